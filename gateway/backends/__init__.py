@@ -1,0 +1,1 @@
+"""What runs tensors: the port, and the adapter for Triton."""

@@ -1,0 +1,65 @@
+"""The backend port: named tensors in, named tensors out, and whether a model is ready.
+
+Implemented by ``backends/triton.py`` (real) and ``gateway.testing.FakeBackend``; a contract test runs one suite over
+both. Implementations translate every foreign exception into ``gateway.errors`` and never retry by themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from numpy.typing import NDArray
+
+Tensors = Mapping[str, NDArray[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """One tensor of a loaded model as the backend reports it; ``shape`` includes the batch dimension as −1."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """Inputs and outputs of a loaded model; ``max_batch_size`` 0 means the model takes no batch dimension."""
+
+    name: str
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[TensorInfo, ...]
+    max_batch_size: int
+
+
+class Backend(Protocol):
+    """One inference server (or several replicas behind one address)."""
+
+    async def infer(
+        self, model: str, inputs: Tensors, outputs: Sequence[str], *, timeout: float, request_id: str = ""
+    ) -> dict[str, NDArray[Any]]:
+        """Run ``model`` on ``inputs`` and return the tensors named in ``outputs`` (all of them when empty).
+
+        ``timeout`` in seconds is sent to the server as the call's deadline; cancelling the coroutine cancels the call.
+        Raises ``BackendUnavailable``, ``ModelNotReady``, ``DeadlineExceeded``, ``BackendRefused``, ``BackendGarbage``
+        or ``Overloaded``.
+        """
+        ...
+
+    async def is_live(self) -> bool:
+        """True when the server answers; never raises."""
+        ...
+
+    async def is_ready(self, model: str) -> bool:
+        """True when ``model`` can be called now; False also when the server does not answer; never raises."""
+        ...
+
+    async def describe(self, model: str) -> ModelInfo:
+        """Return the loaded model's tensors. Raises ``ModelNotReady`` or ``BackendUnavailable``."""
+        ...
+
+    async def close(self) -> None:
+        """Release connections; calls in flight end with ``BackendUnavailable``."""
+        ...

@@ -1,0 +1,196 @@
+"""Every failure the gateway can report, as one tree; each has a stable ``kind`` and says whether a retry can help.
+
+Raised anywhere in the gateway, turned into HTTP in one place (``gateway/http/problems.py``); nothing here knows HTTP.
+Adapters translate foreign exceptions into these with ``raise … from``.
+
+::
+
+    GatewayError
+    ├── RequestError                the caller's request; sending it again unchanged fails again
+    │   ├── MalformedBody           not JSON, not UTF-8, not gzip, truncated
+    │   ├── PayloadTooLarge
+    │   ├── UnsupportedMedia        content type or content encoding
+    │   ├── InputRefused            the task or the hook refused well-formed input
+    │   ├── EndpointNotFound
+    │   └── VersionNotFound
+    ├── ClientGone                  the caller left before the answer
+    ├── Overloaded                  capacity is contended
+    ├── Unavailable                 no capacity at all
+    │   ├── Draining
+    │   ├── ModelNotReady
+    │   └── BackendUnavailable
+    ├── DeadlineExceeded
+    ├── BackendRefused              Triton rejected the tensors: the bundle and the model disagree
+    ├── BackendGarbage              Triton answered something that is not an answer
+    ├── HookFailed                  user code raised
+    ├── ControlError                configuration and registry; never reaches a request
+    │   ├── SpecFault               one entry of the serving Task cannot be served
+    │   ├── RegistryUnavailable
+    │   ├── RegistryRefused         wrong credentials, unknown Task or model
+    │   └── ArtifactCorrupt         a download that does not match its hash
+    └── InternalError               a bug of ours
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class GatewayError(Exception):
+    """Base of every error above.
+
+    ``kind`` is the machine-readable name that appears as ``code`` in answers and as ``outcome``/``reason`` in metrics;
+    ``hint`` says what the reader can do about it.
+    """
+
+    kind: ClassVar[str] = "internal"
+    retryable: ClassVar[bool] = False
+
+    def __init__(self, message: str, *, hint: str = "", retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        self.retry_after = retry_after
+
+
+class RequestError(GatewayError):
+    """The caller's request cannot be served as it is."""
+
+    kind = "bad_request"
+
+
+class MalformedBody(RequestError):
+    """The body cannot be decoded: not JSON, not UTF-8, not gzip, cut short."""
+
+    kind = "malformed_body"
+
+
+class PayloadTooLarge(RequestError):
+    """The body, or what it unpacks to, is larger than the configured limit."""
+
+    kind = "payload_too_large"
+
+
+class UnsupportedMedia(RequestError):
+    """Content type or content encoding this endpoint does not take."""
+
+    kind = "unsupported_media"
+
+
+class InputRefused(RequestError):
+    """Well-formed input that the task or the hook refuses."""
+
+    kind = "input_refused"
+
+
+class EndpointNotFound(RequestError):
+    """No such endpoint."""
+
+    kind = "endpoint_not_found"
+
+
+class VersionNotFound(RequestError):
+    """The endpoint exists, this version of it does not."""
+
+    kind = "version_not_found"
+
+
+class ClientGone(GatewayError):
+    """The caller disconnected before the answer was ready; seen in metrics and logs only."""
+
+    kind = "client_gone"
+
+
+class Overloaded(GatewayError):
+    """More work than this gateway may hold: try again after ``retry_after`` seconds."""
+
+    kind = "overloaded"
+    retryable = True
+
+
+class Unavailable(GatewayError):
+    """Nothing here can serve the request at the moment."""
+
+    kind = "unavailable"
+    retryable = True
+
+
+class Draining(Unavailable):
+    """This process is shutting down and takes no new requests."""
+
+    kind = "draining"
+
+
+class ModelNotReady(Unavailable):
+    """The endpoint is configured, its model is not (yet) loaded."""
+
+    kind = "model_not_ready"
+
+
+class BackendUnavailable(Unavailable):
+    """Triton cannot be reached or refuses work."""
+
+    kind = "backend_unavailable"
+
+
+class DeadlineExceeded(GatewayError):
+    """The answer was not ready within the request's time."""
+
+    kind = "deadline_exceeded"
+    retryable = True
+
+
+class BackendRefused(GatewayError):
+    """Triton refused the tensors: names, types or shapes disagree with the loaded model."""
+
+    kind = "backend_refused"
+
+
+class BackendGarbage(GatewayError):
+    """Triton's answer has the wrong shape, names or non-finite numbers."""
+
+    kind = "backend_garbage"
+
+
+class HookFailed(GatewayError):
+    """The endpoint's ``Preprocess`` code raised."""
+
+    kind = "hook_failed"
+
+
+class ControlError(GatewayError):
+    """Configuration and registry errors; they end in reconcile outcomes, never in an answer."""
+
+    kind = "control"
+
+
+class SpecFault(ControlError):
+    """One entry of the serving Task that cannot be served; the others are not affected."""
+
+    kind = "spec_fault"
+
+
+class RegistryUnavailable(ControlError):
+    """The ClearML API or file store does not answer; retried."""
+
+    kind = "registry_unavailable"
+    retryable = True
+
+
+class RegistryRefused(ControlError):
+    """The ClearML API answers and says no: wrong credentials, unknown Task or model."""
+
+    kind = "registry_refused"
+
+
+class ArtifactCorrupt(ControlError):
+    """A downloaded file does not match its recorded hash, or an archive is unsafe or broken."""
+
+    kind = "artifact_corrupt"
+    retryable = True
+
+
+class InternalError(GatewayError):
+    """A bug of ours."""
+
+    kind = "internal"

@@ -1,0 +1,39 @@
+"""The registry port: what serving needs of ClearML, in four blocking calls.
+
+Implemented by ``registry/clearml.py`` (real) and ``gateway.testing.FakeRegistry``; called from worker threads of the
+reconcile loop and of model sync, never from the event loop. A contract test runs one suite over both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+
+class Registry(Protocol):
+    """Reads the serving Task, models and files. Safe to call from any thread, one call at a time per instance.
+
+    Every method raises ``RegistryUnavailable`` when nothing answers (a retry can help) and ``RegistryRefused`` when
+    the answer is no (wrong credentials, unknown id), both within a bounded time.
+    """
+
+    def marker(self) -> str:
+        """Return a cheap value that changes whenever the serving Task changes."""
+        ...
+
+    def task(self) -> Mapping[str, Any]:
+        """Return the serving Task's fields as ``tasks.get_by_id`` answers them (input of ``spec.decode``)."""
+        ...
+
+    def model(self, model_id: str) -> Mapping[str, Any]:
+        """Return one model's fields as ``models.get_by_id`` answers them (input of ``spec.decode_model``)."""
+        ...
+
+    def download(self, uri: str, folder: Path) -> Path:
+        """Store the file behind ``uri`` in ``folder``, keeping its base name, and return its path.
+
+        Always fetches the current bytes (no cache by address); the caller verifies hashes. ``uri`` may be anything
+        the ClearML storage layer reads: http(s), file, s3, gs, azure.
+        """
+        ...

@@ -1,0 +1,439 @@
+"""The serving Task as frozen values: what should be served (desired state), decoded from ClearML's field names.
+
+Pure: takes the Task's fields as the API answers them, returns values; imports nothing of ours but errors. Read by
+``control`` (gateway) and ``deploy/triton`` (model sync), so both see the same endpoints under the same names.
+A broken entry never spoils its neighbours: it becomes a ``Fault`` that says what is wrong, the rest is decoded.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from pyhocon import ConfigFactory, ConfigTree
+
+from gateway.errors import SpecFault
+
+ENGINES: Final = ("triton", "custom", "custom_async", "sklearn", "xgboost", "lightgbm")
+"""Engine types clearml-serving knows; which of them a gateway can run is decided in ``control.compile``."""
+
+BROKEN_UPLOADS: Final = ("uploading_file", "failed_uploading")
+"""Last path parts of model addresses that hold no data: the upload never finished (clearml SDK)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing that is wrong with the configuration: where, and what to do."""
+
+    subject: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """One declared tensor; ``shape`` excludes the batch dimension, −1 is a dynamic one; ``dtype`` is numpy's name."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ArtifactRef:
+    """A file or folder attached to the serving Task (preprocess code); ``sha256`` is of the stored file."""
+
+    key: str
+    uri: str
+    sha256: str | None
+    is_archive: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRecord:
+    """A model of the registry, as far as serving needs it. ``is_package``: the address is a zip of a folder."""
+
+    id: str
+    name: str
+    uri: str
+    framework: str
+    is_package: bool = False
+    is_published: bool = False
+    project: str = ""
+    task: str = ""
+    tags: tuple[str, ...] = ()
+    sha256: str | None = None
+
+    @property
+    def has_data(self) -> bool:
+        """False while, or after, an upload failed: the address then ends in a marker of the SDK."""
+        return bool(self.uri) and self.uri.rstrip("/").rsplit("/", 1)[-1] not in BROKEN_UPLOADS
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointSpec:
+    """One served version. ``url`` is ``endpoint`` or ``endpoint/version``, without outer slashes."""
+
+    url: str
+    endpoint: str
+    version: str
+    engine: str
+    model_id: str | None = None
+    preprocess: ArtifactRef | None = None
+    inputs: tuple[TensorSpec, ...] = ()
+    outputs: tuple[TensorSpec, ...] = ()
+    auxiliary_pbtxt: str = ""
+    """``--aux-config file.pbtxt``: the file's text."""
+    auxiliary_json: str = ""
+    """``--aux-config key=value …``: the nested pairs as canonical JSON."""
+    is_auto: bool = False
+    """Written by auto-update (``model_monitoring_eps``) rather than by ``model add``."""
+
+    @property
+    def auxiliary_pairs(self) -> dict[str, Any]:
+        """The key=value form of ``--aux-config`` as a nested dict; empty for the config.pbtxt form."""
+        pairs: dict[str, Any] = json.loads(self.auxiliary_json or "{}")
+        return pairs
+
+
+@dataclass(frozen=True, slots=True)
+class CanarySpec:
+    """Weights over fixed endpoint urls, or over the newest urls under a prefix (ClearML's two forms)."""
+
+    endpoint: str
+    weights: tuple[float, ...]
+    load_endpoints: tuple[str, ...] = ()
+    prefix: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class MonitoringSpec:
+    """An auto-update rule: which models of the registry become versions of ``endpoint``."""
+
+    endpoint: str
+    engine: str
+    project: str | None
+    name: str | None
+    tags: tuple[str, ...]
+    only_published: bool
+    max_versions: int | None
+    template: EndpointSpec
+
+
+@dataclass(frozen=True, slots=True)
+class MetricVariable:
+    """One user-declared variable: ``scalar`` (histogram), ``enum`` (counter per value), ``value`` or ``counter``."""
+
+    name: str
+    type: str
+    buckets: tuple[float | str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class MetricSpec:
+    """User-declared metrics of one endpoint url, or of a wildcard ``name/*``."""
+
+    endpoint: str
+    log_frequency: float | None
+    variables: tuple[MetricVariable, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ServingSpec:
+    """The decoded serving Task: the desired state of every gateway and every model sync that follows it."""
+
+    task_id: str
+    name: str
+    endpoints: Mapping[str, EndpointSpec] = field(default_factory=dict)
+    canaries: Mapping[str, CanarySpec] = field(default_factory=dict)
+    monitoring: Mapping[str, MonitoringSpec] = field(default_factory=dict)
+    metrics: Mapping[str, MetricSpec] = field(default_factory=dict)
+    settings: Mapping[str, str] = field(default_factory=dict)
+    faults: tuple[Fault, ...] = ()
+
+    @property
+    def revision(self) -> str:
+        """Content hash: equal for equal desired states, whatever else of the Task changed."""
+        parts = [
+            self.endpoints,
+            self.canaries,
+            self.monitoring,
+            self.metrics,
+            self.settings,
+            [(f.subject, f.message) for f in self.faults],
+        ]
+        return hashlib.sha256(repr([_sorted(p) for p in parts]).encode()).hexdigest()[:16]
+
+    @property
+    def model_ids(self) -> tuple[str, ...]:
+        """Every model id an endpoint refers to, once, in a stable order."""
+        return tuple(sorted({e.model_id for e in self.endpoints.values() if e.model_id}))
+
+
+def _sorted(part: object) -> object:
+    return sorted(part.items()) if isinstance(part, Mapping) else part
+
+
+def triton_model_name(endpoint: EndpointSpec, model: ModelRecord) -> str:
+    """Return the name under which Triton loads this endpoint's model.
+
+    A readable part and a hash of everything that makes up what Triton loads: two urls never share a name (``a/1`` and
+    ``a_1`` collide in clearml-serving), and a changed model gets a new name, so that old and new can be loaded side by
+    side while requests move over.
+    """
+    identity = [
+        endpoint.url,
+        model.id,
+        model.uri,
+        model.sha256,
+        endpoint.inputs,
+        endpoint.outputs,
+        endpoint.auxiliary_pbtxt,
+        endpoint.auxiliary_json,
+    ]
+    digest = hashlib.sha256(repr(identity).encode()).hexdigest()[:10]
+    readable = re.sub(r"[^A-Za-z0-9.]+", "-", endpoint.url).strip("-.")[:80]
+    return f"{readable or 'model'}-{digest}"
+
+
+def normalize_url(endpoint: str, version: str | None = None) -> str:
+    """Join endpoint and version as clearml-serving does, without outer slashes: ``("/a/", "1")`` → ``a/1``."""
+    return f"{endpoint.strip('/')}/{(version or '').strip('/')}".strip("/")
+
+
+def decode(task: Mapping[str, Any]) -> ServingSpec:
+    """Decode a serving Task as ``tasks.get_by_id`` answers it.
+
+    Raises nothing for bad entries: they are listed in ``faults``. Sections: ``endpoints``, ``model_monitoring_eps``,
+    ``canary``, ``model_monitoring``, ``metric_logging`` of ``configuration`` (HOCON text), ``hyperparams.General``,
+    ``execution.artifacts``.
+    """
+    faults: list[Fault] = []
+    artifacts = _decode_artifacts(task)
+    endpoints: dict[str, EndpointSpec] = {}
+    # Static endpoints win over auto-update ones of the same url, as in clearml-serving.
+    for section, is_auto in (("model_monitoring_eps", True), ("endpoints", False)):
+        for key, value in _section(task, section, faults).items():
+            try:
+                spec = _decode_endpoint(key, value, artifacts, is_auto=is_auto)
+            except SpecFault as fault:
+                faults.append(Fault(f"endpoint {key}", fault.message))
+                continue
+            endpoints[spec.url] = spec
+    canaries: dict[str, CanarySpec] = {}
+    for key, value in _section(task, "canary", faults).items():
+        try:
+            canary = _decode_canary(key, value)
+        except SpecFault as fault:
+            faults.append(Fault(f"canary {key}", fault.message))
+            continue
+        canaries[canary.endpoint] = canary
+    monitoring: dict[str, MonitoringSpec] = {}
+    for key, value in _section(task, "model_monitoring", faults).items():
+        try:
+            monitoring[key.strip("/")] = _decode_monitoring(key, value, artifacts)
+        except SpecFault as fault:
+            faults.append(Fault(f"auto-update {key}", fault.message))
+    metrics: dict[str, MetricSpec] = {}
+    for key, value in _section(task, "metric_logging", faults).items():
+        try:
+            metrics[key.strip("/")] = _decode_metrics(key, value)
+        except SpecFault as fault:
+            faults.append(Fault(f"metrics {key}", fault.message))
+    return ServingSpec(
+        task_id=str(task.get("id", "")),
+        name=str(task.get("name", "")),
+        endpoints=endpoints,
+        canaries=canaries,
+        monitoring=monitoring,
+        metrics=metrics,
+        settings=_decode_settings(task),
+        faults=tuple(faults),
+    )
+
+
+def decode_model(record: Mapping[str, Any]) -> ModelRecord:
+    """Decode one model as ``models.get_by_id`` answers it."""
+    metadata = record.get("metadata") or {}
+    sha = metadata.get("sha256") if isinstance(metadata, Mapping) else None
+    return ModelRecord(
+        id=str(record["id"]),
+        name=str(record.get("name") or ""),
+        uri=str(record.get("uri") or ""),
+        framework=str(record.get("framework") or ""),
+        is_package="package" in (record.get("system_tags") or ()),
+        is_published=bool(record.get("ready")),
+        project=str(record.get("project") or ""),
+        task=str(record.get("task") or ""),
+        tags=tuple(record.get("tags") or ()),
+        sha256=str(sha["value"]) if isinstance(sha, Mapping) and sha.get("value") else None,
+    )
+
+
+def _section(task: Mapping[str, Any], name: str, faults: list[Fault]) -> dict[str, dict[str, Any]]:
+    item = (task.get("configuration") or {}).get(name) or {}
+    text = str(item.get("value") or "").strip()
+    if not text:
+        return {}
+    # pyhocon raises from several libraries (pyparsing, its own, TypeError on odd nesting): one broken section must
+    # not hide the others, whatever it raises.
+    try:
+        tree = ConfigFactory.parse_string(text, resolve=False)
+    except Exception as error:  # noqa: BLE001 - see above
+        faults.append(Fault(f"section {name}", f"cannot be parsed as HOCON: {str(error).splitlines()[0][:200]}"))
+        return {}
+    out: dict[str, dict[str, Any]] = {}
+    for key, value in _plain(tree).items():
+        if isinstance(value, dict):
+            out[_unquote(key)] = value
+        else:
+            faults.append(Fault(f"{name} {key}", "is not a block of fields"))
+    return out
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, ConfigTree | dict):
+        return {_unquote(str(k)): _plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(v) for v in value]
+    return value
+
+
+def _unquote(key: str) -> str:
+    return key[1:-1] if len(key) >= 2 and key[0] == key[-1] == '"' else key
+
+
+def _decode_artifacts(task: Mapping[str, Any]) -> dict[str, ArtifactRef]:
+    found: dict[str, ArtifactRef] = {}
+    for item in (task.get("execution") or {}).get("artifacts") or ():
+        key, uri = item.get("key"), item.get("uri")
+        if key and uri:
+            found[str(key)] = ArtifactRef(
+                key=str(key),
+                uri=str(uri),
+                sha256=str(item["hash"]) if item.get("hash") else None,
+                is_archive=item.get("type") == "archive",
+            )
+    return found
+
+
+def _decode_settings(task: Mapping[str, Any]) -> dict[str, str]:
+    general = (task.get("hyperparams") or {}).get("General") or {}
+    return {str(k): str(v.get("value") or "") for k, v in sorted(general.items()) if isinstance(v, Mapping)}
+
+
+def _listed(value: Any) -> list[Any]:
+    if value is None:
+        return []
+    return list(value) if isinstance(value, list | tuple) else [value]
+
+
+def _decode_tensors(fields: Mapping[str, Any], side: str) -> tuple[TensorSpec, ...]:
+    names = [str(n) for n in _listed(fields.get(f"{side}_name"))]
+    types = [str(t) for t in _listed(fields.get(f"{side}_type"))]
+    sizes = _listed(fields.get(f"{side}_size"))
+    if sizes and not isinstance(sizes[0], list | tuple):
+        sizes = [sizes]
+    if not names:
+        return ()
+    if not len(names) == len(types) == len(sizes):
+        raise SpecFault(
+            f"declares {len(names)} {side} names, {len(types)} types and {len(sizes)} sizes; "
+            f"give one of each per tensor (--{side}-name, --{side}-type, --{side}-size)"
+        )
+    try:
+        shapes = [tuple(int(d) for d in size) for size in sizes]
+    except (TypeError, ValueError) as error:
+        raise SpecFault(f"--{side}-size must be whole numbers, got {sizes}") from error
+    return tuple(TensorSpec(n, t, s) for n, t, s in zip(names, types, shapes, strict=True))
+
+
+def _decode_endpoint(
+    key: str, fields: Mapping[str, Any], artifacts: Mapping[str, ArtifactRef], *, is_auto: bool
+) -> EndpointSpec:
+    endpoint = str(fields.get("serving_url") or key).strip("/")
+    version = str(fields.get("version") or "").strip("/")
+    if not endpoint:
+        raise SpecFault("has no serving_url")
+    engine = str(fields.get("engine_type") or "")
+    if engine not in ENGINES:
+        raise SpecFault(f"engine {engine!r} is not one of {', '.join(ENGINES)}")
+    preprocess = None
+    if fields.get("preprocess_artifact"):
+        name = str(fields["preprocess_artifact"])
+        preprocess = artifacts.get(name)
+        if preprocess is None:
+            raise SpecFault(f"its preprocess code {name!r} is not attached to the serving Task; add the model again")
+    model_id = fields.get("model_id")
+    auxiliary = fields.get("auxiliary_cfg") or ""
+    return EndpointSpec(
+        url=normalize_url(endpoint, version),
+        endpoint=endpoint,
+        version=version,
+        engine=engine,
+        model_id=str(model_id) if model_id else None,
+        preprocess=preprocess,
+        inputs=_decode_tensors(fields, "input"),
+        outputs=_decode_tensors(fields, "output"),
+        auxiliary_pbtxt="" if isinstance(auxiliary, dict) else str(auxiliary),
+        auxiliary_json=json.dumps(auxiliary, sort_keys=True, default=str) if isinstance(auxiliary, dict) else "",
+        is_auto=is_auto,
+    )
+
+
+def _decode_canary(key: str, fields: Mapping[str, Any]) -> CanarySpec:
+    endpoint = str(fields.get("endpoint") or key).strip("/")
+    try:
+        weights = tuple(float(w) for w in _listed(fields.get("weights")))
+    except (TypeError, ValueError) as error:
+        raise SpecFault(f"weights must be numbers, got {fields.get('weights')}") from error
+    return CanarySpec(
+        endpoint=endpoint,
+        weights=weights,
+        load_endpoints=tuple(str(e).strip("/") for e in _listed(fields.get("load_endpoints"))),
+        prefix=str(fields.get("load_endpoint_prefix") or ""),
+    )
+
+
+def _decode_monitoring(key: str, fields: Mapping[str, Any], artifacts: Mapping[str, ArtifactRef]) -> MonitoringSpec:
+    endpoint = str(fields.get("base_serving_url") or key).strip("/")
+    template = _decode_endpoint(endpoint, {**fields, "serving_url": endpoint, "version": ""}, artifacts, is_auto=True)
+    most = fields.get("max_versions")
+    try:
+        max_versions = int(most) if most is not None else None
+    except (TypeError, ValueError) as error:
+        raise SpecFault(f"max_versions must be a whole number, got {most}") from error
+    return MonitoringSpec(
+        endpoint=endpoint,
+        engine=template.engine,
+        project=fields.get("monitor_project") or None,
+        name=fields.get("monitor_name") or None,
+        tags=tuple(str(t) for t in _listed(fields.get("monitor_tags"))),
+        only_published=bool(fields.get("only_published")),
+        max_versions=max_versions,
+        template=template,
+    )
+
+
+def _decode_metrics(key: str, fields: Mapping[str, Any]) -> MetricSpec:
+    variables = []
+    for name, item in (fields.get("metrics") or {}).items():
+        if not isinstance(item, Mapping):
+            raise SpecFault(f"variable {name} has no type")
+        variables.append(
+            MetricVariable(name=str(name), type=str(item.get("type") or ""), buckets=tuple(_flat(item.get("buckets"))))
+        )
+    frequency = fields.get("log_frequency")
+    return MetricSpec(
+        endpoint=str(fields.get("endpoint") or key).strip("/"),
+        log_frequency=float(frequency) if frequency is not None else None,
+        variables=tuple(variables),
+    )
+
+
+def _flat(value: Any) -> Iterable[float | str]:
+    for item in _listed(value):
+        yield float(item) if isinstance(item, int | float) else str(item)
