@@ -1,0 +1,202 @@
+"""What the registry holds, kept on local disk: verified model folders and code, and the last spec that worked.
+
+Used by the gateway's assembly and by model sync; several processes may share one folder. An entry appears under its
+final name only when it is complete (download aside → verify → fsync → rename), so a crash at any moment leaves either
+nothing or a whole entry. Entries are immutable: their name is a hash of what identifies the content.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import tarfile
+import tempfile
+import zipfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from gateway.errors import ArtifactCorrupt, RegistryUnavailable, SpecFault
+from gateway.registry.base import Registry
+from gateway.spec import ArtifactRef, ModelRecord
+
+_CHUNK = 1 << 20
+_MANIFEST = "manifest.json"
+
+
+class ArtifactCache:
+    """Local, verified copies of models and preprocess code, downloaded at most once per machine.
+
+    Safe between threads and processes. Methods block (download, unpack, fsync): call them from worker threads.
+    """
+
+    def __init__(self, root: Path, registry: Registry) -> None:
+        self._root = root
+        self._registry = registry
+
+    def model(self, record: ModelRecord) -> Path:
+        """Return the folder holding the model's files, downloading and unpacking them on first use.
+
+        A package (folder upload) is unpacked; a single file keeps its base name. The folder must not be changed.
+        Raises ``SpecFault`` (the model has no data), ``RegistryUnavailable``, ``RegistryRefused``,
+        ``ArtifactCorrupt``.
+        """
+        if not record.has_data:
+            raise SpecFault(
+                f"model {record.id} ({record.name}) has no data: its upload did not finish ({record.uri or '-'})",
+                hint="upload it again: clearml-serving model upload …",
+            )
+        return self._entry("models", [record.id, record.uri, record.sha256], record.uri, record.sha256,
+                           is_archive=record.is_package)  # fmt: skip
+
+    def artifact(self, ref: ArtifactRef) -> Path:
+        """Return the preprocess code: the ``.py`` file itself, or the folder of an uploaded package.
+
+        Raises as ``model`` does; the recorded sha256 is always checked.
+        """
+        folder = self._entry("code", [ref.key, ref.uri, ref.sha256], ref.uri, ref.sha256, is_archive=ref.is_archive)
+        if ref.is_archive:
+            return folder
+        return next(p for p in folder.iterdir() if p.is_file())
+
+    def _entry(self, kind: str, identity: list[str | None], uri: str, sha256: str | None, *, is_archive: bool) -> Path:
+        key = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:32]
+        entry = self._root / kind / key
+        if _is_complete(entry):
+            return entry / "files"
+        entry.parent.mkdir(parents=True, exist_ok=True)
+        with _locked(entry.parent / f"{key}.lock"):
+            if _is_complete(entry):  # another process was faster
+                return entry / "files"
+            try:
+                self._fill(entry, uri, sha256, is_archive=is_archive)
+            except OSError as error:
+                raise RegistryUnavailable(
+                    f"cannot store {uri} in {self._root}: {error.strerror or error}",
+                    hint="free disk space or set another cache folder",
+                ) from error
+        return entry / "files"
+
+    def _fill(self, entry: Path, uri: str, sha256: str | None, *, is_archive: bool) -> None:
+        for leftover in entry.parent.glob(f"{entry.name}.part-*"):
+            shutil.rmtree(leftover, ignore_errors=True)
+        part = Path(tempfile.mkdtemp(prefix=f"{entry.name}.part-", dir=entry.parent))
+        try:
+            files = part / "files"
+            files.mkdir()
+            got = self._registry.download(uri, part if is_archive else files)
+            actual = _sha256(got)
+            if sha256 is not None and actual != sha256:
+                raise ArtifactCorrupt(
+                    f"{uri} does not match its recorded hash (expected {sha256[:12]}…, got {actual[:12]}…)",
+                    hint="it was changed or damaged after the upload: upload it again",
+                )
+            if is_archive:
+                _unpack(got, files)
+                got.unlink()
+            if not any(files.iterdir()):
+                raise ArtifactCorrupt(f"{uri} is an empty archive", hint="upload the folder again")
+            manifest = {
+                "uri": uri,
+                "sha256": actual,
+                "files": {str(p.relative_to(files)): p.stat().st_size for p in sorted(files.rglob("*")) if p.is_file()},
+            }
+            _write_durably(part / _MANIFEST, json.dumps(manifest, indent=1))
+            if entry.exists():  # incomplete or damaged
+                shutil.rmtree(entry)
+            part.rename(entry)
+            _fsync_folder(entry.parent)
+        except BaseException:
+            shutil.rmtree(part, ignore_errors=True)
+            raise
+
+
+class SpecStore:
+    """The last serving Task and model records that were fetched, so that a boot without the registry can serve."""
+
+    def __init__(self, root: Path) -> None:
+        self._path = root / "last-good.json"
+
+    def save(self, task: Mapping[str, Any], models: Mapping[str, Mapping[str, Any]]) -> None:
+        """Replace the stored state atomically; unchanged state is not written again."""
+        text = json.dumps({"task": task, "models": models}, sort_keys=True, default=str)
+        with contextlib.suppress(OSError):
+            if self._path.read_text() == text:
+                return
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        _write_durably(self._path, text)
+
+    def load(self) -> tuple[Mapping[str, Any], Mapping[str, Mapping[str, Any]]] | None:
+        """Return ``(task, models by id)``, or None when nothing (readable) is stored."""
+        try:
+            state = json.loads(self._path.read_text())
+            return state["task"], state["models"]
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+
+def _is_complete(entry: Path) -> bool:
+    try:
+        manifest = json.loads((entry / _MANIFEST).read_text())
+        return all((entry / "files" / name).stat().st_size == size for name, size in manifest["files"].items())
+    except (OSError, ValueError, KeyError):
+        return False
+
+
+def _sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _unpack(archive: Path, folder: Path) -> None:
+    try:
+        if zipfile.is_zipfile(archive):
+            with zipfile.ZipFile(archive) as packed:
+                for name in packed.namelist():
+                    path = PurePosixPath(name)
+                    if path.is_absolute() or ".." in path.parts:
+                        raise ArtifactCorrupt(f"{archive.name} holds the unsafe path {name!r}")
+                packed.extractall(folder)  # noqa: S202 - every name was checked above
+        elif tarfile.is_tarfile(archive):
+            with tarfile.open(archive) as packed_tar:
+                packed_tar.extractall(folder, filter="data")
+        else:
+            raise ArtifactCorrupt(f"{archive.name} is neither a zip nor a tar archive", hint="upload the folder again")
+    except (zipfile.BadZipFile, tarfile.TarError, EOFError, NotImplementedError) as error:
+        raise ArtifactCorrupt(f"{archive.name} cannot be unpacked: {error}", hint="upload the folder again") from error
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    with path.open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _write_durably(path: Path, text: str) -> None:
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(handle, "w") as out:
+            out.write(text)
+            out.flush()
+            os.fsync(out.fileno())
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+    _fsync_folder(path.parent)
+
+
+def _fsync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,237 @@
+"""The ClearML adapter of the registry port: the only file of the gateway that imports ``clearml``.
+
+Uses the SDK's API session (credentials, tokens, ``clearml.conf`` and ``CLEARML_*`` variables as every ClearML program
+reads them) but bounds what the SDK does not: by default the SDK retries an unreachable server 240 times in silence and
+waits for ever on a 503 (recorded in the project's notes on ClearML's API), which would look like a hang here.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, unquote, urlsplit
+
+import requests
+
+from gateway.errors import RegistryRefused, RegistryUnavailable
+
+_CHUNK = 1 << 20
+_CONNECT_S, _READ_S = 5.0, 30.0
+
+
+class ClearMLRegistry:
+    """Reads one serving Task, its models and files from a ClearML server (real or embedded).
+
+    ``task_id`` may be empty: the first serving service found is followed, as clearml-serving does; the choice is made
+    once and logged by the caller through ``task()["id"]``. ``files_rewrite`` maps address prefixes as uploaders wrote
+    them to prefixes reachable from here, e.g. ``{"http://localhost:8081": "http://fileserver:8081"}``.
+    """
+
+    def __init__(self, task_id: str = "", *, files_rewrite: Mapping[str, str] | None = None) -> None:
+        self._task_id = task_id
+        self._files_rewrite = dict(files_rewrite or {})
+        self._session: Any = None
+        self._lock = threading.Lock()
+
+    def marker(self) -> str:
+        """Return the Task's ``last_change``: it moves on every edit and costs one small call."""
+        tasks = self._call(
+            "tasks", "get_all", {"id": [self._follow()], "only_fields": ["id", "last_change", "last_update"],
+                                 "search_hidden": True},
+        )["tasks"]  # fmt: skip
+        if not tasks:
+            raise RegistryRefused(
+                f"serving Task {self._task_id} does not exist",
+                hint="check CLEARML_SERVING_TASK_ID, or create one with `clearml-serving create --name NAME`",
+            )
+        return f"{tasks[0].get('last_change')}/{tasks[0].get('last_update')}"
+
+    def task(self) -> Mapping[str, Any]:
+        """Return the serving Task."""
+        task: Mapping[str, Any] = self._call("tasks", "get_by_id", {"task": self._follow()})["task"]
+        return task
+
+    def model(self, model_id: str) -> Mapping[str, Any]:
+        """Return one model."""
+        model: Mapping[str, Any] = self._call("models", "get_by_id", {"model": model_id})["model"]
+        return model
+
+    def download(self, uri: str, folder: Path) -> Path:
+        """Fetch ``uri`` into ``folder``; http(s) directly with ClearML's token, everything else through the SDK."""
+        address = self._rewrite(uri)
+        target = folder / (unquote(urlsplit(address).path.rsplit("/", 1)[-1]) or "file")
+        scheme = urlsplit(address).scheme
+        if scheme in ("http", "https"):
+            self._fetch_http(address, target)
+            return target
+        if scheme in ("", "file"):
+            source = Path(unquote(urlsplit(address).path))
+            if not source.is_file():
+                raise RegistryRefused(
+                    f"{uri} is not a file on this machine",
+                    hint="upload the model to the file server (clearml-serving model upload --path …)",
+                )
+            _copy(source, target)
+            return target
+        return self._fetch_storage(address, target)
+
+    def _rewrite(self, uri: str) -> str:
+        for prefix, replacement in self._files_rewrite.items():
+            if uri.startswith(prefix):
+                return replacement + uri[len(prefix) :]
+        return uri
+
+    def _follow(self) -> str:
+        if not self._task_id:
+            services = self._call(
+                "tasks", "get_all", {
+                    "type": ["service"], "system_tags": ["serving-control-plane"],
+                    "status": ["created", "in_progress"], "only_fields": ["id", "name"], "search_hidden": True,
+                },
+            )["tasks"]  # fmt: skip
+            if not services:
+                raise RegistryRefused(
+                    "no serving service exists yet",
+                    hint="create one with `clearml-serving create --name NAME`, then set CLEARML_SERVING_TASK_ID",
+                )
+            self._task_id = str(services[0]["id"])
+        return self._task_id
+
+    def _call(self, service: str, action: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        session = self._connected()
+        try:
+            reply = session.send_request(service=service, action=action, version="2.23", method="get", json=dict(body))
+        except _SDK_NETWORK_ERRORS as error:
+            raise _translate(error) from error
+        except Exception as error:
+            if type(error).__name__ == "LoginError":
+                raise _translate(error) from error
+            raise
+        try:
+            answer = reply.json()
+            meta, data = answer["meta"], answer["data"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise RegistryUnavailable(
+                f"{session.host} does not answer as a ClearML API server (HTTP {reply.status_code})",
+                hint="check CLEARML_API_HOST: it must be the API server, not the web or file server",
+            ) from error
+        if reply.status_code == requests.codes.ok:
+            result: dict[str, Any] = data
+            return result
+        message = f"{service}.{action}: {meta.get('result_msg')}"
+        if reply.status_code >= 500:
+            raise RegistryUnavailable(message)
+        raise RegistryRefused(message)
+
+    def _connected(self) -> Any:
+        with self._lock:
+            if self._session is None:
+                self._session = _open_session()
+            return self._session
+
+    def _fetch_http(self, address: str, target: Path) -> None:
+        session = self._connected()
+        headers: dict[str, str] = {}
+        files_host = str(session.get_files_server_host() or "").rstrip("/")
+        if address.startswith((files_host + "/", session.host.rstrip("/") + "/")):
+            headers = session.add_auth_headers(headers)
+        # '#' and '?' stay raw in addresses the SDK stores; both belong to the file name there.
+        raw = (
+            address.replace("#", "%23").replace("?", "%3F")
+            if files_host and address.startswith(files_host)
+            else address
+        )
+        try:
+            with requests.get(
+                quote(raw, safe="/:%?#=&+,;@!$'()*[]~"), headers=headers, stream=True, timeout=(_CONNECT_S, _READ_S)
+            ) as reply:
+                if reply.status_code in (401, 403, 404, 410):
+                    raise RegistryRefused(f"the file store answers {reply.status_code} for {address}")
+                if reply.status_code != requests.codes.ok:
+                    raise RegistryUnavailable(f"the file store answers {reply.status_code} for {address}")
+                expected = reply.headers.get("Content-Length")
+                with target.open("wb") as out:
+                    for chunk in reply.iter_content(_CHUNK):
+                        out.write(chunk)
+                    out.flush()
+                    os.fsync(out.fileno())
+        except requests.RequestException as error:
+            raise RegistryUnavailable(f"downloading {address} failed: {_reason(error)}") from error
+        size = target.stat().st_size
+        if expected is not None and "Content-Encoding" not in reply.headers and size != int(expected):
+            raise RegistryUnavailable(f"downloading {address} stopped after {size} of {expected} bytes")
+
+    def _fetch_storage(self, address: str, target: Path) -> Path:
+        from clearml import StorageManager
+
+        try:
+            found = StorageManager.get_local_copy(remote_url=address, extract_archive=False, force_download=True)
+        except Exception as error:
+            raise RegistryUnavailable(f"downloading {address} failed: {_reason(error)}") from error
+        if not found:
+            raise RegistryUnavailable(
+                f"downloading {address} failed", hint="check the storage credentials in clearml.conf"
+            )
+        _copy(Path(found), target)
+        return target
+
+
+_SDK_NETWORK_ERRORS = (requests.RequestException, OSError)
+
+
+def _open_session() -> Any:
+    # The SDK is imported here: it reads configuration and takes a second, and a gateway that boots from its last-good
+    # state must not depend on either.
+    from clearml.backend_api.session import Session
+    from clearml.backend_api.session.defs import MissingConfigError
+    from clearml.config import ConfigWrapper
+
+    class BoundedSession(Session):  # type: ignore[misc]
+        _session_timeout = (_CONNECT_S, _READ_S)
+        _session_initial_timeout = (_CONNECT_S, _READ_S)
+
+    try:
+        config = ConfigWrapper._init()  # noqa: SLF001 - the SDK's own way to its configuration; there is no public one
+        config.put("api.http.wait_on_maintenance_forever", False)
+        return BoundedSession(
+            config=config,
+            http_retries_config={"total": 1, "connect": 1, "read": 1, "redirect": 3, "backoff_factor": 0.2},
+        )
+    except MissingConfigError as error:
+        raise RegistryRefused(
+            "no ClearML credentials found",
+            hint="set CLEARML_API_HOST, CLEARML_API_ACCESS_KEY and CLEARML_API_SECRET_KEY, or run `clearml-init`",
+        ) from error
+    except _SDK_NETWORK_ERRORS as error:
+        raise _translate(error) from error
+    except Exception as error:
+        if type(error).__name__ in ("LoginError", "ValueError", "ConfigurationError"):
+            raise _translate(error) from error
+        raise
+
+
+def _translate(error: BaseException) -> RegistryUnavailable | RegistryRefused:
+    text = _reason(error)
+    if "error 401" in text or "error 403" in text:
+        return RegistryRefused(
+            f"ClearML refuses the credentials: {text}",
+            hint="check CLEARML_API_ACCESS_KEY and CLEARML_API_SECRET_KEY",
+        )
+    return RegistryUnavailable(
+        f"the ClearML API does not answer: {text}", hint="check CLEARML_API_HOST and that the server is up"
+    )
+
+
+def _reason(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][:300]
+
+
+def _copy(source: Path, target: Path) -> None:
+    with source.open("rb") as read, target.open("wb") as out:
+        while chunk := read.read(_CHUNK):
+            out.write(chunk)
+        out.flush()
+        os.fsync(out.fileno())
