@@ -1,0 +1,80 @@
+"""The arithmetic between a model's outputs and an answer, in numpy: any float type in, float32 out. Pure functions;
+they check nothing and keep nothing.
+
+Pooling works on one row's own tokens, so its result does not depend on which rows shared the batch, nor on what the
+backend wrote into padding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+FloatArray: TypeAlias = NDArray[np.float32]
+Pooling: TypeAlias = Literal["cls", "max", "mean", "mean_sqrt_len", "weightedmean", "lasttoken"]
+"""The modes of sentence-transformers, in the order in which it concatenates them."""
+
+_EPSILON = 1e-12  # torch.nn.functional.normalize's
+
+
+def softmax(logits: NDArray[Any]) -> FloatArray:
+    """Over the last axis; logits of any size give finite numbers that sum to one."""
+    x = logits.astype(np.float32, copy=False)
+    exponentials = np.exp(x - x.max(axis=-1, keepdims=True))
+    result: FloatArray = exponentials / exponentials.sum(axis=-1, keepdims=True)
+    return result
+
+
+def sigmoid(logits: NDArray[Any]) -> FloatArray:
+    """Element by element; exp is only ever taken of numbers below zero, so nothing overflows."""
+    x = logits.astype(np.float32, copy=False)
+    small = np.exp(-np.abs(x))
+    result: FloatArray = np.where(x >= 0, np.float32(1), small) / (np.float32(1) + small)
+    return result
+
+
+def l2_normalize(vectors: NDArray[Any]) -> FloatArray:
+    """Over the last axis; a zero vector stays zero."""
+    x = vectors.astype(np.float32, copy=False)
+    result: FloatArray = x / np.maximum(np.linalg.norm(x, axis=-1, keepdims=True), np.float32(_EPSILON))
+    return result
+
+
+def pool(
+    tokens: NDArray[Any],
+    lengths: Sequence[int],
+    modes: Sequence[Pooling],
+    *,
+    padding_side: Literal["left", "right"] = "right",
+) -> FloatArray:
+    """[rows, width, size] and each row's real length to [rows, size × modes]; every length is between 1 and width."""
+    width = tokens.shape[1]
+    pooled = []
+    for row, length in zip(tokens, lengths, strict=True):
+        own = row[:length] if padding_side == "right" else row[width - length :]
+        own = own.astype(np.float32, copy=False)
+        pooled.append(
+            np.concatenate([_pool_row(own, mode) for mode in modes]) if len(modes) != 1 else _pool_row(own, modes[0])
+        )
+    return np.stack(pooled)
+
+
+def _pool_row(own: FloatArray, mode: Pooling) -> FloatArray:
+    result: FloatArray
+    if mode == "mean":
+        result = own.mean(axis=0)
+    elif mode == "cls":
+        result = own[0]
+    elif mode == "max":
+        result = own.max(axis=0)
+    elif mode == "mean_sqrt_len":
+        result = own.sum(axis=0) / np.sqrt(np.float32(len(own)))
+    elif mode == "lasttoken":
+        result = own[-1]
+    else:  # weightedmean: later tokens weigh more
+        weights = np.arange(1, len(own) + 1, dtype=np.float32)
+        result = weights @ own / weights.sum()
+    return result

@@ -1,0 +1,458 @@
+"""What a model folder says about its task, as one frozen value: read once at load from the files Hugging Face and
+sentence-transformers write, plus endpoint options.
+
+`TaskConfig.from_folder` is the only function here that touches the disk. Every rule says which file wins, because the
+files of real models contradict each other (all-MiniLM-L6-v2 alone names 512, 256 and 128 tokens). Nothing here depends
+on a tokenizer or on a head: this file names the task, `heads` says whether it can be done.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Literal, TypeAlias, TypeVar, get_args
+
+from preprocessing.errors import InvalidBundle, InvalidOption, UnsupportedTask
+
+Side: TypeAlias = Literal["left", "right"]
+Activation: TypeAlias = Literal["softmax", "sigmoid", "none"]
+Pooling: TypeAlias = Literal["cls", "max", "mean", "mean_sqrt_len", "weightedmean", "lasttoken"]
+
+ACTIVATIONS: Final[tuple[Activation, ...]] = get_args(Activation)
+POOLINGS: Final[tuple[Pooling, ...]] = get_args(Pooling)
+
+# Architecture names are `<Family>For<Something>`: the suffix is the task. Heads that do not exist yet are named too, so
+# that the refusal says what the model is.
+ARCHITECTURE_TASKS: Final[Mapping[str, str]] = {
+    "ForSequenceClassification": "text-classification",
+    "ForTokenClassification": "token-classification",
+    "ForQuestionAnswering": "question-answering",
+    "ForMaskedLM": "fill-mask",
+    "ForCausalLM": "text-generation",
+    "LMHeadModel": "text-generation",
+}
+EMBEDDINGS: Final = "sentence-embeddings"
+
+_T = TypeVar("_T", bound=str)
+
+# These count positions from padding_idx + 1, so their position table is that much longer than the longest input
+# (transformers, `create_position_ids_from_input_ids`).
+_OFFSET_POSITIONS: Final = frozenset(
+    {
+        *("roberta", "xlm-roberta", "xlm-roberta-xl", "roberta-prelayernorm", "camembert", "longformer", "mpnet"),
+        *("xmod", "esm", "ibert", "data2vec-text", "layoutlmv3", "luke", "mluke", "markuplm", "lilt"),
+    }
+)
+_NO_LIMIT: Final = 1_000_000  # transformers writes 1e30 where a tokenizer has no limit
+_DEFAULT_MAX_LENGTH: Final = 512
+
+_OPTIONS: Final = frozenset(
+    {
+        *("task", "max_length", "truncate", "max_rows", "max_chars", "heavy_chars"),
+        *("pooling", "normalize", "function_to_apply", "top_k"),
+    }
+)
+_POOLING_MODULE: Final = "Pooling"
+_KNOWN_MODULES: Final = frozenset({"Transformer", _POOLING_MODULE, "Normalize"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskConfig:
+    """Everything the tokenizer and the head need to know about one model, decided."""
+
+    task: str
+    architecture: str | None = None
+    model_type: str | None = None
+
+    max_length: int = _DEFAULT_MAX_LENGTH
+    """Tokens per row, special tokens included; longer texts are cut, or refused where `truncate` is off."""
+    truncate: bool = True
+    truncation_side: Side = "right"
+    padding_side: Side = "right"
+    pad_id: int = 0
+    pad_type_id: int = 0
+    input_names: tuple[str, ...] = ("input_ids", "attention_mask")
+    """The inputs this kind of model takes, as far as its files tell; the backend's own metadata wins."""
+    vocab_size: int | None = None
+    """Rows of the model's embedding table: no token id may reach it."""
+
+    labels: tuple[str, ...] = ()
+    activation: Activation = "none"
+    top_k: int | None = None
+    """How many labels an answer lists unless the request says otherwise; None for all."""
+
+    pooling: tuple[Pooling, ...] = ()
+    """Token vectors to one vector, results concatenated in this order; empty where only the model's own graph can pool.
+    """
+    normalize: bool = False
+    lowercase: bool = False
+    prompts: Mapping[str, str] = field(default_factory=dict)
+    default_prompt: str | None = None
+    embedding_size: int | None = None
+
+    max_rows: int = 1024
+    max_chars: int = 1_000_000
+    """Longest single text, in characters."""
+    heavy_chars: int = 20_000
+    """Characters of one request from which preparing it takes milliseconds, so that it leaves the event loop."""
+
+    @classmethod
+    def from_folder(cls, folder: Path, options: Mapping[str, object] | None = None) -> TaskConfig:
+        """Read the folder; endpoint `options` win over files. Option values may be text, as they are in a command line
+        (`max_length=128`, `normalize=false`).
+        """
+        chosen = _Options(options or {})
+        model = _read_json(folder / "config.json", required=True)
+        tokenizer = _read_json(folder / "tokenizer_config.json")
+        modules = _read_modules(folder)
+        task = _task(model, modules, chosen)
+        return cls(
+            task=task,
+            architecture=_architecture(model),
+            model_type=model.get("model_type") if isinstance(model.get("model_type"), str) else None,
+            **_token_limits(folder, model, tokenizer, modules, chosen),
+            **_padding(folder, model, tokenizer),
+            input_names=_input_names(model),
+            vocab_size=_positive(model.get("vocab_size")),
+            **_classification(model, chosen),
+            **(_embedding(folder, model, modules, chosen) if task == EMBEDDINGS else {}),
+            **_request_limits(chosen),
+        )
+
+
+# --- the task ---------------------------------------------------------------------------------------------------------
+
+
+def _task(model: Mapping[str, Any], modules: Sequence[_Module], options: _Options) -> str:
+    """The task an option names, else the one the files describe; sentence-transformers' own list of modules is surer
+    than an architecture's name.
+    """
+    if "task" in options:
+        return options.text("task")
+    if any(module.kind == _POOLING_MODULE for module in modules):
+        return EMBEDDINGS
+    architecture = _architecture(model)
+    for suffix, task in ARCHITECTURE_TASKS.items():
+        if architecture and architecture.endswith(suffix):
+            return task
+    if architecture and architecture.endswith("Model"):
+        return EMBEDDINGS
+    known = ", ".join(f"*{suffix}" for suffix in ARCHITECTURE_TASKS)
+    raise UnsupportedTask(
+        f"The task of this model is unknown: config.json names the architecture {architecture or '(none)'}",
+        hint=f"known are {known}, plain encoders (*Model) and sentence-transformers folders; or set the option task",
+    )
+
+
+def _architecture(model: Mapping[str, Any]) -> str | None:
+    architectures = model.get("architectures")
+    if isinstance(architectures, list) and architectures and isinstance(architectures[0], str):
+        return architectures[0]
+    return None
+
+
+# --- tokens -----------------------------------------------------------------------------------------------------------
+
+
+def _token_limits(
+    folder: Path, model: Mapping[str, Any], tokenizer: Mapping[str, Any], modules: Sequence[_Module], options: _Options
+) -> dict[str, Any]:
+    """The smallest of what sentence-transformers, the tokenizer and the position table allow; what tokenizer.json has
+    baked in for itself is never one of them.
+    """
+    table = _positive(model.get("max_position_embeddings")) or _positive(model.get("n_positions"))
+    if table is not None and model.get("model_type") in _OFFSET_POSITIONS:
+        pad_id = model.get("pad_token_id")
+        table -= (pad_id if isinstance(pad_id, int) else 1) + 1
+    sentence = _read_json(folder / _transformer_path(modules) / "sentence_bert_config.json")
+    stated = _positive(tokenizer.get("model_max_length"))
+    limits = [
+        limit
+        for limit in (_positive(sentence.get("max_seq_length")), stated, table)
+        if limit is not None and limit < _NO_LIMIT
+    ]
+    max_length = min(limits) if limits else _DEFAULT_MAX_LENGTH
+    if "max_length" in options:
+        wanted = options.count("max_length")
+        if table is not None and wanted > table:
+            raise InvalidOption(
+                f"max_length is {wanted}, but this model has positions for {table} tokens",
+                hint=f"set max_length to at most {table}, or leave it out for {max_length}",
+            )
+        max_length = wanted
+    return {
+        "max_length": max_length,
+        "truncate": options.flag("truncate", default=True),
+        "truncation_side": _side(tokenizer, "truncation_side"),
+        "padding_side": _side(tokenizer, "padding_side"),
+        "lowercase": sentence.get("do_lower_case") is True,
+    }
+
+
+def _padding(folder: Path, model: Mapping[str, Any], tokenizer: Mapping[str, Any]) -> dict[str, Any]:
+    """The pad id is the id of the pad token that the tokenizer's files name, else the model's `pad_token_id`."""
+    special = _read_json(folder / "special_tokens_map.json")
+    added = tokenizer.get("added_tokens_decoder")
+    pad = _token(tokenizer.get("pad_token")) or _token(special.get("pad_token"))
+    pad_id: object = None
+    if pad is not None and isinstance(added, dict):
+        pad_id = next((int(key) for key, value in added.items() if key.isdigit() and _token(value) == pad), None)
+    if pad_id is None and pad is not None:
+        pad_id = _id_in_tokenizer(_read_json(folder / "tokenizer.json"), pad)
+    if pad_id is None:
+        pad_id = model.get("pad_token_id")
+    pad_type_id = tokenizer.get("pad_token_type_id")
+    return {
+        "pad_id": pad_id if isinstance(pad_id, int) and pad_id >= 0 else 0,
+        "pad_type_id": pad_type_id if isinstance(pad_type_id, int) else 0,
+    }
+
+
+def _id_in_tokenizer(tokenizer: Mapping[str, Any], token: str) -> int | None:
+    added = tokenizer.get("added_tokens")
+    for entry in added if isinstance(added, list) else []:
+        if isinstance(entry, dict) and entry.get("content") == token and isinstance(entry.get("id"), int):
+            return int(entry["id"])
+    model = tokenizer.get("model")
+    vocabulary = model.get("vocab") if isinstance(model, dict) else None
+    found = vocabulary.get(token) if isinstance(vocabulary, dict) else None
+    return found if isinstance(found, int) else None
+
+
+def _input_names(model: Mapping[str, Any]) -> tuple[str, ...]:
+    """Families with more than one token type (BERT, ALBERT, ELECTRA) take type ids; RoBERTa declares one type and
+    DistilBERT none, and take none.
+    """
+    types = _positive(model.get("type_vocab_size"))
+    names = ("input_ids", "attention_mask")
+    return (*names, "token_type_ids") if types is not None and types > 1 else names
+
+
+def _request_limits(options: _Options) -> dict[str, Any]:
+    return {name: options.count(name) for name in ("max_rows", "max_chars", "heavy_chars") if name in options}
+
+
+# --- classification ---------------------------------------------------------------------------------------------------
+
+
+def _classification(model: Mapping[str, Any], options: _Options) -> dict[str, Any]:
+    """Labels and activation as `transformers`' text-classification pipeline decides them."""
+    labels = _labels(model)
+    problem = model.get("problem_type")
+    activation: Activation
+    if "function_to_apply" in options:
+        activation = options.choice("function_to_apply", ACTIVATIONS)
+    elif problem == "regression":
+        activation = "none"
+    elif problem == "multi_label_classification" or len(labels) == 1:
+        activation = "sigmoid"
+    else:
+        activation = "softmax"
+    top_k = options.count("top_k") if "top_k" in options else None
+    return {"labels": labels, "activation": activation, "top_k": top_k}
+
+
+def _labels(model: Mapping[str, Any]) -> tuple[str, ...]:
+    id2label = model.get("id2label")
+    if id2label is None:
+        return tuple(f"LABEL_{i}" for i in range(_positive(model.get("num_labels")) or 2))
+    if not isinstance(id2label, dict) or not id2label:
+        raise InvalidBundle(
+            "config.json: id2label must be an object of number: label", hint='as in {"0": "no", "1": "yes"}'
+        )
+    try:
+        by_id = {int(key): str(label) for key, label in id2label.items()}
+    except ValueError as error:
+        raise InvalidBundle("config.json: a key of id2label is not a number") from error
+    if sorted(by_id) != list(range(len(id2label))):
+        raise InvalidBundle("config.json: the keys of id2label must be 0, 1, 2, … without a gap")
+    labels = tuple(by_id[i] for i in range(len(by_id)))
+    if len(set(labels)) != len(labels):
+        raise InvalidBundle(
+            "config.json: two classes of id2label have the same label", hint="give every class its own name"
+        )
+    return labels
+
+
+# --- embeddings -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Module:
+    """One line of modules.json: the last part of its type, and its folder."""
+
+    kind: str
+    path: str
+
+
+def _read_modules(folder: Path) -> list[_Module]:
+    content = _read_json_file(folder / "modules.json")
+    if content is None:
+        return []
+    if not isinstance(content, list) or not all(isinstance(entry, dict) for entry in content):
+        raise InvalidBundle("modules.json must be a list of objects")
+    modules = [_Module(str(entry.get("type", "")).rsplit(".", 1)[-1], str(entry.get("path", ""))) for entry in content]
+    for module in modules:
+        if Path(module.path).is_absolute() or ".." in Path(module.path).parts:
+            raise InvalidBundle(f"modules.json: the path {module.path!r} leaves the model folder")
+    return modules
+
+
+def _transformer_path(modules: Sequence[_Module]) -> str:
+    return next((module.path for module in modules if module.kind == "Transformer"), "")
+
+
+def _embedding(folder: Path, model: Mapping[str, Any], modules: Sequence[_Module], options: _Options) -> dict[str, Any]:
+    """Pooling, normalisation and prompts as sentence-transformers applies them; a plain encoder gets its default for
+    one, mean pooling without normalisation.
+    """
+    pooling_module = next((module for module in modules if module.kind == _POOLING_MODULE), None)
+    content = _read_json(folder / pooling_module.path / "config.json") if pooling_module else {}
+    pooling = _poolings(content)
+    if any(module.kind not in _KNOWN_MODULES for module in modules):
+        pooling = ()  # a Dense layer and the like: the exported graph has to contain them, and then it has pooled too
+    if "pooling" in options:
+        pooling = (options.choice("pooling", POOLINGS),)
+    sentence = _read_json(folder / "config_sentence_transformers.json")
+    prompts = sentence.get("prompts")
+    prompts = {str(k): v for k, v in prompts.items() if isinstance(v, str)} if isinstance(prompts, dict) else {}
+    default_prompt = sentence.get("default_prompt_name")
+    if default_prompt is not None and default_prompt not in prompts:
+        raise InvalidBundle(
+            f"config_sentence_transformers.json: default_prompt_name {default_prompt!r} is not among prompts"
+        )
+    if any(prompts.values()) and content.get("include_prompt") is False:
+        raise UnsupportedTask(
+            "This model leaves its prompt out of pooling (include_prompt is false), which is not supported"
+        )
+    return {
+        "pooling": pooling,
+        "normalize": options.flag("normalize", default=any(module.kind == "Normalize" for module in modules)),
+        "prompts": prompts,
+        "default_prompt": default_prompt,
+        "embedding_size": _positive(model.get("hidden_size")) or _positive(model.get("dim")),
+    }
+
+
+def _poolings(content: Mapping[str, Any]) -> tuple[Pooling, ...]:
+    """Both ways sentence-transformers has written it: one flag per mode, and since version 5 `pooling_mode`."""
+    mode = content.get("pooling_mode")
+    if mode is not None:
+        modes = tuple(mode) if isinstance(mode, list) else (mode,)
+        unknown = [m for m in modes if m not in POOLINGS]
+        if unknown or not modes:
+            raise InvalidBundle(
+                f"The pooling configuration names an unknown mode: {mode!r}", hint=f"known are {', '.join(POOLINGS)}"
+            )
+        return modes
+    flags = {
+        "pooling_mode_cls_token": "cls",
+        "pooling_mode_max_tokens": "max",
+        "pooling_mode_mean_tokens": "mean",
+        "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len",
+        "pooling_mode_weightedmean_tokens": "weightedmean",
+        "pooling_mode_lasttoken": "lasttoken",
+    }
+    chosen = {name for flag, name in flags.items() if content.get(flag) is True}
+    return tuple(name for name in POOLINGS if name in chosen) or ("mean",)
+
+
+# --- options and files ------------------------------------------------------------------------------------------------
+
+
+class _Options:
+    """Endpoint options, read by type; text is understood as a command line writes it."""
+
+    def __init__(self, options: Mapping[str, object]) -> None:
+        unknown = sorted(set(options) - _OPTIONS)
+        if unknown:
+            raise InvalidOption(
+                f"Unknown option: {', '.join(unknown)}", hint=f"known are {', '.join(sorted(_OPTIONS))}"
+            )
+        self._values = dict(options)
+
+    def __contains__(self, name: str) -> bool:
+        return self._values.get(name) is not None
+
+    def count(self, name: str) -> int:
+        value = self._values[name]
+        if isinstance(value, str) and value.strip().isdecimal():
+            value = int(value)
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise InvalidOption(f"{name} must be a whole number of at least 1, not {value!r}")
+        return value
+
+    def flag(self, name: str, *, default: bool) -> bool:
+        value = self._values.get(name)
+        if value is None:
+            return default
+        if isinstance(value, str):
+            value = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}.get(
+                value.strip().lower(), value
+            )
+        if not isinstance(value, bool):
+            raise InvalidOption(f"{name} must be true or false, not {value!r}")
+        return value
+
+    def text(self, name: str) -> str:
+        value = self._values[name]
+        if not isinstance(value, str) or not value.strip():
+            raise InvalidOption(f"{name} must be text, not {value!r}")
+        return value.strip()
+
+    def choice(self, name: str, choices: Sequence[_T]) -> _T:
+        value = self.text(name)
+        for choice in choices:
+            if choice == value:
+                return choice
+        raise InvalidOption(f"{name} must be one of {', '.join(choices)}, not {value!r}")
+
+
+def _read_json_file(path: Path) -> Any:
+    """The file's content, None where there is no such file."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, RecursionError) as error:
+        raise InvalidBundle(
+            f"{path.name} cannot be read: {error}", hint="save the model again, or copy the file again"
+        ) from error
+
+
+def _read_json(path: Path, *, required: bool = False) -> dict[str, Any]:
+    content = _read_json_file(path)
+    if content is None:
+        if required:
+            raise InvalidBundle(
+                f"The model folder has no {path.name}", hint="save_pretrained() writes it; put it beside the model"
+            )
+        return {}
+    if not isinstance(content, dict):
+        raise InvalidBundle(f"{path.name} must be a JSON object")
+    return content
+
+
+def _positive(value: object) -> int | None:
+    """The number if it is one above zero; transformers writes lengths as floats at times."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 1 <= value < float("inf"):
+        return None
+    return int(value)
+
+
+def _token(value: object) -> str | None:
+    """A special token's text: written as a string, or as an object with `content`."""
+    if isinstance(value, dict):
+        value = value.get("content")
+    return value if isinstance(value, str) else None
+
+
+def _side(tokenizer: Mapping[str, Any], name: str) -> Side:
+    value = tokenizer.get(name)
+    if value is None or value == "right":
+        return "right"
+    if value == "left":
+        return "left"
+    raise InvalidBundle(f"tokenizer_config.json: {name} must be left or right, not {value!r}")

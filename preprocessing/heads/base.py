@@ -1,0 +1,237 @@
+"""What a task is (`Head`), and what all text heads share: reading `text`, `text_pair` and `parameters` out of a body,
+and checking a backend's tensors.
+
+A head is stateless after construction and knows no tokenizer, no backend and no HTTP. A new task is one file beside
+this one and one line in `heads/__init__.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from preprocessing.config import TaskConfig
+from preprocessing.errors import InvalidBundle, InvalidInput, InvalidOutput
+from preprocessing.types import FloatArray, ParsedRequest, Prepared, Tensors, Texts
+
+Results: TypeAlias = Sequence[Mapping[str, Any]] | FloatArray
+"""One result per text, in order: objects, or the rows of an array."""
+
+_FIELDS: Final = ("text", "text_pair", "parameters")
+_OTHER_NAMES: Final = ("inputs", "input", "texts", "sentence", "sentences", "query", "content", "prompt")
+_EXAMPLE: Final = 'send {"text": "…"} or {"text": ["…", "…"]}'
+
+
+class Head(Protocol):
+    """One task: how its request reads, and what its outputs mean."""
+
+    @property
+    def task(self) -> str:
+        """The task's name."""
+
+    @property
+    def needs_offsets(self) -> bool:
+        """Whether rows must carry character offsets."""
+
+    def parse(self, body: object) -> ParsedRequest:
+        """Check a decoded request body; raises InvalidInput, which says what to send."""
+
+    def select_outputs(self, available: Sequence[str]) -> tuple[str, ...]:
+        """Which of the backend's outputs to ask for; raises InvalidBundle where none is usable."""
+
+    def decode(self, outputs: Tensors, prepared: Prepared) -> Results:
+        """One result per text of the request; raises InvalidOutput."""
+
+    def render(self, results: Results, prepared: Prepared) -> dict[str, object]:
+        """The answer's body; may hold numpy arrays (C-contiguous), which orjson writes with OPT_SERIALIZE_NUMPY."""
+
+    def describe(self) -> dict[str, object]:
+        """What the docs page of an endpoint shows: labels, parameters, example request."""
+
+
+# --- requests ---------------------------------------------------------------------------------------------------------
+
+
+def parse_texts(body: object, config: TaskConfig, *, pairs: bool) -> tuple[Texts, bool, Mapping[str, object]]:
+    """The texts of a body, whether it was a list, and its still unchecked `parameters`.
+
+    Forms: `{"text": "a"}` and `{"text": ["a", "b"]}`; with pairs also `{"text": "a", "text_pair": "b"}`, both as lists
+    of one length, and `{"text": [{"text": "a", "text_pair": "b"}, …]}`. `text_pair` and `parameters` may be null.
+    """
+    if not isinstance(body, dict):
+        raise InvalidInput(f"The request body must be an object, not {_kind(body)}", hint=_EXAMPLE)
+    for name in body:
+        if name not in _FIELDS:
+            raise _unknown_field(name, missing="text" not in body)
+    if "text" not in body:
+        raise InvalidInput("The field text is missing", field="text", hint=_EXAMPLE)
+    parameters = body.get("parameters")
+    if parameters is None:
+        parameters = {}
+    elif not isinstance(parameters, dict):
+        raise InvalidInput(f"parameters must be an object, not {_kind(parameters)}", field="parameters")
+    text, pair = body["text"], body.get("text_pair")
+    if pair is not None and not pairs:
+        raise InvalidInput("This task takes single texts", field="text_pair", hint="leave text_pair out")
+    if isinstance(text, list):
+        return _list(text, pair, config, pairs=pairs), True, parameters
+    checked = _text(text, "text", config)
+    return [checked] if pair is None else [(checked, _text(pair, "text_pair", config))], False, parameters
+
+
+def refuse_unknown_parameters(parameters: Mapping[str, object], known: Sequence[str]) -> None:
+    """Raise for the first parameter that is not among the known ones."""
+    for name in parameters:
+        if name not in known:
+            takes = f"this endpoint takes {', '.join(known)}" if known else "this endpoint takes none"
+            raise InvalidInput(f"Unknown parameter {_shown(name)}", field="parameters", hint=takes)
+
+
+def _list(items: list[object], pair: object, config: TaskConfig, *, pairs: bool) -> Texts:
+    if not items:
+        raise InvalidInput("text is an empty list", field="text", hint="send at least one text")
+    if len(items) > config.max_rows:
+        raise InvalidInput(
+            f"text has {len(items)} items, at most {config.max_rows} are taken at once",
+            field="text",
+            hint="send several requests",
+        )
+    if pair is not None:
+        if not isinstance(pair, list) or len(pair) != len(items):
+            raise InvalidInput("text is a list, so text_pair must be a list of the same length", field="text_pair")
+        return [
+            (_text(a, f"text[{i}]", config), _text(b, f"text_pair[{i}]", config))
+            for i, (a, b) in enumerate(zip(items, pair, strict=True))
+        ]
+    if isinstance(items[0], dict) and pairs:
+        return _objects(items, config)
+    return [_text(item, f"text[{i}]", config) for i, item in enumerate(items)]
+
+
+def _objects(items: list[object], config: TaskConfig) -> Texts:
+    """Items as transformers' pipelines take them; all of them pairs, or none."""
+    texts: list[str] = []
+    pairs: list[tuple[str, str]] = []
+    for i, item in enumerate(items):
+        if not isinstance(item, dict) or "text" not in item or not set(item) <= {"text", "text_pair"}:
+            raise InvalidInput(
+                f"text[{i}] must be an object with text and text_pair, as the first item is",
+                field=f"text[{i}]",
+                hint='send {"text": [{"text": "…", "text_pair": "…"}, …]}',
+            )
+        text = _text(item["text"], f"text[{i}].text", config)
+        pair = item.get("text_pair")
+        if pair is None:
+            texts.append(text)
+        else:
+            pairs.append((text, _text(pair, f"text[{i}].text_pair", config)))
+    if texts and pairs:
+        raise InvalidInput(
+            "Some items have a text_pair and some have none", field="text", hint="send them in two requests"
+        )
+    return pairs or texts
+
+
+def _text(value: object, field: str, config: TaskConfig) -> str:
+    if not isinstance(value, str):
+        hint = _EXAMPLE
+        if isinstance(value, list):
+            hint = 'send pairs as {"text": ["a", …], "text_pair": ["b", …]}'
+        raise InvalidInput(f"{field} must be a string, not {_kind(value)}", field=field, hint=hint)
+    if not value or value.isspace():
+        raise InvalidInput(f"{field} is empty", field=field, hint="send some text, or leave the item out")
+    if len(value) > config.max_chars:
+        raise InvalidInput(
+            f"{field} has {len(value)} characters, at most {config.max_chars} are taken",
+            field=field,
+            hint=f"the model reads {config.max_length} tokens of it; cut or split it",
+        )
+    if not value.isascii():  # only then can it hold half a surrogate pair
+        try:
+            value.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise InvalidInput(
+                f"{field} is not valid Unicode: half a surrogate pair at character {error.start}", field=field
+            ) from error
+    return value
+
+
+def _unknown_field(name: object, *, missing: bool) -> InvalidInput:
+    known = f"known are {', '.join(_FIELDS)}"
+    hint = "rename it to text" if missing and name in _OTHER_NAMES else known
+    return InvalidInput(f"Unknown field {_shown(name)}", field=_shown(name), hint=hint)
+
+
+def _shown(name: object) -> str:
+    """A client's own name for something, short and printable."""
+    return ascii(name)[1:-1][:40] if isinstance(name, str) else ascii(name)[:40]
+
+
+def _kind(value: object) -> str:
+    """A value's type in JSON's words."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "a boolean"
+    kinds: tuple[tuple[Any, str], ...] = (
+        (str, "a string"),
+        (int | float, "a number"),
+        (list | tuple, "a list"),
+        (dict, "an object"),
+        (bytes | bytearray | memoryview, "raw bytes"),
+    )
+    return next((word for kind, word in kinds if isinstance(value, kind)), f"a {type(value).__name__}")
+
+
+# --- outputs ----------------------------------------------------------------------------------------------------------
+
+
+def prefer(available: Sequence[str], preferred: Sequence[str], task: str) -> tuple[str, ...]:
+    """The first preferred output that exists, else the only one there is."""
+    for name in preferred:
+        if name in available:
+            return (name,)
+    if len(available) == 1:
+        return (available[0],)
+    raise InvalidBundle(
+        f"The model's outputs ({', '.join(available) or 'none'}) do not tell which one answers {task}",
+        hint=f"name it one of {', '.join(preferred)}",
+    )
+
+
+def take(outputs: Tensors, preferred: Sequence[str]) -> tuple[str, NDArray[Any]]:
+    """The output to decode, by the same rule as `prefer`."""
+    for name in preferred:
+        if name in outputs:
+            return name, outputs[name]
+    if len(outputs) == 1:
+        return next(iter(outputs.items()))
+    raise InvalidOutput(
+        f"The backend answered with {', '.join(outputs) or 'no outputs'}", hint=f"expected {' or '.join(preferred)}"
+    )
+
+
+def refuse_non_finite(name: str, values: NDArray[Any]) -> None:
+    """Raise where numbers that go into an answer are NaN or infinite."""
+    if not np.isfinite(values).all():
+        raise InvalidOutput(
+            f"Output {name} holds numbers that are not finite",
+            hint="the model overflowed, as half precision can, or its file is damaged",
+        )
+
+
+# --- answers ----------------------------------------------------------------------------------------------------------
+
+
+def counts(prepared: Prepared) -> dict[str, object]:
+    """`tokens` of every text, and `truncated` where any text was cut; single values for a single text."""
+    rows = prepared.rows
+    if not prepared.is_batch:
+        return {"tokens": rows[0].n_tokens, **({"truncated": True} if rows[0].truncated else {})}
+    answer: dict[str, object] = {"tokens": [row.n_tokens for row in rows]}
+    if any(row.truncated for row in rows):
+        answer["truncated"] = [row.truncated for row in rows]
+    return answer

@@ -1,0 +1,133 @@
+"""Sentence embeddings: one text to one vector, pooled and normalised as the model folder's own sentence-transformers
+files say.
+
+Request: `{"text": …, "parameters": {"normalize": true, "prompt_name": "query"}}`, parameters optional; no pairs.
+
+Answer for one text: `{"embedding": [x, …], "tokens": n}`, for a list: `{"embeddings": [[x, …], …], "tokens": [n, …]}`;
+`"truncated"` (true, or a list of booleans) is there only when something was cut. Vectors are float32 numpy arrays:
+turning them into Python numbers would cost more than everything else here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final, cast
+
+import numpy as np
+
+from preprocessing.activations import l2_normalize, pool
+from preprocessing.config import EMBEDDINGS, TaskConfig
+from preprocessing.errors import InvalidInput, InvalidOutput
+from preprocessing.heads.base import (
+    Results,
+    counts,
+    parse_texts,
+    prefer,
+    refuse_non_finite,
+    refuse_unknown_parameters,
+    take,
+)
+from preprocessing.types import FloatArray, ParsedRequest, Prepared, Tensors
+
+# Already pooled first, so that a graph which pools is trusted to have done what its own configuration says.
+_OUTPUTS: Final = (
+    "sentence_embedding",
+    "sentence_embeddings",
+    "embeddings",
+    "embedding",
+    "last_hidden_state",
+    "token_embeddings",
+)
+
+
+class SentenceEmbedding:
+    """The head of sentence-transformers folders and of plain encoders."""
+
+    task: Final = EMBEDDINGS
+    needs_offsets: Final = False
+
+    def __init__(self, config: TaskConfig) -> None:
+        self._config = config
+        self._parameters = ("normalize", "prompt_name") if config.prompts else ("normalize",)
+
+    def parse(self, body: object) -> ParsedRequest:
+        """Single texts, stripped (and lower-cased where the model says so) and given their prompt as
+        sentence-transformers does.
+        """
+        config = self._config
+        found, is_batch, parameters = parse_texts(body, config, pairs=False)
+        texts = [text.strip() for text in cast("Sequence[str]", found)]
+        refuse_unknown_parameters(parameters, self._parameters)
+        prompt = self._prompt(parameters)
+        if prompt:
+            texts = [(prompt + text).strip() for text in texts]
+        if config.lowercase:
+            texts = [text.lower() for text in texts]
+        normalize = parameters.get("normalize")
+        if normalize is None:
+            return ParsedRequest(texts, is_batch)
+        if not isinstance(normalize, bool):
+            raise InvalidInput("normalize must be true or false", field="parameters.normalize")
+        return ParsedRequest(texts, is_batch, {"normalize": normalize})
+
+    def select_outputs(self, available: Sequence[str]) -> tuple[str, ...]:
+        """A pooled output where the graph has one, else the token vectors, else the only output."""
+        return prefer(available, _OUTPUTS, self.task)
+
+    def decode(self, outputs: Tensors, prepared: Prepared) -> FloatArray:
+        """[texts, size]: a rank 2 output is taken as pooled, a rank 3 one is pooled over each text's own tokens."""
+        config, rows = self._config, prepared.rows
+        name, tensor = take(outputs, _OUTPUTS)
+        lengths = [row.n_tokens for row in rows]
+        if tensor.ndim not in (2, 3) or len(tensor) != len(rows) or tensor.shape[-1] == 0:
+            raise InvalidOutput(
+                f"Output {name} has shape {list(tensor.shape)} for {len(rows)} rows",
+                hint="expected rows × size, or rows × tokens × size",
+            )
+        if tensor.ndim == 2:
+            vectors = tensor.astype(np.float32, copy=False)
+        elif not config.pooling:
+            raise InvalidOutput(
+                f"Output {name} holds token vectors, but this model has layers after pooling (modules.json)",
+                hint="export the whole sentence-transformers pipeline, so that the model answers with sentence vectors",
+            )
+        elif tensor.shape[1] < max(lengths) or min(lengths) == 0:
+            raise InvalidOutput(f"Output {name} has {tensor.shape[1]} tokens per row, {max(lengths)} were sent")
+        else:
+            vectors = pool(tensor, lengths, config.pooling, padding_side=config.padding_side)
+        refuse_non_finite(name, vectors)
+        normalized = prepared.request.options.get("normalize", config.normalize)
+        return np.ascontiguousarray(l2_normalize(vectors) if normalized else vectors)
+
+    def render(self, results: Results, prepared: Prepared) -> dict[str, object]:
+        """One text's vector under `embedding`, a list's under `embeddings`."""
+        if not prepared.is_batch:
+            return {"embedding": results[0], **counts(prepared)}
+        return {"embeddings": results, **counts(prepared)}
+
+    def describe(self) -> dict[str, object]:
+        """How vectors are made, and an example."""
+        config = self._config
+        return {
+            "embedding_size": config.embedding_size and config.embedding_size * max(len(config.pooling), 1),
+            "pooling": list(config.pooling),
+            "normalize": config.normalize,
+            "prompts": sorted(config.prompts),
+            "default_prompt": config.default_prompt,
+            "parameters": list(self._parameters),
+            "text_pairs": False,
+            "example": {"text": ["A man is eating food.", "Someone has a meal."]},
+        }
+
+    def _prompt(self, parameters: Mapping[str, object]) -> str:
+        name = parameters.get("prompt_name")
+        if name is None:
+            name = self._config.default_prompt
+            return self._config.prompts[name] if name is not None else ""
+        if not isinstance(name, str) or name not in self._config.prompts:
+            raise InvalidInput(
+                "This model has no prompt of that name",
+                field="parameters.prompt_name",
+                hint=f"it has {', '.join(sorted(self._config.prompts))}",
+            )
+        return self._config.prompts[name]

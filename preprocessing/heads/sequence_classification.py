@@ -1,0 +1,126 @@
+"""Text classification: one text or pair to one label with its score, as `transformers`' text-classification pipeline
+scores it.
+
+Request: `{"text": …, "text_pair": …, "parameters": {"top_k": 3, "function_to_apply": "softmax"}}` in the forms of
+`heads.base.parse_texts`; parameters are optional.
+
+Answer for one text: `{"label": L, "score": s, "scores": {L: s, …}, "tokens": n}`, scores from best to worst and only
+the `top_k` best where that was asked for.
+For a list: `{"results": [{"label": L, "score": s, "scores": {…}}, …], "tokens": [n, …]}`.
+`"truncated"` (true, or a list of booleans) is there only when something was cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from preprocessing.activations import sigmoid, softmax
+from preprocessing.config import ACTIVATIONS, Activation, TaskConfig
+from preprocessing.errors import InvalidInput, InvalidOutput
+from preprocessing.heads.base import (
+    Results,
+    counts,
+    parse_texts,
+    prefer,
+    refuse_non_finite,
+    refuse_unknown_parameters,
+    take,
+)
+from preprocessing.types import FloatArray, ParsedRequest, Prepared, Tensors
+
+_OUTPUTS: Final = ("logits",)
+_PARAMETERS: Final = ("top_k", "function_to_apply")
+
+
+class SequenceClassification:
+    """The head of `*ForSequenceClassification` models: single label, multi label and regression."""
+
+    task: Final = "text-classification"
+    needs_offsets: Final = False
+
+    def __init__(self, config: TaskConfig) -> None:
+        self._config = config
+
+    def parse(self, body: object) -> ParsedRequest:
+        """Texts or pairs, and how many labels to list."""
+        texts, is_batch, parameters = parse_texts(body, self._config, pairs=True)
+        if not parameters:
+            return ParsedRequest(texts, is_batch)
+        refuse_unknown_parameters(parameters, _PARAMETERS)
+        return ParsedRequest(texts, is_batch, {**_top_k(parameters), **_function(parameters)})
+
+    def select_outputs(self, available: Sequence[str]) -> tuple[str, ...]:
+        """`logits`, or the only output."""
+        return prefer(available, _OUTPUTS, self.task)
+
+    def decode(self, outputs: Tensors, prepared: Prepared) -> list[Mapping[str, Any]]:
+        """Scores in descending order; equal scores in the order of the model's labels."""
+        labels, options = self._config.labels, prepared.request.options
+        name, logits = take(outputs, _OUTPUTS)
+        wanted = (len(prepared.rows), len(labels))
+        if logits.shape != wanted:
+            raise InvalidOutput(
+                f"Output {name} has shape {list(logits.shape)}, expected {list(wanted)}",
+                hint="rows × labels of config.json's id2label",
+            )
+        refuse_non_finite(name, logits)
+        scores = _apply(options.get("function_to_apply", self._config.activation), logits)
+        order = np.argsort(-scores, axis=1, kind="stable")[:, : options.get("top_k", self._config.top_k)]
+        sorted_scores = np.take_along_axis(scores, order, axis=1)
+        return [
+            _result([labels[i] for i in indices], values)
+            for indices, values in zip(order.tolist(), sorted_scores.tolist(), strict=True)
+        ]
+
+    def render(self, results: Results, prepared: Prepared) -> dict[str, object]:
+        """One text's result at the top level, a list's under `results`."""
+        objects = cast("Sequence[Mapping[str, Any]]", results)
+        if not prepared.is_batch:
+            return {**objects[0], **counts(prepared)}
+        return {"results": list(objects), **counts(prepared)}
+
+    def describe(self) -> dict[str, object]:
+        """Labels, activation and an example."""
+        return {
+            "labels": list(self._config.labels),
+            "function_to_apply": self._config.activation,
+            "parameters": list(_PARAMETERS),
+            "text_pairs": True,
+            "example": {"text": "I like this very much."},
+        }
+
+
+def _result(labels: list[str], scores: list[float]) -> dict[str, Any]:
+    return {"label": labels[0], "score": scores[0], "scores": dict(zip(labels, scores, strict=True))}
+
+
+def _apply(function: Activation, logits: NDArray[Any]) -> FloatArray:
+    if function == "softmax":
+        return softmax(logits)
+    if function == "sigmoid":
+        return sigmoid(logits)
+    return logits.astype(np.float32, copy=False)
+
+
+def _top_k(parameters: Mapping[str, object]) -> dict[str, object]:
+    value = parameters.get("top_k")
+    if value is None:
+        return {}
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise InvalidInput("top_k must be a whole number of at least 1", field="parameters.top_k")
+    return {"top_k": value}
+
+
+def _function(parameters: Mapping[str, object]) -> dict[str, object]:
+    value = parameters.get("function_to_apply")
+    if value is None:
+        return {}
+    if value not in ACTIVATIONS:
+        raise InvalidInput(
+            f"function_to_apply must be one of {', '.join(ACTIVATIONS)}", field="parameters.function_to_apply"
+        )
+    return {"function_to_apply": value}

@@ -1,0 +1,171 @@
+"""One endpoint's way in and out: a request body to rows, rows to tensors, a backend's tensors to an answer.
+
+The gateway holds a `Processor` per endpoint version and calls `prepare` before the micro-batch and `finish` after it,
+from any thread, many at a time. `TextProcessor` is the one for model folders; it is a tokenizer and a head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from numpy.typing import DTypeLike, NDArray
+
+from preprocessing.collate import INPUT_NAMES, collate, padded_tokens
+from preprocessing.config import TaskConfig
+from preprocessing.errors import InvalidBundle, InvalidInput
+from preprocessing.heads import head_for
+from preprocessing.heads.base import Head
+from preprocessing.tokenizer import TextTokenizer
+from preprocessing.types import Encoded, Prepared, Tensors
+
+
+class Processor(Protocol):
+    """What the gateway needs of an endpoint's model folder."""
+
+    def is_heavy(self, body: object) -> bool:
+        """Whether preparing this body takes milliseconds, so that it should leave the event loop; itself takes none."""
+
+    def prepare(self, body: object) -> Prepared:
+        """Check and encode a request; raises InvalidInput."""
+
+    def weight(self, prepared: Prepared) -> int:
+        """What the request's rows cost a backend: their padded tokens."""
+
+    def collate_rows(self, rows: Sequence[Encoded]) -> dict[str, NDArray[Any]]:
+        """The backend's inputs for these rows, of one request or of several."""
+
+    def finish(self, outputs: Tensors, prepared: Prepared) -> object:
+        """The answer to a request from its rows' outputs; raises InvalidOutput."""
+
+
+class TextProcessor:
+    """Serves a model folder with no code of the user's: its files say which task it does, and how."""
+
+    def __init__(
+        self,
+        config: TaskConfig,
+        tokenizer: TextTokenizer,
+        head: Head,
+        *,
+        input_names: Sequence[str] | None = None,
+        input_dtypes: Mapping[str, DTypeLike] | None = None,
+        output_names: Sequence[str] | None = None,
+        pad_to_multiple_of: int | None = None,
+    ) -> None:
+        names = tuple(config.input_names if input_names is None else input_names)
+        unknown = [name for name in names if name not in INPUT_NAMES]
+        if unknown or "input_ids" not in names:
+            raise InvalidBundle(
+                f"The model takes the inputs {', '.join(names) or '(none)'}",
+                hint=f"text tasks feed {', '.join(INPUT_NAMES)}; other models need a Preprocess class",
+            )
+        if config.vocab_size is not None and tokenizer.vocab_size > config.vocab_size:
+            raise InvalidBundle(
+                f"tokenizer.json has ids up to {tokenizer.vocab_size - 1}, "
+                f"but the model's vocab_size is {config.vocab_size}",
+                hint="the tokenizer belongs to another model, or tokens were added without resizing the model",
+            )
+        self.config = config
+        self.tokenizer = tokenizer
+        self.head = head
+        self.input_names = names
+        self.output_names = None if output_names is None else head.select_outputs(output_names)
+        """The outputs to ask the backend for; None for all, where its outputs were not known at load."""
+        self._dtypes = dict(input_dtypes or {})
+        self._pad_to_multiple_of = pad_to_multiple_of
+
+    @classmethod
+    def from_folder(
+        cls,
+        folder: Path,
+        *,
+        input_names: Sequence[str] | None = None,
+        input_dtypes: Mapping[str, DTypeLike] | None = None,
+        output_names: Sequence[str] | None = None,
+        options: Mapping[str, object] | None = None,
+        pad_to_multiple_of: int | None = None,
+    ) -> TextProcessor:
+        """Read a model folder; names and types are the backend's metadata where it is known. Raises InvalidBundle."""
+        config = TaskConfig.from_folder(folder, options)
+        return cls(
+            config,
+            TextTokenizer.from_folder(folder, config),
+            head_for(config),
+            input_names=input_names,
+            input_dtypes=input_dtypes,
+            output_names=output_names,
+            pad_to_multiple_of=pad_to_multiple_of,
+        )
+
+    def is_heavy(self, body: object) -> bool:
+        """Counts characters, and stops counting at the limit."""
+        if not isinstance(body, dict):
+            return False
+        left = self.config.heavy_chars
+        for name in ("text", "text_pair"):
+            value = body.get(name)
+            for item in value if isinstance(value, list) else (value,):
+                if isinstance(item, str):
+                    left -= len(item)
+                elif isinstance(item, dict):
+                    left -= sum(len(part) for part in item.values() if isinstance(part, str))
+                left -= 1
+                if left < 0:
+                    return True
+        return False
+
+    def prepare(self, body: object) -> Prepared:
+        """Parse, then encode; where truncation is off, a text that is too long is refused."""
+        request = self.head.parse(body)
+        rows = self.tokenizer.encode_batch(request.texts, offsets=self.head.needs_offsets)
+        if not self.config.truncate:
+            self._refuse_truncated(rows, is_batch=request.is_batch)
+        return Prepared(rows, request)
+
+    def weight(self, prepared: Prepared) -> int:
+        """The longest row times the number of rows."""
+        return padded_tokens(prepared.rows)
+
+    def collate_rows(self, rows: Sequence[Encoded]) -> dict[str, NDArray[Any]]:
+        """The model's inputs, padded to the longest row on the model's side."""
+        config = self.config
+        return collate(
+            rows,
+            pad_id=config.pad_id,
+            pad_type_id=config.pad_type_id,
+            padding_side=config.padding_side,
+            input_names=self.input_names,
+            dtypes=self._dtypes,
+            pad_to_multiple_of=self._pad_to_multiple_of,
+        )
+
+    def finish(self, outputs: Tensors, prepared: Prepared) -> dict[str, object]:
+        """The head's answer; may hold numpy arrays."""
+        return self.head.render(self.head.decode(outputs, prepared), prepared)
+
+    def describe(self) -> dict[str, object]:
+        """What a docs page shows of this endpoint; plain JSON values."""
+        config = self.config
+        return {
+            "task": config.task,
+            "architecture": config.architecture,
+            "max_length": config.max_length,
+            "truncate": config.truncate,
+            "max_rows": config.max_rows,
+            "max_chars": config.max_chars,
+            "inputs": list(self.input_names),
+            "outputs": None if self.output_names is None else list(self.output_names),
+            **self.head.describe(),
+        }
+
+    def _refuse_truncated(self, rows: Sequence[Encoded], *, is_batch: bool) -> None:
+        for i, row in enumerate(rows):
+            if row.truncated:
+                field = f"text[{i}]" if is_batch else "text"
+                raise InvalidInput(
+                    f"{field} is longer than the {self.config.max_length} tokens this endpoint takes",
+                    field=field,
+                    hint="shorten or split it",
+                )

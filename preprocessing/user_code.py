@@ -1,0 +1,480 @@
+"""Loads a user's `Preprocess` class, written for clearml-serving, and gives its hooks one shape.
+
+The gateway calls `UserCode.load` once per endpoint version, in a worker thread, and then the hooks, each as
+`hook(data, state, statistics)`. What differs between users' classes (single file or package, sync or async, missing
+methods, fewer parameters) is settled here, at load, once. What user code raises never leaves this file as it is: any
+exception, `SystemExit` and `KeyboardInterrupt` included, becomes a `UserCodeError`; only the cancellation of the task
+that awaits a hook passes through.
+
+Each load gets modules of its own under a name of its own: two endpoints that both have a `utils.py` never see each
+other's, and code loaded again is read again. `import utils` beside `preprocess.py` works because modules of the folder
+are given an `__import__` that looks in the folder first; nothing is put on `sys.path`.
+
+Nothing here starts threads or event loops, or limits time: how a hook runs is the gateway's decision.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+import functools
+import importlib
+import importlib.util
+import inspect
+import re
+import sys
+import threading
+import traceback
+import uuid
+from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping, Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import (
+    EXTENSION_SUFFIXES,
+    SOURCE_SUFFIXES,
+    ExtensionFileLoader,
+    FileFinder,
+    ModuleSpec,
+    SourceFileLoader,
+)
+from pathlib import Path
+from types import CodeType, ModuleType
+from typing import Any, Final, Literal, NoReturn, TypeAlias
+
+from preprocessing.errors import InvalidInput, UserCodeFailed, UserCodeLoadError, UserCodeRefused
+
+Stage: TypeAlias = Literal["preprocess", "process", "postprocess"]
+Statistics: TypeAlias = Callable[[dict[str, Any]], None]
+Hook: TypeAlias = Callable[[Any, MutableMapping[str, Any], Statistics | None], Any]
+
+STAGES: Final[tuple[Stage, ...]] = ("preprocess", "process", "postprocess")
+
+_CLASS: Final = "Preprocess"
+# sys.meta_path is replaced, never changed in place: another thread may be going through it, and would skip a finder.
+_META_PATH_LOCK: Final = threading.Lock()
+_STATE_NAMES: Final = frozenset({"state"})
+_STATISTICS_NAMES: Final = frozenset({"collect_custom_statistics_fn", "collect_custom_statistics", "statistics"})
+_SKELETON: Final = "a file that defines `class Preprocess:` with preprocess, process or postprocess"
+
+
+class UserCode:
+    """A loaded `Preprocess` object; the hooks are attributes of the same name, and may be called from any thread.
+
+    A hook that the class does not have returns its data unchanged, as in clearml-serving. A hook for which `is_async`
+    is true returns an awaitable; one for which it is false blocks for as long as the user's code does (and may still
+    return an awaitable, where a plain method hands on a coroutine: await it then).
+    """
+
+    def __init__(self, name: str, instance: object, modules: _Modules) -> None:
+        self.name = name
+        self.instance = instance
+        self.model: Any = None
+        """What the class's own `load` returned."""
+        self._modules = modules
+        self._methods = {stage: method for stage in STAGES if (method := _method(instance, stage)) is not None}
+        self._async = frozenset(stage for stage, method in self._methods.items() if _is_async(method))
+        self.preprocess: Hook = self._hook("preprocess")
+        self.process: Hook = self._hook("process")
+        self.postprocess: Hook = self._hook("postprocess")
+        self._unloaded = False
+
+    @classmethod
+    def load(
+        cls,
+        path: Path,
+        *,
+        name: str,
+        endpoint: object,
+        send_request: Callable[..., Any],
+        model_path: Path | None = None,
+    ) -> UserCode:
+        """Import the file or folder, make the object, give it `model_endpoint` and `send_request`, call its `load`.
+
+        `send_request(endpoint, version, data)` is called for `self.send_request(...)`; pass an async function where
+        hooks are to await it. Raises UserCodeLoadError, and leaves nothing behind.
+        """
+        modules = _Modules(path, name)
+        try:
+            user_class = _guarded("import", modules, lambda: _find_class(modules))
+            instance = _guarded("load", modules, lambda: _instantiate(user_class, endpoint, send_request))
+            code = _guarded("load", modules, lambda: cls(name, instance, modules))
+            load = _method(instance, "load")
+            if load is not None:
+                code.model = _guarded("load", modules, lambda: _call_load(load, model_path))
+        except BaseException:
+            modules.forget()
+            raise
+        return code
+
+    @property
+    def has_preprocess(self) -> bool:
+        """Whether the class defines `preprocess`."""
+        return "preprocess" in self._methods
+
+    @property
+    def has_process(self) -> bool:
+        """Whether the class defines `process`, and so does without a backend."""
+        return "process" in self._methods
+
+    @property
+    def has_postprocess(self) -> bool:
+        """Whether the class defines `postprocess`."""
+        return "postprocess" in self._methods
+
+    def is_async(self, stage: Stage) -> bool:
+        """Whether the hook is a coroutine function, to be awaited rather than run in a thread."""
+        return stage in self._async
+
+    def unload(self) -> None:
+        """Call the class's own `unload`, if any, and forget its modules; once, later calls do nothing.
+
+        No hook may be running. Raises UserCodeFailed where the user's `unload` does, after everything was forgotten.
+        """
+        if self._unloaded:
+            return
+        self._unloaded = True
+        try:
+            unload = _method(self.instance, "unload")
+            if unload is not None:
+                result = unload()
+                if inspect.iscoroutine(result):
+                    result.close()
+                    raise TypeError("unload must be a plain function: nothing awaits it")
+        except BaseException as error:
+            _raise_stage_error("unload", error, self._modules)
+        finally:
+            self._modules.forget()
+
+    def _hook(self, stage: Stage) -> Hook:
+        method = self._methods.get(stage)
+        if method is None:
+            return _unchanged
+        call = _with_three_arguments(stage, method)
+        modules = self._modules
+        if stage in self._async:
+
+            async def hook(data: Any, state: MutableMapping[str, Any], statistics: Statistics | None = None) -> Any:
+                return await _awaited(stage, call(data, state, statistics), modules)
+
+            return hook
+
+        def blocking_hook(data: Any, state: MutableMapping[str, Any], statistics: Statistics | None = None) -> Any:
+            try:
+                result = call(data, state, statistics)
+            except BaseException as error:
+                _raise_stage_error(stage, error, modules)
+            return _awaited(stage, result, modules) if inspect.isawaitable(result) else result
+
+        return blocking_hook
+
+
+def _unchanged(data: Any, state: MutableMapping[str, Any], statistics: Statistics | None = None) -> Any:  # noqa: ARG001 the shape of every hook
+    return data
+
+
+async def _awaited(stage: str, awaitable: Awaitable[Any], modules: _Modules) -> Any:
+    try:
+        return await awaitable
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise  # somebody cancelled us; a hook that lets its own cancellation escape has failed instead
+        _raise_stage_error(stage, error, modules)
+    except GeneratorExit:
+        raise  # the coroutine is being closed
+    except BaseException as error:
+        _raise_stage_error(stage, error, modules)
+
+
+# --- the class and its object -----------------------------------------------------------------------------------------
+
+
+def _find_class(modules: _Modules) -> type:
+    for module in modules.candidates():
+        found = vars(module).get(_CLASS)
+        if isinstance(found, type):
+            return found
+        if found is not None:
+            raise UserCodeLoadError(
+                f"{_CLASS} in {modules.shown} is not a class", stage="import", hint=f"expected {_SKELETON}"
+            )
+    raise UserCodeLoadError(
+        f"{modules.shown} defines no class {_CLASS}",
+        stage="import",
+        hint=f"expected {_SKELETON}; in a folder, in preprocess.py or __init__.py",
+    )
+
+
+def _instantiate(user_class: type, endpoint: object, send_request: Callable[..., Any]) -> object:
+    def send(_self: object, endpoint: str, version: str | None = None, data: Any = None) -> Any:
+        return send_request(endpoint, version, data)
+
+    user_class.send_request = send  # type: ignore[attr-defined] # clearml-serving's contract: the class gets it
+    instance: object = user_class()
+    instance.model_endpoint = endpoint  # type: ignore[attr-defined] # clearml-serving's contract
+    return instance
+
+
+def _call_load(load: Callable[..., Any], model_path: Path | None) -> Any:
+    if _is_async(load):
+        raise UserCodeLoadError(
+            "load is an async function", stage="load", hint="make it a plain one: it runs once, before any request"
+        )
+    takes_path = True
+    try:
+        inspect.signature(load).bind(None)
+    except TypeError:
+        takes_path = False
+    except ValueError:
+        pass  # built-in callables have no signature
+    return load(None if model_path is None else str(model_path)) if takes_path else load()
+
+
+def _method(instance: object, name: str) -> Callable[..., Any] | None:
+    found = getattr(instance, name, None)
+    return found if callable(found) else None
+
+
+def _is_async(method: Callable[..., Any]) -> bool:
+    while isinstance(method, functools.partial):
+        method = method.func
+    return inspect.iscoroutinefunction(method) or inspect.iscoroutinefunction(getattr(method, "__call__", None))  # noqa: B004 not a test for callable
+
+
+def _with_three_arguments(stage: str, method: Callable[..., Any]) -> Callable[..., Any]:
+    """The method as `(data, state, statistics)`; it may take fewer, and may take the last two by name only."""
+    try:
+        parameters = list(inspect.signature(method).parameters.values())
+    except (TypeError, ValueError):
+        return method  # built-in callables have no signature
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    by_name = [p for p in parameters if p.kind == p.KEYWORD_ONLY]
+    variadic = any(p.kind == p.VAR_POSITIONAL for p in parameters)
+    required = [p.name for p in positional[3:] if p.default is p.empty]
+    required += [p.name for p in by_name if p.default is p.empty and _argument(p.name) is None]
+    if required or not (positional or variadic):
+        takes = f"requires {', '.join(required)} too" if required else "takes no body"
+        raise UserCodeLoadError(
+            f"{stage} {takes}",
+            stage="load",
+            hint=f"declare it as {stage}(self, body, state, collect_custom_statistics_fn)",
+        )
+    if len(positional) >= 3 or variadic:
+        order = [0, 1, 2]
+    else:
+        order = [0]
+        for place, parameter in enumerate(positional[1:], start=1):
+            argument = _argument(parameter.name)
+            if argument is None and parameter.default is not parameter.empty:
+                break  # a default of the hook's own
+            order.append(place if argument is None else argument)
+    keywords = {p.name: argument for p in by_name if (argument := _argument(p.name)) is not None}
+    if order == [0, 1, 2] and not keywords:
+        return method
+
+    def call(*arguments: Any) -> Any:
+        return method(*[arguments[i] for i in order], **{name: arguments[i] for name, i in keywords.items()})
+
+    return call
+
+
+def _argument(name: str) -> int | None:
+    """Which of the three arguments a parameter's name asks for."""
+    if name in _STATE_NAMES:
+        return 1
+    return 2 if name in _STATISTICS_NAMES else None
+
+
+# --- errors -----------------------------------------------------------------------------------------------------------
+
+
+def _guarded(stage: str, modules: _Modules, step: Callable[[], Any]) -> Any:
+    """Run one step of loading; whatever user code raises in it becomes a UserCodeLoadError that says where."""
+    try:
+        return step()
+    except UserCodeLoadError:
+        raise
+    except BaseException as error:
+        where = modules.where(error)
+        hint = None
+        if isinstance(error, ModuleNotFoundError):
+            hint = "install it where the gateway runs, or put it beside the code" if error.name else None
+        elif isinstance(error, SystemExit):
+            hint = "code that is served must not end the process"
+        doing = "importing" if stage == "import" else "loading"
+        raise UserCodeLoadError(
+            f"{doing.capitalize()} {modules.shown} failed: {_description(error)}{f' at {where}' if where else ''}",
+            stage=stage,
+            where=where,
+            hint=hint,
+        ) from error
+
+
+def _raise_stage_error(stage: str, error: BaseException, modules: _Modules) -> NoReturn:
+    where = modules.where(error)
+    if isinstance(error, InvalidInput):
+        raise UserCodeRefused(error.message, stage=stage, where=where, hint=error.hint) from error
+    if isinstance(error, ValueError):
+        raise UserCodeRefused(_text_of(error) or f"{stage} refused the request", stage=stage, where=where) from error
+    raise UserCodeFailed(
+        f"{stage} raised {_description(error)}{f' at {where}' if where else ''}",
+        stage=stage,
+        original=error,
+        where=where,
+    ) from error
+
+
+def _description(error: BaseException) -> str:
+    if isinstance(error, SyntaxError):
+        return f"{type(error).__name__}: {error.msg}"
+    text = _text_of(error)
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _text_of(error: BaseException) -> str:
+    """The exception's text, which user code may have broken too."""
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 the user-code boundary
+        return "(its message cannot be shown)"
+
+
+# --- modules ----------------------------------------------------------------------------------------------------------
+
+
+class _Modules:
+    """The modules of one load: a package or module of a unique name, found by one finder, forgotten together."""
+
+    def __init__(self, path: Path, name: str) -> None:
+        self.shown = path.name
+        self._path = path.resolve()
+        self._name = f"_user_code_{re.sub(r'[^0-9a-zA-Z]+', '_', name)}_{uuid.uuid4().hex}"
+        self._finder = _Finder(self._name, self._path)
+
+    def candidates(self) -> Iterator[ModuleType]:
+        """The modules in which the class may be, most wanted first; each is imported when it is asked for."""
+        if not self._path.exists():
+            raise UserCodeLoadError(f"{self.shown} does not exist", stage="import", hint=f"expected {_SKELETON}")
+        folder = self._path.is_dir()
+        if folder and not (self._path / "__init__.py").is_file() and not (self._path / "preprocess.py").is_file():
+            raise UserCodeLoadError(
+                f"The folder {self.shown} has neither preprocess.py nor __init__.py",
+                stage="import",
+                hint=f"expected {_SKELETON}",
+            )
+        with _META_PATH_LOCK:
+            sys.meta_path = [self._finder, *sys.meta_path]
+        yield importlib.import_module(self._name)
+        if folder and (self._path / "preprocess.py").is_file():
+            yield importlib.import_module(f"{self._name}.preprocess")
+
+    def where(self, error: BaseException) -> str | None:
+        """`file:line` of the deepest place in the user's own code that the error passed."""
+        if isinstance(error, SyntaxError) and error.filename:
+            return f"{self._relative(error.filename) or Path(error.filename).name}:{error.lineno}"
+        found = None
+        for frame, line in traceback.walk_tb(error.__traceback__):
+            file = self._relative(frame.f_code.co_filename)
+            found = found if file is None else f"{file}:{line}"
+        return found
+
+    def forget(self) -> None:
+        """Take the modules and their finder out of the interpreter's tables; objects that still use them live on."""
+        with _META_PATH_LOCK:
+            sys.meta_path = [finder for finder in sys.meta_path if finder is not self._finder]
+        for module in [name for name in sys.modules if name == self._name or name.startswith(f"{self._name}.")]:
+            sys.modules.pop(module, None)
+
+    def _relative(self, filename: str) -> str | None:
+        file = Path(filename)
+        if self._path.is_dir():
+            return file.relative_to(self._path).as_posix() if file.is_relative_to(self._path) else None
+        return file.name if file == self._path else None
+
+
+class _Finder(MetaPathFinder):
+    """Finds the modules of one load by their unique name, and lets them import each other by their plain names."""
+
+    def __init__(self, root: str, path: Path) -> None:
+        self._root = root
+        self._path = path
+        self._siblings = _sibling_names(path)
+        self._builtins = {**vars(builtins), "__import__": self._import}
+
+    def find_spec(
+        self,
+        fullname: str,
+        path: Sequence[str] | None,
+        target: ModuleType | None = None,  # noqa: ARG002 the signature of every finder
+    ) -> ModuleSpec | None:
+        """Specs for the root module and everything below it, for nothing else."""
+        if fullname == self._root:
+            return self._root_spec()
+        if not fullname.startswith(f"{self._root}."):
+            return None
+        for entry in path or ():
+            loaders = (self._loader, SOURCE_SUFFIXES), (ExtensionFileLoader, EXTENSION_SUFFIXES)
+            # A new one each time: it remembers a folder's files, and the folder may have changed.
+            spec = FileFinder(entry, *loaders).find_spec(fullname)  # type: ignore[arg-type] # any callable will do
+            if spec is not None:
+                return spec
+        return None
+
+    def _root_spec(self) -> ModuleSpec | None:
+        file = self._path / "__init__.py" if self._path.is_dir() else self._path
+        if not file.is_file():  # a folder with preprocess.py only: a package without code of its own
+            spec = ModuleSpec(self._root, None, is_package=True)
+            spec.submodule_search_locations = [str(self._path)]
+            return spec
+        places = [str(self._path)] if self._path.is_dir() else None
+        return importlib.util.spec_from_file_location(
+            self._root, file, loader=self._loader(self._root, str(file)), submodule_search_locations=places
+        )
+
+    def _loader(self, fullname: str, path: str) -> _Loader:
+        return _Loader(fullname, path, self._builtins if self._siblings else None)
+
+    def _import(
+        self,
+        name: str,
+        globals: Mapping[str, object] | None = None,  # noqa: A002 the signature of __import__
+        locals: Mapping[str, object] | None = None,  # noqa: A002
+        fromlist: Sequence[str] | None = (),
+        level: int = 0,
+    ) -> ModuleType:
+        top = name.partition(".")[0]
+        if level != 0 or top not in self._siblings:
+            return builtins.__import__(name, globals, locals, fromlist or (), level)
+        module = importlib.import_module(f"{self._root}.{name}")
+        if fromlist:  # once more through the original, which also imports submodules that fromlist names
+            return builtins.__import__(module.__name__, globals, locals, fromlist, 0)
+        return sys.modules[f"{self._root}.{top}"]
+
+
+class _Loader(SourceFileLoader):
+    """Compiles the file as it is now, without bytecode files: theirs are keyed by second and size, too coarse here."""
+
+    def __init__(self, fullname: str, path: str, own_builtins: dict[str, Any] | None) -> None:
+        super().__init__(fullname, path)
+        self._own_builtins = own_builtins
+
+    def get_code(self, fullname: str) -> CodeType | None:
+        """Always from the source."""
+        path = self.get_filename(fullname)
+        code: CodeType = self.source_to_code(self.get_data(path), path)
+        return code
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Run the module, with an `__import__` of its own where the folder has siblings."""
+        if self._own_builtins is not None:
+            module.__dict__["__builtins__"] = self._own_builtins
+        super().exec_module(module)
+
+
+def _sibling_names(path: Path) -> frozenset[str]:
+    """What `import x` finds in the folder itself: modules, and folders with Python files in them."""
+    if not path.is_dir():
+        return frozenset()
+    suffixes = (*SOURCE_SUFFIXES, *EXTENSION_SUFFIXES)
+    names = {entry.name.partition(".")[0] for entry in path.iterdir() if entry.name.endswith(suffixes)}
+    names |= {entry.name for entry in path.iterdir() if entry.is_dir() and any(entry.glob("*.py"))}
+    return frozenset(name for name in names if name.isidentifier() and name != "__init__")
