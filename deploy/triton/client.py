@@ -1,0 +1,170 @@
+"""Triton's admin calls over gRPC: live, index, load, unload, statistics; each with a bounded time.
+
+Called by model sync and the launcher, from any thread. It translates every foreign exception into ``gateway.errors``
+and never retries: when to try again is decided in ``plan.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import tritonclient.grpc as triton
+from tritonclient.utils import InferenceServerException
+
+from gateway.errors import BackendRefused, BackendUnavailable, DeadlineExceeded, GatewayError, ModelNotReady
+
+ModelState = Literal["absent", "loading", "ready", "unloading", "failed"]
+
+_STATES: Mapping[str, ModelState] = {
+    "READY": "ready", "LOADING": "loading", "UNLOADING": "unloading", "UNAVAILABLE": "failed",
+}  # fmt: skip
+_CHANNEL = [
+    # gRPC's own reconnect delay grows to two minutes, far longer than a Triton needs to come back.
+    ("grpc.initial_reconnect_backoff_ms", 200),
+    ("grpc.min_reconnect_backoff_ms", 200),
+    ("grpc.max_reconnect_backoff_ms", 2000),
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.max_receive_message_length", -1),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class IndexEntry:
+    """One model of Triton's repository index; ``reason`` is Triton's own text when it is not ready."""
+
+    name: str
+    state: ModelState
+    reason: str = ""
+
+
+class TritonAdmin(Protocol):
+    """What model sync needs of a Triton; ``AdminClient`` is the real one."""
+
+    def index(self) -> dict[str, IndexEntry]:
+        """Return every model Triton knows. Raises ``BackendUnavailable`` or ``DeadlineExceeded``."""
+        ...
+
+    def load(self, name: str) -> None:
+        """Load a model and return when it is loaded. Raises ``ModelNotReady`` with Triton's reason."""
+        ...
+
+    def unload(self, name: str) -> None:
+        """Start to unload a model: requests in flight are finished first."""
+        ...
+
+    def is_ready(self, name: str) -> bool:
+        """True when the model can be called now."""
+        ...
+
+    def last_inference(self) -> dict[str, float]:
+        """Return the time (seconds since the epoch) of each model's last inference; 0 when there was none."""
+        ...
+
+
+class AdminClient:
+    """The admin side of one Triton at ``address`` (``host:port``)."""
+
+    def __init__(self, address: str, *, timeout_s: float = 10.0, load_timeout_s: float = 300.0) -> None:
+        self._address = address
+        self._timeout = timeout_s
+        self._load_timeout = load_timeout_s
+        self._client = triton.InferenceServerClient(address, channel_args=list(_CHANNEL))
+
+    def is_live(self, timeout_s: float = 2.0) -> bool:
+        """True when the server answers; never raises."""
+        try:
+            return bool(self._client.is_server_live(client_timeout=timeout_s))
+        except InferenceServerException:
+            return False
+
+    def is_ready(self, name: str) -> bool:
+        """True when the model can be called now; raises ``BackendUnavailable`` when nothing answers."""
+        try:
+            return bool(self._client.is_model_ready(name, client_timeout=self._timeout))
+        except InferenceServerException as error:
+            raise self._translate(error) from error
+
+    def index(self) -> dict[str, IndexEntry]:
+        """Return every model Triton knows; with several versions, the best state counts."""
+        reply = self._call("get_model_repository_index")
+        found: dict[str, IndexEntry] = {}
+        for model in reply.models:
+            # A model that was never loaded, or was unloaded on request, is simply absent.
+            state = _STATES.get(model.state, "absent")
+            if state == "failed" and model.reason in ("unloaded", ""):
+                state = "absent"
+            there = found.get(model.name)
+            if there is None or there.state != "ready":
+                found[model.name] = IndexEntry(model.name, state, first_line(model.reason))
+        return found
+
+    def load(self, name: str) -> None:
+        """Load a model; returns when Triton has loaded it."""
+        try:
+            self._client.load_model(name, client_timeout=self._load_timeout)
+        except InferenceServerException as error:
+            raise self._translate(error, loading=name) from error
+
+    def unload(self, name: str) -> None:
+        """Start to unload a model; unloading one that is not loaded is fine."""
+        try:
+            self._client.unload_model(name, client_timeout=self._timeout)
+        except InferenceServerException as error:
+            raise self._translate(error) from error
+
+    def last_inference(self) -> dict[str, float]:
+        """Return each model's last inference in seconds since the epoch, 0 when there was none."""
+        reply = self._call("get_inference_statistics")
+        latest: dict[str, float] = {}
+        for stats in reply.model_stats:
+            latest[stats.name] = max(latest.get(stats.name, 0.0), stats.last_inference / 1000)
+        return latest
+
+    def metadata(self, name: str) -> Any:
+        """Return the model's metadata message. Raises ``ModelNotReady`` or ``BackendUnavailable``."""
+        try:
+            return self._client.get_model_metadata(name, client_timeout=self._timeout)
+        except InferenceServerException as error:
+            raise self._translate(error, loading=name) from error
+
+    def close(self) -> None:
+        """Release the connection."""
+        self._client.close()
+
+    def _call(self, method: Literal["get_model_repository_index", "get_inference_statistics"]) -> Any:
+        try:
+            if method == "get_inference_statistics":
+                return self._client.get_inference_statistics(client_timeout=self._timeout)
+            return self._client.get_model_repository_index(client_timeout=self._timeout)
+        except InferenceServerException as error:
+            raise self._translate(error) from error
+
+    def _translate(self, error: InferenceServerException, *, loading: str = "") -> GatewayError:
+        status = str(error.status() or "").removeprefix("StatusCode.")
+        text = first_line(error.message() or str(error))
+        if "not allowed" in text and "load" in text:
+            return BackendRefused(
+                f"Triton at {self._address} does not load models on request: {text}",
+                hint="start it with --model-control-mode=explicit",
+            )
+        if status == "DEADLINE_EXCEEDED":
+            return DeadlineExceeded(f"Triton at {self._address} did not answer in time" + (
+                f": {loading} was not loaded within {self._load_timeout:g} s" if loading else ""))  # fmt: skip
+        if status in ("UNAVAILABLE", "CANCELLED", "") or "closed channel" in text:
+            return BackendUnavailable(f"no Triton answers at {self._address}", hint="is tritonserver running?")
+        return ModelNotReady(text) if loading else BackendRefused(text)
+
+
+def first_line(text: str) -> str:
+    """Return what Triton says is wrong, without the frame around it: its first informative line."""
+    lines = [line.strip() for line in text.strip().splitlines() if line.strip()]
+    if not lines:
+        return ""
+    line = lines[0]
+    for marker in ("state: UNAVAILABLE: ", "UNAVAILABLE: ", "Internal: ", "Invalid argument: ", "TritonModelException: "):
+        _, found, rest = line.partition(marker)
+        if found and rest.strip():
+            line = rest
+    return line.rstrip(" ;")[:500]

@@ -1,0 +1,190 @@
+"""The directory Triton loads from: whole models appear and disappear in one rename, never half-written.
+
+The only writer of the model repository; called by model sync. A model is put together in a staging folder outside the
+repository, synced to disk and renamed into place; only folders that carry our own marker file are listed or removed,
+so a repository shared with models of another origin is safe. It must never change a file of the cache: Triton gets
+hard links of immutable files, or copies.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO
+
+from gateway.errors import ControlError
+
+MARKER = ".triton-gateway.json"
+
+
+@dataclass(frozen=True, slots=True)
+class OnDisk:
+    """What a written model says of itself: which endpoint and model it came from, and how it was built."""
+
+    name: str
+    url: str
+    model_id: str
+    recipe: str
+
+
+class ModelRepository:
+    """One model repository and its staging folder; ``open`` takes the lock that makes this process its only writer."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._staging = root.parent / f".{root.name}.staging"
+        self._lock: IO[str] | None = None
+
+    @property
+    def root(self) -> Path:
+        """The folder to give to ``tritonserver --model-repository``."""
+        return self._root
+
+    def open(self) -> None:
+        """Create the folders, take the lock and clear what an earlier crash left. Raises ``ControlError``."""
+        with _told(f"cannot use the model repository {self._root}"):
+            self._root.mkdir(parents=True, exist_ok=True)
+            self._staging = self._choose_staging()
+            self._staging.mkdir(parents=True, exist_ok=True)
+            lock = (self._staging / "lock").open("a")
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                lock.close()
+                if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+                    raise ControlError(
+                        f"another model sync already writes to {self._root}",
+                        hint="stop it, or give this one its own --repository",
+                    ) from error
+                raise
+            self._lock = lock
+            for orphan in self._staging.iterdir():
+                if orphan.name != "lock":
+                    shutil.rmtree(orphan, ignore_errors=True)
+
+    def close(self) -> None:
+        """Give the lock back."""
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def models(self) -> dict[str, OnDisk]:
+        """Return the models written by us, by name."""
+        found: dict[str, OnDisk] = {}
+        with _told(f"cannot read the model repository {self._root}"):
+            for marker in self._root.glob(f"*/{MARKER}"):
+                try:
+                    model = OnDisk(**json.loads(marker.read_text()))
+                except (ValueError, TypeError):
+                    continue  # not readable as ours: it will be written again if it is wanted
+                if model.name == marker.parent.name:
+                    found[model.name] = model
+        return found
+
+    def write(self, model: OnDisk, config: str, source: Path, files: Mapping[str, str],
+              texts: Mapping[str, str] | None = None) -> Path:  # fmt: skip
+        """Put a model in place in one rename, over an older build of the same name if there is one.
+
+        ``files`` maps paths in the model folder to paths in ``source``; ``texts`` are small files given as text.
+        Raises ``ControlError`` (disk full, no permission) and then leaves nothing behind.
+        """
+        with _told(f"cannot write model {model.name} to {self._root}"):
+            part = Path(tempfile.mkdtemp(prefix=f"{model.name}.{os.getpid()}.", dir=self._staging))
+            try:
+                part.chmod(0o755)  # Triton may run as another user
+                for target, origin in files.items():
+                    _place(source, source / origin, part / target)
+                for target, text in {
+                    **(texts or {}), "config.pbtxt": config, MARKER: json.dumps(asdict(model), indent=1),
+                }.items():  # fmt: skip
+                    (part / target).parent.mkdir(parents=True, exist_ok=True)
+                    (part / target).write_text(text)
+                for path in sorted(part.rglob("*"), reverse=True):
+                    _fsync(path)
+                _fsync(part)
+                return self._swap_in(part, self._root / model.name)
+            except BaseException:
+                shutil.rmtree(part, ignore_errors=True)
+                raise
+
+    def remove(self, name: str) -> None:
+        """Take a model of ours away in one rename, then delete its files."""
+        with _told(f"cannot remove model {name} from {self._root}"):
+            target = self._root / name
+            if not (target / MARKER).exists():
+                return
+            gone = Path(tempfile.mkdtemp(prefix=f"{name}.{os.getpid()}.old-", dir=self._staging))
+            target.rename(gone / name)
+            _fsync(self._root)
+            shutil.rmtree(gone, ignore_errors=True)
+
+    def _swap_in(self, part: Path, target: Path) -> Path:
+        old: Path | None = None
+        if target.exists():
+            if not (target / MARKER).exists():
+                raise ControlError(f"{target} exists and was not written by triton-gateway", hint="move it away")
+            old = Path(tempfile.mkdtemp(prefix=f"{target.name}.{os.getpid()}.old-", dir=self._staging))
+            target.rename(old / target.name)
+        part.rename(target)
+        _fsync(self._root)
+        if old is not None:
+            shutil.rmtree(old, ignore_errors=True)
+        return target
+
+    def _choose_staging(self) -> Path:
+        # Renames are atomic within one file system only; a repository that is a mount point of its own keeps its
+        # staging inside, hidden: in explicit mode Triton looks only at the models it is told to load.
+        beside = self._root.parent / f".{self._root.name}.staging"
+        if self._root.stat().st_dev == self._root.parent.stat().st_dev and os.access(self._root.parent, os.W_OK):
+            return beside
+        return self._root / ".staging"
+
+
+def _place(root: Path, origin: Path, target: Path) -> None:
+    real = origin.resolve(strict=True)
+    if not real.is_relative_to(root.resolve()):
+        raise ControlError(f"{origin.name} is a link that leaves the model's folder", hint="upload the file itself")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    # Code may write beside itself or into itself; it gets a copy, big immutable weights are linked.
+    if real.suffix != ".py":
+        try:
+            os.link(real, target)
+        except OSError as error:
+            if error.errno not in (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.EACCES):
+                raise
+        else:
+            return
+    shutil.copyfile(real, target)
+
+
+def _fsync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _told(what: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        hints = {
+            errno.ENOSPC: "free disk space",
+            errno.EDQUOT: "free disk space",
+            errno.EACCES: "give this user write access",
+            errno.EPERM: "give this user write access",
+            errno.EROFS: "mount it writable for model sync",
+        }
+        raise ControlError(
+            f"{what}: {error.strerror or error}", hint=hints.get(error.errno or 0, "")
+        ) from error

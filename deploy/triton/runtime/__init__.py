@@ -1,0 +1,1 @@
+"""Files copied into the model repository; they run inside Triton, never here."""
