@@ -1,0 +1,164 @@
+"""Processes as the supervisor needs them: started in a group of their own, watched, ended together, described.
+
+Called by ``supervisor.py`` and, for one-off commands, by ``stock_cli.py``. Linux only (``/proc``, ``prctl``). Never
+decides when to start or restart anything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import json
+import os
+import re
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+_PR_SET_PDEATHSIG = 1
+_LOOK_AGAIN_S = 0.05
+_TAIL_BYTES = 64 << 10
+
+_TELLS_WHY = re.compile(
+    r"error|exception|fatal|critical|failed|failure|refused|denied|in use|no such|cannot|not found|\bE\d{4} ", re.I
+)
+_TRACEBACK_END = re.compile(r"^[\w.]+(Error|Exception|Exit|Interrupt|Unavailable|Refused|Failed|Warning)\b: ?")
+_LOG_FURNITURE = re.compile(r"^\s*(\d{4}-\d\d-\d\d[T ])?\d\d:\d\d:\d\d[.,\d]*Z?\s*[-|]?\s*")
+
+
+def die_with_parent(death_signal: signal.Signals = signal.SIGTERM) -> Callable[[], None]:
+    """Return a ``preexec_fn`` after which the kernel sends the child ``death_signal`` when its parent is gone.
+
+    The kernel counts the *thread* that forked as the parent, so start children from a thread that stays: the main one.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    parent = os.getpid()
+
+    def in_child() -> None:
+        libc.prctl(_PR_SET_PDEATHSIG, int(death_signal), 0, 0, 0)
+        if os.getppid() != parent:  # it went away before the line above
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return in_child
+
+
+async def spawn(
+    argv: Sequence[str], *, env: Mapping[str, str], log: Path, death_signal: signal.Signals = signal.SIGTERM
+) -> asyncio.subprocess.Process:
+    """Start ``argv`` as leader of its own session and process group, with both outputs appended to ``log``.
+
+    Raises ``OSError`` when the program cannot be started at all.
+    """
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as out:
+        return await asyncio.create_subprocess_exec(
+            *argv,
+            env=dict(env),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            start_new_session=True,
+            preexec_fn=die_with_parent(death_signal),
+        )
+
+
+def start_time(pid: int) -> int | None:
+    """Return the kernel's start time of a process, which with its id names it for ever; None when it is gone."""
+    fields = _stat(Path(f"/proc/{pid}/stat"))
+    return int(fields[19]) if fields and fields[0] != "Z" else None
+
+
+def group_members(group: int) -> list[int]:
+    """Return the living processes of a process group; zombies do not count."""
+    members = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            fields = _stat(entry / "stat")
+            if fields and int(fields[2]) == group and fields[0] not in "ZX":
+                members.append(int(entry.name))
+    return members
+
+
+def signal_group(group: int, number: signal.Signals) -> None:
+    """Send a signal to every process of the group, if any is left."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, number)
+
+
+async def end_group(group: int, *, grace: float, hurry: asyncio.Event | None = None) -> bool:
+    """End what is left of a group: SIGTERM, ``grace`` seconds (cut short by ``hurry``), SIGKILL.
+
+    Returns False when SIGKILL was needed. On return no member is alive.
+    """
+    if not group_members(group):
+        return True
+    signal_group(group, signal.SIGTERM)
+    if await group_gone(group, within=grace, hurry=hurry):
+        return True
+    signal_group(group, signal.SIGKILL)
+    await group_gone(group, within=10.0)
+    return False
+
+
+async def group_gone(group: int, *, within: float, hurry: asyncio.Event | None = None) -> bool:
+    """Wait until no member of the group is alive; False when ``within`` has passed or ``hurry`` is set first."""
+    clock = asyncio.get_running_loop().time
+    deadline = clock() + within
+    while group_members(group):
+        if clock() >= deadline or (hurry is not None and hurry.is_set()):
+            return False
+        await asyncio.sleep(_LOOK_AGAIN_S)
+    return True
+
+
+def describe_exit(code: int) -> str:
+    """Say how a process ended: ``exit code 3``, ``killed by SIGKILL``."""
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return f"killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"killed by signal {-code}"
+
+
+def read_from(log: Path, offset: int) -> str:
+    """Return what was appended to ``log`` after ``offset``, the last 64 KiB of it at most."""
+    try:
+        with log.open("rb") as file:
+            end = file.seek(0, os.SEEK_END)
+            file.seek(max(offset, end - _TAIL_BYTES))
+            return file.read().decode(errors="replace")
+    except FileNotFoundError:
+        return ""
+
+
+def last_error_line(text: str, *, width: int = 240) -> str:
+    """Return the line of a log that says best why its process ended: the last that reads like an error, else the last.
+
+    Lines of a structured log are shown by their message; time stamps in front are left out.
+    """
+    lines = [_message(line) for line in text.splitlines() if line.strip()]
+    lines = [line for line in lines if line]
+    chosen = next((line for line in reversed(lines) if _TRACEBACK_END.match(line) or _TELLS_WHY.search(line)), None)
+    if chosen is None:
+        chosen = lines[-1] if lines else ""
+    return chosen if len(chosen) <= width else chosen[: width - 1] + "…"
+
+
+def _message(line: str) -> str:
+    line = line.strip()
+    if line.startswith("{"):
+        with contextlib.suppress(ValueError):
+            record = json.loads(line)
+            if isinstance(record, dict) and "message" in record:
+                return " ".join(str(record["message"]).split())
+    return " ".join(_LOG_FURNITURE.sub("", line).split())
+
+
+def _stat(path: Path) -> list[str] | None:
+    try:
+        # the command name in parentheses may itself hold spaces and parentheses
+        return path.read_text(errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return None
