@@ -1,0 +1,1 @@
+"""ClearML's services, one module each. Every module has one class whose `endpoints()` is its whole surface."""

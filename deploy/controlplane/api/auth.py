@@ -1,0 +1,34 @@
+"""`auth.*`: tokens for access keys."""
+
+from collections.abc import Mapping
+
+from deploy.controlplane.api.call import Call, Handler
+from deploy.controlplane.envelope import JsonObject
+from deploy.controlplane.tokens import Identity, Tokens
+
+
+class AuthApi:
+    """Login. Whoever gets here has been identified already, by access keys or by a token that is still good."""
+
+    def __init__(self, *, tokens: Tokens) -> None:
+        self._tokens = tokens
+
+    def endpoints(self) -> Mapping[str, Handler]:
+        """Name -> handler."""
+        return {"auth.login": self.login, "auth.validate_token": self.validate_token}
+
+    def login(self, call: Call) -> JsonObject:
+        """A new token, i.e. a new session, valid for at least `expiration_sec` (30 days when not given)."""
+        wanted = call.query.get("expiration_sec") or call.body.get("expiration_sec")
+        try:
+            lifetime = int(wanted) if wanted else None
+        except (TypeError, ValueError):
+            lifetime = None
+        return {"token": self._issue(call.identity, lifetime)}
+
+    def validate_token(self, call: Call) -> JsonObject:
+        """Whether the caller's token is good: it is, or the call would not have come this far."""
+        return {"valid": True, "msg": "", "identity": {"user": call.identity.user, "company": call.identity.company}}
+
+    def _issue(self, identity: Identity, lifetime_s: int | None) -> str:
+        return self._tokens.issue(user=identity.user, company=identity.company, lifetime_s=lifetime_s)

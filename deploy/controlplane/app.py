@@ -1,0 +1,204 @@
+"""The ASGI application: which URL reaches what, bodies in, envelopes out. The composition root of the control plane.
+
+`build` names every concrete class once; nothing else does. Called by `server` and by tests. Endpoints run in worker
+threads, because SQLite and `fsync` block; the event loop only moves bytes.
+"""
+
+import logging
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import HTMLResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from deploy.controlplane.access import Access
+from deploy.controlplane.api.auth import AuthApi
+from deploy.controlplane.api.call import Call, Handler
+from deploy.controlplane.api.events import EventsApi
+from deploy.controlplane.api.models import ModelsApi
+from deploy.controlplane.api.projects import ProjectsApi
+from deploy.controlplane.api.serving import ServingApi
+from deploy.controlplane.api.tasks import TasksApi
+from deploy.controlplane.clock import Clock, new_id
+from deploy.controlplane.credentials import Credentials
+from deploy.controlplane.envelope import (
+    API_VERSION,
+    ApiError,
+    EndpointName,
+    JsonObject,
+    StoreBusy,
+    refusal,
+    reply,
+    unknown_endpoint,
+    validation_error,
+)
+from deploy.controlplane.files import Files
+from deploy.controlplane.fileserver import FileServer
+from deploy.controlplane.pages import Pages
+from deploy.controlplane.reads import ReadLog
+from deploy.controlplane.store import Store, dumps, loads
+from deploy.controlplane.tokens import Tokens
+
+MAX_BODY = 64 << 20
+JSON = "application/json"
+
+_ENDPOINT = re.compile(r"^(?:v(?P<version>\d+(?:\.\d+)?)/)?(?P<name>[a-z_]+\.[a-z_]+)/?$")
+_BAD_VERSION = re.compile(r"^v[^/]*/(?P<name>[a-z_]+\.[a-z_]+)/?$")
+_METHODS = ["GET", "HEAD", "POST", "PUT", "DELETE"]
+_FILE_METHODS = ["GET", "HEAD", "POST", "PUT", "DELETE"]
+
+_log = logging.getLogger("controlplane")
+
+
+class ApiServer:
+    """Turns one HTTP request into a call of one endpoint and its result into an envelope."""
+
+    def __init__(
+        self, *, endpoints: Mapping[str, Handler], access: Access, pages: Pages, new_id: Callable[[], str]
+    ) -> None:
+        self._endpoints = endpoints
+        self._access = access
+        self._pages = pages
+        self._new_id = new_id
+
+    async def handle(self, request: Request) -> Response:
+        """Answer an API call, or a person who follows a web link."""
+        path = str(request.path_params.get("path", ""))
+        match = _ENDPOINT.match(path)
+        if match is None:
+            return await self._other(request, path)
+        if request.method not in ("GET", "POST", "PUT"):
+            return PlainTextResponse("Method not allowed", 405, {"Allow": "GET, POST, PUT"})
+        endpoint = EndpointName(name=match["name"], requested_version=match["version"] or API_VERSION)
+        try:
+            body = await _body(request)
+            data = await run_in_threadpool(self._dispatch, endpoint, request, body)
+            return self._answer(200, reply(endpoint, data, call_id=self._new_id()))
+        except ApiError as error:
+            return self._refuse(endpoint, error)
+        except StoreBusy as error:
+            # 503 and nothing else: the clients retry it by themselves, a 500 makes them drop the write
+            busy = ApiError(503, 0, f"The store is busy, try again ({error})")
+            return self._refuse(endpoint, busy, headers={"Retry-After": "1"})
+        except ClientDisconnect:
+            return Response(status_code=400)
+        except Exception as error:  # noqa: BLE001 - the top of the request loop
+            _log.exception("%s failed", endpoint.name)
+            return self._refuse(endpoint, ApiError(500, 0, f"General error ({type(error).__name__})"))
+
+    def _dispatch(self, endpoint: EndpointName, request: Request, body: bytes) -> JsonObject:
+        identity = self._access.identify(request.headers.get("authorization"))
+        handler = self._endpoints.get(endpoint.name)
+        if handler is None:
+            raise unknown_endpoint(endpoint.name)
+        lines = _lines(body) if endpoint.name == "events.add_batch" else []
+        call = Call(
+            endpoint=endpoint,
+            identity=identity,
+            body={} if lines else _object(body),
+            lines=lines,
+            client=request.headers.get("x-clearml-client", request.headers.get("x-trains-client", "")),
+            query=dict(request.query_params),
+        )
+        return handler(call)
+
+    async def _other(self, request: Request, path: str) -> Response:
+        bad = _BAD_VERSION.match(path)
+        if bad is not None:
+            return self._refuse(EndpointName(name=bad["name"]), ApiError(400, 2, "Request path has invalid version"))
+        if request.method not in ("GET", "HEAD"):
+            return self._refuse(
+                EndpointName(name=path or "/"), ApiError(404, 0, f"Unable to find endpoint for /{path}")
+            )
+        return HTMLResponse(await run_in_threadpool(self._pages.overview, path))
+
+    def _refuse(self, endpoint: EndpointName, error: ApiError, headers: Mapping[str, str] | None = None) -> Response:
+        return self._answer(error.code, refusal(endpoint, error, call_id=self._new_id()), headers)
+
+    def _answer(self, status: int, envelope: JsonObject, headers: Mapping[str, str] | None = None) -> Response:
+        return Response(dumps(envelope), status, headers, JSON)
+
+
+def build(
+    *,
+    state_dir: Path,
+    store: Store,
+    credentials: Credentials,
+    clock: Clock | None = None,
+    ids: Callable[[], str] = new_id,
+) -> Starlette:
+    """The application over an open store.
+
+    Cleans up leftovers of a crash first; the caller closes the store afterwards.
+    """
+    clock = clock or Clock()
+    tokens = Tokens(secret=credentials.token_secret, new_id=ids)
+    access = Access(credentials=credentials, tokens=tokens)
+    files = Files(store=store, directory=state_dir / "files", clock=clock)
+    files.clean()
+    models = ModelsApi(store=store, files=files, clock=clock, new_id=ids)
+    tasks = TasksApi(
+        store=store, files=files, reads=ReadLog(), clock=clock, new_id=ids, publish_model=models.publish_in
+    )
+    services = (
+        AuthApi(tokens=tokens),
+        ProjectsApi(store=store, clock=clock, new_id=ids),
+        tasks,
+        models,
+        EventsApi(store=store, clock=clock),
+        ServingApi(),
+    )
+    endpoints = {name: handler for service in services for name, handler in service.endpoints().items()}
+    api = ApiServer(endpoints=endpoints, access=access, pages=Pages(store=store), new_id=ids)
+    file_server = FileServer(files=files, access=access)
+    return Starlette(
+        routes=[
+            Route("/healthz", _health),
+            Route("/files", file_server.handle, methods=_FILE_METHODS),
+            Route("/files/{path:path}", file_server.handle, methods=_FILE_METHODS),
+            Route("/{path:path}", api.handle, methods=_METHODS),
+        ]
+    )
+
+
+async def _health(_: Request) -> Response:
+    return Response('{"status":"ok"}', media_type=JSON)
+
+
+async def _body(request: Request) -> bytes:
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > MAX_BODY:
+            raise ApiError(413, 0, f"The request is larger than {MAX_BODY >> 20} MiB")
+    return bytes(body)
+
+
+def _object(body: bytes) -> JsonObject:
+    if not body.strip():
+        return {}
+    try:
+        value = loads(body)
+    except ValueError as exc:
+        raise validation_error("the body is not JSON") from exc
+    if not isinstance(value, dict):
+        raise validation_error("the body must be a JSON object")
+    return value
+
+
+def _lines(body: bytes) -> list[JsonObject]:
+    """JSON lines; a single object or a JSON list of objects is accepted too."""
+    lines: list[JsonObject] = []
+    for line in body.splitlines():
+        if not line.strip():
+            continue
+        try:
+            value = loads(line)
+        except ValueError as exc:
+            raise validation_error("a line of the batch is not JSON") from exc
+        lines += [item for item in (value if isinstance(value, list) else [value]) if isinstance(item, dict)]
+    return lines

@@ -1,0 +1,95 @@
+"""The access key, secret key and token secret of one control plane, kept in its state directory.
+
+Generated on first start, mode 0600, never logged. Called by `server` and by whoever starts clients against it
+(`environment`). Never reads or writes a clearml.conf.
+"""
+
+import json
+import os
+import secrets
+import string
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+FILE_NAME = "credentials.json"
+
+_ALPHABET = string.ascii_uppercase + string.digits
+
+
+class BadCredentials(Exception):
+    """The credentials file exists but cannot be used; the message says what to do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Credentials:
+    """Everything secret. The representation shows no secret."""
+
+    access_key: str
+    secret_key: str = field(repr=False)
+    token_secret: str = field(repr=False)
+    user: str = "triton-gateway"
+    company: str = "d1bd92a3b039400cbafc60a7a5b1e52b"
+
+    @classmethod
+    def generate(cls) -> "Credentials":
+        """Fresh random keys in ClearML's format (20 and 50 characters)."""
+        return cls(
+            access_key="".join(secrets.choice(_ALPHABET) for _ in range(20)),
+            secret_key=secrets.token_urlsafe(40)[:50],
+            token_secret=secrets.token_urlsafe(48),
+        )
+
+    @classmethod
+    def load(cls, state_dir: Path) -> "Credentials":
+        """The credentials of `state_dir`.
+
+        Raises:
+            FileNotFoundError: no control plane has been started there yet.
+            BadCredentials: the file is damaged.
+        """
+        path = state_dir / FILE_NAME
+        try:
+            return cls(**json.loads(path.read_text(encoding="utf-8")))
+        except (ValueError, TypeError) as exc:
+            raise BadCredentials(
+                f"{path} is not a credentials file; remove it to have new keys generated"
+                " (clients then need the new ones)"
+            ) from exc
+
+    @classmethod
+    def load_or_create(cls, state_dir: Path) -> "Credentials":
+        """The credentials of `state_dir`, generated on the first call. Two processes at once end up with the same ones.
+
+        Raises:
+            BadCredentials: the file is damaged.
+            OSError: the directory cannot be written.
+        """
+        state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path = state_dir / FILE_NAME
+        if not path.exists():
+            temporary = state_dir / f".{FILE_NAME}.{os.getpid()}.{secrets.token_hex(4)}"
+            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                json.dump(asdict(cls.generate()), file, indent=1)
+                file.flush()
+                os.fsync(file.fileno())
+            try:
+                # link, not rename: the first one wins, nobody's keys are replaced
+                os.link(temporary, path)
+            except FileExistsError:
+                pass
+            finally:
+                temporary.unlink()
+        return cls.load(state_dir)
+
+
+def environment(credentials: Credentials, base_url: str) -> dict[str, str]:
+    """The variables that point the clearml SDK and the clearml-serving CLI to the control plane at `base_url`."""
+    base = base_url.rstrip("/")
+    return {
+        "CLEARML_API_HOST": base,
+        "CLEARML_WEB_HOST": base,
+        "CLEARML_FILES_HOST": f"{base}/files",
+        "CLEARML_API_ACCESS_KEY": credentials.access_key,
+        "CLEARML_API_SECRET_KEY": credentials.secret_key,
+    }

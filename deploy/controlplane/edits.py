@@ -1,0 +1,202 @@
+"""What a `tasks.edit` becomes: the client's whole-field writes turned into changes that respect everybody else's.
+
+Called by `api/tasks` inside the write transaction with the stored Task and what the client had read before (`reads`).
+Pure but for that memory. Owns the two promises: no write loses a concurrent change, and no section that clients parse
+becomes unreadable.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from deploy.controlplane import merge, sections
+from deploy.controlplane.envelope import JsonObject
+from deploy.controlplane.reads import ReadLog
+
+SERVING_TAG = "serving-control-plane"
+# The sections every clearml-serving client parses before it does anything: one bad text and the service cannot be
+# edited again.
+GUARDED = frozenset({"endpoints", "canary", "model_monitoring", "model_monitoring_eps", "metric_logging"})
+EMPTY = "{}"
+
+Pin = Callable[[str, str | None], str]
+_ToMap = Callable[[Any], dict[Any, Any]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Writer:
+    """Who edits: the session whose reads count, and whether that client writes from a copy it loaded once."""
+
+    session: str | None
+    client: str
+
+    @property
+    def keeps_copy(self) -> bool:
+        """The clearml-serving CLI loads the service once and writes each section from memory."""
+        return "clearml-serving" in self.client
+
+
+@dataclass(slots=True)
+class Edit:
+    """One edit of one Task: `fields` are the new values of whole fields, `notes` what had to be corrected."""
+
+    task: JsonObject
+    writer: Writer
+    reads: ReadLog
+    pin: Pin
+    fields: JsonObject = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    def configuration(self, mine: Mapping[str, Any]) -> None:
+        """Merge the configuration, section by section; the sections of a serving Task by their entries."""
+        theirs: Mapping[str, Any] = self.task.get("configuration") or {}
+        last = self.reads.last(self.writer.session, self.task["id"])
+        read = (last.get("configuration") or {}) if last is not None else None
+        merged: JsonObject = {}
+        for name in [*mine, *(name for name in theirs if name not in mine)]:
+            new = _item(mine.get(name))
+            stored = theirs.get(name)
+            if read is not None and new == _item(read.get(name)):
+                # as it was when last read: the client sends it along because it has to send everything
+                value = stored
+            elif new is None:
+                value = None
+            else:
+                value = self._section(name, new, _item(stored))
+            if value is not None:
+                merged[name] = value
+        self.fields["configuration"] = merged
+
+    def _section(self, name: str, new: JsonObject, stored: JsonObject | None) -> JsonObject:
+        guarded = name in GUARDED and SERVING_TAG in (self.task.get("system_tags") or ())
+        text = new.get("value")
+        if not guarded or not isinstance(text, str):
+            return new
+        theirs = _text(stored)
+        if text != theirs:
+            readable = self._readable(name, text, theirs)
+            if readable is None:
+                return stored or (new | {"value": EMPTY})
+            text = readable
+        key = f"configuration.{name}"
+        bases = self.reads.bases(
+            self.writer.session,
+            self.task["id"],
+            key,
+            lambda doc: _text((doc.get("configuration") or {}).get(name)),
+            keeps_copy=self.writer.keeps_copy,
+        )
+        self.reads.wrote(self.writer.session, self.task["id"], key, text)
+        try:
+            return new | {"value": merge.merge_texts(bases, text, theirs)}
+        except sections.Unparsable as error:
+            self.notes.append(f"configuration section '{name}': a concurrent change could not be combined ({error})")
+            return new | {"value": text}
+
+    def _readable(self, name: str, text: str, theirs: str) -> str | None:
+        try:
+            sections.parse(text)
+        except sections.Dynamic:
+            return text
+        except sections.Unparsable as error:
+            try:
+                return sections.repair(text)
+            except (sections.Unparsable, sections.Dynamic):
+                kept = "the previous text was kept" if theirs != EMPTY else "it was left empty"
+                self.notes.append(
+                    f"configuration section '{name}' was not accepted because no ClearML client could read it again"
+                    f" ({error}); {kept}"
+                )
+                return None
+        return text
+
+    def hyperparams(self, mine: Mapping[str, Any]) -> None:
+        """Merge by parameter."""
+        clean = {
+            section: {name: _item(item) for name, item in names.items()} if isinstance(names, Mapping) else {}
+            for section, names in mine.items()
+        }
+        self.fields["hyperparams"] = self._merged("hyperparams", clean, merge.flattened, merge.nested)
+
+    def runtime(self, mine: Mapping[str, Any]) -> None:
+        """Merge by property."""
+        self.fields["runtime"] = self._merged("runtime", dict(mine), dict, dict)
+
+    def execution(self, mine: Mapping[str, Any]) -> None:
+        """Replace the parts that are sent; artifacts merge by key and mode."""
+        stored = self.task.get("execution") or {}
+        merged = {**stored, **mine}
+        if isinstance(mine.get("artifacts"), list):
+            sent = [self.artifact(item) for item in mine["artifacts"] if isinstance(item, Mapping)]
+            merged["artifacts"] = self._merged(
+                "execution.artifacts",
+                sent,
+                lambda items: merge.keyed(items, "key", "mode"),
+                sorted_artifacts,
+            )
+        self.fields["execution"] = merged
+
+    def models(self, mine: Mapping[str, Any]) -> None:
+        """Replace the parts that are sent; inputs and outputs merge by name."""
+        merged = {**(self.task.get("models") or {"input": [], "output": []})}
+        for kind, items in mine.items():
+            if isinstance(items, list):
+                merged[kind] = self._merged(
+                    f"models.{kind}", items, lambda rows: merge.keyed(rows, "name"), lambda flat: list(flat.values())
+                )
+        self.fields["models"] = merged
+
+    def artifact(self, item: Mapping[str, Any]) -> JsonObject:
+        """An artifact as it is stored: with its mode, and with an address that keeps meaning these bytes."""
+        stored = {
+            "mode": "output",
+            "display_data": [],
+            **{key: value for key, value in item.items() if value is not None},
+        }
+        if isinstance(stored.get("uri"), str):
+            digest = stored.get("hash")
+            stored["uri"] = self.pin(stored["uri"], digest if isinstance(digest, str) else None)
+        return stored
+
+    def _merged(self, name: str, mine: Any, to_map: _ToMap, from_map: Callable[[dict[Any, Any]], Any]) -> Any:
+        theirs = to_map(_at(self.task, name))
+        bases = [
+            to_map(base)
+            for base in self.reads.bases(
+                self.writer.session,
+                self.task["id"],
+                name,
+                lambda doc: _at(doc, name),
+                keeps_copy=self.writer.keeps_copy,
+            )
+        ]
+        self.reads.wrote(self.writer.session, self.task["id"], name, mine)
+        if all(base == theirs for base in bases):
+            return mine
+        written = to_map(mine)
+        return from_map(merge.merge_maps(merge.choose_base(bases, written), written, theirs))
+
+
+def sorted_artifacts(artifacts: Mapping[Any, JsonObject] | Sequence[JsonObject]) -> list[JsonObject]:
+    """Artifacts in ClearML's order: by key, then mode."""
+    items = artifacts.values() if isinstance(artifacts, Mapping) else artifacts
+    return sorted(items, key=lambda item: (str(item.get("key")), str(item.get("mode"))))
+
+
+def _at(doc: Mapping[str, Any], name: str) -> Any:
+    """The value of a tracked field, with the empty value of its type where it is missing."""
+    head, dot, rest = name.partition(".")
+    value = doc.get(head) or {}
+    return (value.get(rest) or []) if dot else value
+
+
+def _item(value: Any) -> JsonObject | None:
+    """A configuration or hyperparameter item without its nulls, which clients send or leave out as they like."""
+    if not isinstance(value, Mapping):
+        return None
+    return {key: item for key, item in value.items() if item is not None}
+
+
+def _text(item: Mapping[str, Any] | None) -> str:
+    value = item.get("value") if item else None
+    return value if isinstance(value, str) else EMPTY

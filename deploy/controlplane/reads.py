@@ -1,0 +1,122 @@
+"""What each client process has read of a Task, so that its writes can be told from other people's changes.
+
+Called by `api/tasks`: `saw` on every read, `wrote` on every write, `bases` before a merge. Kept in memory and
+bounded: after a restart, or for a client that is no longer remembered, the base is unknown and a write is taken as it
+is, as a stock server does.
+"""
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+MAX_TRACKED = 512
+MAX_READS = 24
+# A long-lived process is not assumed to write from a copy older than this.
+HORIZON_S = 600.0
+
+# the parts of a Task that clients write back whole
+TRACKED_FIELDS = ("configuration", "hyperparams", "runtime", "execution", "models")
+
+
+@dataclass(slots=True)
+class _Read:
+    rev: int
+    at: float
+    doc: Mapping[str, Any]
+
+
+@dataclass(slots=True)
+class _History:
+    reads: list[_Read] = field(default_factory=list)
+    written: dict[str, tuple[float, Any]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """One remembered state of a Task as a client saw it."""
+
+    doc: Mapping[str, Any]
+    at: float
+
+
+class ReadLog:
+    """Remembers reads and writes per (session, task). Safe across threads."""
+
+    def __init__(self, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic = monotonic
+        self._lock = threading.Lock()
+        self._histories: OrderedDict[tuple[str, str], _History] = OrderedDict()
+
+    def saw(self, session: str | None, task_id: str, rev: int, doc: Mapping[str, Any]) -> None:
+        """`session` was sent revision `rev` of the Task."""
+        if session is None:
+            return
+        with self._lock:
+            reads = self._history(session, task_id).reads
+            if reads and reads[-1].rev == rev:
+                reads[-1].at = self._monotonic()
+                return
+            reads.append(_Read(rev, self._monotonic(), {name: doc.get(name) for name in TRACKED_FIELDS}))
+            if len(reads) > MAX_READS:
+                # the first reads matter (a CLI's in-memory copy), so do the last ones (the SDK re-reads before it
+                # writes)
+                del reads[MAX_READS // 2]
+
+    def wrote(self, session: str | None, task_id: str, name: str, value: Any) -> None:
+        """`session` sent `value` for `name`.
+
+        That is what it has in memory now, whatever was merged into the stored value.
+        """
+        if session is None:
+            return
+        with self._lock:
+            self._history(session, task_id).written[name] = (self._monotonic(), value)
+
+    def last(self, session: str | None, task_id: str) -> Mapping[str, Any] | None:
+        """The state that `session` read last, None when nothing is known of it."""
+        with self._lock:
+            history = self._histories.get((session, task_id)) if session else None
+            return history.reads[-1].doc if history and history.reads else None
+
+    def bases(
+        self,
+        session: str | None,
+        task_id: str,
+        name: str,
+        value_of: Callable[[Mapping[str, Any]], Any],
+        *,
+        keeps_copy: bool,
+    ) -> list[Any]:
+        """The values of `name` from which `session` may have started its write, oldest first; empty when unknown.
+
+        `keeps_copy`: the client loads the Task once and later writes from memory (the clearml-serving CLI). Others
+        change what they have just read: their last two reads count, as the SDK itself adds one right before the
+        write.
+        """
+        with self._lock:
+            history = self._histories.get((session, task_id)) if session else None
+            if history is None:
+                return []
+            written = history.written.get(name)
+            since = written[0] if written else float("-inf")
+            reads = [read for read in history.reads if read.at > since]
+            recent = [read for read in reads[:-1] if read.at >= self._monotonic() - HORIZON_S] + reads[-1:]
+            chosen = recent if keeps_copy else recent[-2:]
+            return ([written[1]] if written else []) + [value_of(read.doc) for read in chosen]
+
+    def forget(self, task_id: str) -> None:
+        """The Task is gone."""
+        with self._lock:
+            for key in [key for key in self._histories if key[1] == task_id]:
+                del self._histories[key]
+
+    def _history(self, session: str, task_id: str) -> _History:
+        key = (session, task_id)
+        history = self._histories.setdefault(key, _History())
+        self._histories.move_to_end(key)
+        while len(self._histories) > MAX_TRACKED:
+            self._histories.popitem(last=False)
+        return history

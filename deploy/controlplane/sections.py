@@ -1,0 +1,175 @@
+"""The HOCON text of one configuration section of a serving Task, pure: parse, render, repair.
+
+Called by `merge` and by the unit that guards `tasks.edit`. What parses here is what the clearml SDK can parse (both use
+pyhocon). Never resolves substitutions and never follows `include`: a text from outside must not read the server's
+environment, files or network; such texts are `Dynamic` and are passed on as they are.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import pyhocon
+import pyparsing
+from pyhocon.exceptions import ConfigException
+
+Section = dict[str, Any]
+
+# what the clearml SDK leaves unquoted and reads back unchanged
+_PLAIN_KEY = re.compile(r"^[A-Za-z_](?:[A-Za-z0-9_/-]| (?=[A-Za-z0-9_/-]))*$")
+_QUOTED = re.compile(r'""".*?"*"""|"(?:[^"\\\n]|\\.)*"', re.DOTALL)
+_INCLUDE = re.compile(r"(?m)^\s*include\s*(?:$|url|file|package|required|\()")
+_ENTRY = re.compile(r"^(?P<indent> *)(?P<key>\S.*?)(?P<sep> = | \{$| \{\}$)(?P<rest>.*)$")
+
+
+class Unparsable(ValueError):
+    """The text is not HOCON: no ClearML client could read the section any more."""
+
+
+class Dynamic(ValueError):
+    """The text asks for substitution or inclusion, which this server does not evaluate."""
+
+
+def parse(text: str) -> Section:
+    """The section as a plain dict.
+
+    Raises:
+        Unparsable: no client could read it.
+        Dynamic: it contains `${…}` or `include`.
+    """
+    bare = _QUOTED.sub("", text)
+    if "${" in bare or _INCLUDE.search(bare):
+        raise Dynamic("substitutions and includes are not evaluated here")
+    try:
+        tree = pyhocon.ConfigFactory.parse_string(text)
+        section = _plain(tree)
+    except (
+        pyparsing.ParseBaseException,
+        ConfigException,
+        RecursionError,
+        ValueError,
+        TypeError,
+        AttributeError,
+    ) as exc:
+        # pyhocon reports odd inputs by several unrelated types; to a reader of the section they all mean the same
+        first_line = str(exc).splitlines()[0] if str(exc) else type(exc).__name__
+        raise Unparsable(first_line[:200]) from exc
+    if not isinstance(section, dict):
+        raise Unparsable("the section is not a set of named entries")
+    return section
+
+
+def render(section: Mapping[str, Any]) -> str:
+    """HOCON text in the clearml SDK's layout that parses back to `section`.
+
+    Raises:
+        Unparsable: a key or value has no form that pyhocon reads back unchanged (e.g. a key with a double quote).
+    """
+    text = "\n".join(_entries(section, "")) if section else "{}"
+    if parse(text) != _plain(section):
+        raise Unparsable("the section has no text form that reads back unchanged")
+    return text
+
+
+def repair(text: str) -> str:
+    r"""A parsable text with the same content, for the two ways in which the stock CLI writes unreadable sections.
+
+    Keys that need quotes and have none (non-ASCII letters, braces, commas), and triple-quoted strings that contain
+    triple quotes themselves. Works on the regular layout that the SDK writes, nothing else.
+
+    Raises:
+        Unparsable: no lossless repair is known.
+    """
+    lines = text.split("\n")
+    out: list[str] = []
+    keys: list[str] = []
+    at = 0
+    while at < len(lines):
+        line = lines[at]
+        entry = _ENTRY.match(line)
+        if entry is None:
+            out.append(line)
+            at += 1
+            continue
+        indent, key, sep, rest = entry.group("indent", "key", "sep", "rest")
+        if not (len(key) > 1 and key[0] == key[-1] == '"'):
+            if not indent:
+                keys.append(key)
+            key = _key(key)
+        elif not indent:
+            keys.append(key[1:-1])
+        if sep == " = " and rest.startswith('"""'):
+            value, at = _long_string(lines, at, len(indent), rest)
+            out.append(f"{indent}{key} = {value}")
+            continue
+        out.append(f"{indent}{key}{sep}{rest}")
+        at += 1
+    repaired = "\n".join(out)
+    if list(parse(repaired)) != keys:
+        raise Unparsable("the names in the section cannot be written in a form that reads back unchanged")
+    return repaired
+
+
+def _long_string(lines: list[str], at: int, indent: int, rest: str) -> tuple[str, int]:
+    """The triple-quoted string that starts on line `at`, as a quoted string if it needs one, and the line after it.
+
+    The end is the first closing line after which the layout goes on: a sibling entry, the parent's brace or the end.
+    """
+    parts = [rest[3:]]
+    follows = re.compile(rf"^(?: {{{indent}}}\S.*(?: = .*| \{{| \{{\}})| {{{max(indent - 2, 0)}}}\}})$")
+    while True:
+        last = parts[-1]
+        closes = last.endswith('"""')
+        after = at + 1
+        if closes and (after >= len(lines) or not lines[after].strip() or follows.match(lines[after])):
+            break
+        if after >= len(lines):
+            raise Unparsable("a multi-line string has no end")
+        parts.append(lines[after])
+        at = after
+    value = "\n".join(parts)[:-3]
+    return (json.dumps(value, ensure_ascii=False) if '"""' in value else f'"""{value}"""'), at + 1
+
+
+def _entries(section: Mapping[str, Any], indent: str) -> list[str]:
+    lines: list[str] = []
+    for key, value in section.items():
+        if isinstance(value, Mapping):
+            if value:
+                lines += [f"{indent}{_key(key)} {{", *_entries(value, indent + "  "), f"{indent}}}"]
+            else:
+                lines.append(f"{indent}{_key(key)} {{}}")
+        else:
+            lines.append(f"{indent}{_key(key)} = {_value(value)}")
+    return lines
+
+
+def _key(key: str) -> str:
+    return key if _PLAIN_KEY.match(key) else json.dumps(key, ensure_ascii=False)
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, str) and "\n" in value and '"""' not in value and not value.endswith('"'):
+        return f'"""{value}"""'
+    if isinstance(value, list):
+        return "[" + ", ".join(_value(item) for item in value) + "]"
+    # JSON is HOCON: numbers, booleans, null, quoted strings, nested objects inside lists
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _plain(value: Any) -> Any:
+    """ConfigTree and friends as dict, list and scalars, with the quotes that pyhocon keeps around keys taken off."""
+    if isinstance(value, Mapping):
+        return {_unquoted(str(key)): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if value is None or isinstance(value, str | bool | int | float):
+        return value
+    if type(value).__name__ == "NoneValue":
+        return None
+    raise Unparsable(f"unsupported value of type {type(value).__name__}")
+
+
+def _unquoted(key: str) -> str:
+    return key[1:-1] if len(key) > 1 and key[0] == key[-1] == '"' else key

@@ -1,0 +1,219 @@
+"""Runs the control plane: one process, one port, one state directory. Called by the CLI's `controlplane` and `up`.
+
+Owns the process's side of things: the lock on the state directory, the socket, signals, and `endpoint.json`, which
+tells others where the server really listens. Never prints secrets.
+"""
+
+import asyncio
+import contextlib
+import fcntl
+import json
+import logging
+import os
+import signal
+import socket
+import sqlite3
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import uvicorn
+
+from deploy.controlplane.app import build
+from deploy.controlplane.credentials import BadCredentials, Credentials
+from deploy.controlplane.envelope import StoreBusy
+from deploy.controlplane.store import Store
+
+ENDPOINT_FILE = "endpoint.json"
+DATABASE_FILE = "registry.sqlite3"
+LOCK_FILE = "lock"
+
+_log = logging.getLogger("controlplane")
+
+
+class PortTaken(Exception):
+    """The address cannot be bound; the message says what to do."""
+
+
+class StateInUse(Exception):
+    """Another control plane serves this state directory; the message says which."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControlPlaneSettings:
+    """Where to keep the state and where to listen. Port 0 takes a free one; `endpoint.json` says which."""
+
+    state_dir: Path
+    host: str = "127.0.0.1"
+    port: int = 8008
+    # the address clients are told, where it differs from host:port (a service name, a proxy)
+    public_url: str | None = None
+    busy_timeout_s: float = 10.0
+    stop_timeout_s: int = 5
+
+
+def run(settings: ControlPlaneSettings) -> int:
+    """Serve until SIGTERM or SIGINT; the process's exit code.
+
+    Faults at start are one line on stderr and exit code 1.
+    """
+    try:
+        asyncio.run(serve(settings))
+    except (PortTaken, StateInUse, BadCredentials, StoreBusy) as error:
+        print(f"controlplane: {error}", file=sys.stderr)  # noqa: T201 - this is the command's output
+        return 1
+    except (OSError, sqlite3.DatabaseError) as error:
+        print(f"controlplane: cannot use {settings.state_dir}: {error}", file=sys.stderr)  # noqa: T201
+        return 1
+    return 0
+
+
+async def serve(
+    settings: ControlPlaneSettings,
+    *,
+    stop: asyncio.Event | None = None,
+    on_ready: Callable[[str], None] | None = None,
+) -> None:
+    """Serve until a signal (in the main thread) or `stop`. `on_ready` gets the base URL once requests are answered.
+
+    Raises:
+        PortTaken, StateInUse, BadCredentials: see there.
+        OSError, sqlite3.DatabaseError: the state directory cannot be used.
+    """
+    stop = stop or asyncio.Event()
+    settings.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(_locked(settings.state_dir))
+        listener = stack.enter_context(bind(settings.host, settings.port))
+        credentials = Credentials.load_or_create(settings.state_dir)
+        store = Store(settings.state_dir / DATABASE_FILE, busy_timeout_s=settings.busy_timeout_s)
+        stack.callback(store.close)
+        app = build(state_dir=settings.state_dir, store=store, credentials=credentials)
+        base_url = settings.public_url or url_of(listener)
+        server = _Server(
+            uvicorn.Config(
+                app,
+                log_level="warning",
+                access_log=False,
+                lifespan="off",
+                timeout_keep_alive=75,
+                timeout_graceful_shutdown=settings.stop_timeout_s,
+                server_header=False,
+            )
+        )
+        endpoint = settings.state_dir / ENDPOINT_FILE
+
+        def announce() -> None:
+            write_endpoint(endpoint, base_url)
+            _log.info("control plane ready at %s", base_url)
+            if on_ready is not None:
+                on_ready(base_url)
+
+        server.on_started = announce
+        stack.callback(endpoint.unlink, missing_ok=True)
+        with _signals(asyncio.get_running_loop(), stop):
+            async with asyncio.TaskGroup() as group:
+                group.create_task(_stop_when(stop, server))
+                try:
+                    await server.serve(sockets=[listener])
+                finally:
+                    stop.set()
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A listening socket.
+
+    Raises:
+        PortTaken: with the reason and what to do.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        # a socket that does not listen yet lets a second process bind the same address
+        listener.listen(2048)
+    except (OSError, OverflowError) as exc:
+        listener.close()
+        raise PortTaken(
+            f"cannot listen on {host}:{port} ({getattr(exc, 'strerror', None) or exc}); stop what uses it, or choose"
+            " another port with --port (0 takes a free one)"
+        ) from exc
+    return listener
+
+
+def url_of(listener: socket.socket) -> str:
+    """The base URL of a bound socket; a wildcard address is shown as loopback, which always reaches it."""
+    host, port = listener.getsockname()[:2]
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - read, not bound
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def write_endpoint(path: Path, base_url: str) -> None:
+    """Say where the server listens, in one atomic step: a reader sees all of it or nothing."""
+    base = base_url.rstrip("/")
+    text = json.dumps({"api": base, "web": base, "files": f"{base}/files", "pid": os.getpid()}, indent=1)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_text(text + "\n", encoding="utf-8")
+    temporary.replace(path)
+
+
+def read_endpoint(state_dir: Path) -> dict[str, str] | None:
+    """What a running control plane has written, None when there is none. Keys: api, web, files (URLs) and pid."""
+    try:
+        values = json.loads((state_dir / ENDPOINT_FILE).read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        return None
+    return {key: str(value) for key, value in values.items()}
+
+
+class _Server(uvicorn.Server):
+    """uvicorn that leaves signals to us and tells when it listens."""
+
+    on_started: Callable[[], None] | None = None
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets=sockets)
+        if self.started and self.on_started is not None:
+            self.on_started()
+
+
+async def _stop_when(stop: asyncio.Event, server: uvicorn.Server) -> None:
+    await stop.wait()
+    server.should_exit = True
+
+
+@contextlib.contextmanager
+def _signals(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> Iterator[None]:
+    """SIGTERM and SIGINT set `stop`. Outside the main thread signals are the host program's business."""
+    installed: list[signal.Signals] = []
+    for number in (signal.SIGTERM, signal.SIGINT):
+        # RuntimeError, ValueError: not the main thread
+        with contextlib.suppress(RuntimeError, ValueError):
+            loop.add_signal_handler(number, stop.set)
+            installed.append(number)
+    try:
+        yield
+    finally:
+        for number in installed:
+            loop.remove_signal_handler(number)
+
+
+@contextlib.contextmanager
+def _locked(state_dir: Path) -> Iterator[None]:
+    """Hold the state directory: two servers on one would each believe to be the only writer. Ends with the process."""
+    with (state_dir / LOCK_FILE).open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as exc:
+            running = read_endpoint(state_dir)
+            where = f" at {running['api']} (pid {running['pid']})" if running else ""
+            raise StateInUse(
+                f"{state_dir} is served by another control plane{where}; stop that one or choose another --state-dir"
+            ) from exc
+        yield

@@ -1,0 +1,257 @@
+"""The one database: SQLite in WAL mode, one writer at a time, documents as JSON.
+
+Owns the file, its schema and its migrations. Called by `api/*` and `files` through `read()` and `write()`; what is
+inside one `with store.write()` is one transaction: all of it survives a SIGKILL or none. Never interprets a document
+beyond the columns it indexes.
+"""
+
+import json
+import sqlite3
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from deploy.controlplane.envelope import JsonObject, StoreBusy
+
+MIGRATIONS: tuple[str, ...] = (
+    """
+    CREATE TABLE documents (
+        seq INTEGER PRIMARY KEY AUTOINCREMENT,
+        kind TEXT NOT NULL,
+        id TEXT NOT NULL,
+        rev INTEGER NOT NULL,
+        project TEXT,
+        doc TEXT NOT NULL,
+        UNIQUE (kind, id)
+    );
+    CREATE INDEX documents_by_project ON documents (kind, project);
+    CREATE TABLE events (
+        seq INTEGER PRIMARY KEY AUTOINCREMENT,
+        owner TEXT NOT NULL,
+        type TEXT NOT NULL,
+        metric TEXT NOT NULL,
+        variant TEXT NOT NULL,
+        iter INTEGER NOT NULL,
+        timestamp INTEGER NOT NULL,
+        doc TEXT NOT NULL
+    );
+    CREATE INDEX events_by_owner ON events (owner, type, timestamp);
+    CREATE TABLE uploads (
+        seq INTEGER PRIMARY KEY AUTOINCREMENT,
+        path TEXT NOT NULL,
+        version TEXT NOT NULL,
+        sha TEXT NOT NULL,
+        size INTEGER NOT NULL,
+        content_type TEXT NOT NULL,
+        session TEXT,
+        created TEXT NOT NULL,
+        current INTEGER NOT NULL
+    );
+    CREATE UNIQUE INDEX uploads_by_version ON uploads (path, version);
+    CREATE INDEX uploads_by_sha ON uploads (sha);
+    """,
+)
+
+_BUSY = ("locked", "busy")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stored:
+    """A document and the number of its revision, which grows with every write."""
+
+    doc: JsonObject
+    rev: int
+
+
+class Reader:
+    """Queries inside one transaction: all of them see the same moment."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def get(self, kind: str, document_id: str) -> Stored | None:
+        """One document, None if there is none."""
+        row = self.one("SELECT doc, rev FROM documents WHERE kind = ? AND id = ?", (kind, document_id))
+        return Stored(doc=loads(row[0]), rev=row[1]) if row else None
+
+    def scan(
+        self, kind: str, *, ids: Sequence[str] | None = None, projects: Sequence[str] | None = None
+    ) -> Iterator[JsonObject]:
+        """Documents in insertion order; `ids` and `projects` narrow what is read from disk."""
+        sql, values = "SELECT doc FROM documents WHERE kind = ?", [kind]
+        for column, wanted in (("id", ids), ("project", projects)):
+            if wanted is not None:
+                # json_each instead of a list of marks: SQLite limits the number of those
+                sql += f" AND {column} IN (SELECT value FROM json_each(?))"  # noqa: S608 - column is one of two literals
+                values.append(json.dumps(list(wanted)))
+        for row in self._connection.execute(f"{sql} ORDER BY seq", values):
+            yield loads(row[0])
+
+    def rows(self, sql: str, values: Sequence[Any] | Mapping[str, Any] = ()) -> list[tuple[Any, ...]]:
+        """All rows of a query."""
+        return list(self._connection.execute(sql, values))
+
+    def one(self, sql: str, values: Sequence[Any] | Mapping[str, Any] = ()) -> tuple[Any, ...] | None:
+        """The first row of a query, None if it has none."""
+        row: tuple[Any, ...] | None = self._connection.execute(sql, values).fetchone()
+        return row
+
+
+class Writer(Reader):
+    """A `Reader` that may also change; nothing is visible to others before the transaction ends."""
+
+    def put(self, kind: str, doc: JsonObject) -> None:
+        """Insert or replace the document with `doc["id"]`; its place in the insertion order stays."""
+        self._connection.execute(
+            "INSERT INTO documents (kind, id, rev, project, doc) VALUES (:kind, :id, 1, :project, :doc)"
+            " ON CONFLICT (kind, id) DO UPDATE SET rev = rev + 1, project = :project, doc = :doc",
+            {"kind": kind, "id": doc["id"], "project": doc.get("project"), "doc": dumps(doc)},
+        )
+
+    def delete(self, kind: str, document_id: str) -> None:
+        """Remove one document; removing a missing one is no error."""
+        self._connection.execute("DELETE FROM documents WHERE kind = ? AND id = ?", (kind, document_id))
+
+    def execute(self, sql: str, values: Sequence[Any] | Mapping[str, Any] = ()) -> None:
+        """Run one statement."""
+        self._connection.execute(sql, values)
+
+    def execute_many(self, sql: str, rows: Sequence[Sequence[Any]]) -> None:
+        """Run one statement for each row."""
+        self._connection.executemany(sql, rows)
+
+
+class Store:
+    """Opens, migrates and serves one database file. Safe across threads.
+
+    Args:
+        path: the database file; its directory exists.
+        busy_timeout_s: how long a writer waits for its turn before `StoreBusy`.
+
+    Raises:
+        sqlite3.DatabaseError: the file is not a database of ours.
+    """
+
+    def __init__(self, path: Path, *, busy_timeout_s: float = 10.0) -> None:
+        self._path = path
+        self._busy_timeout_s = busy_timeout_s
+        self._write_lock = threading.Lock()
+        self._connections_lock = threading.Lock()
+        self._connections: list[sqlite3.Connection] = []
+        self._local = threading.local()
+        self._writer = self._connect()
+        self._migrate()
+
+    def close(self) -> None:
+        """Close all connections; the WAL is folded back into the file."""
+        with self._write_lock, self._connections_lock:
+            for connection in self._connections:
+                connection.close()
+            self._connections.clear()
+
+    @contextmanager
+    def read(self) -> Iterator[Reader]:
+        """A consistent view; never waits for a writer.
+
+        Raises:
+            StoreBusy: SQLite could not give the view.
+        """
+        connection: sqlite3.Connection | None = getattr(self._local, "connection", None)
+        if connection is None:
+            connection = self._local.connection = self._connect()
+        with _translated():
+            connection.execute("BEGIN")
+            try:
+                yield Reader(connection)
+            finally:
+                connection.execute("ROLLBACK")
+
+    @contextmanager
+    def write(self) -> Iterator[Writer]:
+        """One transaction of the one writer: committed and synced when the block ends, rolled back when it raises.
+
+        Raises:
+            StoreBusy: the turn did not come within `busy_timeout_s`.
+        """
+        if not self._write_lock.acquire(timeout=self._busy_timeout_s):
+            raise StoreBusy("another write is in progress")
+        try:
+            with _translated():
+                self._writer.execute("BEGIN IMMEDIATE")
+                try:
+                    yield Writer(self._writer)
+                except BaseException:
+                    self._writer.execute("ROLLBACK")
+                    raise
+                self._commit()
+        finally:
+            self._write_lock.release()
+
+    def _commit(self) -> None:
+        try:
+            self._writer.execute("COMMIT")
+        except sqlite3.Error:
+            if self._writer.in_transaction:
+                self._writer.execute("ROLLBACK")
+            raise
+
+    def _connect(self) -> sqlite3.Connection:
+        connection = sqlite3.connect(
+            self._path, timeout=self._busy_timeout_s, isolation_level=None, check_same_thread=False
+        )
+        connection.execute("PRAGMA journal_mode = WAL")
+        # FULL: a commit is on disk before the client hears of it, whatever happens to the machine
+        connection.execute("PRAGMA synchronous = FULL")
+        with self._connections_lock:
+            self._connections.append(connection)
+        return connection
+
+    def _migrate(self) -> None:
+        with self.write() as tx:
+            tx.execute("CREATE TABLE IF NOT EXISTS migrations (number INTEGER PRIMARY KEY, applied TEXT NOT NULL)")
+            row = tx.one("SELECT COALESCE(MAX(number), 0) FROM migrations")
+            done = int(row[0]) if row else 0
+            if done > len(MIGRATIONS):
+                raise sqlite3.DatabaseError(
+                    f"{self._path} was written by a newer version (schema {done}, this one knows {len(MIGRATIONS)})"
+                )
+            for number, script in enumerate(MIGRATIONS[done:], start=done + 1):
+                # not executescript: that would commit, and a migration must be all or nothing
+                for statement in filter(str.strip, script.split(";")):
+                    tx.execute(statement)
+                tx.execute("INSERT INTO migrations (number, applied) VALUES (?, datetime('now'))", (number,))
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.OperationalError as exc:
+        if any(word in str(exc) for word in _BUSY):
+            raise StoreBusy(str(exc)) from exc
+        raise
+
+
+def dumps(value: Any) -> str:
+    """JSON text; integers beyond 64 bits are kept (a client may send any number)."""
+    try:
+        return orjson.dumps(value).decode()
+    except TypeError:
+        return json.dumps(value)
+
+
+def loads(text: str | bytes) -> Any:
+    """The value of JSON text; accepts NaN and Infinity, which Python clients send.
+
+    Raises:
+        ValueError: not JSON.
+    """
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return json.loads(text)
