@@ -23,7 +23,8 @@ _EPSILON = 1e-12  # torch.nn.functional.normalize's
 def softmax(logits: NDArray[Any]) -> FloatArray:
     """Over the last axis; logits of any size give finite numbers that sum to one."""
     x = logits.astype(np.float32, copy=False)
-    exponentials = np.exp(x - x.max(axis=-1, keepdims=True))
+    with np.errstate(over="ignore"):  # logits at both ends of the range: their difference is -inf, and its exp 0
+        exponentials = np.exp(x - x.max(axis=-1, keepdims=True))
     result: FloatArray = exponentials / exponentials.sum(axis=-1, keepdims=True)
     return result
 

@@ -35,25 +35,23 @@ def collate(
     """
     if not rows:
         raise ValueError("collate needs at least one row")
-    lengths = np.fromiter((len(row.ids) for row in rows), dtype=np.int64, count=len(rows))
-    width = _rounded_up(int(lengths.max()), pad_to_multiple_of)
-    positions = np.arange(width)
-    filled = positions < lengths[:, None] if padding_side == "right" else positions >= width - lengths[:, None]
+    lengths = [len(row.ids) for row in rows]
+    shape = (len(rows), _rounded_up(max(lengths), pad_to_multiple_of))
+    # Rows of one length, a lone row above all, need no mask: half the time of the general case.
+    filled = None if min(lengths) == shape[1] else _filled(lengths, shape[1], padding_side)
     tensors: dict[str, NDArray[Any]] = {}
     for name in input_names:
         dtype = np.dtype(dtypes.get(name, np.int64))
-        if name == "attention_mask":
-            tensors[name] = filled.astype(dtype)
-            continue
         if name == "input_ids":
-            parts, padding = [row.ids for row in rows], pad_id
-        elif name == "token_type_ids":
-            parts, padding = [_type_ids(row) for row in rows], pad_type_id
-        else:
+            tensors[name] = _padded([row.ids for row in rows], filled, shape, pad_id, dtype)
+        elif name == "attention_mask":
+            tensors[name] = np.ones(shape, dtype) if filled is None else filled.astype(dtype)
+        elif name != "token_type_ids":
             raise ValueError(f"collate cannot make the input {name!r}; it makes {', '.join(INPUT_NAMES)}")
-        tensor = np.full((len(rows), width), padding, dtype=dtype)
-        tensor[filled] = np.concatenate(parts)
-        tensors[name] = tensor
+        elif pad_type_id == 0 and all(row.type_ids is None for row in rows):
+            tensors[name] = np.zeros(shape, dtype)
+        else:
+            tensors[name] = _padded([_type_ids(row) for row in rows], filled, shape, pad_type_id, dtype)
     return tensors
 
 
@@ -77,6 +75,28 @@ def split_rows(outputs: Tensors, counts: Sequence[int]) -> list[dict[str, NDArra
         groups.append({name: tensor[start : start + count] for name, tensor in outputs.items()})
         start += count
     return groups
+
+
+def _filled(lengths: Sequence[int], width: int, side: Side) -> NDArray[np.bool_]:
+    """Where a [rows, width] tensor holds tokens rather than padding."""
+    positions, column = np.arange(width), np.array(lengths)[:, None]
+    result: NDArray[np.bool_] = positions < column if side == "right" else positions >= width - column
+    return result
+
+
+def _padded(
+    parts: Sequence[NDArray[np.int64]],
+    filled: NDArray[np.bool_] | None,
+    shape: tuple[int, int],
+    padding: int,
+    dtype: np.dtype[Any],
+) -> NDArray[Any]:
+    tokens = np.concatenate(parts)
+    if filled is None:
+        return tokens.reshape(shape).astype(dtype, copy=False)
+    tensor = np.full(shape, padding, dtype)
+    tensor[filled] = tokens
+    return tensor
 
 
 def _type_ids(row: Encoded) -> NDArray[np.int64]:

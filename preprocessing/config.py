@@ -116,8 +116,7 @@ class TaskConfig:
             **_padding(folder, model, tokenizer),
             input_names=_input_names(model),
             vocab_size=_positive(model.get("vocab_size")),
-            **_classification(model, chosen),
-            **(_embedding(folder, model, modules, chosen) if task == EMBEDDINGS else {}),
+            **(_embedding(folder, model, modules, chosen) if task == EMBEDDINGS else _labelling(model, chosen)),
             **_request_limits(chosen),
         )
 
@@ -237,7 +236,7 @@ def _request_limits(options: _Options) -> dict[str, Any]:
 # --- classification ---------------------------------------------------------------------------------------------------
 
 
-def _classification(model: Mapping[str, Any], options: _Options) -> dict[str, Any]:
+def _labelling(model: Mapping[str, Any], options: _Options) -> dict[str, Any]:
     """Labels and activation as `transformers`' text-classification pipeline decides them."""
     labels = _labels(model)
     problem = model.get("problem_type")

@@ -38,9 +38,11 @@ from importlib.machinery import (
 )
 from pathlib import Path
 from types import CodeType, ModuleType
-from typing import Any, Final, Literal, NoReturn, TypeAlias
+from typing import Any, Final, Literal, TypeAlias, TypeVar
 
 from preprocessing.errors import InvalidInput, UserCodeFailed, UserCodeLoadError, UserCodeRefused
+
+_T = TypeVar("_T")
 
 Stage: TypeAlias = Literal["preprocess", "process", "postprocess"]
 Statistics: TypeAlias = Callable[[dict[str, Any]], None]
@@ -140,7 +142,7 @@ class UserCode:
                     result.close()
                     raise TypeError("unload must be a plain function: nothing awaits it")
         except BaseException as error:
-            _raise_stage_error("unload", error, self._modules)
+            raise _stage_error("unload", error, self._modules) from error
         finally:
             self._modules.forget()
 
@@ -161,7 +163,7 @@ class UserCode:
             try:
                 result = call(data, state, statistics)
             except BaseException as error:
-                _raise_stage_error(stage, error, modules)
+                raise _stage_error(stage, error, modules) from error
             return _awaited(stage, result, modules) if inspect.isawaitable(result) else result
 
         return blocking_hook
@@ -178,11 +180,11 @@ async def _awaited(stage: str, awaitable: Awaitable[Any], modules: _Modules) -> 
         task = asyncio.current_task()
         if task is None or task.cancelling():
             raise  # somebody cancelled us; a hook that lets its own cancellation escape has failed instead
-        _raise_stage_error(stage, error, modules)
+        raise _stage_error(stage, error, modules) from error
     except GeneratorExit:
         raise  # the coroutine is being closed
     except BaseException as error:
-        _raise_stage_error(stage, error, modules)
+        raise _stage_error(stage, error, modules) from error
 
 
 # --- the class and its object -----------------------------------------------------------------------------------------
@@ -287,7 +289,7 @@ def _argument(name: str) -> int | None:
 # --- errors -----------------------------------------------------------------------------------------------------------
 
 
-def _guarded(stage: str, modules: _Modules, step: Callable[[], Any]) -> Any:
+def _guarded(stage: str, modules: _Modules, step: Callable[[], _T]) -> _T:
     """Run one step of loading; whatever user code raises in it becomes a UserCodeLoadError that says where."""
     try:
         return step()
@@ -309,18 +311,15 @@ def _guarded(stage: str, modules: _Modules, step: Callable[[], Any]) -> Any:
         ) from error
 
 
-def _raise_stage_error(stage: str, error: BaseException, modules: _Modules) -> NoReturn:
+def _stage_error(stage: str, error: BaseException, modules: _Modules) -> UserCodeRefused | UserCodeFailed:
+    """What a hook's exception means: ValueError refuses the request, everything else is the hook's own fault."""
     where = modules.where(error)
     if isinstance(error, InvalidInput):
-        raise UserCodeRefused(error.message, stage=stage, where=where, hint=error.hint) from error
+        return UserCodeRefused(error.message, stage=stage, where=where, hint=error.hint)
     if isinstance(error, ValueError):
-        raise UserCodeRefused(_text_of(error) or f"{stage} refused the request", stage=stage, where=where) from error
-    raise UserCodeFailed(
-        f"{stage} raised {_description(error)}{f' at {where}' if where else ''}",
-        stage=stage,
-        original=error,
-        where=where,
-    ) from error
+        return UserCodeRefused(_text_of(error) or f"{stage} refused the request", stage=stage, where=where)
+    place = f" at {where}" if where else ""
+    return UserCodeFailed(f"{stage} raised {_description(error)}{place}", stage=stage, original=error, where=where)
 
 
 def _description(error: BaseException) -> str:

@@ -1,0 +1,85 @@
+"""Model folders of a few hundred bytes, written by the tests themselves: no downloads, no transformers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "b", "c", "good", "bad", "film", "##s", "hello", "world"]
+VOCABULARY = {word: i for i, word in enumerate(WORDS)}
+
+CLASSIFIER = {
+    "architectures": ["BertForSequenceClassification"],
+    "model_type": "bert",
+    "id2label": {"0": "NEGATIVE", "1": "NEUTRAL", "2": "POSITIVE"},
+    "max_position_embeddings": 16,
+    "type_vocab_size": 2,
+    "pad_token_id": 0,
+    "vocab_size": len(WORDS),
+}
+ENCODER = {
+    "architectures": ["BertModel"],
+    "model_type": "bert",
+    "hidden_size": 4,
+    "max_position_embeddings": 16,
+    "type_vocab_size": 2,
+    "vocab_size": len(WORDS),
+}
+
+MakeFolder = Callable[..., Path]
+
+
+def word_piece() -> Tokenizer:
+    """A BERT tokenizer of thirteen words, with truncation and padding baked in as real folders have them."""
+    tokenizer = Tokenizer(models.WordPiece(VOCABULARY, unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer()
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[("[CLS]", VOCABULARY["[CLS]"]), ("[SEP]", VOCABULARY["[SEP]"])],
+    )
+    tokenizer.enable_truncation(4)
+    tokenizer.enable_padding(length=4)
+    return tokenizer
+
+
+@pytest.fixture
+def make_folder(tmp_path: Path) -> MakeFolder:
+    """Write a model folder: the tokenizer above, and every other file from its content."""
+
+    def make(files: dict[str, Any] | None = None, *, tokenizer: Tokenizer | None = None, **config: Any) -> Path:
+        folder = tmp_path / f"model-{len(list(tmp_path.iterdir()))}"
+        folder.mkdir()
+        (tokenizer or word_piece()).save(str(folder / "tokenizer.json"))
+        for name, content in {"config.json": config or CLASSIFIER, **(files or {})}.items():
+            path = folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(content if isinstance(content, str) else json.dumps(content))
+        return folder
+
+    return make
+
+
+@pytest.fixture
+def classifier(make_folder: MakeFolder) -> Path:
+    """A three-label classifier."""
+    return make_folder(**CLASSIFIER)
+
+
+@pytest.fixture
+def encoder(make_folder: MakeFolder) -> Path:
+    """A sentence-transformers folder: mean pooling, normalised."""
+    modules = [
+        {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
+        {"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
+        {"idx": 2, "name": "2", "path": "2_Normalize", "type": "sentence_transformers.models.Normalize"},
+    ]
+    return make_folder(
+        {"modules.json": modules, "1_Pooling/config.json": {"pooling_mode_mean_tokens": True}}, **ENCODER
+    )

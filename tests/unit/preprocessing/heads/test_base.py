@@ -1,0 +1,178 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from preprocessing.config import TaskConfig
+from preprocessing.errors import InvalidBundle, InvalidInput, InvalidOutput
+from preprocessing.heads.base import parse_texts, prefer, take
+
+CONFIG = TaskConfig(task="text-classification", max_rows=3, max_chars=10)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=12) | st.binary(max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=5)
+        | st.dictionaries(st.sampled_from(["text", "text_pair", "parameters", "inputs", "x"]), inner, max_size=4)
+    ),
+    max_leaves=12,
+)
+
+
+def refusal(body: object, *, pairs: bool = True) -> InvalidInput:
+    with pytest.raises(InvalidInput) as caught:
+        parse_texts(body, CONFIG, pairs=pairs)
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("body", "texts", "is_batch"),
+    [
+        ({"text": "a"}, ["a"], False),
+        ({"text": ["a"]}, ["a"], True),
+        ({"text": ["a", "b"]}, ["a", "b"], True),
+        ({"text": "a", "text_pair": "b"}, [("a", "b")], False),
+        ({"text": "a", "text_pair": None, "parameters": None}, ["a"], False),
+        ({"text": ["a", "c"], "text_pair": ["b", "d"]}, [("a", "b"), ("c", "d")], True),
+        ({"text": [{"text": "a", "text_pair": "b"}]}, [("a", "b")], True),
+        ({"text": [{"text": "a"}, {"text": "b", "text_pair": None}]}, ["a", "b"], True),
+        ({"text": "\x00"}, ["\x00"], False),
+        ({"text": "\U0001f600 שלום 中"}, ["\U0001f600 שלום 中"], False),
+    ],
+)
+def test_forms_of_a_request(body: object, texts: list[Any], is_batch: bool) -> None:
+    """A list stays a list, whatever its length."""
+    assert (texts, is_batch, {}) == parse_texts(body, CONFIG, pairs=True)
+
+
+@pytest.mark.parametrize(
+    ("body", "word"),
+    [(None, "null"), ("a", "a string"), (["a"], "a list"), (3, "a number"), (True, "a boolean"), (b"a", "raw bytes")],
+)
+def test_a_body_that_is_no_object_is_refused(body: object, word: str) -> None:
+    """It says what came, and what to send."""
+    error = refusal(body)
+    assert f"The request body must be an object, not {word}" == error.message
+    assert '{"text": "…"}' in str(error)
+
+
+@pytest.mark.parametrize("value", [None, 3, 1.5, True, {"text": "a"}])
+def test_text_of_another_type_is_refused(value: object) -> None:
+    """Alone or in a list; the field says where."""
+    assert "text" == refusal({"text": value}).field
+    assert "text[1]" == refusal({"text": ["a", value]}).field
+
+
+@pytest.mark.parametrize("value", ["", " ", "\n\t", "\u3000", "\xa0"])
+def test_empty_text_is_refused(value: str) -> None:
+    """Whitespace of any script is empty: no model has anything to say about it."""
+    assert "text is empty" == refusal({"text": value}).message
+    assert "text[2] is empty" == refusal({"text": ["a", "b", value]}).message
+    assert "text_pair is empty" == refusal({"text": "a", "text_pair": value}).message
+
+
+def test_missing_text_is_refused() -> None:
+    """An empty object, or one with the name another server uses."""
+    assert "The field text is missing" == refusal({}).message
+    assert "rename it to text" == refusal({"inputs": "a"}).hint
+
+
+def test_unknown_fields_are_refused() -> None:
+    """A typo in an optional field would otherwise be ignored for ever."""
+    error = refusal({"text": "a", "parameter": {}})
+    assert ("Unknown field parameter", "known are text, text_pair, parameters") == (error.message, error.hint)
+
+
+def test_a_clients_field_names_are_shown_short_and_printable() -> None:
+    """What an error quotes cannot break a log line or grow it."""
+    assert "Unknown field " + "\\n" * 20 == refusal({"text": "a", "\n" * 1000: 1}).message
+
+
+def test_empty_list_is_refused() -> None:
+    """There is nothing to answer."""
+    assert "text is an empty list" == refusal({"text": []}).message
+
+
+def test_too_many_rows_are_refused() -> None:
+    """The limit is in the message."""
+    assert "text has 4 items, at most 3 are taken at once" == refusal({"text": ["a"] * 4}).message
+
+
+def test_too_long_text_is_refused_before_it_is_tokenized() -> None:
+    """The limit is in the message, the text is not."""
+    assert "text has 11 characters, at most 10 are taken" == refusal({"text": "x" * 11}).message
+
+
+@pytest.mark.parametrize("text", ["\ud800", "a\udfff", "\udc00\ud800"])
+def test_half_a_surrogate_pair_is_refused(text: str) -> None:
+    """It has no UTF-8 form; the tokenizer would fail with a message about types."""
+    assert "half a surrogate pair" in refusal({"text": text}).message
+    assert "text_pair[0]" == refusal({"text": ["a"], "text_pair": [text]}).field
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"text": ["a", "b"], "text_pair": ["c"]},
+        {"text": ["a"], "text_pair": "c"},
+        {"text": "a", "text_pair": ["c"]},
+        {"text": "a", "text_pair": 3},
+        {"text": [["a", "b"]]},
+        {"text": [{"text": "a", "text_pair": "b"}, {"text": "c"}]},
+        {"text": [{"text": "a"}, "b"]},
+        {"text": ["b", {"text": "a"}]},
+        {"text": [{"text": "a", "other": "b"}]},
+        {"text": [{"text_pair": "a"}]},
+        {"text": [{"text": "a", "text_pair": "b"}], "text_pair": ["c"]},
+        {"text": "a", "parameters": []},
+        {"text": "a", "parameters": "top"},
+    ],
+)
+def test_mixed_and_nested_forms_are_refused(body: object) -> None:
+    """One request has one form."""
+    assert refusal(body).message
+
+
+def test_pairs_as_lists_are_told_how_to_send_pairs() -> None:
+    """The form of the tokenizers library is a common first try."""
+    assert "text_pair" in str(refusal({"text": [["a", "b"]]}))
+
+
+def test_a_task_of_single_texts_refuses_pairs() -> None:
+    """In every form."""
+    assert "This task takes single texts" == refusal({"text": "a", "text_pair": "b"}, pairs=False).message
+    assert "text[0]" == refusal({"text": [{"text": "a", "text_pair": "b"}]}, pairs=False).field
+
+
+@given(JSON)
+def test_any_body_is_parsed_or_refused(body: object) -> None:
+    """No body raises anything else, and what is parsed can be encoded."""
+    try:
+        texts, _, parameters = parse_texts(body, CONFIG, pairs=True)
+    except InvalidInput:
+        return
+    assert 1 <= len(texts) <= 3
+    assert isinstance(parameters, dict)
+    for text in texts:
+        for part in (text,) if isinstance(text, str) else text:
+            assert part.strip()
+            assert part.encode("utf-8")
+
+
+def test_preferred_output_wins_then_the_only_one() -> None:
+    """Exporters disagree about names; two unknown ones are a guess too many."""
+    assert ("b",) == prefer(["a", "b"], ["x", "b"], "t")
+    assert ("output_0",) == prefer(["output_0"], ["x"], "t")
+    with pytest.raises(InvalidBundle, match="a, c"):
+        prefer(["a", "c"], ["x"], "t")
+    with pytest.raises(InvalidBundle, match="none"):
+        prefer([], ["x"], "t")
+
+
+@pytest.mark.parametrize("outputs", [{}, {"a": 1, "c": 2}])
+def test_outputs_without_the_wanted_one_are_refused(outputs: dict[str, Any]) -> None:
+    """It says what came and what was expected."""
+    with pytest.raises(InvalidOutput, match="expected x"):
+        take(outputs, ["x"])

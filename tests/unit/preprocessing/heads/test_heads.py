@@ -1,0 +1,22 @@
+from __future__ import annotations
+
+import pytest
+
+from preprocessing.config import TaskConfig
+from preprocessing.errors import UnsupportedTask
+from preprocessing.heads import HEADS, head_for
+
+
+@pytest.mark.parametrize("task", HEADS)
+def test_every_task_builds_its_own_head(task: str) -> None:
+    """And each describes itself with a request it would accept."""
+    head = head_for(TaskConfig(task=task, labels=("a", "b"), pooling=("mean",)))
+    assert task == head.task
+    assert head.parse(head.describe()["example"]).texts
+
+
+def test_unknown_task_is_refused_with_the_known_ones() -> None:
+    """A task that config.py can name but nothing can do ends here."""
+    with pytest.raises(UnsupportedTask) as caught:
+        head_for(TaskConfig(task="token-classification"))
+    assert "supported are sentence-embeddings, text-classification" in str(caught.value)

@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from preprocessing.config import TaskConfig
+from preprocessing.errors import InvalidInput, InvalidOutput
+from preprocessing.heads.sequence_classification import SequenceClassification
+from preprocessing.types import Encoded, Prepared
+
+CONFIG = TaskConfig(task="text-classification", labels=("NO", "MAYBE", "YES"), activation="softmax")
+
+
+def answer(logits: Sequence[Sequence[float]], body: dict[str, Any], config: TaskConfig = CONFIG, **row: Any) -> Any:
+    head = SequenceClassification(config)
+    prepared = Prepared([Encoded(np.arange(4), **row) for _ in logits], head.parse(body))
+    return head.render(head.decode({"logits": np.array(logits, np.float32)}, prepared), prepared)
+
+
+def config(**values: Any) -> TaskConfig:
+    return TaskConfig(task="text-classification", **values)
+
+
+def test_single_text_answers_at_the_top_level() -> None:
+    """The best label, its score, and all scores from best to worst."""
+    result = answer([[0.0, -1.0, 2.0]], {"text": "a"})
+    assert ["label", "score", "scores", "tokens"] == list(result)
+    assert ("YES", result["scores"]["YES"], 4) == (result["label"], result["score"], result["tokens"])
+    assert ["YES", "NO", "MAYBE"] == list(result["scores"])
+    np.testing.assert_allclose(list(result["scores"].values()), [0.8437947, 0.1141952, 0.0420101], atol=1e-6)
+
+
+def test_list_answers_a_list_of_the_same_order() -> None:
+    """Also a list of one."""
+    result = answer([[0, 0, 1], [1, 0, 0]], {"text": ["a", "b"]})
+    assert ["YES", "NO"] == [item["label"] for item in result["results"]]
+    assert [4, 4] == result["tokens"]
+    assert 1 == len(answer([[0, 0, 1]], {"text": ["a"]})["results"])
+
+
+def test_top_k_cuts_the_scores() -> None:
+    """The request wins over the endpoint; more than there are is all of them."""
+    endpoint = config(labels=CONFIG.labels, activation="softmax", top_k=1)
+    assert ["YES"] == list(answer([[0, 1, 2]], {"text": "a"}, endpoint)["scores"])
+    assert ["YES", "MAYBE"] == list(answer([[0, 1, 2]], {"text": "a", "parameters": {"top_k": 2}}, endpoint)["scores"])
+    assert 3 == len(answer([[0, 1, 2]], {"text": "a", "parameters": {"top_k": 99}})["scores"])
+
+
+def test_multi_label_scores_are_independent() -> None:
+    """A sigmoid each; they need not sum to one."""
+    result = answer([[0, 0, 0]], {"text": "a"}, config(labels=CONFIG.labels, activation="sigmoid"))
+    assert [0.5, 0.5, 0.5] == list(result["scores"].values())
+
+
+def test_regression_answers_the_number() -> None:
+    """Unbounded, under the only label."""
+    result = answer([[-3.5]], {"text": "a"}, config(labels=("STARS",), activation="none"))
+    assert ("STARS", -3.5) == (result["label"], result["score"])
+
+
+def test_request_may_choose_the_function() -> None:
+    """As the pipeline's function_to_apply."""
+    result = answer([[0, 1, 2]], {"text": "a", "parameters": {"function_to_apply": "none"}})
+    assert {"YES": 2.0, "MAYBE": 1.0, "NO": 0.0} == result["scores"]
+
+
+def test_equal_scores_keep_the_models_order() -> None:
+    """The answer to a tie never changes from call to call."""
+    assert ["NO", "MAYBE", "YES"] == list(answer([[1, 1, 1]], {"text": "a"})["scores"])
+
+
+def test_truncation_is_told_only_where_it_happened() -> None:
+    """true for one text, a list for a list."""
+    assert "truncated" not in answer([[0, 1, 2]], {"text": "a"})
+    assert answer([[0, 1, 2]], {"text": "a"}, truncated=True)["truncated"] is True
+    assert [True] == answer([[0, 1, 2]], {"text": ["a"]}, truncated=True)["truncated"]
+
+
+def test_half_precision_is_computed_in_single() -> None:
+    """Scores are ordinary numbers whatever the model's type."""
+    head = SequenceClassification(CONFIG)
+    prepared = Prepared([Encoded(np.arange(4))], head.parse({"text": "a"}))
+    result = head.decode({"out": np.array([[1, 2, 3]], np.float16)}, prepared)
+    assert 1 == pytest.approx(sum(result[0]["scores"].values()), abs=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(1, 2), (2, 3), (3,), (1, 3, 1), (1, 0)])
+def test_logits_of_another_shape_are_refused(shape: tuple[int, ...]) -> None:
+    """A model with other labels than its config would mislabel everything."""
+    head = SequenceClassification(CONFIG)
+    prepared = Prepared([Encoded(np.arange(4))], head.parse({"text": "a"}))
+    with pytest.raises(InvalidOutput, match="expected"):
+        head.decode({"logits": np.zeros(shape, np.float32)}, prepared)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_logits_that_are_not_finite_are_refused(value: float) -> None:
+    """NaN is no JSON, and no score."""
+    with pytest.raises(InvalidOutput, match="not finite"):
+        answer([[0, value, 1]], {"text": "a"})
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [{"top_k": 0}, {"top_k": -1}, {"top_k": True}, {"top_k": "3"}, {"top_k": 1.0}, {"function_to_apply": "relu"}]
+    + [{"function_to_apply": ["softmax"]}, {"topk": 3}],
+)
+def test_wrong_parameters_are_refused(parameters: dict[str, Any]) -> None:
+    """By name, with what is known."""
+    with pytest.raises(InvalidInput) as caught:
+        SequenceClassification(CONFIG).parse({"text": "a", "parameters": parameters})
+    assert str(caught.value.field).startswith("parameters")
+
+
+def test_null_parameters_are_as_if_absent() -> None:
+    """Typed clients send every field they know."""
+    request = SequenceClassification(CONFIG).parse(
+        {"text": "a", "parameters": {"top_k": None, "function_to_apply": None}}
+    )
+    assert {} == request.options

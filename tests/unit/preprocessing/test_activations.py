@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from preprocessing.activations import l2_normalize, pool, sigmoid, softmax
+
+LOGITS = hnp.arrays(
+    np.float32,
+    hnp.array_shapes(min_dims=2, max_dims=2),
+    elements=st.floats(width=32, allow_nan=False, allow_infinity=False),
+)
+TOKENS = np.array([[[1, 5], [3, -4], [8, 0]], [[2, 2], [9, 9], [7, 7]]], dtype=np.float32)
+
+
+@given(LOGITS)
+def test_softmax_is_a_distribution(logits: np.ndarray) -> None:
+    """Sums to one and overflows for no logits, however large."""
+    result = softmax(logits)
+    assert np.isfinite(result).all()
+    np.testing.assert_allclose(result.sum(axis=-1), 1, atol=1e-5)
+
+
+@given(LOGITS)
+def test_sigmoid_is_between_zero_and_one_and_symmetric(logits: np.ndarray) -> None:
+    """sigmoid(-x) is 1 - sigmoid(x), and nothing overflows."""
+    result = sigmoid(logits)
+    assert ((result >= 0) & (result <= 1)).all()
+    np.testing.assert_allclose(sigmoid(-logits), 1 - result, atol=1e-6)
+
+
+@given(LOGITS)
+def test_softmax_keeps_the_order(logits: np.ndarray) -> None:
+    """The largest logit is the largest probability."""
+    best = np.take_along_axis(softmax(logits), logits.argmax(axis=-1)[:, None], axis=-1)[:, 0]
+    np.testing.assert_array_equal(softmax(logits).max(axis=-1), best)
+
+
+def test_normalized_vectors_have_length_one_and_zero_stays_zero() -> None:
+    """As torch.nn.functional.normalize: no division by zero."""
+    result = l2_normalize(np.array([[3.0, 4.0], [0.0, 0.0]], np.float32))
+    np.testing.assert_allclose(result, [[0.6, 0.8], [0, 0]], atol=1e-7)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_every_float_type_gives_float32(dtype: type) -> None:
+    """Half precision models are computed on in single precision."""
+    x = np.array([[1, 2]], dtype=dtype)
+    results = [softmax(x), sigmoid(x), l2_normalize(x), pool(x[None], [1], ["mean"])]
+    assert [np.dtype(np.float32)] * 4 == [result.dtype for result in results]
+
+
+@pytest.mark.parametrize(
+    ("mode", "expected"),
+    [
+        ("cls", [[1, 5], [2, 2]]),
+        ("mean", [[2, 0.5], [2, 2]]),
+        ("max", [[3, 5], [2, 2]]),
+        ("mean_sqrt_len", [[4 / 2**0.5, 1 / 2**0.5], [2, 2]]),
+        ("lasttoken", [[3, -4], [2, 2]]),
+        ("weightedmean", [[7 / 3, -1], [2, 2]]),
+    ],
+)
+def test_pooling_sees_only_a_rows_own_tokens(mode: Any, expected: list[list[float]]) -> None:
+    """Rows of two and one tokens in a tensor of width three."""
+    np.testing.assert_allclose(pool(TOKENS, [2, 1], [mode]), expected, rtol=1e-6)
+
+
+def test_pooling_of_left_padded_rows_reads_the_right_end() -> None:
+    """The class token is then the first after the padding."""
+    np.testing.assert_allclose(pool(TOKENS, [2, 1], ["cls"], padding_side="left"), [[3, -4], [7, 7]])
+
+
+def test_modes_are_concatenated() -> None:
+    """As sentence-transformers does for models that pool in several ways."""
+    np.testing.assert_allclose(pool(TOKENS, [2, 1], ["cls", "mean"]), [[1, 5, 2, 0.5], [2, 2, 2, 2]])
+
+
+@given(
+    hnp.arrays(np.float32, (3, 4), elements=st.floats(-100, 100, width=32)),
+    st.integers(0, 5),
+    st.floats(width=32),
+    st.sampled_from(["cls", "mean", "max", "mean_sqrt_len", "lasttoken", "weightedmean"]),
+)
+def test_pooling_does_not_depend_on_padding(row: np.ndarray, width: int, garbage: float, mode: Any) -> None:
+    """The same bits alone and in a wider batch, even where a backend writes NaN into padding."""
+    padding = np.full((width, 4), garbage, np.float32)
+    alone = pool(row[None], [3], [mode])
+    assert alone.tobytes() == pool(np.concatenate([row, padding])[None], [3], [mode]).tobytes()
+    assert alone.tobytes() == pool(np.concatenate([padding, row])[None], [3], [mode], padding_side="left").tobytes()

@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from preprocessing.collate import collate, padded_tokens, split_rows
+from preprocessing.errors import InvalidOutput
+from preprocessing.types import Encoded
+
+IDS = st.lists(st.integers(1, 30_000), min_size=1, max_size=12)
+ROWS = st.lists(st.tuples(IDS, st.booleans()), min_size=1, max_size=8)
+
+
+def encoded(ids: list[int], *, pair: bool = False) -> Encoded:
+    array = np.array(ids, dtype=np.int64)
+    return Encoded(array, array % 2 if pair else None)
+
+
+def test_rows_are_padded_to_the_longest() -> None:
+    """On the right, with the pad id and a mask of zero."""
+    tensors = collate([encoded([5, 6, 7]), encoded([8])], pad_id=9)
+    assert [[5, 6, 7], [8, 9, 9]] == tensors["input_ids"].tolist()
+    assert [[1, 1, 1], [1, 0, 0]] == tensors["attention_mask"].tolist()
+    assert [[0, 0, 0], [0, 0, 0]] == tensors["token_type_ids"].tolist()
+
+
+def test_left_padding_is_in_front() -> None:
+    """Decoders read the last token of every row at the same place."""
+    tensors = collate([encoded([5, 6, 7]), encoded([8])], pad_id=9, padding_side="left")
+    assert [[5, 6, 7], [9, 9, 8]] == tensors["input_ids"].tolist()
+    assert [[1, 1, 1], [0, 0, 1]] == tensors["attention_mask"].tolist()
+
+
+def test_type_ids_are_padded_with_their_own_value() -> None:
+    """XLNet pads types with 3, rows without type ids get zeros."""
+    tensors = collate([encoded([3, 4], pair=True), encoded([8])], pad_type_id=3)
+    assert [[1, 0], [0, 3]] == tensors["token_type_ids"].tolist()
+
+
+def test_only_wanted_inputs_are_made_in_the_wanted_types() -> None:
+    """DistilBERT has no type ids, and some exports take int32."""
+    tensors = collate([encoded([5])], input_names=("attention_mask", "input_ids"), dtypes={"input_ids": "int32"})
+    assert {"attention_mask": np.int64, "input_ids": np.int32} == {name: t.dtype for name, t in tensors.items()}
+
+
+def test_unknown_input_is_an_error_of_the_caller() -> None:
+    """The processor refuses such models at load; reaching this is a bug."""
+    with pytest.raises(ValueError, match="pixel_values"):
+        collate([encoded([5])], input_names=("pixel_values",))
+
+
+def test_no_rows_is_an_error_of_the_caller() -> None:
+    """There is no tensor of no rows that a backend would take."""
+    with pytest.raises(ValueError, match="at least one row"):
+        collate([])
+
+
+@pytest.mark.parametrize(("multiple", "width"), [(None, 3), (1, 3), (3, 3), (4, 4), (16, 16)])
+def test_width_is_rounded_up(multiple: int | None, width: int) -> None:
+    """Engines that compile a kernel per shape want few shapes."""
+    tensors = collate([encoded([5, 6, 7])], pad_to_multiple_of=multiple)
+    assert {(1, width)} == {tensor.shape for tensor in tensors.values()}
+    assert 3 == tensors["attention_mask"].sum()
+
+
+@given(ROWS, st.sampled_from(["left", "right"]), st.sampled_from([None, 4]), st.sampled_from(["int32", "int64"]))
+def test_rows_survive_collation(
+    rows: list[tuple[list[int], bool]], side: str, multiple: int | None, dtype: str
+) -> None:
+    """Reading each row where its mask is one gives back its ids and types, whatever the padding."""
+    tensors = collate(
+        [encoded(ids, pair=pair) for ids, pair in rows],
+        pad_id=0,
+        pad_type_id=7,
+        padding_side=side,
+        pad_to_multiple_of=multiple,
+        dtypes={"input_ids": dtype},
+    )
+    mask = tensors["attention_mask"].astype(bool)
+    assert [ids for ids, _ in rows] == [row[own].tolist() for row, own in zip(tensors["input_ids"], mask, strict=True)]
+    types = [[i % 2 if pair else 0 for i in ids] for ids, pair in rows]
+    assert types == [row[own].tolist() for row, own in zip(tensors["token_type_ids"], mask, strict=True)]
+    assert (tensors["input_ids"][~mask] == 0).all()
+    assert (tensors["token_type_ids"][~mask] == 7).all() or all(not pair for _, pair in rows)
+
+
+@given(st.lists(ROWS, min_size=1, max_size=5))
+def test_split_gives_every_request_its_own_rows(requests: list[list[tuple[list[int], bool]]]) -> None:
+    """Collate the rows of several requests, split what comes back: each has what it would have had alone."""
+    rows = [[encoded(ids) for ids, _ in request] for request in requests]
+    tensors = collate([row for request in rows for row in request])
+    parts = split_rows(tensors, [len(request) for request in rows])
+    for part, request in zip(parts, rows, strict=True):
+        alone = collate(request)["input_ids"]
+        assert alone.tolist() == part["input_ids"][:, : alone.shape[1]].tolist()
+        assert set(tensors) == set(part)
+
+
+def test_split_copies_nothing() -> None:
+    """Outputs are megabytes, and read once."""
+    output = np.zeros((5, 7), np.float32)
+    assert all(np.shares_memory(output, part["x"]) for part in split_rows({"x": output}, [2, 3]))
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (5, 2), (0, 2)])
+def test_outputs_of_another_row_count_are_refused(shape: tuple[int, ...]) -> None:
+    """Giving a client another client's row would be the worst of all answers."""
+    with pytest.raises(InvalidOutput, match="4 rows were sent"):
+        split_rows({"logits": np.zeros(shape, np.float32)}, [1, 3])
+
+
+@given(ROWS)
+def test_padded_tokens_is_the_size_of_the_tensor(rows: list[tuple[list[int], bool]]) -> None:
+    """The batcher cuts by what the backend will compute on."""
+    made = [encoded(ids) for ids, _ in rows]
+    assert collate(made)["input_ids"].size == padded_tokens(made)
+
+
+def test_no_rows_weigh_nothing() -> None:
+    """An empty batch has no cost."""
+    assert 0 == padded_tokens([])

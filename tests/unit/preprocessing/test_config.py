@@ -1,0 +1,281 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+from preprocessing import activations
+from preprocessing.config import POOLINGS, TaskConfig
+from preprocessing.errors import InvalidBundle, InvalidOption, UnsupportedTask
+
+from .conftest import CLASSIFIER, ENCODER, MakeFolder
+
+POOLING_MODULES = [{"type": "sentence_transformers.models.Transformer", "path": ""}, {"type": "x.Pooling", "path": "p"}]
+
+
+def read(folder: Path, **options: object) -> TaskConfig:
+    return TaskConfig.from_folder(folder, options)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "task"),
+    [
+        ("BertForSequenceClassification", "text-classification"),
+        ("BertModel", "sentence-embeddings"),
+        ("T5EncoderModel", "sentence-embeddings"),
+        ("DebertaV2ForTokenClassification", "token-classification"),
+        ("GPT2LMHeadModel", "text-generation"),
+    ],
+)
+def test_architecture_tells_the_task(make_folder: MakeFolder, architecture: str, task: str) -> None:
+    """The suffix of the architecture's name is the task."""
+    assert task == read(make_folder(architectures=[architecture])).task
+
+
+def test_pooling_module_tells_the_task_before_the_architecture(make_folder: MakeFolder) -> None:
+    """A sentence-transformers folder may carry the architecture its base model was trained with."""
+    folder = make_folder({"modules.json": POOLING_MODULES}, architectures=["BertForMaskedLM"])
+    assert "sentence-embeddings" == read(folder).task
+
+
+def test_option_tells_the_task_before_everything(make_folder: MakeFolder) -> None:
+    """An operator's word is final."""
+    assert "sentence-embeddings" == read(make_folder(**CLASSIFIER), task="sentence-embeddings").task
+
+
+@pytest.mark.parametrize("architectures", [["ViTForImageClassification"], [], None, "BertModel"])
+def test_unknown_architecture_is_refused_with_what_is_known(make_folder: MakeFolder, architectures: object) -> None:
+    """The refusal names what could be served, and the option that overrides."""
+    with pytest.raises(UnsupportedTask) as caught:
+        read(make_folder(architectures=architectures))
+    assert "*ForSequenceClassification" in str(caught.value)
+    assert "option task" in str(caught.value)
+
+
+def test_smallest_stated_length_wins(make_folder: MakeFolder) -> None:
+    """Sentence-transformers' length beats the tokenizer's and the position table's; tokenizer.json's own is ignored."""
+    files: dict[str, Any] = {
+        "sentence_bert_config.json": {"max_seq_length": 8},
+        "tokenizer_config.json": {"model_max_length": 12},
+    }
+    assert 8 == read(make_folder(files, **ENCODER)).max_length
+    assert 12 == read(make_folder({"tokenizer_config.json": {"model_max_length": 12}}, **ENCODER)).max_length
+    assert 16 == read(make_folder(**ENCODER)).max_length
+
+
+@pytest.mark.parametrize("stated", [1e30, 1000000000000000019884624838656, None, 0, -1, "many", True])
+def test_senseless_model_max_length_is_ignored(make_folder: MakeFolder, stated: object) -> None:
+    """Transformers writes 1e30 for no limit."""
+    assert 16 == read(make_folder({"tokenizer_config.json": {"model_max_length": stated}}, **ENCODER)).max_length
+
+
+@pytest.mark.parametrize(
+    ("model_type", "expected"), [("roberta", 512), ("xlm-roberta", 512), ("mpnet", 512), ("bert", 514)]
+)
+def test_positions_that_start_after_padding_are_not_for_tokens(
+    make_folder: MakeFolder, model_type: str, expected: int
+) -> None:
+    """RoBERTa's table of 514 positions takes 512 tokens."""
+    folder = make_folder(architectures=["XModel"], model_type=model_type, max_position_embeddings=514, pad_token_id=1)
+    assert expected == read(folder).max_length
+
+
+def test_length_beyond_the_position_table_is_refused(make_folder: MakeFolder) -> None:
+    """The option may lower the limit or lift a file's, but not add positions."""
+    folder = make_folder({"sentence_bert_config.json": {"max_seq_length": 8}}, **ENCODER)
+    assert 12 == read(folder, max_length=12).max_length
+    with pytest.raises(InvalidOption, match="at most 16"):
+        read(folder, max_length=17)
+
+
+@pytest.mark.parametrize(
+    ("config", "activation"),
+    [
+        ({}, "softmax"),
+        ({"problem_type": "single_label_classification"}, "softmax"),
+        ({"problem_type": "multi_label_classification"}, "sigmoid"),
+        ({"problem_type": "regression"}, "none"),
+        ({"id2label": {"0": "SCORE"}}, "sigmoid"),
+        ({"id2label": {"0": "SCORE"}, "problem_type": "regression"}, "none"),
+    ],
+)
+def test_activation_follows_the_transformers_pipeline(
+    make_folder: MakeFolder, config: dict[str, Any], activation: str
+) -> None:
+    """Regression is left raw, one label or several at once get a sigmoid, the rest a softmax."""
+    assert activation == read(make_folder(**{**CLASSIFIER, **config})).activation
+
+
+def test_labels_are_in_order_of_their_numbers(make_folder: MakeFolder) -> None:
+    """JSON objects have no order to rely on, and ten sorts after nine."""
+    labels = {str(i): f"L{i}" for i in reversed(range(12))}
+    assert tuple(f"L{i}" for i in range(12)) == read(make_folder(**{**CLASSIFIER, "id2label": labels})).labels
+
+
+def test_missing_labels_are_numbered_as_transformers_does(make_folder: MakeFolder) -> None:
+    """A config without id2label means LABEL_0 and on, two unless it says otherwise."""
+    assert ("LABEL_0", "LABEL_1") == read(make_folder(architectures=["BertForSequenceClassification"])).labels
+
+
+@pytest.mark.parametrize("labels", [{"0": "a", "2": "b"}, {"x": "a"}, ["a"], {}, {"0": "same", "1": "same"}])
+def test_impossible_labels_are_refused(make_folder: MakeFolder, labels: object) -> None:
+    """Gaps, names for numbers, and two classes of one name would give wrong answers."""
+    with pytest.raises(InvalidBundle, match="id2label"):
+        read(make_folder(**{**CLASSIFIER, "id2label": labels}))
+
+
+@pytest.mark.parametrize(
+    ("pooling", "expected"),
+    [
+        ({"pooling_mode_cls_token": True}, ("cls",)),
+        ({"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": False}, ("mean",)),
+        ({"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": True}, ("cls", "mean")),
+        ({"pooling_mode_lasttoken": True}, ("lasttoken",)),
+        ({"pooling_mode": "cls"}, ("cls",)),
+        ({}, ("mean",)),
+    ],
+)
+def test_pooling_reads_both_forms_of_sentence_transformers(
+    make_folder: MakeFolder, pooling: dict[str, Any], expected: tuple[str, ...]
+) -> None:
+    """Flags of versions up to 4, the mode of version 5; several modes keep sentence-transformers' order."""
+    assert expected == read(make_folder({"modules.json": POOLING_MODULES, "p/config.json": pooling}, **ENCODER)).pooling
+
+
+def test_unknown_pooling_mode_is_refused(make_folder: MakeFolder) -> None:
+    """A guess would give wrong vectors."""
+    folder = make_folder({"modules.json": POOLING_MODULES, "p/config.json": {"pooling_mode": "attention"}}, **ENCODER)
+    with pytest.raises(InvalidBundle, match="attention"):
+        read(folder)
+
+
+def test_plain_encoder_gets_mean_pooling_without_normalisation(make_folder: MakeFolder) -> None:
+    """What sentence-transformers makes of a folder without modules.json."""
+    config = read(make_folder(**ENCODER))
+    assert (("mean",), False) == (config.pooling, config.normalize)
+
+
+def test_layers_after_pooling_leave_pooling_to_the_graph(make_folder: MakeFolder) -> None:
+    """Pooling here and skipping the Dense layer would give vectors of another model."""
+    modules = [*POOLING_MODULES, {"type": "sentence_transformers.models.Dense", "path": "2_Dense"}]
+    assert () == read(make_folder({"modules.json": modules, "p/config.json": {}}, **ENCODER)).pooling
+
+
+def test_normalize_module_switches_normalisation_on_and_an_option_off(encoder: Path) -> None:
+    """The folder says, the operator may differ."""
+    assert read(encoder).normalize
+    assert not read(encoder, normalize="false").normalize
+
+
+def test_pooling_modes_are_those_that_can_be_computed() -> None:
+    """The configuration accepts a mode exactly where the arithmetic knows it."""
+    assert get_args(activations.Pooling) == POOLINGS
+
+
+def test_unknown_default_prompt_is_refused(make_folder: MakeFolder) -> None:
+    """It would only be noticed in the quality of search results."""
+    files = {"config_sentence_transformers.json": {"prompts": {"query": "q: "}, "default_prompt_name": "document"}}
+    with pytest.raises(InvalidBundle, match="document"):
+        read(make_folder(files, **ENCODER))
+
+
+def test_prompt_left_out_of_pooling_is_refused(make_folder: MakeFolder) -> None:
+    """Pooling over the prompt would give vectors of another model."""
+    files = {
+        "modules.json": POOLING_MODULES,
+        "p/config.json": {"include_prompt": False},
+        "config_sentence_transformers.json": {"prompts": {"query": "q: "}},
+    }
+    with pytest.raises(UnsupportedTask, match="include_prompt"):
+        read(make_folder(files, **ENCODER))
+
+
+@pytest.mark.parametrize("path", ["/etc", "../other", "a/../../b"])
+def test_module_path_outside_the_folder_is_refused(make_folder: MakeFolder, path: str) -> None:
+    """A bundle cannot make the server read files that are not its own."""
+    with pytest.raises(InvalidBundle, match="leaves the model folder"):
+        read(make_folder({"modules.json": [{"type": "x.Pooling", "path": path}]}, **ENCODER))
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"tokenizer_config.json": {"pad_token": "b"}},
+        {"tokenizer_config.json": {"pad_token": {"content": "b"}}},
+        {"special_tokens_map.json": {"pad_token": "b"}},
+        {"tokenizer_config.json": {"pad_token": "b", "added_tokens_decoder": {"5": {"content": "b"}}}},
+    ],
+)
+def test_pad_id_is_the_id_of_the_pad_token(make_folder: MakeFolder, files: dict[str, Any]) -> None:
+    """Whichever file names the token; config.json's number is only the last resort."""
+    assert 5 == read(make_folder(files, **CLASSIFIER)).pad_id
+
+
+def test_pad_id_falls_back_to_the_model(make_folder: MakeFolder) -> None:
+    """No file names a pad token, or nobody knows its id."""
+    assert 3 == read(make_folder(**{**CLASSIFIER, "pad_token_id": 3})).pad_id
+    assert (
+        3
+        == read(make_folder({"tokenizer_config.json": {"pad_token": "?"}}, **{**CLASSIFIER, "pad_token_id": 3})).pad_id
+    )
+    assert 0 == read(make_folder(**{**CLASSIFIER, "pad_token_id": None})).pad_id
+
+
+@pytest.mark.parametrize(("types", "wanted"), [(2, True), (1, False), (0, False), (None, False)])
+def test_type_ids_are_for_families_with_more_than_one_type(
+    make_folder: MakeFolder, types: int | None, wanted: bool
+) -> None:
+    """BERT takes them, RoBERTa and DistilBERT do not."""
+    config = read(make_folder(**{**CLASSIFIER, "type_vocab_size": types}))
+    assert wanted == ("token_type_ids" in config.input_names)
+
+
+def test_sides_are_read(make_folder: MakeFolder) -> None:
+    """Decoders pad on the left; anything but left and right is refused."""
+    files = {"tokenizer_config.json": {"padding_side": "left", "truncation_side": "left"}}
+    config = read(make_folder(files, **ENCODER))
+    assert ("left", "left") == (config.padding_side, config.truncation_side)
+    with pytest.raises(InvalidBundle, match="padding_side"):
+        read(make_folder({"tokenizer_config.json": {"padding_side": "middle"}}, **ENCODER))
+
+
+def test_missing_config_is_refused(tmp_path: Path) -> None:
+    """It names the file and what writes it."""
+    with pytest.raises(InvalidBundle, match=r"config\.json"):
+        read(tmp_path)
+
+
+@pytest.mark.parametrize("content", ["{", "[]", "3", "null", "\ufeff{}", "[" * 100_000])
+def test_unreadable_config_is_refused(make_folder: MakeFolder, content: str) -> None:
+    """Whatever is in the file, it is one clear error."""
+    with pytest.raises(InvalidBundle, match=r"config\.json"):
+        read(make_folder({"config.json": content}))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"max_lenght": 3},
+        {"max_length": "many"},
+        {"max_length": 0},
+        {"max_length": True},
+        {"max_length": 1.5},
+        {"normalize": "maybe"},
+        {"pooling": "median"},
+        {"function_to_apply": "tanh"},
+        {"task": ""},
+        {"max_rows": -1},
+    ],
+)
+def test_wrong_options_are_refused_by_name(make_folder: MakeFolder, options: dict[str, Any]) -> None:
+    """A typo never passes silently."""
+    with pytest.raises(InvalidOption, match=next(iter(options))):
+        read(make_folder(**ENCODER), **{"task": "sentence-embeddings", **options})
+        read(make_folder(**CLASSIFIER), **options)
+
+
+def test_options_may_be_text(make_folder: MakeFolder) -> None:
+    """A command line has nothing else."""
+    config = read(make_folder(**CLASSIFIER), max_length="7", truncate="false", top_k="2", max_rows=" 5 ")
+    assert (7, False, 2, 5) == (config.max_length, config.truncate, config.top_k, config.max_rows)

@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+
+from preprocessing.errors import InvalidBundle, InvalidInput
+from preprocessing.processor import Processor, TextProcessor
+
+from .conftest import CLASSIFIER, ENCODER, MakeFolder
+
+
+def test_request_goes_in_and_answer_comes_out(classifier: Path) -> None:
+    """The whole way without a backend: ids in, logits out, a label."""
+    processor: Processor = TextProcessor.from_folder(classifier, output_names=["logits"])
+    prepared = processor.prepare({"text": ["good film", "bad"]})
+    tensors = processor.collate_rows(prepared.rows)
+    assert {"input_ids", "attention_mask", "token_type_ids"} == set(tensors)
+    assert (2, 4) == tensors["input_ids"].shape
+    assert 8 == processor.weight(prepared)
+    answer: Any = processor.finish({"logits": np.array([[0, 0, 9], [9, 0, 0]], np.float32)}, prepared)
+    assert ["POSITIVE", "NEGATIVE"] == [item["label"] for item in answer["results"]]
+    assert [4, 3] == answer["tokens"]
+
+
+def test_backends_metadata_wins_over_the_folders_guess(classifier: Path) -> None:
+    """Input names, their types, and the outputs to ask for."""
+    processor = TextProcessor.from_folder(
+        classifier,
+        input_names=["attention_mask", "input_ids"],
+        input_dtypes={"input_ids": np.int32},
+        output_names=["hidden_states", "logits"],
+    )
+    tensors = processor.collate_rows(processor.prepare({"text": "good"}).rows)
+    assert [("attention_mask", np.int64), ("input_ids", np.int32)] == [(name, t.dtype) for name, t in tensors.items()]
+    assert ("logits",) == processor.output_names
+
+
+@pytest.mark.parametrize("names", [["pixel_values"], ["input_ids", "bbox"], ["attention_mask"], []])
+def test_inputs_that_text_cannot_make_are_refused_at_load(classifier: Path, names: list[str]) -> None:
+    """Not with the first request."""
+    with pytest.raises(InvalidBundle, match="Preprocess class"):
+        TextProcessor.from_folder(classifier, input_names=names)
+
+
+def test_tokenizer_of_a_larger_vocabulary_is_refused_at_load(make_folder: MakeFolder) -> None:
+    """Its last ids would read beyond the embedding table, or crash the backend."""
+    with pytest.raises(InvalidBundle, match=r"ids up to 12.*vocab_size is 12"):
+        TextProcessor.from_folder(make_folder(**{**CLASSIFIER, "vocab_size": 12}))
+
+
+def test_long_text_is_truncated_or_refused_as_the_endpoint_says(classifier: Path) -> None:
+    """Truncated by default."""
+    body = {"text": ["a", "a " * 50]}
+    assert 1 == TextProcessor.from_folder(classifier).prepare(body).n_truncated
+    with pytest.raises(InvalidInput, match="longer than the 16 tokens") as caught:
+        TextProcessor.from_folder(classifier, options={"truncate": "no"}).prepare(body)
+    assert "text[1]" == caught.value.field
+
+
+@pytest.mark.parametrize(
+    ("body", "heavy"),
+    [
+        ({"text": "x" * 90}, False),
+        ({"text": "x" * 101}, True),
+        ({"text": ["x" * 30] * 4}, True),
+        ({"text": ["x"] * 10}, False),
+        ({"text": "x" * 60, "text_pair": "x" * 60}, True),
+        ({"text": [{"text": "x" * 60, "text_pair": "x" * 60}]}, True),
+        ({"text": [None] * 200}, True),
+        ({"text": 3}, False),
+        ("x" * 1000, False),
+        (None, False),
+    ],
+)
+def test_heavy_is_by_characters_of_the_whole_request(classifier: Path, body: object, heavy: bool) -> None:
+    """Wrong bodies are judged too, before anything was checked."""
+    assert heavy == TextProcessor.from_folder(classifier, options={"heavy_chars": 100}).is_heavy(body)
+
+
+def test_description_is_plain_json(classifier: Path, encoder: Path) -> None:
+    """The docs page shows it as it is."""
+    for folder, task in ((classifier, "text-classification"), (encoder, "sentence-embeddings")):
+        described = orjson.loads(orjson.dumps(TextProcessor.from_folder(folder).describe()))
+        assert (task, 16) == (described["task"], described["max_length"])
+
+
+def test_folder_of_a_task_without_a_head_is_refused(make_folder: MakeFolder) -> None:
+    """At load, naming what there is."""
+    with pytest.raises(InvalidBundle, match="token-classification is not supported"):
+        TextProcessor.from_folder(make_folder(**{**ENCODER, "architectures": ["BertForTokenClassification"]}))
+
+
+def test_batches_of_several_requests_give_each_its_answer(encoder: Path) -> None:
+    """Token vectors padded to the batch's longest row are pooled over each request's own tokens."""
+    processor = TextProcessor.from_folder(encoder)
+    short, long = processor.prepare({"text": "a"}), processor.prepare({"text": ["a b c", "b"]})
+    tensors = processor.collate_rows([*short.rows, *long.rows])
+    table = np.random.default_rng(0).normal(size=(13, 4)).astype(np.float32)
+    hidden = table[tensors["input_ids"]]
+    alone = table[processor.collate_rows(short.rows)["input_ids"]]
+    together: Any = processor.finish({"last_hidden_state": hidden[:1]}, short)
+    expected: Any = processor.finish({"last_hidden_state": alone}, short)
+    assert expected["embedding"].tobytes() == together["embedding"].tobytes()

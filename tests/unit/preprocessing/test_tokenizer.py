@@ -1,0 +1,216 @@
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+
+from preprocessing.config import TaskConfig
+from preprocessing.errors import InvalidBundle, InvalidOption, TokenizationFailed
+from preprocessing.tokenizer import TextTokenizer
+
+from .conftest import CLASSIFIER, VOCABULARY, WORDS, MakeFolder, word_piece
+
+TEXT = st.text(st.sampled_from([*"ab cs!\u0301\U0001f600\u05d0中\x00"]), max_size=40)
+
+
+def load(folder: Path, **options: object) -> TextTokenizer:
+    return TextTokenizer.from_folder(folder, TaskConfig.from_folder(folder, options))
+
+
+@pytest.fixture
+def tokenizer(classifier: Path) -> TextTokenizer:
+    return load(classifier)
+
+
+def words(ids: np.ndarray) -> str:
+    return " ".join(WORDS[i] for i in ids)
+
+
+def test_texts_become_ids_with_special_tokens(tokenizer: TextTokenizer) -> None:
+    """In order, in int64, without padding; what tokenizer.json has baked in does not apply."""
+    first, second = tokenizer.encode_batch(["Good films", "a b c a b c"])
+    assert ["[CLS] good film ##s [SEP]", "[CLS] a b c a b c [SEP]"] == [words(first.ids), words(second.ids)]
+    assert (np.int64, 5) == (first.ids.dtype, first.n_tokens)
+
+
+def test_single_texts_need_no_type_ids(tokenizer: TextTokenizer) -> None:
+    """They would all be zero."""
+    assert tokenizer.encode_batch(["a b"])[0].type_ids is None
+
+
+def test_pairs_have_type_ids(tokenizer: TextTokenizer) -> None:
+    """The second text's tokens, its separator included, are of type one."""
+    row = tokenizer.encode_batch([("a b", "c")])[0]
+    assert "[CLS] a b [SEP] c [SEP]" == words(row.ids)
+    assert [0, 0, 0, 0, 1, 1] == row.type_ids.tolist()
+
+
+def test_single_texts_have_type_ids_where_the_template_says_so(make_folder: MakeFolder) -> None:
+    """XLNet gives its class token type 2 even in single texts."""
+    tokenizer = word_piece()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="$A [SEP] [CLS]:2", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    row = load(make_folder(tokenizer=tokenizer, **CLASSIFIER)).encode_batch(["a b"])[0]
+    assert [0, 0, 0, 2] == row.type_ids.tolist()
+
+
+@pytest.mark.parametrize(("n", "truncated"), [(13, False), (14, False), (15, True), (500, True)])
+def test_truncation_is_told_exactly(tokenizer: TextTokenizer, n: int, truncated: bool) -> None:
+    """A text that fills the model to the last token is not truncated."""
+    row = tokenizer.encode_batch(["a " * n])[0]
+    assert (min(n + 2, 16), truncated) == (row.n_tokens, row.truncated)
+    assert VOCABULARY["[SEP]"] == row.ids[-1]
+
+
+@pytest.mark.parametrize(
+    ("n", "m", "truncated"), [(6, 7, False), (7, 7, True), (1, 30, True), (30, 1, True), (30, 30, True)]
+)
+def test_truncation_of_pairs_takes_from_the_longer(tokenizer: TextTokenizer, n: int, m: int, truncated: bool) -> None:
+    """Neither text vanishes, and both separators stay."""
+    row = tokenizer.encode_batch([("a " * n, "b " * m)])[0]
+    assert truncated == row.truncated
+    assert min(n + m + 3, 16) == row.n_tokens
+    assert {"a", "b"} < set(words(row.ids).split())
+
+
+def test_truncation_side_is_kept(make_folder: MakeFolder) -> None:
+    """A model that reads the end of a text gets the end."""
+    folder = make_folder({"tokenizer_config.json": {"truncation_side": "left"}}, **CLASSIFIER)
+    assert "[CLS] b c [SEP]" == words(load(folder, max_length=4).encode_batch(["a a a b c"])[0].ids)
+
+
+def test_unknown_tokens_are_counted(tokenizer: TextTokenizer) -> None:
+    """Their share is how drift in vocabulary shows."""
+    assert [0, 2, 1] == [row.n_unknown for row in tokenizer.encode_batch(["good", "xyz good 中", ("a", "zzz")])]
+
+
+def test_unigram_counts_unknown_tokens(make_folder: MakeFolder) -> None:
+    """The binding does not expose a Unigram model's unknown id; the file has it."""
+    model = models.Unigram([("<pad>", 0.0), ("<unk>", 0.0), ("a", -1.0), ("b", -1.0)], unk_id=1)
+    row = load(make_folder(tokenizer=Tokenizer(model), **{**CLASSIFIER, "vocab_size": 4})).encode_batch(["a中b"])[0]
+    assert ([2, 1, 3], 1) == (row.ids.tolist(), row.n_unknown)
+
+
+def test_byte_level_models_have_no_unknown_token(make_folder: MakeFolder) -> None:
+    """GPT-2's files name its end-of-text token as unknown; it is an ordinary token."""
+    alphabet = {char: i for i, char in enumerate([*sorted(pre_tokenizers.ByteLevel.alphabet()), "<|endoftext|>"])}
+    tokenizer = Tokenizer(models.BPE(alphabet, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.add_special_tokens(["<|endoftext|>"])
+    files = {"tokenizer_config.json": {"unk_token": "<|endoftext|>"}}
+    folder = make_folder(files, tokenizer=tokenizer, **{**CLASSIFIER, "vocab_size": 300})
+    row = load(folder).encode_batch(["<|endoftext|>中"])[0]
+    assert (4, 0) == (row.n_tokens, row.n_unknown)
+
+
+def test_offsets_come_when_asked_for(tokenizer: TextTokenizer) -> None:
+    """In characters of the text, (0, 0) for special tokens."""
+    assert tokenizer.encode_batch(["a"])[0].offsets is None
+    row = tokenizer.encode_batch(["é films"], offsets=True)[0]
+    assert [[0, 0], [0, 1], [2, 6], [6, 7], [0, 0]] == row.offsets.tolist()
+
+
+def test_vocabulary_size_is_one_more_than_the_largest_id(make_folder: MakeFolder) -> None:
+    """Added tokens count, and so do gaps in the numbering."""
+    tokenizer = Tokenizer(models.WordLevel({"a": 0, "b": 7}, unk_token="a"))
+    assert 8 == load(make_folder(tokenizer=tokenizer, **CLASSIFIER)).vocab_size
+
+
+@pytest.mark.parametrize("max_length", [1, 2, 3])
+def test_length_without_room_for_text_is_refused(classifier: Path, max_length: int) -> None:
+    """A pair needs three special tokens; a row of nothing else is no input."""
+    with pytest.raises(InvalidOption, match="at least 4"):
+        load(classifier, max_length=max_length)
+
+
+def test_missing_tokenizer_is_refused(classifier: Path) -> None:
+    """It says which file, and what writes it."""
+    (classifier / "tokenizer.json").unlink()
+    with pytest.raises(InvalidBundle, match=r"no tokenizer\.json.*save_pretrained"):
+        load(classifier)
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[1]", '{"version": "1.0", "model": {"type": "Nothing"}}'])
+def test_damaged_tokenizer_is_refused(classifier: Path, content: str) -> None:
+    """Whatever is in the file, it is one clear error."""
+    (classifier / "tokenizer.json").write_text(content)
+    with pytest.raises(InvalidBundle, match=r"tokenizer\.json"):
+        load(classifier)
+
+
+@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(TEXT, min_size=1, max_size=6))
+def test_a_text_has_the_same_ids_alone_and_in_a_batch(tokenizer: TextTokenizer, texts: list[str]) -> None:
+    """Rows never influence each other."""
+    together = tokenizer.encode_batch(texts)
+    alone = [tokenizer.encode_batch([text])[0] for text in texts]
+    assert [row.ids.tolist() for row in alone] == [row.ids.tolist() for row in together]
+
+
+@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(TEXT, TEXT)
+def test_no_row_is_longer_than_the_model(tokenizer: TextTokenizer, a: str, b: str) -> None:
+    """Whatever the text, alone or in a pair, with and without offsets."""
+    for texts in ([a], [(a, b)]):
+        fast, slow = tokenizer.encode_batch(texts)[0], tokenizer.encode_batch(texts, offsets=True)[0]
+        assert fast.n_tokens <= 16
+        assert (fast.ids.tolist(), fast.truncated) == (slow.ids.tolist(), slow.truncated)
+        assert slow.offsets is not None
+        assert (fast.n_tokens, 2) == slow.offsets.shape
+
+
+def test_one_tokenizer_serves_many_threads(tokenizer: TextTokenizer) -> None:
+    """Nothing is ever set on it, so there is nothing to be borrowed twice."""
+    texts = [f"{'good ' * (i % 30)}bad" for i in range(64)]
+    expected = [row.ids.tolist() for row in tokenizer.encode_batch(texts)]
+    start = threading.Barrier(8)
+
+    def encode(_: int) -> list[list[int]]:
+        start.wait()
+        return [row.ids.tolist() for _ in range(20) for row in tokenizer.encode_batch(texts)]
+
+    with ThreadPoolExecutor(8) as pool:
+        assert [expected * 20] * 8 == list(pool.map(encode, range(8)))
+
+
+def test_clone_encodes_the_same(tokenizer: TextTokenizer) -> None:
+    """Truncation and everything else is copied."""
+    texts = ["good film", "a " * 50]
+    copied = tokenizer.clone()
+    assert copied is not tokenizer
+    assert [r.ids.tolist() for r in tokenizer.encode_batch(texts)] == [
+        r.ids.tolist() for r in copied.encode_batch(texts)
+    ]
+
+
+def test_panic_of_the_library_becomes_an_error() -> None:
+    """A Rust panic arrives as a BaseException, which would otherwise end the worker."""
+
+    class PanicException(BaseException):
+        pass
+
+    class Panicking:
+        def encode_batch_fast(self, texts: list[str]) -> list[object]:
+            raise PanicException("index out of bounds")
+
+    tokenizer = TextTokenizer(Panicking(), max_length=4, unknown_id=None, zero_types=True)
+    with pytest.raises(TokenizationFailed, match="index out of bounds"):
+        tokenizer.encode_batch(["a"])
+
+
+def test_interrupt_passes_through_the_tokenizer() -> None:
+    """Ctrl-C is not a tokenizer's fault."""
+
+    class Interrupted:
+        def encode_batch_fast(self, texts: list[str]) -> list[object]:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        TextTokenizer(Interrupted(), max_length=4, unknown_id=None, zero_types=True).encode_batch(["a"])

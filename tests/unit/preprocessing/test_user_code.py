@@ -1,0 +1,563 @@
+from __future__ import annotations
+
+import asyncio
+import inspect
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from preprocessing.errors import InvalidInput, UserCodeError, UserCodeFailed, UserCodeLoadError, UserCodeRefused
+from preprocessing.user_code import STAGES, UserCode
+
+ENDPOINT = SimpleNamespace(serving_url="minilm", version="1")
+
+Write = Callable[..., Path]
+
+
+@pytest.fixture(autouse=True)
+def nothing_stays_behind() -> Iterator[None]:
+    """Whatever a test loads and unloads, the interpreter's tables are as they were."""
+    finders, modules, path = list(sys.meta_path), set(sys.modules), list(sys.path)
+    yield
+    assert path == sys.path
+    leftovers = [name for name in set(sys.modules) - modules if name.startswith("_user_code_")]
+    for finder in [f for f in sys.meta_path if f not in finders]:
+        finder_is_ours = type(finder).__module__ == "preprocessing.user_code"
+        assert not finder_is_ours
+    assert [] == leftovers
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    """Write one file, or a folder of files."""
+
+    def write(source: str | None = None, folder: str = "code", **files: str) -> Path:
+        if source is not None:
+            path = tmp_path / "preprocess.py"
+            path.write_text(textwrap.dedent(source))
+            return path
+        for name, content in files.items():
+            path = tmp_path / folder / f"{name.replace('___', '/')}.py"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(textwrap.dedent(content))
+        return tmp_path / folder
+
+    return write
+
+
+@pytest.fixture
+def load() -> Iterator[Callable[..., UserCode]]:
+    """Load, and unload whatever was loaded when the test ends."""
+    loaded: list[UserCode] = []
+
+    def load(path: Path, name: str = "minilm/1", **options: Any) -> UserCode:
+        options = {"endpoint": ENDPOINT, "send_request": lambda *_: None, **options}
+        loaded.append(UserCode.load(path, name=name, **options))
+        return loaded[-1]
+
+    yield load
+    for code in loaded:
+        code.unload()
+
+
+Load = Callable[..., UserCode]
+
+CLEARML_EXAMPLE = """
+    from typing import Any, Callable, Optional
+    import numpy as np
+
+
+    # Notice Preprocess class Must be named "Preprocess"
+    class Preprocess(object):
+        def __init__(self):
+            # set internal state, this will be called only once. (i.e. not per request)
+            self.calls = 0
+
+        def preprocess(
+                self,
+                body: dict,
+                state: dict,
+                collect_custom_statistics_fn: Optional[Callable[[dict], None]] = None,
+        ) -> Any:
+            state["seen"] = body["x0"]
+            if collect_custom_statistics_fn:
+                collect_custom_statistics_fn({"x0": body["x0"]})
+            return [[body.get("x0", None), body.get("x1", None)], ]
+
+        def postprocess(
+                self,
+                data: Any,
+                state: dict,
+                collect_custom_statistics_fn: Optional[Callable[[dict], None]] = None,
+        ) -> dict:
+            return dict(y=data.tolist() if isinstance(data, np.ndarray) else data, seen=state["seen"])
+"""
+
+
+def test_clearml_example_runs_unchanged(write: Write, load: Load) -> None:
+    """The class of clearml-serving's own examples, with its types and its statistics."""
+    code, state, seen = load(write(CLEARML_EXAMPLE)), {}, []
+    assert [[1, 2]] == code.preprocess({"x0": 1, "x1": 2}, state, seen.append)
+    assert {"y": 3, "seen": 1} == code.postprocess(3, state, seen.append)
+    assert [{"x0": 1}] == seen
+    assert (True, False, True) == (code.has_preprocess, code.has_process, code.has_postprocess)
+
+
+def test_missing_hooks_hand_on_their_data(write: Write, load: Load) -> None:
+    """As in clearml-serving."""
+    code = load(write("class Preprocess: pass"))
+    assert [(False, {"a": 1})] * 3 == [(code.is_async(s), getattr(code, s)({"a": 1}, {}, None)) for s in STAGES]
+
+
+def test_attributes_that_cannot_be_called_are_no_hooks(write: Write, load: Load) -> None:
+    """A class that sets `process = None` has no process."""
+    assert not load(write("class Preprocess:\n    process = None")).has_process
+
+
+def test_load_gets_the_model_and_its_result_is_kept(write: Write, load: Load, tmp_path: Path) -> None:
+    """As text, as clearml-serving passes it, and None where the endpoint has no model."""
+    path = write("class Preprocess:\n    def load(self, local_file_name):\n        return ('loaded', local_file_name)")
+    assert ("loaded", str(tmp_path)) == load(path, model_path=tmp_path).model
+    assert ("loaded", None) == load(path).model
+
+
+def test_load_may_take_nothing(write: Write, load: Load) -> None:
+    """A class that needs no model file need not name it."""
+    assert 7 == load(write("class Preprocess:\n    def load(self):\n        return 7")).model
+
+
+def test_object_knows_its_endpoint_before_load(write: Write, load: Load) -> None:
+    """clearml-serving sets it between making the object and loading it."""
+    source = "class Preprocess:\n    def load(self, path):\n        return self.model_endpoint.serving_url"
+    assert "minilm" == load(write(source)).model
+
+
+def test_send_request_reaches_other_endpoints(write: Write, load: Load) -> None:
+    """With clearml-serving's signature; the answer is what the server's function returns."""
+    source = """
+        class Preprocess:
+            def process(self, data, state, collect_custom_statistics_fn=None):
+                return [self.send_request("a"), self.send_request(endpoint="b", version="2", data=data)]
+    """
+    code = load(write(source), send_request=lambda *arguments: arguments)
+    assert [("a", None, None), ("b", "2", {"x": 1})] == code.process({"x": 1}, {}, None)
+
+
+async def test_send_request_can_be_awaited(write: Write, load: Load) -> None:
+    """Where the server passes an async function, hooks await it, several at a time."""
+
+    async def send(endpoint: str, version: str | None, data: Any) -> str:
+        return endpoint.upper()
+
+    source = """
+        import asyncio
+        class Preprocess:
+            async def process(self, data, state, collect_custom_statistics_fn=None):
+                return await asyncio.gather(self.send_request("a"), self.send_request("b"))
+    """
+    assert ["A", "B"] == await load(write(source), send_request=send).process({}, {}, None)
+
+
+# --- signatures -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("parameters", "expected"),
+    [
+        ("body", ["data"]),
+        ("body, state", ["data", "state"]),
+        ("body, s", ["data", "state"]),
+        ("body, collect_custom_statistics_fn", ["data", "fn"]),
+        ("body, collect_custom_statistics_fn=None", ["data", "fn"]),
+        ("body, threshold=0.5", ["data"]),
+        ("body, state, threshold=0.5", ["data", "state", "fn"]),
+        ("a, b, c", ["data", "state", "fn"]),
+        ("a, b, c, d=4", ["data", "state", "fn"]),
+        ("*args", ["data", "state", "fn"]),
+        ("body, *args", ["data", "state", "fn"]),
+        ("body, *, state", ["data", "state"]),
+        ("body, *, collect_custom_statistics_fn, state", ["data", "fn", "state"]),
+        ("body, /, state", ["data", "state"]),
+        ("body, state, collect_custom_statistics_fn=None, **kwargs", ["data", "state", "fn"]),
+    ],
+)
+@pytest.mark.parametrize("prefix", ["", "async "])
+async def test_hooks_may_take_fewer_arguments(
+    write: Write, load: Load, parameters: str, expected: list[str], prefix: str
+) -> None:
+    """By place as clearml-serving calls them, by name where a hook names them; a hook's own defaults stay."""
+    body = "return [v for v in flatten(list(locals().values())) if v in ('data', 'state', 'fn')]"
+    flat = "flatten = lambda vs: [x for v in vs for x in (v if isinstance(v, tuple) else [v])]"
+    code = load(
+        write(
+            f"{flat}\nclass Preprocess:\n    {prefix}def process(self, {parameters}):\n        {body}".replace(
+                "(self, *", "(self, *"
+            )
+        )
+    )
+    result = code.process("data", "state", "fn")
+    assert expected == (await result if inspect.isawaitable(result) else result)
+
+
+@pytest.mark.parametrize("parameters", ["self", "self, a, b, c, d", "self, a, *, needed"])
+def test_hooks_that_cannot_be_called_are_refused_at_load(write: Write, load: Load, parameters: str) -> None:
+    """Not with the first request; the message shows the right form."""
+    with pytest.raises(UserCodeLoadError, match=r"process\(self, body, state, collect_custom_statistics_fn\)"):
+        load(write(f"class Preprocess:\n    def process({parameters}): pass"))
+
+
+def test_static_and_class_methods_are_hooks(write: Write, load: Load) -> None:
+    """Whatever can be called on the object."""
+    source = """
+        class Preprocess:
+            @staticmethod
+            def preprocess(body): return body + 1
+            @classmethod
+            def postprocess(cls, data, state): return (cls.__name__, data)
+            process = len
+    """
+    code = load(write(source))
+    assert 2 == code.preprocess(1, {}, None)
+    assert ("Preprocess", 1) == code.postprocess(1, {}, None)
+
+
+# --- async ------------------------------------------------------------------------------------------------------------
+
+
+async def test_async_hooks_are_known_and_awaited(write: Write, load: Load) -> None:
+    """The gateway awaits these and runs the others in threads."""
+    source = """
+        import functools
+        class Preprocess:
+            async def preprocess(self, body, state, collect_custom_statistics_fn=None): return body + 1
+            def process(self, data, state): return self.preprocess(data, state)
+            postprocess = functools.partialmethod(preprocess)
+    """
+    code = load(write(source))
+    assert [True, False, True] == [code.is_async(stage) for stage in STAGES]
+    assert 2 == await code.preprocess(1, {}, None)
+    assert 2 == await code.process(1, {}, None)
+
+
+async def test_cancellation_reaches_an_async_hook_and_its_caller(write: Write, load: Load) -> None:
+    """A client that left ends the hook, and nobody takes it for a failure."""
+    source = """
+        import asyncio
+        class Preprocess:
+            async def process(self, data, state):
+                try:
+                    await asyncio.sleep(60)
+                finally:
+                    data.append("cleaned up")
+    """
+    events: list[str] = []
+    task = asyncio.create_task(load(write(source)).process(events, {}, None))
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert ["cleaned up"] == events
+
+
+async def test_a_hooks_own_cancellation_is_its_failure(write: Write, load: Load) -> None:
+    """Nobody cancelled the request, so it must be answered."""
+    source = """
+        import asyncio
+        class Preprocess:
+            async def process(self, data, state): raise asyncio.CancelledError
+            def postprocess(self, data, state): raise asyncio.CancelledError
+    """
+    code = load(write(source))
+    with pytest.raises(UserCodeFailed, match="CancelledError"):
+        await code.process({}, {}, None)
+    with pytest.raises(UserCodeFailed, match="CancelledError"):
+        code.postprocess({}, {}, None)
+
+
+def test_hooks_run_in_many_threads(write: Write, load: Load) -> None:
+    """One object, any number of calls at a time; imports inside hooks included."""
+    path = write(
+        preprocess="class Preprocess:\n    def process(self, data, state):\n        import late\n        return late.f(data)\n",
+        late="def f(x): return x * 2\n",
+    )
+    code = load(path)
+    with ThreadPoolExecutor(8) as pool:
+        assert [2 * i for i in range(200)] == list(pool.map(lambda i: code.process(i, {}, None), range(200)))
+
+
+# --- what hooks raise -------------------------------------------------------------------------------------------------
+
+RAISING = """
+    from preprocessing.errors import InvalidInput
+    class Rude(Exception):
+        def __str__(self): raise RuntimeError("no")
+    class Preprocess:
+        def preprocess(self, body, state):
+            raise {error}
+        async def process(self, body, state):
+            raise {error}
+        def postprocess(self, body, state):
+            return self.process(body, state)
+"""
+
+
+async def raised(code: UserCode, stage: str) -> UserCodeError:
+    with pytest.raises(UserCodeError) as caught:
+        result = getattr(code, stage)({}, {}, None)
+        await result
+    return caught.value
+
+
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize(
+    "error",
+    ["KeyError('x0')", "TypeError('no')", "RuntimeError()", "SystemExit(3)", "KeyboardInterrupt()", "MemoryError()"]
+    + ["RecursionError()", "AssertionError()", "Rude()", "BaseException('base')"],
+)
+async def test_whatever_a_hook_raises_is_a_failure_of_the_hook(
+    write: Write, load: Load, stage: str, error: str
+) -> None:
+    """Nothing a hook raises can end a process; the original and the place travel along."""
+    caught = await raised(load(write(RAISING.format(error=error))), stage)
+    assert isinstance(caught, UserCodeFailed)
+    assert (stage, error.partition("(")[0]) == (caught.stage, type(caught.original).__name__)
+    assert caught.__cause__ is caught.original
+    assert caught.where == ("preprocess.py:7" if stage == "preprocess" else "preprocess.py:9")
+    assert f"{stage} raised {error.partition('(')[0]}" in str(caught)
+    assert caught.where in str(caught)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize(
+    "error", ["ValueError('x0 must be positive')", "InvalidInput('x0 must be positive', field='x0')"]
+)
+async def test_value_error_refuses_the_request(write: Write, load: Load, stage: str, error: str) -> None:
+    """The hook's own words are the message."""
+    caught = await raised(load(write(RAISING.format(error=error))), stage)
+    assert isinstance(caught, UserCodeRefused)
+    assert (stage, "x0 must be positive") == (caught.stage, caught.message)
+
+
+async def test_refusal_without_words_names_the_stage(write: Write, load: Load) -> None:
+    """An empty message helps nobody."""
+    caught = await raised(load(write(RAISING.format(error="ValueError()"))), "preprocess")
+    assert "preprocess refused the request" == str(caught)
+
+
+def test_failure_in_a_library_is_located_in_the_users_code(write: Write, load: Load) -> None:
+    """The line that the author can change, not the one deep in json."""
+    path = write(
+        preprocess="import parts\nclass Preprocess:\n    def process(self, data, state):\n        return parts.go(data)\n",
+        parts="import json\n\ndef go(x):\n    return json.dumps(x)\n",
+    )
+    with pytest.raises(UserCodeFailed, match="TypeError") as caught:
+        load(path).process({1j}, {}, None)
+    assert "parts.py:4" == caught.value.where
+
+
+# --- what loading raises ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("source", "message", "where"),
+    [
+        ("x = 1\nclass Preprocess:\n  def f(self:\n    pass", "SyntaxError", "preprocess.py:3"),
+        ("import no_such_module_anywhere", "no_such_module_anywhere", "preprocess.py:1"),
+        ("\n\n1 / 0", "ZeroDivisionError", "preprocess.py:3"),
+        ("import sys\nsys.exit(1)", "SystemExit", "preprocess.py:2"),
+        ("raise KeyboardInterrupt", "KeyboardInterrupt", "preprocess.py:1"),
+        ("x = 1", "defines no class Preprocess", None),
+        ("Preprocess = 3", "is not a class", None),
+        ("def Preprocess(): pass", "is not a class", None),
+        ("class Preprocess:\n  def __init__(self): raise OSError('no GPU')", "OSError: no GPU", "preprocess.py:2"),
+        ("class Preprocess:\n  def __init__(self, x): pass", "TypeError", None),
+        ("class Preprocess:\n  __slots__ = ()", "model_endpoint", None),
+        ("class Preprocess:\n  def load(self, p): exit()", "SystemExit", "preprocess.py:2"),
+        (
+            "class Preprocess:\n  def load(self, p): raise ValueError('bad file')",
+            "ValueError: bad file",
+            "preprocess.py:2",
+        ),
+        ("class Preprocess:\n  async def load(self, p): pass", "load is an async function", None),
+        ("class Preprocess:\n  @property\n  def process(self): 1 / 0", "ZeroDivisionError", "preprocess.py:3"),
+        ("\x00", "null bytes", None),
+        ("# coding: klingon", "klingon", None),
+    ],
+)
+def test_code_that_cannot_be_loaded_says_why_and_where(
+    write: Write, load: Load, source: str, message: str, where: str | None
+) -> None:
+    """One error class for everything, the original chained, nothing left behind."""
+    with pytest.raises(UserCodeLoadError, match=message) as caught:
+        load(write(source))
+    if where is not None:
+        assert where == caught.value.where
+        assert where in str(caught.value)
+
+
+def test_missing_path_is_refused(tmp_path: Path, load: Load) -> None:
+    """It says what was expected."""
+    with pytest.raises(UserCodeLoadError, match="nothing does not exist"):
+        load(tmp_path / "nothing")
+
+
+def test_folder_without_an_entry_is_refused(write: Write, load: Load) -> None:
+    """It names both files that would do."""
+    with pytest.raises(UserCodeLoadError, match=r"neither preprocess\.py nor __init__\.py"):
+        load(write(other="class Preprocess: pass"))
+
+
+def test_folder_whose_files_define_no_class_is_refused(write: Write, load: Load) -> None:
+    """Both were read."""
+    with pytest.raises(UserCodeLoadError, match="defines no class Preprocess"):
+        load(write(__init__="x = 1", preprocess="y = 2"))
+
+
+# --- folders ----------------------------------------------------------------------------------------------------------
+
+SAYS = "class Preprocess:\n    def process(self, data, state):\n        return {}\n"
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"__init__": SAYS.format("'here'")},
+        {"preprocess": SAYS.format("'here'")},
+        {"__init__": "", "preprocess": SAYS.format("'here'")},
+        {"__init__": "from .preprocess import Preprocess", "preprocess": SAYS.format("'here'")},
+        {"__init__": "from preprocess import Preprocess", "preprocess": SAYS.format("'here'")},
+        {"__init__": SAYS.format("'here'"), "preprocess": SAYS.format("'wrong'")},
+    ],
+)
+def test_class_is_found_in_the_package_then_in_preprocess(write: Write, load: Load, files: dict[str, str]) -> None:
+    """`__init__.py` as clearml-serving wants it, `preprocess.py` as people write it."""
+    assert "here" == load(write(**files)).process({}, {}, None)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "from .parts import word",
+        "from parts import word",
+        "import parts; word = parts.word",
+        "import parts as p; word = p.word",
+        "from . import parts; word = parts.word",
+        "from deep.inner import word",
+        "from .deep.inner import word",
+        "import deep.inner; word = deep.inner.word",
+        "import deep.inner as i; word = i.word",
+        "from deep import inner; word = inner.word",
+        "from bare.leaf import word",
+        "from .bare import leaf; word = leaf.word",
+    ],
+)
+@pytest.mark.parametrize("entry", ["__init__", "preprocess"])
+@pytest.mark.parametrize("late", [False, True])
+def test_files_of_a_folder_import_each_other(write: Write, load: Load, statement: str, entry: str, late: bool) -> None:
+    """Relative or by plain name, at the top or inside a hook, from packages with and without `__init__.py`."""
+    hook = f"class Preprocess:\n    def process(self, data, state):\n        {statement if late else 'pass'}\n        return word\n"
+    files = {
+        entry: hook if late else f"{statement}\n{hook}",
+        "parts": "word = 'found'",
+        "deep______init__": "",
+        "deep___inner": "from parts import word",
+        "bare___leaf": "from ..parts import word",
+    }
+    assert "found" == load(write(**files)).process({}, {}, None)
+
+
+def test_endpoints_with_the_same_file_names_do_not_mix(write: Write, load: Load) -> None:
+    """Two folders with a utils.py each, loaded together, imported early and late."""
+    source = "from utils import word\n" + SAYS.format("(word, __import__('utils').word, late())")
+    source += "\ndef late():\n    import utils\n    return utils.word\n"
+    codes = [load(write(folder=f, preprocess=source, utils=f"word = '{f}'"), name="same") for f in ("one", "two")]
+    assert [("one",) * 3, ("two",) * 3] == [code.process({}, {}, None) for code in codes]
+    assert "utils" not in sys.modules
+
+
+def test_changed_code_is_read_again(write: Write, load: Load) -> None:
+    """Even within the second, and with files of the same size, where bytecode files would be taken for current."""
+    for word in ("one", "two", "six"):
+        path = write(preprocess="from utils import word\n" + SAYS.format("word"), utils=f"word = '{word}'")
+        assert word == load(path).process({}, {}, None)
+    assert [] == list(path.rglob("*.pyc"))
+
+
+def test_code_in_use_survives_a_reload(write: Write, load: Load) -> None:
+    """Requests in flight finish on the code they started with."""
+    old = load(write("VERSION = 1\n" + SAYS.format("VERSION")))
+    new = load(write("VERSION = 2\n" + SAYS.format("VERSION")))
+    assert [1, 2, 1] == [code.process({}, {}, None) for code in (old, new, old)]
+
+
+def test_siblings_are_seen_by_the_folders_own_code_only(write: Write, load: Load) -> None:
+    """A folder with a json.py cannot change what numpy or another endpoint imports."""
+    path = write(preprocess="import json\n" + SAYS.format("json.word"), json="word = 'mine'")
+    code = load(path)
+    assert "mine" == code.process({}, {}, None)
+    assert "{}" == load(write("import json\n" + SAYS.format("json.dumps({})"))).process({}, {}, None)
+
+
+def test_folders_of_data_hide_no_packages(write: Write, load: Load, tmp_path: Path) -> None:
+    """A folder named as a library is only a module where it holds Python."""
+    path = write(preprocess="import numpy\n" + SAYS.format("numpy.__name__"))
+    (path / "numpy").mkdir()
+    (path / "numpy" / "weights.bin").write_bytes(b"")
+    assert "numpy" == load(path).process({}, {}, None)
+
+
+def test_files_beside_the_code_are_found_by_its_file_name(write: Write, load: Load) -> None:
+    """`__file__` is the real one."""
+    path = write(preprocess="from pathlib import Path\n" + SAYS.format("(Path(__file__).parent / 'x.txt').read_text()"))
+    (path / "x.txt").write_text("hello")
+    assert "hello" == load(path).process({}, {}, None)
+
+
+def test_classes_of_user_code_work_as_classes_do(write: Write, load: Load) -> None:
+    """Dataclasses, enums and pickle look a class's module up by name."""
+    source = """
+        import dataclasses, enum, pickle
+        class Kind(enum.Enum):
+            A = 1
+        @dataclasses.dataclass
+        class Row:
+            kind: "Kind"
+        class Preprocess:
+            def process(self, data, state):
+                return pickle.loads(pickle.dumps(Row(Kind.A))) == Row(Kind.A)
+    """
+    assert load(write(source)).process({}, {}, None)
+
+
+# --- unload -----------------------------------------------------------------------------------------------------------
+
+
+def test_unload_calls_the_class_once(write: Write, load: Load) -> None:
+    """Whoever retires an endpoint twice does no harm."""
+    code = load(write("class Preprocess:\n    n = 0\n    def unload(self):\n        self.n += 1"))
+    code.unload()
+    code.unload()
+    assert 1 == code.instance.n
+
+
+@pytest.mark.parametrize(
+    "source", ["def unload(self): 1 / 0", "def unload(self): raise SystemExit", "async def unload(self): pass"]
+)
+def test_unload_that_raises_is_told_after_everything_is_forgotten(write: Write, load: Load, source: str) -> None:
+    """An endpoint always goes, however its code takes it."""
+    code = load(write(f"class Preprocess:\n    {source}"))
+    with pytest.raises(UserCodeFailed) as caught:
+        code.unload()
+    assert "unload" == caught.value.stage
+    assert not [name for name in sys.modules if name.startswith("_user_code_")]
+
+
+def test_invalid_input_is_the_packages_own() -> None:
+    """Hooks may raise it; it is importable from where the documentation says."""
+    assert "preprocessing.errors" == InvalidInput.__module__
