@@ -140,7 +140,7 @@ def _scalar(field: Any, value: Any, where: str) -> Any:
             return int(word) if field.cpp_type in _INTEGERS else float(word)
         except ValueError as error:
             raise SpecFault(f"--aux-config {where} is a number, not {word!r}") from error
-    return word.encode() if field.cpp_type == FieldDescriptor.CPPTYPE_STRING and field.type == field.TYPE_BYTES else word
+    return word
 
 
 def _enum(enum: EnumDescriptor, word: str, where: str) -> int:

@@ -20,6 +20,7 @@ ModelState = Literal["absent", "loading", "ready", "unloading", "failed"]
 _STATES: Mapping[str, ModelState] = {
     "READY": "ready", "LOADING": "loading", "UNLOADING": "unloading", "UNAVAILABLE": "failed",
 }  # fmt: skip
+_FRAMES = ("state: UNAVAILABLE: ", "UNAVAILABLE: ", "Internal: ", "Invalid argument: ", "TritonModelException: ")
 _CHANNEL = [
     # gRPC's own reconnect delay grows to two minutes, far longer than a Triton needs to come back.
     ("grpc.initial_reconnect_backoff_ms", 200),
@@ -163,7 +164,7 @@ def first_line(text: str) -> str:
     if not lines:
         return ""
     line = lines[0]
-    for marker in ("state: UNAVAILABLE: ", "UNAVAILABLE: ", "Internal: ", "Invalid argument: ", "TritonModelException: "):
+    for marker in _FRAMES:
         _, found, rest = line.partition(marker)
         if found and rest.strip():
             line = rest

@@ -116,6 +116,14 @@ def build_config(
     return str(text_format.MessageToString(config))
 
 
+def cpu_instances(config: str) -> int:
+    """Return how many instances a config.pbtxt asks for on the CPU; 0 when it leaves that to Triton."""
+    groups = text_format.Parse(config, model_config_pb2.ModelConfig()).instance_group
+    if any(g.kind != model_config_pb2.ModelInstanceGroup.KIND_CPU for g in groups):
+        return 0
+    return sum(max(1, g.count) for g in groups)
+
+
 def _user_config(endpoint: EndpointSpec) -> tuple[Any, bool, bool]:
     """Return the user's message, whether it batches, and whether it says anything about batching."""
     text, pairs = endpoint.auxiliary_pbtxt.strip(), endpoint.auxiliary_pairs

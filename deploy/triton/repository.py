@@ -33,6 +33,8 @@ class OnDisk:
     url: str
     model_id: str
     recipe: str
+    instances: int = 0
+    """Processes that run it on a python backend; 0 when nobody can say."""
 
 
 class ModelRepository:
@@ -185,6 +187,4 @@ def _told(what: str) -> Iterator[None]:
             errno.EPERM: "give this user write access",
             errno.EROFS: "mount it writable for model sync",
         }
-        raise ControlError(
-            f"{what}: {error.strerror or error}", hint=hints.get(error.errno or 0, "")
-        ) from error
+        raise ControlError(f"{what}: {error.strerror or error}", hint=hints.get(error.errno or 0, "")) from error

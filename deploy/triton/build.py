@@ -1,0 +1,70 @@
+"""What a model folder holds: layout, config.pbtxt and, on the embedded server, the program that runs ONNX.
+
+Called by model sync for one model at a time; reads the cached files, writes nothing. It must never read weights.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from deploy.triton.layout import Engine, choose_kind, find_onnx, lay_out
+from deploy.triton.model_config import FORMAT, Tuning, auxiliary_backend, build_config, cpu_instances
+from deploy.triton.onnx_signature import onnx_signature
+from gateway.errors import SpecFault
+from gateway.spec import EndpointSpec, ModelRecord
+
+_PROGRAM = Path(__file__).parent / "runtime" / "onnx_model.py"
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    """One model's folder: config.pbtxt, files linked from the cache, and small files given as text."""
+
+    config: str
+    linked: Mapping[str, str]
+    texts: Mapping[str, str] = field(default_factory=dict)
+    instances: int = 0
+
+
+class Builder:
+    """Builds model folders for one kind of server; ``recipe`` names how, so that a change of it rebuilds them."""
+
+    def __init__(self, engine: Engine, tuning: Tuning) -> None:
+        self._engine: Engine = engine
+        self._tuning = tuning
+        self._program = _PROGRAM.read_text() if engine == "python" else ""
+        parts = [engine, FORMAT, tuning, self._program]
+        self.recipe = hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
+
+    def build(self, name: str, endpoint: EndpointSpec, record: ModelRecord, folder: Path) -> Build:
+        """Plan the folder of ``name`` from the model's files in ``folder``. Raises ``SpecFault``."""
+        files = sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())
+        if not files:
+            raise SpecFault(f"model {record.id} ({record.name}) holds no files", hint="upload it again")
+        kind = choose_kind(files, record.framework, auxiliary_backend(endpoint))
+        signature = onnx_signature(folder / find_onnx(files)) if kind == "onnx" else None
+        layout = lay_out(kind, files, external=signature.external_files if signature else ())
+        config = build_config(
+            name=name,
+            endpoint=endpoint,
+            kind=kind,
+            engine=self._engine,
+            signature=signature,
+            pad_token_id=_pad_token_id(folder),
+            tuning=self._tuning,
+        )
+        texts = {"1/model.py": self._program} if self._engine == "python" and kind == "onnx" else {}
+        return Build(config, layout.files, texts, cpu_instances(config) if texts else 0)
+
+
+def _pad_token_id(folder: Path) -> int:
+    """Return the token padding is made of, from the model's own config.json; 0 when it does not say."""
+    try:
+        value = json.loads((folder / "config.json").read_text()).get("pad_token_id")
+    except (OSError, ValueError, AttributeError):
+        return 0
+    return value if isinstance(value, int) and not isinstance(value, bool) else 0

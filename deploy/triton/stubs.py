@@ -1,0 +1,32 @@
+"""Counts the python backend's stub processes, model by model.
+
+Called by model sync on every round. When the kernel kills a stub (out of memory), Triton 2.51 keeps calling the model
+READY, answers every request with "Stub process is not healthy" and never starts another: only the process table
+tells. It must never be needed: where processes are not visible (another container), it counts nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+_PROGRAM = b"triton_python_backend_stub"
+
+
+def count_stubs(repository: Path) -> dict[str, int]:
+    """Return the number of living stub processes of each model of this repository."""
+    roots = {str(repository).encode() + b"/", str(repository.resolve()).encode() + b"/"}
+    counts: dict[str, int] = {}
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        with contextlib.suppress(OSError):
+            arguments = (entry / "cmdline").read_bytes().split(b"\0")  # empty for a zombie
+            if len(arguments) < 2 or not arguments[0].endswith(_PROGRAM):
+                continue
+            for root in roots:
+                if arguments[1].startswith(root):
+                    name = arguments[1][len(root) :].split(b"/", 1)[0].decode(errors="replace")
+                    counts[name] = counts.get(name, 0) + 1
+                    break
+    return counts

@@ -1,0 +1,608 @@
+"""Model sync: keeps one Triton at the serving Task. One per model repository, beside its Triton.
+
+Follows the registry, fetches models, writes them aside, loads them, waits until they are ready, unloads what nobody
+needs. Every model goes its own way: its failure is recorded with Triton's own reason, retried with growing delays and
+harms no other. The loop itself never blocks: the registry and every model have threads of their own, so neither a
+dead registry nor a slow download delays what Triton needs. It must never act on a desired state it could not read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from deploy.triton.build import Builder
+from deploy.triton.client import AdminClient, IndexEntry, TritonAdmin, first_line
+from deploy.triton.layout import Engine
+from deploy.triton.model_config import Tuning
+from deploy.triton.plan import Action, Grace, Observed, Situation, Wanted, dispensable, plan
+from deploy.triton.repository import ModelRepository, OnDisk
+from deploy.triton.stubs import count_stubs
+from gateway.errors import BackendUnavailable, GatewayError, ModelNotReady, RegistryRefused, RegistryUnavailable
+from gateway.registry.base import Registry
+from gateway.registry.cache import ArtifactCache, SpecStore
+from gateway.spec import EndpointSpec, ModelRecord, ServingSpec, decode, decode_model, triton_model_name
+
+log = logging.getLogger("triton_gateway.sync")
+
+State = Literal["pending", "downloading", "loading", "ready", "failed", "leaving"]
+
+_SECTIONS = ("section endpoints", "section model_monitoring_eps")
+
+
+class ModelCache(Protocol):
+    """Where model files come from; ``gateway.registry.cache.ArtifactCache`` is the real one."""
+
+    def model(self, record: ModelRecord) -> Path:
+        """Return an immutable folder with the model's files."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class SyncSettings:
+    """Everything a model sync needs to know; times in seconds."""
+
+    state_dir: Path
+    repository: Path
+    triton_grpc: str
+    engine: Engine = "native"
+    cache_dir: Path | None = None
+    """Shared by all processes of this machine; ``state_dir/cache`` when not given."""
+    poll_s: float = 2.0
+    records_s: float = 30.0
+    """How often model records are read again although the serving Task did not change."""
+    retry_first_s: float = 2.0
+    retry_most_s: float = 300.0
+    load_timeout_s: float = 300.0
+    downloads: int = 4
+    grace: Grace = field(default_factory=Grace)
+    tuning: Tuning = field(default_factory=Tuning)
+
+    @property
+    def status_path(self) -> Path:
+        """The file that tells what sync did: read by the gateway's status page and by ``doctor``."""
+        return self.state_dir / "sync-status.json"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelStatus:
+    """One endpoint's model as published: ``since`` is when this state began."""
+
+    url: str
+    name: str
+    model_id: str
+    state: State
+    reason: str = ""
+    since: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A wanted model with what it takes to build it."""
+
+    wanted: Wanted
+    endpoint: EndpointSpec
+    record: ModelRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Desired:
+    """What the serving Task asks for, as far as it could be read."""
+
+    revision: str = ""
+    targets: Mapping[str, Target] = field(default_factory=dict)
+    unresolved: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    """Endpoint url → (model id, why no model can be named for it)."""
+    held_urls: frozenset[str] = frozenset()
+    is_readable: bool = True
+
+
+@dataclass(slots=True)
+class _Retry:
+    """Failures in a row of one thing, and when it may be tried again."""
+
+    count: int = 0
+    at: float = 0.0
+
+
+class Follower:
+    """Reads the registry and keeps the last answers: the desired state's source. Runs in one thread at a time."""
+
+    def __init__(self, registry: Registry, store: SpecStore, settings: SyncSettings, recipe: Callable[[], str],
+                 clock: Callable[[], float]) -> None:  # fmt: skip
+        self._registry = registry
+        self._store = store
+        self._settings = settings
+        self._recipe = recipe
+        self._clock = clock
+        self._marker: str | None = None
+        self._task: Mapping[str, Any] | None = None
+        self._records: dict[str, Mapping[str, Any]] = {}
+        self._problems: dict[str, str] = {}
+        self._retries: dict[str, _Retry] = {}
+        self._records_read_at = 0.0
+
+    def remembered(self) -> Desired | None:
+        """Return the last desired state stored on disk, for a start without the registry."""
+        stored = self._store.load()
+        if stored is None:
+            return None
+        self._task, models = stored
+        self._records = dict(models)
+        return self._desired()
+
+    def poll(self) -> Desired | None:
+        """Return the desired state when something may have changed, else None. Raises the registry's errors."""
+        marker = self._registry.marker()
+        now = self._clock()
+        has_changed = marker != self._marker
+        if has_changed:
+            self._task = self._registry.task()
+            self._retries.clear()
+        if self._task is None:
+            return None
+        spec = decode(self._task)
+        ids = sorted({e.model_id for e in spec.endpoints.values() if e.engine == "triton" and e.model_id})
+        read_all = has_changed or now - self._records_read_at >= self._settings.records_s
+        due = [i for i in ids if read_all or (i in self._problems and now >= self._retries.get(i, _Retry()).at)]
+        if not due and not has_changed:
+            return None
+        for model_id in due:
+            self._read(model_id, now)
+        if read_all:
+            self._records_read_at = now
+        self._records = {i: r for i, r in self._records.items() if i in ids}
+        self._problems = {i: p for i, p in self._problems.items() if i in ids}
+        self._marker = marker
+        with contextlib.suppress(OSError):
+            self._store.save(self._task, self._records)
+        return self._desired()
+
+    def _read(self, model_id: str, now: float) -> None:
+        try:
+            record = self._registry.model(model_id)
+            model = decode_model(record)
+            if not model.has_data:
+                problem = (f"model {model_id} ({model.name}) has no data: its upload did not finish; upload it again: "
+                           "clearml-serving model upload …")  # fmt: skip
+            else:
+                problem = ""
+                self._records[model_id] = record
+        except RegistryUnavailable as error:
+            # The record known from before stays valid: models do not disappear because the registry does.
+            problem = "" if model_id in self._records else str(error)
+        except (RegistryRefused, KeyError, TypeError, ValueError) as error:
+            problem = f"model {model_id}: {first_line(str(error))}"
+            self._records.pop(model_id, None)
+        if problem:
+            retry = self._retries.setdefault(model_id, _Retry())
+            retry.count += 1
+            retry.at = now + _delay(retry.count, self._settings)
+            self._problems[model_id] = problem
+        else:
+            self._problems.pop(model_id, None)
+            self._retries.pop(model_id, None)
+
+    def _desired(self) -> Desired:
+        spec = decode(self._task or {})
+        targets: dict[str, Target] = {}
+        unresolved: dict[str, tuple[str, str]] = {}
+        for url, endpoint in spec.endpoints.items():
+            if endpoint.engine != "triton":
+                continue
+            if not endpoint.model_id:
+                unresolved[url] = ("", "the endpoint names no model: add it with --model-id or --name/--project")
+            elif endpoint.model_id in self._problems:
+                unresolved[url] = (endpoint.model_id, self._problems[endpoint.model_id])
+            elif endpoint.model_id not in self._records:
+                unresolved[url] = (endpoint.model_id, f"the record of model {endpoint.model_id} was not read yet")
+            else:
+                record = decode_model(self._records[endpoint.model_id])
+                name = triton_model_name(endpoint, record)
+                targets[name] = Target(Wanted(name, url, self._recipe()), endpoint, record)
+        return Desired(
+            revision=spec.revision,
+            targets=targets,
+            unresolved=unresolved,
+            held_urls=frozenset(unresolved) | _faulty_urls(spec),
+            is_readable=not any(f.subject in _SECTIONS for f in spec.faults),
+        )
+
+
+class ModelSync:
+    """The reconciler. ``step`` is one round; ``run`` repeats it until it is told to stop."""
+
+    def __init__(self, settings: SyncSettings, registry: Registry, *, cache: ModelCache, store: SpecStore,
+                 triton: TritonAdmin, repository: ModelRepository, clock: Callable[[], float] = time.monotonic,
+                 wall: Callable[[], float] = time.time, pool: Executor | None = None,
+                 stubs: Callable[[Path], Mapping[str, int]] = count_stubs) -> None:  # fmt: skip
+        self._settings = settings
+        self._stubs = stubs
+        self._sees_stubs = False
+        self._short_of_stubs: set[str] = set()
+        self._cache = cache
+        self._triton = triton
+        self._repository = repository
+        self._clock = clock
+        self._wall = wall
+        self._builder = Builder(settings.engine, settings.tuning)
+        self._follower = Follower(registry, store, settings, lambda: self._builder.recipe, clock)
+        # The registry is read in a thread of its own: waiting for a dead one must not keep models from being loaded.
+        self._registry_pool = pool or ThreadPoolExecutor(1, thread_name_prefix="sync-registry")
+        self._model_pool = pool or ThreadPoolExecutor(settings.downloads, thread_name_prefix="sync-model")
+        self._wake = threading.Event()
+        self._stopping = threading.Event()
+        self._desired: Desired | None = None
+        self._following: Future[Desired | None] | None = None
+        self._next_poll = 0.0
+        self._registry_error = ""
+        self._last_contact: float | None = None
+        self._jobs: dict[str, Future[None]] = {}
+        self._retries: dict[str, _Retry] = {}
+        self._dispensable_since: dict[str, float] = {}
+        self._status: dict[tuple[str, str], ModelStatus] = {}
+        self._status_lock = threading.Lock()
+        self._published = ""
+        self._triton_answers = False
+
+    def open(self) -> None:
+        """Take the repository and what was known before; a start needs no registry. Raises ``ControlError``."""
+        self._repository.open()
+        self._desired = self._follower.remembered()
+        if self._desired is not None:
+            log.info("sync starts from the last good state on disk revision=%s", self._desired.revision)
+
+    def wake(self) -> None:
+        """Run a round at once, for instance because Triton was restarted. Safe from any thread."""
+        self._wake.set()
+
+    def run(self, stop: threading.Event) -> None:
+        """Keep Triton at the serving Task until ``stop`` is set; running steps are given up cleanly."""
+        self.open()
+        try:
+            while not stop.is_set():
+                try:
+                    self.step()
+                except Exception:
+                    log.exception("a round of model sync failed; the next one starts anew")
+                # A set stop event is seen within this; a finished job or a restarted Triton wakes the loop at once.
+                for _ in range(10):
+                    if stop.is_set() or self._wake.wait(self._pause() / 10):
+                        break
+                self._wake.clear()
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """End the threads and give the repository back."""
+        self._stopping.set()
+        self._registry_pool.shutdown(wait=False, cancel_futures=True)
+        self._model_pool.shutdown(wait=True, cancel_futures=True)
+        self._repository.close()
+
+    def step(self) -> tuple[Action, ...]:
+        """Do one round: take what was read, observe, plan, start the steps, publish the status."""
+        self._follow()
+        self._finish_jobs()
+        desired = self._desired or Desired(is_readable=False)
+        observed = self._observe(desired)
+        wanted = {name: target.wanted for name, target in desired.targets.items()}
+        now = self._clock()
+        situation = Situation(
+            triton_answers=self._triton_answers,
+            holds_all=not desired.is_readable,
+            held_urls=desired.held_urls,
+            busy=frozenset(self._jobs),
+            retry_in={name: retry.at - now for name, retry in self._retries.items()},
+            grace=self._settings.grace,
+        )
+        gone = dispensable(wanted, observed, situation)
+        self._dispensable_since = {name: self._dispensable_since.get(name, now) for name in gone}
+        situation = replace(situation, unwanted_for={n: now - at for n, at in self._dispensable_since.items()})
+        actions = plan(wanted, observed, situation)
+        self._note(desired, observed, actions)
+        for name in dict.fromkeys(a.name for a in actions if a.kind != "keep"):
+            self._start(name, [a for a in actions if a.name == name], desired.targets.get(name))
+        self._publish(desired)
+        return actions
+
+    def status(self) -> dict[str, Any]:
+        """Return what ``sync-status.json`` holds."""
+        desired = self._desired or Desired()
+        with self._status_lock:
+            models = sorted(self._status.values(), key=lambda s: (s.url, s.name))
+        return {
+            "revision": desired.revision,
+            "triton": {"address": self._settings.triton_grpc, "answers": self._triton_answers},
+            "registry": {
+                "last_contact": _iso(self._last_contact) if self._last_contact else None,
+                "error": self._registry_error,
+            },
+            "models": [
+                {"name": m.name, "endpoint": m.url, "model_id": m.model_id, "state": m.state, "reason": m.reason,
+                 "since": m.since} for m in models
+            ],
+        }  # fmt: skip
+
+    # --- registry -----------------------------------------------------------------------------------------------
+
+    def _follow(self) -> None:
+        if self._following is None and self._clock() >= self._next_poll:
+            self._following = self._registry_pool.submit(self._follower.poll)
+            self._following.add_done_callback(lambda _: self._wake.set())
+        if self._following is None or not self._following.done():
+            return
+        following, self._following = self._following, None
+        self._next_poll = self._clock() + self._settings.poll_s
+        try:
+            desired = following.result()
+        except GatewayError as error:
+            text = str(error)
+            if text != self._registry_error:
+                log.warning("registry not readable, what is loaded stays: %s", text)
+            self._registry_error = text
+            return
+        except Exception as error:
+            log.exception("reading the serving Task failed")
+            self._registry_error = f"internal error: {error!r}"
+            return
+        if self._registry_error:
+            log.info("registry readable again")
+        self._registry_error, self._last_contact = "", self._wall()
+        if desired is None:
+            return
+        if self._desired is None or desired.revision != self._desired.revision:
+            log.info("serving Task changed revision=%s models=%d", desired.revision, len(desired.targets))
+            self._retries.clear()  # a change may be the repair: everything is tried again at once
+        self._desired = desired
+
+    # --- observation --------------------------------------------------------------------------------------------
+
+    def _observe(self, desired: Desired) -> dict[str, Observed]:
+        on_disk = self._repository.models()
+        index: dict[str, IndexEntry] = {}
+        called: dict[str, float] = {}
+        try:
+            index = self._triton.index()
+            if set(on_disk) - set(desired.targets):
+                called = self._triton.last_inference()
+            self._set_triton(answers=True)
+        except GatewayError as error:
+            self._set_triton(answers=False, why=str(error))
+        damaged = self._damaged(on_disk, index)
+        seen: dict[str, Observed] = {}
+        for name in set(on_disk) | set(desired.targets):
+            disk, entry, last = on_disk.get(name), index.get(name), called.get(name, 0.0)
+            seen[name] = Observed(
+                name=name,
+                url=disk.url if disk else desired.targets[name].wanted.url,
+                recipe=disk.recipe if disk else None,
+                state=entry.state if entry else "absent",
+                idle_s=self._wall() - last if last else None,
+                is_damaged=name in damaged,
+            )
+        return {n: o for n, o in seen.items() if o.recipe is not None or o.state != "absent"}
+
+    def _damaged(self, on_disk: Mapping[str, OnDisk], index: Mapping[str, IndexEntry]) -> set[str]:
+        """Return the models Triton calls ready although fewer processes run them than should, twice in a row."""
+        if self._settings.engine != "python":
+            return set()
+        running = self._stubs(self._repository.root)
+        self._sees_stubs = self._sees_stubs or bool(running)
+        short = {
+            name for name, model in on_disk.items()
+            if name in index and index[name].state == "ready" and name not in self._jobs
+            and running.get(name, 0) < model.instances
+        } if self._sees_stubs else set()  # fmt: skip
+        both, self._short_of_stubs = short & self._short_of_stubs, short
+        return both
+
+    def _set_triton(self, *, answers: bool, why: str = "") -> None:
+        if answers != self._triton_answers:
+            if answers:
+                log.info("Triton answers at %s", self._settings.triton_grpc)
+            else:
+                log.warning("Triton does not answer: %s", why)
+        self._triton_answers = answers
+
+    # --- steps --------------------------------------------------------------------------------------------------
+
+    def _start(self, name: str, actions: list[Action], target: Target | None) -> None:
+        log.info("model %s: %s (%s)", name, " → ".join(a.kind for a in actions), actions[0].reason)
+        job = self._model_pool.submit(self._perform, name, actions, target)
+        self._jobs[name] = job
+        job.add_done_callback(lambda _: self._wake.set())
+
+    def _perform(self, name: str, actions: list[Action], target: Target | None) -> None:
+        for action in actions:
+            if self._stopping.is_set():
+                return
+            if action.kind == "write" and target is not None:
+                self._set(target, "downloading")
+                folder = self._cache.model(target.record)
+                files = self._builder.build(name, target.endpoint, target.record, folder)
+                self._repository.write(
+                    OnDisk(name, target.wanted.url, target.record.id, target.wanted.recipe, files.instances),
+                    files.config, folder, files.linked, files.texts,
+                )  # fmt: skip
+            elif action.kind == "load":
+                if target is not None:
+                    self._set(target, "loading")
+                self._triton.load(name)
+            elif action.kind == "wait_ready":
+                self._wait(lambda: self._triton.is_ready(name), f"{name} was loaded but does not become ready")
+            elif action.kind == "unload":
+                self._triton.unload(name)
+                self._wait(lambda: self._is_unloaded(name), f"{name} does not unload: it still answers requests")
+            elif action.kind == "remove":
+                self._repository.remove(name)
+
+    def _is_unloaded(self, name: str) -> bool:
+        entry = self._triton.index().get(name)
+        return entry is None or entry.state in ("absent", "failed")
+
+    def _wait(self, holds: Callable[[], bool], otherwise: str) -> None:
+        until = self._clock() + min(60.0, self._settings.load_timeout_s)
+        while not holds():
+            if self._clock() >= until:
+                raise ModelNotReady(otherwise)
+            if self._stopping.wait(0.05):
+                return
+
+    def _finish_jobs(self) -> None:
+        for name, job in list(self._jobs.items()):
+            if not job.done():
+                continue
+            del self._jobs[name]
+            target = self._desired.targets.get(name) if self._desired else None
+            try:
+                job.result()
+            except BackendUnavailable as error:
+                # Triton is away, which says nothing about this model: no delay once it is back.
+                self._triton_answers = False
+                if target is not None:
+                    self._set(target, "pending", str(error))
+                continue
+            except GatewayError as error:
+                self._failed(name, target, f"{error}" + (f" ({error.hint})" if error.hint else ""))
+                continue
+            except Exception as error:
+                log.exception("model %s: a step failed unexpectedly", name)
+                self._failed(name, target, f"internal error: {error!r}")
+                continue
+            self._retries.pop(name, None)
+
+    def _failed(self, name: str, target: Target | None, reason: str) -> None:
+        retry = self._retries.setdefault(name, _Retry())
+        retry.count += 1
+        delay = _delay(retry.count, self._settings)
+        retry.at = self._clock() + delay
+        log.warning("model %s failed, next try in %.0f s: %s", name, delay, reason)
+        if target is not None:
+            self._set(target, "failed", reason)
+
+    # --- status -------------------------------------------------------------------------------------------------
+
+    def _note(self, desired: Desired, observed: Mapping[str, Observed], actions: tuple[Action, ...]) -> None:
+        for name, target in desired.targets.items():
+            seen = observed.get(name)
+            if name in self._jobs:
+                continue
+            if (
+                seen is not None
+                and seen.state == "ready"
+                and seen.recipe == target.wanted.recipe
+                and not seen.is_damaged
+            ):
+                self._set(target, "ready")
+            elif name not in self._retries:
+                self._set(target, "pending", "" if self._triton_answers else "Triton does not answer")
+        for url, (model_id, reason) in desired.unresolved.items():
+            self._set_entry(ModelStatus(url, "", model_id, "failed", reason))
+        leaving = {a.name: a.reason for a in actions if a.name not in desired.targets}
+        for name, reason in leaving.items():
+            self._set_entry(ModelStatus(observed[name].url, name, "", "leaving", reason))
+        current = {(t.wanted.url, n) for n, t in desired.targets.items()}
+        current |= {(url, "") for url in desired.unresolved} | {(observed[n].url, n) for n in leaving}
+        with self._status_lock:
+            self._status = {key: status for key, status in self._status.items() if key in current}
+
+    def _set(self, target: Target, state: State, reason: str = "") -> None:
+        self._set_entry(ModelStatus(target.wanted.url, target.wanted.name, target.record.id, state, reason))
+
+    def _set_entry(self, status: ModelStatus) -> None:
+        key = (status.url, status.name)
+        with self._status_lock:
+            old = self._status.get(key)
+            if old is not None and (old.state, old.reason) == (status.state, status.reason):
+                return
+            self._status[key] = replace(status, since=_iso(self._wall()))
+        if status.state in ("ready", "failed") and (old is None or old.state != status.state):
+            log.info("endpoint %s model %s is %s%s", status.url, status.name or status.model_id, status.state,
+                     f": {status.reason}" if status.reason else "")  # fmt: skip
+        self._wake.set()
+
+    def _publish(self, desired: Desired) -> None:
+        del desired
+        text = json.dumps(self.status(), indent=1)
+        if text == self._published:
+            return
+        path = self._settings.status_path
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+            with os.fdopen(handle, "w") as out:
+                out.write(text)
+            Path(name).chmod(0o644)
+            Path(name).replace(path)
+        except OSError as error:
+            log.warning("cannot write %s: %s", path, error)
+            return
+        self._published = text
+
+    def _pause(self) -> float:
+        soonest = [self._settings.poll_s]
+        now = self._clock()
+        soonest.extend(max(0.05, retry.at - now) for retry in self._retries.values())
+        return min(soonest)
+
+
+def run_sync(settings: SyncSettings, registry: Registry, stop: threading.Event, *,
+             started: Callable[[ModelSync], None] | None = None) -> None:  # fmt: skip
+    """Run model sync until ``stop`` is set: the composition root of ``triton-gateway sync`` and of ``up``.
+
+    ``started`` receives the ModelSync, whose ``wake`` belongs into the launcher's ``on_restart``.
+    """
+    client = AdminClient(settings.triton_grpc, load_timeout_s=settings.load_timeout_s)
+    try:
+        sync = ModelSync(
+            settings,
+            registry,
+            cache=ArtifactCache(settings.cache_dir or settings.state_dir / "cache", registry),
+            store=SpecStore(settings.state_dir / "sync"),
+            triton=client,
+            repository=ModelRepository(settings.repository),
+        )
+        if started is not None:
+            started(sync)
+        sync.run(stop)
+    finally:
+        client.close()
+
+
+def read_status(path: Path) -> dict[str, Any] | None:
+    """Return the published status, or None when there is none yet."""
+    try:
+        status: dict[str, Any] = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return None
+    return status
+
+
+def _faulty_urls(spec: ServingSpec) -> frozenset[str]:
+    return frozenset(_urls_of_faults(spec))
+
+
+def _urls_of_faults(spec: ServingSpec) -> Iterator[str]:
+    for fault in spec.faults:
+        if fault.subject.startswith("endpoint "):
+            yield fault.subject.removeprefix("endpoint ").strip("/")
+
+
+def _delay(failures: int, settings: SyncSettings) -> float:
+    return float(min(settings.retry_most_s, settings.retry_first_s * 2 ** min(failures - 1, 30)))
+
+
+def _iso(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
