@@ -14,6 +14,7 @@ ROWS = st.lists(st.tuples(IDS, st.booleans()), min_size=1, max_size=8)
 
 
 def encoded(ids: list[int], *, pair: bool = False) -> Encoded:
+    """A row of these ids; a pair's types are the ids' parities."""
     array = np.array(ids, dtype=np.int64)
     return Encoded(array, array % 2 if pair else None)
 

@@ -15,6 +15,7 @@ POOLING_MODULES = [{"type": "sentence_transformers.models.Transformer", "path": 
 
 
 def read(folder: Path, **options: object) -> TaskConfig:
+    """Read a folder with these endpoint options."""
     return TaskConfig.from_folder(folder, options)
 
 
@@ -270,9 +271,10 @@ def test_unreadable_config_is_refused(make_folder: MakeFolder, content: str) -> 
 )
 def test_wrong_options_are_refused_by_name(make_folder: MakeFolder, options: dict[str, Any]) -> None:
     """A typo never passes silently."""
+    both = {"architectures": ["BertForSequenceClassification"] if "function_to_apply" in options else ["BertModel"]}
+    folder = make_folder(**{**ENCODER, **both})
     with pytest.raises(InvalidOption, match=next(iter(options))):
-        read(make_folder(**ENCODER), **{"task": "sentence-embeddings", **options})
-        read(make_folder(**CLASSIFIER), **options)
+        read(folder, **options)
 
 
 def test_options_may_be_text(make_folder: MakeFolder) -> None:

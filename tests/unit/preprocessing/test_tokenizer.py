@@ -20,15 +20,18 @@ TEXT = st.text(st.sampled_from([*"ab cs!\u0301\U0001f600\u05d0中\x00"]), max_si
 
 
 def load(folder: Path, **options: object) -> TextTokenizer:
+    """Load a folder's tokenizer under these endpoint options."""
     return TextTokenizer.from_folder(folder, TaskConfig.from_folder(folder, options))
 
 
 @pytest.fixture
 def tokenizer(classifier: Path) -> TextTokenizer:
+    """The tokenizer of thirteen words, cut at 16 tokens."""
     return load(classifier)
 
 
 def words(ids: np.ndarray) -> str:
+    """Ids as the tokens they stand for."""
     return " ".join(WORDS[i] for i in ids)
 
 

@@ -22,6 +22,7 @@ JSON = st.recursive(
 
 
 def refusal(body: object, *, pairs: bool = True) -> InvalidInput:
+    """What parsing this body raises."""
     with pytest.raises(InvalidInput) as caught:
         parse_texts(body, CONFIG, pairs=pairs)
     return caught.value

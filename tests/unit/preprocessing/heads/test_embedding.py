@@ -17,6 +17,7 @@ TOKENS = np.array([[[1, 5], [3, -5], [99, 99]], [[3, 4], [np.nan, 9], [9, 9]]], 
 
 
 def answer(outputs: dict[str, Any], body: dict[str, Any], config: TaskConfig = CONFIG, lengths: Any = (2, 1)) -> Any:
+    """The answer to a body, given the backend's outputs and each row's length."""
     head = SentenceEmbedding(config)
     prepared = Prepared([Encoded(np.arange(n)) for n in lengths], head.parse(body))
     return head.render(head.decode(outputs, prepared), prepared)

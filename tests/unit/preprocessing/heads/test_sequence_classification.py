@@ -15,12 +15,14 @@ CONFIG = TaskConfig(task="text-classification", labels=("NO", "MAYBE", "YES"), a
 
 
 def answer(logits: Sequence[Sequence[float]], body: dict[str, Any], config: TaskConfig = CONFIG, **row: Any) -> Any:
+    """The answer to a body, given the logits of its rows."""
     head = SequenceClassification(config)
     prepared = Prepared([Encoded(np.arange(4), **row) for _ in logits], head.parse(body))
     return head.render(head.decode({"logits": np.array(logits, np.float32)}, prepared), prepared)
 
 
 def config(**values: Any) -> TaskConfig:
+    """A classifier's configuration."""
     return TaskConfig(task="text-classification", **values)
 
 
@@ -105,8 +107,11 @@ def test_logits_that_are_not_finite_are_refused(value: float) -> None:
 
 @pytest.mark.parametrize(
     "parameters",
-    [{"top_k": 0}, {"top_k": -1}, {"top_k": True}, {"top_k": "3"}, {"top_k": 1.0}, {"function_to_apply": "relu"}]
-    + [{"function_to_apply": ["softmax"]}, {"topk": 3}],
+    [
+        *[{"top_k": value} for value in (0, -1, True, "3", 1.0)],
+        *[{"function_to_apply": value} for value in ("relu", ["softmax"])],
+        {"topk": 3},
+    ],
 )
 def test_wrong_parameters_are_refused(parameters: dict[str, Any]) -> None:
     """By name, with what is known."""
