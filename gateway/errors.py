@@ -10,6 +10,8 @@ Adapters translate foreign exceptions into these with ``raise … from``.
     │   ├── MalformedBody           not JSON, not UTF-8, not gzip, truncated
     │   ├── PayloadTooLarge
     │   ├── UnsupportedMedia        content type or content encoding
+    │   ├── MethodNotAllowed
+    │   ├── BodyTimeout             the body came too slowly
     │   ├── InputRefused            the task or the hook refused well-formed input
     │   ├── EndpointNotFound
     │   └── VersionNotFound
@@ -20,7 +22,8 @@ Adapters translate foreign exceptions into these with ``raise … from``.
     │   ├── ModelNotReady
     │   └── BackendUnavailable
     ├── DeadlineExceeded
-    ├── BackendRefused              Triton rejected the tensors: the bundle and the model disagree
+    ├── BackendRefused              Triton rejected the tensors a hook or caller made
+    │   └── ModelFailed             the model raised, or rejected tensors we made ourselves
     ├── BackendGarbage              Triton answered something that is not an answer
     ├── HookFailed                  user code raised
     ├── ControlError                configuration and registry; never reaches a request
@@ -75,6 +78,18 @@ class UnsupportedMedia(RequestError):
     """Content type or content encoding this endpoint does not take."""
 
     kind = "unsupported_media"
+
+
+class MethodNotAllowed(RequestError):
+    """The route exists for another HTTP method."""
+
+    kind = "method_not_allowed"
+
+
+class BodyTimeout(RequestError):
+    """The request body did not arrive within the request's time."""
+
+    kind = "body_timeout"
 
 
 class InputRefused(RequestError):
@@ -144,6 +159,12 @@ class BackendRefused(GatewayError):
     """Triton refused the tensors: names, types or shapes disagree with the loaded model."""
 
     kind = "backend_refused"
+
+
+class ModelFailed(BackendRefused):
+    """The model raised while it ran, or refused tensors that were made for it: nothing the caller can change."""
+
+    kind = "model_failed"
 
 
 class BackendGarbage(GatewayError):

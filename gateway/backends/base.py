@@ -56,6 +56,10 @@ class Backend(Protocol):
         """True when ``model`` can be called now; False also when the server does not answer; never raises."""
         ...
 
+    async def why_not_ready(self, model: str) -> str:
+        """Return the server's own reason, in one line, why ``model`` cannot be called; never raises."""
+        ...
+
     async def describe(self, model: str) -> ModelInfo:
         """Return the loaded model's tensors. Raises ``ModelNotReady`` or ``BackendUnavailable``."""
         ...

@@ -1,0 +1,98 @@
+"""Runs gateway workers under uvicorn: ``python -m gateway``, and what ``triton-gateway serve`` calls.
+
+Sets what must be set before anything else is imported (tokenizers' threads, prometheus' multi-process folder), then
+hands the port to uvicorn, which shares it between workers, restarts those that die and lets requests finish on SIGTERM.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+import socket
+import sys
+import tempfile
+from pathlib import Path
+
+from gateway.settings import Settings
+
+
+def run(settings: Settings) -> int:
+    """Serve until SIGTERM or SIGINT; returns the exit code. Prints one line and returns 1 when the port is taken."""
+    try:
+        listener = _listen(settings.host, settings.port)
+    except OSError as error:
+        reason = "is taken" if error.errno == errno.EADDRINUSE else f"cannot be used ({error.strerror})"
+        print(  # noqa: T201 - the one thing a person at the terminal must see
+            f"error: port {settings.port} on {settings.host} {reason}; choose another with --port or "
+            "TRITON_GATEWAY_PORT",
+            file=sys.stderr,
+        )
+        return 1
+    os.environ.update(settings.environment())  # workers read their settings from the environment
+    # One batch of texts is tokenized by one thread: with several workers per machine more would only contend, and a
+    # fork after a parallel encode hangs the child.
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    os.environ.setdefault("CLEARML_BKG_THREAD_REPORT", "1")
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(listener)
+        if settings.workers > 1:
+            folder = tempfile.mkdtemp(prefix="triton-gateway-metrics-")
+            stack.callback(shutil.rmtree, folder, ignore_errors=True)
+            os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder
+        else:
+            # A folder left over from other software would silently change what /metrics means.
+            os.environ.pop("PROMETHEUS_MULTIPROC_DIR", None)
+        return _serve(settings, listener)
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(2048)
+        listener.set_inheritable(True)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def _serve(settings: Settings, listener: socket.socket) -> int:
+    import uvicorn
+    from uvicorn.supervisors import Multiprocess
+
+    config = uvicorn.Config(
+        "gateway.app:create_app",
+        factory=True,
+        workers=settings.workers,
+        loop="uvloop",
+        http="httptools",
+        ws="none",
+        lifespan="on",
+        access_log=False,
+        log_config=None,
+        server_header=False,
+        date_header=False,
+        backlog=2048,
+        timeout_graceful_shutdown=int(settings.drain_timeout),
+    )
+    if settings.workers == 1:
+        server = uvicorn.Server(config)
+        server.run(sockets=[listener])
+        return 0 if server.started else 1
+    Multiprocess(config, sockets=[listener]).run()
+    return 0
+
+
+def main() -> int:
+    """Serve with settings from the environment."""
+    return run(Settings())
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path.cwd()))
+    sys.exit(main())

@@ -1,0 +1,204 @@
+"""The composition root of one worker: names the concrete classes, wires them, starts and stops them.
+
+``create_app`` is what uvicorn imports (through ``gateway.__main__``); tests call ``Gateway`` with fakes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import urllib.error
+import urllib.request
+from collections.abc import AsyncIterator, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import orjson
+from fastapi import FastAPI
+
+from gateway import logs
+from gateway.admission import Limit, Limiter
+from gateway.backends.base import Backend
+from gateway.backends.triton import TritonBackend
+from gateway.batching import BatchLimits
+from gateway.control.assemble import Assembler, ModelRecords
+from gateway.control.reconcile import Reconciler
+from gateway.errors import EndpointNotFound, GatewayError, VersionNotFound
+from gateway.health import Health
+from gateway.http.ops import build_ops, product_version
+from gateway.http.routes import Receive, Scope, Send, ServeRoute
+from gateway.metrics import exposition
+from gateway.metrics.observer import Observer
+from gateway.pipeline import Pipeline
+from gateway.registry.base import Registry
+from gateway.registry.cache import ArtifactCache, SpecStore
+from gateway.registry.clearml import ClearMLRegistry
+from gateway.routing.snapshot import path_of
+from gateway.routing.table import RoutingTable
+from gateway.settings import Settings, grpc_options
+
+_log = logging.getLogger("triton_gateway")
+
+MakeBackend = Callable[[str, bool], Backend]
+
+
+class Gateway:
+    """One worker: an ASGI application that serves inference itself and leaves the rest to FastAPI.
+
+    ``registry`` and ``make_backend(address, compression)`` are the two outside worlds; fakes of both make a complete
+    gateway in a test.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        registry: Registry,
+        make_backend: MakeBackend,
+        multiprocess_dir: Path | None = None,
+    ) -> None:
+        self._settings = settings
+        self._registry = registry
+        self._make_backend = make_backend
+        self._multiprocess_dir = multiprocess_dir
+        self._backends: dict[tuple[str, bool], Backend] = {}
+        self._metrics = exposition.new_registry()
+        self.observer = Observer(self._metrics)
+        self.health = Health()
+        self.table = RoutingTable()
+        self._prefix = f"/{settings.serve_path.strip('/')}/"
+        self.pipeline = Pipeline(
+            self.table, Limiter(Limit(settings.max_in_flight)), self.observer, self.health,
+            access_log=settings.access_log,
+        )  # fmt: skip
+        self._serve = ServeRoute(
+            self.pipeline, prefix=self._prefix, max_body_bytes=settings.max_body_bytes,
+            timeout=settings.request_timeout,
+        )  # fmt: skip
+        self._reconciler: Reconciler | None = None
+        self._ops = build_ops(
+            health=self.health, status=self._status, metrics=self._render_metrics, serve_prefix=self._prefix
+        )
+        self._ops.router.lifespan_context = self._lifespan
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Dispatch one ASGI connection."""
+        if scope["type"] == "http" and scope["path"].startswith(self._prefix):
+            await self._serve(scope, receive, send)
+        else:
+            await self._ops(scope, receive, send)
+
+    @asynccontextmanager
+    async def _lifespan(self, _app: FastAPI) -> AsyncIterator[None]:
+        async with self.running():
+            yield
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Follow the serving Task while the context is open."""
+        settings = self._settings
+        if self._multiprocess_dir is None:
+            exposition.add_process_metrics(self._metrics)
+        self.observer.build_info(product_version())
+        state_dir = settings.state_dir
+        records = ModelRecords(self._registry)
+        threads = ThreadPoolExecutor(8, thread_name_prefix="work")
+        assembler = Assembler(
+            records=records,
+            cache=ArtifactCache(state_dir / "cache", self._registry),
+            backend_for=self._backend_for,
+            observer=self.observer,
+            limits=BatchLimits(settings.max_batch_rows, settings.max_batch_tokens, settings.max_batches_in_flight),
+            hook_threads=settings.hook_threads,
+            ready_timeout=settings.ready_timeout,
+            send_request=self._send_request,
+            threads=threads,
+        )
+        self._reconciler = reconciler = Reconciler(
+            registry=self._registry,
+            store=SpecStore(state_dir / "gateway"),
+            records=records,
+            assembler=assembler,
+            table=self.table,
+            health=self.health,
+            observer=self.observer,
+            backends=lambda: {address: backend for (address, _), backend in self._backends.items()},
+            default_triton=settings.triton_grpc,
+            default_compression=settings.triton_grpc_compression,
+            poll_frequency=settings.poll_frequency,
+        )
+        # The default Triton is probed from the start, so that readiness knows about it before the first endpoint.
+        self._backend_for(settings.triton_grpc, settings.triton_grpc_compression)
+        loop = asyncio.create_task(reconciler.run(), name="reconcile")
+        try:
+            yield
+        finally:
+            self.health.is_draining = True
+            loop.cancel()
+            await asyncio.gather(loop, return_exceptions=True)
+            await reconciler.close()
+            for backend in self._backends.values():
+                await backend.close()
+            threads.shutdown(wait=False, cancel_futures=True)
+
+    def _backend_for(self, address: str, compression: bool) -> Backend:
+        key = (address, compression)
+        if key not in self._backends:
+            self._backends[key] = self._make_backend(address, compression)
+        return self._backends[key]
+
+    def _status(self) -> dict[str, Any]:
+        assert self._reconciler is not None  # noqa: S101 - routes exist only while `running` is open
+        return self._reconciler.status()
+
+    def _render_metrics(self) -> tuple[bytes, str]:
+        return exposition.render(self._metrics, self._multiprocess_dir), exposition.CONTENT_TYPE
+
+    async def _send_request(self, endpoint: str, version: str | None, data: Any) -> Any:
+        """Answer a hook's ``send_request``: in process when the endpoint is here, else over HTTP; None when refused."""
+        path = path_of(endpoint, version)
+        timeout = self._settings.request_timeout
+        try:
+            answer = await self.pipeline.call(path, data, timeout)
+            # Callers get what a caller over HTTP would get: plain JSON values.
+            return orjson.loads(orjson.dumps(answer, default=str, option=orjson.OPT_SERIALIZE_NUMPY))
+        except (EndpointNotFound, VersionNotFound):
+            base = self._settings.serving_base_url
+            if not base:
+                return None
+            return await asyncio.to_thread(_post, f"{base.rstrip('/')}/{path}", data, timeout)
+        except GatewayError as error:
+            _log.info("send_request to %s was refused: %s", path, error.message)
+            return None
+
+
+def _post(url: str, data: Any, timeout: float) -> Any:
+    if not url.startswith(("http://", "https://")):
+        return None
+    request = urllib.request.Request(  # noqa: S310 - the scheme was checked
+        url, orjson.dumps(data, default=str), {"content-type": "application/json"}, method="POST"
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=timeout) as reply:  # noqa: S310 - as above
+            return orjson.loads(reply.read())
+    except (urllib.error.URLError, TimeoutError, ValueError) as error:
+        _log.info("send_request to %s failed: %s", url, error)
+        return None
+
+
+def create_app(environ: Mapping[str, str] | None = None) -> Gateway:
+    """Return the application of a real worker, configured from the environment."""
+    environ = os.environ if environ is None else environ
+    settings = Settings()
+    logs.configure(settings.log_format, settings.log_level)
+    options = grpc_options(environ)
+    multiprocess = environ.get("PROMETHEUS_MULTIPROC_DIR")
+    return Gateway(
+        settings,
+        registry=ClearMLRegistry(settings.serving_task_id, files_rewrite=settings.files_rewrites()),
+        make_backend=lambda address, compression: TritonBackend(address, compression=compression, options=options),
+        multiprocess_dir=Path(multiprocess) if multiprocess else None,
+    )

@@ -1,0 +1,218 @@
+"""The Triton adapter of the backend port: the only file of the gateway that imports grpc and tritonclient.
+
+Speaks the Open Inference Protocol over one ``grpc.aio`` channel per address. Tensors travel as raw bytes
+(``raw_input_contents``) and come back as views of the received message: no per-element conversion in either direction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import grpc
+import numpy as np
+from numpy.typing import NDArray
+from tritonclient.grpc import service_pb2 as pb
+
+from gateway.backends.base import ModelInfo, TensorInfo, Tensors
+from gateway.errors import (
+    BackendGarbage,
+    BackendRefused,
+    BackendUnavailable,
+    DeadlineExceeded,
+    GatewayError,
+    ModelFailed,
+    ModelNotReady,
+    Overloaded,
+)
+
+_SERVICE: Final = "/inference.GRPCInferenceService/"
+_TO_TRITON: Final = {
+    np.dtype(np.bool_): "BOOL", np.dtype(np.int8): "INT8", np.dtype(np.int16): "INT16", np.dtype(np.int32): "INT32",
+    np.dtype(np.int64): "INT64", np.dtype(np.uint8): "UINT8", np.dtype(np.uint16): "UINT16",
+    np.dtype(np.uint32): "UINT32", np.dtype(np.uint64): "UINT64", np.dtype(np.float16): "FP16",
+    np.dtype(np.float32): "FP32", np.dtype(np.float64): "FP64",
+}  # fmt: skip
+_FROM_TRITON: Final = {name: dtype for dtype, name in _TO_TRITON.items()}
+_BYTES: Final = "BYTES"
+_PROBE_S: Final = 2.0
+
+_OPTIONS: Final = (
+    ("grpc.max_send_message_length", -1),
+    ("grpc.max_receive_message_length", -1),
+    # gRPC waits up to two minutes before it tries a lost server again; a restarted Triton must be found at once.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 200),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+    ("grpc.keepalive_time_ms", 30_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.lb_policy_name", "round_robin"),
+)
+
+
+class TritonBackend:
+    """One Triton, or all replicas behind one ``dns:///`` name (round robin)."""
+
+    def __init__(self, address: str, *, compression: bool = False, options: Sequence[tuple[str, Any]] = ()) -> None:
+        self.address = address
+        merged = dict(_OPTIONS) | dict(options)
+        self._channel = grpc.aio.insecure_channel(
+            address.removeprefix("grpc://"),
+            options=list(merged.items()),
+            compression=grpc.Compression.Gzip if compression else None,
+        )
+        self._infer = self._method("ModelInfer", pb.ModelInferRequest, pb.ModelInferResponse)
+        self._ready = self._method("ModelReady", pb.ModelReadyRequest, pb.ModelReadyResponse)
+        self._live = self._method("ServerLive", pb.ServerLiveRequest, pb.ServerLiveResponse)
+        self._metadata = self._method("ModelMetadata", pb.ModelMetadataRequest, pb.ModelMetadataResponse)
+        self._config = self._method("ModelConfig", pb.ModelConfigRequest, pb.ModelConfigResponse)
+        self._index = self._method("RepositoryIndex", pb.RepositoryIndexRequest, pb.RepositoryIndexResponse)
+
+    def _method(self, name: str, request: Any, response: Any) -> Any:
+        return self._channel.unary_unary(
+            _SERVICE + name, request_serializer=request.SerializeToString, response_deserializer=response.FromString
+        )
+
+    async def infer(
+        self, model: str, inputs: Tensors, outputs: Sequence[str], *, timeout: float, request_id: str = ""
+    ) -> dict[str, NDArray[Any]]:
+        """Run one inference; see ``Backend.infer``."""
+        request = pb.ModelInferRequest(model_name=model, id=request_id)
+        raw = request.raw_input_contents
+        for name, array in inputs.items():
+            tensor = request.inputs.add()
+            tensor.name = name
+            tensor.shape.extend(array.shape)
+            if array.dtype.kind in "OSU":
+                tensor.datatype = _BYTES
+                raw.append(_pack_bytes(array))
+                continue
+            try:
+                tensor.datatype = _TO_TRITON[array.dtype]
+            except KeyError:
+                raise BackendRefused(f"input {name} has type {array.dtype}, which Triton has no name for") from None
+            raw.append(array.tobytes())
+        for name in outputs:
+            request.outputs.add().name = name
+        try:
+            response = await self._infer(request, timeout=timeout)
+        except grpc.RpcError as error:
+            raise _translate(error, model, self.address) from error
+        return _unpack(response)
+
+    async def is_live(self) -> bool:
+        """See ``Backend.is_live``."""
+        try:
+            return bool((await self._live(pb.ServerLiveRequest(), timeout=_PROBE_S)).live)
+        except grpc.RpcError:
+            return False
+
+    async def is_ready(self, model: str) -> bool:
+        """See ``Backend.is_ready``."""
+        try:
+            return bool((await self._ready(pb.ModelReadyRequest(name=model), timeout=_PROBE_S)).ready)
+        except grpc.RpcError:
+            return False
+
+    async def why_not_ready(self, model: str) -> str:
+        """See ``Backend.why_not_ready``."""
+        try:
+            index = await self._index(pb.RepositoryIndexRequest(), timeout=_PROBE_S)
+        except grpc.RpcError:
+            return f"Triton at {self.address} does not answer"
+        entries = [m for m in index.models if m.name == model]
+        if not entries:
+            return "Triton does not have the model yet"
+        return str(entries[0].reason or entries[0].state or "Triton is loading it").splitlines()[0][:300]
+
+    async def describe(self, model: str) -> ModelInfo:
+        """See ``Backend.describe``."""
+        try:
+            metadata = await self._metadata(pb.ModelMetadataRequest(name=model), timeout=_PROBE_S)
+            config = await self._config(pb.ModelConfigRequest(name=model), timeout=_PROBE_S)
+        except grpc.RpcError as error:
+            raise _translate(error, model, self.address) from error
+        return ModelInfo(
+            name=model,
+            inputs=tuple(_info(t) for t in metadata.inputs),
+            outputs=tuple(_info(t) for t in metadata.outputs),
+            max_batch_size=config.config.max_batch_size,
+        )
+
+    async def close(self) -> None:
+        """See ``Backend.close``."""
+        await self._channel.close()
+
+
+def _info(tensor: Any) -> TensorInfo:
+    dtype = _FROM_TRITON.get(tensor.datatype)
+    return TensorInfo(tensor.name, dtype.name if dtype is not None else "object", tuple(tensor.shape))
+
+
+def _unpack(response: Any) -> dict[str, NDArray[Any]]:
+    raw = response.raw_output_contents
+    if len(raw) != len(response.outputs):
+        raise BackendGarbage(f"Triton sent {len(raw)} buffers for {len(response.outputs)} outputs")
+    found: dict[str, NDArray[Any]] = {}
+    for output, buffer in zip(response.outputs, raw, strict=True):
+        if output.datatype == _BYTES:
+            found[output.name] = _unpack_bytes(buffer).reshape(output.shape)
+            continue
+        try:
+            found[output.name] = np.frombuffer(buffer, dtype=_FROM_TRITON[output.datatype]).reshape(output.shape)
+        except (KeyError, ValueError) as error:
+            raise BackendGarbage(
+                f"Triton's output {output.name} ({output.datatype} {list(output.shape)}) does not fit its "
+                f"{len(buffer)} bytes"
+            ) from error
+    return found
+
+
+def _pack_bytes(array: NDArray[Any]) -> bytes:
+    parts = []
+    for item in array.ravel().tolist():
+        value = item if isinstance(item, bytes) else str(item).encode()
+        parts.append(len(value).to_bytes(4, "little"))
+        parts.append(value)
+    return b"".join(parts)
+
+
+def _unpack_bytes(buffer: bytes) -> NDArray[Any]:
+    items, at = [], 0
+    while at + 4 <= len(buffer):
+        size = int.from_bytes(buffer[at : at + 4], "little")
+        items.append(buffer[at + 4 : at + 4 + size])
+        at += 4 + size
+    return np.array(items, dtype=object)
+
+
+def _translate(error: grpc.RpcError, model: str, address: str) -> GatewayError:
+    code = error.code()
+    detail = (error.details() or "").splitlines()[0:1]
+    text = detail[0] if detail else code.name
+    match code:
+        case grpc.StatusCode.DEADLINE_EXCEEDED:
+            return DeadlineExceeded("Triton did not answer within the request's time")
+        case grpc.StatusCode.INVALID_ARGUMENT:
+            return BackendRefused(f"Triton refuses the tensors: {text}")
+        case grpc.StatusCode.NOT_FOUND:
+            return ModelNotReady(f"model {model} is not loaded: {text}", retry_after=1)
+        case grpc.StatusCode.RESOURCE_EXHAUSTED:
+            return Overloaded(f"Triton is full: {text}", retry_after=1)
+        case grpc.StatusCode.UNAVAILABLE:
+            # Triton's core reports three different things as UNAVAILABLE; only the text tells them apart.
+            if "maximum queue size" in text:
+                return Overloaded(f"Triton's queue is full: {text}", retry_after=1)
+            if "unknown model" in text or "not ready" in text or "not found" in text:
+                return ModelNotReady(f"model {model} is not loaded: {text}", retry_after=1)
+            if "timeout expired" in text.lower():
+                return DeadlineExceeded(f"Triton dropped the request from its queue: {text}")
+            return BackendUnavailable(
+                f"Triton at {address} does not answer", hint="it may be starting: try again shortly", retry_after=1
+            )
+        case grpc.StatusCode.CANCELLED:
+            return BackendUnavailable(f"the connection to Triton at {address} was closed", retry_after=1)
+        case grpc.StatusCode.INTERNAL | grpc.StatusCode.UNKNOWN:
+            return ModelFailed(f"the model failed: {text}")
+        case _:
+            return BackendUnavailable(f"Triton at {address} answers {code.name}: {text}", retry_after=1)

@@ -1,0 +1,278 @@
+"""Coalesces concurrent requests of one endpoint version into few backend calls.
+
+One ``MicroBatcher`` belongs to one endpoint and one event loop. The rule: up to ``max_in_flight`` calls run at a time;
+a request that finds a free call leaves at the end of the current loop tick (so simultaneous requests share it, and a
+lone request never waits); requests that arrive while all calls are busy share the next ones. Calls are cut by rows and
+by padded tokens, and rows of similar length go together. An error reaches exactly the callers of its call; a call that
+the backend refuses is split, so that one poisoned row cannot fail its neighbours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from time import perf_counter_ns
+from typing import Any, Generic, Literal, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gateway.errors import BackendRefused, DeadlineExceeded, ModelNotReady
+from preprocessing.collate import split_rows
+
+
+class Row(Protocol):
+    """What the batcher must know of one sequence."""
+
+    @property
+    def n_tokens(self) -> int:
+        """Tokens of the sequence, without padding."""
+        ...
+
+
+R = TypeVar("R", bound=Row)
+Outputs = dict[str, NDArray[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class BatchLimits:
+    """``max_rows`` and ``max_padded_tokens`` per call; ``max_in_flight`` calls; ``max_waste`` padding share."""
+
+    max_rows: int = 32
+    max_padded_tokens: int = 16_384
+    max_in_flight: int = 2
+    max_waste: float = 0.25
+
+
+class Entry(Generic[R]):
+    """Rows of one request that travel together, and the place their outputs go to."""
+
+    __slots__ = ("deadline", "future", "infer_ns", "longest", "queued_ns", "rows", "submitted_ns", "tokens")
+
+    def __init__(self, rows: Sequence[R], deadline: float, future: asyncio.Future[Outputs]) -> None:
+        self.rows = rows
+        self.deadline = deadline
+        self.future = future
+        self.longest = max(row.n_tokens for row in rows)
+        self.tokens = sum(row.n_tokens for row in rows)
+        self.submitted_ns = perf_counter_ns()
+        self.queued_ns = 0
+        self.infer_ns = 0
+
+
+def cut(waiting: Sequence[Entry[R]], limits: BatchLimits) -> list[Entry[R]]:
+    """Choose the entries of the next call: the oldest, and those that fit beside it.
+
+    Pure. The result is never empty for a non-empty ``waiting``, holds the oldest entry, keeps ``max_rows`` and
+    ``max_padded_tokens`` unless the oldest alone exceeds them, and keeps the padding share at or below ``max_waste``
+    unless the oldest alone exceeds it.
+    """
+    if not waiting:
+        return []
+    oldest = waiting[0]
+    chosen = [oldest]
+    rows, longest, tokens = len(oldest.rows), oldest.longest, oldest.tokens
+    # Nearest lengths first: they cost the least padding. Sorting is stable, so equal lengths keep their age order.
+    for entry in sorted(waiting[1:], key=lambda e: abs(e.longest - oldest.longest)):
+        new_rows, new_longest = rows + len(entry.rows), max(longest, entry.longest)
+        padded = new_rows * new_longest
+        if new_rows > limits.max_rows or padded > limits.max_padded_tokens:
+            continue
+        if 1 - (tokens + entry.tokens) / padded > limits.max_waste:
+            continue
+        chosen.append(entry)
+        rows, longest, tokens = new_rows, new_longest, tokens + entry.tokens
+        if rows == limits.max_rows:
+            break
+    return chosen
+
+
+def split(rows: Sequence[R], limits: BatchLimits) -> list[list[int]]:
+    """Cut one request's rows into index groups that each fit one call, longest together; every index exactly once."""
+    if len(rows) <= limits.max_rows and len(rows) * max(r.n_tokens for r in rows) <= limits.max_padded_tokens:
+        return [list(range(len(rows)))]
+    groups: list[list[int]] = []
+    group: list[int] = []
+    longest = 0
+    for index in sorted(range(len(rows)), key=lambda i: -rows[i].n_tokens):
+        longest = longest if group else rows[index].n_tokens
+        if group and (len(group) == limits.max_rows or (len(group) + 1) * longest > limits.max_padded_tokens):
+            groups.append(group)
+            group, longest = [], rows[index].n_tokens
+        group.append(index)
+    groups.append(group)
+    return groups
+
+
+def merge(parts: Sequence[Outputs], order: Sequence[int], side: Literal["left", "right"]) -> Outputs:
+    """Join the outputs of one request's groups; row ``i`` of the joined rows becomes row ``order[i]``.
+
+    Groups were padded to different lengths: shorter ones are filled with zeros on the padding side, where masks are 0.
+    """
+    back = np.empty(len(order), dtype=np.intp)
+    back[np.asarray(order)] = np.arange(len(order))
+    merged: Outputs = {}
+    for name in parts[0]:
+        arrays = [part[name] for part in parts]
+        widest = tuple(max(sizes) for sizes in zip(*(a.shape[1:] for a in arrays), strict=True))
+        filled = []
+        for array in arrays:
+            gaps = [(0, w - n) if side == "right" else (w - n, 0) for w, n in zip(widest, array.shape[1:], strict=True)]
+            filled.append(np.pad(array, [(0, 0), *gaps]) if any(g != (0, 0) for g in gaps) else array)
+        merged[name] = np.concatenate(filled)[back]
+    return merged
+
+
+class MicroBatcher(Generic[R]):
+    """Owned by one endpoint version; every method runs on the event loop it was made on.
+
+    ``run(rows, timeout)`` makes one backend call within ``timeout`` seconds and returns outputs whose first dimension
+    is rows. ``on_batch(rows, padded_tokens, tokens)`` is told about every call.
+    """
+
+    def __init__(
+        self,
+        run: Callable[[Sequence[R], float], Awaitable[Outputs]],
+        *,
+        limits: BatchLimits,
+        on_batch: Callable[[int, int, int], None],
+        padding_side: Literal["left", "right"] = "right",
+    ) -> None:
+        self._run = run
+        self._limits = limits
+        self._on_batch = on_batch
+        self._padding_side: Literal["left", "right"] = padding_side
+        self._waiting: list[Entry[R]] = []
+        self._calls: set[asyncio.Task[None]] = set()
+        self._loop = asyncio.get_running_loop()
+        self._flush_scheduled = False
+
+    @property
+    def waiting_rows(self) -> int:
+        """Rows that have not left yet."""
+        return sum(len(entry.rows) for entry in self._waiting)
+
+    async def submit(self, rows: Sequence[R], deadline: float) -> tuple[Outputs, int, int]:
+        """Return the outputs of ``rows`` in order, and the nanoseconds spent waiting and inferring.
+
+        ``deadline`` is in loop time. Raises what ``run`` raises, or ``DeadlineExceeded`` when the deadline passes
+        before the call leaves. Cancelling drops rows that have not left.
+        """
+        groups = split(rows, self._limits)
+        if len(groups) == 1:
+            entry = self._enqueue(rows, deadline)
+            return await self._outcome(entry), entry.queued_ns, entry.infer_ns
+        entries = [self._enqueue([rows[i] for i in group], deadline) for group in groups]
+        try:
+            parts = await asyncio.gather(*(self._outcome(e) for e in entries))
+        except BaseException:
+            for entry in entries:
+                self._drop(entry)
+            raise
+        outputs = merge(parts, [i for group in groups for i in group], self._padding_side)
+        return outputs, max(e.queued_ns for e in entries), max(e.infer_ns for e in entries)
+
+    async def close(self) -> None:
+        """Refuse what is waiting and let running calls end."""
+        waiting, self._waiting = self._waiting, []
+        for entry in waiting:
+            if not entry.future.done():
+                entry.future.set_exception(ModelNotReady("this version was just replaced", retry_after=0))
+        if self._calls:
+            await asyncio.wait(self._calls)
+
+    def _enqueue(self, rows: Sequence[R], deadline: float) -> Entry[R]:
+        entry: Entry[R] = Entry(rows, deadline, self._loop.create_future())
+        self._waiting.append(entry)
+        if not self._flush_scheduled and len(self._calls) < self._limits.max_in_flight:
+            self._flush_scheduled = True
+            self._loop.call_soon(self._flush)
+        return entry
+
+    async def _outcome(self, entry: Entry[R]) -> Outputs:
+        try:
+            return await entry.future
+        except asyncio.CancelledError:
+            self._drop(entry)
+            raise
+
+    def _drop(self, entry: Entry[R]) -> None:
+        entry.future.cancel()
+        if entry in self._waiting:
+            self._waiting.remove(entry)
+
+    def _flush(self) -> None:
+        self._flush_scheduled = False
+        if any(entry.future.done() for entry in self._waiting):
+            self._waiting = [entry for entry in self._waiting if not entry.future.done()]
+        while self._waiting and len(self._calls) < self._limits.max_in_flight:
+            batch = cut(self._waiting, self._limits)
+            if len(batch) == len(self._waiting):
+                self._waiting = []
+            else:
+                chosen = set(map(id, batch))
+                self._waiting = [entry for entry in self._waiting if id(entry) not in chosen]
+            call = self._loop.create_task(self._call(batch))
+            self._calls.add(call)
+            call.add_done_callback(self._called)
+
+    def _called(self, call: asyncio.Task[None]) -> None:
+        self._calls.discard(call)
+        if self._waiting:
+            self._flush()
+
+    async def _call(self, batch: list[Entry[R]]) -> None:
+        left = perf_counter_ns()
+        now = self._loop.time()
+        live = []
+        for entry in batch:
+            entry.queued_ns += left - entry.submitted_ns
+            if entry.future.done():
+                continue
+            if entry.deadline <= now:
+                entry.future.set_exception(DeadlineExceeded("the request's time ran out before a call to Triton"))
+                continue
+            live.append(entry)
+        if not live:
+            return
+        rows = live[0].rows if len(live) == 1 else [row for entry in live for row in entry.rows]
+        longest, tokens = max(e.longest for e in live), sum(e.tokens for e in live)
+        self._on_batch(len(rows), len(rows) * longest, tokens)
+        # A call serves callers with different deadlines: it runs to the latest, each caller leaves at its own.
+        timeout = max(e.deadline for e in live) - now
+        try:
+            outputs = await self._run(rows, timeout)
+            parts = split_rows(outputs, [len(e.rows) for e in live])
+        except BackendRefused as error:
+            if len(live) == 1:
+                _fail(live[0], error)
+                return
+            await self._retry_apart(live)
+            return
+        except asyncio.CancelledError:
+            for entry in live:
+                entry.future.cancel()
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever it is, it belongs to the callers, not to this task
+            for entry in live:
+                _fail(entry, error)
+            return
+        took = perf_counter_ns() - left
+        for entry, part in zip(live, parts, strict=True):
+            entry.infer_ns = took
+            if not entry.future.done():
+                entry.future.set_result(part)
+
+    async def _retry_apart(self, entries: list[Entry[R]]) -> None:
+        # Halving finds one bad request among n in about 2·log2(n) calls instead of n.
+        middle = len(entries) // 2
+        for half in (entries[:middle], entries[middle:]):
+            for entry in half:
+                entry.submitted_ns = perf_counter_ns()
+            await self._call(half)
+
+
+def _fail(entry: Entry[Any], error: Exception) -> None:
+    if not entry.future.done():
+        entry.future.set_exception(error)

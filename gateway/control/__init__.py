@@ -1,0 +1,1 @@
+"""Follows the serving Task: compile (pure), assemble (I/O), reconcile (the loop)."""

@@ -1,0 +1,330 @@
+"""Plan to running parts: fetch, verify, load, wait ready, warm up; and endpoints to a snapshot.
+
+Everything happens beside what is being served; nothing here publishes anything. Called by ``reconcile`` only. Blocking
+work (downloads, tokenizer loading, imports of user code) runs in worker threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final
+
+from gateway.backends.base import Backend, ModelInfo
+from gateway.batching import BatchLimits
+from gateway.control.compile import EndpointPlan, Plan
+from gateway.endpoint import Endpoint, Handler, HookHandler, Identity, TensorHandler, TextHandler, TritonCall
+from gateway.errors import GatewayError, HookFailed, ModelNotReady, RegistryRefused, SpecFault
+from gateway.metrics.observer import Observer
+from gateway.registry.base import Registry
+from gateway.registry.cache import ArtifactCache
+from gateway.routing import canary
+from gateway.routing.canary import Weighted
+from gateway.routing.snapshot import Pending, Snapshot
+from gateway.spec import EndpointSpec, Fault, ModelRecord, decode_model, triton_model_name
+from gateway.trace import Trace
+from preprocessing.errors import PreprocessingError, UserCodeError
+from preprocessing.processor import TextProcessor
+from preprocessing.user_code import UserCode
+
+_log = logging.getLogger("triton_gateway.control")
+
+_POLL_S: Final = 0.2
+_WARM_UP: Final = ({"text": "warm up"}, {"text": ["warm up", "a longer text to warm up with, in two rows"]})
+
+
+@dataclass(frozen=True, slots=True)
+class HookEndpoint:
+    """What a hook sees as ``self.model_endpoint``: clearml-serving's field names."""
+
+    engine_type: str
+    serving_url: str
+    model_id: str | None
+    version: str
+    preprocess_artifact: str | None
+    input_size: list[list[int]]
+    input_type: list[str]
+    input_name: list[str]
+    output_size: list[list[int]]
+    output_type: list[str]
+    output_name: list[str]
+    auxiliary_cfg: object
+
+    @classmethod
+    def of(cls, spec: EndpointSpec) -> HookEndpoint:
+        """Return the view of ``spec``."""
+        return cls(
+            engine_type=spec.engine, serving_url=spec.endpoint, model_id=spec.model_id, version=spec.version,
+            preprocess_artifact=spec.preprocess.key if spec.preprocess else None,
+            input_size=[list(t.shape) for t in spec.inputs], input_type=[t.dtype for t in spec.inputs],
+            input_name=[t.name for t in spec.inputs], output_size=[list(t.shape) for t in spec.outputs],
+            output_type=[t.dtype for t in spec.outputs], output_name=[t.name for t in spec.outputs],
+            auxiliary_cfg=spec.auxiliary_pairs or spec.auxiliary_pbtxt or None,
+        )  # fmt: skip
+
+
+class ModelRecords:
+    """Model records by id: fetched once, stored with the spec, asked again when they turned out unusable."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+        self._records: dict[str, Mapping[str, Any]] = {}
+
+    def get(self, model_id: str) -> ModelRecord:
+        """Return a record, asking the registry when it is not known or has no data yet. Blocks."""
+        raw = self._records.get(model_id)
+        if raw is None or not decode_model(raw).has_data:
+            try:
+                raw = self._registry.model(model_id)
+            except RegistryRefused as error:
+                raise SpecFault(
+                    f"model {model_id} is not in the registry ({error.message})",
+                    hint="add the endpoint again with an existing --model-id",
+                ) from error
+            self._records[model_id] = raw
+        return decode_model(raw)
+
+    def learn(self, known: Mapping[str, Mapping[str, Any]]) -> None:
+        """Add stored records (a boot without the registry); what is known already stays."""
+        self._records = {**known, **self._records}
+
+    def snapshot(self) -> Mapping[str, Mapping[str, Any]]:
+        """Return what is known, for the last-good store."""
+        return dict(self._records)
+
+
+class Assembler:
+    """Builds endpoints. ``backend_for(address, compression)`` returns the shared backend of an address;
+    ``send_request`` is what hooks call for other endpoints.
+    """
+
+    def __init__(
+        self,
+        *,
+        records: ModelRecords,
+        cache: ArtifactCache,
+        backend_for: Callable[[str, bool], Backend],
+        observer: Observer,
+        limits: BatchLimits,
+        hook_threads: int,
+        ready_timeout: float,
+        send_request: Callable[[str, str | None, Any], Coroutine[Any, Any, Any]],
+        threads: ThreadPoolExecutor,
+    ) -> None:
+        self._records = records
+        self._cache = cache
+        self._backend_for = backend_for
+        self._observer = observer
+        self._limits = limits
+        self._hook_threads = hook_threads
+        self._ready_timeout = ready_timeout
+        self._send_request = send_request
+        self._threads = threads
+
+    async def build(self, plan: EndpointPlan, progress: Callable[[str], None]) -> Endpoint:
+        """Return a ready endpoint; ``progress`` is told each step. Raises ``GatewayError`` with the reason."""
+        spec = plan.spec
+        record: ModelRecord | None = None
+        model_path: Path | None = None
+        if spec.model_id:
+            progress("downloading the model")
+            record = await self._in_thread(self._records.get, spec.model_id)
+            folder = await self._in_thread(self._cache.model, record)
+            files = list(folder.iterdir())
+            # clearml hands a hook the file of a single-file model, the folder of a packaged one.
+            model_path = folder if record.is_package or len(files) != 1 else files[0]
+            bundle = folder
+        else:
+            bundle = None
+        code_path = None
+        if spec.preprocess is not None:
+            progress("downloading the preprocess code")
+            code_path = await self._in_thread(self._cache.artifact, spec.preprocess)
+        elif bundle is not None and (bundle / "preprocess.py").is_file():
+            code_path = bundle / "preprocess.py"
+        call: TritonCall | None = None
+        info: ModelInfo | None = None
+        triton_name = ""
+        if spec.engine == "triton" and record is not None:
+            triton_name = triton_model_name(spec, record)
+            backend = self._backend_for(plan.triton_address, plan.triton_compression)
+            progress("waiting for Triton to load the model")
+            info = await self._ready(backend, triton_name, progress)
+            call = TritonCall(
+                backend,
+                triton_name,
+                info.inputs,
+                tuple(t.name for t in spec.outputs) or tuple(t.name for t in info.outputs),
+            )
+        progress("loading")
+        handler, details = await self._handler(spec, bundle, code_path, model_path, call, info)
+        identity = Identity(
+            url=spec.url, endpoint=spec.endpoint, version=spec.version, fingerprint=plan.fingerprint,
+            model_id=record.id if record else "", model_name=record.name if record else "",
+            triton_name=triton_name, details=MappingProxyType({"engine": spec.engine, **details}),
+        )  # fmt: skip
+        endpoint = Endpoint(identity, handler)
+        if isinstance(handler, TextHandler):
+            progress("warming up")
+            await self._warm_up(endpoint)
+        return endpoint
+
+    async def _handler(
+        self,
+        spec: EndpointSpec,
+        bundle: Path | None,
+        code_path: Path | None,
+        model_path: Path | None,
+        call: TritonCall | None,
+        info: ModelInfo | None,
+    ) -> tuple[Handler, Mapping[str, object]]:
+        processor = None
+        if bundle is not None and info is not None and (bundle / "tokenizer.json").is_file():
+            try:
+                processor = await self._in_thread(_load_processor, bundle, info)
+            except PreprocessingError as error:
+                if code_path is None:
+                    raise SpecFault(error.message, hint=error.hint or "") from error
+                # With a hook that does its own preprocessing the folder need not be a text task.
+                _log.info("%s: its folder is not used as a text task: %s", spec.url, error.message)
+        if code_path is not None:
+            code = await self._load_code(spec, code_path, model_path)
+            if spec.engine != "triton" and not code.has_process:
+                raise SpecFault(f"engine {spec.engine} needs a process method in its Preprocess class")
+            handler: Handler = HookHandler(code, call=call, default=processor, threads=self._hook_threads)
+            return handler, {"task": "preprocess code", "stages": _stages(code)}
+        if processor is not None and call is not None:
+            url, observer = spec.url, self._observer
+            endpoint, version = spec.endpoint, spec.version
+
+            def on_batch(rows: int, padded: int, tokens: int) -> None:
+                observer.batched(endpoint, version, rows, padded, tokens)
+
+            _log.debug("%s is a text task", url)
+            return (
+                TextHandler(
+                    processor, call.backend, call.model, limits=self._limits, on_batch=on_batch, heavy=self._threads
+                ),
+                processor.describe(),
+            )
+        if call is not None:
+            return TensorHandler(call), {
+                "task": "tensors",
+                "inputs": [f"{t.name} {t.dtype} {list(t.shape)}" for t in call.inputs],
+            }
+        raise SpecFault("has neither a model for Triton nor preprocess code")
+
+    async def _load_code(self, spec: EndpointSpec, path: Path, model_path: Path | None) -> UserCode:
+        send = self._sender(is_async=spec.engine == "custom_async")
+        try:
+            code: UserCode = await self._in_thread(
+                lambda: UserCode.load(
+                    path, name=spec.url, endpoint=HookEndpoint.of(spec), send_request=send, model_path=model_path
+                )
+            )
+        except UserCodeError as error:
+            raise HookFailed(error.message, hint=error.hint or "") from error
+        return code
+
+    def _sender(self, *, is_async: bool) -> Callable[..., Any]:
+        """``send_request`` for hooks: blocking in threads; awaitable on the loop, where blocking would stop it."""
+        loop = asyncio.get_running_loop()
+        request = self._send_request
+
+        def send(endpoint: str, version: str | None = None, data: Any = None) -> Any:
+            try:
+                on_loop = asyncio.get_running_loop() is loop
+            except RuntimeError:
+                on_loop = False
+            if on_loop or is_async:
+                return request(endpoint, version, data)
+            return asyncio.run_coroutine_threadsafe(request(endpoint, version, data), loop).result()
+
+        return send
+
+    async def _ready(self, backend: Backend, model: str, progress: Callable[[str], None]) -> ModelInfo:
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self._ready_timeout
+        asked = 0.0
+        while not await backend.is_ready(model):
+            now = loop.time()
+            if now - asked >= 2:  # the reason is for people: it need not be asked as often
+                asked = now
+                progress(await backend.why_not_ready(model))
+            if now > until:
+                reason = await backend.why_not_ready(model)
+                raise ModelNotReady(
+                    f"Triton did not load {model} within {self._ready_timeout:g} s: {reason}",
+                    hint="look at the model sync's log and status",
+                )
+            await asyncio.sleep(_POLL_S)
+        return await backend.describe(model)
+
+    async def _warm_up(self, endpoint: Endpoint) -> None:
+        loop = asyncio.get_running_loop()
+        for body in _WARM_UP:
+            try:
+                await endpoint.answer(body, Trace("warm-up"), loop.time() + 60)
+            except GatewayError as error:
+                raise type(error)(f"warm-up failed: {error.message}", hint=error.hint) from error
+
+    async def _in_thread(self, call: Callable[..., Any], *args: Any) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, call, *args)
+
+
+def assemble_snapshot(
+    plan: Plan, endpoints: Mapping[str, Endpoint], pending: Mapping[str, Pending], previous: Snapshot
+) -> Snapshot:
+    """Return the snapshot of ``plan`` over the endpoints that are built.
+
+    A canary runs over those of its versions that are built, so that a version still loading gets no traffic. A canary
+    whose weights became unusable keeps the route it had, as long as its versions are still there.
+    """
+    canaries: dict[str, Weighted] = {}
+    for name, rule in plan.spec.canaries.items():
+        try:
+            chosen = canary.resolve(rule, plan.endpoints)
+        except SpecFault:
+            kept = previous.canaries.get(name)
+            if kept is not None and all(url in endpoints for url in kept.urls):
+                canaries[name] = kept
+            continue
+        ready = [(url, weight) for url, weight in chosen if url in endpoints]
+        if sum(weight for _, weight in ready) > 0:
+            canaries[name] = canary.weighted(ready)
+    return Snapshot(
+        revision=plan.revision,
+        endpoints=MappingProxyType(dict(endpoints)),
+        canaries=MappingProxyType(canaries),
+        pending=MappingProxyType(dict(pending)),
+        faults=plan.faults,
+    )
+
+
+def refused(faults: Sequence[Fault]) -> dict[str, Pending]:
+    """Return endpoint faults as pending entries, so that callers learn the reason instead of a 404."""
+    found = {}
+    for fault in faults:
+        kind, _, url = fault.subject.partition(" ")
+        if kind == "endpoint":
+            found[url] = Pending(url, "refused", fault.message)
+    return found
+
+
+def _load_processor(bundle: Path, info: ModelInfo) -> TextProcessor:
+    return TextProcessor.from_folder(
+        bundle,
+        input_names=[t.name for t in info.inputs],
+        input_dtypes={t.name: t.dtype for t in info.inputs},
+        output_names=[t.name for t in info.outputs],
+    )
+
+
+def _stages(code: UserCode) -> list[str]:
+    flags = {"preprocess": code.has_preprocess, "process": code.has_process, "postprocess": code.has_postprocess}
+    return [stage for stage, present in flags.items() if present]

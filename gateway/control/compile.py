@@ -1,0 +1,80 @@
+"""Spec to plan: which endpoint versions this gateway should serve and how, or why it cannot. Pure and total.
+
+Every fault is found at once and concerns one entry; the rest of the plan stands. The CLI uses the same function, so
+what a gateway would refuse is refused at the keyboard.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from gateway.errors import SpecFault
+from gateway.routing import canary
+from gateway.spec import EndpointSpec, Fault, ServingSpec
+
+SERVED_ENGINES: Final = ("triton", "custom", "custom_async")
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointPlan:
+    """One endpoint version to serve. Equal fingerprints mean nothing has to be rebuilt."""
+
+    spec: EndpointSpec
+    triton_address: str
+    triton_compression: bool
+    fingerprint: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Everything to serve at one revision."""
+
+    revision: str
+    endpoints: Mapping[str, EndpointPlan]
+    spec: ServingSpec
+    faults: tuple[Fault, ...]
+
+
+def compile_spec(spec: ServingSpec, *, default_triton: str, default_compression: bool = False) -> Plan:
+    """Return the plan for ``spec``; what cannot be served is in ``faults``, nothing is raised.
+
+    The Task's own ``triton_grpc_server`` wins over ``default_triton``, as in clearml-serving.
+    """
+    faults = list(spec.faults)
+    address = spec.settings.get("triton_grpc_server") or default_triton
+    flag = spec.settings.get("triton_grpc_compression", "")
+    compression = flag.strip().lower() in ("1", "true", "yes") if flag else default_compression
+    endpoints: dict[str, EndpointPlan] = {}
+    for url, endpoint in spec.endpoints.items():
+        message = _refusal(endpoint)
+        if message:
+            faults.append(Fault(f"endpoint {url}", message))
+            continue
+        identity = repr((endpoint, address, compression)).encode()
+        endpoints[url] = EndpointPlan(endpoint, address, compression, hashlib.sha256(identity).hexdigest()[:16])
+    for name, rule in spec.canaries.items():
+        try:
+            choices = canary.resolve(rule, endpoints)
+        except SpecFault as fault:
+            faults.append(Fault(f"canary {name}", fault.message))
+            continue
+        chosen = {url for url, _ in choices}
+        faults.extend(
+            Fault(f"canary {name}", f"endpoint {url} does not exist; its share goes to the others")
+            for url in rule.load_endpoints
+            if url not in chosen
+        )
+    return Plan(spec.revision, endpoints, spec, tuple(faults))
+
+
+def _refusal(endpoint: EndpointSpec) -> str:
+    if endpoint.engine not in SERVED_ENGINES:
+        return f"engine {endpoint.engine} is not served by this version; {', '.join(SERVED_ENGINES)} are"
+    if endpoint.engine == "triton" and not endpoint.model_id:
+        return "has no model; add it again with --model-id, or --name and --project of a registered model"
+    if endpoint.engine != "triton" and endpoint.preprocess is None:
+        return f"engine {endpoint.engine} needs --preprocess with a Preprocess class that has a process method"
+    return ""

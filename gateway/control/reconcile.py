@@ -1,0 +1,322 @@
+"""The loop: look at the serving Task, build what is new beside what runs, swap, retire what is old.
+
+One loop per worker process. Each endpoint version is built by a task of its own, so one that takes minutes (or fails
+for ever) delays nobody; after each success the snapshot is swapped. The running version of a url keeps serving until
+its successor is ready. Without the registry the last-good state on disk is served. Nothing that happens here can stop
+requests: errors become outcomes, reasons and retries.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from gateway.backends.base import Backend
+from gateway.control.assemble import Assembler, ModelRecords, assemble_snapshot, refused
+from gateway.control.compile import EndpointPlan, Plan, compile_spec
+from gateway.endpoint import Endpoint
+from gateway.errors import ControlError, GatewayError, RegistryRefused, RegistryUnavailable
+from gateway.health import Health
+from gateway.metrics.observer import Observer
+from gateway.registry.base import Registry
+from gateway.registry.cache import SpecStore
+from gateway.routing.snapshot import Pending
+from gateway.routing.table import RoutingTable
+from gateway.spec import decode
+
+_log = logging.getLogger("triton_gateway.control")
+
+_RETRY_FIRST_S: Final = 1.0
+_RETRY_MOST_S: Final = 30.0
+_LOOK_TIMEOUT_S: Final = 90.0
+_PROBE_S: Final = 1.0
+
+
+class Reconciler:
+    """Keeps the routing table equal to the serving Task, as far as the world allows."""
+
+    def __init__(
+        self,
+        *,
+        registry: Registry,
+        store: SpecStore,
+        records: ModelRecords,
+        assembler: Assembler,
+        table: RoutingTable,
+        health: Health,
+        observer: Observer,
+        backends: Callable[[], Mapping[str, Backend]],
+        default_triton: str,
+        default_compression: bool,
+        poll_frequency: float,
+    ) -> None:
+        self._registry = registry
+        self._store = store
+        self._records = records
+        self._assembler = assembler
+        self._table = table
+        self._health = health
+        self._observer = observer
+        self._backends = backends
+        self._default_triton = default_triton
+        self._default_compression = default_compression
+        self._poll_frequency = poll_frequency
+        self._marker: str | None = None
+        self._task: Mapping[str, Any] | None = None
+        self._plan: Plan | None = None
+        self._serving: dict[str, Endpoint] = {}
+        self._pending: dict[str, Pending] = {}
+        self._builds: dict[str, tuple[str, asyncio.Task[None]]] = {}
+        self._retiring: set[asyncio.Task[None]] = set()
+        self._seen: set[tuple[str, str]] = set()
+        self.last_error = ""
+        self.last_contact = 0.0
+
+    async def run(self) -> None:
+        """Follow the Task until cancelled. Fetches at once, then every ``poll_frequency`` seconds."""
+        probe = asyncio.create_task(self._probe_backends())
+        try:
+            wait = 0.0
+            while True:
+                await asyncio.sleep(wait)
+                wait = self._poll_frequency if await self.look() else min(self._poll_frequency, 5.0)
+        finally:
+            probe.cancel()
+            await self._stop_builds()
+
+    async def look(self) -> bool:
+        """Look once at the registry and apply what changed; True when the registry answered.
+
+        Never raises but ``CancelledError``: this is the loop's top level, failures are counted, logged and retried.
+        """
+        try:
+            async with asyncio.timeout(_LOOK_TIMEOUT_S):
+                outcome = await self._fetch()
+        except (GatewayError, TimeoutError) as error:
+            outcome = error.kind if isinstance(error, GatewayError) else RegistryUnavailable.kind
+            self._report(str(error) or f"the registry did not answer within {_LOOK_TIMEOUT_S:g} s", error)
+        except Exception:  # noqa: BLE001 - the loop's top level: logged with traceback, counted, tried again
+            outcome = "error"
+            self._report("unexpected error while reading the serving Task", None)
+            _log.exception("unexpected error while reading the serving Task")
+        self._observer.reconciled(outcome)
+        if outcome in ("changed", "unchanged"):
+            if self.last_error:
+                _log.info("the registry answers again")
+            self.last_error = ""
+            self.last_contact = time.time()
+            self._observer.contacted(self.last_contact)
+            return True
+        if self._plan is None:
+            self._boot_from_disk()
+        return False
+
+    async def _fetch(self) -> str:
+        marker = await asyncio.to_thread(self._registry.marker)
+        if marker == self._marker:
+            return "unchanged"
+        task = await asyncio.to_thread(self._registry.task)
+        self._apply(task)
+        self._marker = marker
+        self._save()
+        return "changed"
+
+    def _boot_from_disk(self) -> None:
+        state = self._store.load()
+        if state is None:
+            return
+        task, models = state
+        _log.warning("serving the last configuration that worked: the registry cannot be used (%s)", self.last_error)
+        self._records.learn(models)
+        self._apply(task)
+
+    def _apply(self, task: Mapping[str, Any]) -> None:
+        plan = compile_spec(
+            decode(task), default_triton=self._default_triton, default_compression=self._default_compression
+        )
+        if self._plan is not None and plan.revision == self._plan.revision:
+            self._task = task
+            self._health.first_sync_done = True
+            return
+        if self._plan is not None and any(f.subject.startswith("section ") for f in plan.faults):
+            # A section that cannot be read says nothing about what should be served: keep everything as it is.
+            self._keep(plan)
+            return
+        _log.info(
+            "configuration %s of %s: %d endpoints, %d canaries", plan.revision, plan.spec.name, len(plan.endpoints),
+            len(plan.spec.canaries),
+        )  # fmt: skip
+        for fault in plan.faults:
+            _log.warning("%s %s", fault.subject, fault.message)
+        self._task, self._plan = task, plan
+        for url in [
+            u for u in self._builds if u not in plan.endpoints or self._builds[u][0] != plan.endpoints[u].fingerprint
+        ]:
+            self._builds.pop(url)[1].cancel()
+        self._pending = refused(plan.faults)
+        for url, wanted in plan.endpoints.items():
+            running = self._serving.get(url)
+            if running is not None and running.identity.fingerprint == wanted.fingerprint:
+                continue
+            self._pending[url] = Pending(url, "building", "starting")
+            if url not in self._builds:
+                build = asyncio.create_task(self._build(wanted), name=f"build {url}")
+                self._builds[url] = (wanted.fingerprint, build)
+        # An endpoint whose new configuration cannot be used keeps the version it had.
+        kept = plan.endpoints.keys() | self._pending.keys()
+        removed = [self._serving.pop(url) for url in list(self._serving) if url not in kept]
+        self._health.first_sync_done = True
+        self._swap(removed)
+
+    def _keep(self, unusable: Plan) -> None:
+        if self._plan is None:
+            return
+        for fault in unusable.faults:
+            _log.error("%s %s; the previous configuration stays", fault.subject, fault.message)
+        self._plan = replace(self._plan, faults=unusable.faults)
+        self._swap([])
+
+    async def _build(self, plan: EndpointPlan) -> None:
+        url, delay, failures, said = plan.spec.url, _RETRY_FIRST_S, 0, ""
+
+        def progress(step: str) -> None:
+            self._note(Pending(url, "building", step, failures))
+
+        while True:
+            try:
+                endpoint = await self._assembler.build(plan, progress)
+            except GatewayError as error:
+                reason, outcome = _reason(error), error.kind
+            except Exception as error:  # noqa: BLE001 - one endpoint's bug of ours must not end its retries
+                reason, outcome = f"unexpected {type(error).__name__}: {error}", "internal"
+                _log.exception("building %s failed unexpectedly", url)
+            else:
+                self._observer.built("ok")
+                break
+            self._observer.built(outcome)
+            failures += 1
+            if reason != said:
+                _log.warning("endpoint %s: %s", url, reason)
+                said = reason
+            self._note(Pending(url, "failed", reason, failures))
+            self._publish_health()
+            await asyncio.sleep(delay)
+            delay = min(delay * 2, _RETRY_MOST_S)
+        self._builds.pop(url, None)
+        self._pending.pop(url, None)
+        replaced = self._serving.get(url)
+        self._serving[url] = endpoint
+        _log.info("endpoint %s is served%s", url, " (replaces the previous one)" if replaced else "")
+        self._swap([replaced] if replaced else [])
+        self._save()
+
+    def _note(self, pending: Pending) -> None:
+        self._pending[pending.url] = pending
+        # The reason is what callers and the page see: publish it without touching routes.
+        if self._plan is not None:
+            self._table.swap(assemble_snapshot(self._plan, self._serving, self._pending, self._table.current))
+
+    def _swap(self, retired: list[Endpoint]) -> None:
+        if self._plan is None:
+            return
+        self._table.swap(assemble_snapshot(self._plan, self._serving, self._pending, self._table.current))
+        self._publish_health()
+        for endpoint in retired:
+            task = asyncio.create_task(endpoint.retire(), name=f"retire {endpoint.identity.url}")
+            self._retiring.add(task)
+            task.add_done_callback(self._retiring.discard)
+
+    def _publish_health(self) -> None:
+        health = self._health
+        health.serving = len(self._serving)
+        # A url whose old version still answers, or whose new one has failed, holds nobody up.
+        health.pending = tuple(
+            p.url
+            for p in self._pending.values()
+            if p.state == "building" and p.failures == 0 and p.url not in self._serving
+        )
+        ready = {(e.identity.endpoint, e.identity.version): True for e in self._serving.values()}
+        if self._plan is not None:
+            for plan in self._plan.endpoints.values():
+                ready.setdefault((plan.spec.endpoint, plan.spec.version), False)
+        gone = dict.fromkeys(self._seen - ready.keys(), False)
+        self._seen |= ready.keys()
+        self._observer.endpoint_states({**gone, **ready})
+
+    def _save(self) -> None:
+        if self._task is not None:
+            try:
+                self._store.save(self._task, self._records.snapshot())
+            except OSError as error:
+                _log.warning("the last-good state cannot be stored: %s", error)
+
+    def _report(self, message: str, error: BaseException | None) -> None:
+        hint = getattr(error, "hint", "")
+        text = f"{message}; {hint}" if hint else message
+        if text != self.last_error:
+            level = logging.ERROR if isinstance(error, RegistryRefused) else logging.WARNING
+            _log.log(level, "%s", text)
+        self.last_error = text
+
+    async def _probe_backends(self) -> None:
+        while True:
+            for address, backend in self._backends().items():
+                live = await backend.is_live()
+                if self._health.backend_live.get(address) != live:
+                    _log.log(
+                        logging.INFO if live else logging.WARNING,
+                        "Triton at %s %s", address, "answers" if live else "does not answer",
+                    )  # fmt: skip
+                self._health.backend_live[address] = live
+            await asyncio.sleep(_PROBE_S)
+
+    async def _stop_builds(self) -> None:
+        tasks = [task for _, task in self._builds.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def close(self) -> None:
+        """Retire every endpoint; the loop has been cancelled before."""
+        endpoints, self._serving = list(self._serving.values()), {}
+        await asyncio.gather(*(e.retire() for e in endpoints), *self._retiring, return_exceptions=True)
+
+    def status(self) -> dict[str, Any]:
+        """Return what is served and why not, for ``/v1/status`` and the page."""
+        snapshot = self._table.current
+        endpoints = []
+        for url, endpoint in sorted(snapshot.endpoints.items()):
+            identity = endpoint.identity
+            successor = snapshot.pending.get(url)
+            endpoints.append({
+                "url": url, "endpoint": identity.endpoint, "version": identity.version, "state": "serving",
+                "model_id": identity.model_id, "model_name": identity.model_name, "triton_model": identity.triton_name,
+                "details": dict(identity.details),
+                "successor": {"state": successor.state, "reason": successor.reason} if successor else None,
+            })  # fmt: skip
+        waiting = [
+            {"url": p.url, "state": p.state, "reason": p.reason}
+            for url, p in sorted(snapshot.pending.items())
+            if url not in snapshot.endpoints
+        ]
+        return {
+            "revision": snapshot.revision,
+            "serving_task": {"id": self._plan.spec.task_id, "name": self._plan.spec.name} if self._plan else None,
+            "ready": not self._health.reasons(),
+            "not_ready_because": self._health.reasons(),
+            "endpoints": endpoints,
+            "pending": waiting,
+            "canaries": {name: c.shares for name, c in snapshot.canaries.items()},
+            "faults": [{"subject": f.subject, "message": f.message} for f in snapshot.faults],
+            "registry": {"last_contact": self.last_contact or None, "error": self.last_error or None},
+            "triton": dict(self._health.backend_live),
+        }
+
+
+def _reason(error: GatewayError) -> str:
+    text = f"{error.message}; {error.hint}" if error.hint else error.message
+    return text if not isinstance(error, ControlError) else text[:500]

@@ -1,0 +1,354 @@
+"""One served version: a processor, a way to the backend, labels; leased by requests, retired after the last lease.
+
+Built by ``control.assemble`` beside the running system, published inside a snapshot, called by ``pipeline`` through
+one method, ``answer``. Three kinds: text tasks without code (micro-batched), a user's ``Preprocess`` in front of
+Triton, and a user's ``Preprocess`` that does everything itself (ClearML's custom engines).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from time import perf_counter_ns
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gateway.backends.base import Backend, TensorInfo
+from gateway.batching import BatchLimits, MicroBatcher
+from gateway.errors import (
+    BackendGarbage,
+    BackendRefused,
+    GatewayError,
+    HookFailed,
+    InputRefused,
+    InternalError,
+    ModelFailed,
+)
+from gateway.trace import Trace
+from preprocessing.errors import (
+    InvalidInput,
+    InvalidOutput,
+    PreprocessingError,
+    TokenizationFailed,
+    UserCodeError,
+    UserCodeRefused,
+)
+from preprocessing.processor import TextProcessor
+from preprocessing.types import Encoded, Prepared
+from preprocessing.user_code import Hook, Stage, UserCode
+
+_log = logging.getLogger("triton_gateway.endpoint")
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What an endpoint is, for headers, metrics, logs and the status page. ``fingerprint`` covers all that is served:
+    equal fingerprints are interchangeable.
+    """
+
+    url: str
+    endpoint: str
+    version: str
+    fingerprint: str
+    model_id: str = ""
+    model_name: str = ""
+    triton_name: str = ""
+    details: Mapping[str, object] = field(default_factory=dict)
+
+
+class Handler(Protocol):
+    """How an endpoint answers; ``Endpoint`` adds leases and labels."""
+
+    takes_bytes: bool
+    """Whether a body that is not JSON is handed over as it is."""
+
+    async def answer(self, body: object, trace: Trace, deadline: float) -> object:
+        """Return the answer (anything JSON or bytes) before ``deadline`` (loop time); raises ``GatewayError``."""
+        ...
+
+    async def close(self) -> None:
+        """Release everything; called once, after the last request."""
+        ...
+
+
+class Endpoint:
+    """A handler with its identity, counted leases and an orderly end."""
+
+    __slots__ = ("_handler", "_idle", "_leases", "_retired", "answer", "identity", "takes_bytes")
+
+    def __init__(self, identity: Identity, handler: Handler) -> None:
+        self.identity = identity
+        self._handler = handler
+        self.takes_bytes = handler.takes_bytes
+        self.answer = handler.answer
+        self._leases = 0
+        self._retired = False
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def lease(self) -> None:
+        """Hold the endpoint open for one request; ``release`` must follow."""
+        self._leases += 1
+
+    def release(self) -> None:
+        """End one lease."""
+        self._leases -= 1
+        if self._retired and self._leases == 0:
+            self._idle.set()
+
+    async def retire(self) -> None:
+        """Wait for the last lease, then close. The caller has already taken the endpoint out of every snapshot."""
+        self._retired = True
+        if self._leases:
+            self._idle.clear()
+            await self._idle.wait()
+        await self._handler.close()
+
+
+class TextHandler:
+    """A text task without user code: tokenize, micro-batch, infer, decode."""
+
+    takes_bytes = False
+
+    def __init__(
+        self,
+        processor: TextProcessor,
+        backend: Backend,
+        model: str,
+        *,
+        limits: BatchLimits,
+        on_batch: Callable[[int, int, int], None],
+        heavy: ThreadPoolExecutor,
+    ) -> None:
+        self._processor = processor
+        self._backend = backend
+        self._model = model
+        self._heavy = heavy
+        self._batcher: MicroBatcher[Encoded] = MicroBatcher(
+            self._run, limits=limits, on_batch=on_batch, padding_side=processor.config.padding_side
+        )
+
+    async def answer(self, body: object, trace: Trace, deadline: float) -> object:
+        """See ``Handler.answer``."""
+        processor = self._processor
+        started = perf_counter_ns()
+        try:
+            if processor.is_heavy(body):
+                prepared = await asyncio.get_running_loop().run_in_executor(self._heavy, processor.prepare, body)
+            else:
+                prepared = processor.prepare(body)
+        except PreprocessingError as error:
+            raise translate(error) from error
+        _note(trace, prepared)
+        trace.prepare_ns = perf_counter_ns() - started
+        try:
+            outputs, trace.queue_ns, trace.infer_ns = await self._batcher.submit(prepared.rows, deadline)
+        except BackendRefused as error:
+            # The tensors are ours, not the caller's: there is nothing to change in the request.
+            raise ModelFailed(error.message, hint="the model and its tokenizer may not belong together") from error
+        started = perf_counter_ns()
+        try:
+            answer = processor.finish(outputs, prepared)
+        except PreprocessingError as error:
+            raise translate(error) from error
+        trace.finish_ns = perf_counter_ns() - started
+        return answer
+
+    async def close(self) -> None:
+        """See ``Handler.close``."""
+        await self._batcher.close()
+
+    async def _run(self, rows: Sequence[Encoded], timeout: float) -> dict[str, NDArray[Any]]:
+        processor = self._processor
+        return await self._backend.infer(
+            self._model, processor.collate_rows(rows), processor.output_names or (), timeout=timeout
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TritonCall:
+    """How a hook's data becomes tensors and back, in ClearML's way."""
+
+    backend: Backend
+    model: str
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[str, ...]
+
+    async def __call__(self, data: object, timeout: float) -> object:
+        """Send ``data`` as the model's inputs; one output comes back as an array, several as a list of arrays.
+
+        ``data`` is one array(-like) for one input, a sequence of them in the declared order for several, or a mapping
+        by input name. Raises ``InputRefused`` where it cannot be made into tensors.
+        """
+        outputs = await self.backend.infer(self.model, self.tensors(data), self.outputs, timeout=timeout)
+        ordered = [outputs[name] for name in self.outputs if name in outputs] or list(outputs.values())
+        return ordered[0] if len(ordered) == 1 else ordered
+
+    def tensors(self, data: object) -> dict[str, NDArray[Any]]:
+        """Make the model's inputs of what a hook returned. Raises ``HookFailed`` or ``InputRefused``."""
+        if isinstance(data, Mapping):
+            missing = [t.name for t in self.inputs if t.name not in data]
+            if missing:
+                raise HookFailed(f"preprocess returned a mapping without the model's inputs {', '.join(missing)}")
+            values = [data[t.name] for t in self.inputs]
+        elif len(self.inputs) == 1:
+            values = [data]
+        elif isinstance(data, list | tuple) and len(data) == len(self.inputs):
+            values = list(data)
+        else:
+            raise HookFailed(
+                f"preprocess must return {len(self.inputs)} arrays, one per input "
+                f"({', '.join(t.name for t in self.inputs)})"
+            )
+        tensors = {}
+        for tensor, value in zip(self.inputs, values, strict=True):
+            try:
+                tensors[tensor.name] = np.ascontiguousarray(np.array(value, dtype=np.dtype(tensor.dtype)))
+            except (TypeError, ValueError) as error:
+                raise InputRefused(
+                    f"input {tensor.name} cannot be made into {tensor.dtype} numbers: {error}",
+                    hint="check the values and that all rows have one length",
+                ) from error
+        return tensors
+
+
+class TensorHandler:
+    """A model that is not a text task and has no hook: the body names the model's inputs, the answer its outputs."""
+
+    takes_bytes = False
+
+    def __init__(self, call: TritonCall) -> None:
+        self._call = call
+
+    async def answer(self, body: object, trace: Trace, deadline: float) -> object:
+        """See ``Handler.answer``; the body is ``{input name: nested lists}``, the answer ``{output name: array}``."""
+        names = [t.name for t in self._call.inputs]
+        if not isinstance(body, dict) or any(n not in body for n in names):
+            raise InputRefused(
+                f"the body must be an object with the model's inputs {', '.join(names)}",
+                hint="each as nested lists of numbers, or give the endpoint a Preprocess class",
+            )
+        trace.rows = 1
+        started = perf_counter_ns()
+        tensors = self._call.tensors(body)
+        trace.prepare_ns = perf_counter_ns() - started
+        started = perf_counter_ns()
+        left = deadline - asyncio.get_running_loop().time()
+        outputs = await self._call.backend.infer(self._call.model, tensors, self._call.outputs, timeout=left)
+        trace.infer_ns = perf_counter_ns() - started
+        return outputs
+
+    async def close(self) -> None:
+        """See ``Handler.close``; nothing is held."""
+
+
+class HookHandler:
+    """A user's ``Preprocess`` class: its stages where it has them, the default for the rest.
+
+    Stages that are not ``async`` run in this endpoint's own threads: a blocking hook occupies those, never the event
+    loop, never another endpoint's.
+    """
+
+    takes_bytes = True
+
+    def __init__(
+        self,
+        code: UserCode,
+        *,
+        call: TritonCall | None,
+        default: TextProcessor | None,
+        threads: int,
+    ) -> None:
+        self._code = code
+        self._call = call
+        self._default = default
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix=f"hook-{code.name}"[:40])
+        self._slots = asyncio.Semaphore(threads)
+
+    async def answer(self, body: object, trace: Trace, deadline: float) -> object:
+        """See ``Handler.answer``."""
+        loop = asyncio.get_running_loop()
+        state: dict[str, object] = {}
+        trace.custom = {}
+        statistics = trace.custom.update
+        trace.rows = 1
+        started = perf_counter_ns()
+        data = await self._preprocess(body, state, statistics, trace)
+        trace.prepare_ns = perf_counter_ns() - started
+        started = perf_counter_ns()
+        if self._code.has_process:
+            data = await self._stage("process", data, state, statistics)
+        elif self._call is not None:
+            data = await self._call(data, deadline - loop.time())
+        trace.infer_ns = perf_counter_ns() - started
+        started = perf_counter_ns()
+        if self._code.has_postprocess:
+            data = await self._stage("postprocess", data, state, statistics)
+        trace.finish_ns = perf_counter_ns() - started
+        return data
+
+    async def close(self) -> None:
+        """See ``Handler.close``; ``unload`` gets ten seconds in a thread of its own."""
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(10):
+                await loop.run_in_executor(None, self._code.unload)
+        except (TimeoutError, UserCodeError) as error:
+            _log.warning("unload of %s did not end well: %s", self._code.name, error or "took more than 10 s")
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    async def _preprocess(
+        self, body: object, state: dict[str, object], statistics: Callable[[dict[str, Any]], None], trace: Trace
+    ) -> object:
+        if self._code.has_preprocess:
+            return await self._stage("preprocess", body, state, statistics)
+        if self._default is None or self._code.has_process:
+            return body
+        try:
+            prepared = await asyncio.get_running_loop().run_in_executor(self._pool, self._default.prepare, body)
+        except PreprocessingError as error:
+            raise translate(error) from error
+        _note(trace, prepared)
+        return self._default.collate_rows(prepared.rows)
+
+    async def _stage(
+        self, stage: Stage, data: object, state: dict[str, object], statistics: Callable[[dict[str, Any]], None]
+    ) -> object:
+        hook: Hook = getattr(self._code, stage)
+        try:
+            if self._code.is_async(stage):
+                return await hook(data, state, statistics)
+            # The semaphore keeps waiting requests cancellable: a queued executor job could not be given up.
+            async with self._slots:
+                result = await asyncio.get_running_loop().run_in_executor(self._pool, hook, data, state, statistics)
+            return await result if inspect.isawaitable(result) else result
+        except UserCodeError as error:
+            raise translate(error) from error
+
+
+def translate(error: PreprocessingError) -> GatewayError:
+    """Turn an error of the leaf library into the gateway's tree."""
+    hint = error.hint or ""
+    if isinstance(error, InvalidInput | UserCodeRefused):
+        return InputRefused(error.message, hint=hint)
+    if isinstance(error, InvalidOutput):
+        return BackendGarbage(error.message, hint=hint)
+    if isinstance(error, UserCodeError):
+        return HookFailed(error.message, hint=hint)
+    if isinstance(error, TokenizationFailed):
+        return InternalError(error.message, hint=hint)
+    return InternalError(str(error))
+
+
+def _note(trace: Trace, prepared: Prepared) -> None:
+    rows = prepared.rows
+    trace.rows = len(rows)
+    trace.tokens = prepared.n_tokens
+    trace.unknown_tokens = prepared.n_unknown
+    trace.truncated = prepared.n_truncated

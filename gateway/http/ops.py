@@ -1,0 +1,235 @@
+"""Operations over HTTP: health, metrics, what is served, a page for people, and the OpenAPI document.
+
+FastAPI serves these. The inference route is not here (``routes.py``), but its documentation is: the OpenAPI document
+lists every endpoint that is deployed now, with an example from its own description.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Callable, Mapping
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, Final
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import HTTPException
+from fastapi.openapi.utils import get_openapi
+from fastapi.responses import HTMLResponse, JSONResponse, Response
+
+from gateway.health import Health
+from gateway.http.problems import STATUS
+
+Status = Callable[[], dict[str, Any]]
+
+_ERROR: Final = {
+    "type": "object",
+    "required": ["error", "code", "request_id"],
+    "properties": {
+        "error": {"type": "string", "description": "What is wrong, in one sentence."},
+        "code": {"type": "string", "enum": sorted(STATUS), "description": "The kind of error."},
+        "request_id": {"type": "string"},
+        "hint": {"type": "string", "description": "What to do about it."},
+    },
+}
+
+
+def product_version() -> str:
+    """Return the installed version of this package."""
+    try:
+        return version("triton-gateway")
+    except PackageNotFoundError:
+        return "0+unknown"
+
+
+def build_ops(
+    *, health: Health, status: Status, metrics: Callable[[], tuple[bytes, str]], serve_prefix: str
+) -> FastAPI:
+    """Return the FastAPI application of everything but inference."""
+    app = FastAPI(
+        title="triton-gateway",
+        version=product_version(),
+        description="Text in, answers out: tokenizes in front of NVIDIA Triton, follows a ClearML serving Task.",
+    )
+
+    @app.exception_handler(404)
+    async def not_found(request: Request, _error: HTTPException) -> JSONResponse:
+        return JSONResponse(
+            {
+                "error": f"nothing is at {ascii(request.url.path)[1:-1][:100]}",
+                "code": "not_found",
+                "request_id": request.headers.get("x-request-id", ""),
+                "hint": f"endpoints are called with POST {serve_prefix}NAME; the list is at /",
+            },
+            404,
+        )
+
+    @app.exception_handler(405)
+    async def wrong_method(request: Request, error: HTTPException) -> JSONResponse:
+        return JSONResponse(
+            {
+                "error": f"{request.method} is not possible at {ascii(request.url.path)[1:-1][:100]}",
+                "code": "method_not_allowed",
+                "request_id": request.headers.get("x-request-id", ""),
+            },
+            405,
+            headers=dict(error.headers or {}),
+        )
+
+    async def live() -> dict[str, bool]:
+        """Return 200 as long as the process answers; depends on nothing outside it."""
+        return {"live": True}
+
+    async def ready() -> JSONResponse:
+        """Return 200 when every configured endpoint that can be served is, and Triton answers; else 503 and why."""
+        reasons = health.reasons()
+        return JSONResponse({"ready": not reasons, "reasons": reasons}, 503 if reasons else 200)
+
+    for path in ("/v2/health/live", "/livez", "/healthz"):
+        app.add_api_route(path, live, methods=["GET"], tags=["health"], include_in_schema=path.startswith("/v2"))
+    for path in ("/v2/health/ready", "/readyz"):
+        app.add_api_route(
+            path, ready, methods=["GET"], tags=["health"], include_in_schema=path.startswith("/v2"),
+            responses={503: {"description": "Not ready; `reasons` says why."}},
+        )  # fmt: skip
+
+    @app.get("/metrics", tags=["operations"], response_class=Response)
+    async def prometheus() -> Response:
+        """Return the metrics in Prometheus' text format."""
+        content, media_type = metrics()
+        return Response(content, headers={"content-type": media_type})
+
+    @app.get("/v1/status", tags=["operations"])
+    async def current() -> dict[str, Any]:
+        """Return the routes, versions, model ids and states of this process, and what cannot be served and why."""
+        return status()
+
+    @app.get("/v2", tags=["operations"])
+    async def metadata() -> dict[str, Any]:
+        """Return name and version, as the Open Inference Protocol asks."""
+        return {"name": "triton-gateway", "version": product_version(), "extensions": []}
+
+    @app.get("/", include_in_schema=False, response_class=HTMLResponse)
+    async def page() -> HTMLResponse:
+        return HTMLResponse(render_page(status(), serve_prefix))
+
+    def openapi() -> dict[str, Any]:
+        document = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
+        document["paths"].update(_serve_paths(status(), serve_prefix))
+        return document
+
+    app.openapi = openapi  # type: ignore[method-assign]  # FastAPI's documented way to extend the document
+    return app
+
+
+def _serve_paths(status: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+    paths: dict[str, Any] = {
+        prefix + "{endpoint}": {"post": _operation("Call an endpoint", None, ["endpoint"])},
+        prefix + "{endpoint}/{version}": {"post": _operation("Call a version", None, ["endpoint", "version"])},
+    }
+    for endpoint in status["endpoints"]:
+        details = endpoint["details"]
+        title = f"{endpoint['url']} ({details.get('task', 'model')})"
+        paths[prefix + endpoint["url"]] = {"post": _operation(title, details.get("example"), [])}
+    for name, shares in status["canaries"].items():
+        parts = ", ".join(f"{share:.0%} {url}" for url, share in shares.items())
+        paths[prefix + name] = {"post": _operation(f"{name} (canary: {parts})", None, [])}
+    return paths
+
+
+def _operation(summary: str, example: object, parameters: list[str]) -> dict[str, Any]:
+    content: dict[str, Any] = {"schema": {}}
+    if example is not None:
+        content["example"] = example
+    refusals = {
+        str(code): {"description": ", ".join(k for k, v in STATUS.items() if v == code),
+                    "content": {"application/json": {"schema": _ERROR}}}
+        for code in sorted(set(STATUS.values()) - {499})
+    }  # fmt: skip
+    return {
+        "summary": summary,
+        "tags": ["inference"],
+        "parameters": [
+            {"name": p, "in": "path", "required": True, "schema": {"type": "string"}} for p in parameters
+        ] + [
+            {"name": "x-request-id", "in": "header", "schema": {"type": "string"}},
+            {"name": "x-routing-key", "in": "header", "schema": {"type": "string"},
+             "description": "Keeps a caller on one side of a canary."},
+            {"name": "x-request-timeout-ms", "in": "header", "schema": {"type": "integer", "minimum": 1}},
+        ],
+        "requestBody": {"required": True, "content": {"application/json": content}},
+        "responses": {
+            "200": {"description": "The answer", "content": {"application/json": {"schema": {}}}}, **refusals,
+        },
+    }  # fmt: skip
+
+
+_STYLE: Final = """
+body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:70rem;padding:0 1rem;color:#1d2330;background:#fff}
+h1{font-size:1.3rem}h2{font-size:1.05rem;margin-top:2rem}table{border-collapse:collapse;width:100%}
+th,td{text-align:left;padding:.35rem .7rem;border-bottom:1px solid #d9dee8;vertical-align:top}th{font-weight:600}
+code{font:13px ui-monospace,monospace;background:#f1f3f8;padding:.1rem .3rem;border-radius:3px}
+.ok{color:#0a6b38}.wait{color:#8a5a00}.bad{color:#a3162a}.dim{color:#5b6576}
+@media(prefers-color-scheme:dark){body{color:#e4e8f0;background:#161a22}th,td{border-color:#343b4a}code{background:#232936}
+.ok{color:#5fd08f}.wait{color:#e8b65a}.bad{color:#ff8594}.dim{color:#98a2b5}}
+"""
+
+
+def render_page(status: Mapping[str, Any], prefix: str) -> str:
+    """Return the page of what is served: one self-contained document without scripts, refreshed every five seconds."""
+    e = html.escape
+    rows = [
+        f"<tr><td><code>POST {e(prefix + ep['url'])}</code></td><td class=ok>serving</td>"
+        f"<td>{e(str(ep['details'].get('task', '')))}</td>"
+        f"<td>{e(ep['model_name'])} <span class=dim>{e(ep['model_id'])}</span></td>"
+        f"<td>{_successor(ep)}</td></tr>"
+        for ep in status["endpoints"]
+    ]
+    rows += [
+        f"<tr><td><code>{e(p['url'])}</code></td><td class={'wait' if p['state'] == 'building' else 'bad'}>"
+        f"{e(p['state'])}</td><td></td><td></td><td>{e(p['reason'])}</td></tr>"
+        for p in status["pending"]
+    ]
+    routes = [
+        f"<tr><td><code>POST {e(prefix + name)}</code></td>"
+        f"<td>{', '.join(f'{share:.1%} <code>{e(url)}</code>' for url, share in shares.items())}</td></tr>"
+        for name, shares in status["canaries"].items()
+    ]
+    faults = [f"<li class=bad><code>{e(f['subject'])}</code> {e(f['message'])}</li>" for f in status["faults"]]
+    ready = "<span class=ok>ready</span>" if status["ready"] else (
+        f"<span class=bad>not ready</span>: {e('; '.join(status['not_ready_because']))}"
+    )  # fmt: skip
+    task = status["serving_task"]
+    triton = ", ".join(
+        f"<code>{e(a)}</code> <span class={'ok' if up else 'bad'}>{'answers' if up else 'does not answer'}</span>"
+        for a, up in status["triton"].items()
+    )
+    registry = status["registry"]["error"]
+    return (
+        "<!doctype html><html lang=en><head><meta charset=utf-8><meta http-equiv=refresh content=5>"
+        f"<meta name=viewport content='width=device-width'><title>triton-gateway</title><style>{_STYLE}</style></head>"
+        f"<body><h1>triton-gateway</h1><p>{ready}"
+        + (f" · serving Task {e(task['name'])} <code>{e(task['id'])}</code>" if task else "")
+        + f" · revision <code>{e(status['revision'] or '–')}</code>"
+        + (f" · Triton {triton}" if triton else "")
+        + (f"</p><p class=bad>registry: {e(registry)}" if registry else "")
+        + "</p><h2>Endpoints</h2>"
+        + _table(("Path", "State", "Task", "Model", "Note"), rows, "nothing is deployed yet")
+        + ("<h2>Canaries</h2>" + _table(("Path", "Shares"), routes, "") if routes else "")
+        + (f"<h2>Configuration faults</h2><ul>{''.join(faults)}</ul>" if faults else "")
+        + "<p class=dim><a href=/docs>API</a> · <a href=/metrics>metrics</a> · <a href=/v1/status>JSON</a></p>"
+        "</body></html>"
+    )
+
+
+def _successor(endpoint: Mapping[str, Any]) -> str:
+    successor = endpoint["successor"]
+    if successor is None:
+        return ""
+    text = html.escape(f"{successor['state']}: {successor['reason']}")
+    return f"<span class={'wait' if successor['state'] == 'building' else 'bad'}>new version {text}</span>"
+
+
+def _table(heads: tuple[str, ...], rows: list[str], empty: str) -> str:
+    if not rows:
+        return f"<p class=dim>{empty}</p>"
+    return f"<table><tr>{''.join(f'<th>{h}</th>' for h in heads)}</tr>{''.join(rows)}</table>"

@@ -1,0 +1,206 @@
+"""``POST /serve/…`` as a bare ASGI callable: the cheapest way uvicorn can call us.
+
+FastAPI documents this route (``ops.py`` writes it into the OpenAPI document) but does not stand in its way: a routed,
+validated FastAPI handler costs several times what tokenizing a short text does (measured in the project's notes on
+HTTP servers).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any, Final
+from urllib.parse import parse_qs, quote
+
+import orjson
+
+from gateway.errors import HookFailed, MethodNotAllowed, RequestError
+from gateway.http import body as bodies
+from gateway.http.problems import Headers, problem
+from gateway.pipeline import Pipeline
+from gateway.routing.snapshot import path_of
+from gateway.trace import Trace
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+_JSON: Final = (b"content-type", b"application/json")
+_BINARY: Final = (b"content-type", b"application/octet-stream")
+_OPTIONS: Final = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
+_WATCH_AFTER_S: Final = 0.1
+"""Most requests are answered sooner, so that watching for the client's departure costs them one timer."""
+
+
+class ServeRoute:
+    """The inference route under one prefix (``/serve/``)."""
+
+    def __init__(self, pipeline: Pipeline, *, prefix: str, max_body_bytes: int, timeout: float) -> None:
+        self._pipeline = pipeline
+        self._prefix_length = len(prefix)
+        self._max_body_bytes = max_body_bytes
+        self._timeout = timeout
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one HTTP request; every outcome is an answer and is counted once."""
+        request_id = key = ""
+        content_type = encoding = length = timeout_ms = b""
+        for name, value in scope["headers"]:
+            if name == b"content-type":
+                content_type = value
+            elif name == b"content-length":
+                length = value
+            elif name == b"content-encoding":
+                encoding = value
+            elif name == b"x-request-id":
+                request_id = _clean_id(value)
+            elif name == b"x-routing-key":
+                key = value.decode("latin-1")
+            elif name == b"x-request-timeout-ms":
+                timeout_ms = value
+        trace = Trace(request_id or f"{random.getrandbits(64):016x}")
+        pipeline = self._pipeline
+        pipeline.started()
+        watch = _Watch(receive)
+        try:
+            if scope["method"] != "POST":
+                raise MethodNotAllowed(f"{scope['method']} is not how an endpoint is called", hint="use POST")
+            timeout = _timeout(timeout_ms, self._timeout)
+            endpoint = pipeline.resolve(self._path(scope), trace, key or None)
+            raw = await bodies.read(receive, limit=self._max_body_bytes, announced=length, patience=timeout)
+            if encoding:
+                raw = bodies.unpack(raw, encoding, limit=self._max_body_bytes)
+            body = bodies.decode(raw, content_type, takes_bytes=endpoint.takes_bytes)
+            watch.start()
+            answer = await pipeline.answer(endpoint, body, trace, timeout)
+            status, headers, content = _render(answer)
+            trace.status = status
+            trace.close()
+            headers += _labels(trace)
+        except (Exception, asyncio.CancelledError) as error:
+            known = pipeline.failed(trace, error)
+            if isinstance(error, asyncio.CancelledError) and not watch.client_left:
+                raise  # the server is stopping; uvicorn ends the connection
+            status, headers, content = problem(known, trace.request_id)
+            trace.status = status
+            headers.append((b"x-request-id", trace.request_id.encode()))
+            if trace.url:
+                headers.append((b"x-served-by", quote(trace.url, safe="/").encode()))
+        finally:
+            watch.stop()
+            pipeline.finished(trace)
+        if watch.client_left:
+            return
+        headers.append((b"content-length", str(len(content)).encode()))
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": content})
+
+    def _path(self, scope: Scope) -> str:
+        query = scope["query_string"]
+        version = None
+        if query:
+            version = parse_qs(query.decode("latin-1")).get("version", [None])[0]
+        return path_of(scope["path"][self._prefix_length :], version)
+
+
+class _Watch:
+    """Cancels the request's task when its client leaves; starts listening only for requests that take long."""
+
+    __slots__ = ("_listener", "_receive", "_task", "_timer", "client_left")
+
+    def __init__(self, receive: Receive) -> None:
+        self._receive = receive
+        self._timer: asyncio.TimerHandle | None = None
+        self._listener: asyncio.Task[None] | None = None
+        self._task: asyncio.Task[Any] | None = None
+        self.client_left = False
+
+    def start(self) -> None:
+        self._task = asyncio.current_task()
+        self._timer = asyncio.get_running_loop().call_later(_WATCH_AFTER_S, self._listen)
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._listener is not None:
+            self._listener.cancel()
+
+    def _listen(self) -> None:
+        self._listener = asyncio.get_running_loop().create_task(self._until_gone())
+
+    async def _until_gone(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        self.client_left = True
+        if self._task is not None:
+            self._task.cancel()
+
+
+def _render(answer: object) -> tuple[int, Headers, bytes]:
+    if isinstance(answer, bytes | bytearray | memoryview):
+        return 200, [_BINARY], bytes(answer)
+    content = getattr(answer, "body", None)
+    status = getattr(answer, "status_code", None)
+    if isinstance(content, bytes) and isinstance(status, int):
+        # A hook may answer with a Starlette response of its own, as it may in clearml-serving.
+        raw = getattr(answer, "raw_headers", [])
+        return status, [(k, v) for k, v in raw if k.lower() != b"content-length"], content
+    try:
+        return 200, [_JSON], orjson.dumps(answer, default=_plain, option=_OPTIONS)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise HookFailed(
+            f"the answer cannot be written as JSON: {error}", hint="return dicts, lists, strings, numbers or arrays"
+        ) from error
+
+
+def _plain(value: object) -> object:
+    # What orjson does not know but numpy and hooks produce: non-contiguous arrays, tuples' cousins, numpy scalars.
+    for method in ("tolist", "model_dump"):
+        convert = getattr(value, method, None)
+        if callable(convert):
+            return convert()
+    if isinstance(value, set | frozenset):
+        return list(value)
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    raise TypeError(f"{type(value).__name__} has no JSON form")
+
+
+def _labels(trace: Trace) -> Headers:
+    return [
+        (b"x-request-id", trace.request_id.encode()),
+        (b"x-served-by", quote(trace.url, safe="/").encode()),
+        (b"x-model-id", trace.model_id.encode()),
+        (b"x-route", trace.route.encode()),
+        (b"x-total-time", _ms(trace.total_ns)),
+        (b"x-tokenization-time", _ms(trace.prepare_ns)),
+        (b"x-queue-time", _ms(trace.queue_ns)),
+        (b"x-inference-time", _ms(trace.infer_ns)),
+        (b"x-compute-time", _ms(trace.prepare_ns + trace.infer_ns + trace.finish_ns)),
+    ]
+
+
+def _ms(ns: int) -> bytes:
+    return b"%.3f" % (ns * 1e-6)
+
+
+def _clean_id(value: bytes) -> str:
+    # The id is echoed in headers and logs: only what is printable and short is taken over.
+    if 0 < len(value) <= 128 and value.isascii():
+        text = value.decode("ascii")
+        if text.isprintable():
+            return text
+    return ""
+
+
+def _timeout(header: bytes, most: float) -> float:
+    if not header:
+        return most
+    try:
+        wanted = int(header) / 1000
+    except ValueError:
+        wanted = 0.0
+    if wanted <= 0:
+        raise RequestError("x-request-timeout-ms must be a whole number of milliseconds above 0")
+    return min(wanted, most)

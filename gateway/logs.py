@@ -1,0 +1,59 @@
+"""Log lines: one JSON object per line for machines, a short human form on a terminal.
+
+Configured once by the composition root; everybody else uses ``logging.getLogger("triton_gateway.…")`` and passes
+fields in ``extra``. Never logs request bodies.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from datetime import UTC, datetime
+from typing import TextIO
+
+import orjson
+
+_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "color_message", "taskName"}
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object per record: ``time`` (RFC 3339, UTC), ``level``, ``logger``, ``message`` and every extra."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the record as one line of JSON."""
+        line: dict[str, object] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        line.update({k: v for k, v in vars(record).items() if k not in _STANDARD})
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return orjson.dumps(line, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
+
+
+class TextFormatter(logging.Formatter):
+    """``12:34:56 level message key=value …`` for people."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the record as one readable line (and its traceback below it)."""
+        when = datetime.fromtimestamp(record.created, UTC).strftime("%H:%M:%S")
+        extras = " ".join(f"{k}={v}" for k, v in vars(record).items() if k not in _STANDARD)
+        line = f"{when} {record.levelname.lower():7} {record.getMessage()}" + (f"  {extras}" if extras else "")
+        return line + ("\n" + self.formatException(record.exc_info) if record.exc_info else "")
+
+
+def configure(form: str = "auto", level: str = "INFO", stream: TextIO | None = None) -> None:
+    """Send every log record of this process to ``stream`` (stderr) in the chosen form.
+
+    ``form``: ``json``, ``text``, or ``auto`` (text on a terminal). Raises ``ValueError`` for an unknown level.
+    """
+    target = stream if stream is not None else sys.stderr
+    is_text = form == "text" or (form == "auto" and target.isatty())
+    handler = logging.StreamHandler(target)
+    handler.setFormatter(TextFormatter() if is_text else JsonFormatter())
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    # Our own lines say what happened; these repeat it per request or per call.
+    for noisy in ("uvicorn.access", "urllib3", "clearml", "httpx"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)

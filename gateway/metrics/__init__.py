@@ -1,0 +1,1 @@
+"""From traces to Prometheus: the catalogue (data), the observer that counts, and the exposition."""

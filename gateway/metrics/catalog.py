@@ -1,0 +1,89 @@
+"""THE table of metrics: names, types, help, labels, buckets. Data, no code; boards, rules and docs read it too."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+LATENCY_BUCKETS: Final = (
+    0.0005, 0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5,
+    5.0, 10.0,
+)  # fmt: skip
+"""Seconds, 0.5 ms to 10 s, dense where a text model on CPU or GPU answers."""
+
+ROW_BUCKETS: Final = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0)
+TOKEN_BUCKETS: Final = (8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0, 8192.0, 16384.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One metric family; ``labels`` are fixed, ``buckets`` only for histograms."""
+
+    name: str
+    type: Literal["counter", "gauge", "histogram"]
+    help: str
+    labels: tuple[str, ...] = ()
+    buckets: tuple[float, ...] = ()
+
+
+_SERVED: Final = ("endpoint", "version", "route")
+
+REQUESTS: Final = Metric(
+    "gateway_requests_total", "counter",
+    "Requests finished, by outcome: ok or the kind of error. Every request counts exactly once.",
+    (*_SERVED, "outcome"),
+)  # fmt: skip
+REQUEST_SECONDS: Final = Metric(
+    "gateway_request_duration_seconds", "histogram",
+    "From the first byte of the body read to the answer ready, successful requests only.", _SERVED, LATENCY_BUCKETS,
+)  # fmt: skip
+STAGE_SECONDS: Final = Metric(
+    "gateway_stage_duration_seconds", "histogram",
+    "Time of one stage of a successful request: prepare (parse, tokenize, hook), queue, infer (Triton), finish.",
+    ("endpoint", "version", "stage"), LATENCY_BUCKETS,
+)  # fmt: skip
+IN_FLIGHT: Final = Metric("gateway_requests_in_flight", "gauge", "Requests being worked on now.")
+ROWS: Final = Metric(
+    "gateway_request_rows", "histogram", "Texts (or hook calls) in one request.", ("endpoint", "version"), ROW_BUCKETS
+)
+TOKENS: Final = Metric("gateway_tokens_total", "counter", "Tokens sent to the model.", ("endpoint", "version"))
+UNKNOWN_TOKENS: Final = Metric(
+    "gateway_unknown_tokens_total", "counter", "Tokens the vocabulary does not know.", ("endpoint", "version")
+)
+TRUNCATED: Final = Metric(
+    "gateway_truncated_texts_total", "counter", "Texts cut at the model's maximum length.", ("endpoint", "version")
+)
+BATCH_ROWS: Final = Metric(
+    "gateway_batch_rows", "histogram", "Rows in one call to Triton.", ("endpoint", "version"), ROW_BUCKETS
+)
+BATCH_TOKENS: Final = Metric(
+    "gateway_batch_padded_tokens", "histogram", "Padded tokens (longest × rows) in one call to Triton.",
+    ("endpoint", "version"), TOKEN_BUCKETS,
+)  # fmt: skip
+BATCH_REAL_TOKENS: Final = Metric(
+    "gateway_batch_tokens_total", "counter",
+    "Tokens in calls to Triton without padding; 1 − rate(this) / rate(gateway_batch_padded_tokens_sum) is the waste.",
+    ("endpoint", "version"),
+)  # fmt: skip
+RECONCILES: Final = Metric(
+    "gateway_reconcile_total", "counter",
+    "Looks at the serving Task, by outcome: unchanged, changed, registry_unavailable, registry_refused, error.",
+    ("outcome",),
+)  # fmt: skip
+BUILDS: Final = Metric(
+    "gateway_endpoint_builds_total", "counter", "Endpoint versions built, by outcome: ok or the kind of error.",
+    ("outcome",),
+)  # fmt: skip
+ENDPOINT_READY: Final = Metric(
+    "gateway_endpoint_ready", "gauge", "1 when this version is served, 0 while it is building or has failed.",
+    ("endpoint", "version"),
+)  # fmt: skip
+LAST_CONTACT: Final = Metric(
+    "gateway_registry_last_contact_timestamp_seconds", "gauge", "Unix time of the last answer of the ClearML API."
+)
+BUILD_INFO: Final = Metric("gateway_build_info", "gauge", "Always 1; the label tells the version.", ("version",))
+
+CATALOG: Final = (
+    REQUESTS, REQUEST_SECONDS, STAGE_SECONDS, IN_FLIGHT, ROWS, TOKENS, UNKNOWN_TOKENS, TRUNCATED,
+    BATCH_ROWS, BATCH_TOKENS, BATCH_REAL_TOKENS, RECONCILES, BUILDS, ENDPOINT_READY, LAST_CONTACT, BUILD_INFO,
+)  # fmt: skip

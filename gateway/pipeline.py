@@ -1,0 +1,108 @@
+"""THE HOT PATH. If you read one file, read this one.
+
+``http/routes.py`` has decoded a body; this takes it to the right endpoint version and back: route, admit, lease,
+answer. Whatever happens, the trace is closed and counted exactly once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from gateway.admission import Limiter
+from gateway.endpoint import Endpoint
+from gateway.errors import ClientGone, DeadlineExceeded, Draining, GatewayError, InternalError
+from gateway.health import Health
+from gateway.metrics.observer import Observer
+from gateway.routing.table import RoutingTable
+from gateway.trace import Trace
+
+_log = logging.getLogger("triton_gateway.request")
+
+
+class Pipeline:
+    """Answers requests from the current snapshot. One per event loop; holds no request state."""
+
+    def __init__(
+        self, table: RoutingTable, limiter: Limiter, observer: Observer, health: Health, *, access_log: bool = False
+    ) -> None:
+        self._table = table
+        self._limiter = limiter
+        self._observer = observer
+        self._health = health
+        self._access_log = access_log
+
+    def resolve(self, path: str, trace: Trace, routing_key: str | None = None) -> Endpoint:
+        """Choose the endpoint version and label the trace with it; raises as ``Snapshot.resolve``, or ``Draining``."""
+        if self._health.is_draining:
+            raise Draining("this gateway is shutting down", hint="send the request to another one", retry_after=1)
+        endpoint, trace.route = self._table.current.resolve(path, routing_key)
+        identity = endpoint.identity
+        trace.url, trace.endpoint, trace.version = identity.url, identity.endpoint, identity.version
+        trace.model_id = identity.model_id
+        return endpoint
+
+    async def answer(self, endpoint: Endpoint, body: object, trace: Trace, timeout: float) -> object:
+        """Return the endpoint's answer within ``timeout`` seconds; raises ``GatewayError``."""
+        self._limiter.admit()
+        endpoint.lease()
+        try:
+            deadline = asyncio.get_running_loop().time() + timeout
+            async with asyncio.timeout_at(deadline):
+                return await endpoint.answer(body, trace, deadline)
+        except TimeoutError:
+            raise DeadlineExceeded(
+                f"no answer within {timeout:g} s", hint="raise x-request-timeout-ms or send less at once"
+            ) from None
+        finally:
+            endpoint.release()
+            self._limiter.release()
+
+    def started(self) -> None:
+        """Count a request in; ``finished`` must follow."""
+        self._observer.started()
+
+    def finished(self, trace: Trace) -> None:
+        """Close the trace and tell the observers: exactly once per request, whatever its outcome."""
+        trace.close()
+        self._observer.finished(trace)
+        if trace.error is not None or self._access_log:
+            self._write_log(trace)
+
+    def failed(self, trace: Trace, error: BaseException) -> GatewayError:
+        """Record ``error`` as the trace's outcome and return it as one of ours; a foreign exception is our bug."""
+        if isinstance(error, asyncio.CancelledError):
+            known: GatewayError = ClientGone("the client left before the answer was ready")
+        elif isinstance(error, GatewayError):
+            known = error
+        else:
+            known = InternalError("the gateway failed on this request", hint="see its log for the request id")
+            _log.error("unexpected error", exc_info=error, extra={"request_id": trace.request_id, "url": trace.url})
+        trace.outcome, trace.error = known.kind, error
+        return known
+
+    async def call(self, path: str, body: object, timeout: float) -> object:
+        """Answer a hook's ``send_request`` in process, counted like any other request; raises ``GatewayError``."""
+        trace = Trace("")
+        self.started()
+        try:
+            return await self.answer(self.resolve(path, trace), body, trace, timeout)
+        except BaseException as error:
+            self.failed(trace, error)
+            raise
+        finally:
+            self.finished(trace)
+
+    def _write_log(self, trace: Trace) -> None:
+        error = trace.error
+        # A caller's mistake is the caller's news; what needs an operator is a warning.
+        level = logging.INFO if error is None or 0 < trace.status < 500 else logging.WARNING
+        _log.log(
+            level,
+            "request %s", trace.outcome,
+            extra={
+                "request_id": trace.request_id, "url": trace.url, "route": trace.route, "status": trace.status,
+                "code": trace.outcome, "total_ms": round(trace.total_ns / 1e6, 3),
+                "reason": "" if error is None else str(error)[:300],
+            },
+        )  # fmt: skip

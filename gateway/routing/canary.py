@@ -1,0 +1,94 @@
+"""Weights to picks. Pure: the random draw or the routing key comes from the caller.
+
+Semantics are clearml-serving's (fixed endpoints, or the newest under a prefix; weights normalised), with what it lacks:
+bad weights are refused instead of raising later, and a routing key makes the choice sticky. The key's position in
+[0, 1) does not depend on the weights, so a growing weight only ever moves keys towards the growing side (monotone).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from gateway.errors import SpecFault
+from gateway.spec import CanarySpec
+
+
+@dataclass(frozen=True, slots=True)
+class Weighted:
+    """Endpoint urls in a fixed order with cumulative shares; the last bound is 1."""
+
+    urls: tuple[str, ...]
+    bounds: tuple[float, ...]
+
+    def pick(self, position: float) -> str:
+        """Return the url whose share contains ``position`` (0 ≤ position < 1)."""
+        for url, bound in zip(self.urls, self.bounds, strict=True):
+            if position < bound:
+                return url
+        return self.urls[-1]
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """Share of each url, adding up to 1."""
+        previous, found = 0.0, {}
+        for url, bound in zip(self.urls, self.bounds, strict=True):
+            found[url] = bound - previous
+            previous = bound
+        return found
+
+
+def position_of(key: str, salt: str) -> float:
+    """Map a routing key to a fixed position in [0, 1); ``salt`` (the canary's name) decorrelates canaries."""
+    digest = hashlib.blake2b(key.encode("utf-8", "surrogatepass"), digest_size=8, key=salt.encode()[:64]).digest()
+    return (int.from_bytes(digest, "big") >> 11) * 2.0**-53
+
+
+def resolve(canary: CanarySpec, known: Iterable[str]) -> list[tuple[str, float]]:
+    """Return ``(url, weight)`` of a canary over the ``known`` urls, as clearml-serving selects them.
+
+    Raises ``SpecFault`` where the weights cannot be used: none, negative or not finite, all zero, not one per endpoint,
+    both forms at once, or nothing known matches.
+    """
+    weights = canary.weights
+    if not weights:
+        raise SpecFault("has no weights; give --weights, one per endpoint")
+    if any(not math.isfinite(w) or w < 0 for w in weights):
+        raise SpecFault(f"weights must be zero or more, got {list(weights)}")
+    if canary.load_endpoints and canary.prefix:
+        raise SpecFault("has both fixed endpoints and a prefix; give one of them")
+    known = list(known)
+    if canary.load_endpoints:
+        if len(canary.load_endpoints) != len(weights):
+            raise SpecFault(f"has {len(weights)} weights for {len(canary.load_endpoints)} endpoints; give one each")
+        chosen = [(u, w) for u, w in zip(canary.load_endpoints, weights, strict=True) if u in known]
+    elif canary.prefix:
+        newest = sorted((u for u in known if u.startswith(canary.prefix)), key=_age_key, reverse=True)
+        chosen = list(zip(newest, weights, strict=False))
+    else:
+        raise SpecFault("names neither endpoints nor a prefix; give --input-endpoints or --input-endpoint-prefix")
+    if not chosen:
+        raise SpecFault("matches no endpoint that exists")
+    if sum(w for _, w in chosen) <= 0:
+        raise SpecFault("has only zero weights for the endpoints that exist")
+    return chosen
+
+
+def weighted(choices: Sequence[tuple[str, float]]) -> Weighted:
+    """Normalise ``choices`` (their sum must be positive)."""
+    total = sum(w for _, w in choices)
+    bounds, running = [], 0.0
+    for _, weight in choices:
+        running += weight / total
+        bounds.append(running)
+    # The last url with any weight ends at exactly 1: rounding must not send a request to a version of weight 0.
+    last = max(i for i, (_, w) in enumerate(choices) if w > 0)
+    return Weighted(tuple(u for u, _ in choices), tuple(b if i < last else 1.0 for i, b in enumerate(bounds)))
+
+
+def _age_key(url: str) -> str:
+    # clearml-serving sorts versions as numbers by padding the last path part, and newest first.
+    base, slash, last = url.rpartition("/")
+    return f"{base}/{last:0>9}" if slash else url

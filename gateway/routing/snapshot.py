@@ -1,0 +1,88 @@
+"""What requests read: paths to endpoint versions, immutable after it is made.
+
+Made by ``control.assemble``, read once per request through ``table.current``. Nothing reachable from a snapshot changes
+after the swap, save counters inside endpoints.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from gateway.endpoint import Endpoint
+from gateway.errors import EndpointNotFound, ModelNotReady, VersionNotFound
+from gateway.routing.canary import Weighted, position_of
+from gateway.spec import Fault, normalize_url
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """A configured version that cannot answer yet, or failed to: ``reason`` goes to callers and the status page.
+
+    ``failures`` counts attempts that failed since this configuration came.
+    """
+
+    url: str
+    state: str
+    reason: str
+    failures: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Endpoints by url, canaries by path, and what is configured but not served."""
+
+    revision: str = ""
+    endpoints: Mapping[str, Endpoint] = field(default_factory=lambda: MappingProxyType({}))
+    canaries: Mapping[str, Weighted] = field(default_factory=lambda: MappingProxyType({}))
+    pending: Mapping[str, Pending] = field(default_factory=lambda: MappingProxyType({}))
+    faults: tuple[Fault, ...] = ()
+
+    def resolve(
+        self, path: str, routing_key: str | None = None, draw: Callable[[], float] = random.random
+    ) -> tuple[Endpoint, str]:
+        """Return the endpoint that answers ``path`` and the route's name (``direct`` or ``canary``).
+
+        A canary wins over an endpoint of the same path, as in clearml-serving. Raises ``EndpointNotFound``,
+        ``VersionNotFound`` or ``ModelNotReady``.
+        """
+        canary = self.canaries.get(path)
+        if canary is not None:
+            position = draw() if routing_key is None else position_of(routing_key, path)
+            return self.endpoints[canary.pick(position)], "canary"
+        endpoint = self.endpoints.get(path)
+        if endpoint is not None:
+            return endpoint, "direct"
+        raise self._missing(path)
+
+    def _missing(self, path: str) -> EndpointNotFound | VersionNotFound | ModelNotReady:
+        pending = self.pending.get(path)
+        if pending is not None:
+            return ModelNotReady(f"endpoint {path} is {pending.state}: {pending.reason}", retry_after=2)
+        base = path.rpartition("/")[0]
+        urls = sorted({*self.endpoints, *self.pending, *self.canaries})
+        versions = [u for u in urls if u.startswith(path + "/")]
+        if versions:
+            return VersionNotFound(
+                f"endpoint {_shown(path)} has no version-less form",
+                hint=f"call one of its versions: {', '.join(versions[:10])}",
+            )
+        siblings = [u for u in urls if base and (u == base or u.startswith(base + "/"))]
+        if siblings:
+            return VersionNotFound(
+                f"endpoint {_shown(base)} has no version {_shown(path.rpartition('/')[2])}",
+                hint=f"it has {', '.join(siblings[:10])}",
+            )
+        hint = f"deployed are {', '.join(urls[:10])}" if urls else "nothing is deployed: `clearml-serving model add …`"
+        return EndpointNotFound(f"endpoint {_shown(path)} does not exist", hint=hint)
+
+
+def path_of(path: str, version: str | None) -> str:
+    """Return the normalised url for a request path and an optional ``version`` query parameter."""
+    return normalize_url(path, version)
+
+
+def _shown(path: str) -> str:
+    return ascii(path)[1:-1][:100]

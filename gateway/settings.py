@@ -1,0 +1,174 @@
+"""Every setting of a gateway process, read once from the environment; ``os.environ`` is read nowhere else.
+
+Our names start with ``TRITON_GATEWAY_``; variables of clearml-serving keep their names and meaning and are accepted as
+aliases. Composition roots (``app``, ``__main__``, ``deploy``) pass values on; nothing below them sees this class.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import AliasChoices, BeforeValidator, Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+_DURATION = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*(ms|s|min|m|h)?\s*$")
+
+
+def parse_duration(value: object, *, bare_unit: str = "s") -> float:
+    """Parse ``"5s"``, ``"500ms"``, ``"2m"``, ``"1h"`` or a bare number (in ``bare_unit``) to seconds.
+
+    Raises ``ValueError`` for anything else and for negative values.
+    """
+    match = _DURATION.match(str(value))
+    if not match:
+        raise ValueError(f"{value!r} is not a duration; write 5s, 500ms, 2m or 1h")
+    return float(match[1]) * _UNITS[match[2] or bare_unit]
+
+
+def _seconds(value: object) -> float:
+    return parse_duration(value)
+
+
+def _clearml_poll(value: object) -> float:
+    # CLEARML_SERVING_POLL_FREQ counts minutes in clearml-serving; a unit makes it what it says.
+    return parse_duration(value, bare_unit="min")
+
+
+Seconds = Annotated[float, BeforeValidator(_seconds)]
+PollFrequency = Annotated[float, BeforeValidator(_clearml_poll)]
+
+
+def _names(name: str, *aliases: str) -> AliasChoices:
+    return AliasChoices(f"TRITON_GATEWAY_{name.upper()}", *aliases, name)
+
+
+class Settings(BaseSettings):
+    """Settings of ``triton-gateway serve``; each can be given as an environment variable.
+
+    Raises pydantic's ``ValidationError`` naming the variable when a value is not usable.
+    """
+
+    model_config = SettingsConfigDict(extra="ignore", frozen=True, populate_by_name=True)
+
+    host: str = Field("127.0.0.1", validation_alias=_names("host"), description="Address to listen on.")
+    port: int = Field(
+        8080, ge=0, le=65535, validation_alias=_names("port", "CLEARML_SERVING_PORT"), description="Port to listen on."
+    )
+    workers: int = Field(
+        1, ge=1, le=256, validation_alias=_names("workers", "WEB_CONCURRENCY"),
+        description="Worker processes that share the port; one per core is the useful maximum.",
+    )  # fmt: skip
+    state_dir: Path = Field(
+        Path(".triton-gateway"), validation_alias=_names("state_dir"),
+        description="Folder for downloaded models, preprocess code and the last configuration that worked.",
+    )  # fmt: skip
+    serving_task_id: str = Field(
+        "", validation_alias=_names("serving_task_id", "CLEARML_SERVING_TASK_ID"),
+        description="ClearML id of the serving Task to follow; empty: the first serving service found.",
+    )  # fmt: skip
+    poll_frequency: PollFrequency = Field(
+        300.0, gt=0, validation_alias=_names("poll_frequency", "CLEARML_SERVING_POLL_FREQ"),
+        description="How often the serving Task is looked at. A bare number counts minutes, as in clearml-serving; "
+        "`5s` counts seconds. The default is clearml-serving's 5 minutes.",
+    )  # fmt: skip
+    triton_grpc: str = Field(
+        "127.0.0.1:8001", validation_alias=_names("triton_grpc", "CLEARML_DEFAULT_TRITON_GRPC_ADDR"),
+        description="gRPC address of Triton, used when the serving Task names none (`clearml-serving config "
+        "--triton-grpc-server`). `dns:///name:8001` spreads calls over all replicas behind the name.",
+    )  # fmt: skip
+    triton_grpc_compression: bool = Field(
+        False, validation_alias=_names("triton_grpc_compression", "CLEARML_DEFAULT_TRITON_GRPC_COMPRESSION"),
+        description="gzip the calls to Triton.",
+    )  # fmt: skip
+    serve_path: str = Field(
+        "serve", validation_alias=_names("serve_path", "CLEARML_DEFAULT_SERVE_SUFFIX"),
+        description="First path part of the inference routes.",
+    )  # fmt: skip
+    serving_base_url: str = Field(
+        "", validation_alias=_names("serving_base_url", "CLEARML_DEFAULT_BASE_SERVE_URL"),
+        description="Where a hook's `send_request` goes for endpoints this gateway does not serve, "
+        "e.g. `http://gateway:8080/serve`.",
+    )  # fmt: skip
+    files_rewrite: str = Field(
+        "", validation_alias=_names("files_rewrite"),
+        description="`from=to` pairs, comma separated, for file addresses that uploaders wrote under another name, "
+        "e.g. `http://localhost:8081=http://fileserver:8081`.",
+    )  # fmt: skip
+    request_timeout: Seconds = Field(
+        60.0, gt=0, validation_alias=_names("request_timeout"),
+        description="Time one request may take; callers lower it with the `x-request-timeout-ms` header.",
+    )  # fmt: skip
+    max_body_bytes: int = Field(
+        16 << 20, gt=0, validation_alias=_names("max_body_bytes"),
+        description="Largest request body, also after unpacking gzip.",
+    )  # fmt: skip
+    max_in_flight: int = Field(
+        1024, gt=0, validation_alias=_names("max_in_flight"),
+        description="Requests one worker holds at a time; more are answered 429 with Retry-After.",
+    )  # fmt: skip
+    max_batch_rows: int = Field(
+        32, gt=0, validation_alias=_names("max_batch_rows"), description="Rows in one call to Triton at most."
+    )
+    max_batch_tokens: int = Field(
+        16384, gt=0, validation_alias=_names("max_batch_tokens"),
+        description="Padded tokens (longest × rows) in one call to Triton at most.",
+    )  # fmt: skip
+    max_batches_in_flight: int = Field(
+        2, gt=0, validation_alias=_names("max_batches_in_flight"),
+        description="Calls to Triton per endpoint version at a time; requests that arrive meanwhile share the next.",
+    )  # fmt: skip
+    hook_threads: int = Field(
+        8, gt=0, validation_alias=_names("hook_threads"),
+        description="Threads per endpoint for `Preprocess` code that is not async.",
+    )  # fmt: skip
+    ready_timeout: Seconds = Field(
+        600.0, gt=0, validation_alias=_names("ready_timeout"),
+        description="How long a new version may take to become ready in Triton before it is reported as failed.",
+    )  # fmt: skip
+    drain_timeout: Seconds = Field(
+        30.0, gt=0, validation_alias=_names("drain_timeout"),
+        description="How long a stopping process waits for requests in flight.",
+    )  # fmt: skip
+    log_format: str = Field(
+        "auto", pattern="^(auto|json|text)$", validation_alias=_names("log_format"),
+        description="`json` (one object per line), `text`, or `auto`: text on a terminal.",
+    )  # fmt: skip
+    log_level: str = Field("INFO", validation_alias=_names("log_level"), description="Lowest level that is logged.")
+    access_log: bool = Field(
+        False, validation_alias=_names("access_log"), description="Log one line per request (failures always are)."
+    )
+
+    def environment(self) -> dict[str, str]:
+        """Return these settings as environment variables: how they reach worker processes."""
+        found = {}
+        for name in type(self).model_fields:
+            value = getattr(self, name)
+            if isinstance(value, float):
+                value = f"{value}s"
+            found[f"TRITON_GATEWAY_{name.upper()}"] = str(value)
+        return found
+
+    def files_rewrites(self) -> dict[str, str]:
+        """Return ``files_rewrite`` as a mapping of prefixes."""
+        pairs = (pair.split("=", 1) for pair in self.files_rewrite.split(",") if "=" in pair)
+        return {source.strip(): target.strip() for source, target in pairs}
+
+
+def grpc_options(environ: Mapping[str, str]) -> tuple[tuple[str, Any], ...]:
+    """Return ``CLEARML_GRPC_*`` variables as gRPC channel options, numbers converted, as clearml-serving does."""
+    options = []
+    for key, text in sorted(environ.items()):
+        if key.startswith("CLEARML_GRPC_"):
+            value: Any = text
+            for convert in (int, float):
+                try:
+                    value = convert(text)
+                    break
+                except ValueError:
+                    continue
+            options.append((f"grpc.{key.removeprefix('CLEARML_GRPC_')}", value))
+    return tuple(options)

@@ -1,0 +1,170 @@
+"""Public fakes of the two outside worlds, for tests of this project and of people's hooks.
+
+Each fake is held to the real adapter's behaviour by the contract tests (``tests/contract``): one suite runs over both.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gateway.backends.base import ModelInfo, TensorInfo, Tensors
+from gateway.errors import BackendUnavailable, GatewayError, ModelNotReady, RegistryRefused, RegistryUnavailable
+
+Run = Callable[[dict[str, NDArray[Any]]], Mapping[str, NDArray[Any]]]
+
+
+class FakeBackend:
+    """A backend in memory: ``models`` by name, each a function from inputs to outputs.
+
+    ``latency`` seconds per call; ``calls`` records ``(model, rows)``; ``fail_with`` makes every call raise it;
+    ``is_up`` False makes the server unreachable; ``hold`` (an event) keeps calls waiting until it is set.
+    """
+
+    def __init__(self, models: Mapping[str, tuple[ModelInfo, Run]] | None = None) -> None:
+        self.models = dict(models or {})
+        self.calls: list[tuple[str, int]] = []
+        self.latency = 0.0
+        self.is_up = True
+        self.fail_with: GatewayError | None = None
+        self.hold: asyncio.Event | None = None
+
+    def add(self, name: str, inputs: Mapping[str, str], outputs: Mapping[str, str], run: Run) -> None:
+        """Load a model: tensor names to numpy type names, first dimension = rows."""
+        info = ModelInfo(
+            name,
+            tuple(TensorInfo(n, t, (-1, -1)) for n, t in inputs.items()),
+            tuple(TensorInfo(n, t, (-1, -1)) for n, t in outputs.items()),
+            max_batch_size=64,
+        )
+        self.models[name] = (info, run)
+
+    async def infer(
+        self, model: str, inputs: Tensors, outputs: Sequence[str], *, timeout: float, request_id: str = ""
+    ) -> dict[str, NDArray[Any]]:
+        """See ``Backend.infer``."""
+        del timeout, request_id
+        self._check(model)
+        self.calls.append((model, len(next(iter(inputs.values())))))
+        if self.hold is not None:
+            await self.hold.wait()
+        if self.latency:
+            await asyncio.sleep(self.latency)
+        if self.fail_with is not None:
+            raise self.fail_with
+        self._check(model)
+        answer = self.models[model][1]({name: np.asarray(array) for name, array in inputs.items()})
+        return {name: array for name, array in answer.items() if not outputs or name in outputs}
+
+    async def is_live(self) -> bool:
+        """See ``Backend.is_live``."""
+        return self.is_up
+
+    async def is_ready(self, model: str) -> bool:
+        """See ``Backend.is_ready``."""
+        return self.is_up and model in self.models
+
+    async def why_not_ready(self, model: str) -> str:
+        """See ``Backend.why_not_ready``."""
+        return f"the fake backend does not have {model}" if self.is_up else "the fake backend is down"
+
+    async def describe(self, model: str) -> ModelInfo:
+        """See ``Backend.describe``."""
+        self._check(model)
+        return self.models[model][0]
+
+    async def close(self) -> None:
+        """See ``Backend.close``."""
+        self.is_up = False
+
+    def _check(self, model: str) -> None:
+        if not self.is_up:
+            raise BackendUnavailable("the fake backend is down", retry_after=1)
+        if model not in self.models:
+            raise ModelNotReady(f"model {model} is not loaded", retry_after=1)
+
+
+class FakeRegistry:
+    """A registry in memory: edit ``endpoints``, ``canary``… and ``models``; files are local paths.
+
+    ``is_up`` False makes every call raise ``RegistryUnavailable``.
+    """
+
+    def __init__(self, task_id: str = "task") -> None:
+        self.task_id = task_id
+        self.endpoints: dict[str, dict[str, Any]] = {}
+        self.canary: dict[str, dict[str, Any]] = {}
+        self.settings: dict[str, str] = {}
+        self.artifacts: list[dict[str, Any]] = []
+        self.models: dict[str, dict[str, Any]] = {}
+        self.sections: dict[str, str] = {}
+        self.is_up = True
+        self.downloads: list[str] = []
+
+    def add_model(self, model_id: str, path: Path, *, is_package: bool = False, **fields: Any) -> None:
+        """Register a file (or a zip of a folder) as a model."""
+        self.models[model_id] = {
+            "id": model_id, "name": fields.pop("name", model_id), "uri": path.as_uri(), "framework": "onnx",
+            "system_tags": ["package"] if is_package else [], "ready": True, **fields,
+        }  # fmt: skip
+
+    def add_endpoint(self, url: str, model_id: str | None, *, engine: str = "triton", **fields: Any) -> None:
+        """Configure an endpoint; ``fields`` are ClearML's."""
+        version = fields.pop("version", "")
+        key = f"{url}/{version}" if version else url
+        self.endpoints[key] = {
+            "engine_type": engine, "serving_url": url, "version": version, **({"model_id": model_id} if model_id else {}),
+            **fields,
+        }  # fmt: skip
+
+    def add_artifact(self, key: str, path: Path, *, sha256: str | None = None, is_archive: bool = False) -> None:
+        """Attach preprocess code to the Task, replacing what has the same key."""
+        self.artifacts = [a for a in self.artifacts if a["key"] != key]
+        self.artifacts.append(
+            {"key": key, "uri": path.as_uri(), "hash": sha256, "type": "archive" if is_archive else "custom"}
+        )
+
+    def marker(self) -> str:
+        """See ``Registry.marker``."""
+        return json.dumps(self.task(), sort_keys=True)
+
+    def task(self) -> Mapping[str, Any]:
+        """See ``Registry.task``."""
+        self._check()
+        texts = {"endpoints": json.dumps(self.endpoints), "canary": json.dumps(self.canary), **self.sections}
+        return json.loads(  # type: ignore[no-any-return]  # a deep copy, as over the wire
+            json.dumps({
+                "id": self.task_id, "name": "fake serving",
+                "configuration": {name: {"name": name, "value": text} for name, text in texts.items()},
+                "hyperparams": {"General": {k: {"name": k, "value": v} for k, v in self.settings.items()}},
+                "execution": {"artifacts": self.artifacts},
+            })
+        )  # fmt: skip
+
+    def model(self, model_id: str) -> Mapping[str, Any]:
+        """See ``Registry.model``."""
+        self._check()
+        if model_id not in self.models:
+            raise RegistryRefused(f"models.get_by_id: Invalid model id {model_id}")
+        return dict(self.models[model_id])
+
+    def download(self, uri: str, folder: Path) -> Path:
+        """See ``Registry.download``."""
+        self._check()
+        source = Path(uri.removeprefix("file://"))
+        if not source.is_file():
+            raise RegistryRefused(f"{uri} does not exist")
+        self.downloads.append(uri)
+        target = folder / source.name
+        target.write_bytes(source.read_bytes())
+        return target
+
+    def _check(self) -> None:
+        if not self.is_up:
+            raise RegistryUnavailable("the fake registry is down")

@@ -1,0 +1,40 @@
+"""One request's record, filled along the hot path and read once at its end by the metrics and log observers.
+
+A plain mutable object with slots and integer nanoseconds: it is created for every request. Nothing here computes more
+than differences; nothing reads it before the request is over, except the answer's stage-time headers.
+"""
+
+from __future__ import annotations
+
+from time import perf_counter_ns
+
+
+class Trace:
+    """Labels, stage timings (ns), counts and outcome of one request.
+
+    Stages: ``prepare`` (parse, tokenize or hook), ``queue`` (waiting for a call to Triton), ``infer`` (the call),
+    ``finish`` (decode or hook). They do not overlap, so together they are at most ``total_ns``.
+    """
+
+    __slots__ = (
+        "custom", "endpoint", "error", "finish_ns", "infer_ns", "model_id", "outcome", "prepare_ns", "queue_ns",
+        "request_id", "route", "rows", "started_ns", "status", "tokens", "total_ns", "truncated", "unknown_tokens",
+        "url", "version",
+    )  # fmt: skip
+
+    def __init__(self, request_id: str) -> None:
+        self.request_id = request_id
+        self.started_ns = perf_counter_ns()
+        self.total_ns = 0
+        self.prepare_ns = self.queue_ns = self.infer_ns = self.finish_ns = 0
+        self.endpoint = self.version = self.url = self.model_id = ""
+        self.route = ""
+        self.rows = self.tokens = self.unknown_tokens = self.truncated = 0
+        self.status = 0
+        self.outcome = "ok"
+        self.error: BaseException | None = None
+        self.custom: dict[str, object] | None = None
+
+    def close(self) -> None:
+        """Stop the clock."""
+        self.total_ns = perf_counter_ns() - self.started_ns
