@@ -277,7 +277,7 @@ class TasksApi:
         def compute(_: Writer, doc: JsonObject) -> JsonObject:
             models = doc.get("models") or {}
             entries = merge.keyed(models.get(kind) or [], "name")
-            entry: JsonObject = {"name": name, "model": model}
+            entry: JsonObject = {"name": name, "model": model, "updated": self._clock.stamp()}
             fields: JsonObject = {
                 "models": {"input": [], "output": [], **models, kind: [*(entries | {(name,): entry}).values()]}
             }
@@ -397,7 +397,7 @@ class TasksApi:
     def started(self, call: Call) -> JsonObject:
         """To in_progress; clearml-serving reopens a completed service this way."""
         now = self._clock.stamp()
-        answer = self._move(call, "in_progress", {"started": now}, drop=("completed",))
+        answer = self._move(call, "in_progress", {"started": now})
         return {**answer, "started": 1}
 
     def stopped(self, call: Call) -> JsonObject:
@@ -459,11 +459,7 @@ class TasksApi:
             }
             if call.flag("clear_all"):
                 cleared |= {"execution": _EMPTY_EXECUTION | {"artifacts": []}, "hyperparams": {}, "configuration": {}}
-            doc = {
-                key: value
-                for key, value in doc.items()
-                if key not in ("started", "completed", "published", "active_duration")
-            }
+            doc = {key: value for key, value in doc.items() if key not in ("started", "published", "active_duration")}
             tx.execute("DELETE FROM events WHERE owner = ?", (doc["id"],))
             saved = self._save(tx, call, doc | cleared, fields)
         return {"updated": 1, "fields": saved, "deleted_models": 0, "dequeued": {}, "events": {}, "urls": {}}
@@ -511,7 +507,6 @@ class TasksApi:
         status: str,
         times: JsonObject,
         *,
-        drop: tuple[str, ...] = (),
         with_doc: Callable[[Writer, JsonObject], str] | None = None,
         show_output: bool = False,
     ) -> JsonObject:
@@ -529,7 +524,6 @@ class TasksApi:
                 "status_changed": self._clock.stamp(),
                 **times,
             }
-            doc = {key: value for key, value in doc.items() if key not in drop}
             if "started" in times:
                 doc["active_duration"] = 0
             elif "completed" in times and doc.get("started"):
