@@ -48,7 +48,7 @@ _OFFSET_POSITIONS: Final = frozenset(
 _NO_LIMIT: Final = 1_000_000  # transformers writes 1e30 where a tokenizer has no limit
 _DEFAULT_MAX_LENGTH: Final = 512
 
-_OPTIONS: Final = frozenset(
+OPTIONS: Final = frozenset(
     {
         *("task", "max_length", "truncate", "max_rows", "max_chars", "heavy_chars"),
         *("pooling", "normalize", "function_to_apply", "top_k"),
@@ -365,11 +365,9 @@ class _Options:
     """Endpoint options, read by type; text is understood as a command line writes it."""
 
     def __init__(self, options: Mapping[str, object]) -> None:
-        unknown = sorted(set(options) - _OPTIONS)
+        unknown = sorted(set(options) - OPTIONS)
         if unknown:
-            raise InvalidOption(
-                f"Unknown option: {', '.join(unknown)}", hint=f"known are {', '.join(sorted(_OPTIONS))}"
-            )
+            raise InvalidOption(f"Unknown option: {', '.join(unknown)}", hint=f"known are {', '.join(sorted(OPTIONS))}")
         self._values = dict(options)
 
     def __contains__(self, name: str) -> bool:

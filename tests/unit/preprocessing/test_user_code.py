@@ -194,13 +194,7 @@ async def test_hooks_may_take_fewer_arguments(
     """By place as clearml-serving calls them, by name where a hook names them; a hook's own defaults stay."""
     body = "return [v for v in flatten(list(locals().values())) if v in ('data', 'state', 'fn')]"
     flat = "flatten = lambda vs: [x for v in vs for x in (v if isinstance(v, tuple) else [v])]"
-    code = load(
-        write(
-            f"{flat}\nclass Preprocess:\n    {prefix}def process(self, {parameters}):\n        {body}".replace(
-                "(self, *", "(self, *"
-            )
-        )
-    )
+    code = load(write(f"{flat}\nclass Preprocess:\n    {prefix}def process(self, {parameters}):\n        {body}"))
     result = code.process("data", "state", "fn")
     assert expected == (await result if inspect.isawaitable(result) else result)
 
@@ -283,7 +277,7 @@ async def test_a_hooks_own_cancellation_is_its_failure(write: Write, load: Load)
 def test_hooks_run_in_many_threads(write: Write, load: Load) -> None:
     """One object, any number of calls at a time; imports inside hooks included."""
     path = write(
-        preprocess="class Preprocess:\n    def process(self, data, state):\n        import late\n        return late.f(data)\n",
+        preprocess="class Preprocess:\n  def process(self, data):\n    import late\n    return late.f(data)\n",
         late="def f(x): return x * 2\n",
     )
     code = load(path)
@@ -308,17 +302,23 @@ RAISING = """
 
 
 async def raised(code: UserCode, stage: str) -> UserCodeError:
+    """What a hook's call, awaited where it is to be awaited, raises."""
+
+    async def call() -> None:
+        await getattr(code, stage)({}, {}, None)
+
     with pytest.raises(UserCodeError) as caught:
-        result = getattr(code, stage)({}, {}, None)
-        await result
+        await call()
     return caught.value
 
 
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize(
     "error",
-    ["KeyError('x0')", "TypeError('no')", "RuntimeError()", "SystemExit(3)", "KeyboardInterrupt()", "MemoryError()"]
-    + ["RecursionError()", "AssertionError()", "Rude()", "BaseException('base')"],
+    [
+        *("KeyError('x0')", "TypeError('no')", "RuntimeError()", "SystemExit(3)", "KeyboardInterrupt()"),
+        *("MemoryError()", "RecursionError()", "AssertionError()", "Rude()", "BaseException('base')"),
+    ],
 )
 async def test_whatever_a_hook_raises_is_a_failure_of_the_hook(
     write: Write, load: Load, stage: str, error: str
@@ -353,7 +353,7 @@ async def test_refusal_without_words_names_the_stage(write: Write, load: Load) -
 def test_failure_in_a_library_is_located_in_the_users_code(write: Write, load: Load) -> None:
     """The line that the author can change, not the one deep in json."""
     path = write(
-        preprocess="import parts\nclass Preprocess:\n    def process(self, data, state):\n        return parts.go(data)\n",
+        preprocess="import parts\nclass Preprocess:\n    def process(self, data):\n        return parts.go(data)\n",
         parts="import json\n\ndef go(x):\n    return json.dumps(x)\n",
     )
     with pytest.raises(UserCodeFailed, match="TypeError") as caught:
@@ -461,7 +461,8 @@ def test_class_is_found_in_the_package_then_in_preprocess(write: Write, load: Lo
 @pytest.mark.parametrize("late", [False, True])
 def test_files_of_a_folder_import_each_other(write: Write, load: Load, statement: str, entry: str, late: bool) -> None:
     """Relative or by plain name, at the top or inside a hook, from packages with and without `__init__.py`."""
-    hook = f"class Preprocess:\n    def process(self, data, state):\n        {statement if late else 'pass'}\n        return word\n"
+    inside = statement if late else "pass"
+    hook = f"class Preprocess:\n    def process(self, data, state):\n        {inside}\n        return word\n"
     files = {
         entry: hook if late else f"{statement}\n{hook}",
         "parts": "word = 'found'",

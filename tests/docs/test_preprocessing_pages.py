@@ -1,0 +1,115 @@
+"""docs/tasks.md and docs/preprocess-class.md say what the code does: their blocks run, their tables are complete."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer, models
+
+from preprocessing import config
+from preprocessing.config import TaskConfig
+from preprocessing.errors import UserCodeRefused
+from preprocessing.heads import HEADS, head_for
+from preprocessing.user_code import UserCode
+
+DOCS = Path(__file__).parents[2] / "docs"
+TASKS = (DOCS / "tasks.md").read_text(encoding="utf-8")
+PREPROCESS = (DOCS / "preprocess-class.md").read_text(encoding="utf-8")
+
+
+def blocks(page: str, kind: str) -> list[str]:
+    """The page's code blocks of one kind."""
+    return re.findall(rf"^```{kind}\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL)
+
+
+CLASSES = [block for block in blocks(PREPROCESS, "python") if "class Preprocess" in block]
+
+
+@pytest.fixture(params=CLASSES, ids=range(len(CLASSES)))
+def code(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    """Every class of the page, loaded as an endpoint's."""
+    path = tmp_path / "preprocess.py"
+    path.write_text(request.param)
+
+    async def send(endpoint: str, version: str | None, data: Any) -> str:
+        return f"{endpoint} of {data['text']}"
+
+    loaded = UserCode.load(path, name="page", endpoint=None, send_request=send)
+    yield loaded
+    loaded.unload()
+
+
+def test_every_class_of_the_page_runs(code: UserCode) -> None:
+    """Each with a request that it is for."""
+    body = {"x0": 1.5, "values": [1, 2], "text": "hi", "age": 7}
+    state: dict[str, Any] = {}
+    seen: dict[str, Any] = {}
+    data = code.preprocess(body, state, seen.update)
+    if code.is_async("process"):
+        result: Any = asyncio.run(code.process(body, state, seen.update))
+        assert {"sentiment": "sentiment of hi", "topic": "topic of hi"} == result
+    elif code.has_postprocess:
+        data = np.array(data, np.float32) if "unit" in state else data
+        assert code.postprocess(data, state, seen.update) in ({"y": [1.5, 0.0], "unit": "m"}, {"sum": 3})
+        assert seen in ({"x0": 1.5}, {"largest": 2})
+    else:
+        assert [[7]] == data
+        with pytest.raises(UserCodeRefused, match="age must be"):
+            code.preprocess({}, {}, None)
+
+
+def test_trial_of_the_page_runs(tmp_path: Path) -> None:
+    """A class can be tried without a server, as the page says."""
+    (tmp_path / "preprocess.py").write_text("class Preprocess:\n    def process(self, data): return data + 1\n")
+    names: dict[str, Any] = {}
+    exec(next(block for block in blocks(PREPROCESS, "python") if "def answer" in block), names)
+    assert 2 == names["answer"](tmp_path, 1)
+
+
+@pytest.mark.parametrize("block", blocks(TASKS, "json"))
+def test_every_request_of_the_page_is_accepted(block: str) -> None:
+    """By the task it is shown for; pairs by classification."""
+    head = head_for(TaskConfig(task="text-classification", labels=("a", "b", "c")))
+    assert head.parse(json.loads(block)).texts
+
+
+@pytest.mark.parametrize("block", blocks(TASKS, "json answer"))
+def test_every_answer_of_the_page_is_json(block: str) -> None:
+    """And has the token counts that every answer has."""
+    assert "tokens" in json.loads(block)
+
+
+@pytest.mark.parametrize("task", HEADS)
+def test_every_task_and_parameter_has_its_place(task: str) -> None:
+    """A section for the task, a row for each parameter."""
+    section = TASKS.partition(f"\n## {task}\n")[2].partition("\n## ")[0]
+    described = head_for(TaskConfig(task=task, labels=("a",), prompts={"query": "q: "})).describe()
+    assert [] == [name for name in described["parameters"] if f"| `{name}` |" not in section]  # type: ignore[attr-defined]
+
+
+def test_every_option_is_in_the_table() -> None:
+    """And the table has no other."""
+    table = TASKS.partition("## Options of an endpoint")[2].partition("\n## ")[0]
+    rows = [row.split("|")[1] for row in table.splitlines() if row.startswith("| `")]
+    assert set(config.OPTIONS) == {name for row in rows for name in re.findall(r"`(\w+)`", row)}
+
+
+def test_notebook_example_runs(tmp_path: Path) -> None:
+    """Ids in, logits out, labels."""
+    Tokenizer(models.WordLevel({"good": 0, "bad": 1}, unk_token="bad")).save(str(tmp_path / "tokenizer.json"))
+    labels = {"architectures": ["XForSequenceClassification"], "id2label": {"0": "UP", "1": "DOWN"}}
+    (tmp_path / "config.json").write_text(json.dumps(labels))
+    names: dict[str, Any] = {}
+    exec(next(block for block in blocks(TASKS, "python")), names)
+
+    def logits_of(input_ids: Any, attention_mask: Any) -> Any:
+        return [[1 - i[0], i[0]] for i in input_ids]
+
+    answer = names["classify"](tmp_path, logits_of, ["good", "bad"])
+    assert ["UP", "DOWN"] == [result["label"] for result in answer["results"]]
