@@ -152,21 +152,15 @@ class UserCode:
             return _unchanged
         call = _with_three_arguments(stage, method)
         modules = self._modules
-        if stage in self._async:
 
-            async def hook(data: Any, state: MutableMapping[str, Any], statistics: Statistics | None = None) -> Any:
-                return await _awaited(stage, call(data, state, statistics), modules)
-
-            return hook
-
-        def blocking_hook(data: Any, state: MutableMapping[str, Any], statistics: Statistics | None = None) -> Any:
+        def hook(data: Any, state: MutableMapping[str, Any], statistics: Statistics | None = None) -> Any:
             try:
                 result = call(data, state, statistics)
             except BaseException as error:
                 raise _stage_error(stage, error, modules) from error
             return _awaited(stage, result, modules) if inspect.isawaitable(result) else result
 
-        return blocking_hook
+        return hook
 
 
 def _unchanged(data: Any, state: MutableMapping[str, Any], statistics: Statistics | None = None) -> Any:  # noqa: ARG001 the shape of every hook
@@ -253,8 +247,11 @@ def _with_three_arguments(stage: str, method: Callable[..., Any]) -> Callable[..
     variadic = any(p.kind == p.VAR_POSITIONAL for p in parameters)
     required = [p.name for p in positional[3:] if p.default is p.empty]
     required += [p.name for p in by_name if p.default is p.empty and _argument(p.name) is None]
-    if required or not (positional or variadic):
+    misplaced = positional[0].name if positional and _argument(positional[0].name) is not None else None
+    if required or misplaced or not (positional or variadic):
         takes = f"requires {', '.join(required)} too" if required else "takes no body"
+        if misplaced:
+            takes = f"takes {misplaced} where the body comes, as if self were missing"
         raise UserCodeLoadError(
             f"{stage} {takes}",
             stage="load",

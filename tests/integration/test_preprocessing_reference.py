@@ -11,7 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import (
     AutoModel,
     AutoTokenizer,
@@ -152,6 +152,66 @@ def _at_length(source: Path, max_length: int) -> tuple[TextTokenizer, Any]:
         config = TaskConfig.from_folder(source, {"max_length": max_length})
         _LOADED[max_length] = (TextTokenizer.from_folder(source, config), AutoTokenizer.from_pretrained(source))
     return _LOADED[max_length]
+
+
+# --- other families ---------------------------------------------------------------------------------------------------
+
+
+def byte_level_bpe() -> tuple[Tokenizer, dict[str, Any]]:
+    """RoBERTa's kind: byte-level BPE, pad id 1, no type ids."""
+    raw = Tokenizer(models.BPE(unk_token=None))
+    raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    specials = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=400, special_tokens=specials, initial_alphabet=alphabet, show_progress=False
+    )
+    raw.train_from_iterator(TEXTS, trainer)
+    raw.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0))
+    names = {"bos_token": "<s>", "pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
+    return raw, {**names, "model_input_names": ["input_ids", "attention_mask"]}
+
+
+def unigram() -> tuple[Tokenizer, dict[str, Any]]:
+    """XLNet's kind: Unigram, left padding, types of its own for the class token and for padding."""
+    raw = Tokenizer(models.Unigram())
+    raw.pre_tokenizer = pre_tokenizers.Metaspace()
+    specials = ["<unk>", "<s>", "<sep>", "<cls>", "<pad>"]
+    trainer = trainers.UnigramTrainer(vocab_size=200, special_tokens=specials, unk_token="<unk>", show_progress=False)
+    raw.train_from_iterator(TEXTS, trainer)
+    raw.post_processor = processors.TemplateProcessing(
+        single="$A:0 <sep>:0 <cls>:2",
+        pair="$A:0 <sep>:0 $B:1 <sep>:1 <cls>:2",
+        special_tokens=[("<sep>", 2), ("<cls>", 3)],
+    )
+    names = {"pad_token": "<pad>", "unk_token": "<unk>", "sep_token": "<sep>", "cls_token": "<cls>"}
+    inputs = ["input_ids", "token_type_ids", "attention_mask"]
+    return raw, {**names, "model_input_names": inputs, "padding_side": "left", "pad_token_type_id": 3}
+
+
+@pytest.mark.parametrize("family", [byte_level_bpe, unigram])
+@pytest.mark.parametrize("truncation_side", ["left", "right"])
+def test_tensors_of_other_families_are_those_of_transformers(family: Any, truncation_side: str, tmp_path: Path) -> None:
+    """Pad ids, sides and types come from the files that transformers saves."""
+    raw, settings_ = family()
+    saved = PreTrainedTokenizerFast(
+        tokenizer_object=raw, model_max_length=30, truncation_side=truncation_side, **settings_
+    )
+    saved.save_pretrained(tmp_path)
+    (tmp_path / "config.json").write_text('{"architectures": ["XModel"]}')
+    reference = AutoTokenizer.from_pretrained(tmp_path)
+    processor = TextProcessor.from_folder(tmp_path, input_names=settings_["model_input_names"])
+    assert reference.pad_token_id == processor.config.pad_id
+    for texts in (TEXTS, PAIRS):
+        rows = processor.tokenizer.encode_batch(texts)
+        arguments = [list(part) for part in zip(*texts, strict=True)] if texts is PAIRS else [texts]
+        theirs = reference(*arguments, truncation=True, padding=True, return_tensors="np")
+        ours = processor.collate_rows(rows)
+        assert set(theirs) == set(ours)
+        for name, tensor in ours.items():
+            np.testing.assert_array_equal(theirs[name], tensor, err_msg=name)
+        whole = [len(reference(*(t if isinstance(t, tuple) else (t,)))["input_ids"]) > 30 for t in texts]
+        assert whole == [row.truncated for row in rows]
 
 
 # --- embeddings -------------------------------------------------------------------------------------------------------

@@ -199,7 +199,9 @@ async def test_hooks_may_take_fewer_arguments(
     assert expected == (await result if inspect.isawaitable(result) else result)
 
 
-@pytest.mark.parametrize("parameters", ["self", "self, a, b, c, d", "self, a, *, needed"])
+@pytest.mark.parametrize(
+    "parameters", ["self", "self, a, b, c, d", "self, a, *, needed", "body, state, collect_custom_statistics_fn"]
+)
 def test_hooks_that_cannot_be_called_are_refused_at_load(write: Write, load: Load, parameters: str) -> None:
     """Not with the first request; the message shows the right form."""
     with pytest.raises(UserCodeLoadError, match=r"process\(self, body, state, collect_custom_statistics_fn\)"):
@@ -283,6 +285,25 @@ def test_hooks_run_in_many_threads(write: Write, load: Load) -> None:
     code = load(path)
     with ThreadPoolExecutor(8) as pool:
         assert [2 * i for i in range(200)] == list(pool.map(lambda i: code.process(i, {}, None), range(200)))
+
+
+def test_endpoints_load_and_unload_in_many_threads(write: Write, load: Load) -> None:
+    """A configuration change loads several at a time, while hooks of others import."""
+    folders = [
+        write(folder=f"f{i}", preprocess="from parts import n\n" + SAYS.format("n"), parts=f"n = {i}")
+        for i in range(20)
+    ]
+
+    def once(i: int) -> int:
+        code = UserCode.load(folders[i % 20], name=f"e{i}", endpoint=None, send_request=print)
+        try:
+            result: int = code.process({}, {}, None)
+        finally:
+            code.unload()
+        return result
+
+    with ThreadPoolExecutor(8) as pool:
+        assert [i % 20 for i in range(200)] == list(pool.map(once, range(200)))
 
 
 # --- what hooks raise -------------------------------------------------------------------------------------------------
