@@ -8,15 +8,25 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
+import errno
 import json
 import os
 import re
+import shutil
 import signal
-from collections.abc import Callable, Mapping, Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-_PR_SET_PDEATHSIG = 1
+# Runs in the child before the program takes its place (1 is PR_SET_PDEATHSIG). A program of its own and no preexec_fn:
+# code between fork and exec of a process that has threads may deadlock.
+_DIES_WITH_PARENT = (
+    "import ctypes, os, sys\n"
+    "ctypes.CDLL(None).prctl(1, int(sys.argv[2]), 0, 0, 0)\n"
+    "if os.getppid() != int(sys.argv[1]): sys.exit(1)\n"
+    "os.execv(sys.argv[3], sys.argv[3:])\n"
+)
+
 _LOOK_AGAIN_S = 0.05
 _TAIL_BYTES = 64 << 10
 
@@ -27,39 +37,34 @@ _TRACEBACK_END = re.compile(r"^[\w.]+(Error|Exception|Exit|Interrupt|Unavailable
 _LOG_FURNITURE = re.compile(r"^\s*(\d{4}-\d\d-\d\d[T ])?\d\d:\d\d:\d\d[.,\d]*Z?\s*[-|]?\s*")
 
 
-def die_with_parent(death_signal: signal.Signals = signal.SIGTERM) -> Callable[[], None]:
-    """Return a ``preexec_fn`` after which the kernel sends the child ``death_signal`` when its parent is gone.
-
-    The kernel counts the *thread* that forked as the parent, so start children from a thread that stays: the main one.
-    """
-    libc = ctypes.CDLL(None, use_errno=True)
-    parent = os.getpid()
-
-    def in_child() -> None:
-        libc.prctl(_PR_SET_PDEATHSIG, int(death_signal), 0, 0, 0)
-        if os.getppid() != parent:  # it went away before the line above
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    return in_child
-
-
 async def spawn(
     argv: Sequence[str], *, env: Mapping[str, str], log: Path, death_signal: signal.Signals = signal.SIGTERM
 ) -> asyncio.subprocess.Process:
     """Start ``argv`` as leader of its own session and process group, with both outputs appended to ``log``.
 
-    Raises ``OSError`` when the program cannot be started at all.
+    The kernel sends it ``death_signal`` when this process is gone, even after a SIGKILL. It counts the *thread* that
+    forked as the parent, so call this from the main thread. Raises ``OSError`` when there is no such program.
     """
+    program = shutil.which(argv[0])
+    if program is None:
+        raise FileNotFoundError(errno.ENOENT, "no such program", argv[0])
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as out:
         return await asyncio.create_subprocess_exec(
-            *argv,
+            sys.executable,
+            "-I",
+            "-S",
+            "-c",
+            _DIES_WITH_PARENT,
+            str(os.getpid()),
+            str(int(death_signal)),
+            program,
+            *argv[1:],
             env=dict(env),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=out,
             stderr=out,
             start_new_session=True,
-            preexec_fn=die_with_parent(death_signal),
         )
 
 
@@ -120,6 +125,11 @@ def describe_exit(code: int) -> str:
         return f"killed by {signal.Signals(-code).name}"
     except ValueError:
         return f"killed by signal {-code}"
+
+
+def log_end(log: Path) -> int:
+    """Return the present size of a log, to read later what was added; 0 when there is none."""
+    return log.stat().st_size if log.exists() else 0
 
 
 def read_from(log: Path, offset: int) -> str:

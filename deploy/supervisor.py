@@ -105,6 +105,8 @@ class ChildSpec:
     ready_timeout: float = 60.0
     stop_grace: float = 15.0
     death_signal: signal.Signals = signal.SIGTERM
+    log: str = ""
+    """Name of its log file, where ``name`` is taken by a log of the program itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +157,7 @@ class Supervisor:
         Children are stopped in the reverse order of these calls. Raises ``ChildFailed`` when the child cannot be
         started, dies, or does not work within its ``ready_timeout``; it is gone then.
         """
-        child = _Child(spec, self.logs / f"{spec.name}.log")
+        child = _Child(spec, self.logs / f"{spec.log or spec.name}.log")
         self._children.append(child)
         _rotate(child.log)
         clock = asyncio.get_running_loop().time
@@ -164,7 +166,7 @@ class Supervisor:
             await self._spawn(child)
         except OSError as error:
             child.life = child.life.died(clock(), self.restarts)
-            raise ChildFailed(f"{spec.name} cannot be started: {spec.argv[0]}: {error.strerror}") from error
+            raise ChildFailed(f"{spec.name} cannot be started: {error.strerror}: {spec.argv[0]}") from error
         if not await self._wait_ready(child):
             code = await self._put_down(child)
             child.life = child.life.died(clock(), self.restarts)
@@ -193,7 +195,7 @@ class Supervisor:
 
     async def _spawn(self, child: _Child) -> None:
         spec = child.spec
-        child.log_offset = child.log.stat().st_size if child.log.exists() else 0
+        child.log_offset = processes.log_end(child.log)
         child.process = await processes.spawn(spec.argv, env=spec.env, log=child.log, death_signal=spec.death_signal)
         child.life = child.life.started(asyncio.get_running_loop().time())
         self._write_record()

@@ -1,0 +1,78 @@
+"""What the sub-commands' options share: types, and options made from a settings class so that none is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+import click
+from pydantic import AliasChoices, ValidationError
+from pydantic_settings import BaseSettings
+
+from deploy.errors import DeployError
+
+F = TypeVar("F", bound=Callable[..., Any])
+S = TypeVar("S", bound=BaseSettings)
+
+PORT = click.IntRange(0, 65535)
+
+_EMPTY_VALUES = (None, "")
+
+
+def settings_options(settings: type[BaseSettings], *, prefix: str = "TRITON_GATEWAY_") -> Callable[[F], F]:
+    """Decorate a command with one option per field of ``settings``; values stay text for the class to check.
+
+    The variables shown are the field's own aliases, so help, environment and documentation cannot disagree.
+    """
+
+    def decorate(function: F) -> F:
+        for name, field in reversed(settings.model_fields.items()):
+            alias = field.validation_alias
+            names = [str(c) for c in alias.choices if c != name] if isinstance(alias, AliasChoices) else []
+            flag = name.replace("_", "-")
+            is_switch = field.annotation is bool
+            function = click.option(
+                f"--{flag}/--no-{flag}" if is_switch else f"--{flag}",
+                name,
+                default=None,
+                type=None if is_switch else str,
+                metavar=None if is_switch else _metavar(field.annotation),
+                envvar=names or [f"{prefix}{name.upper()}"],
+                show_envvar=True,
+                help=f"{(field.description or '').strip()}{_default(field.default)}",
+            )(function)
+        return function
+
+    return decorate
+
+
+def make_settings(settings: type[S], given: dict[str, Any]) -> S:
+    """Build ``settings`` from the options that were given. Raises ``DeployError`` naming the option that is wrong."""
+    values = {name: value for name, value in given.items() if value not in _EMPTY_VALUES}
+    try:
+        return settings(**values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = str(first["loc"][0]) if first["loc"] else "a setting"
+        known = {variable.casefold(): field for field in settings.model_fields for variable in _names(settings, field)}
+        field = known.get(name.casefold(), name)
+        variables = " or ".join(_names(settings, field)[:-1]) or name
+        raise DeployError(
+            f"--{field.replace('_', '-')} is not usable: {first['msg'].removeprefix('Value error, ')}",
+            hint=f"got {first.get('input')!r}; it can also come from {variables}",
+        ) from error
+
+
+def _names(settings: type[BaseSettings], name: str) -> list[str]:
+    field = settings.model_fields.get(name)
+    alias = field.validation_alias if field else None
+    choices: Iterable[Any] = alias.choices if isinstance(alias, AliasChoices) else ()
+    return [*(str(c) for c in choices if c != name), name]
+
+
+def _metavar(annotation: object) -> str:
+    return {int: "NUMBER", float: "DURATION"}.get(annotation, "TEXT") if isinstance(annotation, type) else "TEXT"
+
+
+def _default(value: object) -> str:
+    return "" if value in _EMPTY_VALUES else f"  [default: {value}]"

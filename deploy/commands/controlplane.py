@@ -1,0 +1,70 @@
+"""``triton-gateway controlplane``: the embedded ClearML-compatible server alone."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import click
+
+from deploy.commands._options import PORT
+
+
+@click.command(
+    name="controlplane",
+    short_help="Run the embedded ClearML-compatible server alone.",
+    epilog="Bound to loopback with generated credentials unless told otherwise: do not expose it without a reason.",
+)
+@click.option(
+    "--state-dir", type=click.Path(path_type=Path, file_okay=False), default=Path(".triton-gateway/controlplane"),
+    show_default=True, envvar="TRITON_GATEWAY_CONTROLPLANE_STATE_DIR", show_envvar=True,
+    help="Database, files and credentials.",
+)  # fmt: skip
+@click.option(
+    "--host", default="127.0.0.1", show_default=True, envvar="TRITON_GATEWAY_CONTROLPLANE_HOST", show_envvar=True,
+    help="Address to listen on.",
+)  # fmt: skip
+@click.option(
+    "--port", type=PORT, default=8008, show_default=True, envvar="TRITON_GATEWAY_CONTROLPLANE_PORT", show_envvar=True,
+    help="Port to listen on; 0 takes a free one, STATE_DIR/endpoint.json says which.",
+)  # fmt: skip
+@click.option(
+    "--public-url", default=None, envvar="TRITON_GATEWAY_CONTROLPLANE_PUBLIC_URL", show_envvar=True,
+    help="Address clients are told, where it differs from host and port.",
+)  # fmt: skip
+@click.option("--show-env", is_flag=True, help="Print the environment for the clearml-serving CLI and exit.")
+def command(state_dir: Path, host: str, port: int, public_url: str | None, show_env: bool) -> int:
+    """Offer the ClearML API and file server to the stock clearml SDK and clearml-serving CLI.
+
+    \b
+    Example, two terminals:
+      triton-gateway controlplane
+      source <(triton-gateway controlplane --show-env) && clearml-serving create --name my-service
+    """
+    import shlex
+
+    from deploy import ports, web
+    from deploy.controlplane import (
+        BadCredentials,
+        ControlPlaneSettings,
+        Credentials,
+        environment,
+        read_endpoint,
+        run,
+    )
+    from deploy.errors import StateDirUnusable
+
+    state_dir = state_dir.absolute()
+    if show_env:
+        running = read_endpoint(state_dir)
+        address = public_url or (running["api"] if running else f"http://{web.reachable_host(host)}:{port}")
+        try:
+            credentials = Credentials.load_or_create(state_dir)
+        except (BadCredentials, OSError) as error:
+            raise StateDirUnusable(str(error)) from error
+        for name, value in environment(credentials, address).items():
+            click.echo(f"export {name}={shlex.quote(value)}")
+        return 0
+    ports.require_free(host, port, what="control plane", option="--port")
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    return run(ControlPlaneSettings(state_dir=state_dir, host=host, port=port, public_url=public_url))

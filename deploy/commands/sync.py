@@ -1,0 +1,91 @@
+"""``triton-gateway sync``: model sync alone, beside a Triton."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from pathlib import Path
+
+import click
+
+
+@click.command(
+    name="sync",
+    short_help="Run model sync alone, beside an existing Triton.",
+    epilog="STATE_DIR/sync-status.json says what it did; `triton-gateway status` shows it.",
+)
+@click.option(
+    "--state-dir", type=click.Path(path_type=Path, file_okay=False), default=Path(".triton-gateway"),
+    show_default=True, envvar="TRITON_GATEWAY_STATE_DIR", show_envvar=True,
+    help="Downloaded models, the last good configuration, the status file.",
+)  # fmt: skip
+@click.option(
+    "--repository", type=click.Path(path_type=Path, file_okay=False), default=None,
+    envvar="TRITON_GATEWAY_MODEL_REPOSITORY", show_envvar=True,
+    help="The folder Triton was started with as --model-repository.  [default: STATE_DIR/triton/repository]",
+)  # fmt: skip
+@click.option(
+    "--triton-grpc", default="127.0.0.1:8001", show_default=True, metavar="HOST:PORT",
+    envvar=["TRITON_GATEWAY_TRITON_GRPC", "CLEARML_DEFAULT_TRITON_GRPC_ADDR"], show_envvar=True,
+    help="gRPC address of the one Triton that reads this repository.",
+)  # fmt: skip
+@click.option(
+    "--engine", type=click.Choice(["native", "python"]), default="native", show_default=True,
+    envvar="TRITON_GATEWAY_TRITON_ENGINE", show_envvar=True,
+    help="`native`: a full Triton with its own backends; `python`: the CPU server of the nvidia-pytriton wheel.",
+)  # fmt: skip
+@click.option(
+    "--serving-task-id", default="", envvar=["TRITON_GATEWAY_SERVING_TASK_ID", "CLEARML_SERVING_TASK_ID"],
+    show_envvar=True, help="Serving Task to follow.  [default: the first serving service found]",
+)  # fmt: skip
+@click.option(
+    "--poll-frequency", default="300s", show_default=True, metavar="DURATION",
+    envvar=["TRITON_GATEWAY_POLL_FREQUENCY", "CLEARML_SERVING_POLL_FREQ"], show_envvar=True,
+    help="How often the serving Task is looked at; a bare number counts minutes, as in clearml-serving.",
+)  # fmt: skip
+@click.option(
+    "--files-rewrite", default="", envvar="TRITON_GATEWAY_FILES_REWRITE", show_envvar=True, metavar="FROM=TO,…",
+    help="Address prefixes as uploaders wrote them, and as they are reachable from here.",
+)  # fmt: skip
+@click.option("--log-format", type=click.Choice(["auto", "json", "text"]), default="auto", show_default=True,
+              envvar="TRITON_GATEWAY_LOG_FORMAT", show_envvar=True, help="Form of the log on stderr.")  # fmt: skip
+def command(
+    state_dir: Path, repository: Path | None, triton_grpc: str, engine: str, serving_task_id: str,
+    poll_frequency: str, files_rewrite: str, log_format: str,
+) -> int:  # fmt: skip
+    """Keep a Triton at the serving Task: fetch models, verify them, write, load, unload.
+
+    Triton has to run with `--model-control-mode=explicit` and read the same folder. Needs CLEARML_API_HOST,
+    CLEARML_API_ACCESS_KEY and CLEARML_API_SECRET_KEY (or a clearml.conf).
+
+    \b
+    Example:
+      tritonserver --model-control-mode=explicit --model-repository=/models &
+      triton-gateway sync --repository /models --triton-grpc 127.0.0.1:8001 --poll-frequency 10s
+    """
+    from deploy.errors import DeployError
+    from deploy.triton.sync import SyncSettings, run_sync
+    from gateway import logs
+    from gateway.errors import GatewayError
+    from gateway.registry.clearml import ClearMLRegistry
+    from gateway.settings import Settings, parse_duration
+
+    try:
+        poll_s = parse_duration(poll_frequency, bare_unit="min")
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--poll-frequency") from error
+    logs.configure(log_format)
+    state_dir = state_dir.absolute()
+    settings = SyncSettings(
+        state_dir=state_dir, repository=(repository or state_dir / "triton" / "repository").absolute(),
+        triton_grpc=triton_grpc, engine="python" if engine == "python" else "native", poll_s=poll_s,
+    )  # fmt: skip
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    rewrites = Settings(files_rewrite=files_rewrite).files_rewrites()
+    try:
+        run_sync(settings, ClearMLRegistry(serving_task_id, files_rewrite=rewrites), stop)
+    except GatewayError as error:
+        raise DeployError(error.message, hint=error.hint) from error
+    return 0

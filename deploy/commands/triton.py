@@ -1,0 +1,53 @@
+"""``triton-gateway triton``: the embedded Triton as one child of ``up``. Not listed: alone it serves no model.
+
+Ends when the server ends, with the reason on stderr, so that the supervisor of ``up`` restarts it and says so.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from pathlib import Path
+
+import click
+
+from deploy.commands._options import PORT
+
+_NEVER_BY_ITSELF = (3600.0, 3600.0)
+
+
+@click.command(name="triton", hidden=True)
+@click.option("--state-dir", type=click.Path(path_type=Path, file_okay=False), required=True)
+@click.option("--repository", type=click.Path(path_type=Path, file_okay=False), required=True)
+@click.option("--host", default="127.0.0.1", show_default=True)
+@click.option("--grpc-port", type=PORT, default=8001, show_default=True)
+@click.option("--http-port", type=PORT, default=8000, show_default=True)
+@click.option("--metrics-port", type=PORT, default=8002, show_default=True)
+def command(state_dir: Path, repository: Path, host: str, grpc_port: int, http_port: int, metrics_port: int) -> int:
+    """Run the embedded Triton (tritonserver on PATH, else the nvidia-pytriton wheel's) until SIGTERM."""
+    from deploy import processes
+    from deploy.errors import ChildFailed, DeployError
+    from deploy.triton.launcher import ExternalServer, LaunchError, Ports, TritonLauncher, detect_server
+
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    try:
+        server = detect_server()
+        if isinstance(server, ExternalServer):
+            raise DeployError("there is nothing to start for an existing Triton")
+        launcher = TritonLauncher(
+            server, state_dir=state_dir.absolute(), repository=repository.absolute(), host=host,
+            ports=Ports(grpc=grpc_port, http=http_port, metrics=metrics_port), backoff_s=_NEVER_BY_ITSELF,
+        )  # fmt: skip
+        try:
+            launcher.start(lambda text: click.echo(text, err=True))
+            while not stop.wait(0.2):
+                if launcher.pid is None:
+                    reason = processes.last_error_line(processes.read_from(launcher.log_path, 0))
+                    raise ChildFailed(f"tritonserver ended: {reason} (its log: {launcher.log_path})")
+        finally:
+            launcher.stop()
+    except LaunchError as error:
+        raise ChildFailed(str(error)) from error
+    return 0

@@ -1,0 +1,68 @@
+"""Small HTTP calls to our own servers on this machine or network: probes, status, one request of the demo.
+
+Called by ``stack.py``, ``demo.py`` and ``commands/status.py``. Plain urllib without proxies: an ``http_proxy`` variable
+must not send a call for 127.0.0.1 elsewhere. Blocking; callers on an event loop use the ``async`` forms.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import email.message
+import http.client
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A reply of any status; ``content`` is the decoded JSON, None when it is none."""
+
+    status: int
+    headers: Mapping[str, str]
+    content: Any
+
+
+def call(url: str, *, body: object = None, timeout: float = 5.0) -> Answer | None:
+    """GET ``url``, or POST ``body`` to it as JSON; None when nothing answers there."""
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(  # noqa: S310 - every address here is http and ours
+        url, data=data, headers={"content-type": "application/json"} if data else {}
+    )
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(request, timeout=timeout) as reply:
+            return _answer(reply.status, reply.headers, reply.read())
+    except urllib.error.HTTPError as error:
+        with error:
+            return _answer(error.code, error.headers, error.read())
+    except (OSError, http.client.HTTPException):
+        return None
+
+
+async def call_soon(url: str, *, body: object = None, timeout: float = 5.0) -> Answer | None:
+    """``call`` in a thread."""
+    return await asyncio.to_thread(call, url, body=body, timeout=timeout)
+
+
+async def is_ok(url: str) -> bool:
+    """Say whether ``url`` answers 200 within two seconds."""
+    answer = await call_soon(url, timeout=2.0)
+    return answer is not None and answer.status == http.HTTPStatus.OK
+
+
+def reachable_host(host: str) -> str:
+    """Return the address under which a server that listens on ``host`` is reached from here, as it goes into a URL."""
+    reached = {"0.0.0.0": "127.0.0.1", "::": "[::1]", "": "127.0.0.1"}.get(host, host)  # noqa: S104 - compared only
+    return f"[{reached}]" if ":" in reached and not reached.startswith("[") else reached
+
+
+def _answer(status: int, headers: email.message.Message, raw: bytes) -> Answer:
+    try:
+        content = json.loads(raw)
+    except ValueError:
+        content = None
+    return Answer(status, {name.lower(): value for name, value in headers.items()}, content)
