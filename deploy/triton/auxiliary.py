@@ -188,7 +188,7 @@ def _unknown_field(name: str, descriptor: Any, where: str, at: str = "") -> Spec
     place = f" (line:column {at})" if re.fullmatch(r"\d+:\d+", at) else ""
     return SpecFault(
         f"{where}: Triton's {descriptor.name} has no field {name!r}{place}{_suggest(name, known)}",
-        hint=f"known fields: {', '.join(known)}",
+        hint="see Triton's model configuration" if len(known) > 8 else f"known fields: {', '.join(known)}",
     )
 
 

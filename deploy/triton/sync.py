@@ -128,6 +128,7 @@ class Follower:
         self._clock = clock
         self._marker: str | None = None
         self._task: Mapping[str, Any] | None = None
+        self._spec = ServingSpec("", "")
         self._records: dict[str, Mapping[str, Any]] = {}
         self._problems: dict[str, str] = {}
         self._retries: dict[str, _Retry] = {}
@@ -139,6 +140,7 @@ class Follower:
         if stored is None:
             return None
         self._task, models = stored
+        self._spec = decode(self._task)
         self._records = dict(models)
         return self._desired()
 
@@ -149,11 +151,11 @@ class Follower:
         has_changed = marker != self._marker
         if has_changed:
             self._task = self._registry.task()
+            self._spec = decode(self._task)
             self._retries.clear()
         if self._task is None:
             return None
-        spec = decode(self._task)
-        ids = sorted({e.model_id for e in spec.endpoints.values() if e.engine == "triton" and e.model_id})
+        ids = sorted({e.model_id for e in self._spec.endpoints.values() if e.engine == "triton" and e.model_id})
         read_all = has_changed or now - self._records_read_at >= self._settings.records_s
         due = [i for i in ids if read_all or (i in self._problems and now >= self._retries.get(i, _Retry()).at)]
         if not due and not has_changed:
@@ -195,7 +197,7 @@ class Follower:
             self._retries.pop(model_id, None)
 
     def _desired(self) -> Desired:
-        spec = decode(self._task or {})
+        spec = self._spec
         targets: dict[str, Target] = {}
         unresolved: dict[str, tuple[str, str]] = {}
         for url, endpoint in spec.endpoints.items():
@@ -429,7 +431,7 @@ class ModelSync:
             if self._stopping.is_set():
                 return
             if action.kind == "write" and target is not None:
-                self._set(target, "downloading")
+                self._progress(target, "downloading")
                 folder = self._cache.model(target.record)
                 files = self._builder.build(name, target.endpoint, target.record, folder)
                 self._repository.write(
@@ -438,7 +440,7 @@ class ModelSync:
                 )  # fmt: skip
             elif action.kind == "load":
                 if target is not None:
-                    self._set(target, "loading")
+                    self._progress(target, "loading")
                 self._triton.load(name)
             elif action.kind == "wait_ready":
                 self._wait(lambda: self._triton.is_ready(name), f"{name} was loaded but does not become ready")
@@ -517,6 +519,11 @@ class ModelSync:
         current |= {(url, "") for url in desired.unresolved} | {(observed[n].url, n) for n in leaving}
         with self._status_lock:
             self._status = {key: status for key, status in self._status.items() if key in current}
+
+    def _progress(self, target: Target, state: State) -> None:
+        # A model that failed stays failed, with its reason, until a retry succeeds: that is what a reader needs.
+        if target.wanted.name not in self._retries:
+            self._set(target, state)
 
     def _set(self, target: Target, state: State, reason: str = "") -> None:
         self._set_entry(ModelStatus(target.wanted.url, target.wanted.name, target.record.id, state, reason))
