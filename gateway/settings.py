@@ -170,5 +170,5 @@ def grpc_options(environ: Mapping[str, str]) -> tuple[tuple[str, Any], ...]:
                     break
                 except ValueError:
                     continue
-            options.append((f"grpc.{key.removeprefix('CLEARML_GRPC_')}", value))
+            options.append((f"grpc.{key.removeprefix('CLEARML_GRPC_').lower()}", value))
     return tuple(options)

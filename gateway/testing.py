@@ -119,7 +119,8 @@ class FakeRegistry:
         version = fields.pop("version", "")
         key = f"{url}/{version}" if version else url
         self.endpoints[key] = {
-            "engine_type": engine, "serving_url": url, "version": version, **({"model_id": model_id} if model_id else {}),
+            "engine_type": engine, "serving_url": url, "version": version,
+            **({"model_id": model_id} if model_id else {}),
             **fields,
         }  # fmt: skip
 

@@ -1,0 +1,145 @@
+"""A complete gateway over fakes: real tokenizer, real batching, real HTTP edge; registry and backend in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import shutil
+import zipfile
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+
+from gateway.app import Gateway
+from gateway.settings import Settings
+from gateway.spec import decode, decode_model, triton_model_name
+from gateway.testing import FakeBackend, FakeRegistry
+
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "good", "bad", "film", "hello", "world", "warm", "up"]
+
+
+def _write_bundle(folder: Path) -> Path:
+    tokenizer = Tokenizer(models.WordPiece({w: i for i, w in enumerate(WORDS)}, unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer()
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    folder.mkdir(parents=True)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    config = {
+        "architectures": ["BertForSequenceClassification"], "model_type": "bert", "pad_token_id": 0,
+        "id2label": {"0": "BAD", "1": "GOOD"}, "max_position_embeddings": 32, "vocab_size": len(WORDS),
+    }  # fmt: skip
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "model.onnx").write_bytes(b"not read by the gateway")
+    return folder
+
+
+def classify(inputs: dict[str, Any]) -> dict[str, Any]:
+    """A model whose logits are the counts of 'bad' and of 'good' in each row."""
+    ids = inputs["input_ids"] * inputs["attention_mask"]
+    return {"logits": np.stack([(ids == 5).sum(1), (ids == 4).sum(1)], axis=1).astype(np.float32)}
+
+
+class Stack:
+    """A gateway over a fake registry and a fake backend, and a client for it."""
+
+    def __init__(self, folder: Path, **settings: Any) -> None:
+        self.folder = folder
+        self.registry = FakeRegistry()
+        self.backend = FakeBackend()
+        self.backends: dict[str, FakeBackend] = {}
+        self.settings = Settings(
+            state_dir=folder / "state", poll_frequency="20ms", ready_timeout=5, triton_grpc="fake:8001", **settings
+        )
+        self.gateway = self.new_gateway()
+        self.client = self.new_client(self.gateway)
+
+    def new_gateway(self) -> Gateway:
+        return Gateway(
+            self.settings, registry=self.registry,
+            make_backend=lambda address, _compression: self.backends.get(address, self.backend),
+        )  # fmt: skip
+
+    def new_client(self, gateway: Gateway) -> httpx.AsyncClient:
+        return httpx.AsyncClient(transport=httpx.ASGITransport(gateway), base_url="http://gateway")
+
+    def add_text_model(self, model_id: str) -> None:
+        bundle = _write_bundle(self.folder / f"bundle-{model_id}")
+        self.add_package(model_id, bundle)
+
+    def add_package(self, model_id: str, bundle: Path) -> None:
+        archive = self.folder / f"{model_id}.zip"
+        with zipfile.ZipFile(archive, "w") as packed:
+            for file in bundle.iterdir():
+                packed.write(file, file.name)
+        shutil.rmtree(bundle)
+        self.registry.add_model(model_id, archive, is_package=True)
+
+    def triton_name(self, url: str) -> str:
+        spec = decode(self.registry.task()).endpoints[url]
+        assert spec.model_id is not None
+        return triton_model_name(spec, decode_model(self.registry.model(spec.model_id)))
+
+    def load(self, url: str, run: Callable[..., Any] = classify) -> None:
+        """What model sync does: the backend gets the model of a configured endpoint."""
+        self.backend.add(
+            self.triton_name(url), {"input_ids": "int64", "attention_mask": "int64"}, {"logits": "float32"}, run
+        )
+
+    def deploy(self, url: str, model_id: str = "m1", **fields: Any) -> None:
+        """Register, configure and load a text endpoint."""
+        if model_id not in self.registry.models:
+            self.add_text_model(model_id)
+        self.registry.add_endpoint(url, model_id, **fields)
+        version = fields.get("version", "")
+        self.load(f"{url}/{version}" if version else url)
+
+    def add_hook(self, url: str, source: str, model_id: str | None = None, engine: str = "custom") -> None:
+        """Configure an endpoint with preprocess code."""
+        path = self.folder / f"code-{hashlib.sha256(source.encode()).hexdigest()[:8]}.py"
+        path.write_text(source)
+        key = f"py_code_{url}"
+        self.registry.add_artifact(key, path, sha256=hashlib.sha256(path.read_bytes()).hexdigest())
+        self.registry.add_endpoint(url, model_id, engine=engine, preprocess_artifact=key)
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Wait for the control loop; fails after five seconds."""
+        async with asyncio.timeout(5):
+            while not condition():
+                await asyncio.sleep(0.005)
+
+    async def served(self, *urls: str) -> None:
+        """Wait until exactly these urls are served and nothing is being built."""
+        await self.until(
+            lambda: (
+                set(self.gateway.table.current.endpoints) == set(urls)
+                and not any(p.state == "building" for p in self.gateway.table.current.pending.values())
+            )
+        )
+
+    def state(self, url: str) -> tuple[str, str]:
+        """State and reason of a url that is not served (or has a successor)."""
+        pending = self.gateway.table.current.pending.get(url)
+        return (pending.state, pending.reason) if pending else ("", "")
+
+
+@pytest.fixture
+def make_stack(tmp_path: Path) -> Callable[..., Stack]:
+    """Make a stack that is not started."""
+    return lambda **settings: Stack(tmp_path, **settings)
+
+
+@pytest.fixture
+async def stack(tmp_path: Path) -> AsyncIterator[Stack]:
+    """A running stack with nothing deployed."""
+    stack = Stack(tmp_path)
+    async with stack.gateway.running(), stack.client:
+        yield stack

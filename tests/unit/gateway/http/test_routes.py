@@ -1,0 +1,234 @@
+"""What a request can get wrong, what it gets told, and that nothing a request holds gets further than that."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gateway.errors import BackendGarbage, BackendRefused, BackendUnavailable, DeadlineExceeded, Overloaded
+
+GOOD = json.dumps({"text": "good"}).encode()
+JSON = {"content-type": "application/json"}
+
+
+@pytest.mark.parametrize(
+    ("content", "headers", "status", "code"),
+    [
+        (b"{", JSON, 400, "malformed_body"),
+        (b"", JSON, 400, "malformed_body"),
+        (b'{"text": "\xff"}', JSON, 400, "malformed_body"),
+        (b'{"text": "\\ud800"}', JSON, 400, "malformed_body"),
+        (b'{"text": NaN}', JSON, 400, "malformed_body"),
+        (b"[" * 100_000, JSON, 400, "malformed_body"),
+        (b"not gzip", {**JSON, "content-encoding": "gzip"}, 400, "malformed_body"),
+        (gzip.compress(GOOD)[:-8], {**JSON, "content-encoding": "gzip"}, 400, "malformed_body"),
+        (GOOD, {**JSON, "content-encoding": "br"}, 415, "unsupported_media"),
+        (GOOD, {"content-type": "text/plain"}, 415, "unsupported_media"),
+        (GOOD, {"content-type": "application/x-www-form-urlencoded"}, 415, "unsupported_media"),
+        (GOOD, {"content-type": "application/json; charset=latin-1"}, 415, "unsupported_media"),
+        (b"[]", JSON, 422, "input_refused"),
+        (b"null", JSON, 422, "input_refused"),
+        (b'"text"', JSON, 422, "input_refused"),
+        (b"{}", JSON, 422, "input_refused"),
+        (b'{"text": 5}', JSON, 422, "input_refused"),
+        (b'{"text": null}', JSON, 422, "input_refused"),
+        (b'{"text": ""}', JSON, 422, "input_refused"),
+        (b'{"text": "  \\n"}', JSON, 422, "input_refused"),
+        (b'{"text": []}', JSON, 422, "input_refused"),
+        (b'{"text": ["good", 1]}', JSON, 422, "input_refused"),
+        (b'{"text": "good", "nonsense": 1}', JSON, 422, "input_refused"),
+        (GOOD, {**JSON, "x-request-timeout-ms": "soon"}, 400, "bad_request"),
+        (GOOD, {**JSON, "x-request-timeout-ms": "-5"}, 400, "bad_request"),
+    ],
+)
+async def test_wrong_request_gets_its_status_and_says_what_to_do(
+    stack: Any, content: bytes, headers: dict[str, str], status: int, code: str
+) -> None:
+    """Each kind of mistake has a 4xx, a JSON body and no traceback."""
+    stack.deploy("e")
+    await stack.served("e")
+    reply = await stack.client.post("/serve/e", content=content, headers=headers)
+    body = reply.json()
+    assert (status, code) == (reply.status_code, body["code"])
+    assert body["request_id"] == reply.headers["x-request-id"]
+    assert "Traceback" not in reply.text
+    assert body["error"]
+
+
+@pytest.mark.parametrize(
+    ("content", "headers"),
+    [
+        (GOOD, {}),
+        (GOOD, {"content-type": "application/json; charset=utf-8"}),
+        (GOOD, {"content-type": "application/vnd.api+json"}),
+        (gzip.compress(GOOD), {**JSON, "content-encoding": "gzip"}),
+        (gzip.compress(GOOD[:5]) + gzip.compress(GOOD[5:]), {**JSON, "content-encoding": "gzip"}),
+    ],
+)
+async def test_right_request_is_taken_in_every_form(stack: Any, content: bytes, headers: dict[str, str]) -> None:
+    """JSON with and without content type, plain or gzip (also of several members)."""
+    stack.deploy("e")
+    await stack.served("e")
+    assert 200 == (await stack.client.post("/serve/e", content=content, headers=headers)).status_code
+
+
+async def test_large_bodies_are_refused_packed_or_not(make_stack: Any) -> None:
+    """The limit holds for what arrives and for what it unpacks to: a zip bomb stops at the limit."""
+    stack = make_stack(max_body_bytes=10_000)
+    async with stack.gateway.running(), stack.client:
+        stack.deploy("e")
+        await stack.served("e")
+        plain = await stack.client.post("/serve/e", content=b"x" * 10_001, headers=JSON)
+        bomb = gzip.compress(b"x" * 50_000_000)[:9000]
+        packed = await stack.client.post("/serve/e", content=bomb, headers={**JSON, "content-encoding": "gzip"})
+
+        async def endless() -> Any:
+            for _ in range(100):
+                yield b"x" * 1000
+
+        streamed = await stack.client.post("/serve/e", content=endless(), headers=JSON)
+    assert [413, 413, 413] == [plain.status_code, packed.status_code, streamed.status_code]
+
+
+@pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "PATCH"])
+async def test_other_methods_are_told_to_post(stack: Any, method: str) -> None:
+    """405 with Allow, in the usual form."""
+    reply = await stack.client.request(method, "/serve/e")
+    assert (405, "POST", "method_not_allowed") == (
+        reply.status_code, reply.headers["allow"], reply.json()["code"],
+    )  # fmt: skip
+
+
+async def test_unknown_endpoint_and_version_say_what_exists(stack: Any) -> None:
+    """404 names the deployed alternatives."""
+    stack.deploy("e", version="1")
+    await stack.served("e/1")
+    unknown = (await stack.client.post("/serve/x", json={})).json()
+    version = (await stack.client.post("/serve/e/9", json={})).json()
+    bare = (await stack.client.post("/serve/e", json={})).json()
+    assert ["endpoint_not_found", "version_not_found", "version_not_found"] == [
+        unknown["code"], version["code"], bare["code"],
+    ]  # fmt: skip
+    assert ["e/1" in answer["hint"] for answer in (unknown, version, bare)] == [True, True, True]
+
+
+@pytest.mark.parametrize(
+    ("failure", "status"),
+    [
+        (BackendUnavailable("gone"), 503),
+        (Overloaded("full"), 429),
+        (DeadlineExceeded("late"), 504),
+        (BackendGarbage("odd"), 502),
+        (BackendRefused("no"), 502),
+    ],
+)
+async def test_backend_failures_have_their_status(stack: Any, failure: Any, status: int) -> None:
+    """What Triton does wrong is never a 4xx of a text task (429 is contention) and never a 500."""
+    stack.deploy("e")
+    await stack.served("e")
+    stack.backend.fail_with = failure
+    reply = await stack.client.post("/serve/e", json={"text": "good"})
+    assert status == reply.status_code
+
+
+async def test_answers_that_are_not_numbers_are_refused(stack: Any) -> None:
+    """NaN from the model is the backend's fault, not JSON null."""
+    import numpy as np
+
+    stack.deploy("e")
+    await stack.served("e")
+    stack.load("e", lambda inputs: {"logits": np.full((len(inputs["input_ids"]), 2), np.nan, dtype=np.float32)})
+    reply = await stack.client.post("/serve/e", json={"text": "good"})
+    assert (502, "backend_garbage") == (reply.status_code, reply.json()["code"])
+
+
+async def test_request_ends_at_its_deadline(stack: Any) -> None:
+    """x-request-timeout-ms bounds the answer; the endpoint is free again afterwards."""
+    stack.deploy("e")
+    await stack.served("e")
+    stack.backend.hold = asyncio.Event()
+    reply = await stack.client.post("/serve/e", json={"text": "good"}, headers={"x-request-timeout-ms": "50"})
+    assert (504, "deadline_exceeded") == (reply.status_code, reply.json()["code"])
+    stack.backend.hold.set()
+    assert 200 == (await stack.client.post("/serve/e", json={"text": "good"})).status_code
+
+
+async def test_client_that_leaves_is_dropped_and_counted(stack: Any) -> None:
+    """A disconnect cancels the work and is an outcome of its own."""
+    stack.deploy("e")
+    await stack.served("e")
+    stack.backend.hold = asyncio.Event()
+    sent: list[Any] = []
+    left = asyncio.Event()
+    messages = iter([{"type": "http.request", "body": GOOD, "more_body": False}])
+
+    async def receive() -> Any:
+        message = next(messages, None)
+        if message is None:
+            await left.wait()
+            return {"type": "http.disconnect"}
+        return message
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    scope = {
+        "type": "http", "method": "POST", "path": "/serve/e", "query_string": b"",
+        "headers": [(b"content-type", b"application/json")],
+    }  # fmt: skip
+    call = asyncio.create_task(stack.gateway(scope, receive, send))
+    await asyncio.sleep(0.15)
+    left.set()
+    await call
+    assert [] == sent
+    text = (await stack.client.get("/metrics")).text
+    assert 'gateway_requests_total{endpoint="e",outcome="client_gone",route="direct",version=""} 1.0' in text
+    assert "gateway_requests_in_flight 0.0" in text
+    stack.backend.hold.set()
+
+
+async def test_request_id_is_echoed_when_it_is_printable(stack: Any) -> None:
+    """A caller's id comes back; one that could break a header or a log line does not."""
+    mine = await stack.client.post("/serve/x", json={}, headers={"x-request-id": "abc-123"})
+    long = await stack.client.post("/serve/x", json={}, headers={"x-request-id": "a" * 500})
+    assert "abc-123" == mine.headers["x-request-id"]
+    assert 16 == len(long.headers["x-request-id"])
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(content=st.binary(max_size=200), kind=st.sampled_from(["application/json", "text/plain", "", "a/b;charset=x"]))
+async def test_no_bytes_end_in_a_server_error(stack: Any, content: bytes, kind: str) -> None:
+    """Whatever is sent, the answer is a 4xx in the usual form (or, for a valid text, 200)."""
+    if not stack.gateway.table.current.endpoints:
+        stack.deploy("e")
+        await stack.served("e")
+    reply = await stack.client.post("/serve/e", content=content, headers={"content-type": kind})
+    assert reply.status_code in (200, 400, 415, 422)
+    reply.json()
+
+
+_JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=20),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8) | st.just("text"), inner, max_size=4)
+    ),
+    max_leaves=12,
+)
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(body=_JSON_VALUES | st.builds(lambda v: {"text": v}, _JSON_VALUES))
+async def test_no_json_ends_in_a_server_error(stack: Any, body: Any) -> None:
+    """Any JSON value is answered or refused with 4xx."""
+    if not stack.gateway.table.current.endpoints:
+        stack.deploy("e")
+        await stack.served("e")
+    reply = await stack.client.post("/serve/e", content=json.dumps(body).encode(), headers=JSON)
+    assert reply.status_code in (200, 400, 422)
+    reply.json()

@@ -1,0 +1,284 @@
+"""The whole worker over fakes: what is deployed answers, what changes is swapped, what breaks stays apart."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import httpx
+import pytest
+
+
+async def test_deployed_text_model_answers_without_code(stack: Any) -> None:
+    """A folder with tokenizer and config is served by its task."""
+    stack.deploy("sentiment")
+    await stack.served("sentiment")
+    reply = await stack.client.post("/serve/sentiment", json={"text": "good good film"})
+    assert 200 == reply.status_code
+    assert "GOOD" == reply.json()["label"]
+    assert "sentiment" == reply.headers["x-served-by"]
+    assert "m1" == reply.headers["x-model-id"]
+
+
+async def test_stage_times_are_on_every_answer_and_add_up(stack: Any) -> None:
+    """Prepare, queue and infer are parts of the total."""
+    stack.deploy("e")
+    await stack.served("e")
+    reply = await stack.client.post("/serve/e", json={"text": "good"})
+    times = {k: float(v) for k, v in reply.headers.items() if k.startswith("x-") and k.endswith("-time")}
+    assert {
+        "x-total-time", "x-tokenization-time", "x-queue-time", "x-inference-time", "x-compute-time",
+    } == set(times)  # fmt: skip
+    parts = times["x-tokenization-time"] + times["x-queue-time"] + times["x-inference-time"]
+    assert parts <= times["x-total-time"]
+
+
+async def test_versions_are_called_by_path_and_by_query(stack: Any) -> None:
+    """/serve/e/2 and /serve/e?version=2 are the same call."""
+    stack.deploy("e", "m1", version="1")
+    stack.deploy("e", "m2", version="2")
+    await stack.served("e/1", "e/2")
+    by_path = await stack.client.post("/serve/e/2", json={"text": "good"})
+    by_query = await stack.client.post("/serve/e?version=2", json={"text": "good"})
+    assert ["m2", "m2"] == [by_path.headers["x-model-id"], by_query.headers["x-model-id"]]
+
+
+async def test_endpoint_with_slashes_is_served(stack: Any) -> None:
+    """Names with slashes reach their own model, not one with an underscore."""
+    stack.deploy("a/b", "m1", version="1")
+    stack.deploy("a_b", "m2", version="1")
+    await stack.served("a/b/1", "a_b/1")
+    one = await stack.client.post("/serve/a/b/1", json={"text": "good"})
+    two = await stack.client.post("/serve/a_b/1", json={"text": "good"})
+    assert ["m1", "m2"] == [one.headers["x-model-id"], two.headers["x-model-id"]]
+
+
+async def test_changed_model_is_swapped_without_a_failed_request(stack: Any) -> None:
+    """The old version answers until the new one is ready; nobody fails in between."""
+    stack.deploy("e", "m1")
+    await stack.served("e")
+    statuses: list[int] = []
+    stop = asyncio.Event()
+
+    async def load() -> None:
+        while not stop.is_set():
+            reply = await stack.client.post("/serve/e", json={"text": "good"})
+            statuses.append(reply.status_code)
+
+    callers = [asyncio.create_task(load()) for _ in range(4)]
+    stack.add_text_model("m2")
+    stack.registry.add_endpoint("e", "m2")
+    await stack.until(lambda: stack.state("e")[0] == "building")
+    assert "m1" == stack.gateway.table.current.endpoints["e"].identity.model_id
+    stack.load("e")
+    await stack.until(lambda: stack.gateway.table.current.endpoints["e"].identity.model_id == "m2")
+    stop.set()
+    await asyncio.gather(*callers)
+    assert {200} == set(statuses)
+
+
+async def test_removed_endpoint_is_gone(stack: Any) -> None:
+    """After its removal an endpoint answers 404 and its neighbour goes on."""
+    stack.deploy("keep")
+    stack.deploy("drop", "m2")
+    await stack.served("keep", "drop")
+    del stack.registry.endpoints["drop"]
+    await stack.served("keep")
+    assert 404 == (await stack.client.post("/serve/drop", json={"text": "good"})).status_code
+    assert 200 == (await stack.client.post("/serve/keep", json={"text": "good"})).status_code
+
+
+async def test_broken_endpoint_harms_no_other(stack: Any) -> None:
+    """A model that is not in the registry is reported; the rest is served."""
+    stack.registry.add_endpoint("broken", "nosuchmodel")
+    stack.deploy("fine")
+    await stack.served("fine")
+    await stack.until(lambda: stack.state("broken")[0] == "failed")
+    reply = await stack.client.post("/serve/broken", json={"text": "good"})
+    assert (503, "model_not_ready") == (reply.status_code, reply.json()["code"])
+    assert "nosuchmodel is not in the registry" in reply.json()["error"]
+    assert 200 == (await stack.client.get("/v2/health/ready")).status_code
+
+
+async def test_repaired_endpoint_recovers_by_itself(stack: Any) -> None:
+    """A failed build is retried: a model that appears later is served."""
+    stack.registry.add_endpoint("late", "m9")
+    await stack.until(lambda: stack.state("late")[0] == "failed")
+    stack.add_text_model("m9")
+    stack.load("late")
+    await stack.served("late")
+
+
+async def test_vocabulary_that_does_not_fit_the_model_is_refused(stack: Any) -> None:
+    """A bundle whose tokenizer knows more ids than the model never gets traffic."""
+    bundle = stack.folder / "odd"
+    stack.add_text_model("good-one")
+    import json
+    import zipfile
+
+    with zipfile.ZipFile(stack.folder / "good-one.zip") as packed:
+        packed.extractall(bundle)
+    config = json.loads((bundle / "config.json").read_text())
+    (bundle / "config.json").write_text(json.dumps({**config, "vocab_size": 5}))
+    stack.add_package("odd", bundle)
+    stack.registry.add_endpoint("odd", "odd")
+    stack.load("odd")
+    await stack.until(lambda: stack.state("odd")[0] == "failed")
+    assert "vocab_size is 5" in stack.state("odd")[1]
+
+
+async def test_registry_outage_is_not_noticed_by_requests(stack: Any) -> None:
+    """With the registry gone, what is served goes on being served."""
+    stack.deploy("e")
+    await stack.served("e")
+    stack.registry.is_up = False
+    await stack.until(lambda: "fake registry is down" in str(stack.gateway._status()["registry"]["error"]))
+    assert 200 == (await stack.client.post("/serve/e", json={"text": "good"})).status_code
+    assert 200 == (await stack.client.get("/v2/health/ready")).status_code
+
+
+async def test_gateway_that_starts_without_registry_serves_the_last_good_state(stack: Any) -> None:
+    """A restart during a registry outage serves from disk."""
+    stack.deploy("e")
+    await stack.served("e")
+    stack.registry.is_up = False
+    second = stack.new_gateway()
+    async with second.running(), stack.new_client(second) as client:
+        await stack.until(lambda: "e" in second.table.current.endpoints)
+        reply = await client.post("/serve/e", json={"text": "bad"})
+    assert (200, "BAD") == (reply.status_code, reply.json()["label"])
+
+
+async def test_unreadable_section_keeps_what_is_served(stack: Any) -> None:
+    """A configuration that cannot be parsed changes nothing but the list of faults."""
+    stack.deploy("e")
+    await stack.served("e")
+    stack.registry.sections["endpoints"] = "br{ace {"
+    await stack.until(lambda: bool(stack.gateway.table.current.faults))
+    assert 200 == (await stack.client.post("/serve/e", json={"text": "good"})).status_code
+
+
+async def test_gateway_with_nothing_deployed_is_live_and_not_ready(stack: Any) -> None:
+    """Zero models is not ready: such a gateway must not get traffic."""
+    await stack.until(lambda: stack.gateway.health.first_sync_done)
+    assert 200 == (await stack.client.get("/v2/health/live")).status_code
+    reply = await stack.client.get("/v2/health/ready")
+    assert 503 == reply.status_code
+    assert ["no endpoint is served: deploy one with `clearml-serving model add …`"] == reply.json()["reasons"]
+
+
+async def test_gateway_is_not_ready_while_triton_is_gone(stack: Any) -> None:
+    """Readiness follows Triton; liveness does not; requests say what is missing."""
+    stack.deploy("e")
+    await stack.served("e")
+    stack.backend.is_up = False
+    await stack.until(lambda: bool(stack.gateway.health.reasons()))
+    assert 503 == (await stack.client.get("/v2/health/ready")).status_code
+    assert 200 == (await stack.client.get("/v2/health/live")).status_code
+    reply = await stack.client.post("/serve/e", json={"text": "good"})
+    assert (503, "backend_unavailable") == (reply.status_code, reply.json()["code"])
+    assert "1" == reply.headers["retry-after"]
+
+
+async def test_canary_splits_by_weight_and_sticks_to_a_key(stack: Any) -> None:
+    """Weights decide the split; a routing key always gets the same version."""
+    stack.deploy("e", "m1", version="1")
+    stack.deploy("e", "m2", version="2")
+    stack.registry.canary["c"] = {"endpoint": "c", "weights": [0.5, 0.5], "load_endpoints": ["e/1", "e/2"]}
+    await stack.served("e/1", "e/2")
+    await stack.until(lambda: "c" in stack.gateway.table.current.canaries)
+
+    async def model_of(key: str) -> str:
+        reply = await stack.client.post("/serve/c", json={"text": "good"}, headers={"x-routing-key": key})
+        assert "canary" == reply.headers["x-route"]
+        return str(reply.headers["x-model-id"])
+
+    first = [await model_of(f"user-{i}") for i in range(40)]
+    assert {"m1", "m2"} == set(first)
+    assert first == [await model_of(f"user-{i}") for i in range(40)]
+
+
+async def test_canary_with_bad_weights_keeps_the_route_it_had(stack: Any) -> None:
+    """Weights of zero through the stock CLI are a fault, not an outage."""
+    stack.deploy("e", "m1", version="1")
+    stack.registry.canary["c"] = {"endpoint": "c", "weights": [1.0], "load_endpoints": ["e/1"]}
+    await stack.until(lambda: "c" in stack.gateway.table.current.canaries)
+    stack.registry.canary["c"]["weights"] = [0.0]
+    await stack.until(lambda: bool(stack.gateway.table.current.faults))
+    assert 200 == (await stack.client.post("/serve/c", json={"text": "good"})).status_code
+
+
+async def test_triton_address_of_the_task_wins_and_change_is_live(stack: Any) -> None:
+    """`clearml-serving config --triton-grpc-server` moves endpoints to another Triton without a restart."""
+    from gateway.testing import FakeBackend
+
+    stack.deploy("e")
+    await stack.served("e")
+    other = FakeBackend(stack.backend.models)
+    stack.backends["other:8001"] = other
+    stack.registry.settings["triton_grpc_server"] = "other:8001"
+    before = stack.gateway.table.current.endpoints["e"]
+    await stack.until(lambda: stack.gateway.table.current.endpoints["e"] is not before)
+    other.calls.clear()
+    await stack.client.post("/serve/e", json={"text": "good"})
+    assert 1 == len(other.calls)
+
+
+async def test_metrics_count_every_outcome_once(stack: Any) -> None:
+    """Successes and refusals are each one request in the metrics."""
+    stack.deploy("e")
+    await stack.served("e")
+    for _ in range(3):
+        await stack.client.post("/serve/e", json={"text": "good"})
+    await stack.client.post("/serve/e", json={"text": ""})
+    await stack.client.post("/serve/e", content=b"{")
+    await stack.client.post("/serve/nobody", json={})
+    text = (await stack.client.get("/metrics")).text
+    counted = {
+        line.split(" ")[0]: float(line.split(" ")[1])
+        for line in text.splitlines()
+        if line.startswith("gateway_requests_total")
+    }
+    assert {
+        'gateway_requests_total{endpoint="e",outcome="ok",route="direct",version=""}': 3.0,
+        'gateway_requests_total{endpoint="e",outcome="input_refused",route="direct",version=""}': 1.0,
+        'gateway_requests_total{endpoint="e",outcome="malformed_body",route="direct",version=""}': 1.0,
+        'gateway_requests_total{endpoint="",outcome="endpoint_not_found",route="",version=""}': 1.0,
+    } == counted
+    assert 'gateway_request_duration_seconds_count{endpoint="e",route="direct",version=""} 3.0' in text
+    assert "gateway_requests_in_flight 0.0" in text
+
+
+async def test_page_and_openapi_show_what_is_deployed(stack: Any) -> None:
+    """A person sees the routes and models; the OpenAPI document lists the endpoint with an example."""
+    stack.deploy("sentiment")
+    await stack.served("sentiment")
+    page = (await stack.client.get("/")).text
+    assert "POST /serve/sentiment" in page
+    document = (await stack.client.get("/openapi.json")).json()
+    body = document["paths"]["/serve/sentiment"]["post"]["requestBody"]
+    assert "text" in body["content"]["application/json"]["example"]
+
+
+@pytest.mark.parametrize("path", ["/nothing", "/serve"])
+async def test_unknown_paths_answer_in_the_same_form(stack: Any, path: str) -> None:
+    """A 404 outside the inference route has the same JSON body."""
+    reply = await stack.client.post(path, json={})
+    assert 404 == reply.status_code
+    assert {"error", "code", "request_id", "hint"} == set(reply.json())
+
+
+async def test_requests_beyond_the_limit_are_shed(make_stack: Any) -> None:
+    """More than max_in_flight requests at a time: 429 at once, with Retry-After."""
+    stack = make_stack(max_in_flight=2)
+    async with stack.gateway.running(), stack.client:
+        stack.deploy("e")
+        await stack.served("e")
+        stack.backend.hold = asyncio.Event()
+        held = [asyncio.create_task(stack.client.post("/serve/e", json={"text": "good"})) for _ in range(2)]
+        await asyncio.sleep(0.05)
+        reply: httpx.Response = await stack.client.post("/serve/e", json={"text": "good"})
+        stack.backend.hold.set()
+        answers = await asyncio.gather(*held)
+    assert (429, "overloaded", "1") == (reply.status_code, reply.json()["code"], reply.headers["retry-after"])
+    assert [200, 200] == [a.status_code for a in answers]

@@ -1,0 +1,261 @@
+"""Preprocess code in front of Triton and in place of it: unchanged ClearML classes, apart from each other."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+ECHO = """
+class Preprocess:
+    def preprocess(self, body, state, collect_custom_statistics_fn=None):
+        state["n"] = body["n"]
+        return body
+    def process(self, data, state, collect_custom_statistics_fn=None):
+        return data["n"] * 2
+    def postprocess(self, data, state, collect_custom_statistics_fn=None):
+        return {"doubled": data, "was": state["n"], "endpoint": self.model_endpoint.serving_url}
+"""
+
+ASYNC = """
+import asyncio
+class Preprocess:
+    async def process(self, data, state, collect_custom_statistics_fn=None):
+        await asyncio.sleep(0)
+        return {"async": data["n"]}
+"""
+
+TRITON = """
+import numpy as np
+class Preprocess:
+    def preprocess(self, body, state, collect_custom_statistics_fn=None):
+        return np.array([body["x"]], dtype="float32")
+    def postprocess(self, data, state, collect_custom_statistics_fn=None):
+        return {"y": data.tolist()}
+"""
+
+
+async def test_custom_engine_runs_the_users_stages(stack: Any) -> None:
+    """preprocess, process and postprocess share one state; the object knows its endpoint."""
+    stack.add_hook("h", ECHO)
+    await stack.served("h")
+    reply = await stack.client.post("/serve/h", json={"n": 4})
+    assert {"doubled": 8, "was": 4, "endpoint": "h"} == reply.json()
+
+
+async def test_async_stages_are_awaited(stack: Any) -> None:
+    """custom_async hooks run on the event loop."""
+    stack.add_hook("h", ASYNC, engine="custom_async")
+    await stack.served("h")
+    assert {"async": 1} == (await stack.client.post("/serve/h", json={"n": 1})).json()
+
+
+async def test_hook_in_front_of_triton_gets_arrays_back(stack: Any) -> None:
+    """ClearML's triton engine: one input, one output, arrays in and out."""
+    stack.add_text_model("m1")
+    stack.add_hook("t", TRITON, model_id="m1", engine="triton")
+    stack.backend.add(stack.triton_name("t"), {"x": "float32"}, {"y": "float32"}, lambda inputs: {"y": inputs["x"] + 1})
+    await stack.served("t")
+    reply = await stack.client.post("/serve/t", json={"x": [1, 2]})
+    assert {"y": [[2.0, 3.0]]} == reply.json()
+
+
+async def test_hook_wins_over_the_text_task_of_the_folder(stack: Any) -> None:
+    """A postprocess-only hook on a text model: tokenized by us, decoded by the hook."""
+    source = """
+class Preprocess:
+    def postprocess(self, data, state, collect_custom_statistics_fn=None):
+        return {"logits": data.tolist()}
+"""
+    stack.add_text_model("m1")
+    stack.add_hook("t", source, model_id="m1", engine="triton")
+    stack.load("t")
+    await stack.served("t")
+    reply = await stack.client.post("/serve/t", json={"text": "good good bad"})
+    assert {"logits": [[1.0, 2.0]]} == reply.json()
+
+
+@pytest.mark.parametrize(
+    ("line", "status", "code"),
+    [
+        ("raise ValueError('n must be positive')", 422, "input_refused"),
+        ("raise RuntimeError('boom')", 500, "hook_failed"),
+        ("return body['missing']", 500, "hook_failed"),
+        ("raise SystemExit(3)", 500, "hook_failed"),
+        ("raise KeyboardInterrupt", 500, "hook_failed"),
+        ("raise Exception('CUDA out of memory. ')", 500, "hook_failed"),
+        ("return object()", 500, "hook_failed"),
+        ("raise __import__('asyncio').CancelledError", 500, "hook_failed"),
+    ],
+)
+async def test_hook_that_raises_fails_its_request_only(stack: Any, line: str, status: int, code: str) -> None:
+    """Whatever user code raises becomes an answer without a traceback; the worker goes on."""
+    source = f"""
+class Preprocess:
+    def process(self, body, state, collect_custom_statistics_fn=None):
+        if body.get("ok"):
+            return {{"fine": True}}
+        {line}
+"""
+    stack.add_hook("h", source)
+    await stack.served("h")
+    reply = await stack.client.post("/serve/h", json={"n": 1})
+    assert (status, code) == (reply.status_code, reply.json()["code"])
+    assert "Traceback" not in reply.text
+    assert {"fine": True} == (await stack.client.post("/serve/h", json={"ok": True})).json()
+
+
+async def test_blocking_hook_stalls_nobody_else(stack: Any) -> None:
+    """While a hook blocks in all its threads, other endpoints and health answer."""
+    source = """
+import threading
+gate = threading.Event()
+class Preprocess:
+    def process(self, body, state, collect_custom_statistics_fn=None):
+        if body.get("open"):
+            gate.set()
+            return {}
+        gate.wait(10)
+        return {"waited": True}
+"""
+    stack.add_hook("slow", source)
+    stack.deploy("fast")
+    await stack.served("slow", "fast")
+    blocked = [asyncio.create_task(stack.client.post("/serve/slow", json={})) for _ in range(5)]
+    await asyncio.sleep(0.05)
+    assert 200 == (await stack.client.post("/serve/fast", json={"text": "good"})).status_code
+    assert 200 == (await stack.client.get("/v2/health/live")).status_code
+    assert [False] * 5 == [b.done() for b in blocked]
+    await stack.client.post("/serve/slow", json={"open": True})
+    assert [{"waited": True}] * 5 == [(await b).json() for b in blocked]
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        ("import nosuchmodule", "nosuchmodule"),
+        ("class Other: pass", "defines no class Preprocess"),
+        ("def broken(:", "SyntaxError"),
+        ("class Preprocess:\n    def load(self, path):\n        raise RuntimeError('no weights')", "no weights"),
+        ("raise SystemExit", "SystemExit"),
+        ("class Preprocess:\n    def preprocess(self, body, state, s=None):\n        return body", "needs a process"),
+    ],
+)
+async def test_hook_that_cannot_be_loaded_is_reported_and_harms_nobody(stack: Any, source: str, reason: str) -> None:
+    """Import, class and load errors are the endpoint's state, with the reason; others are served."""
+    stack.add_hook("bad", source)
+    stack.deploy("fine")
+    await stack.served("fine")
+    await stack.until(lambda: stack.state("bad")[0] == "failed")
+    assert reason in stack.state("bad")[1]
+
+
+async def test_changed_code_is_live_and_old_code_serves_until_then(stack: Any) -> None:
+    """New code under the same name replaces the old; code that cannot be loaded leaves the old in place."""
+    version = "class Preprocess:\n    def process(self, body, state, s=None):\n        return {{'v': {}}}\n"
+    stack.add_hook("h", version.format(1))
+    await stack.served("h")
+    assert {"v": 1} == (await stack.client.post("/serve/h", json={})).json()
+    stack.add_hook("h", "import nosuchmodule")
+    await stack.until(lambda: stack.state("h")[0] == "failed")
+    assert {"v": 1} == (await stack.client.post("/serve/h", json={})).json()
+    stack.add_hook("h", version.format(2))
+    await stack.served("h")
+    await stack.until(lambda: stack.state("h") == ("", ""))
+    assert {"v": 2} == (await stack.client.post("/serve/h", json={})).json()
+
+
+async def test_code_that_does_not_match_its_hash_is_not_run(stack: Any) -> None:
+    """A file changed after its upload is refused."""
+    stack.add_hook("h", ECHO)
+    stack.registry.artifacts[0]["hash"] = "0" * 64
+    await stack.until(lambda: stack.state("h")[0] == "failed")
+    assert "does not match its recorded hash" in stack.state("h")[1]
+
+
+async def test_send_request_reaches_other_endpoints_in_process(stack: Any) -> None:
+    """A hook calls its neighbours with send_request, blocking in its thread; a refused call gives None."""
+    source = """
+class Preprocess:
+    def process(self, body, state, collect_custom_statistics_fn=None):
+        known = self.send_request(endpoint="h", version=None, data={"n": body["n"]})
+        return {"known": known, "unknown": self.send_request("nobody", data={})}
+"""
+    stack.add_hook("h", ECHO)
+    stack.add_hook("pipeline", source)
+    await stack.served("h", "pipeline")
+    reply = await stack.client.post("/serve/pipeline", json={"n": 3})
+    assert {"known": {"doubled": 6, "was": 3, "endpoint": "h"}, "unknown": None} == reply.json()
+
+
+async def test_send_request_is_awaitable_in_async_hooks(stack: Any) -> None:
+    """On the event loop send_request must not block: it is awaited, and can be gathered."""
+    source = """
+import asyncio
+class Preprocess:
+    async def process(self, body, state, collect_custom_statistics_fn=None):
+        return await asyncio.gather(*(self.send_request("h", data={"n": n}) for n in (1, 2)))
+"""
+    stack.add_hook("h", ECHO)
+    stack.add_hook("pipeline", source, engine="custom_async")
+    await stack.served("h", "pipeline")
+    assert [2, 4] == [r["doubled"] for r in (await stack.client.post("/serve/pipeline", json={})).json()]
+
+
+async def test_raw_bytes_reach_hooks(stack: Any) -> None:
+    """A body that is not JSON is handed to a hook as it is, and bytes come back as they are."""
+    source = """
+class Preprocess:
+    def process(self, body, state, collect_custom_statistics_fn=None):
+        return body[::-1]
+"""
+    stack.add_hook("h", source)
+    await stack.served("h")
+    reply = await stack.client.post("/serve/h", content=b"\x00\x01", headers={"content-type": "image/png"})
+    assert (b"\x01\x00", "application/octet-stream") == (reply.content, reply.headers["content-type"])
+
+
+async def test_numpy_in_a_hooks_answer_is_json(stack: Any) -> None:
+    """Arrays and numpy scalars anywhere in the answer become numbers."""
+    source = """
+import numpy as np
+class Preprocess:
+    def process(self, body, state, collect_custom_statistics_fn=None):
+        return {"a": np.arange(3)[::2], "b": np.float32(0.5), "c": {1: (2, {3})}}
+"""
+    stack.add_hook("h", source)
+    await stack.served("h")
+    reply = await stack.client.post("/serve/h", json={})
+    assert {"a": [0, 2], "b": 0.5, "c": {"1": [2, [3]]}} == reply.json()
+
+
+async def test_unload_is_called_when_an_endpoint_is_removed(stack: Any, tmp_path: Any) -> None:
+    """`unload` runs once, after the last request."""
+    mark = tmp_path / "unloaded"
+    source = f"""
+from pathlib import Path
+class Preprocess:
+    def process(self, body, state, s=None):
+        return {{}}
+    def unload(self):
+        Path({str(mark)!r}).touch()
+"""
+    stack.add_hook("h", source)
+    await stack.served("h")
+    del stack.registry.endpoints["h"]
+    await stack.until(mark.exists)
+
+
+async def test_model_that_is_no_text_task_takes_tensors(stack: Any) -> None:
+    """Without tokenizer and hook, the body names the model's inputs."""
+    weights = stack.folder / "model.onnx"
+    weights.write_bytes(b"x")
+    stack.registry.add_model("m1", weights)
+    stack.registry.add_endpoint("t", "m1")
+    stack.backend.add(stack.triton_name("t"), {"x": "float32"}, {"y": "float32"}, lambda i: {"y": i["x"] * 2})
+    await stack.served("t")
+    assert {"y": [[2.0]]} == (await stack.client.post("/serve/t", json={"x": [[1]]})).json()
+    wrong = await stack.client.post("/serve/t", json={"x": [["a"]]})
+    missing = await stack.client.post("/serve/t", json={})
+    assert [422, 422] == [wrong.status_code, missing.status_code]

@@ -1,0 +1,69 @@
+"""Settings: our names, clearml-serving's names, and what both mean."""
+
+from __future__ import annotations
+
+import pytest
+from pydantic import ValidationError
+
+from gateway.settings import Settings, grpc_options, parse_duration
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("5s", 5), ("500ms", 0.5), ("2m", 120), ("1h", 3600), ("7", 7), (" 1.5 s", 1.5)]
+)
+def test_durations_are_read_with_their_unit(text: str, seconds: float) -> None:
+    """A bare number is seconds unless said otherwise."""
+    assert seconds == parse_duration(text)
+
+
+@pytest.mark.parametrize("text", ["", "soon", "5 parsecs", "-1s", "1s2"])
+def test_what_is_no_duration_is_refused(text: str) -> None:
+    """The message shows how to write one."""
+    with pytest.raises(ValueError, match="write 5s"):
+        parse_duration(text)
+
+
+@pytest.mark.parametrize(("value", "seconds"), [("1", 60), ("0.5", 30), ("5s", 5), ("1.0", 60)])
+def test_clearmls_poll_frequency_counts_minutes_and_takes_units(
+    monkeypatch: pytest.MonkeyPatch, value: str, seconds: float
+) -> None:
+    """CLEARML_SERVING_POLL_FREQ=1 is a minute, as in clearml-serving; 5s is five seconds."""
+    monkeypatch.setenv("CLEARML_SERVING_POLL_FREQ", value)
+    assert seconds == Settings().poll_frequency
+
+
+def test_clearmls_variables_are_understood_and_ours_win(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clearml-serving container's environment works unchanged."""
+    monkeypatch.setenv("CLEARML_SERVING_TASK_ID", "abc")
+    monkeypatch.setenv("CLEARML_SERVING_PORT", "9090")
+    monkeypatch.setenv("CLEARML_DEFAULT_TRITON_GRPC_ADDR", "triton:8001")
+    monkeypatch.setenv("TRITON_GATEWAY_PORT", "7070")
+    settings = Settings()
+    assert ("abc", 7070, "triton:8001") == (settings.serving_task_id, settings.port, settings.triton_grpc)
+
+
+def test_value_that_cannot_be_used_names_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error says which setting."""
+    monkeypatch.setenv("TRITON_GATEWAY_PORT", "99999")
+    with pytest.raises(ValidationError, match="TRITON_GATEWAY_PORT"):
+        Settings()
+
+
+def test_settings_reach_workers_through_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a parent was told, its workers read back unchanged."""
+    told = Settings(port=1234, poll_frequency="2s", triton_grpc="t:1", access_log=True)
+    for name, value in told.environment().items():
+        monkeypatch.setenv(name, value)
+    assert told == Settings()
+
+
+def test_grpc_options_are_passed_as_clearml_does() -> None:
+    """CLEARML_GRPC_* become channel options, numbers converted."""
+    environ = {"CLEARML_GRPC_MAX_SEND_MESSAGE_LENGTH": "5", "CLEARML_GRPC_X": "a", "OTHER": "1"}
+    assert (("grpc.max_send_message_length", 5), ("grpc.x", "a")) == grpc_options(environ)
+
+
+def test_file_addresses_are_rewritten_by_prefix() -> None:
+    """Pairs of from=to, comma separated."""
+    settings = Settings(files_rewrite="http://a:8081=http://b:8081, http://c=http://d")
+    assert {"http://a:8081": "http://b:8081", "http://c": "http://d"} == settings.files_rewrites()

@@ -1,0 +1,155 @@
+"""Decoding the serving Task: ClearML's forms, and faults that stay with their entry."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.spec import ModelRecord, decode, decode_model, normalize_url, triton_model_name
+
+ENDPOINTS = """
+test_onnx/1 {
+  engine_type = "triton"
+  serving_url = "test_onnx"
+  model_id = "bd81"
+  version = "1"
+  preprocess_artifact = "py_code_test_onnx_1"
+  input_size = [[1, 28, 28]]
+  input_type = ["float32"]
+  input_name = ["INPUT__0"]
+  output_size = [[-1, 10]]
+  output_type = ["float32"]
+  output_name = ["OUTPUT__0"]
+  auxiliary_cfg { platform = "\\"onnxruntime_onnx\\"", max_batch_size = 16 }
+}
+"a.b" { engine_type = "custom", serving_url = "a.b", preprocess_artifact = "py_code_test_onnx_1" }
+"""
+
+
+def task(**sections: str) -> dict[str, Any]:
+    """A serving Task with these configuration sections."""
+    code = {"key": "py_code_test_onnx_1", "uri": "http://f/x.py", "hash": "ab", "type": "custom"}
+    return {
+        "id": "t1", "name": "svc",
+        "configuration": {name: {"name": name, "value": value} for name, value in sections.items()},
+        "execution": {"artifacts": [code]},
+        "hyperparams": {"General": {"triton_grpc_server": {"value": "triton:8001"}}},
+    }  # fmt: skip
+
+
+def test_endpoints_are_decoded_with_clearmls_field_names() -> None:
+    """Tensors, auxiliary configuration, preprocess code and names with dots."""
+    spec = decode(task(endpoints=ENDPOINTS))
+    endpoint = spec.endpoints["test_onnx/1"]
+    assert ("test_onnx", "1", "triton", "bd81") == (
+        endpoint.endpoint, endpoint.version, endpoint.engine, endpoint.model_id,
+    )  # fmt: skip
+    assert ("INPUT__0", "float32", (1, 28, 28)) == (
+        endpoint.inputs[0].name, endpoint.inputs[0].dtype, endpoint.inputs[0].shape,
+    )  # fmt: skip
+    assert {"platform": '"onnxruntime_onnx"', "max_batch_size": 16} == endpoint.auxiliary_pairs
+    assert "http://f/x.py" == endpoint.preprocess.uri if endpoint.preprocess else None
+    assert "a.b" in spec.endpoints
+    assert () == spec.faults
+    assert {"triton_grpc_server": "triton:8001"} == spec.settings
+
+
+@pytest.mark.parametrize(
+    ("text", "subject", "words"),
+    [
+        ('x { engine_type = "magic", serving_url = "x" }', "endpoint x", "engine 'magic'"),
+        ('x { engine_type = "triton", serving_url = "x", preprocess_artifact = "no" }', "endpoint x", "not attached"),
+        ('x { engine_type = "triton", input_name = ["a", "b"], input_type = ["int64"], input_size = [[1]] }',
+         "endpoint x", "2 input names, 1 types"),
+        ('x { engine_type = "triton", input_name = ["a"], input_type = ["int64"], input_size = [["q"]] }',
+         "endpoint x", "whole numbers"),
+        ('x = 5', "endpoints x", "not a block"),
+    ],
+)  # fmt: skip
+def test_broken_entry_is_a_fault_and_its_neighbour_is_decoded(text: str, subject: str, words: str) -> None:
+    """One wrong entry never hides the others."""
+    spec = decode(task(endpoints=text + '\nfine { engine_type = "triton", model_id = "m", serving_url = "fine" }'))
+    assert ["fine"] == list(spec.endpoints)
+    assert [subject] == [f.subject for f in spec.faults]
+    assert words in spec.faults[0].message
+
+
+def test_section_that_does_not_parse_is_a_fault_of_its_own() -> None:
+    """The other sections are still read."""
+    spec = decode(task(endpoints="br{ace", canary='c { endpoint = "c", weights = [1.0], load_endpoints = ["e"] }'))
+    assert ["section endpoints"] == [f.subject for f in spec.faults]
+    assert ["c"] == list(spec.canaries)
+
+
+def test_static_endpoint_wins_over_the_auto_update_one() -> None:
+    """As in clearml-serving, `model add` overrides what auto-update wrote."""
+    entry = 'e/1 {{ engine_type = "triton", serving_url = "e", version = "1", model_id = "{}" }}'
+    spec = decode(task(model_monitoring_eps=entry.format("auto"), endpoints=entry.format("static")))
+    assert "static" == spec.endpoints["e/1"].model_id
+
+
+def test_monitoring_and_metrics_are_decoded() -> None:
+    """Auto-update rules and declared metrics, as the CLI writes them."""
+    spec = decode(task(
+        model_monitoring='auto { base_serving_url = "auto", engine_type = "triton", monitor_project = "p", '
+        'monitor_name = "n", monitor_tags = ["t"], only_published = true, max_versions = 2 }',
+        metric_logging='e/1 { endpoint = "e/1", log_frequency = 0.5, metrics { x0 { type = "scalar", '
+        'buckets = [0.0, 0.5] }, animal { type = "enum", buckets = ["cat"] }, '
+        'lat { type = "value", buckets = null } } }',
+    ))  # fmt: skip
+    rule = spec.monitoring["auto"]
+    assert ("p", "n", ("t",), True, 2) == (rule.project, rule.name, rule.tags, rule.only_published, rule.max_versions)
+    assert [("x0", "scalar", (0.0, 0.5)), ("animal", "enum", ("cat",)), ("lat", "value", ())] == [
+        (v.name, v.type, v.buckets) for v in spec.metrics["e/1"].variables
+    ]
+
+
+def test_revision_changes_with_the_desired_state_only() -> None:
+    """A renamed service or a comment is not a new revision; a changed endpoint is."""
+    one = decode(task(endpoints=ENDPOINTS))
+    assert one.revision == decode({**task(endpoints=ENDPOINTS), "name": "renamed"}).revision
+    assert one.revision != decode(task(endpoints=ENDPOINTS.replace("bd81", "ffff"))).revision
+
+
+def test_changed_code_is_a_new_revision() -> None:
+    """The same artifact name with another hash must be noticed."""
+    changed = task(endpoints=ENDPOINTS)
+    changed["execution"]["artifacts"][0]["hash"] = "cd"
+    assert decode(task(endpoints=ENDPOINTS)).revision != decode(changed).revision
+
+
+def test_urls_never_share_a_triton_name() -> None:
+    """clearml-serving's a/1 and a_1 collide; ours never do, and a new model is a new name."""
+    entry = '"{u}" {{ engine_type = "triton", serving_url = "{u}", model_id = "m" }}\n'
+    spec = decode(task(endpoints=entry.format(u="a/1") + entry.format(u="a_1") + entry.format(u="a-1")))
+    model = ModelRecord("m", "n", "http://f/m.onnx", "onnx")
+    names = {triton_model_name(e, model) for e in spec.endpoints.values()}
+    assert 3 == len(names)
+    other = ModelRecord("m2", "n", "http://f/m2.onnx", "onnx")
+    assert triton_model_name(spec.endpoints["a/1"], model) != triton_model_name(spec.endpoints["a/1"], other)
+
+
+@given(st.text(min_size=1, max_size=200))
+def test_triton_names_are_safe_file_names(url: str) -> None:
+    """Whatever an endpoint is called, its model's folder is one plain path part."""
+    from gateway.spec import EndpointSpec
+
+    name = triton_model_name(EndpointSpec(url, url, "", "triton"), ModelRecord("m", "n", "u", "onnx"))
+    assert name.isascii()
+    assert "/" not in name
+    assert name not in (".", "..")
+    assert len(name) < 100
+
+
+@pytest.mark.parametrize("uri", ["http://f/uploading_file", "http://f/failed_uploading", ""])
+def test_model_whose_upload_failed_has_no_data(uri: str) -> None:
+    """The SDK registers and publishes such models; they must never be served."""
+    assert decode_model({"id": "m", "uri": uri}).has_data is False
+
+
+def test_urls_are_joined_without_outer_slashes() -> None:
+    """A leading slash on the CLI is the same endpoint."""
+    assert ["a/b/1", "a", "a/1"] == [normalize_url("/a/b/", "1"), normalize_url("a", ""), normalize_url("a", "/1")]
