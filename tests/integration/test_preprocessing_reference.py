@@ -173,7 +173,7 @@ def byte_level_bpe() -> tuple[Tokenizer, dict[str, Any]]:
 
 
 def unigram() -> tuple[Tokenizer, dict[str, Any]]:
-    """XLNet's kind: Unigram, left padding, types of its own for the class token and for padding."""
+    """XLNet's kind: Unigram, left padding, a type of its own for the class token."""
     raw = Tokenizer(models.Unigram())
     raw.pre_tokenizer = pre_tokenizers.Metaspace()
     specials = ["<unk>", "<s>", "<sep>", "<cls>", "<pad>"]
@@ -186,7 +186,7 @@ def unigram() -> tuple[Tokenizer, dict[str, Any]]:
     )
     names = {"pad_token": "<pad>", "unk_token": "<unk>", "sep_token": "<sep>", "cls_token": "<cls>"}
     inputs = ["input_ids", "token_type_ids", "attention_mask"]
-    return raw, {**names, "model_input_names": inputs, "padding_side": "left", "pad_token_type_id": 3}
+    return raw, {**names, "model_input_names": inputs, "padding_side": "left"}
 
 
 @pytest.mark.parametrize("family", [byte_level_bpe, unigram])

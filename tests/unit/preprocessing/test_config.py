@@ -223,6 +223,12 @@ def test_pad_id_falls_back_to_the_model(make_folder: MakeFolder) -> None:
     assert 0 == read(make_folder(**{**CLASSIFIER, "pad_token_id": None})).pad_id
 
 
+def test_padding_has_the_type_that_the_tokenizer_states(make_folder: MakeFolder) -> None:
+    """Zero where it states none."""
+    files = {"tokenizer_config.json": {"pad_token_type_id": 3}}
+    assert (3, 0) == (read(make_folder(files, **ENCODER)).pad_type_id, read(make_folder(**ENCODER)).pad_type_id)
+
+
 @pytest.mark.parametrize(("types", "wanted"), [(2, True), (1, False), (0, False), (None, False)])
 def test_type_ids_are_for_families_with_more_than_one_type(
     make_folder: MakeFolder, types: int | None, wanted: bool
