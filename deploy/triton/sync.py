@@ -258,6 +258,11 @@ class ModelSync:
         self._published = ""
         self._triton_answers = False
 
+    @property
+    def sees_stubs(self) -> bool:
+        """True once a stub process of this repository was seen: only then can a missing one be noticed."""
+        return self._sees_stubs
+
     def open(self) -> None:
         """Take the repository and what was known before; a start needs no registry. Raises ``ControlError``."""
         self._repository.open()

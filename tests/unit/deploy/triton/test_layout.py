@@ -36,13 +36,19 @@ def test_the_kind_follows_the_user_then_the_files_then_the_framework(files, fram
         ("onnx", ["onnx/model.onnx", "onnx/q.onnx"], {"1/model.onnx": "onnx/model.onnx"}),
         ("pytorch", ["net.pth"], {"1/model.pt": "net.pth"}),
         ("graphdef", ["g.pb"], {"1/model.graphdef": "g.pb"}),
-        ("savedmodel", ["m/saved_model.pb", "m/variables/v", "readme"],
-         {"1/model.savedmodel/saved_model.pb": "m/saved_model.pb", "1/model.savedmodel/variables/v": "m/variables/v"}),
+        (
+            "savedmodel",
+            ["m/saved_model.pb", "m/variables/v", "readme"],
+            {
+                "1/model.savedmodel/saved_model.pb": "m/saved_model.pb",
+                "1/model.savedmodel/variables/v": "m/variables/v",
+            },
+        ),
         ("folder", ["a", "b/c"], {"1/a": "a", "1/b/c": "b/c"}),
         ("folder", ["only.xyz"], {"1/model.bin": "only.xyz"}),
         ("python", ["model.py"], {"1/model.py": "model.py"}),
     ],
-)  # fmt: skip
+)
 def test_files_land_where_the_backend_looks(kind, files, mapping):
     """The single file of a model gets its backend's name, whatever it was called."""
     assert mapping == lay_out(kind, files).files
@@ -52,7 +58,8 @@ def test_external_weights_stay_beside_the_model_under_their_own_names():
     """The ONNX file refers to them by that name."""
     files = ["sub/m.onnx", "sub/m.onnx.data", "other"]
     assert {"1/model.onnx": "sub/m.onnx", "1/m.onnx.data": "sub/m.onnx.data"} == lay_out(
-        "onnx", files, external=["m.onnx.data"]).files  # fmt: skip
+        "onnx", files, external=["m.onnx.data"]
+    ).files
 
 
 @pytest.mark.parametrize("name", ["gone.data", "../escape", "/etc/passwd"])

@@ -23,13 +23,22 @@ BERT = OnnxSignature(
 
 
 def endpoint(*, inputs=(), outputs=(), pbtxt="", pairs=None):
+    """Declare an endpoint as the CLI would."""
     return EndpointSpec(
-        url="a/1", endpoint="a", version="1", engine="triton", model_id="m", inputs=tuple(inputs),
-        outputs=tuple(outputs), auxiliary_pbtxt=pbtxt, auxiliary_json=json.dumps(pairs) if pairs else "",
-    )  # fmt: skip
+        url="a/1",
+        endpoint="a",
+        version="1",
+        engine="triton",
+        model_id="m",
+        inputs=tuple(inputs),
+        outputs=tuple(outputs),
+        auxiliary_pbtxt=pbtxt,
+        auxiliary_json=json.dumps(pairs) if pairs else "",
+    )
 
 
 def build(spec=None, *, signature=BERT, kind="onnx", engine="python", **more):
+    """Build and parse config.pbtxt."""
     text = build_config(
         name="a-1-x", endpoint=spec or endpoint(), kind=kind, engine=engine, signature=signature, **more
     )
@@ -37,6 +46,7 @@ def build(spec=None, *, signature=BERT, kind="onnx", engine="python", **more):
 
 
 def shapes(block):
+    """Type and shape of each tensor by name."""
     return {t.name: (model_config_pb2.DataType.Name(t.data_type), list(t.dims)) for t in block}
 
 
@@ -98,7 +108,10 @@ def test_a_fixed_first_dimension_means_no_batching():
     fixed = OnnxSignature((GraphTensor("x", "FP32", (1, 4)),), (GraphTensor("y", "FP32", (1, 2)),))
     config = build(signature=fixed)
     assert (0, {"x": ("TYPE_FP32", [1, 4])}, None) == (
-        config.max_batch_size, shapes(config.input), config.WhichOneof("scheduling_choice"))  # fmt: skip
+        config.max_batch_size,
+        shapes(config.input),
+        config.WhichOneof("scheduling_choice"),
+    )
 
 
 def test_an_output_of_one_number_per_row_gets_a_reshape():
@@ -118,8 +131,10 @@ def test_a_declared_shape_may_hold_the_batch_dimension_or_not(shape):
 def test_inputs_the_user_forgot_are_added_from_the_graph():
     """A model needs all of its inputs, whoever declares them; outputs may be a choice."""
     graph = OnnxSignature(BERT.inputs, (*BERT.outputs, GraphTensor("hidden", "FP32", ("batch", "sequence", 8))))
-    config = build(endpoint(inputs=[TensorSpec("input_ids", "int64", (-1,))],
-                            outputs=[TensorSpec("logits", "float32", (2,))]), signature=graph)  # fmt: skip
+    config = build(
+        endpoint(inputs=[TensorSpec("input_ids", "int64", (-1,))], outputs=[TensorSpec("logits", "float32", (2,))]),
+        signature=graph,
+    )
     assert (["input_ids", "attention_mask"], ["logits"]) == (
         [t.name for t in config.input],
         [t.name for t in config.output],
@@ -157,24 +172,30 @@ def test_command_line_and_pbtxt_are_merged_by_tensor_name():
     spec = endpoint(
         inputs=[TensorSpec("input_ids", "int64", (-1,))],
         pbtxt='input [{ name: "input_ids" data_type: TYPE_INT64 dims: [-1] optional: true }]\n'
-              'input [{ name: "attention_mask" data_type: TYPE_INT64 dims: [-1] }]\nmax_batch_size: 8',
-    )  # fmt: skip
+        'input [{ name: "attention_mask" data_type: TYPE_INT64 dims: [-1] }]\nmax_batch_size: 8',
+    )
     config = build(spec)
     assert ([("input_ids", True), ("attention_mask", False)], 8) == (
-        [(t.name, t.optional) for t in config.input], config.max_batch_size)  # fmt: skip
+        [(t.name, t.optional) for t in config.input],
+        config.max_batch_size,
+    )
 
 
 def test_command_line_and_pbtxt_in_conflict_say_which_to_remove():
     """Never one of them in silence."""
-    spec = endpoint(inputs=[TensorSpec("input_ids", "int64", (-1,))],
-                    pbtxt='input { name: "input_ids" data_type: TYPE_FP32 dims: 4 }')  # fmt: skip
+    spec = endpoint(
+        inputs=[TensorSpec("input_ids", "int64", (-1,))],
+        pbtxt='input { name: "input_ids" data_type: TYPE_FP32 dims: 4 }',
+    )
     with pytest.raises(SpecFault, match="remove --input-name input_ids from the command or its input block"):
         build(spec)
 
 
 def test_the_users_pbtxt_wins_for_everything_but_the_name():
     """Instances, batching, parameters: theirs; the name is ours, because gateways compute it."""
-    config = build(endpoint(pbtxt="""
+    config = build(
+        endpoint(
+            pbtxt="""
         name: "mine"
         platform: "onnxruntime_onnx"
         max_batch_size: 4
@@ -182,10 +203,16 @@ def test_the_users_pbtxt_wins_for_everything_but_the_name():
         instance_group [{ kind: KIND_CPU count: 3 }]
         dynamic_batching { max_queue_delay_microseconds: 500 }
         parameters { key: "threads" value { string_value: "5" } }
-    """))  # fmt: skip
+    """
+        )
+    )
     assert ("a-1-x", 4, 3, 500, "5") == (
-        config.name, config.max_batch_size, config.instance_group[0].count,
-        config.dynamic_batching.max_queue_delay_microseconds, config.parameters["threads"].string_value)  # fmt: skip
+        config.name,
+        config.max_batch_size,
+        config.instance_group[0].count,
+        config.dynamic_batching.max_queue_delay_microseconds,
+        config.parameters["threads"].string_value,
+    )
     assert ("python", "", "") == (config.backend, config.platform, config.default_model_filename)
 
 
@@ -205,10 +232,15 @@ def test_batching_a_graph_without_a_batch_dimension_is_refused():
 def test_the_cli_helps_own_example_works():
     """``--aux-config input.0.format=FORMAT_NCHW``, which clearml-serving's CLI shows and refuses."""
     graph = OnnxSignature((GraphTensor("x", "FP32", (None, 3, 8, 8)),), (GraphTensor("y", "FP32", (None, 2)),))
-    config = build(endpoint(inputs=[TensorSpec("x", "float32", (3, 8, 8))],
-                            pairs={"input": {"0": {"format": "FORMAT_NCHW"}}}), signature=graph)  # fmt: skip
+    config = build(
+        endpoint(inputs=[TensorSpec("x", "float32", (3, 8, 8))], pairs={"input": {"0": {"format": "FORMAT_NCHW"}}}),
+        signature=graph,
+    )
     assert ("x", model_config_pb2.ModelInput.FORMAT_NCHW, [3, 8, 8]) == (
-        config.input[0].name, config.input[0].format, list(config.input[0].dims))  # fmt: skip
+        config.input[0].name,
+        config.input[0].format,
+        list(config.input[0].dims),
+    )
 
 
 def test_other_frameworks_keep_clearml_servings_meaning_of_shapes():

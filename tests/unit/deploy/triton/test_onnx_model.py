@@ -16,6 +16,7 @@ PADDED = {"ids": 9, "mask": 0}
 
 
 def item(index, length, rows=1):
+    """Make a request of rows of one length."""
     ids = np.full((rows, length), index + 1, dtype=np.int64)
     return Item(index, {"ids": ids, "mask": np.ones_like(ids)}, rows, length, ("tokens",))
 
@@ -44,14 +45,19 @@ class FakeSession:
 
 
 def runner(**parameters):
+    """Make a runner over the fake session."""
     values = {"pad_values": json.dumps(PADDED), **parameters}
     session = FakeSession()
-    config = {"max_batch_size": 8, "parameters": {k: {"string_value": str(v)} for k, v in values.items()},
-              "output": [{"name": "tokens", "data_type": "TYPE_INT32"}]}  # fmt: skip
+    config = {
+        "max_batch_size": 8,
+        "parameters": {k: {"string_value": str(v)} for k, v in values.items()},
+        "output": [{"name": "tokens", "data_type": "TYPE_INT32"}],
+    }
     return session, Runner(session, config)
 
 
 def run(run_with, rows, outputs=()):
+    """Run one request per element; returns answers and errors by index."""
     answers, errors = {}, {}
     items = [
         run_with.read(i, {"ids": np.array(r), "mask": np.ones_like(np.array(r))}, outputs) for i, r in enumerate(rows)
@@ -85,7 +91,7 @@ def test_a_stacked_batch_is_padded_on_the_right_with_each_inputs_value():
 @given(st.lists(st.lists(st.integers(1, 50), min_size=1, max_size=12), min_size=1, max_size=10))
 def test_an_answer_does_not_depend_on_the_neighbours(rows):
     """Values, shape and type are those of the request sent alone."""
-    session, together = runner(max_padding=1.0)
+    _, together = runner(max_padding=1.0)
     answers, errors = run(together, [[r] for r in rows])
     assert {} == errors
     assert [[[v * 2 for v in r]] for r in rows] == [answers[i]["tokens"].tolist() for i in range(len(rows))]

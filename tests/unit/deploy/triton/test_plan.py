@@ -14,22 +14,31 @@ STATES = st.sampled_from(["absent", "loading", "ready", "unloading", "failed"])
 
 
 def url(name):
+    """Return the endpoint of a name."""
     return name[0]
 
 
 @st.composite
 def wanteds(draw):
+    """Any desired state."""
     chosen = {url(n): n for n in draw(st.lists(NAMES, max_size=5))}  # one model per endpoint
     return {n: Wanted(n, url(n), draw(st.sampled_from(["r1", "r2"]))) for n in chosen.values()}
 
 
 @st.composite
 def observeds(draw):
+    """Any observation."""
     return {
-        n: Observed(n, url(n), draw(st.sampled_from([None, "r1", "r2"])), draw(STATES),
-                    draw(st.none() | st.floats(0, 100)), draw(st.booleans()))
+        n: Observed(
+            n,
+            url(n),
+            draw(st.sampled_from([None, "r1", "r2"])),
+            draw(STATES),
+            draw(st.none() | st.floats(0, 100)),
+            draw(st.booleans()),
+        )
         for n in draw(st.lists(NAMES, max_size=5, unique=True))
-    }  # fmt: skip
+    }
 
 
 SITUATIONS = st.builds(
@@ -109,6 +118,7 @@ def test_nothing_is_taken_away_while_it_may_be_needed(wanted, observed, situatio
 
 
 def kinds(actions, name):
+    """Return the steps of one model."""
     return [a.kind for a in actions if a.name == name]
 
 

@@ -10,8 +10,9 @@ from gateway.errors import ControlError
 MODEL = OnDisk("a-1", "a/1", "m1", "r1", 2)
 
 
-@pytest.fixture()
+@pytest.fixture
 def source(tmp_path):
+    """A folder as the cache keeps it."""
     folder = tmp_path / "cache"
     folder.mkdir()
     (folder / "net.onnx").write_bytes(b"weights")
@@ -19,8 +20,9 @@ def source(tmp_path):
     return folder
 
 
-@pytest.fixture()
+@pytest.fixture
 def repository(tmp_path):
+    """An open repository."""
     repository = ModelRepository(tmp_path / "models")
     repository.open()
     yield repository
@@ -31,7 +33,10 @@ def test_a_written_model_is_complete_listed_and_removed(repository, source):
     """Files, texts, config and what it says of itself."""
     path = repository.write(MODEL, "name: x", source, {"1/model.onnx": "net.onnx"}, {"1/model.py": "pass"})
     assert (b"weights", "pass", "name: x") == (
-        (path / "1/model.onnx").read_bytes(), (path / "1/model.py").read_text(), (path / "config.pbtxt").read_text())  # fmt: skip
+        (path / "1/model.onnx").read_bytes(),
+        (path / "1/model.py").read_text(),
+        (path / "config.pbtxt").read_text(),
+    )
     assert {"a-1": MODEL} == repository.models()
     repository.remove("a-1")
     assert ({}, []) == (repository.models(), list(repository.root.iterdir()))
@@ -49,7 +54,10 @@ def test_a_new_build_replaces_the_old_one_of_the_same_name(repository, source):
     repository.write(MODEL, "old", source, {"1/a": "net.onnx"})
     path = repository.write(OnDisk("a-1", "a/1", "m1", "r2"), "new", source, {"1/b": "net.onnx"})
     assert (["b"], "new", "r2") == (
-        [p.name for p in (path / "1").iterdir()], (path / "config.pbtxt").read_text(), repository.models()["a-1"].recipe)  # fmt: skip
+        [p.name for p in (path / "1").iterdir()],
+        (path / "config.pbtxt").read_text(),
+        repository.models()["a-1"].recipe,
+    )
 
 
 def test_a_failed_write_leaves_nothing(repository, source, tmp_path):

@@ -47,8 +47,13 @@ class Registry:
             "version": version,
             "model_id": model_id,
         }
-        self.models[model_id] = {"id": model_id, "name": "n", "uri": f"file:///{model_id}/net.onnx", "framework": "ONNX",
-                                 **model}  # fmt: skip
+        self.models[model_id] = {
+            "id": model_id,
+            "name": "n",
+            "uri": f"file:///{model_id}/net.onnx",
+            "framework": "ONNX",
+            **model,
+        }
         self.version += 1
 
     def drop(self, url):
@@ -144,17 +149,33 @@ class Triton:
         self.states.clear()
 
 
-@pytest.fixture()
+@pytest.fixture
 def world(tmp_path):
     """A sync with its surroundings; ``rounds(n)`` runs rounds a poll apart."""
     settings = SyncSettings(tmp_path / "state", tmp_path / "models", "triton:8001", engine="python")
-    w = SimpleNamespace(registry=Registry(), cache=Cache(tmp_path / "cache"), triton=Triton(tmp_path / "models"), now=1000.0,
-                        stubs={}, settings=settings, repository=ModelRepository(tmp_path / "models"))  # fmt: skip
+    w = SimpleNamespace(
+        registry=Registry(),
+        cache=Cache(tmp_path / "cache"),
+        triton=Triton(tmp_path / "models"),
+        now=1000.0,
+        stubs={},
+        settings=settings,
+        repository=ModelRepository(tmp_path / "models"),
+    )
 
     def start():
-        w.sync = ModelSync(settings, w.registry, cache=w.cache, store=SpecStore(settings.state_dir / "sync"),
-                           triton=w.triton, repository=w.repository, clock=lambda: w.now, wall=lambda: w.now,
-                           pool=Inline(), stubs=lambda _: w.stubs)  # fmt: skip
+        w.sync = ModelSync(
+            settings,
+            w.registry,
+            cache=w.cache,
+            store=SpecStore(settings.state_dir / "sync"),
+            triton=w.triton,
+            repository=w.repository,
+            clock=lambda: w.now,
+            wall=lambda: w.now,
+            pool=Inline(),
+            stubs=lambda _: w.stubs,
+        )
         w.sync.open()
 
     def rounds(count=3, apart=2.0):
@@ -170,6 +191,7 @@ def world(tmp_path):
 
 
 def name_of(world, url):
+    """Return the Triton name of an endpoint's model."""
     return next(m["name"] for m in world.sync.status()["models"] if m["endpoint"] == url)
 
 

@@ -1,0 +1,140 @@
+"""What integration tests share: the real servers they run against, one per test session, and tiny real models."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
+
+from deploy.triton.build import Builder
+from deploy.triton.client import AdminClient
+from deploy.triton.launcher import PathServer, TritonLauncher, WheelServer, detect_server
+from deploy.triton.model_config import Tuning
+from deploy.triton.repository import ModelRepository, OnDisk
+from gateway.spec import EndpointSpec, ModelRecord
+
+
+def token_model(path: Path, *, rows: int = 10) -> Path:
+    """Save a model of token ids and mask: ``tokens`` (per token), ``logits`` (their sum), ``longest`` (axis 1 seen).
+
+    Token ``i`` is worth ``i``; ids of ``rows`` and above are out of range, so a request that holds one is poisoned.
+    ``longest`` tells how long the batch was in which a row was run: a test can see who shared a call.
+    """
+    i64 = TensorProto.INT64
+    nodes = [
+        helper.make_node("Gather", ["table", "input_ids"], ["worth"]),
+        helper.make_node("Cast", ["attention_mask"], ["mask"], to=TensorProto.FLOAT),
+        helper.make_node("Mul", ["worth", "mask"], ["tokens"]),
+        helper.make_node("ReduceSum", ["tokens", "one"], ["logits"], keepdims=1),
+        helper.make_node("Shape", ["input_ids"], ["length"], start=1, end=2),
+        helper.make_node("Mul", ["length", "ones"], ["longest_flat"]),
+        helper.make_node("Shape", ["input_ids"], ["batch"], start=0, end=1),
+        helper.make_node("Concat", ["batch", "one"], ["column"], axis=0),
+        helper.make_node("Expand", ["longest_flat", "column"], ["longest"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "tokens",
+        [helper.make_tensor_value_info(n, i64, ["batch", "sequence"]) for n in ("input_ids", "attention_mask")],
+        [
+            helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch", 1]),
+            helper.make_tensor_value_info("tokens", TensorProto.FLOAT, ["batch", "sequence"]),
+            helper.make_tensor_value_info("longest", i64, ["batch", 1]),
+        ],
+        [
+            numpy_helper.from_array(np.arange(rows, dtype=np.float32), "table"),
+            numpy_helper.from_array(np.array([1], dtype=np.int64), "one"),
+            numpy_helper.from_array(np.array([1], dtype=np.int64), "ones"),
+        ],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    model.ir_version = 8
+    path.parent.mkdir(parents=True, exist_ok=True)
+    onnx.save(model, path)
+    return path
+
+
+@pytest.fixture(scope="session")
+def make_token_model() -> Callable[..., Path]:
+    """``token_model`` as a fixture: saves the tiny model at a path."""
+    return token_model
+
+
+@dataclass
+class EmbeddedTriton:
+    """The embedded Triton, live, with a model repository and its admin client. ``grpc`` is ``host:port``."""
+
+    grpc: str
+    http: str
+    metrics: str
+    launcher: TritonLauncher
+    repository: ModelRepository
+    admin: AdminClient
+    folder: Path
+    _numbers: Iterator[int] = field(default_factory=itertools.count)
+
+    def serve(
+        self,
+        model: Path,
+        *,
+        name: str = "",
+        inputs: Sequence[Any] = (),
+        outputs: Sequence[Any] = (),
+        pbtxt: str = "",
+        tuning: Tuning | None = None,
+    ) -> str:
+        """Write the model in folder ``model`` (or the file) to the repository, load it, return Triton's name of it."""
+        folder = model if model.is_dir() else model.parent
+        name = name or f"test-{next(self._numbers)}"
+        endpoint = EndpointSpec(
+            name, name, "", "triton", "m", inputs=tuple(inputs), outputs=tuple(outputs), auxiliary_pbtxt=pbtxt
+        )
+        builder = Builder("python", tuning or Tuning())
+        build = builder.build(name, endpoint, ModelRecord("m", "m", model.as_uri(), "onnx"), folder)
+        on_disk = OnDisk(name, name, "m", builder.recipe, build.instances)
+        self.repository.write(on_disk, build.config, folder, build.linked, build.texts)
+        self.admin.load(name)
+        return name
+
+    def withdraw(self, name: str) -> None:
+        """Unload a model and remove it."""
+        self.admin.unload(name)
+        self.repository.remove(name)
+
+
+@pytest.fixture(scope="session")
+def embedded_triton(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedTriton]:
+    """The real tritonserver of the nvidia-pytriton wheel, on free ports, stopped with the session."""
+    folder = tmp_path_factory.mktemp("triton")
+    server = detect_server()
+    assert isinstance(server, PathServer | WheelServer)
+    repository = ModelRepository(folder / "models")
+    repository.open()
+    with TritonLauncher(server, state_dir=folder, repository=repository.root) as launcher:
+        addresses = launcher.addresses
+        admin = AdminClient(addresses.grpc, load_timeout_s=60)
+        yield EmbeddedTriton(addresses.grpc, addresses.http, addresses.metrics, launcher, repository, admin, folder)
+        admin.close()
+    repository.close()
+
+
+Infer = Callable[..., Mapping[str, NDArray[Any]]]
+
+
+@pytest.fixture(scope="session")
+def token_inputs() -> Callable[[Sequence[int]], dict[str, NDArray[Any]]]:
+    """Tensors of one row of ids, all of them unmasked."""
+
+    def make(ids: Sequence[int]) -> dict[str, NDArray[Any]]:
+        row = np.array([ids], dtype=np.int64)
+        return {"input_ids": row, "attention_mask": np.ones_like(row)}
+
+    return make

@@ -1,0 +1,175 @@
+"""The launcher with the real tritonserver: live, killed, stopped; and that nothing is ever left of it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from deploy.triton.build import Builder
+from deploy.triton.client import AdminClient
+from deploy.triton.launcher import (
+    PathServer,
+    Ports,
+    PortTaken,
+    TritonFailed,
+    TritonLauncher,
+    WheelServer,
+    detect_server,
+    group_members,
+)
+from deploy.triton.model_config import Tuning
+from deploy.triton.repository import ModelRepository, OnDisk
+from deploy.triton.stubs import count_stubs
+from gateway.spec import EndpointSpec, ModelRecord
+
+pytestmark = pytest.mark.integration
+
+
+def eventually(holds, within=30.0):
+    """Wait until ``holds()``, with a limit that no healthy machine reaches."""
+    until = time.monotonic() + within
+    while not holds():
+        assert time.monotonic() < until, "did not come true"
+        time.sleep(0.05)
+
+
+def regions(prefix):
+    """Shared memory of one server."""
+    return [p.name for p in Path("/dev/shm").glob(f"{prefix}*")]
+
+
+@pytest.fixture
+def repository(tmp_path, make_token_model):
+    """A repository with one model of two instances, named ``tokens``."""
+    make_token_model(tmp_path / "cache" / "model.onnx")
+    repository = ModelRepository(tmp_path / "state" / "models")
+    repository.open()
+    builder = Builder("python", Tuning(instances=2))
+    spec = EndpointSpec("tokens", "tokens", "", "triton", "m")
+    build = builder.build("tokens", spec, ModelRecord("m", "m", "file:///m", "onnx"), tmp_path / "cache")
+    model = OnDisk("tokens", "tokens", "m", builder.recipe, build.instances)
+    repository.write(model, build.config, tmp_path / "cache", build.linked, build.texts)
+    yield repository
+    repository.close()
+
+
+def test_a_killed_server_comes_back_on_the_same_ports_and_leaves_nothing(tmp_path, repository):
+    """Kill -9: its stubs and shared memory are gone, a new one answers, and sync is told to load again."""
+    told = threading.Event()
+    launcher = TritonLauncher(
+        detect_server(),
+        state_dir=tmp_path / "state",
+        repository=repository.root,
+        on_restart=told.set,
+        backoff_s=(0.1, 1.0),
+    )
+    addresses = launcher.start()
+    admin = AdminClient(addresses.grpc)
+    try:
+        admin.load("tokens")
+        first = launcher.pid
+        assert (3, {"tokens": 2}) == (len(group_members(first)), count_stubs(repository.root))
+        prefix = (tmp_path / "state" / "triton" / "shm-prefix").read_text()
+        assert regions(prefix)
+        os.kill(first, signal.SIGKILL)
+        assert told.wait(60)
+        assert ([], [], {}) == (group_members(first), regions(prefix), count_stubs(repository.root))
+        assert (addresses, 1, True) == (launcher.addresses, launcher.restarts, launcher.is_live)
+        eventually(lambda: admin.is_live())
+        assert "absent" == admin.index()["tokens"].state
+        admin.load("tokens")
+        assert admin.is_ready("tokens")
+    finally:
+        admin.close()
+        last = launcher.pid
+        launcher.stop()
+    assert ([], {}, None) == (group_members(last), count_stubs(repository.root), launcher.pid)
+
+
+def test_a_stopped_server_can_be_started_again_warm_with_its_last_log_kept(tmp_path, repository):
+    """Stop and start in the same state folder; the previous log is one file beside."""
+    for _ in range(2):
+        lines = []
+        launcher = TritonLauncher(detect_server(), state_dir=tmp_path / "state", repository=repository.root)
+        launcher.start(lines.append)
+        launcher.stop()
+        assert ("Triton is starting", True) == (lines[0], lines[-1].startswith("Triton is live at 127.0.0.1:"))
+    logs = tmp_path / "state" / "logs"
+    assert ["triton.log", "triton.log.1"] == sorted(p.name for p in logs.iterdir())
+    assert "Started GRPCInferenceService at 127.0.0.1:" in (logs / "triton.log").read_text()
+
+
+def test_a_taken_port_is_refused_before_anything_starts(tmp_path, repository, embedded_triton):
+    """The port of a running Triton cannot be asked for again."""
+    port = int(embedded_triton.grpc.rpartition(":")[2])
+    launcher = TritonLauncher(
+        detect_server(), state_dir=tmp_path / "state", repository=repository.root, ports=Ports(grpc=port)
+    )
+    with pytest.raises(PortTaken, match=f"port {port} for Triton's gRPC is taken"):
+        launcher.start()
+    launcher.stop()
+
+
+def test_a_server_that_cannot_start_says_what_its_log_says(tmp_path, repository):
+    """An option it does not know: one line with the reason and where the log is."""
+    launcher = TritonLauncher(
+        detect_server(), state_dir=tmp_path / "state", repository=repository.root, extra_arguments=["--no-such-option"]
+    )
+    with pytest.raises(TritonFailed, match=r"Triton ended at its start \(.*\): .*logs/triton\.log"):
+        launcher.start()
+    assert launcher.pid is None
+
+
+def test_a_program_on_path_that_is_no_triton_is_refused(tmp_path, repository):
+    """Whatever ends before it is live is told, not waited for."""
+    program = tmp_path / "tritonserver"
+    program.write_text("#!/bin/sh\necho 'error: this is not a server'\nexit 3\n")
+    program.chmod(0o755)
+    launcher = TritonLauncher(PathServer(program), state_dir=tmp_path / "state", repository=repository.root)
+    with pytest.raises(TritonFailed, match=r"exit status 3\): error: this is not a server"):
+        launcher.start()
+
+
+def test_the_server_dies_with_a_killed_launcher(tmp_path, repository):
+    """Our own kill -9: the kernel ends the server, the stubs notice."""
+    code = (
+        "import sys, time, pathlib\n"
+        "from deploy.triton.launcher import *\n"
+        "from deploy.triton.client import AdminClient\n"
+        "state, models = map(pathlib.Path, sys.argv[1:])\n"
+        "launcher = TritonLauncher(detect_server(), state_dir=state, repository=models)\n"
+        "AdminClient(launcher.start().grpc).load('tokens')\n"
+        "print(launcher.pid, flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    child = subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path / "state"), str(repository.root)],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[2],
+    )
+    server = int(child.stdout.readline())
+    assert 3 == len(group_members(server))
+    child.kill()
+    child.wait()
+    child.stdout.close()
+    eventually(lambda: not group_members(server))
+    assert {} == count_stubs(repository.root)
+
+
+def test_ctrl_c_of_the_terminal_does_not_reach_the_server(tmp_path, repository):
+    """It has a session of its own: the launcher decides when and how it ends."""
+    with TritonLauncher(detect_server(), state_dir=tmp_path / "state", repository=repository.root) as launcher:
+        assert launcher.pid == os.getsid(launcher.pid) != os.getsid(0)
+
+
+def test_this_machine_has_the_wheels_server():
+    """The wheel is a test dependency: without it nothing here would test the real thing."""
+    assert isinstance(detect_server(), WheelServer)

@@ -1,0 +1,172 @@
+"""Our python-backend program inside the real Triton: ragged batches, poisoned requests, outputs, declarations."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import onnx
+import pytest
+import tritonclient.grpc as triton
+from onnx import TensorProto, helper
+from tritonclient.utils import InferenceServerException
+
+from deploy.triton.model_config import Tuning
+from gateway.errors import ModelNotReady, SpecFault
+from gateway.spec import TensorSpec
+
+pytestmark = pytest.mark.integration
+
+# Requests wait this long for each other: they share a call because they must, not because the machine was fast.
+TOGETHER = "dynamic_batching { preferred_batch_size: [%d] max_queue_delay_microseconds: 5000000 }"
+
+
+@pytest.fixture
+def infer(embedded_triton):
+    """Call a model with named arrays; returns the outputs asked for, or all."""
+    client = triton.InferenceServerClient(embedded_triton.grpc)
+
+    def call(name, feeds, outputs=()):
+        tensors = []
+        for key, value in feeds.items():
+            dtype = {"int64": "INT64", "int32": "INT32", "float32": "FP32"}[value.dtype.name]
+            tensor = triton.InferInput(key, value.shape, dtype)
+            tensor.set_data_from_numpy(value)
+            tensors.append(tensor)
+        reply = client.infer(name, tensors, outputs=[triton.InferRequestedOutput(o) for o in outputs] or None)
+        return {o.name: reply.as_numpy(o.name) for o in reply.get_response().outputs}
+
+    yield call
+    client.close()
+
+
+def all_at_once(infer, name, rows, token_inputs):
+    """Send every row as a request of its own, at the same time; returns outputs or exceptions, in order."""
+    barrier = threading.Barrier(len(rows))
+
+    def one(ids):
+        barrier.wait()
+        try:
+            return infer(name, token_inputs(ids))
+        except InferenceServerException as error:
+            return error
+
+    with ThreadPoolExecutor(len(rows)) as pool:
+        return list(pool.map(one, rows))
+
+
+def executions(embedded_triton, name):
+    """Return how many requests and how many execute calls a model has had."""
+    with_client = triton.InferenceServerClient(embedded_triton.grpc)
+    stats = with_client.get_inference_statistics(name).model_stats[0]
+    with_client.close()
+    return stats.inference_count, stats.execution_count
+
+
+def test_requests_of_different_length_share_one_call_and_get_their_own_answers(
+    embedded_triton, make_token_model, infer, token_inputs, tmp_path
+):
+    """One execute call for lengths 3, 5, 5, 9, 12; every answer as long as its request and right."""
+    name = embedded_triton.serve(make_token_model(tmp_path / "model.onnx"), pbtxt=TOGETHER % 5)
+    rows = [[1] * 3, [2] * 5, [3] * 5, [4] * 9, [5] * 12]
+    answers = all_at_once(infer, name, rows, token_inputs)
+    assert [[sum(r)] for r in rows] == [a["logits"][0].tolist() for a in answers]
+    assert rows == [a["tokens"][0].tolist() for a in answers]
+    assert (5, 1) == executions(embedded_triton, name)
+
+
+def test_a_call_is_split_into_groups_of_similar_length(
+    embedded_triton, make_token_model, infer, token_inputs, tmp_path
+):
+    """Lengths 10 and 11 are padded together, 2 is not dragged along: at most 20 percent is padding."""
+    name = embedded_triton.serve(make_token_model(tmp_path / "model.onnx"), pbtxt=TOGETHER % 3)
+    answers = all_at_once(infer, name, [[1] * 2, [1] * 10, [1] * 11], token_inputs)
+    assert [2, 11, 11] == [int(a["longest"][0, 0]) for a in answers]
+
+
+def test_a_poisoned_request_fails_alone(embedded_triton, make_token_model, infer, token_inputs, tmp_path):
+    """In one call with others: they are answered, it gets ONNX Runtime's reason."""
+    name = embedded_triton.serve(make_token_model(tmp_path / "model.onnx"), pbtxt=TOGETHER % 3)
+    first, poisoned, last = all_at_once(infer, name, [[1, 2], [1, 99], [3, 4]], token_inputs)
+    assert ([[3.0]], [[7.0]]) == (first["logits"].tolist(), last["logits"].tolist())
+    assert "indices element out of data bounds, idx=99" in str(poisoned)
+
+
+def test_only_the_outputs_asked_for_come_back(embedded_triton, make_token_model, infer, token_inputs, tmp_path):
+    """All of them when nobody asks for any."""
+    name = embedded_triton.serve(make_token_model(tmp_path / "model.onnx"))
+    assert ["tokens"] == list(infer(name, token_inputs([1, 2]), ["tokens"]))
+    assert {"logits", "tokens", "longest"} == set(infer(name, token_inputs([1, 2])))
+
+
+def test_pbtxt_and_command_line_declarations_are_merged_in_the_loaded_model(
+    embedded_triton, make_token_model, infer, token_inputs, tmp_path
+):
+    """The real server accepts the merged config; one output is declared, int32 inputs are cast."""
+    name = embedded_triton.serve(
+        make_token_model(tmp_path / "model.onnx"),
+        inputs=[TensorSpec("input_ids", "int32", (-1,))],
+        outputs=[TensorSpec("logits", "float32", (-1, 1))],
+        pbtxt='max_batch_size: 4\ninput { name: "attention_mask" data_type: TYPE_INT64 dims: [-1] }',
+    )
+    feeds = token_inputs([1, 2, 3])
+    feeds["input_ids"] = feeds["input_ids"].astype(np.int32)
+    assert {"logits": [[6.0]]} == {k: v.tolist() for k, v in infer(name, feeds).items()}
+
+
+def test_two_instances_answer(embedded_triton, make_token_model, infer, token_inputs, tmp_path):
+    """Each is a process of its own; the config says how many."""
+    name = embedded_triton.serve(make_token_model(tmp_path / "model.onnx"), tuning=Tuning(instances=2, threads=1))
+    answers = all_at_once(infer, name, [[i] * i for i in range(1, 9)], token_inputs)
+    assert [i * i for i in range(1, 9)] == [int(a["logits"][0, 0]) for a in answers]
+
+
+def test_a_model_for_one_row_is_served_unbatched(embedded_triton, infer, tmp_path):
+    """A fixed first dimension: whole shapes, no batching."""
+    value = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, 3]) for n in "xy"]
+    graph = helper.make_graph([helper.make_node("Neg", ["x"], ["y"])], "g", value[:1], value[1:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    model.ir_version = 8
+    onnx.save(model, tmp_path / "model.onnx")
+    name = embedded_triton.serve(tmp_path / "model.onnx")
+    assert [[-1.0, -2.0, -3.0]] == infer(name, {"x": np.array([[1, 2, 3]], dtype=np.float32)})["y"].tolist()
+
+
+def test_a_number_per_row_comes_back_reshaped(embedded_triton, infer, tmp_path):
+    """An output without dimensions behind the batch is sent as a column."""
+    graph = helper.make_graph(
+        [helper.make_node("ArgMax", ["x"], ["label"], axis=1, keepdims=0)],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 3])],
+        [helper.make_tensor_value_info("label", TensorProto.INT64, ["batch"])],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    model.ir_version = 8
+    onnx.save(model, tmp_path / "model.onnx")
+    name = embedded_triton.serve(tmp_path / "model.onnx")
+    assert [[2], [0]] == infer(name, {"x": np.array([[0, 1, 2], [5, 1, 2]], dtype=np.float32)})["label"].tolist()
+
+
+def test_weights_in_a_second_file_are_found(embedded_triton, make_token_model, infer, token_inputs, tmp_path):
+    """External data lies beside the model in Triton's folder; without it the reason is told before the load."""
+    model = onnx.load(make_token_model(tmp_path / "plain" / "model.onnx"))
+    folder = tmp_path / "external"
+    folder.mkdir()
+    onnx.save(model, folder / "net.onnx", save_as_external_data=True, location="net.data", size_threshold=16)
+    name = embedded_triton.serve(folder)
+    assert [[3.0]] == infer(name, token_inputs([1, 2]))["logits"].tolist()
+    (folder / "net.data").unlink()
+    with pytest.raises(SpecFault, match=r"net\.data', which is not among the uploaded files"):
+        embedded_triton.serve(folder)
+
+
+def test_a_model_onnx_runtime_refuses_is_told_with_its_reason(embedded_triton, tmp_path):
+    """Readable as a file, not loadable as a model: Triton's error carries ONNX Runtime's words."""
+    value = [helper.make_tensor_value_info(n, TensorProto.FLOAT, ["batch", 3]) for n in "xy"]
+    graph = helper.make_graph([helper.make_node("NoSuchOperator", ["x"], ["y"])], "g", value[:1], value[1:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    model.ir_version = 8
+    onnx.save(model, tmp_path / "model.onnx")
+    with pytest.raises(ModelNotReady, match=r"ONNX Runtime cannot load the model: .*NoSuchOperator"):
+        embedded_triton.serve(tmp_path / "model.onnx")

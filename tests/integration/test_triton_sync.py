@@ -1,0 +1,258 @@
+"""Model sync from a registry to the real Triton: what users change, what breaks, what comes back."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import threading
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import tritonclient.grpc as triton
+
+from deploy.triton.launcher import TritonLauncher, detect_server
+from deploy.triton.model_config import Tuning
+from deploy.triton.plan import Grace
+from deploy.triton.stubs import count_stubs
+from deploy.triton.sync import SyncSettings, read_status, run_sync
+from gateway.errors import RegistryRefused, RegistryUnavailable
+
+pytestmark = pytest.mark.integration
+
+
+class FolderRegistry:
+    """A serving Task in memory and model files in a folder; can be taken away."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.endpoints = {}
+        self.models = {}
+        self.is_down = False
+        self.version = 0
+
+    def add(self, url, path, **fields):
+        model_id = f"m{len(self.models)}"
+        endpoint, _, version = url.partition("/")
+        self.models[model_id] = {"id": model_id, "name": url, "uri": path.as_uri(), "framework": "ONNX"}
+        self.endpoints[url] = {
+            "engine_type": "triton",
+            "serving_url": endpoint,
+            "version": version,
+            "model_id": model_id,
+            **fields,
+        }
+        self.version += 1
+        return model_id
+
+    def remove(self, url):
+        del self.endpoints[url]
+        self.version += 1
+
+    def marker(self):
+        self._check()
+        return str(self.version)
+
+    def task(self):
+        self._check()
+        return {"id": "t", "name": "s", "configuration": {"endpoints": {"value": json.dumps(self.endpoints)}}}
+
+    def model(self, model_id):
+        self._check()
+        return self.models[model_id]
+
+    def download(self, uri, folder):
+        self._check()
+        source = Path(uri.removeprefix("file://"))
+        if not source.exists():
+            raise RegistryRefused(f"the file store answers 404 for {source.name}")
+        return Path(shutil.copy(source, folder))
+
+    def _check(self):
+        if self.is_down:
+            raise RegistryUnavailable("the ClearML API does not answer")
+
+
+@pytest.fixture
+def world(tmp_path, make_token_model):
+    """A launcher and a running sync on the same state folder; ``wait`` waits for a state of an endpoint."""
+    w = SimpleNamespace(registry=FolderRegistry(tmp_path), state=tmp_path / "state", stop=threading.Event())
+    w.make = lambda name: make_token_model(tmp_path / "uploads" / name / "net.onnx")
+    w.sync = None
+    w.launcher = TritonLauncher(
+        detect_server(),
+        state_dir=w.state,
+        repository=w.state / "models",
+        on_restart=lambda: w.sync.wake(),
+        backoff_s=(0.1, 1.0),
+    )
+    address = w.launcher.start().grpc
+    w.client = triton.InferenceServerClient(address)
+    w.settings = SyncSettings(
+        w.state,
+        w.state / "models",
+        address,
+        engine="python",
+        poll_s=0.2,
+        records_s=0.2,
+        retry_first_s=0.2,
+        grace=Grace(settle_s=1.0, idle_s=0.0),
+        tuning=Tuning(instances=1),
+    )
+
+    def begin():
+        w.stop.clear()
+        ready = threading.Event()
+        w.thread = threading.Thread(
+            target=run_sync,
+            args=(w.settings, w.registry, w.stop),
+            kwargs={"started": lambda s: (setattr(w, "sync", s), ready.set())},
+        )
+        w.thread.start()
+        assert ready.wait(30)
+
+    def end():
+        w.stop.set()
+        w.thread.join(60)
+        assert not w.thread.is_alive()
+
+    def models():
+        return {m["endpoint"]: m for m in (read_status(w.settings.status_path) or {"models": []})["models"]}
+
+    def wait(holds, within=60.0):
+        until = time.monotonic() + within
+        while not holds():
+            assert time.monotonic() < until, read_status(w.settings.status_path)
+            time.sleep(0.05)
+
+    def ready(url):
+        return models().get(url, {}).get("state") == "ready" and w.client.is_model_ready(models()[url]["name"])
+
+    w.begin, w.end, w.models, w.wait, w.ready = begin, end, models, wait, ready
+    begin()
+    yield w
+    end()
+    w.client.close()
+    w.launcher.stop()
+
+
+def logits(world, url, token_inputs, ids):
+    """Ask the model that serves ``url`` now."""
+    tensors = []
+    for key, value in token_inputs(ids).items():
+        tensor = triton.InferInput(key, value.shape, "INT64")
+        tensor.set_data_from_numpy(value)
+        tensors.append(tensor)
+    return world.client.infer(world.models()[url]["name"], tensors).as_numpy("logits").tolist()
+
+
+def test_endpoints_appear_change_and_disappear_in_the_real_triton(world, token_inputs):
+    """Added: answers. Another model: a new name beside the old one, which leaves. Removed: unloaded, off the disk."""
+    world.registry.add("a/1", world.make("one"))
+    world.wait(lambda: world.ready("a/1"))
+    assert [[6.0]] == logits(world, "a/1", token_inputs, [1, 2, 3])
+    old = world.models()["a/1"]["name"]
+
+    world.registry.add("a/1", world.make("two"))
+    world.wait(lambda: world.ready("a/1") and world.models()["a/1"]["name"] != old)
+    new = world.models()["a/1"]["name"]
+    world.wait(lambda: not (world.state / "models" / old).exists())
+    assert (False, True) == (world.client.is_model_ready(old), world.client.is_model_ready(new))
+
+    world.registry.remove("a/1")
+    world.wait(lambda: not (world.state / "models" / new).exists())
+    assert (False, {}) == (world.client.is_model_ready(new), world.models())
+
+
+def test_broken_models_are_reported_and_the_others_work(world, token_inputs):
+    """Not ONNX, not there, wrongly configured: each with its reason, none in another's way; repaired ones recover."""
+    broken = world.make("broken")
+    broken.write_bytes(b"this is not onnx")
+    world.registry.add("broken", broken)
+    missing = world.make("missing")
+    content = missing.read_bytes()
+    missing.unlink()
+    world.registry.add("missing", missing)
+    world.registry.add("typo", world.make("typo"), auxiliary_cfg={"dynamic_batching": {"prefered_batch_size": [4]}})
+    world.registry.add("good", world.make("good"))
+    world.wait(lambda: world.ready("good") and {"failed", "ready"} == {m["state"] for m in world.models().values()})
+    assert [[3.0]] == logits(world, "good", token_inputs, [1, 2])
+    reasons = {url: m["reason"] for url, m in world.models().items()}
+    assert "net.onnx is not a readable ONNX model" in reasons["broken"]
+    assert "the file store answers 404 for net.onnx" in reasons["missing"]
+    assert "did you mean preferred_batch_size?" in reasons["typo"]
+    missing.write_bytes(content)
+    world.wait(lambda: world.ready("missing"))
+
+
+def test_a_killed_triton_is_filled_again_without_the_registry(world, token_inputs):
+    """Kill -9 while ClearML is down: restarted, reloaded from disk, no stub of the old one left."""
+    world.registry.add("a", world.make("one"))
+    world.wait(lambda: world.ready("a"))
+    world.registry.is_down = True
+    old = world.launcher.pid
+    os.kill(old, signal.SIGKILL)
+    world.wait(lambda: world.launcher.restarts == 1 and world.launcher.pid != old and world.ready("a"))
+    assert [[3.0]] == logits(world, "a", token_inputs, [1, 2])
+    assert [1] == list(count_stubs(world.state / "models").values())
+
+
+def test_a_killed_stub_is_replaced(world, token_inputs):
+    """Triton would call the model READY for ever and fail every request."""
+    world.registry.add("a", world.make("one"))
+    world.wait(lambda: world.ready("a"))
+    name = world.models()["a"]["name"]
+
+    def stubs():
+        found = []
+        for entry in Path("/proc").glob("[0-9]*/cmdline"):
+            try:
+                if f"{world.state}/models/{name}/".encode() in entry.read_bytes().split(b"\0")[1:2][0]:
+                    found.append(int(entry.parent.name))
+            except (OSError, IndexError):
+                continue
+        return found
+
+    (stub,) = stubs()
+    # Sync must have seen it alive once before it can miss it.
+    world.wait(lambda: world.sync.sees_stubs)
+    os.kill(stub, signal.SIGKILL)
+    world.wait(lambda: stubs() and stub not in stubs() and world.ready("a"))
+    assert [[3.0]] == logits(world, "a", token_inputs, [1, 2])
+
+
+def test_a_sync_started_without_the_registry_serves_the_last_good_state(world, token_inputs):
+    """A machine that boots while ClearML is down: the state on disk is loaded."""
+    world.registry.add("a", world.make("one"))
+    world.wait(lambda: world.ready("a"))
+    world.end()
+    world.client.unload_model(world.models()["a"]["name"])
+    world.registry.is_down = True
+    world.begin()
+    world.wait(
+        lambda: world.ready("a") and "does not answer" in read_status(world.settings.status_path)["registry"]["error"]
+    )
+    assert [[3.0]] == logits(world, "a", token_inputs, [1, 2])
+
+
+def test_a_slow_download_does_not_delay_another_model(world):
+    """Downloads run side by side."""
+    gate = threading.Event()
+    slow = world.make("slow")
+    plain = world.registry.download
+
+    def download(uri, folder):
+        if "slow" in uri:
+            assert gate.wait(60)
+        return plain(uri, folder)
+
+    world.registry.download = download
+    world.registry.add("slow", slow)
+    world.registry.add("fast", world.make("fast"))
+    world.wait(lambda: world.ready("fast"))
+    assert "downloading" == world.models()["slow"]["state"]
+    gate.set()
+    world.wait(lambda: world.ready("slow"))
