@@ -1,0 +1,104 @@
+"""The exposition: correct histograms, the same sums with many workers, dead workers' gauges gone."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from gateway.metrics import catalog, exposition
+from gateway.metrics.observer import Observer
+from gateway.trace import Trace
+
+
+def trace(total_ns: int = 2_000_000, outcome: str = "ok") -> Trace:
+    """A finished trace."""
+    made = Trace("id")
+    made.endpoint, made.version, made.route, made.outcome, made.total_ns, made.rows = (
+        "e",
+        "1",
+        "direct",
+        outcome,
+        total_ns,
+        1,
+    )
+    return made
+
+
+def samples(text: bytes) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    """Every sample by name and sorted labels."""
+    return {
+        (s.name, tuple(sorted(s.labels.items()))): s.value
+        for family in text_string_to_metric_families(text.decode())
+        for s in family.samples
+    }
+
+
+def test_names_follow_the_conventions() -> None:
+    """Base units, `_total` on counters, no colons, help for each, unique."""
+    assert len({m.name for m in catalog.CATALOG}) == len(catalog.CATALOG)
+    for metric in catalog.CATALOG:
+        assert metric.name.startswith("gateway_")
+        assert ":" not in metric.name
+        assert metric.help.endswith(".") or metric.help.endswith("waste.")
+        assert metric.name.endswith("_total") == (metric.type == "counter")
+        assert bool(metric.buckets) == (metric.type == "histogram")
+
+
+def test_histograms_are_cumulative_with_a_sum_in_seconds() -> None:
+    """Unlike clearml-serving's: `_sum` adds seconds, `+Inf` equals `_count`."""
+    registry = exposition.new_registry()
+    observer = Observer(registry)
+    for _ in range(3):
+        observer.started()
+        observer.finished(trace(2_000_000))
+    found = samples(exposition.render(registry, None))
+    labels = (("endpoint", "e"), ("route", "direct"), ("version", "1"))
+    name = catalog.REQUEST_SECONDS.name
+    assert 3.0 == found[f"{name}_count", labels]
+    assert abs(found[f"{name}_sum", labels] - 0.006) < 1e-9
+    by_bound = {
+        dict(label)["le"]: value for (n, label), value in found.items() if n == f"{name}_bucket"
+    }  # fmt: skip
+    assert (0.0, 3.0, 3.0) == (by_bound["0.001"], by_bound["0.003"], by_bound["+Inf"])
+
+
+def test_failures_do_not_enter_the_latency_of_successes() -> None:
+    """Refusals are counted, and only counted."""
+    registry = exposition.new_registry()
+    observer = Observer(registry)
+    observer.started()
+    observer.finished(trace(outcome="overloaded"))
+    found = samples(exposition.render(registry, None))
+    key = (("endpoint", "e"), ("outcome", "overloaded"), ("route", "direct"), ("version", "1"))
+    assert 1.0 == found["gateway_requests_total", key]
+    assert not any(name.startswith(catalog.REQUEST_SECONDS.name) for name, _ in found)
+
+
+_WORKER = """
+from gateway.metrics import exposition
+from gateway.metrics.observer import Observer
+from gateway.trace import Trace
+import sys
+observer = Observer(exposition.new_registry())
+for _ in range(int(sys.argv[1])):
+    trace = Trace("id")
+    trace.endpoint, trace.version, trace.route, trace.total_ns, trace.rows = "e", "1", "direct", 1000000, 1
+    observer.started()
+    observer.finished(trace)
+observer.started()
+"""
+
+
+def test_sums_over_workers_are_exact_and_a_dead_workers_gauge_is_gone(tmp_path: Path) -> None:
+    """Counters of workers that died stay; their requests in flight do not."""
+    environ = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}
+    for count in (5, 7):
+        subprocess.run([sys.executable, "-c", _WORKER, str(count)], env=environ, check=True, cwd=Path.cwd())
+    found = samples(exposition.render(exposition.new_registry(), tmp_path))
+    key = (("endpoint", "e"), ("outcome", "ok"), ("route", "direct"), ("version", "1"))
+    assert 12.0 == found["gateway_requests_total", key]
+    assert 0.0 == found.get(("gateway_requests_in_flight", ()), 0.0)

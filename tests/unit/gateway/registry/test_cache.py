@@ -1,0 +1,181 @@
+"""The artifact cache: nothing half-written, nothing unverified, nothing downloaded twice."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import tarfile
+import zipfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from gateway.errors import ArtifactCorrupt, RegistryUnavailable, SpecFault
+from gateway.registry.cache import ArtifactCache, SpecStore
+from gateway.spec import ArtifactRef, ModelRecord, decode_model
+from gateway.testing import FakeRegistry
+
+
+@pytest.fixture
+def registry() -> FakeRegistry:
+    """An empty registry."""
+    return FakeRegistry()
+
+
+@pytest.fixture
+def cache(tmp_path: Path, registry: FakeRegistry) -> ArtifactCache:
+    """A cache over it."""
+    return ArtifactCache(tmp_path / "cache", registry)
+
+
+def package(path: Path, files: dict[str, bytes]) -> Path:
+    """A zip of ``files``."""
+    with zipfile.ZipFile(path, "w") as packed:
+        for name, content in files.items():
+            packed.writestr(name, content)
+    return path
+
+
+def record(registry: FakeRegistry, model_id: str) -> ModelRecord:
+    """The decoded record of a registered model."""
+    return decode_model(registry.model(model_id))
+
+
+def test_single_file_keeps_its_name(cache: ArtifactCache, registry: FakeRegistry, tmp_path: Path) -> None:
+    """A model uploaded as a file is a folder with that file."""
+    (tmp_path / "weights.onnx").write_bytes(b"abc")
+    registry.add_model("m", tmp_path / "weights.onnx")
+    folder = cache.model(record(registry, "m"))
+    assert {"weights.onnx": b"abc"} == {p.name: p.read_bytes() for p in folder.iterdir()}
+
+
+def test_package_is_unpacked(cache: ArtifactCache, registry: FakeRegistry, tmp_path: Path) -> None:
+    """A folder upload arrives as a zip and becomes a folder again."""
+    registry.add_model("m", package(tmp_path / "m.zip", {"a.txt": b"1", "sub/b.txt": b"2"}), is_package=True)
+    folder = cache.model(record(registry, "m"))
+    assert (b"1", b"2") == ((folder / "a.txt").read_bytes(), (folder / "sub/b.txt").read_bytes())
+
+
+def test_model_is_downloaded_once(cache: ArtifactCache, registry: FakeRegistry, tmp_path: Path) -> None:
+    """Also when several threads ask at the same time."""
+    (tmp_path / "m.onnx").write_bytes(b"abc")
+    registry.add_model("m", tmp_path / "m.onnx")
+    with ThreadPoolExecutor(8) as pool:
+        folders = set(pool.map(lambda _: cache.model(record(registry, "m")), range(16)))
+    assert (1, 1) == (len(folders), len(registry.downloads))
+
+
+def test_cached_model_needs_no_registry(cache: ArtifactCache, registry: FakeRegistry, tmp_path: Path) -> None:
+    """What is on disk serves when the registry, or the model in it, is gone."""
+    (tmp_path / "m.onnx").write_bytes(b"abc")
+    registry.add_model("m", tmp_path / "m.onnx")
+    known = record(registry, "m")
+    cache.model(known)
+    registry.is_up = False
+    assert b"abc" == (cache.model(known) / "m.onnx").read_bytes()
+
+
+def test_damaged_entry_is_fetched_again(cache: ArtifactCache, registry: FakeRegistry, tmp_path: Path) -> None:
+    """A file that lost bytes on disk is not served."""
+    (tmp_path / "m.onnx").write_bytes(b"abcdef")
+    registry.add_model("m", tmp_path / "m.onnx")
+    folder = cache.model(record(registry, "m"))
+    (folder / "m.onnx").write_bytes(b"abc")
+    assert b"abcdef" == (cache.model(record(registry, "m")) / "m.onnx").read_bytes()
+
+
+def test_wrong_hash_is_refused_and_leaves_nothing(cache: ArtifactCache, tmp_path: Path) -> None:
+    """Bytes that changed after the upload are never used; nothing half-made stays."""
+    code = tmp_path / "code.py"
+    code.write_text("x = 1")
+    with pytest.raises(ArtifactCorrupt, match="recorded hash"):
+        cache.artifact(ArtifactRef("k", code.as_uri(), "0" * 64, is_archive=False))
+    assert [] == [p for p in (tmp_path / "cache").rglob("*") if p.is_file() and p.suffix != ".lock"]
+
+
+def test_right_hash_is_accepted(cache: ArtifactCache, tmp_path: Path) -> None:
+    """The file itself is returned."""
+    code = tmp_path / "code.py"
+    code.write_text("x = 1")
+    ref = ArtifactRef("k", code.as_uri(), hashlib.sha256(b"x = 1").hexdigest(), is_archive=False)
+    assert "x = 1" == cache.artifact(ref).read_text()
+
+
+@pytest.mark.parametrize("name", ["../evil", "/etc/evil", "a/../../evil"])
+def test_unsafe_archive_is_refused(cache: ArtifactCache, registry: FakeRegistry, tmp_path: Path, name: str) -> None:
+    """A zip that writes outside its folder is never unpacked."""
+    registry.add_model("m", package(tmp_path / "m.zip", {name: b"1"}), is_package=True)
+    with pytest.raises(ArtifactCorrupt, match="unsafe"):
+        cache.model(record(registry, "m"))
+
+
+def test_tar_with_links_outside_is_refused(cache: ArtifactCache, registry: FakeRegistry, tmp_path: Path) -> None:
+    """The same for tar archives."""
+    with tarfile.open(tmp_path / "m.tar.gz", "w:gz") as packed:
+        info = tarfile.TarInfo("../evil")
+        info.size = 1
+        packed.addfile(info, io.BytesIO(b"1"))
+    registry.add_model("m", tmp_path / "m.tar.gz", is_package=True)
+    with pytest.raises(ArtifactCorrupt):
+        cache.model(record(registry, "m"))
+
+
+@pytest.mark.parametrize("content", [b"", b"not an archive", b"PK\x03\x04broken"])
+def test_broken_archive_is_refused(
+    cache: ArtifactCache, registry: FakeRegistry, tmp_path: Path, content: bytes
+) -> None:
+    """With a message that says what to do."""
+    (tmp_path / "m.zip").write_bytes(content)
+    registry.add_model("m", tmp_path / "m.zip", is_package=True)
+    with pytest.raises(ArtifactCorrupt) as refusal:
+        cache.model(record(registry, "m"))
+    assert "upload the folder again" == refusal.value.hint
+
+
+def test_model_without_data_is_refused_before_any_download(cache: ArtifactCache, registry: FakeRegistry) -> None:
+    """A failed upload, though registered and published, is never deployed."""
+    registry.models["m"] = {"id": "m", "name": "n", "uri": "http://files/failed_uploading"}
+    with pytest.raises(SpecFault, match="upload did not finish"):
+        cache.model(record(registry, "m"))
+    assert [] == registry.downloads
+
+
+def test_failed_download_leaves_nothing_and_can_be_repeated(
+    cache: ArtifactCache, registry: FakeRegistry, tmp_path: Path
+) -> None:
+    """An outage in the middle is not remembered."""
+    (tmp_path / "m.onnx").write_bytes(b"abc")
+    registry.add_model("m", tmp_path / "m.onnx")
+    known = record(registry, "m")
+    registry.is_up = False
+    with pytest.raises(RegistryUnavailable):
+        cache.model(known)
+    registry.is_up = True
+    assert (cache.model(known) / "m.onnx").is_file()
+
+
+def test_full_disk_is_a_clear_error(registry: FakeRegistry, tmp_path: Path) -> None:
+    """A folder that cannot be written says so."""
+    (tmp_path / "m.onnx").write_bytes(b"abc")
+    registry.add_model("m", tmp_path / "m.onnx")
+
+    class FullDisk(FakeRegistry):
+        def download(self, uri: str, folder: Path) -> Path:
+            raise OSError(28, "No space left on device")
+
+    full = FullDisk()
+    full.models = registry.models
+    with pytest.raises(RegistryUnavailable, match="No space left on device"):
+        ArtifactCache(tmp_path / "cache", full).model(record(registry, "m"))
+
+
+def test_last_good_state_survives_and_damage_is_not_believed(tmp_path: Path) -> None:
+    """What was saved is loaded; a damaged file counts as nothing."""
+    store = SpecStore(tmp_path)
+    assert store.load() is None
+    store.save({"id": "t"}, {"m": {"id": "m"}})
+    assert ({"id": "t"}, {"m": {"id": "m"}}) == store.load()
+    (tmp_path / "last-good.json").write_text(json.dumps({"task": 1})[:-2])
+    assert store.load() is None
