@@ -20,9 +20,16 @@ from typing import Any
 
 from deploy import processes, web
 from deploy.errors import DeployError, ExportFailed, MissingPart
-from deploy.optimize.export import EXPORTING_PACKAGES, bundle_folder, is_complete, locate_packaged_model
+from deploy.optimize.export import (
+    EXPORTING_PACKAGES,
+    bundle_folder,
+    is_complete,
+    locate_packaged_model,
+    remove_leftovers,
+)
 from deploy.serving_task import Seen
 from deploy.stock_cli import StockCli, Tensor
+from deploy.triton.sync import read_status
 
 ENDPOINT = "minilm"
 MODEL_NAME = "all-MiniLM-L6-v2"
@@ -84,6 +91,7 @@ async def export(bundle: Path, *, env: Mapping[str, str], log: Path) -> None:
         if process.returncode is None:
             processes.signal_group(process.pid, signal.SIGKILL)
             await process.wait()
+            remove_leftovers(bundle.parent)
     if code != 0 or not is_complete(bundle):
         reason = processes.last_error_line(processes.read_from(log, offset)).removeprefix("error: ")
         raise ExportFailed(
@@ -120,28 +128,45 @@ async def register(
     return Registration(task_id, bundle.name, model_id)
 
 
-async def first_answer(gateway: str, *, live: Callable[[str], None], why_not: Callable[[], str]) -> web.Answer:
-    """Send the demo's first request until the gateway answers it; ``why_not`` says what is in the way meanwhile.
+async def first_answer(gateway: str, sync_status: Path, *, live: Callable[[str], None]) -> web.Answer:
+    """Wait until the gateway serves the demo's endpoint, showing what is in the way, and send the first request.
 
     Raises ``DeployError`` when three minutes were not enough.
     """
     clock = asyncio.get_running_loop().time
     deadline = clock() + _ANSWER_TIMEOUT_S
-    last = "nothing answered"
+    reason = ""
     while clock() < deadline:
-        answer = await web.call_soon(f"{gateway}/serve/{ENDPOINT}", body={"text": SENTENCES[0]}, timeout=30)
-        if answer is not None and answer.status == 200:
-            return answer
-        if answer is not None and isinstance(answer.content, dict):
-            last = str(answer.content.get("error", f"HTTP {answer.status}"))
-        reason = await asyncio.to_thread(why_not)
-        live(f"waiting for {ENDPOINT}: {reason or last}")
+        status = await web.call_soon(f"{gateway}/v1/status")
+        served = status.content if status is not None and isinstance(status.content, dict) else {}
+        if any(endpoint.get("url") == ENDPOINT for endpoint in served.get("endpoints", [])):
+            answer = await web.call_soon(f"{gateway}/serve/{ENDPOINT}", body={"text": SENTENCES[0]}, timeout=30)
+            if answer is not None and answer.status == 200:
+                return answer
+            content = answer.content if answer is not None else None
+            reason = str(content.get("error")) if isinstance(content, dict) else "it does not answer"
+        else:
+            reason = why_not_served(served, await asyncio.to_thread(read_status, sync_status))
+        live(f"waiting for {ENDPOINT}: {reason}")
         await asyncio.sleep(_ASK_AGAIN_S)
-    reason = await asyncio.to_thread(why_not)
     raise DeployError(
-        f"{ENDPOINT} was not served within {_ANSWER_TIMEOUT_S:.0f} s: {reason or last}",
+        f"{ENDPOINT} was not served within {_ANSWER_TIMEOUT_S:.0f} s: {reason}",
         hint="see the logs of sync, triton and gateway",
     )
+
+
+def why_not_served(gateway: Mapping[str, Any], sync: Mapping[str, Any] | None) -> str:
+    """Return what the parts say is in the way of the demo's endpoint."""
+    if not gateway:
+        return "the gateway does not answer"
+    for model in (sync or {}).get("models", []):
+        if model.get("endpoint") == ENDPOINT and model.get("state") != "ready":
+            because = f": {model['reason']}" if model.get("reason") else ""
+            return f"its Triton model is {model.get('state')}{because}"
+    for pending in gateway.get("pending", []):
+        if pending.get("url") == ENDPOINT:
+            return f"{pending.get('state')}: {pending.get('reason')}"
+    return "the gateway has not seen it yet"
 
 
 async def ask(gateway: str, first: web.Answer) -> list[str]:

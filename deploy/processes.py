@@ -34,7 +34,10 @@ _TELLS_WHY = re.compile(
     r"error|exception|fatal|critical|failed|failure|refused|denied|in use|no such|cannot|not found|\bE\d{4} ", re.I
 )
 _TRACEBACK_END = re.compile(r"^[\w.]+(Error|Exception|Exit|Interrupt|Unavailable|Refused|Failed|Warning)\b: ?")
-_LOG_FURNITURE = re.compile(r"^\s*(\d{4}-\d\d-\d\d[T ])?\d\d:\d\d:\d\d[.,\d]*Z?\s*[-|]?\s*")
+_ONLY_A_NOTE = re.compile(r"^([IW]\d{4} |(debug|info|warning)\b)", re.I)
+_LOG_FURNITURE = re.compile(
+    r"^\s*(\d{4}-\d\d-\d\d[T ])?\d\d:\d\d:\d\d[.,\d]*Z?\s*[-|]?\s*|^triton-gateway: |^E\d{4} [\d:.]+ \d+ "
+)
 
 
 async def spawn(
@@ -143,17 +146,23 @@ def read_from(log: Path, offset: int) -> str:
         return ""
 
 
-def last_error_line(text: str, *, width: int = 240) -> str:
-    """Return the line of a log that says best why its process ended: the last that reads like an error, else the last.
+def last_error_line(text: str, *, width: int = 240, otherwise_last: bool = True) -> str:
+    """Return the line of a log that says best why its process ended: the last that reads like an error.
 
-    Lines of a structured log are shown by their message; time stamps in front are left out.
+    Without one: the last line, or nothing with ``otherwise_last`` false. Lines of a structured log are shown by their
+    message; time stamps in front are left out.
     """
-    lines = [_message(line) for line in text.splitlines() if line.strip()]
-    lines = [line for line in lines if line]
-    chosen = next((line for line in reversed(lines) if _TRACEBACK_END.match(line) or _TELLS_WHY.search(line)), None)
-    if chosen is None:
-        chosen = lines[-1] if lines else ""
+    lines = [message for line in text.splitlines() if line.strip() and (message := _message(line))]
+    chosen = next((line for line in reversed(lines) if _reads_like_an_error(line)), "")
+    if not chosen and otherwise_last and lines:
+        chosen = lines[-1]
     return chosen if len(chosen) <= width else chosen[: width - 1] + "…"
+
+
+def _reads_like_an_error(line: str) -> bool:
+    if _ONLY_A_NOTE.match(line):
+        return False
+    return bool(_TRACEBACK_END.match(line) or _TELLS_WHY.search(line))
 
 
 def _message(line: str) -> str:

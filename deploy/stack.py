@@ -26,7 +26,6 @@ from deploy.state import StateDir
 from deploy.stock_cli import StockCli, isolated
 from deploy.supervisor import ChildSpec, Event, Probe, Supervisor, end_leftovers
 from deploy.triton.launcher import ExternalServer, ServerChoice, TritonMissing, detect_server
-from deploy.triton.sync import read_status
 
 LOOPBACK = "127.0.0.1"
 SERVICE_NAME = "triton-gateway"
@@ -253,7 +252,7 @@ class Stack:
             environ |= environment(credentials, f"http://{LOOPBACK}:{chosen.controlplane}")
         return isolated(
             environ,
-            cache=state.root / "clearml-cache",
+            cache=state.root / "cache" / "home",
             scratch=state.scratch,
             config_file=state.root / "clearml.conf" if is_embedded else None,
         )
@@ -284,16 +283,18 @@ class Stack:
 
     async def _start_sync(self, triton: ServerChoice, triton_grpc: str, env: Mapping[str, str]) -> None:
         status = self._state.sync_status
-        status.unlink(missing_ok=True)
 
         async def has_begun() -> bool:
             return status.exists()
+
+        def forget() -> None:
+            status.unlink(missing_ok=True)
 
         argv = _ours(
             "sync", state_dir=self._state.root, repository=self._repository(), triton_grpc=triton_grpc,
             engine=triton.engine, poll_frequency=self._options.poll_freq,
         )  # fmt: skip
-        await self._start(ChildSpec("sync", argv, env, has_begun))
+        await self._start(ChildSpec("sync", argv, env, has_begun, before_start=forget))
 
     async def _start_gateway(self, address: str, port: int, triton_grpc: str, env: Mapping[str, str]) -> None:
         options = self._options
@@ -358,7 +359,7 @@ class Stack:
             cli, task_id, bundle, seen=seen, remembered=state.recall().get("demo", {}), say=screen.say, live=screen.live
         )
         state.remember(demo={"task_id": entry.task_id, "bundle": entry.bundle, "model_id": entry.model_id})
-        answer = await demo.first_answer(gateway, live=screen.live, why_not=lambda: why_not_served(state, gateway))
+        answer = await demo.first_answer(gateway, state.sync_status, live=screen.live)
         screen.say(f"{demo.ENDPOINT} is served")
         for line in await demo.ask(gateway, answer):
             screen.show(f"  {line}")
@@ -395,17 +396,6 @@ class Stack:
             """ -d '{"text": "Hello there"}'""",
             "",
         ]
-
-
-def why_not_served(state: StateDir, gateway: str) -> str:
-    """Return what the parts say is in the way of the demo's endpoint; empty when they say nothing."""
-    account = read_status(state.sync_status) or {}
-    for model in account.get("models", []):
-        if model.get("endpoint") == demo.ENDPOINT and model.get("state") != "ready":
-            reason = model.get("reason")
-            return f"Triton model is {model.get('state')}{f': {reason}' if reason else ''}"
-    answer = web.call(f"{gateway}/v2/health/ready", timeout=2.0)
-    return "" if answer is not None else "the gateway does not answer"
 
 
 def _answers(url: str) -> Probe:

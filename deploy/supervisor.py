@@ -107,6 +107,8 @@ class ChildSpec:
     death_signal: signal.Signals = signal.SIGTERM
     log: str = ""
     """Name of its log file, where ``name`` is taken by a log of the program itself."""
+    before_start: Callable[[], None] | None = None
+    """Called before each start, for instance to remove the sign of life of the process before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,9 +131,9 @@ class _Child:
         self.log_offset = 0
         self.keeper: asyncio.Task[None] | None = None
 
-    def reason(self) -> str:
-        """Return the last error line this process wrote."""
-        return processes.last_error_line(processes.read_from(self.log, self.log_offset))
+    def reason(self, code: int) -> str:
+        """Return the last error line this process wrote; what a killed one wrote last is no reason."""
+        return processes.last_error_line(processes.read_from(self.log, self.log_offset), otherwise_last=code > 0)
 
 
 @dataclass(slots=True)
@@ -195,6 +197,8 @@ class Supervisor:
 
     async def _spawn(self, child: _Child) -> None:
         spec = child.spec
+        if spec.before_start is not None:
+            spec.before_start()
         child.log_offset = processes.log_end(child.log)
         child.process = await processes.spawn(spec.argv, env=spec.env, log=child.log, death_signal=spec.death_signal)
         child.life = child.life.started(asyncio.get_running_loop().time())
@@ -302,7 +306,7 @@ class Supervisor:
     def _why_died(self, child: _Child, code: int | None) -> str:
         if code is None:
             return f"did not work within {child.spec.ready_timeout:.0f} s of its start"
-        reason = child.reason()
+        reason = child.reason(code)
         return f"died ({processes.describe_exit(code)}){f': {reason}' if reason else ''}"
 
     def _why_not(self, child: _Child, code: int | None) -> str:

@@ -44,8 +44,12 @@ def command(state_dir: Path, repository: Path, host: str, grpc_port: int, http_p
             launcher.start(lambda text: click.echo(text, err=True))
             while not stop.wait(0.2):
                 if launcher.pid is None:
-                    reason = processes.last_error_line(processes.read_from(launcher.log_path, 0))
-                    raise ChildFailed(f"tritonserver ended: {reason} (its log: {launcher.log_path})")
+                    log = processes.read_from(launcher.log_path, 0)
+                    reason = processes.last_error_line(log, otherwise_last=False)
+                    raise ChildFailed(
+                        f"tritonserver ended unexpectedly{f': {reason}' if reason else ''} "
+                        f"(its log: {launcher.log_path})"
+                    )
         finally:
             launcher.stop()
     except LaunchError as error:

