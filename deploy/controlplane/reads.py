@@ -26,20 +26,13 @@ class _Read:
     rev: int
     at: float
     doc: Mapping[str, Any]
+    times: int = 1
 
 
 @dataclass(slots=True)
 class _History:
     reads: list[_Read] = field(default_factory=list)
     written: dict[str, tuple[float, Any]] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
-    """One remembered state of a Task as a client saw it."""
-
-    doc: Mapping[str, Any]
-    at: float
 
 
 class ReadLog:
@@ -58,6 +51,7 @@ class ReadLog:
             reads = self._history(session, task_id).reads
             if reads and reads[-1].rev == rev:
                 reads[-1].at = self._monotonic()
+                reads[-1].times += 1
                 return
             reads.append(_Read(rev, self._monotonic(), {name: doc.get(name) for name in TRACKED_FIELDS}))
             if len(reads) > MAX_READS:
@@ -104,8 +98,9 @@ class ReadLog:
             since = written[0] if written else float("-inf")
             reads = [read for read in history.reads if read.at > since]
             recent = [read for read in reads[:-1] if read.at >= self._monotonic() - HORIZON_S] + reads[-1:]
-            chosen = recent if keeps_copy else recent[-2:]
-            return ([written[1]] if written else []) + [value_of(read.doc) for read in chosen]
+            if not keeps_copy:
+                recent = recent[-1:] if recent and recent[-1].times > 1 else recent[-2:]
+            return ([written[1]] if written else []) + [value_of(read.doc) for read in recent]
 
     def forget(self, task_id: str) -> None:
         """The Task is gone."""

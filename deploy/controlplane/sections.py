@@ -27,8 +27,8 @@ class Unparsable(ValueError):
     """The text is not HOCON: no ClearML client could read the section any more."""
 
 
-class Dynamic(ValueError):
-    """The text asks for substitution or inclusion, which this server does not evaluate."""
+class Dynamic(Exception):
+    """The text is valid but uses what this server does not evaluate: substitution, inclusion, durations."""
 
 
 def parse(text: str) -> Section:
@@ -36,7 +36,7 @@ def parse(text: str) -> Section:
 
     Raises:
         Unparsable: no client could read it.
-        Dynamic: it contains `${…}` or `include`.
+        Dynamic: it contains `${…}`, `include` or durations.
     """
     bare = _QUOTED.sub("", text)
     if "${" in bare or _INCLUDE.search(bare):
@@ -168,7 +168,8 @@ def _plain(value: Any) -> Any:
         return value
     if type(value).__name__ == "NoneValue":
         return None
-    raise Unparsable(f"unsupported value of type {type(value).__name__}")
+    # durations, for one: clients read them, we only do not interpret them
+    raise Dynamic(f"unsupported value of type {type(value).__name__}")
 
 
 def _unquoted(key: str) -> str:

@@ -1,9 +1,11 @@
-"""The embedded control plane answers what a real ClearML server 2.3.0 answered: recorded requests, replayed in their order.
+"""The embedded control plane answers what a real ClearML server 2.3.0 answered to the same requests, in their order.
 
-Ids differ, so recorded ones are translated as they are handed out. Compared are status, result subcode, and the shape of every
-answer: each recorded key must be there with the recorded JSON type. What differs on purpose is listed in `DELIBERATE`, with the
-protection that is the reason; docs/clearml-compatibility.md explains them.
+Ids differ, so recorded ones are translated as they are handed out. Compared are status, result subcode, and the shape of
+every answer: each recorded key must be there with the recorded JSON type. What differs on purpose is listed in
+`DELIBERATE`, with the protection that is the reason; docs/clearml-compatibility.md explains them.
 """
+
+# ruff: noqa: D103 - a test's name states its rule
 
 import gzip
 import json
@@ -176,7 +178,7 @@ def test_recorded_exchanges_get_answers_of_the_recorded_shape(replay: Replay) ->
                 found.append(f"{where}: {len(missing)} of {len(record['ids'])} recorded results are not found")
         found += [f"{where}: {difference}" for difference in differences(record["shape"], data)]
         assert response.status_code == meta["result_code"], where
-    assert [] == found, "\n".join(found)
+    assert not found, "\n".join(found)
     assert compared == 977
 
 

@@ -1,0 +1,582 @@
+"""Rules of the HTTP surface: authentication, bodies, envelopes, files, pages, protections."""
+
+# ruff: noqa: D103 - a test's name states its rule
+
+import hashlib
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from starlette.testclient import TestClient
+
+from deploy.controlplane.app import build
+from deploy.controlplane.credentials import Credentials
+from deploy.controlplane.store import Store
+
+BASE = "http://controlplane:8008"
+
+
+class Server:
+    """The application with a logged-in client."""
+
+    def __init__(self, http: TestClient, store: Store, credentials: Credentials) -> None:
+        self.http = http
+        self.store = store
+        self.keys = (credentials.access_key, credentials.secret_key)
+        self.token = self.login()
+
+    def login(self) -> str:
+        token: str = self.http.get("/auth.login", auth=self.keys).json()["data"]["token"]
+        return token
+
+    @property
+    def bearer(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.token}"}
+
+    def send(self, name: str, /, *, method: str = "POST", **body: Any) -> tuple[int, int, dict[str, Any]]:
+        """(status, subcode, data) of one call."""
+        answer = self.http.request(method, f"/v2.23/{name}", content=json.dumps(body), headers=self.bearer)
+        assert answer.status_code == answer.json()["meta"]["result_code"]
+        return answer.status_code, answer.json()["meta"]["result_subcode"], answer.json()["data"]
+
+    def call(self, name: str, /, **body: Any) -> dict[str, Any]:
+        status, subcode, data = self.send(name, **body)
+        assert (status, subcode) == (200, 0)
+        return data
+
+    def refused(self, name: str, /, **body: Any) -> tuple[int, int]:
+        status, subcode, data = self.send(name, **body)
+        assert data == {}
+        return status, subcode
+
+    def upload(self, path: str, content: bytes) -> None:
+        answer = self.http.post("/files", files={path: (path, content)}, headers=self.bearer)
+        assert answer.status_code == 200
+
+    def download(self, uri: str) -> bytes:
+        answer = self.http.get(uri.removeprefix(BASE), headers=self.bearer)
+        assert answer.status_code == 200
+        assert int(answer.headers["content-length"]) == len(answer.content)
+        content: bytes = answer.content
+        return content
+
+    def task(self, **fields: Any) -> str:
+        created: str = self.call("tasks.create", **{"name": "a task", "type": "training", **fields})["id"]
+        return created
+
+    def model(self, uri: str, **fields: Any) -> str:
+        created: str = self.call("models.create", **{"name": "a model", "uri": uri, **fields})["id"]
+        return created
+
+    def get(self, task: str) -> dict[str, Any]:
+        found: dict[str, Any] = self.call("tasks.get_by_id", task=task)["task"]
+        return found
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    credentials = Credentials.load_or_create(tmp_path)
+    store = Store(tmp_path / "db", busy_timeout_s=0.2)
+    with TestClient(build(state_dir=tmp_path, store=store, credentials=credentials), base_url=BASE) as http:
+        yield Server(http, store, credentials)
+    store.close()
+
+
+# --- authentication
+
+
+@pytest.mark.parametrize(
+    ("header", "subcode"),
+    [
+        (None, 20),
+        ("Digest x", 10),
+        ("Basic !!!", 21),
+        ("Basic bm9jb2xvbg==", 21),
+        ("Basic d3Jvbmc6d3Jvbmc=", 22),
+        ("Bearer nonsense", 30),
+    ],
+)
+def test_wrong_credentials_get_clearmls_401_bodies(server: Server, header: str | None, subcode: int) -> None:
+    headers = {"Authorization": header} if header else {}
+    for path in ("/auth.login", "/v2.23/tasks.get_all"):
+        answer = server.http.get(path, headers=headers)
+        assert answer.status_code == 401
+        assert answer.json()["meta"]["result_code"] == 401
+        assert answer.json()["meta"]["result_subcode"] == subcode
+        assert answer.json()["data"] == {}
+
+
+def test_wrong_keys_are_told_in_the_words_of_a_real_server(server: Server) -> None:
+    answer = server.http.get("/auth.login", auth=("wrong", "wrong"))
+    assert (
+        answer.json()["meta"]["result_msg"]
+        == "Unauthorized (invalid credentials) (failed to locate provided credentials)"
+    )
+
+
+def test_token_renews_a_token(server: Server) -> None:
+    renewed = server.http.get("/auth.login?expiration_sec=3600", headers=server.bearer).json()["data"]["token"]
+    assert renewed != server.token
+    answer = server.http.get("/v2.23/tasks.get_all", headers={"Authorization": f"Bearer {renewed}"})
+    assert answer.status_code == 200
+
+
+def test_health_needs_no_credentials(server: Server) -> None:
+    assert server.http.get("/healthz").json() == {"status": "ok"}
+
+
+@pytest.mark.parametrize(
+    ("method", "path"), [("GET", "/files/x"), ("HEAD", "/files/x"), ("DELETE", "/files/x"), ("POST", "/files")]
+)
+def test_files_need_credentials(server: Server, method: str, path: str) -> None:
+    assert server.http.request(method, path).status_code == 401
+
+
+# --- calls
+
+
+@pytest.mark.parametrize("method", ["GET", "POST", "PUT"])
+@pytest.mark.parametrize("prefix", ["", "/v2.13", "/v2.23", "/v2.34", "/v999.0"])
+def test_body_is_read_whatever_the_method_and_version(server: Server, method: str, prefix: str) -> None:
+    task = server.task()
+    answer = server.http.request(
+        method, f"{prefix}/tasks.get_by_id", content=json.dumps({"task": task, "method": "get"}), headers=server.bearer
+    )
+    assert answer.json()["data"]["task"]["id"] == task
+
+
+def test_unknown_endpoint_answers_404_0(server: Server) -> None:
+    assert server.refused("queues.get_all") == (404, 0)
+
+
+def test_bad_version_answers_400_2(server: Server) -> None:
+    answer = server.http.get("/vX/tasks.get_all", headers=server.bearer)
+    assert (answer.status_code, answer.json()["meta"]["result_subcode"]) == (400, 2)
+
+
+@pytest.mark.parametrize("body", ["{", "[1]", '"x"'])
+def test_body_that_is_no_object_answers_400_12(server: Server, body: str) -> None:
+    answer = server.http.post("/tasks.get_all", content=body, headers=server.bearer)
+    assert (answer.status_code, answer.json()["meta"]["result_subcode"]) == (400, 12)
+
+
+def test_refusals_have_clearmls_codes(server: Server) -> None:
+    task = server.task()
+    server.call("tasks.publish", task=task, force=True)
+    assert server.refused("tasks.get_by_id") == (400, 11)
+    assert server.refused("tasks.get_by_id", task="none") == (400, 101)
+    assert server.refused("tasks.get_by_id", task=5) == (400, 12)
+    assert server.refused("models.get_by_id", model="none") == (400, 201)
+    assert server.refused("projects.get_by_id", project="none") == (400, 401)
+    assert server.refused("projects.create", name=" ") == (400, 12)
+    assert server.refused("tasks.create", name="ab", type="training") == (400, 800)
+    assert server.refused("tasks.edit", task=task, comment="x") == (400, 110)
+    assert server.refused("tasks.delete", task=task) == (400, 123)
+    assert server.refused("tasks.create", name="abc", type="training", project="none") == (400, 401)
+
+
+def test_busy_store_answers_503(server: Server) -> None:
+    """The clients retry 503 by themselves; after a 500 they drop the write."""
+    entered, leave = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with server.store.write():
+            entered.set()
+            leave.wait(10)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    entered.wait(10)
+    try:
+        status, _, _ = server.send("tasks.create", name="a task", type="training")
+        upload = server.http.post("/files", files={"a": ("a", b"x")}, headers=server.bearer)
+    finally:
+        leave.set()
+        thread.join()
+    assert (status, upload.status_code) == (503, 503)
+
+
+# --- tasks
+
+
+def test_status_machine_is_enforced_unless_forced(server: Server) -> None:
+    task = server.task()
+    assert server.refused("tasks.completed", task=task) == (400, 110)
+    server.call("tasks.started", task=task)
+    server.call("tasks.completed", task=task, status_reason="done")
+    assert server.refused("tasks.failed", task=task) == (400, 110)
+    server.call("tasks.failed", task=task, force=True, status_message="boom")
+    found = server.get(task)
+    assert (found["status"], found["status_message"]) == ("failed", "boom")
+
+
+def test_last_change_moves_on_every_edit_last_update_only_on_activity(server: Server) -> None:
+    task = server.task()
+    before = server.get(task)
+    server.call("tasks.edit", task=task, force=True, tags=["x"], name="another")
+    tagged = server.get(task)
+    assert tagged["last_change"] > before["last_change"]
+    assert tagged["last_update"] == before["last_update"]
+    server.call("tasks.edit", task=task, force=True, runtime={"a": "b"})
+    edited = server.get(task)
+    assert edited["last_change"] == edited["last_update"] > tagged["last_change"]
+
+
+def test_ping_and_events_are_no_edits(server: Server) -> None:
+    """A gateway polls last_change: heartbeats and reports must not look like configuration changes."""
+    task = server.task()
+    before = server.get(task)
+    server.call("tasks.ping", task=task)
+    server.call("events.add", type="training_stats_scalar", task=task, metric="m", variant="v", value=1, iter=3)
+    after = server.get(task)
+    assert after["last_change"] == before["last_change"]
+    assert after["last_update"] > before["last_update"]
+    assert after["last_iteration"] == 3
+
+
+def test_embedded_documents_merge_one_level_others_are_replaced(server: Server) -> None:
+    task = server.task()
+    server.call("tasks.edit", task=task, script={"binary": "python3", "diff": "d"}, container={"image": "a"})
+    server.call("tasks.edit", task=task, script={"diff": "e"}, container={"arguments": "b"}, output_dest="s3://x")
+    found = server.get(task)
+    assert (found["script"]["binary"], found["script"]["diff"]) == ("python3", "e")
+    assert found["container"] == {"arguments": "b"}
+    assert found["output"] == {"destination": "s3://x"}
+
+
+def test_service_discovery_finds_open_serving_tasks_in_insertion_order(server: Server) -> None:
+    first, second, closed, _ = (server.task(type="service", name=f"service {n}") for n in range(4))
+    for task in (first, second, closed):
+        server.call("tasks.edit", task=task, force=True, system_tags=["serving-control-plane"])
+    server.call("tasks.failed", task=closed, force=True)
+    found = server.call(
+        "tasks.get_all",
+        type=["service"],
+        system_tags=["serving-control-plane"],
+        status=["created", "in_progress"],
+        only_fields=["name", "tags"],
+        page=0,
+        page_size=500,
+    )["tasks"]
+    assert found == [
+        {"id": first, "name": "service 0", "tags": []},
+        {"id": second, "name": "service 1", "tags": []},
+    ]
+
+
+def test_hyperparameters_are_edited_one_by_one(server: Server) -> None:
+    task = server.task()
+    for name in ("a.b/c d", "x"):
+        server.call("tasks.edit_hyper_params", task=task, hyperparams=[{"section": "G", "name": name, "value": "1"}])
+    server.call("tasks.delete_hyper_params", task=task, hyperparams=[{"section": "G", "name": "x"}])
+    found = server.call("tasks.get_hyper_params", tasks=[task])["params"]
+    assert found == [{"task": task, "hyperparams": [{"section": "G", "name": "a.b/c d", "value": "1"}]}]
+
+
+def test_clone_takes_the_definition_not_the_results(server: Server) -> None:
+    task = server.task()
+    server.call("tasks.edit", task=task, configuration={"c": {"name": "c", "value": "x"}}, runtime={"r": 1})
+    server.call("tasks.add_or_update_artifacts", task=task, artifacts=[{"key": "k", "type": "custom", "uri": "u"}])
+    server.call("tasks.started", task=task)
+    clone = server.get(server.call("tasks.clone", task=task, new_task_name="cloned")["id"])
+    assert (clone["name"], clone["status"], clone["runtime"], clone["parent"]) == ("cloned", "created", {}, task)
+    assert clone["configuration"] == {"c": {"name": "c", "value": "x"}}
+    assert clone["execution"]["artifacts"] == []
+
+
+def test_deleted_task_is_gone(server: Server) -> None:
+    task = server.task()
+    server.call("tasks.delete", task=task)
+    assert server.refused("tasks.get_by_id", task=task) == (400, 101)
+
+
+def test_unreadable_section_is_explained_on_the_task(server: Server) -> None:
+    """The CLI goes on after a rejected write, so the reason has to be where people look: on the Task."""
+    task = server.task(type="service")
+    server.call("tasks.edit", task=task, force=True, system_tags=["serving-control-plane"])
+    for text in ("a {\n  v = 1\n}", 'quo"te {\n  v = 1\n}'):
+        server.call(
+            "tasks.edit", task=task, force=True, configuration={"endpoints": {"name": "endpoints", "value": text}}
+        )
+    found = server.get(task)
+    assert found["configuration"]["endpoints"]["value"] == "a {\n  v = 1\n}"
+    assert "'endpoints' was not accepted" in found["status_message"]
+
+
+# --- projects
+
+
+def test_creating_a_project_creates_its_parents_and_is_idempotent(server: Server) -> None:
+    child = server.call("projects.create", name="A/B/C", description="")["id"]
+    assert server.call("projects.create", name="A/B/C")["id"] == child
+    found = server.call("projects.get_all", order_by=["name"], only_fields=["name", "parent"])["projects"]
+    assert [doc["name"] for doc in found] == ["A", "A/B", "A/B/C"]
+    assert server.call("projects.get_by_id", project=child)["project"]["parent"] == found[1]["id"]
+    assert [doc["name"] for doc in server.call("projects.get_all", shallow_search=True)["projects"]] == ["A"]
+    server.call("projects.create", name="io")
+
+
+def test_models_are_found_below_a_project_when_asked(server: Server) -> None:
+    parent = server.call("projects.create", name="top")["id"]
+    child = server.call("projects.create", name="top/sub")["id"]
+    model = server.model("s3://x/m", project=child)
+    assert server.call("models.get_all", project=[parent])["models"] == []
+    found = server.call("models.get_all", project=[parent], include_subprojects=True, only_fields=["id"])["models"]
+    assert found == [{"id": model}]
+
+
+# --- models and files
+
+
+def test_overwriting_upload_leaves_a_published_models_bytes_unchanged(server: Server) -> None:
+    models = []
+    for content in (b"first", b"second"):
+        model = server.model(f"{BASE}/files/uploading_file")
+        server.upload("/P/t.1/models/model.onnx", content)
+        server.call("models.edit", model=model, uri=f"{BASE}/files/P/t.1/models/model.onnx")
+        models.append(model)
+    server.call("models.set_ready", model=models[0])
+    uris = [server.call("models.get_by_id", model=model)["model"]["uri"] for model in models]
+    assert [server.download(uri) for uri in uris] == [b"first", b"second"]
+    assert uris[0].endswith("/P/t.1/models/model.onnx")
+
+
+def test_model_is_found_by_the_uri_its_uploader_knows(server: Server) -> None:
+    server.upload("P/m.onnx", b"x")
+    model = server.model(f"{BASE}/files/P/m.onnx")
+    found = server.call("models.get_all", uri=[f"{BASE}/files/P/m.onnx"], only_fields=["uri"])["models"]
+    assert [doc["id"] for doc in found] == [model]
+    assert "/.v/" in found[0]["uri"]
+
+
+@pytest.mark.parametrize("name", ["uploading_file", "failed_uploading"])
+def test_failed_upload_is_never_published(server: Server, name: str) -> None:
+    model = server.model(f"{BASE}/files/{name}")
+    task = server.task()
+    server.call("tasks.add_or_update_model", task=task, name="m", model=model, type="output")
+    assert server.refused("models.set_ready", model=model) == (400, 204)
+    assert server.refused("models.edit", model=model, ready=True) == (400, 204)
+    assert server.refused("models.create", name="another", uri=f"http://x/{name}", ready=True) == (400, 204)
+    failed = server.call("models.publish_many", ids=[model])["failed"]
+    assert failed[0]["error"]["codes"] == [400, 204]
+    server.call("tasks.publish", task=task, force=True)
+    assert server.call("models.get_by_id", model=model)["model"]["ready"] is False
+    assert "has no data" in server.get(task)["status_message"]
+    assert len(server.call("models.get_all")["models"]) == 1
+
+
+def test_publishing_a_task_publishes_its_models(server: Server) -> None:
+    model, task = server.model("s3://x/m.onnx"), server.task()
+    server.call("tasks.add_or_update_model", task=task, name="m", model=model, type="output")
+    server.call("tasks.publish", task=task, force=True)
+    assert server.call("models.get_by_id", model=model)["model"]["ready"] is True
+    assert server.refused("models.set_ready", model=model) == (400, 203)
+    assert server.refused("models.delete", model=model) == (400, 203)
+    assert server.call("models.delete", model=model, force=True)["deleted"] is True
+
+
+def test_artifact_is_pinned_to_the_upload_with_its_hash(server: Server) -> None:
+    task = server.task()
+    server.upload("P/a/preprocess.py", b"one")
+    server.upload("P/a/preprocess.py", b"two")
+    artifact = {
+        "key": "py_code",
+        "type": "custom",
+        "uri": f"{BASE}/files/P/a/preprocess.py",
+        "hash": hashlib.sha256(b"one").hexdigest(),
+    }
+    server.call("tasks.add_or_update_artifacts", task=task, artifacts=[artifact])
+    (stored,) = server.get(task)["execution"]["artifacts"]
+    assert server.download(stored["uri"]) == b"one"
+    server.call("tasks.edit", task=task, execution={"artifacts": [artifact]})
+    assert server.get(task)["execution"]["artifacts"] == [stored]
+
+
+def test_metadata_filter_finds_models(server: Server) -> None:
+    model = server.model("s3://x/m.onnx")
+    server.model("s3://x/n.onnx")
+    item = {"key": "input.shape", "type": "str", "value": "1x28"}
+    server.call("models.add_or_update_metadata", model=model, metadata=[item])
+    found = server.call("models.get_all", **{"metadata.input.shape.value": "1x28"})["models"]
+    assert [doc["id"] for doc in found] == [model]
+
+
+def test_archived_models_are_excluded_by_the_sdks_filter(server: Server) -> None:
+    kept, archived = server.model("s3://x/1"), server.model("s3://x/2")
+    server.call("models.archive_many", ids=[archived])
+    query = {"system_tags": ["-archived"], "only_fields": ["id"], "order_by": ["-created"]}
+    assert server.call("models.get_all", **query)["models"] == [{"id": kept}]
+    server.call("models.unarchive_many", ids=[archived])
+    assert server.call("models.get_all", **query)["models"] == [{"id": archived}, {"id": kept}]
+
+
+@pytest.mark.parametrize("name", ["модель 1#a?.onnx", 'with "quotes".bin', "100%.bin", "a+b&c=d.bin"])
+def test_files_of_every_name_can_be_downloaded_by_the_recorded_uri(server: Server, name: str) -> None:
+    server.upload(f"/P/{name}", b"data")
+    raw = f"{BASE}/files/P/" + quote(name, safe="#?")
+    model = server.model(raw)
+    uri = server.call("models.get_by_id", model=model)["model"]["uri"]
+    assert server.download(uri) == b"data"
+    assert server.http.head(uri.removeprefix(BASE), headers=server.bearer).headers["content-length"] == "4"
+
+
+@pytest.mark.parametrize("path", ["/files/%2e%2e/db", "/files/a/%2e%2e/%2e%2e/db", "/files/..%2fdb", "/files/missing"])
+def test_download_never_leaves_the_store(server: Server, path: str) -> None:
+    assert server.http.get(path, headers=server.bearer).status_code in (400, 404)
+
+
+@pytest.mark.parametrize("path", ["../evil", "a/../../evil", ".v/0123456789ab/evil"])
+def test_upload_never_leaves_the_store(server: Server, tmp_path: Path, path: str) -> None:
+    answer = server.http.post("/files", files={path: (path, b"x")}, headers=server.bearer)
+    assert answer.status_code == 400
+    assert not list(tmp_path.rglob("evil"))
+    assert not list((tmp_path / "files" / "tmp").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("content_type", "body"),
+    [
+        ("application/json", b"{}"),
+        ("multipart/form-data; boundary=x", b'--x\r\nContent-Disposition: form-data; name="a"\r\n\r\nhalf'),
+        ("multipart/form-data; boundary=x", b"nonsense"),
+        ("multipart/form-data", b""),
+    ],
+)
+def test_incomplete_or_malformed_upload_stores_nothing(
+    server: Server, tmp_path: Path, content_type: str, body: bytes
+) -> None:
+    answer = server.http.post("/files/", content=body, headers={**server.bearer, "Content-Type": content_type})
+    assert answer.status_code == 400
+    assert not list((tmp_path / "files" / "tmp").iterdir())
+    assert not list((tmp_path / "files" / "blobs").glob("*/*"))
+
+
+def test_deleted_file_is_gone(server: Server) -> None:
+    server.upload("P/x", b"1")
+    assert server.http.delete("/files/P/x", headers=server.bearer).text == "P/x"
+    assert server.http.get("/files/P/x", headers=server.bearer).status_code == 404
+    assert server.http.delete("/files/P/x", headers=server.bearer).status_code == 404
+
+
+def test_large_upload_streams_through(server: Server) -> None:
+    content = bytes(range(256)) * 20_000
+    server.upload("P/large.bin", content)
+    assert server.download("/files/P/large.bin") == content
+
+
+# --- events
+
+
+def add(server: Server, *events: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+    lines = "\n".join(json.dumps(event) for event in events)
+    headers = {**server.bearer, "Content-Type": "application/json-lines"}
+    answer = server.http.request("GET", "/v2.23/events.add_batch", content=lines, headers=headers)
+    return answer.json()["meta"]["result_subcode"], answer.json()["data"]
+
+
+def scalar(task: str, value: float, iteration: int, **more: Any) -> dict[str, Any]:
+    return {
+        "type": "training_stats_scalar",
+        "task": task,
+        "metric": "m",
+        "variant": "v",
+        "value": value,
+        "iter": iteration,
+        **more,
+    }
+
+
+def test_scalars_come_back_as_curves_and_last_values(server: Server) -> None:
+    task = server.task()
+    assert add(server, scalar(task, 1.0, 0), scalar(task, 3.0, 1), scalar(task, 9.0, -(2**31))) == (
+        0,
+        {"added": 3, "errors": 0, "errors_info": {}},
+    )
+    assert server.call("events.scalar_metrics_iter_histogram", task=task, key="iter") == {
+        "m": {"v": {"name": "v", "x": [0, 1], "y": [1.0, 3.0]}}
+    }
+    ((last,),) = [list(variants.values()) for variants in server.get(task)["last_metrics"].values()]
+    assert (last["value"], last["min_value"], last["max_value"], last["count"]) == (9.0, 1.0, 9.0, 3)
+    single = server.call("events.get_task_single_value_metrics", tasks=[task])["tasks"]
+    assert [value["value"] for value in single[0]["values"]] == [9.0]
+
+
+def test_not_a_number_is_stored_without_harm(server: Server) -> None:
+    task = server.task()
+    assert add(server, scalar(task, float("nan"), 0))[0] == 0
+    assert server.get(task)["last_metrics"] == {}
+
+
+def test_good_events_are_kept_when_others_of_the_batch_are_refused(server: Server) -> None:
+    task = server.task()
+    assert add(server, scalar(task, 1.0, 0), scalar("none", 1.0, 0))[1] == {
+        "added": 1,
+        "errors": 1,
+        "errors_info": {"Invalid task id none": 1},
+    }
+    assert add(server, scalar("none", 1.0, 0)) == (131, {})
+
+
+def test_events_of_a_published_model_are_refused(server: Server) -> None:
+    model = server.model("s3://x/m.onnx")
+    assert add(server, scalar(model, 1.0, 0, model_event=True))[0] == 0
+    server.call("models.set_ready", model=model)
+    assert add(server, scalar(model, 1.0, 0, model_event=True)) == (131, {})
+
+
+def test_log_pages_go_from_the_newest_back(server: Server) -> None:
+    task = server.task()
+    add(server, *({"type": "log", "task": task, "msg": str(n), "timestamp": 1000 + n} for n in range(5)))
+    newest = server.call("events.get_task_log", task=task, batch_size=2, navigate_earlier=True, order="asc")
+    assert ([event["msg"] for event in newest["events"]], newest["total"]) == (["3", "4"], 5)
+    oldest = server.call("events.get_task_log", task=task, batch_size=2, navigate_earlier=False)
+    assert [event["msg"] for event in oldest["events"]] == ["0", "1"]
+
+
+def test_scrolling_through_events_ends(server: Server) -> None:
+    task = server.task()
+    add(server, *({"type": "plot", "task": task, "metric": "p", "variant": str(n), "plot_str": "{}"} for n in range(5)))
+    seen, scroll = 0, None
+    for _ in range(10):
+        body = {"scroll_id": scroll} if scroll else {}
+        found = server.call("events.get_task_events", task=task, event_type="plot", batch_size=2, **body)
+        scroll = found["scroll_id"]
+        if not found["events"]:
+            break
+        seen += found["returned"]
+    assert seen == 5
+    assert len(server.call("events.get_task_plots", task=task, iters=1)["plots"]) == 5
+
+
+def test_telemetry_of_serving_containers_is_accepted(server: Server) -> None:
+    for name in ("container_status_report", "register_container", "unregister_container"):
+        assert server.call(f"serving.{name}", container_id="x") == {}
+
+
+# --- pages
+
+
+@pytest.mark.parametrize("path", ["/", "/projects/x/experiments/y/output/log", "/tasks/x"])
+def test_web_links_answer_a_page_without_secrets(server: Server, path: str) -> None:
+    server.task(name="<script>alert(1)</script>")
+    answer = server.http.get(path)
+    assert answer.status_code == 200
+    assert answer.headers["content-type"].startswith("text/html")
+    assert "<script>" not in answer.text
+    assert server.keys[1] not in answer.text
+
+
+def test_link_to_a_task_shows_that_task(server: Server) -> None:
+    one, two = server.task(name="the first"), server.task(name="the other")
+    text = server.http.get(f"/projects/p/tasks/{one}/output/log").text
+    assert one in text
+    assert two not in text
+
+
+def test_pages_are_read_only(server: Server) -> None:
+    assert server.http.post("/", content=b"{}").status_code == 404
+    assert server.http.delete("/tasks.get_all").status_code == 405

@@ -1,0 +1,128 @@
+"""Rules of the server process: port, lock, endpoint file, stop."""
+
+# ruff: noqa: D103 - a test's name states its rule
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from deploy.controlplane import ControlPlaneSettings, PortTaken, StateInUse, read_endpoint, run, serve
+from deploy.controlplane.server import ENDPOINT_FILE, bind, url_of, write_endpoint
+
+ROOT = Path(__file__).parents[4]
+PROGRAM = (
+    "import sys, pathlib; from deploy.controlplane import ControlPlaneSettings, run;"
+    "sys.exit(run(ControlPlaneSettings(state_dir=pathlib.Path(sys.argv[1]), port=int(sys.argv[2]))))"
+)
+
+
+@contextmanager
+def process(state_dir: Path) -> Iterator["subprocess.Popen[str]"]:
+    started = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, str(state_dir), "0"], cwd=ROOT, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        yield started
+    finally:
+        if started.poll() is None:
+            started.kill()
+        started.communicate(timeout=20)
+
+
+async def ready(state_dir: Path) -> str:
+    async with asyncio.timeout(20):
+        while (endpoint := read_endpoint(state_dir)) is None:
+            await asyncio.sleep(0.02)
+    return endpoint["api"]
+
+
+def health(url: str) -> int:
+    with urllib.request.urlopen(f"{url}/healthz", timeout=5) as answer:
+        return int(answer.status)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_signal_stops_cleanly_with_exit_code_0(tmp_path: Path, number: signal.Signals) -> None:
+    with process(tmp_path) as server:
+        url = await ready(tmp_path)
+        assert health(url) == 200
+        server.send_signal(number)
+        assert await asyncio.to_thread(server.wait, 20) == 0
+    assert not (tmp_path / ENDPOINT_FILE).exists()
+    assert not (tmp_path / "registry.sqlite3-wal").exists()
+
+
+async def test_second_server_on_the_same_state_is_refused(tmp_path: Path) -> None:
+    stop = asyncio.Event()
+    urls: asyncio.Queue[str] = asyncio.Queue()
+    serving = asyncio.create_task(
+        serve(ControlPlaneSettings(state_dir=tmp_path, port=0), stop=stop, on_ready=urls.put_nowait)
+    )
+    url = await asyncio.wait_for(urls.get(), 20)
+    with pytest.raises(StateInUse, match=url):
+        await serve(ControlPlaneSettings(state_dir=tmp_path, port=0))
+    assert await asyncio.to_thread(health, url) == 200
+    stop.set()
+    await asyncio.wait_for(serving, 20)
+
+
+def test_taken_port_is_one_clear_line_and_exit_code_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with bind("127.0.0.1", 0) as taken:
+        port = taken.getsockname()[1]
+        code = run(ControlPlaneSettings(state_dir=tmp_path, port=port))
+    told = capsys.readouterr().err
+    assert code == 1
+    assert told.count("\n") == 1
+    assert f"127.0.0.1:{port}" in told
+    assert "--port" in told
+
+
+@pytest.mark.parametrize(("host", "port"), [("256.1.1.1", 0), ("127.0.0.1", 70000), ("192.0.2.1", 0)])
+def test_address_that_cannot_be_bound_is_port_taken(host: str, port: int) -> None:
+    with pytest.raises(PortTaken):
+        bind(host, port)
+
+
+def test_damaged_credentials_are_one_clear_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "credentials.json").write_text("{")
+    assert run(ControlPlaneSettings(state_dir=tmp_path, port=0)) == 1
+    assert "remove it" in capsys.readouterr().err
+
+
+def test_damaged_database_is_one_clear_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "registry.sqlite3").write_bytes(b"not a database" * 100)
+    assert run(ControlPlaneSettings(state_dir=tmp_path, port=0)) == 1
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_default_is_loopback(tmp_path: Path) -> None:
+    assert ControlPlaneSettings(state_dir=tmp_path).host == "127.0.0.1"
+
+
+def test_wildcard_address_is_shown_as_loopback() -> None:
+    with socket.socket() as listener:
+        listener.bind(("", 0))
+        assert url_of(listener) == f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+
+def test_endpoint_file_says_where_things_are(tmp_path: Path) -> None:
+    assert read_endpoint(tmp_path) is None
+    write_endpoint(tmp_path / ENDPOINT_FILE, "http://h:1/")
+    assert read_endpoint(tmp_path) == {
+        "api": "http://h:1",
+        "web": "http://h:1",
+        "files": "http://h:1/files",
+        "pid": str(os.getpid()),
+    }
+    assert json.loads((tmp_path / ENDPOINT_FILE).read_text())["pid"] == os.getpid()
+    assert [path.name for path in tmp_path.iterdir()] == [ENDPOINT_FILE]
