@@ -63,10 +63,10 @@ def group() -> None:
     """
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None, *, root: click.Group = group) -> int:
     """Run one command line and return its exit code. Never raises."""
     try:
-        result = group.main(args=argv, prog_name="triton-gateway", standalone_mode=False)
+        result = root.main(args=argv, prog_name="triton-gateway", standalone_mode=False)
     except click.exceptions.Exit as error:
         return error.exit_code
     except click.Abort:

@@ -29,17 +29,17 @@ class Answer:
 def call(url: str, *, body: object = None, timeout: float = 5.0) -> Answer | None:
     """GET ``url``, or POST ``body`` to it as JSON; None when nothing answers there."""
     data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(  # noqa: S310 - every address here is http and ours
-        url, data=data, headers={"content-type": "application/json"} if data else {}
-    )
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
+        request = urllib.request.Request(  # noqa: S310 - every address here is http and ours
+            url, data=data, headers={"content-type": "application/json"} if data else {}
+        )
         with opener.open(request, timeout=timeout) as reply:
             return _answer(reply.status, reply.headers, reply.read())
     except urllib.error.HTTPError as error:
         with error:
             return _answer(error.code, error.headers, error.read())
-    except (OSError, http.client.HTTPException):
+    except (OSError, ValueError, http.client.HTTPException):  # ValueError: not an address at all
         return None
 
 
