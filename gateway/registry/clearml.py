@@ -8,6 +8,7 @@ waits for ever on a 503 (recorded in the project's notes on ClearML's API), whic
 from __future__ import annotations
 
 import os
+import re
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -194,10 +195,9 @@ def _open_session() -> Any:
         _session_initial_timeout = (_CONNECT_S, _READ_S)
 
     try:
-        config = ConfigWrapper._init()  # noqa: SLF001 - the SDK's own way to its configuration; there is no public one
-        config.put("api.http.wait_on_maintenance_forever", False)
+        # Without this the SDK repeats a 503 for ever.
+        ConfigWrapper.set_overrides({"api": {"http": {"wait_on_maintenance_forever": False}}})
         return BoundedSession(
-            config=config,
             http_retries_config={"total": 1, "connect": 1, "read": 1, "redirect": 3, "backoff_factor": 0.2},
         )
     except MissingConfigError as error:
@@ -226,7 +226,13 @@ def _translate(error: BaseException) -> RegistryUnavailable | RegistryRefused:
 
 
 def _reason(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0][:300]
+    text = (str(error).splitlines() or [type(error).__name__])[0]
+    # requests and urllib3 wrap the operating system's word several times over; that word is what a person needs.
+    system = re.search(r"\[Errno -?\d+\] ([\w ]+)", text)
+    address = re.search(r"host='([^']+)', port=(\d+)", text)
+    if system and address:
+        return f"{address[1]}:{address[2]}: {system[1]}"
+    return text[:300]
 
 
 def _copy(source: Path, target: Path) -> None:
