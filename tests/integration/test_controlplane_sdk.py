@@ -1,0 +1,324 @@
+"""The unmodified clearml SDK against the embedded control plane: training, artifacts, restarts, crashes, races."""
+
+# ruff: noqa: D103 - a test's name states its rule
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deploy.controlplane import sections
+from deploy.controlplane.testing import RunningControlPlane, control_plane
+
+pytestmark = pytest.mark.integration
+
+TRAIN = """
+    import hashlib, json, pathlib, sys
+    from clearml import Model, OutputModel, Task
+    task = Task.init(project_name="Training", task_name="train it", output_uri=True)
+    task.add_tags(["nightly"])
+    logger = task.get_logger()
+    for step in range(3):
+        logger.report_scalar("loss", "train", 1.0 / (step + 1), step)
+    logger.report_single_value("accuracy", 0.91)
+    logger.report_text("trained well")
+    task.set_parameter("General/epochs", 3)
+    task.connect_configuration({"layers": [1, 2]}, name="network")
+    pathlib.Path("model.onnx").write_bytes(b"weights of the run")
+    model = OutputModel(task=task, name="trained model", framework="ONNX", tags=["candidate"])
+    model.update_weights("model.onnx", auto_delete_file=False)
+    model.set_metadata("input_shape", "1x28x28", "str")
+    pathlib.Path("data").mkdir()
+    pathlib.Path("data/a.txt").write_text("a")
+    task.upload_artifact("stats", artifact_object={"x": 1}, wait_on_upload=True)
+    task.upload_artifact("folder", artifact_object="data", wait_on_upload=True)
+    model.publish()
+    task.flush(wait_for_uploads=True)
+    task.close()
+    print("RESULT", json.dumps({"task": task.id, "model": model.id}))
+"""
+
+READ = """
+    import hashlib, json, pathlib, sys
+    from clearml import Model, Task
+    wanted = json.loads(sys.argv[1])
+    task = Task.get_task(task_id=wanted["task"])
+    query = {"project_name": "Training", "model_name": "trained model", "tags": ["candidate"]}
+    found = Model.query_models(only_published=True, **query)
+    path = found[0].get_local_copy(raise_on_error=True)
+    folder = task.artifacts["folder"].get_local_copy(extract_archive=True)
+    print("RESULT", json.dumps({
+        "models": [model.id for model in found],
+        "weights": pathlib.Path(path).read_bytes().decode(),
+        "name": pathlib.Path(path).name,
+        "metadata": found[0].get_metadata("input_shape"),
+        "framework": found[0].framework,
+        "tags": task.get_tags(),
+        "status": task.get_status(),
+        "stats": task.artifacts["stats"].get(),
+        "hash": task.artifacts["stats"].hash,
+        "file_hash": hashlib.sha256(
+            pathlib.Path(task.artifacts["stats"].get_local_copy()).read_bytes()).hexdigest(),
+        "folder": sorted(item.name for item in pathlib.Path(folder).iterdir()),
+        "scalars": task.get_reported_scalars()["loss"]["train"],
+        "single": task.get_reported_single_value("accuracy"),
+        "last": task.get_last_scalar_metrics()["loss"]["train"]["last"],
+        "console": "trained well" in "".join(task.get_reported_console_output(number_of_reports=20)),
+        "epochs": task.get_parameter("General/epochs"),
+        "network": task.get_configuration_object_as_dict("network"),
+        "by_tag": [item.id for item in Task.get_tasks(project_name="Training", tags=["nightly"])],
+    }))
+"""
+
+
+class Sdk:
+    """Runs scripts that use the SDK, each in a process and a directory of its own."""
+
+    def __init__(self, server: RunningControlPlane, directory: Path) -> None:
+        self.server = server
+        self.directory = directory
+        self.runs = 0
+
+    def start(self, script: str, *arguments: str) -> "subprocess.Popen[str]":
+        self.runs += 1
+        place = self.directory / f"run{self.runs}"
+        place.mkdir()
+        (place / "script.py").write_text(textwrap.dedent(script))
+        return subprocess.Popen(
+            [sys.executable, "script.py", *arguments],
+            cwd=place,
+            env=self.server.client_environment(os.environ, place),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def finish(self, process: "subprocess.Popen[str]") -> Any:
+        """What the script printed after RESULT."""
+        try:
+            text, _ = process.communicate(timeout=150)
+        finally:
+            process.kill()
+        assert process.returncode == 0, text
+        results = [line for line in text.splitlines() if line.startswith("RESULT ")]
+        assert len(results) == 1, text
+        return json.loads(results[0].removeprefix("RESULT "))
+
+    def run(self, script: str, *arguments: str) -> Any:
+        return self.finish(self.start(script, *arguments))
+
+
+def opener_for(server: RunningControlPlane) -> urllib.request.OpenerDirector:
+    """Sends access keys instead of a token."""
+    keys = server.credentials
+    manager = urllib.request.HTTPPasswordMgrWithPriorAuth()
+    manager.add_password(None, server.url, keys.access_key, keys.secret_key, is_authenticated=True)
+    return urllib.request.build_opener(urllib.request.HTTPBasicAuthHandler(manager))
+
+
+def post(server: RunningControlPlane, name: str, body: dict[str, Any]) -> dict[str, Any]:
+    """One call."""
+    request = urllib.request.Request(f"{server.url}/{name}", data=json.dumps(body).encode())
+    with opener_for(server).open(request, timeout=20) as answer:
+        data: dict[str, Any] = json.loads(answer.read())["data"]
+    return data
+
+
+@pytest.fixture(scope="module")
+def sdk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sdk]:
+    with control_plane(tmp_path_factory.mktemp("state")) as server:
+        yield Sdk(server, tmp_path_factory.mktemp("scripts"))
+
+
+def test_training_script_is_recorded_and_read_back_by_another_process_after_a_restart(tmp_path: Path) -> None:
+    """Scalars, text, parameters, configuration, tags, artifacts with hashes, a published model: all of it."""
+    with control_plane(tmp_path / "state") as server:
+        (tmp_path / "one").mkdir()
+        trained = Sdk(server, tmp_path / "one").run(TRAIN)
+        port = int(server.url.rpartition(":")[2])
+    with control_plane(tmp_path / "state", port=port) as server:
+        (tmp_path / "two").mkdir()
+        read = Sdk(server, tmp_path / "two").run(READ, json.dumps(trained))
+    hashed = read.pop("hash")
+    assert read.pop("file_hash") == hashed
+    assert read.pop("name").endswith("model.onnx")
+    assert read.pop("last") == pytest.approx(1 / 3)
+    assert read.pop("scalars") == {"name": "train", "x": [0, 1, 2], "y": pytest.approx([1.0, 0.5, 1 / 3])}
+    assert read == {
+        "models": [trained["model"]],
+        "weights": "weights of the run",
+        "metadata": "1x28x28",
+        "framework": "ONNX",
+        "tags": ["nightly"],
+        "status": "completed",
+        "stats": {"x": 1},
+        "folder": ["a.txt"],
+        "single": 0.91,
+        "console": True,
+        "epochs": "3",
+        "network": {"layers": [1, 2]},
+        "by_tag": [trained["task"]],
+    }
+
+
+def test_local_caches_never_mix_up_two_uploads_of_the_same_name(sdk: Sdk) -> None:
+    """The SDK caches by address: the address of other bytes has to be another one."""
+    result = sdk.run("""
+        import json, pathlib
+        from clearml import Model, OutputModel, Task
+        task = Task.create(project_name="Cache", task_name="same name")
+        seen = []
+        for content in ("first", "second"):
+            pathlib.Path("m.onnx").write_text(content)
+            model = OutputModel(task=task, name=f"model {content}", framework="ONNX")
+            model.set_upload_destination(task.get_logger().get_default_upload_destination())
+            model.update_weights("m.onnx", auto_delete_file=False, async_enable=False)
+            seen.append(model.id)
+        local = [pathlib.Path(Model(model_id=item).get_local_copy()).read_text() for item in [*seen, *seen]]
+        print("RESULT", json.dumps(local))
+    """)
+    assert result == ["first", "second", "first", "second"]
+
+
+def test_removed_model_takes_its_file_along_but_not_another_models(sdk: Sdk) -> None:
+    result = sdk.run("""
+        import json, pathlib
+        from clearml import Model, OutputModel, StorageManager, Task
+        task = Task.create(project_name="Removal", task_name="removal")
+        ids, urls = [], []
+        for content in ("same", "same", "other"):
+            pathlib.Path("m.onnx").write_text(content)
+            model = OutputModel(task=task, name=f"model {len(ids)}", framework="ONNX")
+            model.set_upload_destination(task.get_logger().get_default_upload_destination())
+            model.update_weights("m.onnx", auto_delete_file=False, async_enable=False)
+            ids.append(model.id)
+            urls.append(Model(model_id=model.id).url)
+        removed = [Model.remove(ids[0]), Model.remove(ids[2])]
+        exists = [StorageManager.exists_file(url) for url in urls[1:]]
+        print("RESULT", json.dumps([removed, exists, pathlib.Path(Model(ids[1]).get_local_copy()).read_text()]))
+    """)
+    assert result == [[True, True], [True, False], "same"]
+
+
+def test_two_scripts_that_change_different_endpoints_at_once_both_succeed(sdk: Sdk) -> None:
+    """Every SDK write sends all sections back; what came in between is nobody's deletion."""
+    service = post(sdk.server, "tasks.create", {"name": "shared service", "type": "service"})["id"]
+    empty = {"endpoints": {"name": "endpoints", "value": "{}"}, "canary": {"name": "canary", "value": "{}"}}
+    tag = {"task": service, "force": True, "system_tags": ["serving-control-plane"]}
+    post(sdk.server, "tasks.edit", tag)
+    post(sdk.server, "tasks.edit", {"task": service, "force": True, "configuration": empty})
+    script = """
+        import json, pathlib, sys, time
+        from clearml import Task
+        service, name, meeting = sys.argv[1:]
+        task = Task.get_task(task_id=service)
+        endpoints = task.get_configuration_object_as_dict("endpoints") or {}
+        pathlib.Path(meeting, name).touch()
+        while len(list(pathlib.Path(meeting).iterdir())) < 2:
+            time.sleep(0.01)
+        endpoints[name] = {"engine_type": "custom", "serving_url": name}
+        task.set_configuration_object("endpoints", config_dict=endpoints)
+        task.set_parameter(f"General/{name}", "1")
+        print("RESULT", "true")
+    """
+    meeting = sdk.directory / "meeting"
+    meeting.mkdir()
+    running = [sdk.start(script, service, name, str(meeting)) for name in ("left", "right")]
+    assert [sdk.finish(process) for process in running] == [True, True]
+    task = post(sdk.server, "tasks.get_by_id", {"task": service})["task"]
+    assert sections.parse(task["configuration"]["endpoints"]["value"]).keys() == {"left", "right"}
+    assert task["hyperparams"]["General"].keys() == {"left", "right"}
+
+
+def test_what_was_acknowledged_survives_a_kill_in_the_middle_of_writes(tmp_path: Path) -> None:
+    """SIGKILL while four clients write documents and files: every acknowledged write is there, files are whole."""
+    state = tmp_path / "state"
+    acknowledged: list[tuple[str, str]] = []
+    with control_plane(state) as server:
+        stop = threading.Event()
+
+        def write(number: int) -> None:
+            opener = opener_for(server)
+            count = 0
+            while not stop.is_set():
+                count += 1
+                path = f"P/{number}/{count}.bin"
+                content = f"{path} ".encode() * 2000
+                body = (
+                    b'--x\r\nContent-Disposition: form-data; name="'
+                    + path.encode()
+                    + b'"\r\n\r\n'
+                    + content
+                    + b"\r\n--x--\r\n"
+                )
+                upload = urllib.request.Request(f"{server.url}/files", data=body)
+                upload.add_header("Content-Type", "multipart/form-data; boundary=x")
+                try:
+                    opener.open(upload, timeout=20).close()
+                    model = post(
+                        server, "models.create", {"name": f"model {path}", "uri": f"{server.url}/files/{path}"}
+                    )
+                except (urllib.error.URLError, OSError):
+                    return
+                acknowledged.append((model["id"], hashlib.sha256(content).hexdigest()))
+
+        writers = [threading.Thread(target=write, args=(number,)) for number in range(4)]
+        for writer in writers:
+            writer.start()
+        deadline = time.monotonic() + 60
+        while len(acknowledged) < 40 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        server.process.send_signal(signal.SIGKILL)
+        server.process.wait(20)
+        stop.set()
+        for writer in writers:
+            writer.join(30)
+    assert len(acknowledged) >= 40
+    with control_plane(state) as server:
+        opener = opener_for(server)
+        wrong = []
+        for model_id, sha in acknowledged:
+            uri = post(server, "models.get_by_id", {"model": model_id})["model"]["uri"]
+            with opener.open(f"{server.url}/files/{uri.partition('/files/')[2]}", timeout=20) as answer:
+                if hashlib.sha256(answer.read()).hexdigest() != sha:
+                    wrong.append(uri)
+        assert wrong == []
+    assert list((state / "files" / "tmp").iterdir()) == []
+
+
+def test_client_waits_out_a_restart_of_the_control_plane(tmp_path: Path) -> None:
+    """The SDK retries by itself; a token outlives the server that has issued it."""
+    state, scripts = tmp_path / "state", tmp_path / "scripts"
+    scripts.mkdir()
+    script = """
+        import json, pathlib, time
+        from clearml import Task
+        task = Task.create(project_name="Restart", task_name="patient")
+        pathlib.Path("ready").touch()
+        while not pathlib.Path("go").exists():
+            time.sleep(0.01)
+        task.set_parameter("General/after", "restart")
+        task.reload()
+        print("RESULT", json.dumps(task.get_parameter("General/after")))
+    """
+    with control_plane(state) as server:
+        port = int(server.url.rpartition(":")[2])
+        process = Sdk(server, scripts).start(script)
+        deadline = time.monotonic() + 60
+        while not (scripts / "run1" / "ready").exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+    with control_plane(state, port=port) as server:
+        (scripts / "run1" / "go").touch()
+        assert Sdk(server, scripts).finish(process) == "restart"
