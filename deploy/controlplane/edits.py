@@ -46,6 +46,7 @@ class Edit:
     pin: Pin
     fields: JsonObject = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    accepted: set[str] = field(default_factory=set)
 
     def configuration(self, mine: Mapping[str, Any]) -> None:
         """Merge the configuration, section by section; the sections of a serving Task by their entries."""
@@ -87,10 +88,11 @@ class Edit:
             keeps_copy=self.writer.keeps_copy,
         )
         self.reads.wrote(self.writer.session, self.task["id"], key, text)
+        self.accepted.add(name)
         try:
             return new | {"value": merge.merge_texts(bases, text, theirs)}
         except sections.Unparsable as error:
-            self.notes.append(f"configuration section '{name}': a concurrent change could not be combined ({error})")
+            self.notes.append(f"{_complaint(name)}: a concurrent change could not be combined ({error})")
             return new | {"value": text}
 
     def _readable(self, name: str, text: str, theirs: str) -> str | None:
@@ -104,11 +106,22 @@ class Edit:
             except (sections.Unparsable, sections.Dynamic):
                 kept = "the previous text was kept" if theirs != EMPTY else "it was left empty"
                 self.notes.append(
-                    f"configuration section '{name}' was not accepted because no ClearML client could read it again"
+                    f"{_complaint(name)} was not accepted because no ClearML client could read it again"
                     f" ({error}); {kept}"
                 )
                 return None
         return text
+
+    def message(self) -> str | None:
+        """The Task's status message after this edit; None when it stays as it is.
+
+        What had to be corrected is told there, because the stock CLI does not look at the answer of an edit. It goes
+        when the section it speaks of has been written without fault.
+        """
+        if self.notes:
+            return "; ".join(self.notes)
+        told = str(self.task.get("status_message") or "")
+        return "" if any(told.startswith(_complaint(name)) for name in self.accepted) else None
 
     def hyperparams(self, mine: Mapping[str, Any]) -> None:
         """Merge by parameter."""
@@ -175,6 +188,10 @@ class Edit:
             return mine
         written = to_map(mine)
         return from_map(merge.merge_maps(merge.choose_base(bases, written), written, theirs))
+
+
+def _complaint(section: str) -> str:
+    return f"configuration section '{section}'"
 
 
 def sorted_artifacts(artifacts: Mapping[Any, JsonObject] | Sequence[JsonObject]) -> list[JsonObject]:

@@ -7,12 +7,15 @@ is, as a stock server does.
 
 import threading
 import time
+import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-MAX_TRACKED = 512
+from deploy.controlplane.store import dumps, loads
+
+MAX_TRACKED = 256
 MAX_READS = 24
 # A long-lived process is not assumed to write from a copy older than this.
 HORIZON_S = 600.0
@@ -25,8 +28,14 @@ TRACKED_FIELDS = ("configuration", "hyperparams", "runtime", "execution", "model
 class _Read:
     rev: int
     at: float
-    doc: Mapping[str, Any]
+    # compressed JSON of the tracked fields: a few kB where the live objects would take some hundred
+    packed: bytes
     times: int = 1
+
+    @property
+    def doc(self) -> Mapping[str, Any]:
+        unpacked: Mapping[str, Any] = loads(zlib.decompress(self.packed))
+        return unpacked
 
 
 @dataclass(slots=True)
@@ -53,7 +62,8 @@ class ReadLog:
                 reads[-1].at = self._monotonic()
                 reads[-1].times += 1
                 return
-            reads.append(_Read(rev, self._monotonic(), {name: doc.get(name) for name in TRACKED_FIELDS}))
+            tracked = {name: doc.get(name) for name in TRACKED_FIELDS}
+            reads.append(_Read(rev, self._monotonic(), zlib.compress(dumps(tracked).encode(), level=1)))
             if len(reads) > MAX_READS:
                 # the first reads matter (a CLI's in-memory copy), so do the last ones (the SDK re-reads before it
                 # writes)

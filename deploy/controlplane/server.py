@@ -94,7 +94,7 @@ async def serve(
         server = _Server(
             uvicorn.Config(
                 app,
-                log_level="warning",
+                log_config=None,
                 access_log=False,
                 lifespan="off",
                 timeout_keep_alive=75,

@@ -161,10 +161,10 @@ class Store:
         Raises:
             StoreBusy: SQLite could not give the view.
         """
-        connection: sqlite3.Connection | None = getattr(self._local, "connection", None)
-        if connection is None:
-            connection = self._local.connection = self._connect()
         with _translated():
+            connection: sqlite3.Connection | None = getattr(self._local, "connection", None)
+            if connection is None:
+                connection = self._local.connection = self._connect()
             connection.execute("BEGIN")
             try:
                 yield Reader(connection)

@@ -1,7 +1,7 @@
 """The embedded control plane answers what a real ClearML server 2.3.0 answered to the same requests, in their order.
 
-Ids differ, so recorded ones are translated as they are handed out. Compared are status, result subcode, and the shape of
-every answer: each recorded key must be there with the recorded JSON type. What differs on purpose is listed in
+Ids differ, so recorded ones are translated as they are handed out. Compared are status, result subcode, and the shape
+of every answer: each recorded key must be there with the recorded JSON type. What differs on purpose is listed in
 `DELIBERATE`, with the protection that is the reason; docs/clearml-compatibility.md explains them.
 """
 

@@ -182,8 +182,7 @@ class TasksApi:
                 projects.require(tx, call.body["project"])
             edit = self._edit_of(tx, call, doc)
             self._apply(edit, call.body)
-            if edit.notes:
-                edit.fields["status_message"] = "; ".join(edit.notes)
+            _explain(edit)
             return {"updated": 1, "fields": self._save(tx, call, doc, edit.fields)}
 
     def _apply(self, edit: edits.Edit, body: Mapping[str, Any]) -> None:
@@ -370,8 +369,7 @@ class TasksApi:
             items = {str(item.get("name")): item for item in call.items("configuration")}
             edit = self._edit_of(tx, call, doc | {"configuration": {}} if call.flag("replace_configuration") else doc)
             edit.configuration({**(edit.task.get("configuration") or {}), **items})
-            if edit.notes:
-                edit.fields["status_message"] = "; ".join(edit.notes)
+            _explain(edit)
             self._save(tx, call, doc, edit.fields)
         return {"updated": 1}
 
@@ -586,6 +584,12 @@ def require(tx: Reader, task_id: str) -> Stored:
     if stored is None:
         raise invalid_task_id(task_id)
     return stored
+
+
+def _explain(edit: edits.Edit) -> None:
+    message = edit.message()
+    if message is not None:
+        edit.fields["status_message"] = message
 
 
 def _model_kind(value: str) -> str:

@@ -298,6 +298,7 @@ def test_unreadable_section_is_explained_on_the_task(server: Server) -> None:
     """The CLI goes on after a rejected write, so the reason has to be where people look: on the Task."""
     task = server.task(type="service")
     server.call("tasks.edit", task=task, force=True, system_tags=["serving-control-plane"])
+    told: list[str] = []
     for text in ("a {\n  v = 1\n}", 'quo"te {\n  v = 1\n}'):
         server.call(
             "tasks.edit", task=task, force=True, configuration={"endpoints": {"name": "endpoints", "value": text}}
@@ -305,6 +306,10 @@ def test_unreadable_section_is_explained_on_the_task(server: Server) -> None:
     found = server.get(task)
     assert found["configuration"]["endpoints"]["value"] == "a {\n  v = 1\n}"
     assert "'endpoints' was not accepted" in found["status_message"]
+    for name in ("canary", "endpoints"):
+        server.call("tasks.edit", task=task, force=True, configuration={name: {"name": name, "value": "b { v = 1 }"}})
+        told.append(server.get(task)["status_message"])
+    assert told == [found["status_message"], ""]
 
 
 # --- projects
