@@ -37,7 +37,8 @@ class Builder:
         self._engine: Engine = engine
         self._tuning = tuning
         self._program = _PROGRAM.read_text() if engine == "python" else ""
-        parts = [engine, FORMAT, tuning, self._program]
+        # Instances and threads are only written for the embedded server: elsewhere another machine changes nothing.
+        parts = [engine, FORMAT, tuning if engine == "python" else tuning.max_batch_size, self._program]
         self.recipe = hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
     def build(self, name: str, endpoint: EndpointSpec, record: ModelRecord, folder: Path) -> Build:

@@ -63,6 +63,10 @@ class TritonAdmin(Protocol):
         """Return the time (seconds since the epoch) of each model's last inference; 0 when there was none."""
         ...
 
+    def close(self) -> None:
+        """Release the connection; calls in flight end with ``BackendUnavailable``."""
+        ...
+
 
 class AdminClient:
     """The admin side of one Triton at ``address`` (``host:port``)."""

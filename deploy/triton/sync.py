@@ -11,12 +11,13 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import math
 import os
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,9 +25,11 @@ from typing import Any, Literal, Protocol
 
 from deploy.triton.build import Builder
 from deploy.triton.client import AdminClient, IndexEntry, TritonAdmin, first_line
+from deploy.triton.cores import available_cores, tuning_for
 from deploy.triton.layout import Engine
 from deploy.triton.model_config import Tuning
 from deploy.triton.plan import Action, Grace, Observed, Situation, Wanted, dispensable, plan
+from deploy.triton.pool import DaemonPool
 from deploy.triton.repository import ModelRepository, OnDisk
 from deploy.triton.stubs import count_stubs
 from gateway.errors import BackendUnavailable, GatewayError, ModelNotReady, RegistryRefused, RegistryUnavailable
@@ -60,6 +63,9 @@ class SyncSettings:
     cache_dir: Path | None = None
     """Shared by all processes of this machine; ``state_dir/cache`` when not given."""
     poll_s: float = 2.0
+    """How often the serving Task is looked at."""
+    observe_s: float = 2.0
+    """How often Triton is looked at, whatever ``poll_s``: a restarted Triton is empty and must not wait."""
     records_s: float = 30.0
     """How often model records are read again although the serving Task did not change."""
     retry_first_s: float = 2.0
@@ -67,7 +73,7 @@ class SyncSettings:
     load_timeout_s: float = 300.0
     downloads: int = 4
     grace: Grace = field(default_factory=Grace)
-    tuning: Tuning = field(default_factory=Tuning)
+    tuning: Tuning = field(default_factory=lambda: tuning_for(available_cores()))
 
     @property
     def status_path(self) -> Path:
@@ -166,10 +172,15 @@ class Follower:
             self._records_read_at = now
         self._records = {i: r for i, r in self._records.items() if i in ids}
         self._problems = {i: p for i, p in self._problems.items() if i in ids}
+        self._retries = {i: r for i, r in self._retries.items() if i in ids}
         self._marker = marker
         with contextlib.suppress(OSError):
             self._store.save(self._task, self._records)
         return self._desired()
+
+    def next_retry(self) -> float:
+        """Return when the next unusable record is due to be read again."""
+        return min((r.at for r in self._retries.values()), default=math.inf)
 
     def _read(self, model_id: str, now: float) -> None:
         try:
@@ -241,14 +252,15 @@ class ModelSync:
         self._builder = Builder(settings.engine, settings.tuning)
         self._follower = Follower(registry, store, settings, lambda: self._builder.recipe, clock)
         # The registry is read in a thread of its own: waiting for a dead one must not keep models from being loaded.
-        self._registry_pool = pool or ThreadPoolExecutor(1, thread_name_prefix="sync-registry")
-        self._model_pool = pool or ThreadPoolExecutor(settings.downloads, thread_name_prefix="sync-model")
+        self._registry_pool = pool or DaemonPool(1, "sync-registry")
+        self._model_pool = pool or DaemonPool(settings.downloads, "sync-model")
         self._wake = threading.Event()
         self._stopping = threading.Event()
         self._desired: Desired | None = None
         self._following: Future[Desired | None] | None = None
         self._next_poll = 0.0
         self._registry_error = ""
+        self._registry_failures = 0
         self._last_contact: float | None = None
         self._jobs: dict[str, Future[None]] = {}
         self._retries: dict[str, _Retry] = {}
@@ -292,8 +304,9 @@ class ModelSync:
             self.close()
 
     def close(self) -> None:
-        """End the threads and give the repository back."""
+        """Give up running steps within seconds, and the repository back."""
         self._stopping.set()
+        self._triton.close()  # ends a load that may take minutes
         self._registry_pool.shutdown(wait=False, cancel_futures=True)
         self._model_pool.shutdown(wait=True, cancel_futures=True)
         self._repository.close()
@@ -351,11 +364,14 @@ class ModelSync:
         if self._following is None or not self._following.done():
             return
         following, self._following = self._following, None
-        self._next_poll = self._clock() + self._settings.poll_s
+        now = self._clock()
+        self._next_poll = min(now + self._settings.poll_s, self._follower.next_retry())
+        self._registry_failures += 1
         try:
             desired = following.result()
         except GatewayError as error:
             text = str(error)
+            self._next_poll = now + min(self._settings.poll_s, _delay(self._registry_failures, self._settings))
             if text != self._registry_error:
                 log.warning("registry not readable, what is loaded stays: %s", text)
             self._registry_error = text
@@ -366,7 +382,7 @@ class ModelSync:
             return
         if self._registry_error:
             log.info("registry readable again")
-        self._registry_error, self._last_contact = "", self._wall()
+        self._registry_error, self._registry_failures, self._last_contact = "", 0, self._wall()
         if desired is None:
             return
         if self._desired is None or desired.revision != self._desired.revision:
@@ -564,7 +580,7 @@ class ModelSync:
         self._published = text
 
     def _pause(self) -> float:
-        soonest = [self._settings.poll_s]
+        soonest = [self._settings.poll_s, self._settings.observe_s]
         now = self._clock()
         soonest.extend(max(0.05, retry.at - now) for retry in self._retries.values())
         return min(soonest)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from concurrent.futures import Executor, Future
+from dataclasses import replace
 from types import SimpleNamespace
 
 import onnx
@@ -11,6 +12,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from deploy.triton.client import IndexEntry
+from deploy.triton.model_config import Tuning
 from deploy.triton.repository import ModelRepository
 from deploy.triton.sync import ModelSync, SyncSettings, read_status
 from gateway.errors import BackendUnavailable, ModelNotReady, RegistryRefused, RegistryUnavailable
@@ -148,11 +150,16 @@ class Triton:
     def restart(self):
         self.states.clear()
 
+    def close(self):
+        pass
+
 
 @pytest.fixture
 def world(tmp_path):
     """A sync with its surroundings; ``rounds(n)`` runs rounds a poll apart."""
-    settings = SyncSettings(tmp_path / "state", tmp_path / "models", "triton:8001", engine="python")
+    settings = SyncSettings(
+        tmp_path / "state", tmp_path / "models", "triton:8001", engine="python", tuning=Tuning(instances=1)
+    )
     w = SimpleNamespace(
         registry=Registry(),
         cache=Cache(tmp_path / "cache"),
@@ -163,7 +170,8 @@ def world(tmp_path):
         repository=ModelRepository(tmp_path / "models"),
     )
 
-    def start():
+    def start(**changes):
+        settings = replace(w.settings, **changes)
         w.sync = ModelSync(
             settings,
             w.registry,
@@ -377,3 +385,14 @@ def test_a_round_that_sees_no_stub_at_all_from_the_start_draws_no_conclusion(wor
     world.registry.add("a", "m1")
     world.rounds(10)
     assert 1 == len(world.triton.calls)
+
+
+def test_a_restarted_triton_does_not_wait_for_the_next_look_at_the_task(world):
+    """Looking at Triton and at the registry are two clocks: clearml-serving's minutes are only the registry's."""
+    world.sync.close()
+    world.start(poll_s=300.0)
+    world.registry.add("a", "m1")
+    world.rounds()
+    world.registry.fails = AssertionError("the registry was asked")
+    world.triton.restart()
+    assert ({"a": ("ready", "")}, "") == (world.rounds(2), world.sync.status()["registry"]["error"])

@@ -1,0 +1,57 @@
+"""Threads for steps that may take minutes and must not keep a process from ending.
+
+Used by model sync only. ``ThreadPoolExecutor`` joins its threads when the interpreter ends, so a stop in the middle
+of a long download would wait for it; everything run here is written aside first and may be cut off at any moment.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Executor, Future, wait
+from typing import Any, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class DaemonPool(Executor):
+    """At most ``size`` calls at a time, each in a daemon thread of its own; the rest waits in order of arrival."""
+
+    def __init__(self, size: int, name: str) -> None:
+        self._free = threading.Semaphore(size)
+        self._name = name
+        self._running: set[Future[Any]] = set()
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """Start ``fn`` when a place is free."""
+        future: Future[T] = Future()
+        self._running.add(future)
+        future.add_done_callback(self._running.discard)
+
+        def work() -> None:
+            with self._free:
+                if not future.set_running_or_notify_cancel():
+                    return
+                try:
+                    result = fn(*args, **kwargs)
+                except BaseException as error:  # noqa: BLE001 - handed to whoever asks for the result
+                    future.set_exception(error)
+                else:
+                    future.set_result(result)
+
+        threading.Thread(target=work, name=self._name, daemon=True).start()
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Give what runs a few seconds, then leave it to the end of the process."""
+        running = list(self._running)
+        if cancel_futures:
+            for future in running:
+                future.cancel()
+        if wait:
+            _wait_for(running)
+
+
+def _wait_for(futures: list[Future[Any]]) -> None:
+    wait(futures, timeout=5.0)
