@@ -29,6 +29,8 @@ _COMMANDS = {
 }
 _INTERNAL = {"triton": "Run the embedded Triton alone."}
 
+_OURS = ("deploy", "gateway", "preprocessing")
+
 _USAGE, _FAILED, _INTERRUPTED = 2, 1, 130
 
 
@@ -85,6 +87,14 @@ def main(argv: Sequence[str] | None = None, *, root: click.Group = group) -> int
         with contextlib.suppress(OSError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _FAILED
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] in _OURS:
+            return _complain(_unexpected(error), _FAILED)
+        return _complain(
+            f"the Python package {error.name.partition('.')[0]} is not installed; "
+            'run `pip install "triton-gateway[demo]"` for everything on one machine',
+            _FAILED,
+        )
     except OSError as error:
         if error.errno == errno.ENOSPC:
             return _complain("the disk is full; make room and try again", _FAILED)

@@ -39,7 +39,7 @@ import click
     show_envvar=True, help="Serving Task to follow.  [default: the first serving service found]",
 )  # fmt: skip
 @click.option(
-    "--poll-frequency", default="300s", show_default=True, metavar="DURATION",
+    "--poll-frequency", default="5s", show_default=True, metavar="DURATION",
     envvar=["TRITON_GATEWAY_POLL_FREQUENCY", "CLEARML_SERVING_POLL_FREQ"], show_envvar=True,
     help="How often the serving Task is looked at; a bare number counts minutes, as in clearml-serving.",
 )  # fmt: skip

@@ -186,6 +186,14 @@ def test_unexpected_failure_is_one_line_and_a_log_file(capsys: pytest.CaptureFix
     log.unlink()
 
 
+def test_missing_package_says_what_to_install(capsys: pytest.CaptureFixture[str]) -> None:
+    """A command whose extra is not installed names the package and the extra."""
+    assert main(["fail"], root=failing(ModuleNotFoundError("No module named 'jwt'", name="jwt"))) == 1
+    line = only_line(capsys.readouterr().err)
+    assert "jwt is not installed" in line
+    assert 'pip install "triton-gateway[demo]"' in line
+
+
 def test_interrupt_is_no_failure_to_report(capsys: pytest.CaptureFixture[str]) -> None:
     """Ctrl-C ends quietly, with the exit code shells expect."""
     assert main(["fail"], root=failing(KeyboardInterrupt())) == 130
