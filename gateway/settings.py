@@ -71,9 +71,9 @@ class Settings(BaseSettings):
         description="ClearML id of the serving Task to follow; empty: the first serving service found.",
     )  # fmt: skip
     poll_frequency: PollFrequency = Field(
-        300.0, gt=0, validation_alias=_names("poll_frequency", "CLEARML_SERVING_POLL_FREQ"),
+        5.0, gt=0, validation_alias=_names("poll_frequency", "CLEARML_SERVING_POLL_FREQ"),
         description="How often the serving Task is looked at. A bare number counts minutes, as in clearml-serving; "
-        "`5s` counts seconds. The default is clearml-serving's 5 minutes.",
+        "`5s` counts seconds. One look is one small call.",
     )  # fmt: skip
     triton_grpc: str = Field(
         "127.0.0.1:8001", validation_alias=_names("triton_grpc", "CLEARML_DEFAULT_TRITON_GRPC_ADDR"),

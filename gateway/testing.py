@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import numpy as np
 from numpy.typing import NDArray
@@ -158,7 +159,7 @@ class FakeRegistry:
     def download(self, uri: str, folder: Path) -> Path:
         """See ``Registry.download``."""
         self._check()
-        source = Path(uri.removeprefix("file://"))
+        source = Path(unquote(uri.removeprefix("file://")))
         if not source.is_file():
             raise RegistryRefused(f"{uri} does not exist")
         self.downloads.append(uri)

@@ -1,0 +1,181 @@
+"""One suite over the fake registry and the real clearml SDK against a real control plane process."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from deploy.controlplane.testing import control_plane
+from gateway.errors import RegistryRefused, RegistryUnavailable
+from gateway.registry.base import Registry
+from gateway.registry.cache import ArtifactCache
+from gateway.registry.clearml import ClearMLRegistry
+from gateway.spec import decode, decode_model
+from gateway.testing import FakeRegistry
+
+pytestmark = pytest.mark.integration
+
+CODE = "class Preprocess:\n    def process(self, body, state, s=None):\n        return body\n"
+
+
+@dataclass
+class World:
+    """A registry that holds endpoint `e/1` (a one-file model, with code) and a folder model."""
+
+    registry: Registry
+    model_id: str
+    folder_id: str
+    weights: bytes
+    change: Callable[[], None]
+    stop: Callable[[], None]
+
+
+def _files(tmp_path: Path) -> tuple[Path, Path, Path]:
+    weights, code, folder = tmp_path / "weights #1.onnx", tmp_path / "hook.py", tmp_path / "bundle"
+    weights.write_bytes(os.urandom(2000))
+    code.write_text(CODE)
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    return weights, code, folder
+
+
+@pytest.fixture(params=["fake", "clearml"], scope="module")
+def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """The same content in a fake and in a real registry, the latter written by the stock CLI.
+
+    Shared by the tests of this file; the one that ends it comes last.
+    """
+    tmp_path = tmp_path_factory.mktemp("world")
+    weights, code, folder = _files(tmp_path)
+    if request.param == "fake":
+        import shutil
+
+        fake = FakeRegistry()
+        fake.add_model("m", weights)
+        archive = Path(shutil.make_archive(str(tmp_path / "bundle"), "zip", folder))
+        fake.add_model("f", archive, is_package=True)
+        fake.add_artifact("py_code_e_1", code, sha256=hashlib.sha256(CODE.encode()).hexdigest())
+        fake.add_endpoint("e", "m", version="1", preprocess_artifact="py_code_e_1")
+
+        def stop_fake() -> None:
+            fake.is_up = False
+
+        yield World(fake, "m", "f", weights.read_bytes(), lambda: fake.add_endpoint("other", "m"), stop_fake)
+        return
+    with control_plane(tmp_path / "state") as server:
+        environ = server.client_environment(os.environ, tmp_path)
+
+        def cli(*arguments: str) -> str:
+            done = subprocess.run(
+                [sys.executable, "-m", "clearml_serving", *arguments],
+                capture_output=True, text=True, env=environ, cwd=tmp_path, timeout=120, check=True,
+            )  # fmt: skip
+            return done.stdout
+
+        def one(pattern: str, text: str) -> str:
+            found = re.search(pattern, text)
+            assert found, text
+            return found[1]
+
+        task = one(r"id=([0-9a-f]{32})", cli("create", "--name", "contract"))
+        upload = ("--id", task, "model", "upload", "--project", "contract")
+        model = one(r"new Model ID=(\w+)", cli(*upload, "--name", "one", "--path", str(weights), "--publish"))
+        package = one(
+            r"new Model ID=(\w+)", cli(*upload, "--name", "two", "--path", str(folder), "--framework", "onnx")
+        )
+        tensors = ("--input-name", "x", "--input-type", "float32", "--input-size", "[1]",
+                   "--output-name", "y", "--output-type", "float32", "--output-size", "[1]")  # fmt: skip
+        add = ("--id", task, "model", "add", "--engine", "triton", "--model-id", model, *tensors)
+        cli(*add, "--endpoint", "e", "--version", "1", "--preprocess", str(code))
+
+        def change() -> None:
+            cli(*add, "--endpoint", "other")
+
+        with pytest.MonkeyPatch.context() as patch:
+            for name in ("CLEARML_API_HOST", "CLEARML_WEB_HOST", "CLEARML_FILES_HOST", "CLEARML_API_ACCESS_KEY",
+                         "CLEARML_API_SECRET_KEY", "CLEARML_CONFIG_FILE"):  # fmt: skip
+                patch.setenv(name, environ[name])
+            yield World(ClearMLRegistry(task), model, package, weights.read_bytes(), change, server.process.kill)
+
+
+def test_task_decodes_to_the_endpoint_that_was_added(world: World) -> None:
+    """What the stock CLI (or the fake) configured is what the gateway sees."""
+    spec = decode(world.registry.task())
+    endpoint = spec.endpoints["e/1"]
+    assert ("e", "1", "triton", world.model_id) == (
+        endpoint.endpoint, endpoint.version, endpoint.engine, endpoint.model_id,
+    )  # fmt: skip
+    assert endpoint.preprocess is not None
+    assert hashlib.sha256(CODE.encode()).hexdigest() == endpoint.preprocess.sha256
+    assert () == spec.faults
+
+
+def test_marker_moves_with_the_task_only(world: World) -> None:
+    """Equal while nothing happens, different after a change."""
+    before = world.registry.marker()
+    assert before == world.registry.marker()
+    world.change()
+    assert before != world.registry.marker()
+    assert {"e/1", "other"} == set(decode(world.registry.task()).endpoints)
+
+
+def test_files_arrive_as_they_were_uploaded(world: World, tmp_path: Path) -> None:
+    """A file (with a `#` in its name), a folder, and code whose hash is checked."""
+    cache = ArtifactCache(tmp_path / "cache", world.registry)
+    one = cache.model(decode_model(world.registry.model(world.model_id)))
+    assert [world.weights] == [p.read_bytes() for p in one.iterdir()]
+    two = cache.model(decode_model(world.registry.model(world.folder_id)))
+    assert {"config.json": "{}"} == {p.name: p.read_text() for p in two.iterdir()}
+    code = decode(world.registry.task()).endpoints["e/1"].preprocess
+    assert code is not None
+    assert CODE == cache.artifact(code).read_text()
+
+
+def test_unknown_model_is_refused(world: World) -> None:
+    """An id that does not exist is an answer, not an outage."""
+    with pytest.raises(RegistryRefused):
+        world.registry.model("0" * 32)
+
+
+def test_missing_file_is_refused(world: World, tmp_path: Path) -> None:
+    """A file that is gone is an answer too."""
+    uri = str(world.registry.model(world.model_id)["uri"]).rpartition("/")[0] + "/nosuchfile"
+    with pytest.raises(RegistryRefused):
+        world.registry.download(uri, tmp_path)
+
+
+def test_wrong_credentials_and_unknown_tasks_are_refused_with_what_to_check(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not an outage: waiting would not help."""
+    with control_plane(tmp_path / "state") as server:
+        environ = server.client_environment(os.environ, tmp_path)
+        for name in ("CLEARML_API_HOST", "CLEARML_WEB_HOST", "CLEARML_FILES_HOST", "CLEARML_CONFIG_FILE"):
+            monkeypatch.setenv(name, environ[name])
+        monkeypatch.setenv("CLEARML_API_ACCESS_KEY", "wrong")
+        monkeypatch.setenv("CLEARML_API_SECRET_KEY", "wrong")
+        with pytest.raises(RegistryRefused) as refusal:
+            ClearMLRegistry("0" * 32).marker()
+        monkeypatch.setenv("CLEARML_API_ACCESS_KEY", environ["CLEARML_API_ACCESS_KEY"])
+        monkeypatch.setenv("CLEARML_API_SECRET_KEY", environ["CLEARML_API_SECRET_KEY"])
+        with pytest.raises(RegistryRefused, match="does not exist") as unknown:
+            ClearMLRegistry("0" * 32).marker()
+    assert "CLEARML_API_ACCESS_KEY" in refusal.value.hint
+    assert "CLEARML_SERVING_TASK_ID" in unknown.value.hint
+
+
+def test_outage_is_unavailable_in_bounded_time_and_over_when_it_is_over(world: World) -> None:
+    """The SDK's own way is 240 silent retries; here a dead registry is an error within seconds."""
+    world.registry.marker()
+    world.stop()
+    for call in (world.registry.marker, world.registry.task, lambda: world.registry.model(world.model_id)):
+        with pytest.raises(RegistryUnavailable):
+            call()
