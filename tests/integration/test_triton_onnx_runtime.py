@@ -150,10 +150,10 @@ def test_a_number_per_row_comes_back_reshaped(embedded_triton, infer, tmp_path):
 
 def test_weights_in_a_second_file_are_found(embedded_triton, make_token_model, infer, token_inputs, tmp_path):
     """External data lies beside the model in Triton's folder; without it the reason is told before the load."""
-    model = onnx.load(make_token_model(tmp_path / "plain" / "model.onnx"))
+    model = onnx.load(make_token_model(tmp_path / "plain" / "model.onnx", rows=1000))
     folder = tmp_path / "external"
     folder.mkdir()
-    onnx.save(model, folder / "net.onnx", save_as_external_data=True, location="net.data", size_threshold=16)
+    onnx.save(model, folder / "net.onnx", save_as_external_data=True, location="net.data", size_threshold=1024)
     name = embedded_triton.serve(folder)
     assert [[3.0]] == infer(name, token_inputs([1, 2]))["logits"].tolist()
     (folder / "net.data").unlink()
