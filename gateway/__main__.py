@@ -10,10 +10,12 @@ import contextlib
 import errno
 import os
 import shutil
+import signal
 import socket
 import sys
 import tempfile
 from pathlib import Path
+from types import FrameType
 
 from gateway.settings import Settings
 
@@ -82,6 +84,13 @@ def _serve(settings: Settings, listener: socket.socket) -> int:
     )
     if settings.workers == 1:
         server = uvicorn.Server(config)
+
+        def stop(_number: int, _frame: FrameType | None) -> None:
+            server.should_exit = True
+
+        # uvicorn raises the signal that stopped it once more when it is done: an orderly stop would end as a death.
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, stop)
         server.run(sockets=[listener])
         return 0 if server.started else 1
     Multiprocess(config, sockets=[listener]).run()

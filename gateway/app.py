@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import urllib.error
@@ -14,7 +15,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import orjson
 from fastapi import FastAPI
@@ -42,6 +43,8 @@ from gateway.settings import Settings, grpc_options
 
 _log = logging.getLogger("triton_gateway")
 
+_SETTLE_S: Final = 5.0
+
 MakeBackend = Callable[[str, bool], Backend]
 
 
@@ -49,7 +52,7 @@ class Gateway:
     """One worker: an ASGI application that serves inference itself and leaves the rest to FastAPI.
 
     ``registry`` and ``make_backend(address, compression)`` are the two outside worlds; fakes of both make a complete
-    gateway in a test.
+    gateway in a test. ``records_frequency``: seconds between looks at the model records.
     """
 
     def __init__(
@@ -59,11 +62,13 @@ class Gateway:
         registry: Registry,
         make_backend: MakeBackend,
         multiprocess_dir: Path | None = None,
+        records_frequency: float = 30.0,
     ) -> None:
         self._settings = settings
         self._registry = registry
         self._make_backend = make_backend
         self._multiprocess_dir = multiprocess_dir
+        self._records_frequency = records_frequency
         self._backends: dict[tuple[str, bool], Backend] = {}
         self._metrics = exposition.new_registry()
         self.observer = Observer(self._metrics)
@@ -129,11 +134,13 @@ class Gateway:
             default_triton=settings.triton_grpc,
             default_compression=settings.triton_grpc_compression,
             poll_frequency=settings.poll_frequency,
+            records_frequency=self._records_frequency,
         )
         # The default Triton is probed from the start, so that readiness knows about it before the first endpoint.
         self._backend_for(settings.triton_grpc, settings.triton_grpc_compression)
         loop = asyncio.create_task(reconciler.run(), name="reconcile")
         try:
+            await self._settle()
             yield
         finally:
             self.health.is_draining = True
@@ -143,6 +150,16 @@ class Gateway:
             for backend in self._backends.values():
                 await backend.close()
             threads.shutdown(wait=False, cancel_futures=True)
+
+    async def _settle(self) -> None:
+        """Wait a little for what can be served at once, so that a worker that joins others takes no request before.
+
+        Bounded: a registry that is away or a model that takes minutes must not keep health and metrics from answering.
+        """
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_SETTLE_S):
+                while not self.health.first_sync_done or self.health.pending:  # noqa: ASYNC110 - facts, not events
+                    await asyncio.sleep(0.02)
 
     def _backend_for(self, address: str, compression: bool) -> Backend:
         key = (address, compression)

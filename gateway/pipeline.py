@@ -11,7 +11,7 @@ import logging
 
 from gateway.admission import Limiter
 from gateway.endpoint import Endpoint
-from gateway.errors import ClientGone, DeadlineExceeded, Draining, GatewayError, InternalError
+from gateway.errors import ClientGone, DeadlineExceeded, Draining, GatewayError, InternalError, Unavailable
 from gateway.health import Health
 from gateway.metrics.observer import Observer
 from gateway.routing.table import RoutingTable
@@ -33,9 +33,14 @@ class Pipeline:
         self._access_log = access_log
 
     def resolve(self, path: str, trace: Trace, routing_key: str | None = None) -> Endpoint:
-        """Choose the endpoint version and label the trace with it; raises as ``Snapshot.resolve``, or ``Draining``."""
+        """Choose the endpoint version and label the trace with it.
+
+        Raises as ``Snapshot.resolve`` does, or ``Unavailable`` while starting and stopping.
+        """
         if self._health.is_draining:
             raise Draining("this gateway is shutting down", hint="send the request to another one", retry_after=1)
+        if not self._health.first_sync_done:
+            raise Unavailable("this gateway has not read its configuration yet", hint="try again", retry_after=1)
         endpoint, trace.route = self._table.current.resolve(path, routing_key)
         identity = endpoint.identity
         trace.url, trace.endpoint, trace.version = identity.url, identity.endpoint, identity.version

@@ -7,8 +7,9 @@ work (downloads, tokenizer loading, imports of user code) runs in worker threads
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,7 +70,7 @@ class HookEndpoint:
 
 
 class ModelRecords:
-    """Model records by id: fetched once, stored with the spec, asked again when they turned out unusable."""
+    """Model records by id as last read. A record that vanished from the registry is kept: what is served goes on."""
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
@@ -88,6 +89,16 @@ class ModelRecords:
                 ) from error
             self._records[model_id] = raw
         return decode_model(raw)
+
+    def refresh(self, model_ids: Iterable[str]) -> None:
+        """Read these records again: the files of a model id can be replaced. Blocks; raises ``RegistryUnavailable``."""
+        for model_id in model_ids:
+            with contextlib.suppress(RegistryRefused):
+                self._records[model_id] = self._registry.model(model_id)
+
+    def known(self) -> dict[str, ModelRecord]:
+        """Return every record that was read."""
+        return {model_id: decode_model(raw) for model_id, raw in self._records.items()}
 
     def learn(self, known: Mapping[str, Mapping[str, Any]]) -> None:
         """Add stored records (a boot without the registry); what is known already stays."""

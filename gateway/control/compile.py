@@ -9,11 +9,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final
 
 from gateway.errors import SpecFault
 from gateway.routing import canary
-from gateway.spec import EndpointSpec, Fault, ServingSpec
+from gateway.spec import EndpointSpec, Fault, ModelRecord, ServingSpec
 
 SERVED_ENGINES: Final = ("triton", "custom", "custom_async")
 
@@ -38,10 +39,17 @@ class Plan:
     faults: tuple[Fault, ...]
 
 
-def compile_spec(spec: ServingSpec, *, default_triton: str, default_compression: bool = False) -> Plan:
+def compile_spec(
+    spec: ServingSpec,
+    *,
+    default_triton: str,
+    default_compression: bool = False,
+    models: Mapping[str, ModelRecord] = MappingProxyType({}),
+) -> Plan:
     """Return the plan for ``spec``; what cannot be served is in ``faults``, nothing is raised.
 
-    The Task's own ``triton_grpc_server`` wins over ``default_triton``, as in clearml-serving.
+    The Task's own ``triton_grpc_server`` wins over ``default_triton``, as in clearml-serving. ``models`` are the
+    records as far as they are known: a model whose files were replaced under its id is something new to serve.
     """
     faults = list(spec.faults)
     address = spec.settings.get("triton_grpc_server") or default_triton
@@ -53,8 +61,9 @@ def compile_spec(spec: ServingSpec, *, default_triton: str, default_compression:
         if message:
             faults.append(Fault(f"endpoint {url}", message))
             continue
-        identity = repr((endpoint, address, compression)).encode()
-        endpoints[url] = EndpointPlan(endpoint, address, compression, hashlib.sha256(identity).hexdigest()[:16])
+        record = models.get(endpoint.model_id or "")
+        files = (record.uri, record.sha256) if record is not None and record.has_data else None
+        endpoints[url] = EndpointPlan(endpoint, address, compression, _digest((endpoint, address, compression, files)))
     for name, rule in spec.canaries.items():
         try:
             choices = canary.resolve(rule, endpoints)
@@ -67,7 +76,12 @@ def compile_spec(spec: ServingSpec, *, default_triton: str, default_compression:
             for url in rule.load_endpoints
             if url not in chosen
         )
-    return Plan(spec.revision, endpoints, spec, tuple(faults))
+    revision = _digest((spec.revision, sorted((url, plan.fingerprint) for url, plan in endpoints.items())))
+    return Plan(revision, endpoints, spec, tuple(faults))
+
+
+def _digest(identity: object) -> str:
+    return hashlib.sha256(repr(identity).encode()).hexdigest()[:16]
 
 
 def _refusal(endpoint: EndpointSpec) -> str:

@@ -34,6 +34,7 @@ _RETRY_FIRST_S: Final = 1.0
 _RETRY_MOST_S: Final = 30.0
 _LOOK_TIMEOUT_S: Final = 90.0
 _PROBE_S: Final = 1.0
+_PATIENCE_S: Final = 3.0
 
 
 class Reconciler:
@@ -53,6 +54,7 @@ class Reconciler:
         default_triton: str,
         default_compression: bool,
         poll_frequency: float,
+        records_frequency: float,
     ) -> None:
         self._registry = registry
         self._store = store
@@ -65,7 +67,9 @@ class Reconciler:
         self._default_triton = default_triton
         self._default_compression = default_compression
         self._poll_frequency = poll_frequency
+        self._records_frequency = records_frequency
         self._marker: str | None = None
+        self._records_due = 0.0
         self._task: Mapping[str, Any] | None = None
         self._plan: Plan | None = None
         self._serving: dict[str, Endpoint] = {}
@@ -73,6 +77,7 @@ class Reconciler:
         self._builds: dict[str, tuple[str, asyncio.Task[None]]] = {}
         self._retiring: set[asyncio.Task[None]] = set()
         self._seen: set[tuple[str, str]] = set()
+        self._answered = False
         self.last_error = ""
         self.last_contact = 0.0
 
@@ -80,16 +85,28 @@ class Reconciler:
         """Follow the Task until cancelled. Fetches at once, then every ``poll_frequency`` seconds."""
         probe = asyncio.create_task(self._probe_backends())
         try:
-            wait = 0.0
+            await self._first_look()
             while True:
-                await asyncio.sleep(wait)
-                wait = self._poll_frequency if await self.look() else min(self._poll_frequency, 5.0)
+                await asyncio.sleep(self._poll_frequency if self._answered else min(self._poll_frequency, 5.0))
+                await self.look()
         finally:
             probe.cancel()
             await self._stop_builds()
 
-    async def look(self) -> bool:
-        """Look once at the registry and apply what changed; True when the registry answered.
+    async def _first_look(self) -> None:
+        look = asyncio.create_task(self.look())
+        try:
+            # A registry that hangs answers no sooner than its timeout: what is on disk need not wait for that.
+            await asyncio.wait({look}, timeout=_PATIENCE_S)
+            if not look.done():
+                self.last_error = "the registry does not answer"
+                self._boot_from_disk()
+            await look
+        finally:
+            look.cancel()
+
+    async def look(self) -> None:
+        """Look once at the registry and apply what changed.
 
         Never raises but ``CancelledError``: this is the loop's top level, failures are counted, logged and retried.
         """
@@ -110,20 +127,27 @@ class Reconciler:
             self.last_error = ""
             self.last_contact = time.time()
             self._observer.contacted(self.last_contact)
-            return True
+            self._answered = True
+            return
+        self._answered = False
         if self._plan is None:
             self._boot_from_disk()
-        return False
 
     async def _fetch(self) -> str:
         marker = await asyncio.to_thread(self._registry.marker)
-        if marker == self._marker:
+        now = asyncio.get_running_loop().time()
+        task = self._task
+        if task is None or marker != self._marker:
+            task = await asyncio.to_thread(self._registry.task)
+        elif now < self._records_due:
             return "unchanged"
-        task = await asyncio.to_thread(self._registry.task)
-        self._apply(task)
+        # Model sync reads records by the same rule: both must name a model alike, and a name is made of its record.
+        await asyncio.to_thread(self._records.refresh, decode(task).model_ids)
+        self._records_due = now + self._records_frequency
+        is_new = self._apply(task)
         self._marker = marker
         self._save()
-        return "changed"
+        return "changed" if is_new else "unchanged"
 
     def _boot_from_disk(self) -> None:
         state = self._store.load()
@@ -134,18 +158,21 @@ class Reconciler:
         self._records.learn(models)
         self._apply(task)
 
-    def _apply(self, task: Mapping[str, Any]) -> None:
+    def _apply(self, task: Mapping[str, Any]) -> bool:
+        """Start what ``task`` asks for; False when that is what is being done already."""
         plan = compile_spec(
-            decode(task), default_triton=self._default_triton, default_compression=self._default_compression
+            decode(task),
+            default_triton=self._default_triton,
+            default_compression=self._default_compression,
+            models=self._records.known(),
         )
         if self._plan is not None and plan.revision == self._plan.revision:
             self._task = task
-            self._health.first_sync_done = True
-            return
+            return False
         if self._plan is not None and any(f.subject.startswith("section ") for f in plan.faults):
             # A section that cannot be read says nothing about what should be served: keep everything as it is.
             self._keep(plan)
-            return
+            return True
         _log.info(
             "configuration %s of %s: %d endpoints, %d canaries", plan.revision, plan.spec.name, len(plan.endpoints),
             len(plan.spec.canaries),
@@ -171,14 +198,16 @@ class Reconciler:
         removed = [self._serving.pop(url) for url in list(self._serving) if url not in kept]
         self._health.first_sync_done = True
         self._swap(removed)
+        return True
 
     def _keep(self, unusable: Plan) -> None:
         if self._plan is None:
             return
-        for fault in unusable.faults:
-            _log.error("%s %s; the previous configuration stays", fault.subject, fault.message)
-        self._plan = replace(self._plan, faults=unusable.faults)
-        self._swap([])
+        if unusable.faults != self._plan.faults:
+            for fault in unusable.faults:
+                _log.error("%s %s; the previous configuration stays", fault.subject, fault.message)
+            self._plan = replace(self._plan, faults=unusable.faults)
+            self._swap([])
 
     async def _build(self, plan: EndpointPlan) -> None:
         url, delay, failures, said = plan.spec.url, _RETRY_FIRST_S, 0, ""

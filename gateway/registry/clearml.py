@@ -20,7 +20,7 @@ import requests
 from gateway.errors import RegistryRefused, RegistryUnavailable
 
 _CHUNK = 1 << 20
-_CONNECT_S, _READ_S = 5.0, 30.0
+_CONNECT_S, _READ_S = 5.0, 20.0
 
 
 class ClearMLRegistry:

@@ -282,3 +282,36 @@ async def test_requests_beyond_the_limit_are_shed(make_stack: Any) -> None:
         answers = await asyncio.gather(*held)
     assert (429, "overloaded", "1") == (reply.status_code, reply.json()["code"], reply.headers["retry-after"])
     assert [200, 200] == [a.status_code for a in answers]
+
+
+async def test_files_replaced_under_the_same_model_id_are_served(stack: Any) -> None:
+    """`update_weights` on a registered model gives its id a new address: a new version, swapped in like any other."""
+    stack.deploy("e", "m1")
+    await stack.served("e")
+    before = stack.gateway.table.current.endpoints["e"]
+    stack.add_text_model("m2")
+    stack.registry.models["m1"] = {**stack.registry.models["m2"], "id": "m1"}
+    stack.load("e")
+    await stack.until(lambda: stack.gateway.table.current.endpoints["e"] is not before)
+    assert 200 == (await stack.client.post("/serve/e", json={"text": "good"})).status_code
+
+
+async def test_model_deleted_in_the_registry_keeps_serving(stack: Any) -> None:
+    """clearml-serving#65: what is served does not depend on its record."""
+    stack.deploy("e", "m1")
+    await stack.served("e")
+    del stack.registry.models["m1"]
+    await asyncio.sleep(0.2)
+    assert 200 == (await stack.client.post("/serve/e", json={"text": "good"})).status_code
+
+
+async def test_unreadable_configuration_does_not_replace_the_last_good_one_on_disk(stack: Any) -> None:
+    """A restart without the registry must not meet the broken section."""
+    stack.deploy("e")
+    await stack.served("e")
+    stack.registry.sections["endpoints"] = "br{ace {"
+    await stack.until(lambda: bool(stack.gateway.table.current.faults))
+    stack.registry.is_up = False
+    second = stack.new_gateway()
+    async with second.running():
+        assert ["e"] == list(second.table.current.endpoints)

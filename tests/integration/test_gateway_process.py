@@ -1,0 +1,270 @@
+"""The gateway as a process of its own, following a real control plane: workers, accidents, restarts, draining.
+
+Endpoints here are hooks, so that no Triton is needed: what is tested is the process around the request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from deploy.controlplane.testing import RunningControlPlane, control_plane
+
+pytestmark = pytest.mark.integration
+
+ROOT = Path(__file__).parents[2]
+ECHO = """
+import time
+class Preprocess:
+    def process(self, body, state, collect_custom_statistics_fn=None):
+        time.sleep(body.get("sleep", 0))
+        return {{"version": {version}, "n": body.get("n")}}
+"""
+
+
+def until(fact: Callable[[], Any], *, within: float = 60.0) -> Any:
+    """Wait until something holds and return it."""
+    deadline = time.monotonic() + within
+    while not (found := fact()):
+        assert time.monotonic() < deadline, "this did not come true"
+        time.sleep(0.05)
+    return found
+
+
+@dataclass
+class Service:
+    """A control plane with one serving service that has the endpoint `echo`."""
+
+    server: RunningControlPlane
+    environ: dict[str, str]
+    task: str
+    folder: Path
+
+    def cli(self, *arguments: str) -> str:
+        """Run the stock CLI on the service."""
+        done = subprocess.run(
+            [sys.executable, "-m", "clearml_serving", *arguments],
+            capture_output=True, text=True, env=self.environ, cwd=self.folder, timeout=120, check=True,
+        )  # fmt: skip
+        return done.stdout
+
+    def deploy(self, version: int, endpoint: str = "echo") -> None:
+        """Add or replace an echo endpoint."""
+        code = self.folder / f"hook_{version}.py"
+        code.write_text(ECHO.format(version=version))
+        self.cli("--id", self.task, "model", "add", "--engine", "custom", "--endpoint", endpoint,
+                 "--preprocess", str(code))  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """One service for this file."""
+    folder = tmp_path_factory.mktemp("service")
+    with control_plane(folder / "state") as server:
+        made = Service(server, server.client_environment(os.environ, folder), "", folder)
+        found = re.search(r"id=([0-9a-f]{32})", made.cli("create", "--name", "process test"))
+        assert found
+        made.task = found[1]
+        made.deploy(1)
+        yield made
+
+
+class Process:
+    """`python -m gateway` on a free port."""
+
+    def __init__(self, service: Service, state: Path, **settings: Any) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as probe:
+            self.port = probe.getsockname()[1]
+        environ = {
+            **service.environ,
+            "CLEARML_SERVING_TASK_ID": service.task,
+            "TRITON_GATEWAY_PORT": str(self.port),
+            "TRITON_GATEWAY_STATE_DIR": str(state),
+            "CLEARML_SERVING_POLL_FREQ": "1s",
+            "PYTHONPATH": str(ROOT),
+            **{f"TRITON_GATEWAY_{k.upper()}": str(v) for k, v in settings.items()},
+        }
+        self.log = state.parent / f"{state.name}-{self.port}.log"
+        with self.log.open("w") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "gateway"], env=environ, stdout=log, stderr=log, start_new_session=True
+            )
+        self.url = f"http://127.0.0.1:{self.port}"
+
+    def __enter__(self) -> Process:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+    def post(self, body: Any, endpoint: str = "echo") -> httpx.Response:
+        """One request on a connection of its own."""
+        return httpx.post(f"{self.url}/serve/{endpoint}", json=body, timeout=30)
+
+    def serves(self, version: int, endpoint: str = "echo") -> bool:
+        """Whether the endpoint answers with this version."""
+        try:
+            reply = self.post({}, endpoint)
+        except httpx.TransportError:
+            return False
+        return reply.status_code == 200 and reply.json()["version"] == version
+
+    def workers(self) -> list[int]:
+        """The worker processes' ids."""
+        listed = subprocess.run(["ps", "-o", "pid=", "--ppid", str(self.process.pid)], capture_output=True, text=True)
+        found = []
+        for pid in map(int, listed.stdout.split()):
+            try:
+                line = Path(f"/proc/{pid}/cmdline").read_text()
+            except OSError:
+                continue
+            if "spawn_main" in line:
+                found.append(pid)
+        return found
+
+
+async def steady(process: Process, stop: asyncio.Event, callers: int = 4) -> list[str]:
+    """Send requests without retries, each on a new connection, until told to stop; return every answer's kind."""
+    seen: list[str] = []
+
+    async def call(client: httpx.AsyncClient) -> None:
+        while not stop.is_set():
+            try:
+                reply = await client.post("/serve/echo", json={"n": 1}, headers={"connection": "close"})
+                seen.append(str(reply.status_code))
+            except httpx.TransportError as error:
+                seen.append(type(error).__name__)
+            await asyncio.sleep(0.01)
+
+    async with httpx.AsyncClient(base_url=process.url, timeout=30) as client:
+        await asyncio.gather(*(call(client) for _ in range(callers)))
+    return seen
+
+
+async def test_changes_by_the_stock_cli_are_live_without_a_failed_request(service: Service, tmp_path: Path) -> None:
+    """New endpoint, changed code, removed endpoint: live within ten seconds of the CLI's return, no request lost."""
+    with Process(service, tmp_path / "state") as process:
+        until(lambda: process.serves(1))
+        stop = asyncio.Event()
+        load = asyncio.create_task(steady(process, stop))
+        await asyncio.to_thread(service.deploy, 2, "second")
+        await asyncio.to_thread(lambda: until(lambda: process.serves(2, "second"), within=10))
+        await asyncio.to_thread(service.deploy, 3)
+        await asyncio.to_thread(lambda: until(lambda: process.serves(3), within=10))
+        await asyncio.to_thread(service.cli, "--id", service.task, "model", "remove", "--endpoint", "second")
+        gone = lambda: process.post({}, "second").status_code == 404  # noqa: E731
+        await asyncio.to_thread(lambda: until(gone, within=10))
+        await asyncio.to_thread(service.deploy, 1)
+        await asyncio.to_thread(lambda: until(lambda: process.serves(1), within=10))
+        stop.set()
+        seen = await load
+    assert {"200"} == set(seen)
+    assert len(seen) > 100
+
+
+async def test_killed_worker_costs_its_own_requests_and_comes_back(service: Service, tmp_path: Path) -> None:
+    """With two workers, SIGKILL of one under load loses at most what it held; it is replaced."""
+    with Process(service, tmp_path / "state", workers=2) as process:
+        until(lambda: process.serves(1))
+        until(lambda: len(process.workers()) == 2)
+        until(lambda: all(process.serves(1) for _ in range(20)))
+        stop = asyncio.Event()
+        load = asyncio.create_task(steady(process, stop))
+        await asyncio.sleep(1)
+        victim = process.workers()[0]
+        os.kill(victim, signal.SIGKILL)
+        await asyncio.to_thread(lambda: until(lambda: len(process.workers()) == 2 and victim not in process.workers()))
+        await asyncio.sleep(1)
+        stop.set()
+        seen = await load
+    lost = [answer for answer in seen if answer != "200"]
+    # A new worker answers 404 until it has read the serving Task: it must not take requests before.
+    assert len(lost) <= 4, lost
+    assert not any(answer.isdigit() for answer in lost), lost
+
+
+async def test_metrics_of_two_workers_add_up_to_what_was_sent(service: Service, tmp_path: Path) -> None:
+    """/metrics of any worker is the sum over both, exactly."""
+    with Process(service, tmp_path / "state", workers=2) as process:
+        until(lambda: process.serves(1))
+        until(lambda: all(process.serves(1) for _ in range(20)))
+        before = _counted(process)
+        async with httpx.AsyncClient(base_url=process.url) as client:
+            for _ in range(10):
+                replies = await asyncio.gather(
+                    *(client.post("/serve/echo", json={}, headers={"connection": "close"}) for _ in range(20))
+                )
+                assert {200} == {r.status_code for r in replies}
+        assert 200 == _counted(process) - before
+
+
+def _counted(process: Process) -> float:
+    text = httpx.get(f"{process.url}/metrics").text
+    pattern = r'^gateway_requests_total\{endpoint="echo",outcome="ok",.*\} (\S+)$'
+    return sum(float(value) for value in re.findall(pattern, text, re.M))
+
+
+def test_restart_without_control_plane_serves_the_last_good_state(service: Service, tmp_path: Path) -> None:
+    """A gateway that starts while the registry is away serves from disk; one without state says what is missing."""
+    state = tmp_path / "state"
+    with Process(service, state) as process:
+        until(lambda: process.serves(1))
+    os.kill(service.server.process.pid, signal.SIGSTOP)
+    try:
+        with Process(service, state) as process:
+            until(lambda: process.serves(1))
+            assert 200 == httpx.get(f"{process.url}/v2/health/live").status_code
+    finally:
+        os.kill(service.server.process.pid, signal.SIGCONT)
+
+
+def test_sigterm_finishes_what_was_begun(service: Service, tmp_path: Path) -> None:
+    """A request in flight is answered, new ones are not taken, the exit code is 0."""
+    with Process(service, tmp_path / "state") as process:
+        until(lambda: process.serves(1))
+        with socket.create_connection(("127.0.0.1", process.port)) as connection:
+            body = b'{"sleep": 1.5, "n": 7}'
+            connection.sendall(
+                b"POST /serve/echo HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+                b"content-length: %d\r\n\r\n%s" % (len(body), body)
+            )
+            time.sleep(0.5)
+            process.process.send_signal(signal.SIGTERM)
+            connection.settimeout(20)
+            answer = b""
+            while b"}" not in answer:
+                part = connection.recv(4096)
+                assert part, process.log.read_text()
+                answer += part
+        assert answer.startswith(b"HTTP/1.1 200")
+        assert b'"n":7' in answer
+        assert 0 == process.process.wait(timeout=30)
+
+
+def test_taken_port_is_one_clear_line(service: Service, tmp_path: Path) -> None:
+    """No traceback; which port, and what to do."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        done = subprocess.run(
+            [sys.executable, "-m", "gateway"], capture_output=True, text=True, timeout=60,
+            env={**service.environ, "TRITON_GATEWAY_PORT": str(port), "PYTHONPATH": str(ROOT)}, cwd=tmp_path,
+        )  # fmt: skip
+    assert 1 == done.returncode
+    (line,) = done.stderr.splitlines()
+    assert f"port {port}" in line
+    assert "--port" in line
