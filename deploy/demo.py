@@ -89,7 +89,7 @@ async def export(bundle: Path, *, env: Mapping[str, str], log: Path) -> None:
         code = await process.wait()
     finally:
         if process.returncode is None:
-            processes.signal_group(process.pid, signal.SIGKILL)
+            processes.signal_family(process.pid, "", signal.SIGKILL)
             await process.wait()
             remove_leftovers(bundle.parent)
     if code != 0 or not is_complete(bundle):

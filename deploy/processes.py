@@ -1,4 +1,7 @@
-"""Processes as the supervisor needs them: started in a group of their own, watched, ended together, described.
+"""Processes as the supervisor needs them: started as a family of their own, watched, ended together, described.
+
+A family is a process with everything it started. A process group alone does not cover that: the embedded Triton is a
+session of its own below its launcher. So each family also has a mark in its environment, which its members inherit.
 
 Called by ``supervisor.py`` and, for one-off commands, by ``stock_cli.py``. Linux only (``/proc``, ``prctl``). Never
 decides when to start or restart anything.
@@ -27,6 +30,9 @@ _DIES_WITH_PARENT = (
     "os.execv(sys.argv[3], sys.argv[3:])\n"
 )
 
+MARK = "TRITON_GATEWAY_FAMILY"
+"""The variable that holds a family's mark."""
+
 _LOOK_AGAIN_S = 0.05
 _TAIL_BYTES = 64 << 10
 
@@ -41,7 +47,12 @@ _LOG_FURNITURE = re.compile(
 
 
 async def spawn(
-    argv: Sequence[str], *, env: Mapping[str, str], log: Path, death_signal: signal.Signals = signal.SIGTERM
+    argv: Sequence[str],
+    *,
+    env: Mapping[str, str],
+    log: Path,
+    mark: str = "",
+    death_signal: signal.Signals = signal.SIGTERM,
 ) -> asyncio.subprocess.Process:
     """Start ``argv`` as leader of its own session and process group, with both outputs appended to ``log``.
 
@@ -63,7 +74,7 @@ async def spawn(
             str(int(death_signal)),
             program,
             *argv[1:],
-            env=dict(env),
+            env={**env, MARK: mark},
             stdin=asyncio.subprocess.DEVNULL,
             stdout=out,
             stderr=out,
@@ -77,43 +88,50 @@ def start_time(pid: int) -> int | None:
     return int(fields[19]) if fields and fields[0] != "Z" else None
 
 
-def group_members(group: int) -> list[int]:
-    """Return the living processes of a process group; zombies do not count."""
-    members = []
+def members(leader: int, mark: str = "") -> list[int]:
+    """Return the living processes of a family: the leader's process group, and whoever carries the mark."""
+    assignment = f"{MARK}={mark}\0".encode()
+    found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             fields = _stat(entry / "stat")
-            if fields and int(fields[2]) == group and fields[0] not in "ZX":
-                members.append(int(entry.name))
-    return members
+            if fields is None or fields[0] in "ZX":
+                continue
+            if int(fields[2]) == leader or (mark and assignment in _environment(entry)):
+                found.append(int(entry.name))
+    return found
 
 
-def signal_group(group: int, number: signal.Signals) -> None:
-    """Send a signal to every process of the group, if any is left."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(group, number)
+def signal_family(leader: int, mark: str, number: signal.Signals) -> None:
+    """Send a signal to every member."""
+    for pid in members(leader, mark):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, number)
 
 
-async def end_group(group: int, *, grace: float, hurry: asyncio.Event | None = None) -> bool:
-    """End what is left of a group: SIGTERM, ``grace`` seconds (cut short by ``hurry``), SIGKILL.
+async def end_family(leader: int, mark: str, *, grace: float, hurry: asyncio.Event | None = None) -> bool:
+    """End what is left of a family: SIGTERM, ``grace`` seconds (cut short by ``hurry``), SIGKILL.
 
     Returns False when SIGKILL was needed. On return no member is alive.
     """
-    if not group_members(group):
+    if not members(leader, mark):
         return True
-    signal_group(group, signal.SIGTERM)
-    if await group_gone(group, within=grace, hurry=hurry):
+    signal_family(leader, mark, signal.SIGTERM)
+    if await _gone(leader, mark, within=grace, hurry=hurry):
         return True
-    signal_group(group, signal.SIGKILL)
-    await group_gone(group, within=10.0)
+    for _ in range(100):
+        # again and again: a member may have started another between the look and the signal
+        signal_family(leader, mark, signal.SIGKILL)
+        if await _gone(leader, mark, within=0.1):
+            break
     return False
 
 
-async def group_gone(group: int, *, within: float, hurry: asyncio.Event | None = None) -> bool:
-    """Wait until no member of the group is alive; False when ``within`` has passed or ``hurry`` is set first."""
+async def _gone(leader: int, mark: str, *, within: float, hurry: asyncio.Event | None = None) -> bool:
+    """Wait until no member is alive; False when ``within`` has passed or ``hurry`` is set first."""
     clock = asyncio.get_running_loop().time
     deadline = clock() + within
-    while group_members(group):
+    while members(leader, mark):
         if clock() >= deadline or (hurry is not None and hurry.is_set()):
             return False
         await asyncio.sleep(_LOOK_AGAIN_S)
@@ -173,6 +191,13 @@ def _message(line: str) -> str:
             if isinstance(record, dict) and "message" in record:
                 return " ".join(str(record["message"]).split())
     return " ".join(_LOG_FURNITURE.sub("", line).split())
+
+
+def _environment(process: Path) -> bytes:
+    try:
+        return (process / "environ").read_bytes()
+    except OSError:
+        return b""
 
 
 def _stat(path: Path) -> list[str] | None:

@@ -40,7 +40,7 @@ async def look(task_id: str, *, env: Mapping[str, str], log: Path) -> Seen:
         pass
     finally:
         if process.returncode is None:
-            processes.signal_group(process.pid, signal.SIGKILL)
+            processes.signal_family(process.pid, "", signal.SIGKILL)
             await process.wait()
     output = processes.read_from(log, offset)
     if process.returncode == 0:

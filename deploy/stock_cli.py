@@ -113,7 +113,7 @@ class StockCli:
         finally:
             if process.returncode is None:
                 with contextlib.suppress(ProcessLookupError):
-                    processes.signal_group(process.pid, signal.SIGKILL)
+                    processes.signal_family(process.pid, "", signal.SIGKILL)
                 await process.wait()
         output = processes.read_from(self.log, offset)
         if code != 0 or _FAILED.search(output):

@@ -12,10 +12,12 @@ import contextlib
 import enum
 import json
 import os
+import secrets
 import signal
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from deploy import processes
 from deploy.errors import ChildFailed
@@ -24,6 +26,7 @@ Probe = Callable[[], Awaitable[bool]]
 """One look at a child: True when it does its work. Bounded in time by itself; called often."""
 
 _LOOK_AGAIN_S = 0.1
+_NOBODY = -1
 _SWEEP_S = 3.0
 _ROTATE_BYTES = 10 << 20
 
@@ -129,6 +132,7 @@ class _Child:
         self.life = Life()
         self.process: asyncio.subprocess.Process | None = None
         self.log_offset = 0
+        self.mark = ""
         self.keeper: asyncio.Task[None] | None = None
 
     def reason(self, code: int) -> str:
@@ -200,7 +204,10 @@ class Supervisor:
         if spec.before_start is not None:
             spec.before_start()
         child.log_offset = processes.log_end(child.log)
-        child.process = await processes.spawn(spec.argv, env=spec.env, log=child.log, death_signal=spec.death_signal)
+        child.mark = secrets.token_hex(8)
+        child.process = await processes.spawn(
+            spec.argv, env=spec.env, log=child.log, mark=child.mark, death_signal=spec.death_signal
+        )
         child.life = child.life.started(asyncio.get_running_loop().time())
         self._write_record()
 
@@ -257,12 +264,12 @@ class Supervisor:
             ended.cancel()
 
     async def _put_down(self, child: _Child) -> int | None:
-        """End the rest of the child's group; return its exit code when it had ended by itself."""
+        """End the rest of the child's family; return its exit code when it had ended by itself."""
         process = child.process
         if process is None:
             return None
         code = process.returncode
-        await processes.end_group(process.pid, grace=_SWEEP_S, hurry=self._hurry)
+        await processes.end_family(process.pid, child.mark, grace=_SWEEP_S, hurry=self._hurry)
         await process.wait()
         return code
 
@@ -276,20 +283,22 @@ class Supervisor:
         process = child.process
         if process is None:
             return
-        was_running = process.returncode is None
-        if was_running:
+        is_worth_telling = process.returncode is None
+        if is_worth_telling:
             # the leader alone: it knows in which order its own children have to go
             with contextlib.suppress(ProcessLookupError):
                 process.terminate()
             await self._exited(process, within=child.spec.stop_grace)
             if process.returncode is None:
-                processes.signal_group(process.pid, signal.SIGKILL)
-                self._tell("killed", child, f"did not stop within {clock() - begun:.0f} s and was killed")
-        await processes.end_group(process.pid, grace=_SWEEP_S, hurry=self._hurry)
+                processes.signal_family(process.pid, child.mark, signal.SIGKILL)
+                why = "" if self._hurry.is_set() else f"did not stop within {clock() - begun:.0f} s and "
+                self._tell("killed", child, f"{why}was killed")
+                is_worth_telling = False
+        await processes.end_family(process.pid, child.mark, grace=_SWEEP_S, hurry=self._hurry)
         await process.wait()
         child.life = child.life.died(clock(), self.restarts)
         self._write_record()
-        if was_running:
+        if is_worth_telling:
             self._tell("stopped", child, f"stopped ({clock() - begun:.1f} s)")
 
     async def _exited(self, process: asyncio.subprocess.Process, *, within: float) -> None:
@@ -316,16 +325,21 @@ class Supervisor:
         self.report(Event(kind, child.spec.name, text))
 
     def _write_record(self) -> None:
-        running = {name: {"pid": pid, "started": processes.start_time(pid)} for name, pid in self.pids().items()}
+        running = {
+            child.spec.name: {
+                "pid": child.process.pid, "started": processes.start_time(child.process.pid), "mark": child.mark,
+            }
+            for child in self._children if child.process is not None and child.process.returncode is None
+        }  # fmt: skip
         aside = self.record.with_name(f"{self.record.name}.{os.getpid()}")
         aside.write_text(json.dumps(running))
         aside.rename(self.record)
 
 
-def read_record(record: Path) -> dict[str, dict[str, int | None]]:
+def read_record(record: Path) -> dict[str, dict[str, Any]]:
     """Return the children a supervisor recorded as running; nothing when there is no (readable) record."""
     try:
-        listed: dict[str, dict[str, int | None]] = json.loads(record.read_text())
+        listed: dict[str, dict[str, Any]] = json.loads(record.read_text())
     except (FileNotFoundError, ValueError):
         return {}
     return listed
@@ -335,10 +349,11 @@ async def end_leftovers(record: Path) -> list[str]:
     """End what a supervisor that was killed left running, and return the names of those children."""
     ended = []
     for name, known in read_record(record).items():
-        pid, started = known["pid"], known["started"]
-        # the id alone may meanwhile belong to a stranger
-        if pid is not None and started is not None and processes.start_time(pid) == started:
-            await processes.end_group(pid, grace=10.0)
+        # the id alone may meanwhile belong to a stranger; the mark never does
+        pid, started, mark = int(known.get("pid") or _NOBODY), known.get("started"), str(known.get("mark", ""))
+        leader = pid if started is not None and processes.start_time(pid) == started else _NOBODY
+        if processes.members(leader, mark):
+            await processes.end_family(leader, mark, grace=10.0)
             ended.append(name)
     return ended
 

@@ -26,6 +26,10 @@ HAS_A_WORKER = (
     "import subprocess, sys; subprocess.Popen([sys.executable, '-c', "
     "'import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)'])\n" + SERVES
 )
+HAS_A_SESSION = (
+    "import subprocess, sys; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'], "
+    "start_new_session=True)\n" + SERVES
+)
 DIES_AT_START = "import sys; print('OSError: [Errno 98] Address already in use', file=sys.stderr); sys.exit(3)"
 
 
@@ -208,10 +212,21 @@ async def test_workers_of_a_dead_child_go_with_it(stand: Stand) -> None:
     """What is left of a dead child's group would hold its port: it is ended before the restart."""
     await stand.supervisor.start(stand.spec("a", HAS_A_WORKER))
     group = stand.pid("a")
-    await until(lambda: len(processes.group_members(group)) == 2)
+    await until(lambda: len(processes.members(group)) == 2)
     os.kill(group, signal.SIGKILL)
     await stand.event("ready")
-    assert processes.group_members(group) == []
+    assert processes.members(group) == []
+
+
+async def test_members_in_a_session_of_their_own_go_too(stand: Stand) -> None:
+    """A server that its launcher put into another session is still of the family."""
+    await stand.supervisor.start(stand.spec("a", HAS_A_SESSION))
+    mark = read_record(stand.folder / "children.json")["a"]["mark"]
+    await until(lambda: len(processes.members(stand.pid("a"), mark)) == 2)
+    assert len(processes.members(stand.pid("a"))) == 1
+    os.kill(stand.pid("a"), signal.SIGKILL)
+    await stand.event("ready")
+    assert processes.members(-1, mark) == []
 
 
 async def test_child_that_dies_again_and_again_is_kept_trying(stand: Stand) -> None:
@@ -250,7 +265,7 @@ async def test_children_stop_in_reverse_order(stand: Stand) -> None:
     groups = [stand.pid(name) for name in "abc"]
     await stand.supervisor.stop()
     assert [e.child for e in stand.events if e.kind == "stopped"] == ["c", "b", "a"]
-    assert [processes.group_members(group) for group in groups] == [[], [], []]
+    assert [processes.members(group) for group in groups] == [[], [], []]
     assert not (stand.folder / "children.json").exists()
 
 
@@ -259,7 +274,7 @@ async def test_child_that_ignores_the_signal_is_killed_after_its_grace(stand: St
     await stand.supervisor.start(stand.spec("a", IGNORES_TERM, stop_grace=0.2))
     await stand.supervisor.stop()
     assert "killed" in [e.kind for e in stand.events]
-    assert processes.group_members(stand.pid("a")) == []
+    assert processes.members(stand.pid("a")) == []
 
 
 async def test_hurry_cuts_the_grace_short(stand: Stand) -> None:
@@ -269,7 +284,7 @@ async def test_hurry_cuts_the_grace_short(stand: Stand) -> None:
     await until(lambda: stand.supervisor.phases() == {"a": Phase.STOPPING})
     stand.supervisor.hurry()
     await stopping
-    assert processes.group_members(stand.pid("a")) == []
+    assert processes.members(stand.pid("a")) == []
 
 
 async def test_stop_during_a_restart_leaves_nothing(stand: Stand) -> None:
@@ -291,14 +306,16 @@ async def test_stop_while_starting_ends_the_child(stand: Stand) -> None:
     starting.cancel()
     await asyncio.wait({starting})
     await stand.supervisor.stop()
-    assert processes.group_members(pid) == []
+    assert processes.members(pid) == []
 
 
 async def test_running_children_are_on_record(stand: Stand) -> None:
     """The record names each running process by id and start time."""
     await stand.supervisor.start(stand.spec("a", SERVES))
     pid = stand.pid("a")
-    assert {"a": {"pid": pid, "started": processes.start_time(pid)}} == read_record(stand.folder / "children.json")
+    record = read_record(stand.folder / "children.json")
+    assert (record["a"]["pid"], record["a"]["started"]) == (pid, processes.start_time(pid))
+    assert processes.members(-1, record["a"]["mark"]) == [pid]
 
 
 async def test_leftovers_of_a_killed_supervisor_are_ended(stand: Stand) -> None:
@@ -308,13 +325,20 @@ async def test_leftovers_of_a_killed_supervisor_are_ended(stand: Stand) -> None:
     copy.write_text((stand.folder / "children.json").read_text())
     stand.supervisor.restarts = Restarts(first=3600, ceiling=3600)
     assert await end_leftovers(copy) == ["a"]
-    assert processes.group_members(stand.pid("a")) == []
+    assert processes.members(stand.pid("a")) == []
 
 
 async def test_stranger_with_a_recycled_id_is_left_alone(tmp_path: Path) -> None:
     """An id on record that now belongs to another process is not touched."""
     record = tmp_path / "children.json"
-    record.write_text(json.dumps({"a": {"pid": os.getpid(), "started": 1}, "b": {"pid": 2**22 + 1, "started": 5}}))
+    record.write_text(
+        json.dumps(
+            {
+                "a": {"pid": os.getpid(), "started": 1, "mark": "x"},
+                "b": {"pid": 2**22 + 1, "started": 5, "mark": "y"},
+            }
+        )
+    )
     assert await end_leftovers(record) == []
 
 
