@@ -55,6 +55,21 @@ def test_chosen_base_makes_the_change_smallest(candidates: list[dict[str, int]],
     assert merge.distance(chosen, mine) == min(merge.distance(base, mine) for base in candidates)
 
 
+def test_keys_count_before_values_when_a_base_is_chosen() -> None:
+    """The CLI rewrites what it loads; a base from which nothing vanishes is likelier than one with equal values."""
+    mine = {"a": 2, "b": 2, "d": 1}
+    older, newer = {"a": 1, "b": 1}, {"a": 2, "b": 2, "c": 1}
+    assert merge.choose_base([older, newer], mine) == older
+
+
+def test_entry_rewritten_with_empty_fields_is_not_a_change() -> None:
+    """The CLI leaves `version` out of an endpoint it adds and writes `version = ""` for one it has loaded."""
+    loaded, rewritten = "a { v = 1 }", 'a {\n  v = 1\n  version = ""\n}\nd { v = 1 }'
+    others = 'a {\n  v = 7\n  version = ""\n}\nb { v = 1 }'
+    merged = merge.merge_texts([loaded, others], rewritten, others)
+    assert sections.parse(merged) == {"a": {"v": 7, "version": ""}, "b": {"v": 1}, "d": {"v": 1}}
+
+
 def test_later_base_is_chosen_on_a_tie() -> None:
     assert merge.choose_base([{"a": 1}, {"b": 1}], {}) == {"b": 1}
 
