@@ -1,0 +1,70 @@
+"""Virtual environments of the peers, made from PyPI once and kept: a peer runs with the versions it asks for itself."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+REQUIREMENTS: dict[str, tuple[str, ...]] = {
+    # clearml-serving names only the CLI's requirements; these are the imports of its serving part. numpy below 2, as
+    # its own container has it.
+    "clearml": (
+        "clearml-serving==1.3.5", "fastapi", "uvicorn[standard]", "tritonclient[grpc]", "tokenizers", "transformers",
+        "numpy<2", "requests",
+    ),
+    "kserve": ("kserve==0.21.0", "tokenizers"),
+    "plot": ("matplotlib>=3.9",),
+    "profile": ("py-spy>=0.4",),
+}  # fmt: skip
+
+_SHOWN = (
+    "clearml", "clearml-serving", "fastapi", "grpcio", "kserve", "numpy", "onnxruntime", "orjson", "tokenizers",
+    "torch", "transformers", "tritonclient", "uvicorn", "uvloop",
+)  # fmt: skip
+
+
+class CannotInstall(Exception):
+    """An environment cannot be made; the message is pip's last line."""
+
+
+def python(root: Path, name: str, say: Callable[[str], None]) -> Path:
+    """Return the Python of environment ``name`` under ``root``, made when it is not there or was made otherwise."""
+    wanted = REQUIREMENTS[name]
+    digest = hashlib.sha256(json.dumps([wanted, sys.version_info[:2]]).encode()).hexdigest()[:10]
+    folder = root / f"{name}-{digest}"
+    executable = folder / "bin" / "python"
+    if (folder / ".complete").exists():
+        return executable
+    say(f"installing {', '.join(wanted)} into an environment of its own (once)")
+    _run([sys.executable, "-m", "venv", "--clear", str(folder)])
+    _run([str(executable), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *wanted])
+    (folder / ".complete").touch()
+    return executable
+
+
+def versions(executable: Path) -> dict[str, str]:
+    """Return the versions of the packages that matter in the environment of ``executable``."""
+    program = (
+        "import importlib.metadata as m,json,sys\n"
+        "found={}\n"
+        "for n in sys.argv[1:]:\n"
+        "    try: found[n]=m.version(n)\n"
+        "    except m.PackageNotFoundError: pass\n"
+        "print(json.dumps(found))"
+    )
+    done = subprocess.run(
+        [str(executable), "-I", "-c", program, *_SHOWN], capture_output=True, text=True, timeout=60, check=True
+    )
+    found: dict[str, str] = json.loads(done.stdout)
+    return found
+
+
+def _run(argv: list[str]) -> None:
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=1800, check=False)
+    if done.returncode:
+        lines = [line for line in done.stderr.splitlines() if line.strip() and not line.startswith("WARNING")]
+        raise CannotInstall(lines[-1] if lines else f"{argv[0]} ended with {done.returncode}")

@@ -1,0 +1,73 @@
+"""Which cells a run measures, as data. A cell is one system at one backend, kind of text and load."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+PEERS = ("clearml_lean", "clearml_auto", "kserve", "ensemble_lean", "ensemble_auto")
+ALL = ("floor", "floor_grpc", "gateway", "gateway_nocache", *PEERS)
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """The same load for several systems, in interleaved rounds. ``rate`` 0 is a closed loop."""
+
+    backend: str
+    texts: str
+    connections: int
+    systems: tuple[str, ...]
+    rounds: int
+    seconds: float
+    rate: float = 0.0
+
+    @property
+    def name(self) -> str:
+        """Return a name that is a file name too."""
+        load = f"{self.rate:g}rps" if self.rate else f"c{self.connections}"
+        return f"{self.backend}-{self.texts}-{load}"
+
+
+def full() -> tuple[Scenario, ...]:
+    """Return everything issue and documentation ask for: about half an hour."""
+    return (
+        *(Scenario("instant", "short", n, ALL, 5 if n == 64 else 3, 4.0) for n in (64, 1, 16, 256)),
+        Scenario("instant", "long", 64, ALL, 3, 4.0),
+        Scenario("instant", "mixed", 64, ALL, 3, 3.0),
+        Scenario("instant", "short", 64, ("gateway_w2",), 3, 4.0),
+        *(Scenario("gpu", "short", n, ("floor_grpc", "gateway", *PEERS), 3, 4.0) for n in (16, 256)),
+        Scenario("minilm", "short", 16, ("gateway", *PEERS, "pipeline"), 3, 5.0),
+        *(
+            Scenario("instant", "short", 256, ("gateway", "clearml_lean", "kserve", "ensemble_lean"), 1, 4.0, rate)
+            for rate in (250.0, 500.0, 1000.0, 2000.0, 4000.0)
+        ),
+    )
+
+
+def quick() -> tuple[Scenario, ...]:
+    """Return what shows the main ratios in a few minutes; fewer and shorter rounds, so wider ranges."""
+    return (
+        Scenario("instant", "short", 64, ALL, 3, 2.0),
+        Scenario("instant", "long", 64, ("floor", "gateway", "gateway_nocache"), 2, 2.0),
+        Scenario("instant", "short", 1, ("gateway",), 2, 2.0),
+        Scenario("gpu", "short", 256, ("gateway", "ensemble_lean", "ensemble_auto"), 2, 3.0),
+    )
+
+
+def narrowed(
+    scenarios: Sequence[Scenario], *, backends: Sequence[str], systems: Sequence[str], texts: Sequence[str],
+    connections: Sequence[int],
+) -> Iterator[Scenario]:  # fmt: skip
+    """Yield the scenarios left when only the named parts are wanted; an empty list wants all."""
+    for scenario in scenarios:
+        kept = tuple(name for name in scenario.systems if not systems or name in systems)
+        if (
+            kept
+            and (not backends or scenario.backend in backends)
+            and (not texts or scenario.texts in texts)
+            and (not connections or scenario.connections in connections)
+        ):
+            yield Scenario(
+                scenario.backend, scenario.texts, scenario.connections, kept, scenario.rounds, scenario.seconds,
+                scenario.rate,
+            )  # fmt: skip

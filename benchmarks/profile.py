@@ -1,0 +1,128 @@
+"""Where the gateway's CPU time goes: py-spy on the gateway under the benchmark's own load.
+
+Writes ``docs/profile.svg`` (a flame graph, C and Rust frames included) and ``docs/profile.txt`` (functions by self
+time and by the share of samples they are on the stack of). Only samples in which a thread used the CPU count.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import re
+import subprocess
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks import environments, servers
+from benchmarks.plan import Scenario
+from benchmarks.run import bring_up, prepare_bodies, start, start_load
+from benchmarks.systems import ROOT
+
+_RATE = 200
+_SHOWN = 45
+_FRAME = re.compile(r"^(?P<function>.+) \((?P<file>.+?)(?::\d+)?\)$")
+_PACKAGES = re.compile(r".*/(?:site-packages|lib/python3\.\d+)/")
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """Samples by function: on top of the stack, and anywhere on it."""
+
+    total: int
+    own: Mapping[str, int]
+    within: Mapping[str, int]
+
+
+def count(stacks: Iterable[str]) -> Shares:
+    """Count collapsed stacks (``frame;frame;frame samples``, outermost first); lines of one function are one."""
+    own: collections.Counter[str] = collections.Counter()
+    within: collections.Counter[str] = collections.Counter()
+    total = 0
+    for line in stacks:
+        stack, _, samples = line.rpartition(" ")
+        if not stack or not samples.isdigit():
+            continue
+        frames = [function_of(frame) for frame in stack.split(";")]
+        total += int(samples)
+        own[frames[-1]] += int(samples)
+        for frame in set(frames):
+            within[frame] += int(samples)
+    return Shares(total, own, within)
+
+
+def function_of(frame: str) -> str:
+    """Return a frame as function and file, without line and machine path."""
+    found = _FRAME.match(frame.strip())
+    if not found:
+        return frame.strip()
+    file = _PACKAGES.sub("", found["file"]).removeprefix(f"{ROOT}/")
+    return f"{found['function']} ({file})"
+
+
+def table(shares: Shares, *, cpu_us: float) -> str:
+    """Return the functions as text, most self time first; ``cpu_us`` is what a request costs in all."""
+    lines = [f"{'self':>6} {'µs':>7} {'within':>7}  function"]
+    ordered = sorted(shares.own.items(), key=lambda item: -item[1])[:_SHOWN]
+    for function, samples in ordered:
+        share = samples / shares.total
+        within = shares.within[function] / shares.total
+        lines.append(f"{share:6.1%} {share * cpu_us:7.1f} {within:7.1%}  {function}")
+    lines += ["", f"{'within':>7} {'µs':>7}  functions of the gateway, with all that they call"]
+    ours = [(f, n) for f, n in shares.within.items() if "(gateway/" in f or "(preprocessing/" in f]
+    for function, samples in sorted(ours, key=lambda item: -item[1])[:_SHOWN]:
+        share = samples / shares.total
+        lines.append(f"{share:7.1%} {share * cpu_us:7.1f}  {function}")
+    return "\n".join(lines) + "\n"
+
+
+def profile(state: Path, *, backend: str, texts: str, seconds: float, say: Callable[[str], None]) -> None:
+    """Profile the gateway under 64 connections and write both files."""
+    scenario = Scenario(backend, texts, 64, ("gateway",), 1, seconds)
+    with contextlib.ExitStack() as stack:
+        bench = bring_up(stack, [scenario], state, say)
+        pyspy = bench.python("profile").parent / "py-spy"
+        running = start(bench, stack, backend, "gateway")
+        bench.triton.pin(running.triton_cores)
+        bodies = prepare_bodies(bench, running, scenario, "gateway")
+        pid = running.pids[0]
+        raw, svg = state / "profile.raw", ROOT / "docs" / "profile.svg"
+        for form, path in (("raw", raw), ("flamegraph", svg)):
+            say(f"py-spy, {seconds:.0f} s: {form}")
+            load = start_load(running.url, bodies, scenario, seconds + 3)
+            try:
+                _record(pyspy, pid, form, path, seconds)
+            finally:
+                found = load()
+        cpu_us = _cost(state, say, running.url, bodies, scenario, pid)
+        text = table(count(raw.read_text().splitlines()), cpu_us=cpu_us)
+        head = (
+            f"py-spy on the gateway: backend {backend}, {texts} texts, 64 connections, {found['rps']:.0f} requests/s "
+            f"while profiled.\nColumn µs shares out the {cpu_us:.0f} µs of CPU time of one request, measured without "
+            f"the profiler.\nPackages: {environments.versions(Path(bench.python('profile')))}\n\n"
+        )
+        (ROOT / "docs" / "profile.txt").write_text(head + text)
+        svg.write_text(_without_paths(svg.read_text()))
+        say(text)
+
+
+def _record(pyspy: Path, pid: int, form: str, path: Path, seconds: float) -> None:
+    argv = [
+        str(pyspy), "record", "--pid", str(pid), "--native", "--rate", str(_RATE), "--duration", str(int(seconds)),
+        "--format", form, "--output", str(path),
+    ]  # fmt: skip
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=seconds + 120, check=False)
+    if done.returncode or not path.exists():
+        raise servers.ServerFailed(f"py-spy failed: {done.stderr.strip().splitlines()[-1:]}")
+
+
+def _cost(state: Path, say: Callable[[str], None], url: str, bodies: Path, scenario: Scenario, pid: int) -> float:
+    from benchmarks import measure
+
+    before = measure.cpu_seconds([pid])
+    found = start_load(url, bodies, scenario, 4.0)()
+    return (measure.cpu_seconds([pid]) - before) / max(1, found["requests"]) * 1e6
+
+
+def _without_paths(svg: str) -> str:
+    return svg.replace(f"{ROOT}/", "").replace(str(Path.home()), "~")
