@@ -1,0 +1,73 @@
+"""The documentation tells what the code does: generated tables are current, links lead somewhere, names exist."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from deploy.reference import PARTS, refresh
+from gateway.http.problems import STATUS
+from gateway.metrics.catalog import CATALOG
+from gateway.settings import Settings
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")])
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_generated_tables_are_current(page: Path) -> None:
+    """`UPDATE_DOCS=1 make unit ARGS=tests/docs` rewrites them."""
+    text = page.read_text()
+    current = refresh(text)
+    if os.environ.get("UPDATE_DOCS") and current != text:
+        page.write_text(current)
+        text = current
+    assert current == text
+
+
+def test_every_generated_part_is_on_a_page() -> None:
+    """Nothing is rendered for nobody."""
+    everything = "".join(page.read_text() for page in PAGES)
+    assert [] == [name for name in PARTS if f"<!-- generated: {name} -->" not in everything]
+
+
+def test_every_setting_metric_and_error_is_documented() -> None:
+    """By name, in the reference pages."""
+    everything = "".join(page.read_text() for page in PAGES)
+    wanted = [f"TRITON_GATEWAY_{name.upper()}" for name in Settings.model_fields]
+    wanted += [metric.name for metric in CATALOG]
+    wanted += [f"`{kind}`" for kind in STATUS if kind not in (
+        "control", "spec_fault", "registry_unavailable", "registry_refused", "artifact_corrupt",
+    )]  # fmt: skip
+    assert [] == [name for name in wanted if name not in everything]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_links_between_pages_lead_somewhere(page: Path) -> None:
+    """Relative links name existing files."""
+    targets = re.findall(r"\]\((?!https?:|#)([^)#\s]+)", page.read_text())
+    assert [] == [t for t in targets if not (page.parent / t).exists()]
+
+
+def test_every_page_is_reachable_from_the_readme() -> None:
+    """A page nobody links to is a page nobody reads."""
+    seen, queue = set(), [ROOT / "README.md"]
+    while queue:
+        page = queue.pop()
+        if page in seen or page.suffix != ".md":
+            continue
+        seen.add(page)
+        for target in re.findall(r"\]\((?!https?:|#)([^)#\s]+)", page.read_text()):
+            queue.append((page.parent / target).resolve())
+    assert [] == [p.name for p in PAGES if p not in seen]
+
+
+def test_make_targets_in_the_readme_exist() -> None:
+    """What the README says to type can be typed."""
+    makefile = (ROOT / "Makefile").read_text()
+    targets = set(re.findall(r"`make (\w+)", (ROOT / "README.md").read_text()))
+    assert targets
+    assert [] == [t for t in targets if not re.search(rf"^{t}:", makefile, re.M)]
