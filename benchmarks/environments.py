@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import subprocess
@@ -37,12 +38,14 @@ def python(root: Path, name: str, say: Callable[[str], None]) -> Path:
     digest = hashlib.sha256(json.dumps([wanted, sys.version_info[:2]]).encode()).hexdigest()[:10]
     folder = root / f"{name}-{digest}"
     executable = folder / "bin" / "python"
-    if (folder / ".complete").exists():
-        return executable
-    say(f"installing {', '.join(wanted)} into an environment of its own (once)")
-    _run([sys.executable, "-m", "venv", "--clear", str(folder)])
-    _run([str(executable), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *wanted])
-    (folder / ".complete").touch()
+    root.mkdir(parents=True, exist_ok=True)
+    with (root / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / ".complete").exists():
+            say(f"installing {', '.join(wanted)} into an environment of its own (once)")
+            _run([sys.executable, "-m", "venv", "--clear", str(folder)])
+            _run([str(executable), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *wanted])
+            (folder / ".complete").touch()
     return executable
 
 

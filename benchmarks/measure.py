@@ -64,6 +64,17 @@ def cpu_seconds(roots: Sequence[int]) -> float:
     return sum(stats[pid].cpu_seconds for pid in tree(roots, stats))
 
 
+def thread_seconds(pid: int) -> dict[tuple[int, str], float]:
+    """Return the CPU time of every living thread of one process by (thread id, name)."""
+    found: dict[tuple[int, str], float] = {}
+    for task in (_PROC / str(pid) / "task").iterdir():
+        with contextlib.suppress(OSError, IndexError, ValueError):
+            line = (task / "stat").read_text()
+            fields = line.rpartition(")")[2].split()
+            found[int(task.name), line[line.index("(") + 1 : line.rindex(")")]] = sum(map(int, fields[11:13])) / _TICKS
+    return found
+
+
 def rss_mb(roots: Sequence[int]) -> float:
     """Return the resident memory of the trees of ``roots``; pages shared between processes count for each."""
     stats = read_all()

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks import environments, servers
+from benchmarks import environments, measure, servers
 from benchmarks.plan import Scenario
 from benchmarks.run import bring_up, prepare_bodies, start, start_load
 from benchmarks.systems import ROOT
@@ -22,6 +22,8 @@ from benchmarks.systems import ROOT
 _RATE = 200
 _SHOWN = 45
 _FRAME = re.compile(r"^(?P<function>.+) \((?P<file>.+?)(?::\d+)?\)$")
+_WAITING = re.compile(r"^(epoll_wait|0x[0-9a-f]+) \(libc")
+"""Innermost frames of threads that sleep (gRPC's pollers, idle pools): with C frames py-spy cannot tell them apart."""
 _PACKAGES = re.compile(r".*/(?:site-packages|lib/python3\.\d+)/")
 
 
@@ -44,6 +46,8 @@ def count(stacks: Iterable[str]) -> Shares:
         if not stack or not samples.isdigit():
             continue
         frames = [function_of(frame) for frame in stack.split(";")]
+        if _WAITING.match(frames[-1]):
+            continue
         total += int(samples)
         own[frames[-1]] += int(samples)
         for frame in set(frames):
@@ -94,8 +98,8 @@ def profile(state: Path, *, backend: str, texts: str, seconds: float, say: Calla
                 _record(pyspy, pid, form, path, seconds)
             finally:
                 found = load()
-        cpu_us = _cost(state, say, running.url, bodies, scenario, pid)
-        text = table(count(raw.read_text().splitlines()), cpu_us=cpu_us)
+        cpu_us, threads = _cost(running.url, bodies, scenario, pid)
+        text = f"{threads}\n{table(count(raw.read_text().splitlines()), cpu_us=cpu_us)}"
         head = (
             f"py-spy on the gateway: backend {backend}, {texts} texts, 64 connections, {found['rps']:.0f} requests/s "
             f"while profiled.\nColumn µs shares out the {cpu_us:.0f} µs of CPU time of one request, measured without "
@@ -116,12 +120,18 @@ def _record(pyspy: Path, pid: int, form: str, path: Path, seconds: float) -> Non
         raise servers.ServerFailed(f"py-spy failed: {done.stderr.strip().splitlines()[-1:]}")
 
 
-def _cost(state: Path, say: Callable[[str], None], url: str, bodies: Path, scenario: Scenario, pid: int) -> float:
-    from benchmarks import measure
-
-    before = measure.cpu_seconds([pid])
-    found = start_load(url, bodies, scenario, 4.0)()
-    return (measure.cpu_seconds([pid]) - before) / max(1, found["requests"]) * 1e6
+def _cost(url: str, bodies: Path, scenario: Scenario, pid: int) -> tuple[float, str]:
+    """Return the CPU time of one request, and where it goes by thread, as text."""
+    before, first = measure.cpu_seconds([pid]), measure.thread_seconds(pid)
+    found = start_load(url, bodies, scenario, 6.0)()
+    requests = max(1, found["requests"])
+    total = (measure.cpu_seconds([pid]) - before) / requests * 1e6
+    threads: collections.Counter[str] = collections.Counter()
+    for (thread, name), seconds in measure.thread_seconds(pid).items():
+        label = "main thread (event loop)" if thread == pid else f"threads named {name}"
+        threads[label] += seconds - first.get((thread, name), 0.0)
+    lines = [f"{spent / requests * 1e6:8.1f} µs  {label}" for label, spent in threads.most_common() if spent > 0]
+    return total, "\n".join(lines) + "\n"
 
 
 def _without_paths(svg: str) -> str:
