@@ -261,7 +261,14 @@ class Stack:
 
     async def _start_registry(self, env: Mapping[str, str], chosen: _Ports, *, is_embedded: bool) -> None:
         if not is_embedded:
-            self._screen.say(f"using the ClearML server at {env['CLEARML_API_HOST']} (from the environment)")
+            server = env["CLEARML_API_HOST"]
+            if not await web.can_connect(server, env):
+                # the stock tools would retry for minutes in silence
+                raise DeployError(
+                    f"the ClearML server at {server} (CLEARML_API_HOST) does not answer",
+                    hint="start it, correct the variable, or add --embedded-controlplane",
+                )
+            self._screen.say(f"using the ClearML server at {server} (from the environment)")
             return
         address = f"http://{LOOPBACK}:{chosen.controlplane}"
         argv = _ours("controlplane", state_dir=self._state.controlplane, host=LOOPBACK, port=chosen.controlplane)

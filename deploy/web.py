@@ -11,6 +11,7 @@ import email.message
 import http.client
 import json
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -52,6 +53,21 @@ async def is_ok(url: str) -> bool:
     """Say whether ``url`` answers 200 within two seconds."""
     answer = await call_soon(url, timeout=2.0)
     return answer is not None and answer.status == http.HTTPStatus.OK
+
+
+async def can_connect(url: str, environ: Mapping[str, str]) -> bool:
+    """Say whether something listens at a server's address; True unasked where a proxy stands in between."""
+    parts = urllib.parse.urlsplit(url)
+    if any(environ.get(name) for name in (f"{parts.scheme}_proxy", f"{parts.scheme}_proxy".upper(), "ALL_PROXY")):
+        return True
+    try:
+        port = parts.port or {"https": 443}.get(parts.scheme, 80)
+        async with asyncio.timeout(5.0):
+            _, writer = await asyncio.open_connection(parts.hostname, port)
+    except (OSError, ValueError):
+        return False
+    writer.close()
+    return True
 
 
 def reachable_host(host: str) -> str:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import socket
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from deploy import demo
+from deploy import demo, web
 from deploy.controlplane import Credentials
 from deploy.demo import cosine, register, stage_times, why_not_served
 from deploy.errors import DeployError, StockCliFailed
@@ -166,3 +167,13 @@ def test_our_own_environment_file_does_not_name_a_foreign_server(tmp_path: Path)
     """A shell in which the file of an earlier run was sourced starts the embedded control plane as before."""
     ours = Credentials.load_or_create(StateDir.at(tmp_path).controlplane)
     assert stack(tmp_path, {**REAL, "CLEARML_API_ACCESS_KEY": ours.access_key})._is_embedded()
+
+
+async def test_server_that_does_not_listen_is_noticed_at_once() -> None:
+    """The stock tools would retry it for minutes in silence; behind a proxy only they can tell."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"http://127.0.0.1:{server.getsockname()[1]}"
+        assert await web.can_connect(address, {})
+    assert not await web.can_connect(address, {})
+    assert not await web.can_connect("http://:x", {})
+    assert await web.can_connect(address, {"http_proxy": "http://proxy:3128"})
