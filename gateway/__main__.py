@@ -76,6 +76,7 @@ def _serve(settings: Settings, listener: socket.socket) -> int:
         ws="none",
         lifespan="on",
         access_log=False,
+        proxy_headers=False,  # nothing here uses the client's address
         log_config=None,
         server_header=False,
         date_header=False,

@@ -32,7 +32,7 @@ from gateway.health import Health
 from gateway.http.ops import build_ops, product_version
 from gateway.http.routes import Receive, Scope, Send, ServeRoute
 from gateway.metrics import exposition
-from gateway.metrics.observer import Observer
+from gateway.metrics.observer import FLUSH_S, Observer
 from gateway.pipeline import Pipeline
 from gateway.registry.base import Registry
 from gateway.registry.cache import ArtifactCache, SpecStore
@@ -139,6 +139,7 @@ class Gateway:
         # The default Triton is probed from the start, so that readiness knows about it before the first endpoint.
         self._backend_for(settings.triton_grpc, settings.triton_grpc_compression)
         loop = asyncio.create_task(reconciler.run(), name="reconcile")
+        flusher = asyncio.create_task(self._flush_metrics()) if self._multiprocess_dir is not None else None
         try:
             await self._settle()
             yield
@@ -147,6 +148,9 @@ class Gateway:
             loop.cancel()
             await asyncio.gather(loop, return_exceptions=True)
             await reconciler.close()
+            if flusher is not None:
+                flusher.cancel()
+            self.observer.flush()
             for backend in self._backends.values():
                 await backend.close()
             threads.shutdown(wait=False, cancel_futures=True)
@@ -171,8 +175,17 @@ class Gateway:
         assert self._reconciler is not None  # noqa: S101 - routes exist only while `running` is open
         return self._reconciler.status()
 
-    def _render_metrics(self) -> tuple[bytes, str]:
+    async def _render_metrics(self) -> tuple[bytes, str]:
+        self.observer.flush()
+        if self._multiprocess_dir is not None:
+            # What other workers have answered before this call is on disk after their next flush.
+            await asyncio.sleep(2 * FLUSH_S)
         return exposition.render(self._metrics, self._multiprocess_dir), exposition.CONTENT_TYPE
+
+    async def _flush_metrics(self) -> None:
+        while True:
+            await asyncio.sleep(FLUSH_S)
+            self.observer.flush()
 
     async def _send_request(self, endpoint: str, version: str | None, data: Any) -> Any:
         """Answer a hook's ``send_request``: in process when the endpoint is here, else over HTTP; None when refused."""

@@ -20,6 +20,11 @@ from gateway.trace import Trace
 _log = logging.getLogger("triton_gateway.request")
 
 
+def too_late(timeout: float) -> DeadlineExceeded:
+    """Return the error of a request whose ``timeout`` seconds are over."""
+    return DeadlineExceeded(f"no answer within {timeout:g} s", hint="raise x-request-timeout-ms or send less at once")
+
+
 class Pipeline:
     """Answers requests from the current snapshot. One per event loop; holds no request state."""
 
@@ -47,18 +52,15 @@ class Pipeline:
         trace.model_id = identity.model_id
         return endpoint
 
-    async def answer(self, endpoint: Endpoint, body: object, trace: Trace, timeout: float) -> object:
-        """Return the endpoint's answer within ``timeout`` seconds; raises ``GatewayError``."""
+    async def answer(self, endpoint: Endpoint, body: object, trace: Trace, deadline: float) -> object:
+        """Return the endpoint's answer; ``deadline`` (loop time) is kept by the caller, who cancels.
+
+        Raises ``GatewayError``.
+        """
         self._limiter.admit()
         endpoint.lease()
         try:
-            deadline = asyncio.get_running_loop().time() + timeout
-            async with asyncio.timeout_at(deadline):
-                return await endpoint.answer(body, trace, deadline)
-        except TimeoutError:
-            raise DeadlineExceeded(
-                f"no answer within {timeout:g} s", hint="raise x-request-timeout-ms or send less at once"
-            ) from None
+            return await endpoint.answer(body, trace, deadline)
         finally:
             endpoint.release()
             self._limiter.release()
@@ -91,7 +93,13 @@ class Pipeline:
         trace = Trace("")
         self.started()
         try:
-            return await self.answer(self.resolve(path, trace), body, trace, timeout)
+            endpoint = self.resolve(path, trace)
+            async with asyncio.timeout(timeout) as limit:
+                return await self.answer(endpoint, body, trace, limit.when() or 0.0)
+        except TimeoutError:
+            late = too_late(timeout)
+            self.failed(trace, late)
+            raise late from None
         except BaseException as error:
             self.failed(trace, error)
             raise

@@ -5,14 +5,13 @@ Every way in which a body can be wrong ends here as a ``RequestError`` that says
 
 from __future__ import annotations
 
-import asyncio
 import zlib
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, Final
 
 import orjson
 
-from gateway.errors import BodyTimeout, ClientGone, MalformedBody, PayloadTooLarge, UnsupportedMedia
+from gateway.errors import ClientGone, MalformedBody, PayloadTooLarge, UnsupportedMedia
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
@@ -20,39 +19,32 @@ _GZIP: Final = 31  # zlib's window bits for a gzip member
 _EXAMPLE: Final = """send JSON: -H 'content-type: application/json' -d '{"text": "…"}'"""
 
 
-async def read(receive: Receive, *, limit: int, announced: bytes, patience: float) -> bytes:
+async def read(receive: Receive, *, limit: int, announced: bytes) -> bytes:
     """Return the request's raw body.
 
-    ``announced`` is the content-length header (or empty). Raises ``PayloadTooLarge`` beyond ``limit`` bytes,
-    ``BodyTimeout`` when it does not arrive within ``patience`` seconds, ``ClientGone``.
+    ``announced`` is the content-length header (or empty). Raises ``PayloadTooLarge`` beyond ``limit`` bytes and
+    ``ClientGone``; how long it may take is the caller's business.
     """
     if announced and announced.isdigit() and int(announced) > limit:
         raise _too_large(limit)
     if announced == b"0":
         return b""
-    try:
-        async with asyncio.timeout(patience):
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                raise ClientGone("the client left while sending the body")
-            first: bytes = message.get("body", b"")
-            if not message.get("more_body", False):
-                if len(first) > limit:
-                    raise _too_large(limit)
-                return first
-            chunks, size = [first], len(first)
-            while message.get("more_body", False):
-                message = await receive()
-                if message["type"] == "http.disconnect":
-                    raise ClientGone("the client left while sending the body")
-                chunk = message.get("body", b"")
-                size += len(chunk)
-                if size > limit:
-                    raise _too_large(limit)
-                chunks.append(chunk)
-            return b"".join(chunks)
-    except TimeoutError:
-        raise BodyTimeout(f"the body did not arrive within {patience:g} s") from None
+    message = await receive()
+    body: bytes = message.get("body", b"")
+    if message["type"] == "http.request" and not message.get("more_body", False):
+        if len(body) > limit:
+            raise _too_large(limit)
+        return body
+    chunks, size = [body], len(body)
+    while message["type"] == "http.request" and message.get("more_body", False):
+        message = await receive()
+        chunks.append(message.get("body", b""))
+        size += len(chunks[-1])
+        if size > limit:
+            raise _too_large(limit)
+    if message["type"] != "http.request":
+        raise ClientGone("the client left while sending the body")
+    return b"".join(chunks)
 
 
 def unpack(raw: bytes, encoding: bytes, *, limit: int) -> bytes:

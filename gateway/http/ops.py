@@ -7,7 +7,7 @@ lists every endpoint that is deployed now, with an example from its own descript
 from __future__ import annotations
 
 import html
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 
@@ -42,7 +42,7 @@ def product_version() -> str:
 
 
 def build_ops(
-    *, health: Health, status: Status, metrics: Callable[[], tuple[bytes, str]], serve_prefix: str
+    *, health: Health, status: Status, metrics: Callable[[], Awaitable[tuple[bytes, str]]], serve_prefix: str
 ) -> FastAPI:
     """Return the FastAPI application of everything but inference."""
     app = FastAPI(
@@ -95,7 +95,7 @@ def build_ops(
     @app.get("/metrics", tags=["operations"], response_class=Response)
     async def prometheus() -> Response:
         """Return the metrics in Prometheus' text format."""
-        content, media_type = metrics()
+        content, media_type = await metrics()
         return Response(content, headers={"content-type": media_type})
 
     @app.get("/v1/status", tags=["operations"])

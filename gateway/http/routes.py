@@ -15,10 +15,10 @@ from urllib.parse import parse_qs, quote
 
 import orjson
 
-from gateway.errors import HookFailed, MethodNotAllowed, RequestError
+from gateway.errors import BodyTimeout, ClientGone, GatewayError, HookFailed, MethodNotAllowed, RequestError
 from gateway.http import body as bodies
 from gateway.http.problems import Headers, problem
-from gateway.pipeline import Pipeline
+from gateway.pipeline import Pipeline, too_late
 from gateway.routing.snapshot import path_of
 from gateway.trace import Trace
 
@@ -62,35 +62,37 @@ class ServeRoute:
         trace = Trace(request_id or f"{random.getrandbits(64):016x}")
         pipeline = self._pipeline
         pipeline.started()
-        watch = _Watch(receive)
+        guard = _Guard(receive)
         try:
             if scope["method"] != "POST":
                 raise MethodNotAllowed(f"{scope['method']} is not how an endpoint is called", hint="use POST")
-            timeout = _timeout(timeout_ms, self._timeout)
+            timeout = _timeout(timeout_ms, self._timeout) if timeout_ms else self._timeout
             endpoint = pipeline.resolve(self._path(scope), trace, key or None)
-            raw = await bodies.read(receive, limit=self._max_body_bytes, announced=length, patience=timeout)
+            deadline = guard.start(timeout)
+            raw = await bodies.read(receive, limit=self._max_body_bytes, announced=length)
+            guard.has_body = True
             if encoding:
                 raw = bodies.unpack(raw, encoding, limit=self._max_body_bytes)
             body = bodies.decode(raw, content_type, takes_bytes=endpoint.takes_bytes)
-            watch.start()
-            answer = await pipeline.answer(endpoint, body, trace, timeout)
+            answer = await pipeline.answer(endpoint, body, trace, deadline)
             status, headers, content = _render(answer)
             trace.status = status
             trace.close()
             headers += _labels(trace)
         except (Exception, asyncio.CancelledError) as error:
-            known = pipeline.failed(trace, error)
-            if isinstance(error, asyncio.CancelledError) and not watch.client_left:
+            if isinstance(error, asyncio.CancelledError) and not guard.ended_it():
+                pipeline.failed(trace, error)
                 raise  # the server is stopping; uvicorn ends the connection
+            known = pipeline.failed(trace, guard.reason or error)
             status, headers, content = problem(known, trace.request_id)
             trace.status = status
             headers.append((b"x-request-id", trace.request_id.encode()))
             if trace.url:
                 headers.append((b"x-served-by", quote(trace.url, safe="/").encode()))
         finally:
-            watch.stop()
+            guard.stop()
             pipeline.finished(trace)
-        if watch.client_left:
+        if guard.client_left:
             return
         headers.append((b"content-length", str(len(content)).encode()))
         await send({"type": "http.response.start", "status": status, "headers": headers})
@@ -104,21 +106,34 @@ class ServeRoute:
         return path_of(scope["path"][self._prefix_length :], version)
 
 
-class _Watch:
-    """Cancels the request's task when its client leaves; starts listening only for requests that take long."""
+class _Guard:
+    """Ends a request whose time is over or whose client has left, by cancelling its task.
 
-    __slots__ = ("_listener", "_receive", "_task", "_timer", "client_left")
+    One timer per request; only a request that takes longer than ``_WATCH_AFTER_S`` pays for more: then its client is
+    listened to, and a second timer waits for the deadline.
+    """
+
+    __slots__ = ("_deadline", "_listener", "_loop", "_receive", "_task", "_timeout", "_timer", "has_body", "reason")
 
     def __init__(self, receive: Receive) -> None:
         self._receive = receive
         self._timer: asyncio.TimerHandle | None = None
         self._listener: asyncio.Task[None] | None = None
-        self._task: asyncio.Task[Any] | None = None
-        self.client_left = False
+        self.has_body = False
+        self.reason: GatewayError | None = None
 
-    def start(self) -> None:
-        self._task = asyncio.current_task()
-        self._timer = asyncio.get_running_loop().call_later(_WATCH_AFTER_S, self._listen)
+    @property
+    def client_left(self) -> bool:
+        return isinstance(self.reason, ClientGone)
+
+    def start(self, timeout: float) -> float:
+        """Begin; returns the deadline in loop time."""
+        self._loop = loop = asyncio.get_running_loop()
+        self._task = asyncio.current_task(loop)
+        self._timeout = timeout
+        self._deadline = loop.time() + timeout
+        self._timer = loop.call_later(min(timeout, _WATCH_AFTER_S), self._wake)
+        return self._deadline
 
     def stop(self) -> None:
         if self._timer is not None:
@@ -126,15 +141,36 @@ class _Watch:
         if self._listener is not None:
             self._listener.cancel()
 
-    def _listen(self) -> None:
-        self._listener = asyncio.get_running_loop().create_task(self._until_gone())
+    def ended_it(self) -> bool:
+        """True when a cancellation of the request's task was ours; it is then taken back."""
+        if self.reason is None or self._task is None:
+            return False
+        self._task.uncancel()
+        return True
+
+    def _wake(self) -> None:
+        left = self._deadline - self._loop.time()
+        if left <= 0.001:
+            self._end(too_late(self._timeout) if self.has_body else _body_too_slow(self._timeout))
+            return
+        # Before the body is complete the route itself listens.
+        if self.has_body and self._listener is None:
+            self._listener = self._loop.create_task(self._until_gone())
+        self._timer = self._loop.call_later(left if self.has_body else min(left, _WATCH_AFTER_S), self._wake)
 
     async def _until_gone(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":
             pass
-        self.client_left = True
+        self._end(ClientGone("the client left before the answer was ready"))
+
+    def _end(self, reason: GatewayError) -> None:
+        self.reason = reason
         if self._task is not None:
             self._task.cancel()
+
+
+def _body_too_slow(timeout: float) -> BodyTimeout:
+    return BodyTimeout(f"the body did not arrive within {timeout:g} s")
 
 
 def _render(answer: object) -> tuple[int, Headers, bytes]:
@@ -195,8 +231,6 @@ def _clean_id(value: bytes) -> str:
 
 
 def _timeout(header: bytes, most: float) -> float:
-    if not header:
-        return most
     try:
         wanted = int(header) / 1000
     except ValueError:

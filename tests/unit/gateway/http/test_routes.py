@@ -232,3 +232,25 @@ async def test_no_json_ends_in_a_server_error(stack: Any, body: Any) -> None:
     reply = await stack.client.post("/serve/e", content=json.dumps(body).encode(), headers=JSON)
     assert reply.status_code in (200, 400, 422)
     reply.json()
+
+
+async def test_body_that_does_not_arrive_in_time_is_refused(stack: Any) -> None:
+    """A client that sends its body byte by byte gets 408 at its deadline, not a place for ever."""
+    stack.deploy("e")
+    await stack.served("e")
+    sent: list[Any] = []
+    scope = {
+        "type": "http", "method": "POST", "path": "/serve/e", "query_string": b"",
+        "headers": [(b"content-type", b"application/json"), (b"x-request-timeout-ms", b"150")],
+    }  # fmt: skip
+
+    async def receive() -> Any:
+        await asyncio.sleep(0.02)
+        return {"type": "http.request", "body": b" ", "more_body": True}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    await stack.gateway(scope, receive, send)
+    assert 408 == sent[0]["status"]
+    assert "body_timeout" == json.loads(sent[1]["body"])["code"]

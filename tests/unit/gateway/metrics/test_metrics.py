@@ -55,6 +55,7 @@ def test_histograms_are_cumulative_with_a_sum_in_seconds() -> None:
     for _ in range(3):
         observer.started()
         observer.finished(trace(2_000_000))
+    observer.flush()
     found = samples(exposition.render(registry, None))
     labels = (("endpoint", "e"), ("route", "direct"), ("version", "1"))
     name = catalog.REQUEST_SECONDS.name
@@ -72,6 +73,7 @@ def test_failures_do_not_enter_the_latency_of_successes() -> None:
     observer = Observer(registry)
     observer.started()
     observer.finished(trace(outcome="overloaded"))
+    observer.flush()
     found = samples(exposition.render(registry, None))
     key = (("endpoint", "e"), ("outcome", "overloaded"), ("route", "direct"), ("version", "1"))
     assert 1.0 == found["gateway_requests_total", key]
@@ -90,6 +92,7 @@ for _ in range(int(sys.argv[1])):
     observer.started()
     observer.finished(trace)
 observer.started()
+observer.flush()
 """
 
 
