@@ -64,6 +64,7 @@ def command(
       triton-gateway sync --repository /models --triton-grpc 127.0.0.1:8001 --poll-frequency 10s
     """
     from deploy.errors import DeployError
+    from deploy.triton.plan import Grace
     from deploy.triton.sync import SyncSettings, run_sync
     from gateway import logs
     from gateway.errors import GatewayError
@@ -79,6 +80,8 @@ def command(
     settings = SyncSettings(
         state_dir=state_dir, repository=(repository or state_dir / "triton" / "repository").absolute(),
         triton_grpc=triton_grpc, engine="python" if engine == "python" else "native", poll_s=poll_s,
+        # Gateways look as rarely as we do: what was replaced stays until each of them must have seen it.
+        grace=Grace(settle_s=max(30.0, 2 * poll_s), most_s=max(600.0, 10 * poll_s)),
     )  # fmt: skip
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
