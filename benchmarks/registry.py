@@ -7,9 +7,11 @@ clearml-serving's (endpoints with a hook). What was registered is remembered in 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -24,7 +26,7 @@ from deploy.stock_cli import StockCli, isolated
 
 _PEERS = Path(__file__).parent / "peers"
 HOOKS = {"lean": _PEERS / "clearml_hook_lean.py", "auto": _PEERS / "clearml_hook_auto.py"}
-_FORMAT = 3
+_FORMAT = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +43,7 @@ class Registry:
 
     def __init__(self, state: Path, *, cores: Sequence[int]) -> None:
         self._state = state
-        port = servers.free_port()
+        port = _remembered_port(state)
         self._address = f"http://{servers.LOOPBACK}:{port}"
         argv = [sys.executable, "-m", "deploy.cli", "controlplane", "--state-dir", str(state / "controlplane")]
         self._server = servers.Server(
@@ -94,6 +96,21 @@ class Registry:
             raise servers.ServerFailed(f"the serving Task cannot be read: {done.stderr[-400:]}")
         found: dict[str, list[str]] = json.loads(done.stdout.splitlines()[-1])
         return found
+
+
+def _remembered_port(state: Path) -> int:
+    """Return the port of last time: uploaded files are known by an address that holds it. Else start from nothing."""
+    note = state / "controlplane.port"
+    with contextlib.suppress(OSError, ValueError):
+        port = int(note.read_text())
+        with socket.socket() as sock:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sock.bind((servers.LOOPBACK, port))
+        return port
+    (state / "registered.json").unlink(missing_ok=True)
+    port = servers.free_port()
+    note.write_text(f"{port}\n")
+    return port
 
 
 def versions(backend: Backend) -> tuple[str, str]:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import direct, environments, measure, servers
-from benchmarks.backends import BACKENDS, Triton, mean_batch
+from benchmarks.backends import BACKENDS, MAX_BATCH, Triton, mean_batch
 from benchmarks.corpus import Corpus
 from benchmarks.plan import Scenario
 from benchmarks.registry import Registry
@@ -245,6 +245,9 @@ def _facts(bench: Bench, scenarios: Sequence[Scenario], command: str) -> dict[st
         "tokens": _token_counts(bench),
         "backends": {n: asdict(BACKENDS[n]) for n in dict.fromkeys(s.backend for s in scenarios)},
         "scenarios": [asdict(s) for s in scenarios],
+        "max_batch": MAX_BATCH,
+        "gpu_rows_per_second": BACKENDS["gpu"].rows_per_second(),
+        "load_average": os.getloadavg(),
         "cores_used": {"server under test": SERVER_CORE, "Triton, load and registry": OTHER_CORE},
     }
 
