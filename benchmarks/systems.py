@@ -76,7 +76,8 @@ class Running:
     server: servers.Server | None
     models: Sequence[str]
     triton_cores: Sequence[int] = (OTHER_CORE,)
-    notes: str = ""
+    seen: set[Path] = field(default_factory=set)
+    """Files of bodies it was sent before."""
 
     @property
     def pids(self) -> list[int]:
