@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from benchmarks.systems import Bench
 
 _CALLS = 3000
-_SECONDS = 20.0
+_SECONDS = 4.0
 
 
 def measure(bench: Bench, backend: Backend, texts: Path) -> dict[str, Any]:
@@ -73,7 +73,8 @@ def main(address: str, model: str, inputs: str, tokenizer_file: str, texts_file:
         encodes.append(encoded - began)
         if done > until:
             break
-    calls, encodes = sorted(calls[200:]), sorted(encodes[200:])
+    skipped = min(200, len(calls) // 5)
+    calls, encodes = sorted(calls[skipped:]), sorted(encodes[skipped:])
     found = {
         "calls": len(calls),
         **{f"call_p{q}_ms": percentile(calls, q) * 1000 for q in (50, 99)},

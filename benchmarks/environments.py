@@ -23,7 +23,7 @@ REQUIREMENTS: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 
 _SHOWN = (
-    "clearml", "clearml-serving", "fastapi", "grpcio", "kserve", "numpy", "onnxruntime", "orjson", "tokenizers",
+    "clearml", "clearml-serving", "fastapi", "grpcio", "kserve", "numpy", "onnxruntime", "orjson", "py-spy", "tokenizers",
     "torch", "transformers", "tritonclient", "uvicorn", "uvloop",
 )  # fmt: skip
 

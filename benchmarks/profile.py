@@ -10,6 +10,7 @@ import collections
 import contextlib
 import re
 import subprocess
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,8 +23,9 @@ from benchmarks.systems import ROOT
 _RATE = 200
 _SHOWN = 45
 _FRAME = re.compile(r"^(?P<function>.+) \((?P<file>.+?)(?::\d+)?\)$")
-_WAITING = re.compile(r"^(epoll_wait|0x[0-9a-f]+) \(libc")
-"""Innermost frames of threads that sleep (gRPC's pollers, idle pools): with C frames py-spy cannot tell them apart."""
+_WAITING = re.compile(r"^(epoll_p?wait|0x[0-9a-f]+) \(libc")
+"""Innermost frames of threads that sleep: with C frames py-spy cannot tell them from working ones. What the event loop's
+own system call costs is lost with them."""
 _PACKAGES = re.compile(r".*/(?:site-packages|lib/python3\.\d+)/")
 
 
@@ -103,7 +105,7 @@ def profile(state: Path, *, backend: str, texts: str, seconds: float, say: Calla
         head = (
             f"py-spy on the gateway: backend {backend}, {texts} texts, 64 connections, {found['rps']:.0f} requests/s "
             f"while profiled.\nColumn µs shares out the {cpu_us:.0f} µs of CPU time of one request, measured without "
-            f"the profiler.\nPackages: {environments.versions(Path(bench.python('profile')))}\n\n"
+            f"the profiler.\nPackages: {environments.versions(bench.python('profile')) | environments.versions(Path(sys.executable))}\n\n"
         )
         (ROOT / "docs" / "profile.txt").write_text(head + text)
         svg.write_text(_without_paths(svg.read_text()))

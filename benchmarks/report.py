@@ -79,13 +79,12 @@ def markdown(run: Mapping[str, Any], *, name: str, images: Sequence[str]) -> str
         *(f"![{_PLOTS[image]}](images/benchmark-{image}.png)\n" for image in images),
         "## All figures", "", *_tables(rows(run["cells"])),
     ]  # fmt: skip
-    direct = run["direct"]
-    if direct:
+    if run["direct"]:
         lines += ["## Straight to Triton, one request at a time", ""]
         lines += [
-            f"- `{backend}`: p50 {d['call_p50_ms']:.2f} ms, p99 {d['call_p99_ms']:.2f} ms for the call; tokenization "
-            f"p50 {d['tokenize_p50_ms']:.3f} ms."
-            for backend, d in direct.items()
+            f"- `{d['backend']}`, round {d['round'] + 1}: p50 {d['call_p50_ms']:.2f} ms, p99 {d['call_p99_ms']:.2f} ms "
+            f"for the call; tokenization p50 {d['tokenize_p50_ms']:.3f} ms."
+            for d in run["direct"]
         ] + [""]
     if run["missing"]:
         lines += ["## Not measured", ""]

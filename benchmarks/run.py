@@ -73,10 +73,8 @@ def run(scenarios: Sequence[Scenario], *, state: Path, name: str, command: str, 
                                 continue
                             path.write_text(json.dumps(cell) + "\n")
                             say(f"[{done}/{total}, {time.monotonic() - began:.0f} s] {_line(cell)}")
-                if any(s.connections == 1 for s in mine) and not (folder / f"direct-{backend}.json").exists():
-                    say(f"{backend}: the same tensors straight to Triton, one at a time")
-                    found = direct.measure(bench, BACKENDS[backend], _bodies(bench.state, "short", text_only=True))
-                    (folder / f"direct-{backend}.json").write_text(json.dumps(found) + "\n")
+                        if scenario.connections == 1 and not scenario.rate:
+                            _straight(bench, backend, folder / f"direct-{backend}-{round_}.json")
         (folder / "missing.json").write_text(json.dumps(missing, indent=1) + "\n")
     return collect(folder)
 
@@ -95,7 +93,7 @@ def collect(folder: Path) -> dict[str, Any]:
     return {
         "facts": read(folder / "facts.json"),
         "missing": read(folder / "missing.json"),
-        "direct": {p.stem.removeprefix("direct-"): read(p) for p in folder.glob("direct-*.json")},
+        "direct": [read(path) for path in sorted(folder.glob("direct-*.json"))],
         "cells": cells,
     }
 
@@ -146,6 +144,15 @@ def start(bench: Bench, stack: contextlib.ExitStack, backend: str, system: str) 
     else:
         servers.ask(running.url, body)
     return running
+
+
+def _straight(bench: Bench, backend: str, path: Path) -> None:
+    """Measure the same tensors without anything in front of Triton, in the same round as the rest."""
+    if path.exists():
+        return
+    found = direct.measure(bench, BACKENDS[backend], _bodies(bench.state, "short", text_only=True))
+    path.write_text(json.dumps({"backend": backend, "round": int(path.stem.rpartition("-")[2]), **found}) + "\n")
+    bench.say(f"{backend} straight to Triton: p50 {found['call_p50_ms']:.2f} ms + {found['tokenize_p50_ms']:.3f} ms")
 
 
 def _bodies(state: Path, kind: str, running: Running | None = None, system: str = "", *,

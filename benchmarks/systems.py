@@ -61,10 +61,10 @@ class Bench:
     def start(
         self, system: str, argv: Sequence[str], env: Mapping[str, str], cores: Sequence[int] = (SERVER_CORE,)
     ) -> servers.Server:
-        """Start a server under test on its cores."""
-        return servers.Server(
-            system, argv, env=env, cores=cores, log=self.state / "logs" / f"{system}.log", cwd=self.state
-        )
+        """Start a server under test on its cores, in an empty folder: what lies in it could be imported."""
+        folder = self.state / "work"
+        folder.mkdir(exist_ok=True)
+        return servers.Server(system, argv, env=env, cores=cores, log=self.state / "logs" / f"{system}.log", cwd=folder)
 
 
 @dataclass(slots=True)

@@ -21,7 +21,7 @@ def cell(system: str, round_: int = 0, **values: Any) -> dict[str, Any]:
 
 def a_run(*cells: dict[str, Any], **parts: Any) -> dict[str, Any]:
     """A run of these cells."""
-    return {"cells": list(cells), "missing": {}, "direct": {}, "facts": {}, **parts}
+    return {"cells": list(cells), "missing": {}, "direct": [], "facts": {}, **parts}
 
 
 def test_ratios_are_formed_within_rounds() -> None:
@@ -93,7 +93,7 @@ def test_the_checklist_is_computed() -> None:
 
 def test_added_latency_leaves_out_call_and_tokenization() -> None:
     """What the gateway adds is what is left of p50 at one connection."""
-    direct = {"instant": {"call_p50_ms": 1.5, "tokenize_p50_ms": 0.25}}
+    direct = [{"backend": "instant", "round": 0, "call_p50_ms": 1.5, "tokenize_p50_ms": 0.25}]
     (found,) = (
         check for check in checklist(a_run(cell("gateway", connections=1, p50_ms=2.5), direct=direct))
         if "1 connection" in check.text
