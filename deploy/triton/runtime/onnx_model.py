@@ -244,6 +244,7 @@ class TritonPythonModel:
                 f"numpy {np.__version__} makes this stub return empty tensors without an error; install 'numpy<2'"
             )
         runtime = importlib.import_module("onnxruntime")
+        runtime.disable_telemetry_events()  # it would write a device id and an event store below the home directory
         config = json.loads(args["model_config"])
         options = runtime.SessionOptions()
         threads = (config.get("parameters") or {}).get("threads") or {}
