@@ -6,7 +6,7 @@ import argparse
 import shlex
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 _STATE = Path(".triton-gateway/bench")
@@ -43,22 +43,32 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"{time.monotonic() - began:6.1f} s  {text}\n")
         sys.stderr.flush()
 
-    if options.command == "report":
-        from benchmarks.report import report as show
-        from benchmarks.run import collect
+    from benchmarks.servers import ServerFailed
+    from benchmarks.systems import NotAvailable
 
-        show(collect(state / "runs" / options.name), name=options.name, state=state, write_docs=options.write_docs,
-             say=say)  # fmt: skip
-        return 0
-    if options.command == "profile":
-        from benchmarks.profile import profile as look
+    try:
+        match options.command:
+            case "report":
+                from benchmarks.report import report as show
+                from benchmarks.run import collect
 
-        look(state, backend=options.backend, texts=options.texts, seconds=options.seconds, say=say)
-        return 0
-    return _run(options, state, f"python -m benchmarks {shlex.join(given)}".strip(), say)
+                found = collect(state / "runs" / options.name)
+                show(found, name=options.name, state=state, write_docs=options.write_docs, say=say)
+            case "profile":
+                from benchmarks.profile import profile as look
+
+                look(state, backend=options.backend, texts=options.texts, seconds=options.seconds, say=say)
+            case _:
+                return _run(options, state, f"python -m benchmarks {shlex.join(given)}".strip(), say)
+    except (ServerFailed, NotAvailable) as error:
+        say(f"error: {error}")
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    return 0
 
 
-def _run(options: argparse.Namespace, state: Path, command: str, say: object) -> int:
+def _run(options: argparse.Namespace, state: Path, command: str, say: Callable[[str], None]) -> int:
     from dataclasses import replace
 
     from benchmarks import plan

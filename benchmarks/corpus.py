@@ -42,7 +42,8 @@ def vocabulary() -> list[str]:
     base = list(dict.fromkeys(WORDS.read_text(encoding="utf-8").split()))
     stems = [word for word in base if len(word) > 3]
     chooser = random.Random("derived words")
-    known, derived = set(base), []
+    known = set(base)
+    derived: list[str] = []
     while len(derived) < _DERIVED:
         stem = chooser.choice(stems)
         match chooser.randrange(4):

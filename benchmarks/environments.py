@@ -23,8 +23,8 @@ REQUIREMENTS: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 
 _SHOWN = (
-    "clearml", "clearml-serving", "fastapi", "grpcio", "kserve", "numpy", "onnxruntime", "orjson", "py-spy", "tokenizers",
-    "torch", "transformers", "tritonclient", "uvicorn", "uvloop",
+    "clearml", "clearml-serving", "fastapi", "grpcio", "kserve", "numpy", "onnxruntime", "orjson", "py-spy",
+    "tokenizers", "torch", "transformers", "tritonclient", "uvicorn", "uvloop",
 )  # fmt: skip
 
 

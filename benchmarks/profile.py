@@ -24,8 +24,8 @@ _RATE = 200
 _SHOWN = 45
 _FRAME = re.compile(r"^(?P<function>.+) \((?P<file>.+?)(?::\d+)?\)$")
 _WAITING = re.compile(r"^(epoll_p?wait|0x[0-9a-f]+) \(libc")
-"""Innermost frames of threads that sleep: with C frames py-spy cannot tell them from working ones. What the event loop's
-own system call costs is lost with them."""
+"""Innermost frames of threads that sleep: with C frames py-spy cannot tell them from working ones. What the system call
+of the event loop costs is lost with them."""
 _PACKAGES = re.compile(r".*/(?:site-packages|lib/python3\.\d+)/")
 
 
@@ -102,10 +102,12 @@ def profile(state: Path, *, backend: str, texts: str, seconds: float, say: Calla
                 found = load()
         cpu_us, threads = _cost(running.url, bodies, scenario, pid)
         text = f"{threads}\n{table(count(raw.read_text().splitlines()), cpu_us=cpu_us)}"
+        packages = environments.versions(Path(sys.executable)) | environments.versions(bench.python("profile"))
         head = (
             f"py-spy on the gateway: backend {backend}, {texts} texts, 64 connections, {found['rps']:.0f} requests/s "
             f"while profiled.\nColumn µs shares out the {cpu_us:.0f} µs of CPU time of one request, measured without "
-            f"the profiler.\nPackages: {environments.versions(bench.python('profile')) | environments.versions(Path(sys.executable))}\n\n"
+            f"the profiler.\nMade by `python -m benchmarks profile` on {measure.cpu_model()}.\n"
+            f"Packages: {', '.join(f'{name} {version}' for name, version in packages.items())}\n\n"
         )
         (ROOT / "docs" / "profile.txt").write_text(head + text)
         svg.write_text(_without_paths(svg.read_text()))
@@ -128,11 +130,12 @@ def _cost(url: str, bodies: Path, scenario: Scenario, pid: int) -> tuple[float, 
     found = start_load(url, bodies, scenario, 6.0)()
     requests = max(1, found["requests"])
     total = (measure.cpu_seconds([pid]) - before) / requests * 1e6
-    threads: collections.Counter[str] = collections.Counter()
+    threads: dict[str, float] = {}
     for (thread, name), seconds in measure.thread_seconds(pid).items():
         label = "main thread (event loop)" if thread == pid else f"threads named {name}"
-        threads[label] += seconds - first.get((thread, name), 0.0)
-    lines = [f"{spent / requests * 1e6:8.1f} µs  {label}" for label, spent in threads.most_common() if spent > 0]
+        threads[label] = threads.get(label, 0.0) + seconds - first.get((thread, name), 0.0)
+    ordered = sorted(threads.items(), key=lambda item: -item[1])
+    lines = [f"{spent / requests * 1e6:8.1f} µs  {label}" for label, spent in ordered if spent > 0]
     return total, "\n".join(lines) + "\n"
 
 

@@ -6,6 +6,7 @@ A cell that is saved is not measured again under the same run name, so an interr
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import shutil
@@ -100,6 +101,12 @@ def collect(folder: Path) -> dict[str, Any]:
 
 def bring_up(stack: contextlib.ExitStack, scenarios: Sequence[Scenario], state: Path, say: Say) -> Bench:
     """Start what every system needs; stopped with ``stack``."""
+    state.mkdir(parents=True, exist_ok=True)
+    lock = stack.enter_context((state / "lock").open("w"))
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise servers.ServerFailed(f"another benchmark runs in {state}; wait for it, or give --state-dir") from None
     backends = [BACKENDS[name] for name in dict.fromkeys(s.backend for s in scenarios)]
     bundles = _bundles(state, real=any(b.is_real for b in backends), say=say)
     say("starting the embedded control plane and Triton")

@@ -131,8 +131,14 @@ def _floor(bench: Bench, backend: Backend, *, grpc: bool) -> Running:
     return Running(f"http://127.0.0.1:{port}/", text_body, server, [model] if grpc else [])
 
 
-def _gateway(bench: Bench, backend: Backend, *, name: str = "gateway", workers: int = 1,
-             **settings: object) -> Running:  # fmt: skip
+def _gateway(
+    bench: Bench,
+    backend: Backend,
+    *,
+    name: str = "gateway",
+    workers: int = 1,
+    settings: Mapping[str, str] | None = None,
+) -> Running:
     """Start the gateway as a user does: following the serving Task, asked on the canary route."""
     models = bench.registered.triton_names[backend.name]
     for model in models:
@@ -142,7 +148,7 @@ def _gateway(bench: Bench, backend: Backend, *, name: str = "gateway", workers: 
         backend,
         TRITON_GATEWAY_PORT=port, TRITON_GATEWAY_WORKERS=workers, TRITON_GATEWAY_TRITON_GRPC=bench.triton.grpc,
         TRITON_GATEWAY_STATE_DIR=bench.state / f"{name}-state", TRITON_GATEWAY_LOG_FORMAT="text",
-        CLEARML_SERVING_TASK_ID=bench.registered.gateway_task, **settings,
+        CLEARML_SERVING_TASK_ID=bench.registered.gateway_task, **(settings or {}),
     )  # fmt: skip
     cores = range(workers)
     server = bench.start(name, [sys.executable, "-m", "gateway"], env, cores)
@@ -157,7 +163,7 @@ def _without_word_cache(bench: Bench, backend: Backend) -> Running:
     is_flag = Settings.model_fields[names[0]].annotation is bool
     return _gateway(
         bench, backend, name="gateway_nocache",
-        **{f"TRITON_GATEWAY_{names[0].upper()}": "false" if is_flag else "0"},
+        settings={f"TRITON_GATEWAY_{names[0].upper()}": "false" if is_flag else "0"},
     )  # fmt: skip
 
 
