@@ -86,12 +86,15 @@ class TextProcessor:
         output_names: Sequence[str] | None = None,
         options: Mapping[str, object] | None = None,
         pad_to_multiple_of: int | None = None,
+        word_cache: bool | int = True,
     ) -> TextProcessor:
-        """Read a model folder; names and types are the backend's metadata where it is known. Raises InvalidBundle."""
+        """Read a model folder; names and types are the backend's metadata where it is known. `word_cache` is how many
+        words the tokenizer may remember (True: the usual number, False: none). Raises InvalidBundle.
+        """
         config = TaskConfig.from_folder(folder, options)
         return cls(
             config,
-            TextTokenizer.from_folder(folder, config),
+            TextTokenizer.from_folder(folder, config, word_cache=word_cache),
             head_for(config),
             input_names=input_names,
             input_dtypes=input_dtypes,

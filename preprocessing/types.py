@@ -22,24 +22,46 @@ Texts: TypeAlias = Sequence[str] | Sequence[tuple[str, str]]
 """What is encoded: texts, or pairs of texts; never a mixture."""
 
 
-@dataclass(slots=True, eq=False)
 class Encoded:
     """One row: a text (or a pair) as token ids, special tokens included, padding not.
 
-    `type_ids` is None when they are all zero, `offsets` ([tokens, 2], in characters of the text) is None when they were
-    not asked for.
+    Ids and types are kept as they will be sent, 8 bytes each in the machine's order: `collate` joins them without
+    looking at one, which made two thirds of a short request's preparation (benchmarks/tokenize.py). `ids` and
+    `type_ids` read them as arrays. Types are None when they are all zero, `offsets` ([tokens, 2], in characters of the
+    text) is None when they were not asked for.
     """
 
-    ids: IntArray
-    type_ids: IntArray | None = None
-    n_unknown: int = 0
-    truncated: bool = False
-    offsets: IntArray | None = None
+    __slots__ = ("n_tokens", "n_unknown", "offsets", "packed_ids", "packed_type_ids", "truncated")
+
+    def __init__(
+        self,
+        ids: bytes | IntArray,
+        type_ids: bytes | IntArray | None = None,
+        n_unknown: int = 0,
+        truncated: bool = False,
+        offsets: IntArray | None = None,
+    ) -> None:
+        self.packed_ids = ids if type(ids) is bytes else _packed(ids)
+        self.packed_type_ids = type_ids if type_ids is None or type(type_ids) is bytes else _packed(type_ids)
+        self.n_tokens = len(self.packed_ids) >> 3
+        """How many tokens the row has."""
+        self.n_unknown = n_unknown
+        self.truncated = truncated
+        self.offsets = offsets
 
     @property
-    def n_tokens(self) -> int:
-        """How many tokens the row has."""
-        return len(self.ids)
+    def ids(self) -> IntArray:
+        """The token ids; read-only."""
+        return np.frombuffer(self.packed_ids, np.int64)
+
+    @property
+    def type_ids(self) -> IntArray | None:
+        """The types of the tokens; read-only."""
+        return None if self.packed_type_ids is None else np.frombuffer(self.packed_type_ids, np.int64)
+
+
+def _packed(values: bytes | IntArray) -> bytes:
+    return np.asarray(values, dtype=np.int64).tobytes()
 
 
 @dataclass(slots=True, eq=False)
@@ -68,7 +90,7 @@ class Prepared:
     @property
     def n_tokens(self) -> int:
         """Tokens of all rows, padding not counted."""
-        return sum(len(row.ids) for row in self.rows)
+        return sum(row.n_tokens for row in self.rows)
 
     @property
     def n_unknown(self) -> int:

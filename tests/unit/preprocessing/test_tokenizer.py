@@ -200,6 +200,8 @@ def test_panic_of_the_library_becomes_an_error() -> None:
         pass
 
     class Panicking:
+        post_processor = None
+
         def encode_batch_fast(self, texts: list[str]) -> list[object]:
             raise PanicException("index out of bounds")
 
@@ -212,6 +214,8 @@ def test_interrupt_passes_through_the_tokenizer() -> None:
     """Ctrl-C is not a tokenizer's fault."""
 
     class Interrupted:
+        post_processor = None
+
         def encode_batch_fast(self, texts: list[str]) -> list[object]:
             raise KeyboardInterrupt
 

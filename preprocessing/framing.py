@@ -1,0 +1,162 @@
+"""Token ids to rows: what the post-processor puts around a text's own tokens, and what truncation leaves of them.
+
+`word_cache` makes its rows this way, and `tokenizer` those of pairs: the library itself keeps every combination of what
+it cut off from both texts of a pair, which is quadratic in their length (two texts of 20 kB: 700 MB at 64 tokens).
+Ids are packed as `types.Encoded` keeps them; sizes are in bytes.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from preprocessing.config import Side
+from preprocessing.descriptions import NotUnderstood, describe, flatten
+from preprocessing.types import Encoded
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """What the post-processor puts around the tokens of one text or of a pair: (id, type) before, between and after,
+    and the type of each text's own tokens.
+    """
+
+    before: tuple[tuple[int, int], ...]
+    between: tuple[tuple[int, int], ...]
+    after: tuple[tuple[int, int], ...]
+    types: tuple[int, ...]
+
+
+class Framing:
+    """A tokenizer's post-processor and truncation (longest first), applied to ids that are already there."""
+
+    def __init__(
+        self, tokenizer: Tokenizer, *, max_length: int, truncation_side: Side = "right", unknown_id: int | None = None
+    ) -> None:
+        """Raises NotUnderstood where the post-processor is not known."""
+        single, pair = templates(tokenizer)
+        self._single = _Frame(single, max_length)
+        self._pair = None if pair is None else _Frame(pair, max_length)
+        self._keeps_end = truncation_side == "left"
+        self._unknown_id = unknown_id
+        self._unknown = None if unknown_id is None else pack([unknown_id])
+
+    @property
+    def knows_pairs(self) -> bool:
+        """Whether `pair_row` may be called."""
+        return self._pair is not None
+
+    def row(self, ids: bytes) -> Encoded:
+        """The row of a text with these tokens."""
+        frame = self._single
+        truncated = len(ids) > frame.room
+        if truncated:
+            ids = ids[-frame.room :] if self._keeps_end else ids[: frame.room]
+        types = None if frame.zero_types else frame.pack_types(len(ids))
+        ids = frame.before + ids + frame.after
+        unknown = self._unknown
+        return Encoded(ids, types, 0 if unknown is None or unknown not in ids else self._count_unknown(ids), truncated)
+
+    def pair_row(self, first: bytes, second: bytes, sizes: tuple[int, int] | None = None) -> Encoded:
+        """The row of a pair; `sizes` are those of both texts where `first` and `second` are already cut to the longest
+        row.
+        """
+        frame = self._pair
+        if frame is None:
+            raise NotUnderstood("the post-processor builds pairs in a way that is not known")
+        n, m = (len(first), len(second)) if sizes is None else sizes
+        truncated = n + m > frame.room
+        if truncated:
+            n, m = _share(n, m, frame.room)
+            first, second = self._cut(first, n), self._cut(second, m)
+        ids = b"".join((frame.before, first, frame.between, second, frame.after))
+        unknown = self._unknown
+        n_unknown = 0 if unknown is None or unknown not in ids else self._count_unknown(ids)
+        return Encoded(ids, frame.pack_types(n, m), n_unknown, truncated)
+
+    def _cut(self, ids: bytes, size: int) -> bytes:
+        return ids[max(len(ids) - size, 0) :] if self._keeps_end else ids[:size]
+
+    def _count_unknown(self, ids: bytes) -> int:
+        return int(np.count_nonzero(np.frombuffer(ids, np.int64) == self._unknown_id))
+
+
+class _Frame:
+    """A template, packed, and the room that it leaves for text."""
+
+    __slots__ = ("after", "before", "between", "room", "text_types", "types", "zero_types")
+
+    def __init__(self, template: Template, max_length: int) -> None:
+        groups = template.before, template.between, template.after
+        self.before, self.between, self.after = (pack(id_ for id_, _ in group) for group in groups)
+        self.types = [pack(type_ for _, type_ in group) for group in groups]
+        self.text_types = [pack([type_]) for type_ in template.types]
+        self.zero_types = not any(b"".join((*self.types, *self.text_types)))
+        self.room = max_length * 8 - sum(map(len, self.types))
+        if self.room <= 0:
+            raise NotUnderstood("special tokens leave no room for text")
+
+    def pack_types(self, *sizes: int) -> bytes:
+        """The types of a row whose texts have ids of these sizes."""
+        before, between, after = self.types
+        texts = [type_ * (size >> 3) for type_, size in zip(self.text_types, sizes, strict=True)]
+        return before + between.join(texts) + after
+
+
+def _share(n: int, m: int, room: int) -> tuple[int, int]:
+    """How much of two texts that do not fit stays, as the library's `truncate_encodings` has it."""
+    shorter = min(n, m)
+    longer = shorter if shorter > room else max(shorter, room - shorter)
+    if shorter + longer > room:
+        shorter = (room >> 4) << 3
+        longer = room - shorter
+    return (shorter, longer) if n <= m else (longer, shorter)
+
+
+def templates(tokenizer: Tokenizer) -> tuple[Template, Template | None]:
+    """For one text and for a pair; None where pairs are built in a way that is not known. Raises NotUnderstood."""
+    description = describe(tokenizer.post_processor)
+    steps = [step for step in flatten(description, "processors") if step["type"] != "ByteLevel"]  # moves offsets only
+    if not steps:
+        return Template((), (), (), (0,)), Template((), (), (), (0, 1))
+    step = steps[0]
+    if len(steps) > 1 or step["type"] not in ("TemplateProcessing", "BertProcessing", "RobertaProcessing"):
+        raise NotUnderstood(f"the post-processor {' + '.join(step['type'] for step in steps)} is not known")
+    if step["type"] == "TemplateProcessing":
+        single = _template(step["single"], step["special_tokens"], ["A"])
+        if single is None:
+            raise NotUnderstood("the post-processor's template does not hold the text exactly once")
+        return single, _template(step["pair"], step["special_tokens"], ["A", "B"])
+    cls, sep = int(step["cls"][1]), int(step["sep"][1])
+    single = Template(((cls, 0),), (), ((sep, 0),), (0,))
+    if step["type"] == "BertProcessing":
+        return single, Template(((cls, 0),), ((sep, 0),), ((sep, 1),), (0, 1))
+    return single, Template(((cls, 0),), ((sep, 0), (sep, 0)), ((sep, 0),), (0, 0))
+
+
+def _template(parts: Sequence[Mapping[str, Any]], specials: Mapping[str, Any], texts: Sequence[str]) -> Template | None:
+    groups: list[list[tuple[int, int]]] = [[]]
+    found: list[str] = []
+    types: list[int] = []
+    for part in parts:
+        if "Sequence" in part:
+            found.append(part["Sequence"]["id"])
+            types.append(int(part["Sequence"]["type_id"]))
+            groups.append([])
+        else:
+            special = part["SpecialToken"]
+            groups[-1].extend((int(id_), int(special["type_id"])) for id_ in specials[special["id"]]["ids"])
+    if found != list(texts):
+        return None
+    between = groups[1] if len(texts) > 1 else []
+    return Template(tuple(groups[0]), tuple(between), tuple(groups[-1]), tuple(types))
+
+
+def pack(ids: Iterable[int]) -> bytes:
+    """Ids as 8 bytes each."""
+    return array("q", ids).tobytes()

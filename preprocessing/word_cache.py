@@ -1,0 +1,255 @@
+"""Word to token ids, remembered: answers texts whose words were all seen before without asking the tokenizer.
+
+`tokenizer` puts a WordCache in front of the `tokenizers` library where `word_rules` understands the tokenizer, and
+hands it every batch first. What the cache holds was learned from that same tokenizer, one word at a time, so there is
+no second tokenization here that could differ; the rules say for which words a text's ids are the sum of its words'.
+Texts with any other word come back unanswered.
+
+It may be called from any thread: readers look up in the dictionary of the moment, only learning takes a lock. It holds
+the interpreter lock, but for less time than the library needs to let go of it and take it back under load
+(benchmarks/tokenize.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from threading import Lock
+from typing import Final
+
+from tokenizers import Tokenizer
+
+from preprocessing.framing import Framing, pack
+from preprocessing.types import Encoded, Texts
+from preprocessing.word_rules import understand
+
+DEFAULT_MAX_WORDS: Final = 200_000
+
+_LONGEST_WORD: Final = 64
+"""In characters. Longer words are tokenized each time they come."""
+_MOST_TOKENS: Final = 32
+"""Of a word that is kept. Together with the length, it keeps an entry under a kilobyte whatever a client sends."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheState:
+    """What there is to know about a tokenizer's word cache."""
+
+    enabled: bool
+    reason: str | None = None
+    """Why it is off."""
+    kind: str | None = None
+    """How texts are cut: `whitespace`, `byte-level` or `metaspace`."""
+    words: int = 0
+    max_words: int = 0
+    hits: int = 0
+    learned: int = 0
+    misses: int = 0
+
+
+class WordCache:
+    """The words of one tokenizer.
+
+    `hits` counts texts whose every word was at hand, `learned` texts of which only unknown words were tokenized,
+    `misses` texts left to the tokenizer; together they are all texts. Threads that count at the same instant may lose
+    one.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, framing: Framing, *, max_words: int = DEFAULT_MAX_WORDS) -> None:
+        """Raises NotUnderstood where nothing can be said about the tokenizer's words."""
+        self._rules = understand(tokenizer)
+        self._framing = framing
+        # Model, normalizer and pre-tokenizer are shared with `tokenizer`, not copied; there is no truncation in it.
+        self._learner = Tokenizer(tokenizer.model)
+        if tokenizer.normalizer is not None:
+            self._learner.normalizer = tokenizer.normalizer
+        self._learner.pre_tokenizer = tokenizer.pre_tokenizer
+        self._marks_first = self._rules.first_differs
+        # Two generations: a word found in the old one moves to the young one; when that is full it becomes the old one,
+        # and what nobody asked for in the meantime is gone. A hit costs nothing but the look-up.
+        self._young: dict[str, bytes] = {}
+        self._old: dict[str, bytes] = {}
+        self._generation = max(max_words // 2, 1)
+        self._lock = Lock()
+        self.hits = self.learned = self.misses = 0
+
+    @property
+    def state(self) -> CacheState:
+        """Sizes and counts of this moment."""
+        return CacheState(
+            enabled=True,
+            kind=self._rules.kind,
+            words=len(self._young) + len(self._old),
+            max_words=self._generation * 2,
+            hits=self.hits,
+            learned=self.learned,
+            misses=self.misses,
+        )
+
+    def forget_counts(self) -> None:
+        """Start counting from zero."""
+        self.hits = self.learned = self.misses = 0
+
+    def encode_batch(self, texts: Texts) -> list[Encoded | None]:
+        """One row per text or pair, in order; None where only the tokenizer can tell."""
+        rows: list[Encoded | None] = []
+        unanswered: list[int] = []
+        find, marks_first, row = self._young.__getitem__, self._marks_first, self._framing.row
+        for text in texts:
+            try:
+                if type(text) is str:
+                    words = text.split(" ")
+                    if marks_first:
+                        words[0] = " " + words[0]
+                    rows.append(row(b"".join(map(find, words))))
+                else:
+                    first, second = self._cut(text)
+                    rows.append(self._framing.pair_row(b"".join(map(find, first)), b"".join(map(find, second))))
+            except (KeyError, _NotMine):
+                unanswered.append(len(rows))
+                rows.append(None)
+        self.hits += len(rows) - len(unanswered)
+        if unanswered:
+            learned = self._learn(texts, rows, unanswered)
+            self.learned += learned
+            self.misses += len(unanswered) - learned
+        return rows
+
+    # --- words --------------------------------------------------------------------------------------------------------
+
+    def _cut(self, text: object) -> list[list[str]]:
+        """The words of a text, or of both texts of a pair. Where a text's first word differs from the same word after a
+        space, it is marked by a space in front, which no word has.
+        """
+        if isinstance(text, str):
+            cut = [text.split(" ")]
+        elif type(text) is tuple and len(text) == 2 and self._framing.knows_pairs:
+            try:
+                cut = [part.split(" ") for part in text]
+            except AttributeError:
+                raise _NotMine from None
+        else:
+            raise _NotMine
+        if self._marks_first:
+            for words in cut:
+                words[0] = " " + words[0]
+        return cut
+
+    def _as_text(self, word: str) -> str:
+        """The text that has a word's ids, or the word that stands for a text: a space less or more."""
+        if not self._marks_first:
+            return word
+        return word[1:] if word.startswith(" ") else " " + word
+
+    def _learn(self, texts: Texts, rows: list[Encoded | None], unanswered: Sequence[int]) -> int:
+        """Tokenize what is unknown of these texts in one call, keep it, and fill their rows; returns how many rows."""
+        survey = _Survey()
+        cuts: list[tuple[int, list[list[str]]]] = []
+        for index in unanswered:
+            try:
+                cut = self._cut(texts[index])
+                self._survey(cut, survey)
+            except _NotMine:
+                continue
+            cuts.append((index, cut))
+        try:
+            self._ask(survey)
+        except BaseException as error:
+            # A text the library refuses, or a panic inside it, which arrives as a BaseException: it will say the same
+            # of the whole text, where it is dealt with.
+            if isinstance(error, Exception) or type(error).__name__ == "PanicException":
+                return 0
+            raise
+        self._keep(survey)
+        find = survey.known.__getitem__
+        for index, cut in cuts:
+            parts = [b"".join(map(find, words)) for words in cut]
+            rows[index] = self._framing.row(parts[0]) if len(parts) == 1 else self._framing.pair_row(parts[0], parts[1])
+        return len(cuts)
+
+    def _survey(self, cut: Iterable[Sequence[str]], survey: _Survey) -> None:
+        """Add the words of one text; raises _NotMine, adding nothing to what will be asked, where it holds a word that
+        is not allowed, or mostly words too long to keep.
+        """
+        rules, known = self._rules, survey.known
+        ask: list[str] = []
+        composed: dict[str, list[str]] = {}
+        n_chars = n_long = 0
+        for words in cut:
+            for word in words:
+                n_chars += len(word)
+                if word in known or word in survey.asked or word in survey.composed or word in composed:
+                    continue
+                if self._recall(word, survey):
+                    continue
+                text = self._as_text(word)
+                if not rules.allow(text.removeprefix(" ")):
+                    raise _NotMine
+                if len(word) > _LONGEST_WORD:
+                    n_long += len(word)
+                pieces = rules.pieces(text)
+                if pieces is None:
+                    ask.append(word)
+                else:
+                    composed[word] = keys = [self._as_text(piece) for piece in pieces]
+                    ask.extend(key for key in keys if key not in known and not self._recall(key, survey))
+        if n_long * 2 > n_chars:
+            raise _NotMine
+        survey.asked.update(dict.fromkeys(ask))
+        survey.composed.update(composed)
+
+    def _recall(self, word: str, survey: _Survey) -> bool:
+        """Look into both generations."""
+        ids = self._young.get(word)
+        if ids is None:
+            ids = self._old.get(word)
+            if ids is None:
+                return False
+            survey.new[word] = ids
+        survey.known[word] = ids
+        return True
+
+    def _ask(self, survey: _Survey) -> None:
+        """Tokenize the unknown words, each for itself, and put composed ones together."""
+        if survey.asked:
+            words = list(survey.asked)
+            # As one pre-tokenized text, which takes half the time of as many texts: the library normalizes, cuts and
+            # tokenizes each member for itself, and says which token came from which.
+            whole = [self._as_text(word) for word in words]
+            encoding = self._learner.encode_batch([whole], is_pretokenized=True, add_special_tokens=False)[0]
+            ids: list[list[int]] = [[] for _ in words]
+            for id_, owner in zip(encoding.ids, encoding.word_ids, strict=True):
+                ids[owner].append(id_)  # type: ignore[index] # every token here comes from a word
+            for word, own in zip(words, ids, strict=True):
+                survey.known[word] = survey.new[word] = pack(own)
+        for word, keys in survey.composed.items():
+            survey.known[word] = survey.new[word] = b"".join([survey.known[key] for key in keys])
+
+    def _keep(self, survey: _Survey) -> None:
+        new = {
+            word: ids for word, ids in survey.new.items() if len(word) <= _LONGEST_WORD and len(ids) <= _MOST_TOKENS * 8
+        }
+        with self._lock:
+            if len(self._young) + len(new) > self._generation:
+                self._old, self._young = self._young, {}
+            for word, ids in new.items():
+                if len(self._young) == self._generation:
+                    break
+                self._young[word] = ids
+
+
+class _NotMine(Exception):
+    """A text that only the tokenizer can answer for."""
+
+
+class _Survey:
+    """The words of some texts, while they are learned."""
+
+    __slots__ = ("asked", "composed", "known", "new")
+
+    def __init__(self) -> None:
+        self.known: dict[str, bytes] = {}
+        self.new: dict[str, bytes] = {}
+        """Of the known ones, those to keep."""
+        self.asked: dict[str, None] = {}
+        self.composed: dict[str, list[str]] = {}
