@@ -1,8 +1,8 @@
 """Coalesces concurrent requests of one endpoint version into few backend calls.
 
 One ``MicroBatcher`` belongs to one endpoint and one event loop. The rule: up to ``max_in_flight`` calls run at a time;
-a request that finds a free call leaves at the end of the current loop tick (so simultaneous requests share it, and a
-lone request never waits); requests that arrive while all calls are busy share the next ones. Calls are cut by rows and
+a request that finds nothing running leaves at the end of the current loop tick (so simultaneous requests share a call,
+and a lone request never waits); requests that arrive while calls run share the next ones. Calls are cut by rows and
 by padded tokens, and rows of similar length go together. An error reaches exactly the callers of its call; a call that
 the backend refuses is split, so that one poisoned row cannot fail its neighbours.
 """
@@ -10,8 +10,10 @@ the backend refuses is split, so that one poisoned row cannot fail its neighbour
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from time import perf_counter_ns
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
@@ -48,17 +50,25 @@ class BatchLimits:
 class Entry(Generic[R]):
     """Rows of one request that travel together, and the place their outputs go to."""
 
-    __slots__ = ("deadline", "future", "infer_ns", "longest", "queued_ns", "rows", "submitted_ns", "tokens")
+    __slots__ = (
+        "call", "companions", "deadline", "future", "infer_ns", "longest", "queued_ns", "rows", "submitted_ns",
+        "tokens",
+    )  # fmt: skip
 
     def __init__(self, rows: Sequence[R], deadline: float, future: asyncio.Future[Outputs]) -> None:
         self.rows = rows
         self.deadline = deadline
         self.future = future
-        self.longest = max(row.n_tokens for row in rows)
-        self.tokens = sum(row.n_tokens for row in rows)
+        if len(rows) == 1:
+            self.longest = self.tokens = rows[0].n_tokens
+        else:
+            self.longest = max(row.n_tokens for row in rows)
+            self.tokens = sum(row.n_tokens for row in rows)
         self.submitted_ns = perf_counter_ns()
         self.queued_ns = 0
         self.infer_ns = 0
+        self.call: asyncio.Task[None] | None = None
+        self.companions: Sequence[Entry[R]] = ()
 
 
 def cut(waiting: Sequence[Entry[R]], limits: BatchLimits) -> list[Entry[R]]:
@@ -90,6 +100,8 @@ def cut(waiting: Sequence[Entry[R]], limits: BatchLimits) -> list[Entry[R]]:
 
 def split(rows: Sequence[R], limits: BatchLimits) -> list[list[int]]:
     """Cut one request's rows into index groups that each fit one call, longest together; every index exactly once."""
+    if len(rows) == 1:
+        return [[0]]
     if len(rows) <= limits.max_rows and len(rows) * max(r.n_tokens for r in rows) <= limits.max_padded_tokens:
         return [list(range(len(rows)))]
     groups: list[list[int]] = []
@@ -147,11 +159,15 @@ class MicroBatcher(Generic[R]):
         self._calls: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
         self._flush_scheduled = False
+        self._waiting_rows = 0
+        self._rows_in_flight = 0
+        # The quickest of the last calls: what no call has beaten lately, this one will not beat either.
+        self._recent: deque[float] = deque(maxlen=16)
 
     @property
     def waiting_rows(self) -> int:
         """Rows that have not left yet."""
-        return sum(len(entry.rows) for entry in self._waiting)
+        return self._waiting_rows
 
     async def submit(self, rows: Sequence[R], deadline: float) -> tuple[Outputs, int, int]:
         """Return the outputs of ``rows`` in order, and the nanoseconds spent waiting and inferring.
@@ -162,10 +178,14 @@ class MicroBatcher(Generic[R]):
         groups = split(rows, self._limits)
         if len(groups) == 1:
             entry = self._enqueue(rows, deadline)
-            return await self._outcome(entry), entry.queued_ns, entry.infer_ns
+            try:
+                return await entry.future, entry.queued_ns, entry.infer_ns
+            except asyncio.CancelledError:
+                self._drop(entry)
+                raise
         entries = [self._enqueue([rows[i] for i in group], deadline) for group in groups]
         try:
-            parts = await asyncio.gather(*(self._outcome(e) for e in entries))
+            parts = await asyncio.gather(*(e.future for e in entries))
         except BaseException:
             for entry in entries:
                 self._drop(entry)
@@ -175,7 +195,7 @@ class MicroBatcher(Generic[R]):
 
     async def close(self) -> None:
         """Refuse what is waiting and let running calls end."""
-        waiting, self._waiting = self._waiting, []
+        waiting, self._waiting, self._waiting_rows = self._waiting, [], 0
         for entry in waiting:
             if not entry.future.done():
                 entry.future.set_exception(ModelNotReady("this version was just replaced", retry_after=0))
@@ -185,53 +205,67 @@ class MicroBatcher(Generic[R]):
     def _enqueue(self, rows: Sequence[R], deadline: float) -> Entry[R]:
         entry: Entry[R] = Entry(rows, deadline, self._loop.create_future())
         self._waiting.append(entry)
-        if not self._flush_scheduled and len(self._calls) < self._limits.max_in_flight:
+        self._waiting_rows += len(rows)
+        if not self._flush_scheduled and self._may_leave():
             self._flush_scheduled = True
             self._loop.call_soon(self._flush)
         return entry
-
-    async def _outcome(self, entry: Entry[R]) -> Outputs:
-        try:
-            return await entry.future
-        except asyncio.CancelledError:
-            self._drop(entry)
-            raise
 
     def _drop(self, entry: Entry[R]) -> None:
         entry.future.cancel()
         if entry in self._waiting:
             self._waiting.remove(entry)
+            self._waiting_rows -= len(entry.rows)
+        elif entry.call is not None and all(other.future.done() for other in entry.companions):
+            entry.call.cancel()  # everybody this call was made for has left
+
+    def _may_leave(self) -> bool:
+        """True when a call may start now: there is a free one, and it is worth starting beside those that run.
+
+        A second call of one row beside a first of thirty would cost the backend as much as the first: it waits until
+        it is a quarter as large, or the first has ended. A lone request finds nothing running and never waits.
+        """
+        if not self._calls:
+            return True
+        return len(self._calls) < self._limits.max_in_flight and self._waiting_rows * 4 >= self._rows_in_flight
 
     def _flush(self) -> None:
         self._flush_scheduled = False
-        if any(entry.future.done() for entry in self._waiting):
-            self._waiting = [entry for entry in self._waiting if not entry.future.done()]
-        while self._waiting and len(self._calls) < self._limits.max_in_flight:
+        while self._waiting and self._may_leave():
             batch = cut(self._waiting, self._limits)
             if len(batch) == len(self._waiting):
                 self._waiting = []
             else:
                 chosen = set(map(id, batch))
                 self._waiting = [entry for entry in self._waiting if id(entry) not in chosen]
+            rows = sum(len(entry.rows) for entry in batch)
+            self._waiting_rows -= rows
+            self._rows_in_flight += rows
             call = self._loop.create_task(self._call(batch))
+            for entry in batch:
+                entry.call, entry.companions = call, batch
             self._calls.add(call)
-            call.add_done_callback(self._called)
+            call.add_done_callback(partial(self._called, rows))
 
-    def _called(self, call: asyncio.Task[None]) -> None:
+    def _called(self, rows: int, call: asyncio.Task[None]) -> None:
         self._calls.discard(call)
+        self._rows_in_flight -= rows
         if self._waiting:
             self._flush()
 
     async def _call(self, batch: list[Entry[R]]) -> None:
         left = perf_counter_ns()
         now = self._loop.time()
+        quickest = min(self._recent, default=0.0)
         live = []
         for entry in batch:
             entry.queued_ns += left - entry.submitted_ns
             if entry.future.done():
                 continue
-            if entry.deadline <= now:
-                entry.future.set_exception(DeadlineExceeded("the request's time ran out before a call to Triton"))
+            if entry.deadline <= now + quickest:
+                entry.future.set_exception(
+                    DeadlineExceeded("the request's time runs out before a call to Triton could end")
+                )
                 continue
             live.append(entry)
         if not live:
@@ -259,6 +293,7 @@ class MicroBatcher(Generic[R]):
                 _fail(entry, error)
             return
         took = perf_counter_ns() - left
+        self._recent.append(took * 1e-9)
         for entry, part in zip(live, parts, strict=True):
             entry.infer_ns = took
             if not entry.future.done():

@@ -121,6 +121,15 @@ class Settings(BaseSettings):
         2, gt=0, validation_alias=_names("max_batches_in_flight"),
         description="Calls to Triton per endpoint version at a time; requests that arrive meanwhile share the next.",
     )  # fmt: skip
+    word_cache_words: int = Field(
+        200_000, ge=0, validation_alias=_names("word_cache_words"),
+        description="Words each text endpoint's tokenizer may remember (exact; see docs/tokenization.md); 0 for none.",
+    )  # fmt: skip
+    response_cache_entries: int = Field(
+        0, ge=0, validation_alias=_names("response_cache_entries"),
+        description="Answers each text endpoint remembers for bodies seen before; 0 for none. One endpoint: "
+        "`--aux-config gateway.response_cache=1000`.",
+    )  # fmt: skip
     hook_threads: int = Field(
         8, gt=0, validation_alias=_names("hook_threads"),
         description="Threads per endpoint for `Preprocess` code that is not async.",

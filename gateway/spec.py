@@ -21,6 +21,8 @@ from gateway.errors import SpecFault
 ENGINES: Final = ("triton", "custom", "custom_async", "sklearn", "xgboost", "lightgbm")
 """Engine types clearml-serving knows; which of them a gateway can run is decided in ``control.compile``."""
 
+_OPTIONS_KEY: Final = "gateway"
+
 BROKEN_UPLOADS: Final = ("uploading_file", "failed_uploading")
 """Last path parts of model addresses that hold no data: the upload never finished (clearml SDK)."""
 
@@ -89,6 +91,8 @@ class EndpointSpec:
     """``--aux-config file.pbtxt``: the file's text."""
     auxiliary_json: str = ""
     """``--aux-config key=value …``: the nested pairs as canonical JSON."""
+    options: tuple[tuple[str, str], ...] = ()
+    """``--aux-config gateway.NAME=VALUE``: options of the gateway, not of Triton."""
     is_auto: bool = False
     """Written by auto-update (``model_monitoring_eps``) rather than by ``model add``."""
 
@@ -369,6 +373,12 @@ def _decode_endpoint(
             raise SpecFault(f"its preprocess code {name!r} is not attached to the serving Task; add the model again")
     model_id = fields.get("model_id")
     auxiliary = fields.get("auxiliary_cfg") or ""
+    options: dict[str, Any] = {}
+    if isinstance(auxiliary, dict):
+        auxiliary = dict(auxiliary)
+        options = auxiliary.pop(_OPTIONS_KEY, {})
+        if not isinstance(options, dict):
+            raise SpecFault(f"--aux-config {_OPTIONS_KEY} takes names: {_OPTIONS_KEY}.max_length=128")
     return EndpointSpec(
         url=normalize_url(endpoint, version),
         endpoint=endpoint,
@@ -380,6 +390,7 @@ def _decode_endpoint(
         outputs=_decode_tensors(fields, "output"),
         auxiliary_pbtxt="" if isinstance(auxiliary, dict) else str(auxiliary),
         auxiliary_json=json.dumps(auxiliary, sort_keys=True, default=str) if isinstance(auxiliary, dict) else "",
+        options=tuple(sorted((str(k), str(v).strip("\\\"'")) for k, v in options.items())),
         is_auto=is_auto,
     )
 

@@ -19,8 +19,17 @@ from typing import Any, Final
 from gateway.backends.base import Backend, ModelInfo
 from gateway.batching import BatchLimits
 from gateway.control.compile import EndpointPlan, Plan
-from gateway.endpoint import Endpoint, Handler, HookHandler, Identity, TensorHandler, TextHandler, TritonCall
-from gateway.errors import GatewayError, HookFailed, ModelNotReady, RegistryRefused, SpecFault
+from gateway.endpoint import (
+    CachedHandler,
+    Endpoint,
+    Handler,
+    HookHandler,
+    Identity,
+    TensorHandler,
+    TextHandler,
+    TritonCall,
+)
+from gateway.errors import GatewayError, HookFailed, InputRefused, ModelNotReady, RegistryRefused, SpecFault
 from gateway.metrics.observer import Observer
 from gateway.registry.base import Registry
 from gateway.registry.cache import ArtifactCache
@@ -31,6 +40,7 @@ from gateway.spec import EndpointSpec, Fault, ModelRecord, decode_model, triton_
 from gateway.trace import Trace
 from preprocessing.errors import PreprocessingError, UserCodeError
 from preprocessing.processor import TextProcessor
+from preprocessing.tokenizer import TextTokenizer
 from preprocessing.user_code import UserCode
 
 _log = logging.getLogger("triton_gateway.control")
@@ -122,6 +132,8 @@ class Assembler:
         backend_for: Callable[[str, bool], Backend],
         observer: Observer,
         limits: BatchLimits,
+        word_cache_words: int,
+        response_cache_entries: int,
         hook_threads: int,
         ready_timeout: float,
         send_request: Callable[[str, str | None, Any], Coroutine[Any, Any, Any]],
@@ -132,6 +144,8 @@ class Assembler:
         self._backend_for = backend_for
         self._observer = observer
         self._limits = limits
+        self._word_cache_words = word_cache_words
+        self._response_cache_entries = response_cache_entries
         self._hook_threads = hook_threads
         self._ready_timeout = ready_timeout
         self._send_request = send_request
@@ -172,18 +186,14 @@ class Assembler:
                 info.inputs,
                 tuple(t.name for t in spec.outputs) or tuple(t.name for t in info.outputs),
             )
-        progress("loading")
+        progress("loading and warming up")
         handler, details = await self._handler(spec, bundle, code_path, model_path, call, info)
         identity = Identity(
             url=spec.url, endpoint=spec.endpoint, version=spec.version, fingerprint=plan.fingerprint,
             model_id=record.id if record else "", model_name=record.name if record else "",
             triton_name=triton_name, details=MappingProxyType({"engine": spec.engine, **details}),
         )  # fmt: skip
-        endpoint = Endpoint(identity, handler)
-        if isinstance(handler, TextHandler):
-            progress("warming up")
-            await self._warm_up(endpoint)
-        return endpoint
+        return Endpoint(identity, handler)
 
     async def _handler(
         self,
@@ -195,9 +205,11 @@ class Assembler:
         info: ModelInfo | None,
     ) -> tuple[Handler, Mapping[str, object]]:
         processor = None
+        options = dict(spec.options)
+        remembered = _whole(options.pop("response_cache", self._response_cache_entries), "response_cache")
         if bundle is not None and info is not None and (bundle / "tokenizer.json").is_file():
             try:
-                processor = await self._in_thread(_load_processor, bundle, info)
+                processor = await self._in_thread(_load_processor, bundle, info, options, self._word_cache_words)
             except PreprocessingError as error:
                 if code_path is None:
                     raise SpecFault(error.message, hint=error.hint or "") from error
@@ -206,23 +218,17 @@ class Assembler:
         if code_path is not None:
             code = await self._load_code(spec, code_path, model_path)
             if spec.engine != "triton" and not code.has_process:
+                await self._in_thread(code.unload)
                 raise SpecFault(f"engine {spec.engine} needs a process method in its Preprocess class")
-            handler: Handler = HookHandler(code, call=call, default=processor, threads=self._hook_threads)
-            return handler, {"task": "preprocess code", "stages": _stages(code)}
+            hooks = HookHandler(code, call=call, default=processor, threads=self._hook_threads)
+            return hooks, {"task": "preprocess code", "stages": _stages(code)}
         if processor is not None and call is not None:
-            url, observer = spec.url, self._observer
-            endpoint, version = spec.endpoint, spec.version
-
-            def on_batch(rows: int, padded: int, tokens: int) -> None:
-                observer.batched(endpoint, version, rows, padded, tokens)
-
-            _log.debug("%s is a text task", url)
-            return (
-                TextHandler(
-                    processor, call.backend, call.model, limits=self._limits, on_batch=on_batch, heavy=self._threads
-                ),
-                processor.describe(),
+            counts = _Counts(self._observer, spec.endpoint, spec.version, processor.tokenizer)
+            text = TextHandler(
+                processor, call.backend, call.model, limits=self._limits, on_batch=counts.batched, heavy=self._threads
             )
+            await self._warm_up(text)
+            return CachedHandler(text, remembered, counts.cached) if remembered else text, processor.describe()
         if call is not None:
             return TensorHandler(call), {
                 "task": "tensors",
@@ -276,11 +282,13 @@ class Assembler:
             await asyncio.sleep(_POLL_S)
         return await backend.describe(model)
 
-    async def _warm_up(self, endpoint: Endpoint) -> None:
+    async def _warm_up(self, handler: TextHandler) -> None:
         loop = asyncio.get_running_loop()
         for body in _WARM_UP:
             try:
-                await endpoint.answer(body, Trace("warm-up"), loop.time() + 60)
+                await handler.answer(body, Trace("warm-up"), loop.time() + 60)
+            except InputRefused:
+                continue  # an endpoint may refuse what is long or comes in lists
             except GatewayError as error:
                 raise type(error)(f"warm-up failed: {error.message}", hint=error.hint) from error
 
@@ -327,13 +335,42 @@ def refused(faults: Sequence[Fault]) -> dict[str, Pending]:
     return found
 
 
-def _load_processor(bundle: Path, info: ModelInfo) -> TextProcessor:
+class _Counts:
+    """Tells the observer what one text endpoint does; word cache counters are read once per call to the backend."""
+
+    def __init__(self, observer: Observer, endpoint: str, version: str, tokenizer: TextTokenizer) -> None:
+        self._observer, self._endpoint, self._version = observer, endpoint, version
+        self._tokenizer = tokenizer
+        self._hits = self._misses = 0
+
+    def batched(self, rows: int, padded: int, tokens: int) -> None:
+        self._observer.batched(self._endpoint, self._version, rows, padded, tokens)
+        hits, misses = self._tokenizer.hits, self._tokenizer.misses
+        self._observer.words(self._endpoint, self._version, hits - self._hits, misses - self._misses)
+        self._hits, self._misses = hits, misses
+
+    def cached(self, is_hit: bool) -> None:
+        self._observer.cached(self._endpoint, self._version, is_hit=is_hit)
+
+
+def _load_processor(
+    bundle: Path, info: ModelInfo, options: Mapping[str, object], word_cache_words: int
+) -> TextProcessor:
     return TextProcessor.from_folder(
         bundle,
         input_names=[t.name for t in info.inputs],
         input_dtypes={t.name: t.dtype for t in info.inputs},
         output_names=[t.name for t in info.outputs],
+        options=options,
+        word_cache=word_cache_words,
     )
+
+
+def _whole(value: object, name: str) -> int:
+    text = str(value)
+    if not text.isdecimal():
+        raise SpecFault(f"gateway.{name} must be a whole number, not {text}")
+    return int(text)
 
 
 def _stages(code: UserCode) -> list[str]:

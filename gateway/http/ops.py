@@ -13,8 +13,11 @@ from typing import Any, Final
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import HTTPException
+from fastapi.openapi.docs import get_swagger_ui_html
 from fastapi.openapi.utils import get_openapi
 from fastapi.responses import HTMLResponse, JSONResponse, Response
+from fastapi.staticfiles import StaticFiles
+from swagger_ui_bundle import swagger_ui_path
 
 from gateway.health import Health
 from gateway.http.problems import STATUS
@@ -49,7 +52,21 @@ def build_ops(
         title="triton-gateway",
         version=product_version(),
         description="Text in, answers out: tokenizes in front of NVIDIA Triton, follows a ClearML serving Task.",
+        docs_url=None,
+        redoc_url=None,
     )
+    app.openapi_version = "3.0.3"  # the newest that the bundled Swagger UI draws
+    app.mount("/docs/static", StaticFiles(directory=str(swagger_ui_path)))
+
+    @app.get("/docs", include_in_schema=False, response_class=HTMLResponse)
+    async def docs() -> HTMLResponse:
+        return get_swagger_ui_html(
+            openapi_url="/openapi.json",
+            title="triton-gateway",
+            swagger_js_url="/docs/static/swagger-ui-bundle.js",
+            swagger_css_url="/docs/static/swagger-ui.css",
+            swagger_favicon_url="/docs/static/favicon-32x32.png",
+        )
 
     @app.exception_handler(404)
     async def not_found(request: Request, _error: HTTPException) -> JSONResponse:
@@ -113,7 +130,10 @@ def build_ops(
         return HTMLResponse(render_page(status(), serve_prefix))
 
     def openapi() -> dict[str, Any]:
-        document = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
+        document = get_openapi(
+            title=app.title, version=app.version, description=app.description, routes=app.routes,
+            openapi_version=app.openapi_version,
+        )  # fmt: skip
         document["paths"].update(_serve_paths(status(), serve_prefix))
         return document
 

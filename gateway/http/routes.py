@@ -41,6 +41,8 @@ class ServeRoute:
         self._prefix_length = len(prefix)
         self._max_body_bytes = max_body_bytes
         self._timeout = timeout
+        # Looking the running loop up costs a system call each time on Python 3.11.
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one HTTP request; every outcome is an answer and is counted once."""
@@ -62,7 +64,9 @@ class ServeRoute:
         trace = Trace(request_id or f"{random.getrandbits(64):016x}")
         pipeline = self._pipeline
         pipeline.started()
-        guard = _Guard(receive)
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+        guard = _Guard(receive, self._loop)
         try:
             if scope["method"] != "POST":
                 raise MethodNotAllowed(f"{scope['method']} is not how an endpoint is called", hint="use POST")
@@ -78,6 +82,7 @@ class ServeRoute:
             status, headers, content = _render(answer)
             trace.status = status
             trace.close()
+            headers += endpoint.headers
             headers += _labels(trace)
         except (Exception, asyncio.CancelledError) as error:
             if isinstance(error, asyncio.CancelledError) and not guard.ended_it():
@@ -115,8 +120,9 @@ class _Guard:
 
     __slots__ = ("_deadline", "_listener", "_loop", "_receive", "_task", "_timeout", "_timer", "has_body", "reason")
 
-    def __init__(self, receive: Receive) -> None:
+    def __init__(self, receive: Receive, loop: asyncio.AbstractEventLoop) -> None:
         self._receive = receive
+        self._loop = loop
         self._timer: asyncio.TimerHandle | None = None
         self._listener: asyncio.Task[None] | None = None
         self.has_body = False
@@ -128,7 +134,7 @@ class _Guard:
 
     def start(self, timeout: float) -> float:
         """Begin; returns the deadline in loop time."""
-        self._loop = loop = asyncio.get_running_loop()
+        loop = self._loop
         self._task = asyncio.current_task(loop)
         self._timeout = timeout
         self._deadline = loop.time() + timeout
@@ -206,8 +212,6 @@ def _plain(value: object) -> object:
 def _labels(trace: Trace) -> Headers:
     return [
         (b"x-request-id", trace.request_id.encode()),
-        (b"x-served-by", quote(trace.url, safe="/").encode()),
-        (b"x-model-id", trace.model_id.encode()),
         (b"x-route", trace.route.encode()),
         (b"x-total-time", _ms(trace.total_ns)),
         (b"x-tokenization-time", _ms(trace.prepare_ns)),

@@ -65,6 +65,15 @@ BATCH_REAL_TOKENS: Final = Metric(
     "Tokens in calls to Triton without padding; 1 − rate(this) / rate(gateway_batch_padded_tokens_sum) is the waste.",
     ("endpoint", "version"),
 )  # fmt: skip
+CACHE: Final = Metric(
+    "gateway_cache_requests_total", "counter",
+    "Requests of endpoints with a response cache, by result: hit or miss.", ("endpoint", "version", "result"),
+)  # fmt: skip
+WORD_CACHE: Final = Metric(
+    "gateway_word_cache_texts_total", "counter",
+    "Texts tokenized, by result: hit (every word was known) or miss (the tokenizer library was asked).",
+    ("endpoint", "version", "result"),
+)  # fmt: skip
 RECONCILES: Final = Metric(
     "gateway_reconcile_total", "counter",
     "Looks at the serving Task, by outcome: unchanged, changed, registry_unavailable, registry_refused, error.",
@@ -85,5 +94,6 @@ BUILD_INFO: Final = Metric("gateway_build_info", "gauge", "Always 1; the label t
 
 CATALOG: Final = (
     REQUESTS, REQUEST_SECONDS, STAGE_SECONDS, IN_FLIGHT, ROWS, TOKENS, UNKNOWN_TOKENS, TRUNCATED,
-    BATCH_ROWS, BATCH_TOKENS, BATCH_REAL_TOKENS, RECONCILES, BUILDS, ENDPOINT_READY, LAST_CONTACT, BUILD_INFO,
+    BATCH_ROWS, BATCH_TOKENS, BATCH_REAL_TOKENS, CACHE, WORD_CACHE,
+    RECONCILES, BUILDS, ENDPOINT_READY, LAST_CONTACT, BUILD_INFO,
 )  # fmt: skip

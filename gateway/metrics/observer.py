@@ -34,6 +34,7 @@ class Observer:
         self._families: dict[str, Any] = {m.name: _family(m, registry) for m in catalog.CATALOG}
         self._served: dict[tuple[str, str, str], _ServedMetrics] = {}
         self._outcomes: dict[tuple[str, str, str, str], _Count] = {}
+        self._counts: dict[tuple[str, ...], _Count] = {}
         self._batches: dict[tuple[str, str], _BatchMetrics] = {}
         self._in_flight = 0
         self._is_dirty = False
@@ -69,13 +70,32 @@ class Observer:
         batch.padded.observe(padded_tokens)
         batch.tokens.value += tokens
 
+    def cached(self, endpoint: str, version: str, *, is_hit: bool) -> None:
+        """Count one look into a response cache."""
+        self._count(catalog.CACHE, endpoint, version, "hit" if is_hit else "miss").value += 1
+        self._is_dirty = True
+
+    def words(self, endpoint: str, version: str, hits: int, misses: int) -> None:
+        """Add texts a word cache answered and did not answer since the last time."""
+        if hits or misses:
+            self._count(catalog.WORD_CACHE, endpoint, version, "hit").value += hits
+            self._count(catalog.WORD_CACHE, endpoint, version, "miss").value += misses
+            self._is_dirty = True
+
+    def _count(self, metric: Metric, *labels: str) -> _Count:
+        key = (metric.name, *labels)
+        count = self._counts.get(key)
+        if count is None:
+            count = self._counts[key] = _Count(self._families[metric.name].labels(*labels))
+        return count
+
     def flush(self) -> None:
         """Carry what was counted to prometheus_client."""
         if not self._is_dirty:
             return
         self._is_dirty = False
         self._families[catalog.IN_FLIGHT.name].set(self._in_flight)
-        for count in self._outcomes.values():
+        for count in (*self._outcomes.values(), *self._counts.values()):
             count.flush()
         for served in self._served.values():
             served.flush()

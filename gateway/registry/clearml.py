@@ -39,8 +39,8 @@ class ClearMLRegistry:
 
     def marker(self) -> str:
         """Return the Task's ``last_change``: it moves on every edit and costs one small call."""
-        tasks = self._call(
-            "tasks", "get_all", {"id": [self._follow()], "only_fields": ["id", "last_change", "last_update"],
+        tasks = self.call(
+            "tasks", "get_all", {"id": [self.followed()], "only_fields": ["id", "last_change", "last_update"],
                                  "search_hidden": True},
         )["tasks"]  # fmt: skip
         if not tasks:
@@ -52,12 +52,12 @@ class ClearMLRegistry:
 
     def task(self) -> Mapping[str, Any]:
         """Return the serving Task."""
-        task: Mapping[str, Any] = self._call("tasks", "get_by_id", {"task": self._follow()})["task"]
+        task: Mapping[str, Any] = self.call("tasks", "get_by_id", {"task": self.followed()})["task"]
         return task
 
     def model(self, model_id: str) -> Mapping[str, Any]:
         """Return one model."""
-        model: Mapping[str, Any] = self._call("models", "get_by_id", {"model": model_id})["model"]
+        model: Mapping[str, Any] = self.call("models", "get_by_id", {"model": model_id})["model"]
         return model
 
     def download(self, uri: str, folder: Path) -> Path:
@@ -79,15 +79,22 @@ class ClearMLRegistry:
             return target
         return self._fetch_storage(address, target)
 
+    @property
+    def web_url(self) -> str:
+        """Where people look at this server: the web application's address, else the API's own."""
+        session = self._connected()
+        return str(session.get_app_server_host() or session.host).rstrip("/")
+
     def _rewrite(self, uri: str) -> str:
         for prefix, replacement in self._files_rewrite.items():
             if uri.startswith(prefix):
                 return replacement + uri[len(prefix) :]
         return uri
 
-    def _follow(self) -> str:
+    def followed(self) -> str:
+        """Return the id of the serving Task that is followed."""
         if not self._task_id:
-            services = self._call(
+            services = self.call(
                 "tasks", "get_all", {
                     "type": ["service"], "system_tags": ["serving-control-plane"],
                     "status": ["created", "in_progress"], "only_fields": ["id", "name"], "search_hidden": True,
@@ -101,7 +108,11 @@ class ClearMLRegistry:
             self._task_id = str(services[0]["id"])
         return self._task_id
 
-    def _call(self, service: str, action: str, body: Mapping[str, Any]) -> dict[str, Any]:
+    def call(self, service: str, action: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Send one API call and return its ``data``; what reading the serving Task does not cover goes through here.
+
+        Raises ``RegistryUnavailable`` and ``RegistryRefused`` as every method of the port does.
+        """
         session = self._connected()
         try:
             reply = session.send_request(service=service, action=action, version="2.23", method="get", json=dict(body))

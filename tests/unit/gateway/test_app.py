@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import Any
 
 import httpx
@@ -260,6 +261,17 @@ async def test_page_and_openapi_show_what_is_deployed(stack: Any) -> None:
     assert "text" in body["content"]["application/json"]["example"]
 
 
+async def test_docs_page_needs_nothing_from_elsewhere(stack: Any) -> None:
+    """Scripts and styles come from the gateway itself: it works where a browser reaches nothing else."""
+    page = (await stack.client.get("/docs")).text
+    addresses = re.findall(r'(?:src|href)="([^"]+)"', page)
+    assert len(addresses) >= 3
+    for address in addresses:
+        assert address.startswith("/docs/static/")
+        assert 200 == (await stack.client.get(address)).status_code
+    assert "3.0.3" == (await stack.client.get("/openapi.json")).json()["openapi"]
+
+
 @pytest.mark.parametrize("path", ["/nothing", "/serve"])
 async def test_unknown_paths_answer_in_the_same_form(stack: Any, path: str) -> None:
     """A 404 outside the inference route has the same JSON body."""
@@ -315,3 +327,39 @@ async def test_unreadable_configuration_does_not_replace_the_last_good_one_on_di
     second = stack.new_gateway()
     async with second.running():
         assert ["e"] == list(second.table.current.endpoints)
+
+
+async def test_endpoint_options_come_with_aux_config(stack: Any) -> None:
+    """`--aux-config gateway.NAME=VALUE` reaches the task, not Triton; a wrong one is the endpoint's reason."""
+    stack.deploy("short", auxiliary_cfg={"gateway": {"max_length": "4", "truncate": "false"}})
+    await stack.served("short")
+    reply = await stack.client.post("/serve/short", json={"text": "good good good good"})
+    assert 422 == reply.status_code
+    assert "4 tokens" in reply.json()["error"]
+    stack.registry.add_endpoint("odd", "m1", auxiliary_cfg={"gateway": {"nonsense": "1"}})
+    stack.load("odd")
+    await stack.until(lambda: stack.state("odd")[0] == "failed")
+    assert "nonsense" in stack.state("odd")[1]
+
+
+async def test_response_cache_answers_repeats_without_triton(stack: Any) -> None:
+    """Off unless asked for; hits and misses are counted; the oldest answer goes first."""
+    stack.deploy("cached", auxiliary_cfg={"gateway": {"response_cache": "2"}})
+    stack.deploy("plain", "m2")
+    await stack.served("cached", "plain")
+    stack.backend.calls.clear()
+    first = await stack.client.post("/serve/cached", json={"text": "good"})
+    again = await stack.client.post("/serve/cached", json={"text": "good"})
+    assert first.json() == again.json()
+    assert 1 == len(stack.backend.calls)
+    for text in ("bad", "film"):
+        await stack.client.post("/serve/cached", json={"text": text})
+    await stack.client.post("/serve/cached", json={"text": "good"})
+    assert 4 == len(stack.backend.calls)
+    for _ in range(2):
+        await stack.client.post("/serve/plain", json={"text": "good"})
+    assert 6 == len(stack.backend.calls)
+    text = (await stack.client.get("/metrics")).text
+    assert 'gateway_cache_requests_total{endpoint="cached",result="hit",version=""} 1.0' in text
+    assert 'gateway_cache_requests_total{endpoint="cached",result="miss",version=""} 4.0' in text
+    assert 'gateway_cache_requests_total{endpoint="plain"' not in text

@@ -247,3 +247,60 @@ def test_every_caller_gets_exactly_its_rows(requests: list[list[int]], rows: int
         assert [[v * 10 for v, _ in plan] for plan in plans] == answers
 
     asyncio.run(scenario())
+
+
+async def test_call_whose_callers_have_all_left_is_cancelled() -> None:
+    """Nobody waits for it: the backend is told to stop; a call somebody still waits for goes on."""
+    calls = Calls()
+    calls.gate.clear()
+    cancelled: list[list[int]] = []
+
+    async def run(rows: Sequence[Row], timeout: float) -> dict[str, Any]:
+        try:
+            return await calls(rows, timeout)
+        except asyncio.CancelledError:
+            cancelled.append([r.value for r in rows])
+            raise
+
+    batcher = MicroBatcher(run, limits=BatchLimits(max_in_flight=2), on_batch=lambda *_: None)
+    pair = [asyncio.create_task(ask(batcher, v)) for v in (1, 2)]
+    await asyncio.sleep(0.01)
+    alone = asyncio.create_task(ask(batcher, 3))
+    await asyncio.sleep(0.01)
+    pair[0].cancel()
+    alone.cancel()
+    await asyncio.sleep(0.01)
+    assert [[3]] == cancelled
+    calls.gate.set()
+    assert [20] == await pair[1]
+
+
+async def test_deadline_no_call_can_meet_is_refused_before_the_call() -> None:
+    """When every recent call took longer than what is left, sending would only cost the backend."""
+    calls = Calls()
+    batcher = make(calls)
+    calls.gate.clear()
+    slow = [asyncio.create_task(ask(batcher, v)) for v in (1,)]
+    await asyncio.sleep(0.1)
+    calls.gate.set()
+    await asyncio.gather(*slow)
+    with pytest.raises(DeadlineExceeded):
+        await ask(batcher, 2, patience=0.05)
+    assert [[1]] == calls.batches
+
+
+async def test_second_call_waits_until_it_is_a_quarter_of_what_runs() -> None:
+    """Beside a call of eight rows one row waits; two rows leave; beside nothing one row leaves at once."""
+    calls = Calls()
+    calls.gate.clear()
+    batcher = make(calls, max_in_flight=2)
+    eight = asyncio.create_task(ask(batcher, *range(8)))
+    await asyncio.sleep(0.01)
+    one = asyncio.create_task(ask(batcher, 10))
+    await asyncio.sleep(0.01)
+    assert [list(range(8))] == calls.batches
+    two = asyncio.create_task(ask(batcher, 11))
+    await asyncio.sleep(0.01)
+    assert [list(range(8)), [10, 11]] == calls.batches
+    calls.gate.set()
+    await asyncio.gather(eight, one, two)
