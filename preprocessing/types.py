@@ -26,7 +26,7 @@ class Encoded:
     """One row: a text (or a pair) as token ids, special tokens included, padding not.
 
     Ids and types are kept as they will be sent, 8 bytes each in the machine's order: `collate` joins them without
-    looking at one, which made two thirds of a short request's preparation (benchmarks/tokenize.py). `ids` and
+    looking at one, which made two thirds of a short request's preparation (benchmarks/tokenization.py). `ids` and
     `type_ids` read them as arrays. Types are None when they are all zero, `offsets` ([tokens, 2], in characters of the
     text) is None when they were not asked for.
     """

@@ -7,12 +7,12 @@ Texts with any other word come back unanswered.
 
 It may be called from any thread: readers look up in the dictionary of the moment, only learning takes a lock. It holds
 the interpreter lock, but for less time than the library needs to let go of it and take it back under load
-(benchmarks/tokenize.py).
+(benchmarks/tokenization.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from threading import Lock
 from typing import Final
@@ -143,76 +143,73 @@ class WordCache:
 
     def _learn(self, texts: Texts, rows: list[Encoded | None], unanswered: Sequence[int]) -> int:
         """Tokenize what is unknown of these texts in one call, keep it, and fill their rows; returns how many rows."""
-        survey = _Survey()
+        lesson = _Lesson(self._young, self._old)
         cuts: list[tuple[int, list[list[str]]]] = []
         for index in unanswered:
             try:
                 cut = self._cut(texts[index])
-                self._survey(cut, survey)
+                self._survey(cut, lesson)
             except _NotMine:
                 continue
             cuts.append((index, cut))
         try:
-            self._ask(survey)
+            self._ask(lesson)
         except BaseException as error:
             # A text the library refuses, or a panic inside it, which arrives as a BaseException: it will say the same
             # of the whole text, where it is dealt with.
             if isinstance(error, Exception) or type(error).__name__ == "PanicException":
                 return 0
             raise
-        self._keep(survey)
-        find = survey.known.__getitem__
+        self._keep(lesson.new)
+        framing, young, new = self._framing, lesson.young, lesson.new
         for index, cut in cuts:
-            parts = [b"".join(map(find, words)) for words in cut]
-            rows[index] = self._framing.row(parts[0]) if len(parts) == 1 else self._framing.pair_row(parts[0], parts[1])
+            parts = [b"".join([new[word] if word in new else young[word] for word in words]) for words in cut]
+            rows[index] = framing.row(parts[0]) if len(parts) == 1 else framing.pair_row(parts[0], parts[1])
         return len(cuts)
 
-    def _survey(self, cut: Iterable[Sequence[str]], survey: _Survey) -> None:
-        """Add the words of one text; raises _NotMine, adding nothing to what will be asked, where it holds a word that
-        is not allowed, or mostly words too long to keep.
+    def _survey(self, cut: Sequence[Sequence[str]], lesson: _Lesson) -> None:
+        """Add the unknown words of one text; raises _NotMine where there is one that is not allowed, or where they are
+        mostly too long to keep.
         """
-        rules, known = self._rules, survey.known
+        rules, young, old, new, asked = self._rules, lesson.young, lesson.old, lesson.new, lesson.asked
+        unknown = [word for words in cut for word in words if word not in young and word not in new]
         ask: list[str] = []
         composed: dict[str, list[str]] = {}
-        n_chars = n_long = 0
-        for words in cut:
-            for word in words:
-                n_chars += len(word)
-                if word in known or word in survey.asked or word in survey.composed or word in composed:
-                    continue
-                if self._recall(word, survey):
-                    continue
-                text = self._as_text(word)
-                if not rules.allow(text.removeprefix(" ")):
-                    raise _NotMine
-                if len(word) > _LONGEST_WORD:
-                    n_long += len(word)
-                pieces = rules.pieces(text)
-                if pieces is None:
-                    ask.append(word)
-                else:
-                    composed[word] = keys = [self._as_text(piece) for piece in pieces]
-                    ask.extend(key for key in keys if key not in known and not self._recall(key, survey))
-        if n_long * 2 > n_chars:
+        n_long = 0
+        for word in unknown:
+            if word in old:
+                new[word] = old[word]
+                continue
+            if word in asked or word in lesson.composed:
+                continue
+            text = self._as_text(word)
+            if not rules.allow(text.removeprefix(" ")):
+                raise _NotMine
+            if len(word) > _LONGEST_WORD:
+                n_long += len(word)
+            pieces = rules.pieces(text)
+            if pieces is None:
+                ask.append(word)
+                continue
+            composed[word] = keys = [self._as_text(piece) for piece in pieces]
+            for key in keys:
+                if key in old:
+                    new[key] = old[key]
+                elif key not in young and key not in new:
+                    ask.append(key)
+        if n_long and n_long * 2 > sum(len(word) for words in cut for word in words):
             raise _NotMine
-        survey.asked.update(dict.fromkeys(ask))
-        survey.composed.update(composed)
+        asked.update(dict.fromkeys(ask))
+        lesson.composed.update(composed)
 
-    def _recall(self, word: str, survey: _Survey) -> bool:
-        """Look into both generations."""
-        ids = self._young.get(word)
-        if ids is None:
-            ids = self._old.get(word)
-            if ids is None:
-                return False
-            survey.new[word] = ids
-        survey.known[word] = ids
-        return True
-
-    def _ask(self, survey: _Survey) -> None:
+    def _ask(self, lesson: _Lesson) -> None:
         """Tokenize the unknown words, each for itself, and put composed ones together."""
-        if survey.asked:
-            words = list(survey.asked)
+        young, new = lesson.young, lesson.new
+        if len(lesson.asked) == 1:
+            (word,) = lesson.asked
+            new[word] = pack(self._learner.encode_batch_fast([self._as_text(word)], add_special_tokens=False)[0].ids)
+        elif lesson.asked:
+            words = list(lesson.asked)
             # As one pre-tokenized text, which takes half the time of as many texts: the library normalizes, cuts and
             # tokenizes each member for itself, and says which token came from which.
             whole = [self._as_text(word) for word in words]
@@ -220,36 +217,36 @@ class WordCache:
             ids: list[list[int]] = [[] for _ in words]
             for id_, owner in zip(encoding.ids, encoding.word_ids, strict=True):
                 ids[owner].append(id_)  # type: ignore[index] # every token here comes from a word
-            for word, own in zip(words, ids, strict=True):
-                survey.known[word] = survey.new[word] = pack(own)
-        for word, keys in survey.composed.items():
-            survey.known[word] = survey.new[word] = b"".join([survey.known[key] for key in keys])
+            new.update(zip(words, map(pack, ids), strict=True))
+        for word, keys in lesson.composed.items():
+            new[word] = b"".join([new[key] if key in new else young[key] for key in keys])
 
-    def _keep(self, survey: _Survey) -> None:
-        new = {
-            word: ids for word, ids in survey.new.items() if len(word) <= _LONGEST_WORD and len(ids) <= _MOST_TOKENS * 8
-        }
+    def _keep(self, new: dict[str, bytes]) -> None:
         with self._lock:
-            if len(self._young) + len(new) > self._generation:
-                self._old, self._young = self._young, {}
+            young = self._young
+            if len(young) + len(new) > self._generation:
+                self._old, self._young = young, {}
+                young = self._young
+            room = self._generation - len(young)
             for word, ids in new.items():
-                if len(self._young) == self._generation:
-                    break
-                self._young[word] = ids
+                if room and len(word) <= _LONGEST_WORD and len(ids) <= _MOST_TOKENS * 8:
+                    young[word] = ids
+                    room -= 1
 
 
 class _NotMine(Exception):
     """A text that only the tokenizer can answer for."""
 
 
-class _Survey:
+class _Lesson:
     """The words of some texts, while they are learned."""
 
-    __slots__ = ("asked", "composed", "known", "new")
+    __slots__ = ("asked", "composed", "new", "old", "young")
 
-    def __init__(self) -> None:
-        self.known: dict[str, bytes] = {}
+    def __init__(self, young: dict[str, bytes], old: dict[str, bytes]) -> None:
+        self.young = young
+        """Nothing is ever taken out of a generation: what was found here once stays found, whatever others learn."""
+        self.old = old
         self.new: dict[str, bytes] = {}
-        """Of the known ones, those to keep."""
         self.asked: dict[str, None] = {}
         self.composed: dict[str, list[str]] = {}
