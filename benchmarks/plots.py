@@ -57,7 +57,7 @@ def cpu(axes: Any, cells: list[dict[str, Any]], plan: dict[str, Any]) -> bool:
 def _lines(axes: Any, series: dict[str, list[tuple[float, float]]]) -> bool:
     drawn = False
     for system, points in series.items():
-        if len(points) > 1:
+        if len(points) > 2:
             axes.plot(*zip(*points, strict=True), marker="o", label=system)
             drawn = True
     axes.grid(visible=True, alpha=0.3)

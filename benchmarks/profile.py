@@ -26,6 +26,7 @@ _FRAME = re.compile(r"^(?P<function>.+) \((?P<file>.+?)(?::\d+)?\)$")
 _WAITING = re.compile(r"^(epoll_p?wait|0x[0-9a-f]+) \(libc")
 """Innermost frames of threads that sleep: with C frames py-spy cannot tell them from working ones. What the system call
 of the event loop costs is lost with them."""
+_FOLDERS = re.compile(r"/[^\s\"<>()]*/(?:site-packages|lib/python3\.\d+|bin)/")
 _PACKAGES = re.compile(r".*/(?:site-packages|lib/python3\.\d+)/")
 
 
@@ -110,7 +111,7 @@ def profile(state: Path, *, backend: str, texts: str, seconds: float, say: Calla
             f"Packages: {', '.join(f'{name} {version}' for name, version in packages.items())}\n\n"
         )
         (ROOT / "docs" / "profile.txt").write_text(head + text)
-        svg.write_text(_without_paths(svg.read_text()))
+        svg.write_text(without_paths(svg.read_text()))
         say(text)
 
 
@@ -139,5 +140,6 @@ def _cost(url: str, bodies: Path, scenario: Scenario, pid: int) -> tuple[float, 
     return total, "\n".join(lines) + "\n"
 
 
-def _without_paths(svg: str) -> str:
-    return svg.replace(f"{ROOT}/", "").replace(str(Path.home()), "~")
+def without_paths(svg: str) -> str:
+    """Return a flame graph whose files are named from their package on, not from where this machine keeps them."""
+    return _FOLDERS.sub("", svg).replace(f"{ROOT}/", "")
