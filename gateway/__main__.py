@@ -67,12 +67,14 @@ def _serve(settings: Settings, listener: socket.socket) -> int:
     import uvicorn
     from uvicorn.supervisors import Multiprocess
 
+    from gateway.http.protocol import WholeReplyProtocol
+
     config = uvicorn.Config(
         "gateway.app:create_app",
         factory=True,
         workers=settings.workers,
         loop="uvloop",
-        http="httptools",
+        http=WholeReplyProtocol,
         ws="none",
         lifespan="on",
         access_log=False,

@@ -18,6 +18,7 @@ import orjson
 from gateway.errors import BodyTimeout, ClientGone, GatewayError, HookFailed, MethodNotAllowed, RequestError
 from gateway.http import body as bodies
 from gateway.http.problems import Headers, problem
+from gateway.http.protocol import EXTENSION
 from gateway.pipeline import Pipeline, too_late
 from gateway.routing.snapshot import path_of
 from gateway.trace import Trace
@@ -29,6 +30,7 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 _JSON: Final = (b"content-type", b"application/json")
 _BINARY: Final = (b"content-type", b"application/octet-stream")
 _OPTIONS: Final = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
+_NO_EXTENSIONS: Final[dict[str, Any]] = {}
 _WATCH_AFTER_S: Final = 0.1
 """Most requests are answered sooner, so that watching for the client's departure costs them one timer."""
 
@@ -100,6 +102,9 @@ class ServeRoute:
         if guard.client_left:
             return
         headers.append((b"content-length", str(len(content)).encode()))
+        reply = scope.get("extensions", _NO_EXTENSIONS).get(EXTENSION)
+        if reply is not None and reply(status, headers, content):
+            return
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": content})
 
