@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from pathlib import Path
 
 import click
@@ -63,7 +64,9 @@ def command(
       tritonserver --model-control-mode=explicit --model-repository=/models &
       triton-gateway sync --repository /models --triton-grpc 127.0.0.1:8001 --poll-frequency 10s
     """
+    from deploy.auto_update import AutoUpdate
     from deploy.errors import DeployError
+    from deploy.registry import ClearMLStore
     from deploy.triton.plan import Grace
     from deploy.triton.sync import SyncSettings, run_sync
     from gateway import logs
@@ -88,7 +91,9 @@ def command(
         signal.signal(number, lambda *_: stop.set())
     rewrites = Settings(files_rewrite=files_rewrite).files_rewrites()
     try:
-        run_sync(settings, ClearMLRegistry(serving_task_id, files_rewrite=rewrites), stop)
+        registry = ClearMLRegistry(serving_task_id, files_rewrite=rewrites)
+        auto_update = AutoUpdate(ClearMLStore(registry), clock=time.monotonic, every_s=max(5.0, poll_s))
+        run_sync(settings, registry, stop, auto_update=auto_update)
     except GatewayError as error:
         raise DeployError(error.message, hint=error.hint) from error
     return 0

@@ -114,6 +114,10 @@ class Desired:
     is_readable: bool = True
 
 
+AutoUpdate = Callable[[Mapping[str, Any]], bool]
+"""Looks at the serving Task, brings the versions of auto-update rules up to date, says whether the Task changed."""
+
+
 @dataclass(slots=True)
 class _Retry:
     """Failures in a row of one thing, and when it may be tried again."""
@@ -126,8 +130,9 @@ class Follower:
     """Reads the registry and keeps the last answers: the desired state's source. Runs in one thread at a time."""
 
     def __init__(self, registry: Registry, store: SpecStore, settings: SyncSettings, recipe: Callable[[], str],
-                 clock: Callable[[], float]) -> None:  # fmt: skip
+                 clock: Callable[[], float], auto_update: AutoUpdate | None = None) -> None:  # fmt: skip
         self._registry = registry
+        self._auto_update = auto_update
         self._store = store
         self._settings = settings
         self._recipe = recipe
@@ -161,6 +166,10 @@ class Follower:
             self._retries.clear()
         if self._task is None:
             return None
+        if self._auto_update is not None and self._auto_update(self._task):
+            marker, has_changed = self._registry.marker(), True
+            self._task = self._registry.task()
+            self._spec = decode(self._task)
         ids = sorted({e.model_id for e in self._spec.endpoints.values() if e.engine == "triton" and e.model_id})
         read_all = has_changed or now - self._records_read_at >= self._settings.records_s
         due = [i for i in ids if read_all or (i in self._problems and now >= self._retries.get(i, _Retry()).at)]
@@ -239,6 +248,7 @@ class ModelSync:
     def __init__(self, settings: SyncSettings, registry: Registry, *, cache: ModelCache, store: SpecStore,
                  triton: TritonAdmin, repository: ModelRepository, clock: Callable[[], float] = time.monotonic,
                  wall: Callable[[], float] = time.time, pool: Executor | None = None,
+                 auto_update: AutoUpdate | None = None,
                  stubs: Callable[[Path], Mapping[str, int]] = count_stubs) -> None:  # fmt: skip
         self._settings = settings
         self._stubs = stubs
@@ -250,7 +260,7 @@ class ModelSync:
         self._clock = clock
         self._wall = wall
         self._builder = Builder(settings.engine, settings.tuning)
-        self._follower = Follower(registry, store, settings, lambda: self._builder.recipe, clock)
+        self._follower = Follower(registry, store, settings, lambda: self._builder.recipe, clock, auto_update)
         # The registry is read in a thread of its own: waiting for a dead one must not keep models from being loaded.
         self._registry_pool = pool or DaemonPool(1, "sync-registry")
         self._model_pool = pool or DaemonPool(settings.downloads, "sync-model")
@@ -587,10 +597,12 @@ class ModelSync:
 
 
 def run_sync(settings: SyncSettings, registry: Registry, stop: threading.Event, *,
-             started: Callable[[ModelSync], None] | None = None) -> None:  # fmt: skip
+             started: Callable[[ModelSync], None] | None = None,
+             auto_update: AutoUpdate | None = None) -> None:  # fmt: skip
     """Run model sync until ``stop`` is set: the composition root of ``triton-gateway sync`` and of ``up``.
 
-    ``started`` receives the ModelSync, whose ``wake`` belongs into the launcher's ``on_restart``.
+    ``started`` receives the ModelSync, whose ``wake`` belongs into the launcher's ``on_restart``. Without
+    ``auto_update`` the versions of auto-update rules are only read.
     """
     client = AdminClient(settings.triton_grpc, load_timeout_s=settings.load_timeout_s)
     try:
@@ -601,6 +613,7 @@ def run_sync(settings: SyncSettings, registry: Registry, stop: threading.Event, 
             store=SpecStore(settings.state_dir / "sync"),
             triton=client,
             repository=ModelRepository(settings.repository),
+            auto_update=auto_update,
         )
         if started is not None:
             started(sync)

@@ -166,12 +166,13 @@ class Assembler:
             bundle = folder
         else:
             bundle = None
-        code_path = None
-        if spec.preprocess is not None:
+        own = bundle / "preprocess.py" if bundle is not None else None
+        code_path = own if own is not None and own.is_file() else None
+        # Each version of auto-update brings its own code, the rule's is for those without; elsewhere the code that was
+        # named for this one endpoint wins over what its model happens to contain.
+        if spec.preprocess is not None and (code_path is None or not spec.is_auto):
             progress("downloading the preprocess code")
             code_path = await self._in_thread(self._cache.artifact, spec.preprocess)
-        elif bundle is not None and (bundle / "preprocess.py").is_file():
-            code_path = bundle / "preprocess.py"
         call: TritonCall | None = None
         info: ModelInfo | None = None
         triton_name = ""

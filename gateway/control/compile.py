@@ -89,6 +89,7 @@ def _refusal(endpoint: EndpointSpec) -> str:
         return f"engine {endpoint.engine} is not served by this version; {', '.join(SERVED_ENGINES)} are"
     if endpoint.engine == "triton" and not endpoint.model_id:
         return "has no model; add it again with --model-id, or --name and --project of a registered model"
-    if endpoint.engine != "triton" and endpoint.preprocess is None:
+    # A model folder may bring its preprocess code; whether it does is known when it has been fetched.
+    if endpoint.engine != "triton" and endpoint.preprocess is None and not endpoint.model_id:
         return f"engine {endpoint.engine} needs --preprocess with a Preprocess class that has a process method"
     return ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
@@ -259,3 +260,50 @@ async def test_model_that_is_no_text_task_takes_tensors(stack: Any) -> None:
     wrong = await stack.client.post("/serve/t", json={"x": [["a"]]})
     missing = await stack.client.post("/serve/t", json={})
     assert [422, 422] == [wrong.status_code, missing.status_code]
+
+
+NAMED = """
+class Preprocess:
+    def process(self, data, state, collect_custom_statistics_fn=None):
+        return {"code": "NAME"}
+"""
+
+
+def _add_bundle(stack: Any, model_id: str, code: str | None) -> None:
+    folder = stack.folder / f"bundle-{model_id}"
+    folder.mkdir()
+    (folder / "weights.bin").write_text(model_id)
+    (folder / "config.json").write_text("{}")
+    if code is not None:
+        (folder / "preprocess.py").write_text(code)
+    stack.add_package(model_id, folder)
+
+
+@pytest.mark.parametrize(
+    ("section", "has_own", "expected"),
+    [
+        ("model_monitoring_eps", True, "own"),
+        ("model_monitoring_eps", False, "given"),
+        ("endpoints", True, "given"),
+    ],
+)
+async def test_whose_preprocess_code_runs(stack: Any, section: str, has_own: bool, expected: str) -> None:
+    """Versions of auto-update run their own code, else the rule's; a fixed endpoint runs the code it was given."""
+    _add_bundle(stack, "m1", NAMED.replace("NAME", "own") if has_own else None)
+    stack.add_hook("h", NAMED.replace("NAME", "given"), model_id="m1")
+    entry = {**stack.registry.endpoints.pop("h"), "version": "1"}
+    stack.registry.sections[section] = json.dumps({"h/1": entry})
+    await stack.served("h/1")
+    assert {"code": expected} == (await stack.client.post("/serve/h/1", json={})).json()
+
+
+async def test_code_in_the_model_folder_is_enough_for_a_custom_engine(stack: Any) -> None:
+    """No code on the command line, none needed; without any the reason is told."""
+    _add_bundle(stack, "m1", NAMED.replace("NAME", "own"))
+    _add_bundle(stack, "m2", None)
+    stack.registry.add_endpoint("h", "m1", engine="custom")
+    stack.registry.add_endpoint("bare", "m2", engine="custom")
+    await stack.served("h")
+    assert {"code": "own"} == (await stack.client.post("/serve/h", json={})).json()
+    await stack.until(lambda: stack.state("bare")[0] == "failed")
+    assert "preprocess code" in stack.state("bare")[1]

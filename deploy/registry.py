@@ -1,0 +1,113 @@
+"""The registry port of everything in ``deploy`` that changes the serving Task or asks for more than serving needs.
+
+``TaskStore`` is the port, ``ClearMLStore`` the real one: the gateway's own ClearML session with the calls a gateway
+never makes. Sections are written one by one (``tasks.edit_configuration``), so that a write never carries along, and
+so reverts, a section somebody else is changing; the stock CLI writes all of them at once. Never imports clearml itself.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from gateway.errors import RegistryRefused
+from gateway.registry.clearml import ClearMLRegistry
+from gateway.spec import BROKEN_UPLOADS
+
+_PAGE = 500
+
+
+@dataclass(frozen=True, slots=True)
+class ModelQuery:
+    """Which models of the registry: exact names, any of the tags; archived ones and unfinished uploads never count."""
+
+    project: str | None = None
+    name: str | None = None
+    tags: tuple[str, ...] = ()
+    only_published: bool = False
+    most: int | None = None
+
+
+class TaskStore(Protocol):
+    """Reads and changes one serving Task. Raises ``RegistryUnavailable`` and ``RegistryRefused``, in bounded time."""
+
+    def task(self) -> Mapping[str, Any]:
+        """Return the serving Task as ``tasks.get_by_id`` answers it."""
+        ...
+
+    def models(self, query: ModelQuery) -> Sequence[str]:
+        """Return the ids of the models that match, newest first."""
+        ...
+
+    def write(self, sections: Mapping[str, str]) -> None:
+        """Add or replace these sections of the Task's configuration (name → text); the others stay."""
+        ...
+
+
+class ClearMLStore:
+    """A serving Task on a ClearML server, through the session of ``registry``."""
+
+    def __init__(self, registry: ClearMLRegistry) -> None:
+        self._registry = registry
+
+    def task(self) -> Mapping[str, Any]:
+        """See ``TaskStore.task``."""
+        return self._registry.task()
+
+    def models(self, query: ModelQuery) -> Sequence[str]:
+        """See ``TaskStore.models``; the filters are the ones ``Model.query_models`` of the SDK sends."""
+        body: dict[str, Any] = {
+            "system_tags": ["-archived"],
+            "order_by": ["-created"],
+            "only_fields": ["id", "created", "uri"],
+            "page_size": _PAGE,
+        }
+        if query.project:
+            projects = self._registry.call(
+                "projects", "get_all", {"name": _exactly(query.project), "only_fields": ["id", "name"]}
+            )["projects"]
+            body["project"] = [str(project["id"]) for project in projects if project.get("name") == query.project]
+            if not body["project"]:
+                return []
+        if query.name:
+            body["name"] = _exactly(query.name)
+        if query.tags:
+            body["tags"] = list(query.tags)
+        if query.only_published:
+            body["ready"] = True
+        found: list[tuple[str, str]] = []
+        page = 0
+        while query.most is None or len(found) < query.most:
+            models = self._registry.call("models", "get_all", {**body, "page": page})["models"]
+            found += [(str(m.get("created") or ""), str(m["id"])) for m in models if _has_data(m)]
+            if len(models) < _PAGE:
+                break
+            page += 1
+        # Models of one instant come in an order of their own, the same for everybody.
+        return [model_id for _, model_id in sorted(found, reverse=True)][: query.most]
+
+    def write(self, sections: Mapping[str, str]) -> None:
+        """See ``TaskStore.write``; all sections of one call change together."""
+        items = [{"name": name, "value": text} for name, text in sections.items()]
+        answer = self._registry.call(
+            "tasks", "edit_configuration", {"task": self._registry.followed(), "configuration": items, "force": True}
+        )
+        if not answer.get("updated"):
+            raise RegistryRefused("the ClearML server did not take the change of the serving Task")
+
+
+def section_text(task: Mapping[str, Any], name: str) -> str:
+    """Return the text of one configuration section; empty when there is none."""
+    item = (task.get("configuration") or {}).get(name) or {}
+    return str(item.get("value") or "") if isinstance(item, Mapping) else ""
+
+
+def _exactly(name: str) -> str:
+    return f"^{re.escape(name)}$"
+
+
+def _has_data(model: Mapping[str, Any]) -> bool:
+    uri = str(model.get("uri") or "")
+    return bool(uri) and uri.rstrip("/").rsplit("/", 1)[-1] not in BROKEN_UPLOADS
