@@ -7,8 +7,7 @@ Ids are packed as `types.Encoded` keeps them; sizes are in bytes.
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +16,7 @@ from tokenizers import Tokenizer
 
 from preprocessing.config import Side
 from preprocessing.descriptions import NotUnderstood, describe, flatten
-from preprocessing.types import Encoded
+from preprocessing.types import Encoded, pack
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,8 +154,3 @@ def _template(parts: Sequence[Mapping[str, Any]], specials: Mapping[str, Any], t
         return None
     between = groups[1] if len(texts) > 1 else []
     return Template(tuple(groups[0]), tuple(between), tuple(groups[-1]), tuple(types))
-
-
-def pack(ids: Iterable[int]) -> bytes:
-    """Ids as 8 bytes each."""
-    return array("q", ids).tobytes()

@@ -23,8 +23,8 @@ from tokenizers.models import Unigram
 from preprocessing.config import Side, TaskConfig
 from preprocessing.descriptions import NotUnderstood
 from preprocessing.errors import InvalidBundle, InvalidOption, TokenizationFailed
-from preprocessing.framing import Framing, pack
-from preprocessing.types import Encoded, Texts
+from preprocessing.framing import Framing
+from preprocessing.types import Encoded, Texts, pack
 from preprocessing.word_cache import DEFAULT_MAX_WORDS, CacheState, WordCache
 
 

@@ -6,7 +6,8 @@ frozen ones because several are made per request, and freezing doubles what maki
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -58,6 +59,11 @@ class Encoded:
     def type_ids(self) -> IntArray | None:
         """The types of the tokens; read-only."""
         return None if self.packed_type_ids is None else np.frombuffer(self.packed_type_ids, np.int64)
+
+
+def pack(numbers: Iterable[int]) -> bytes:
+    """Numbers as 8 bytes each, in the machine's order."""
+    return array("q", numbers).tobytes()
 
 
 def _packed(values: bytes | IntArray) -> bytes:

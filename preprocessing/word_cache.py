@@ -2,8 +2,9 @@
 
 `tokenizer` puts a WordCache in front of the `tokenizers` library where `word_rules` understands the tokenizer, and
 hands it every batch first. What the cache holds was learned from that same tokenizer, one word at a time, so there is
-no second tokenization here that could differ; the rules say for which words a text's ids are the sum of its words'.
-Texts with any other word come back unanswered.
+no second tokenization here that could differ (save for the spelling of plain ASCII words by `word_rules`, one page of
+code); the rules say for which words a text's ids are the sum of its words'. Texts with any other word come back
+unanswered.
 
 It may be called from any thread: readers look up in the dictionary of the moment, only learning takes a lock. It holds
 the interpreter lock, but for less time than the library needs to let go of it and take it back under load
@@ -12,15 +13,15 @@ the interpreter lock, but for less time than the library needs to let go of it a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from threading import Lock
 from typing import Final
 
 from tokenizers import Tokenizer
 
-from preprocessing.framing import Framing, pack
-from preprocessing.types import Encoded, Texts
+from preprocessing.framing import Framing
+from preprocessing.types import Encoded, Texts, pack
 from preprocessing.word_rules import understand
 
 DEFAULT_MAX_WORDS: Final = 200_000
@@ -50,9 +51,8 @@ class CacheState:
 class WordCache:
     """The words of one tokenizer.
 
-    `hits` counts texts whose every word was at hand, `learned` texts of which only unknown words were tokenized,
-    `misses` texts left to the tokenizer; together they are all texts. Threads that count at the same instant may lose
-    one.
+    `hits` counts texts answered without the tokenizer, `learned` texts for which it was asked about unknown words only,
+    `misses` texts left to it; together they are all texts. Threads that count at the same instant may lose one.
     """
 
     def __init__(self, tokenizer: Tokenizer, framing: Framing, *, max_words: int = DEFAULT_MAX_WORDS) -> None:
@@ -67,8 +67,8 @@ class WordCache:
         self._marks_first = self._rules.first_differs
         # Two generations: a word found in the old one moves to the young one; when that is full it becomes the old one,
         # and what nobody asked for in the meantime is gone. A hit costs nothing but the look-up.
-        self._young: dict[str, bytes] = {}
-        self._old: dict[str, bytes] = {}
+        self._young = _Generation(self._find_out)
+        self._old = _Generation(self._find_out)
         self._generation = max(max_words // 2, 1)
         self._lock = Lock()
         self.hits = self.learned = self.misses = 0
@@ -141,9 +141,44 @@ class WordCache:
             return word
         return word[1:] if word.startswith(" ") else " " + word
 
+    def _find_out(self, word: str) -> bytes:
+        """The ids of a word that is not in the young generation, without asking the tokenizer; KeyError where only it
+        can tell.
+        """
+        ids = self._young.get(word)  # it may be younger than the generation that was asked
+        if ids is not None:
+            return ids
+        ids = self._old.get(word)
+        if ids is None:
+            rules = self._rules
+            if rules.ascii_pieces is None:
+                raise KeyError(word)
+            text = self._as_text(word) if self._marks_first else word
+            if not rules.allow(text.removeprefix(" ")):
+                raise KeyError(word)
+            pieces = rules.pieces(text)
+            if pieces is None:
+                ids = None if rules.spelling is None else rules.spelling.spell(word)
+            else:
+                keys = map(self._as_text, pieces) if self._marks_first else pieces
+                ids = b"".join(map(self._young.__getitem__, keys))
+            if ids is None:
+                raise KeyError(word)
+        if len(word) <= _LONGEST_WORD and len(ids) <= _MOST_TOKENS * 8:
+            with self._lock:
+                if len(self._young) >= self._generation:
+                    self._turn()
+                self._young[word] = ids
+        return ids
+
+    def _turn(self) -> None:
+        """A new generation; with the lock held."""
+        self._old = self._young
+        self._young = _Generation(self._find_out)
+
     def _learn(self, texts: Texts, rows: list[Encoded | None], unanswered: Sequence[int]) -> int:
         """Tokenize what is unknown of these texts in one call, keep it, and fill their rows; returns how many rows."""
-        lesson = _Lesson(self._young, self._old)
+        lesson = _Lesson(self._young)
         cuts: list[tuple[int, list[list[str]]]] = []
         for index in unanswered:
             try:
@@ -160,7 +195,7 @@ class WordCache:
             if isinstance(error, Exception) or type(error).__name__ == "PanicException":
                 return 0
             raise
-        self._keep(lesson.new)
+        self._keep(lesson.learned)
         framing, young, new = self._framing, lesson.young, lesson.new
         for index, cut in cuts:
             parts = [b"".join([new[word] if word in new else young[word] for word in words]) for words in cut]
@@ -171,17 +206,18 @@ class WordCache:
         """Add the unknown words of one text; raises _NotMine where there is one that is not allowed, or where they are
         mostly too long to keep.
         """
-        rules, young, old, new, asked = self._rules, lesson.young, lesson.old, lesson.new, lesson.asked
-        unknown = [word for words in cut for word in words if word not in young and word not in new]
+        rules, young, new = self._rules, lesson.young, lesson.new
         ask: list[str] = []
         composed: dict[str, list[str]] = {}
         n_long = 0
-        for word in unknown:
-            if word in old:
-                new[word] = old[word]
+        for word in [word for words in cut for word in words if word not in young and word not in new]:
+            if word in lesson.asked or word in lesson.composed:
                 continue
-            if word in asked or word in lesson.composed:
+            try:
+                new[word] = self._find_out(word)
                 continue
+            except KeyError:
+                pass
             text = self._as_text(word)
             if not rules.allow(text.removeprefix(" ")):
                 raise _NotMine
@@ -193,21 +229,22 @@ class WordCache:
                 continue
             composed[word] = keys = [self._as_text(piece) for piece in pieces]
             for key in keys:
-                if key in old:
-                    new[key] = old[key]
-                elif key not in young and key not in new:
+                try:
+                    new[key] = young[key]
+                except KeyError:
                     ask.append(key)
         if n_long and n_long * 2 > sum(len(word) for words in cut for word in words):
             raise _NotMine
-        asked.update(dict.fromkeys(ask))
+        lesson.asked.update(dict.fromkeys(ask))
         lesson.composed.update(composed)
 
     def _ask(self, lesson: _Lesson) -> None:
         """Tokenize the unknown words, each for itself, and put composed ones together."""
-        young, new = lesson.young, lesson.new
+        learned: dict[str, bytes] = {}
         if len(lesson.asked) == 1:
             (word,) = lesson.asked
-            new[word] = pack(self._learner.encode_batch_fast([self._as_text(word)], add_special_tokens=False)[0].ids)
+            encodings = self._learner.encode_batch_fast([self._as_text(word)], add_special_tokens=False)
+            learned[word] = pack(encodings[0].ids)
         elif lesson.asked:
             words = list(lesson.asked)
             # As one pre-tokenized text, which takes half the time of as many texts: the library normalizes, cuts and
@@ -217,21 +254,35 @@ class WordCache:
             ids: list[list[int]] = [[] for _ in words]
             for id_, owner in zip(encoding.ids, encoding.word_ids, strict=True):
                 ids[owner].append(id_)  # type: ignore[index] # every token here comes from a word
-            new.update(zip(words, map(pack, ids), strict=True))
+            learned.update(zip(words, map(pack, ids), strict=True))
         for word, keys in lesson.composed.items():
-            new[word] = b"".join([new[key] if key in new else young[key] for key in keys])
+            learned[word] = b"".join([learned[key] if key in learned else lesson.new[key] for key in keys])
+        lesson.learned = learned
+        lesson.new.update(learned)
 
-    def _keep(self, new: dict[str, bytes]) -> None:
+    def _keep(self, learned: dict[str, bytes]) -> None:
         with self._lock:
+            if len(self._young) + len(learned) > self._generation:
+                self._turn()
             young = self._young
-            if len(young) + len(new) > self._generation:
-                self._old, self._young = young, {}
-                young = self._young
             room = self._generation - len(young)
-            for word, ids in new.items():
+            for word, ids in learned.items():
                 if room and len(word) <= _LONGEST_WORD and len(ids) <= _MOST_TOKENS * 8:
                     young[word] = ids
                     room -= 1
+
+
+class _Generation(dict[str, bytes]):
+    """Words and their packed ids, and whom to ask about others. Nothing is ever taken out of it."""
+
+    __slots__ = ("_find_out",)
+
+    def __init__(self, find_out: Callable[[str], bytes]) -> None:
+        super().__init__()
+        self._find_out = find_out
+
+    def __missing__(self, word: str) -> bytes:
+        return self._find_out(word)
 
 
 class _NotMine(Exception):
@@ -241,12 +292,12 @@ class _NotMine(Exception):
 class _Lesson:
     """The words of some texts, while they are learned."""
 
-    __slots__ = ("asked", "composed", "new", "old", "young")
+    __slots__ = ("asked", "composed", "learned", "new", "young")
 
-    def __init__(self, young: dict[str, bytes], old: dict[str, bytes]) -> None:
+    def __init__(self, young: _Generation) -> None:
         self.young = young
-        """Nothing is ever taken out of a generation: what was found here once stays found, whatever others learn."""
-        self.old = old
+        """What was found here once stays found, whatever others learn meanwhile."""
         self.new: dict[str, bytes] = {}
+        self.learned: dict[str, bytes] = {}
         self.asked: dict[str, None] = {}
         self.composed: dict[str, list[str]] = {}

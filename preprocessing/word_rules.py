@@ -7,8 +7,8 @@ stands around it,
     ids("w0 w1 … wn") = ids("w0") + ids(" w1") + … + ids(" wn")
 
 Only components for which that was worked out are accepted, under the conditions noted beside them; a component, an
-option or a combination that is not listed makes the tokenizer "not understood". Nothing here tokenizes: what a word's
-ids are is always the tokenizer's own answer. docs/tokenization.md has the argument in prose.
+option or a combination that is not listed makes the tokenizer "not understood". What a word's ids are is the
+tokenizer's own answer, save for plain ASCII words of WordPiece models. docs/tokenization.md has the argument in prose.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from typing import Final
 from tokenizers import Tokenizer, normalizers
 
 from preprocessing.descriptions import Description, NotUnderstood, describe, flatten
+from preprocessing.types import pack
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +46,8 @@ class WordRules:
     """Added tokens that are looked for in the normalized text."""
     ascii_pieces: re.Pattern[str] | None
     """Cuts a printable ASCII word into the pieces that the pre-tokenizer makes of it, where that is known."""
+    spelling: WordPieceSpelling | None
+    """Spells ASCII words without the tokenizer, where that is known."""
 
     def allow(self, word: str) -> bool:
         """Whether the equation holds for this word, whatever other allowed words stand around it."""
@@ -95,6 +98,7 @@ def understand(tokenizer: Tokenizer) -> WordRules:
         specials=specials,
         normalized_specials=normalized,
         ascii_pieces=re.compile(cut.ascii_pieces) if plain_ascii and cut.ascii_pieces else None,
+        spelling=_spelling(tokenizer, stages) if plain_ascii and cut.ascii_pieces == _BERT_PIECES else None,
     )
 
 
@@ -123,6 +127,69 @@ def _check_model(tokenizer: Tokenizer) -> None:
         raise NotUnderstood("Unigram sampling makes ids random")
     if tokenizer.encode_special_tokens:
         raise NotUnderstood("special tokens are read as text")
+
+
+class WordPieceSpelling:
+    """WordPiece for words of ASCII letters and digits, and for ASCII punctuation: the longest piece that the vocabulary
+    has, then the longest continuation, and so on; the unknown token for a word that cannot be spelled, or is too long.
+
+    The only tokenization here that is not the library's own. Such words are what normalizer and BertPreTokenizer leave
+    as they are, save for case; asking for a word costs three times as much (benchmarks/tokenization.py, `unseen`).
+    """
+
+    def __init__(
+        self, vocabulary: Mapping[str, int], *, prefix: str, unknown_id: int, longest_word: int, lowercase: bool
+    ) -> None:
+        self._starts: dict[str, bytes] = {}
+        self._continuations: dict[str, bytes] = {}
+        for piece, id_ in vocabulary.items():
+            for known, start in (self._starts, ""), (self._continuations, prefix):
+                rest = piece.removeprefix(start)
+                if len(rest) == len(piece) - len(start) and rest.isascii() and (rest.isalnum() or len(rest) == 1):
+                    known[rest] = pack([id_])
+        self._longest_piece = max(map(len, (*self._starts, *self._continuations)), default=0)
+        self._unknown = pack([unknown_id])
+        self._longest_word = longest_word
+        self._lowercase = lowercase
+
+    def spell(self, word: str) -> bytes | None:
+        """The word's ids, packed; None where the library has to tell."""
+        n = len(word)
+        if n > _LONGEST_SPELLED or not word.isascii() or not (word.isalnum() or (n == 1 and word.isprintable())):
+            return None
+        if n > self._longest_word:
+            return self._unknown
+        if self._lowercase:
+            word = word.lower()
+        known, start, ids = self._starts, 0, b""
+        while start < n:
+            end = min(n, start + self._longest_piece)
+            while (id_ := known.get(word[start:end])) is None:
+                end -= 1
+                if end == start:
+                    return self._unknown
+            ids += id_
+            start, known = end, self._continuations
+        return ids
+
+
+_LONGEST_SPELLED: Final = 64  # each try takes up to longest piece × length look-ups
+
+
+def _spelling(tokenizer: Tokenizer, stages: Iterable[Description]) -> WordPieceSpelling | None:
+    model = tokenizer.model
+    if type(model).__name__ != "WordPiece":
+        return None
+    vocabulary = tokenizer.get_vocab(with_added_tokens=False)
+    if model.unk_token not in vocabulary or not model.continuing_subword_prefix:
+        return None
+    return WordPieceSpelling(
+        vocabulary,
+        prefix=model.continuing_subword_prefix,
+        unknown_id=vocabulary[model.unk_token],
+        longest_word=model.max_input_chars_per_word,
+        lowercase=any(stage["type"] == "Lowercase" or stage.get("lowercase") for stage in stages),
+    )
 
 
 # --- normalizers: f(a + " " + b) = f(a) + " " + f(b) ------------------------------------------------------------------
