@@ -85,7 +85,8 @@ class Gateway:
         )  # fmt: skip
         self._serve = ServeRoute(
             self.pipeline, prefix=self._prefix, max_body_bytes=settings.max_body_bytes,
-            timeout=settings.request_timeout,
+            timeout=settings.request_timeout, key_header=settings.routing_key_header,
+            key_field=settings.routing_key_field, allows_pins=settings.allow_pins,
         )  # fmt: skip
         self._reconciler: Reconciler | None = None
         self._ops = build_ops(

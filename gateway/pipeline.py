@@ -8,16 +8,32 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from typing import Final
 
 from gateway.admission import Limiter
 from gateway.endpoint import Endpoint
-from gateway.errors import ClientGone, DeadlineExceeded, Draining, GatewayError, InternalError, Unavailable
+from gateway.errors import (
+    BackendGarbage,
+    ClientGone,
+    DeadlineExceeded,
+    Draining,
+    GatewayError,
+    HookFailed,
+    InternalError,
+    ModelFailed,
+    Overloaded,
+    Unavailable,
+)
 from gateway.health import Health
 from gateway.metrics.observer import Observer
 from gateway.routing.table import RoutingTable
 from gateway.trace import Trace
 
 _log = logging.getLogger("triton_gateway.request")
+
+
+_FALLS_BACK: Final = (Unavailable, Overloaded, ModelFailed, BackendGarbage, HookFailed, InternalError)
+"""Failures of a version, not of the request: another version may well answer it."""
 
 
 def too_late(timeout: float) -> DeadlineExceeded:
@@ -46,24 +62,53 @@ class Pipeline:
             raise Draining("this gateway is shutting down", hint="send the request to another one", retry_after=1)
         if not self._health.first_sync_done:
             raise Unavailable("this gateway has not read its configuration yet", hint="try again", retry_after=1)
-        endpoint, trace.route = self._table.current.resolve(path, routing_key)
-        identity = endpoint.identity
-        trace.url, trace.endpoint, trace.version = identity.url, identity.endpoint, identity.version
-        trace.model_id = identity.model_id
+        endpoint, trace.route, trace.fallback = self._table.current.resolve(path, routing_key)
+        _label(trace, endpoint)
+        return endpoint
+
+    def pin(self, url: str, trace: Trace) -> Endpoint:
+        """Choose exactly the version ``url``; else like ``resolve``."""
+        if self._health.is_draining or not self._health.first_sync_done:
+            return self.resolve(url, trace)
+        endpoint = self._table.current.pinned(url)
+        trace.route, trace.fallback = "pinned", None
+        _label(trace, endpoint)
         return endpoint
 
     async def answer(self, endpoint: Endpoint, body: object, trace: Trace, deadline: float) -> object:
         """Return the endpoint's answer; ``deadline`` (loop time) is kept by the caller, who cancels.
 
+        A canary version that fails by itself is answered for by the stable version, once; ``trace`` then tells both.
         Raises ``GatewayError``.
         """
         self._limiter.admit()
         endpoint.lease()
         try:
             return await endpoint.answer(body, trace, deadline)
+        except _FALLS_BACK as error:
+            if trace.fallback is None:
+                raise
+            return await self._fall_back(error, body, trace, deadline)
         finally:
             endpoint.release()
             self._limiter.release()
+
+    async def _fall_back(self, error: GatewayError, body: object, trace: Trace, deadline: float) -> object:
+        stable: Endpoint = trace.fallback
+        if isinstance(body, bytes) and not stable.takes_bytes:
+            raise error
+        self._observer.fell_back(trace.endpoint, trace.version, error.kind)
+        _log.info(
+            "request fell back to %s", stable.identity.url,
+            extra={"request_id": trace.request_id, "url": trace.url, "code": error.kind, "reason": str(error)[:300]},
+        )  # fmt: skip
+        trace.route = "fallback"
+        _label(trace, stable)
+        stable.lease()
+        try:
+            return await stable.answer(body, trace, deadline)
+        finally:
+            stable.release()
 
     def started(self) -> None:
         """Count a request in; ``finished`` must follow."""
@@ -119,3 +164,9 @@ class Pipeline:
                 "reason": "" if error is None else str(error)[:300],
             },
         )  # fmt: skip
+
+
+def _label(trace: Trace, endpoint: Endpoint) -> None:
+    identity = endpoint.identity
+    trace.url, trace.endpoint, trace.version = identity.url, identity.endpoint, identity.version
+    trace.model_id = identity.model_id

@@ -102,6 +102,18 @@ class Settings(BaseSettings):
         60.0, gt=0, validation_alias=_names("request_timeout"),
         description="Time one request may take; callers lower it with the `x-request-timeout-ms` header.",
     )  # fmt: skip
+    routing_key_header: str = Field(
+        "x-routing-key", min_length=1, validation_alias=_names("routing_key_header"),
+        description="Request header whose value keeps a caller on one side of a canary.",
+    )  # fmt: skip
+    routing_key_field: str = Field(
+        "", validation_alias=_names("routing_key_field"),
+        description="Field of a JSON body that does so where the header is missing, e.g. `user_id` or `user.id`.",
+    )  # fmt: skip
+    allow_pins: bool = Field(
+        False, validation_alias=_names("allow_pins"),
+        description="Whether `x-route-to: endpoint/version` sends a request to exactly that version, past its canary.",
+    )  # fmt: skip
     max_body_bytes: int = Field(
         16 << 20, gt=0, validation_alias=_names("max_body_bytes"),
         description="Largest request body, also after unpacking gzip.",

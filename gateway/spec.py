@@ -23,6 +23,9 @@ ENGINES: Final = ("triton", "custom", "custom_async", "sklearn", "xgboost", "lig
 
 _OPTIONS_KEY: Final = "gateway"
 
+ROLLOUTS: Final = "triton_gateway_rollouts"
+"""The section in which ``triton-gateway canary`` keeps its rollouts; a gateway reads only who is stable."""
+
 BROKEN_UPLOADS: Final = ("uploading_file", "failed_uploading")
 """Last path parts of model addresses that hold no data: the upload never finished (clearml SDK)."""
 
@@ -156,6 +159,8 @@ class ServingSpec:
     monitoring: Mapping[str, MonitoringSpec] = field(default_factory=dict)
     metrics: Mapping[str, MetricSpec] = field(default_factory=dict)
     settings: Mapping[str, str] = field(default_factory=dict)
+    stables: Mapping[str, str] = field(default_factory=dict)
+    """Canary → the url that its rollout calls stable."""
     faults: tuple[Fault, ...] = ()
 
     @property
@@ -167,6 +172,7 @@ class ServingSpec:
             self.monitoring,
             self.metrics,
             self.settings,
+            self.stables,
             [(f.subject, f.message) for f in self.faults],
         ]
         return hashlib.sha256(repr([_sorted(p) for p in parts]).encode()).hexdigest()[:16]
@@ -255,6 +261,11 @@ def decode(task: Mapping[str, Any]) -> ServingSpec:
         monitoring=monitoring,
         metrics=metrics,
         settings=_decode_settings(task),
+        stables={
+            name.strip("/"): str(rollout["stable"]).strip("/")
+            for name, rollout in _section(task, ROLLOUTS, []).items()
+            if rollout.get("stable")
+        },
         faults=tuple(faults),
     )
 

@@ -7,6 +7,7 @@ than differences; nothing reads it before the request is over, except the answer
 from __future__ import annotations
 
 from time import perf_counter_ns
+from typing import Any
 
 
 class Trace:
@@ -17,9 +18,9 @@ class Trace:
     """
 
     __slots__ = (
-        "custom", "endpoint", "error", "finish_ns", "infer_ns", "model_id", "outcome", "prepare_ns", "queue_ns",
-        "request_id", "route", "rows", "started_ns", "status", "tokens", "total_ns", "truncated", "unknown_tokens",
-        "url", "version",
+        "custom", "endpoint", "error", "fallback", "finish_ns", "infer_ns", "model_id", "outcome", "prepare_ns",
+        "queue_ns", "request_id", "route", "rows", "started_ns", "status", "tokens", "total_ns", "truncated",
+        "unknown_tokens", "url", "version",
     )  # fmt: skip
 
     def __init__(self, request_id: str) -> None:
@@ -29,6 +30,8 @@ class Trace:
         self.prepare_ns = self.queue_ns = self.infer_ns = self.finish_ns = 0
         self.endpoint = self.version = self.url = self.model_id = ""
         self.route = ""
+        self.fallback: Any = None
+        """The endpoint that answers when this one fails (a canary's stable version)."""
         self.rows = self.tokens = self.unknown_tokens = self.truncated = 0
         self.status = 0
         self.outcome = "ok"

@@ -316,7 +316,7 @@ def assemble_snapshot(
             continue
         ready = [(url, weight) for url, weight in chosen if url in endpoints]
         if sum(weight for _, weight in ready) > 0:
-            canaries[name] = canary.weighted(ready)
+            canaries[name] = canary.weighted(ready, plan.spec.stables.get(name, ""))
     return Snapshot(
         revision=plan.revision,
         endpoints=MappingProxyType(dict(endpoints)),

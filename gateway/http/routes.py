@@ -31,6 +31,8 @@ _JSON: Final = (b"content-type", b"application/json")
 _BINARY: Final = (b"content-type", b"application/octet-stream")
 _OPTIONS: Final = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
 _NO_EXTENSIONS: Final[dict[str, Any]] = {}
+_PIN: Final = b"x-route-to"
+_SPLIT: Final = ("canary", "stable")
 _WATCH_AFTER_S: Final = 0.1
 """Most requests are answered sooner, so that watching for the client's departure costs them one timer."""
 
@@ -38,18 +40,32 @@ _WATCH_AFTER_S: Final = 0.1
 class ServeRoute:
     """The inference route under one prefix (``/serve/``)."""
 
-    def __init__(self, pipeline: Pipeline, *, prefix: str, max_body_bytes: int, timeout: float) -> None:
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        *,
+        prefix: str,
+        max_body_bytes: int,
+        timeout: float,
+        key_header: str = "x-routing-key",
+        key_field: str = "",
+        allows_pins: bool = False,
+    ) -> None:
         self._pipeline = pipeline
         self._prefix_length = len(prefix)
         self._max_body_bytes = max_body_bytes
         self._timeout = timeout
+        self._key_header = key_header.lower().encode()
+        self._key_field = key_field.split(".") if key_field else []
+        self._pin_header = _PIN if allows_pins else b""
         # Looking the running loop up costs a system call each time on Python 3.11.
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one HTTP request; every outcome is an answer and is counted once."""
         request_id = key = ""
-        content_type = encoding = length = timeout_ms = b""
+        content_type = encoding = length = timeout_ms = pin = b""
+        key_header, pin_header = self._key_header, self._pin_header
         for name, value in scope["headers"]:
             if name == b"content-type":
                 content_type = value
@@ -59,10 +75,12 @@ class ServeRoute:
                 encoding = value
             elif name == b"x-request-id":
                 request_id = _clean_id(value)
-            elif name == b"x-routing-key":
+            elif name == key_header:
                 key = value.decode("latin-1")
             elif name == b"x-request-timeout-ms":
                 timeout_ms = value
+            elif name == pin_header:
+                pin = value
         trace = Trace(request_id or f"{random.getrandbits(64):016x}")
         pipeline = self._pipeline
         pipeline.started()
@@ -73,18 +91,23 @@ class ServeRoute:
             if scope["method"] != "POST":
                 raise MethodNotAllowed(f"{scope['method']} is not how an endpoint is called", hint="use POST")
             timeout = _timeout(timeout_ms, self._timeout) if timeout_ms else self._timeout
-            endpoint = pipeline.resolve(self._path(scope), trace, key or None)
+            if pin:
+                endpoint = pipeline.pin(path_of(pin.decode("latin-1"), None), trace)
+            else:
+                endpoint = pipeline.resolve(self._path(scope), trace, key or None)
             deadline = guard.start(timeout)
             raw = await bodies.read(receive, limit=self._max_body_bytes, announced=length)
             guard.has_body = True
             if encoding:
                 raw = bodies.unpack(raw, encoding, limit=self._max_body_bytes)
             body = bodies.decode(raw, content_type, takes_bytes=endpoint.takes_bytes)
+            if self._key_field and not key and trace.route in _SPLIT and (key := _key_of(body, self._key_field)):
+                endpoint = pipeline.resolve(self._path(scope), trace, key)
             answer = await pipeline.answer(endpoint, body, trace, deadline)
             status, headers, content = _render(answer)
             trace.status = status
             trace.close()
-            headers += endpoint.headers
+            headers += endpoint.headers if trace.route != "fallback" else trace.fallback.headers
             headers += _labels(trace)
         except (Exception, asyncio.CancelledError) as error:
             if isinstance(error, asyncio.CancelledError) and not guard.ended_it():
@@ -178,6 +201,14 @@ class _Guard:
         self.reason = reason
         if self._task is not None:
             self._task.cancel()
+
+
+def _key_of(body: object, field: list[str]) -> str:
+    for name in field:
+        if not isinstance(body, dict):
+            return ""
+        body = body.get(name)
+    return str(body) if isinstance(body, str | int) else ""
 
 
 def _body_too_slow(timeout: float) -> BodyTimeout:

@@ -37,6 +37,12 @@ REQUEST_SECONDS: Final = Metric(
     "gateway_request_duration_seconds", "histogram",
     "From the first byte of the body read to the answer ready, successful requests only.", _SERVED, LATENCY_BUCKETS,
 )  # fmt: skip
+FALLBACKS: Final = Metric(
+    "gateway_canary_fallbacks_total", "counter",
+    "Requests whose canary version failed and that its stable version answered for, by the canary's version and error. "
+    "In gateway_requests_total they count once, under the stable version and route fallback.",
+    ("endpoint", "version", "outcome"),
+)  # fmt: skip
 STAGE_SECONDS: Final = Metric(
     "gateway_stage_duration_seconds", "histogram",
     "Time of one stage of a successful request: prepare (parse, tokenize, hook), queue, infer (Triton), finish.",
@@ -93,7 +99,7 @@ LAST_CONTACT: Final = Metric(
 BUILD_INFO: Final = Metric("gateway_build_info", "gauge", "Always 1; the label tells the version.", ("version",))
 
 CATALOG: Final = (
-    REQUESTS, REQUEST_SECONDS, STAGE_SECONDS, IN_FLIGHT, ROWS, TOKENS, UNKNOWN_TOKENS, TRUNCATED,
+    REQUESTS, FALLBACKS, REQUEST_SECONDS, STAGE_SECONDS, IN_FLIGHT, ROWS, TOKENS, UNKNOWN_TOKENS, TRUNCATED,
     BATCH_ROWS, BATCH_TOKENS, BATCH_REAL_TOKENS, CACHE, WORD_CACHE,
     RECONCILES, BUILDS, ENDPOINT_READY, LAST_CONTACT, BUILD_INFO,
 )  # fmt: skip

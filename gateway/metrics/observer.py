@@ -75,6 +75,11 @@ class Observer:
         self._count(catalog.CACHE, endpoint, version, "hit" if is_hit else "miss").value += 1
         self._is_dirty = True
 
+    def fell_back(self, endpoint: str, version: str, outcome: str) -> None:
+        """Count a canary version's failure that its stable version answers for."""
+        self._count(catalog.FALLBACKS, endpoint, version, outcome).value += 1
+        self._is_dirty = True
+
     def words(self, endpoint: str, version: str, hits: int, misses: int) -> None:
         """Add texts a word cache answered and did not answer since the last time."""
         if hits or misses:

@@ -18,10 +18,15 @@ from gateway.spec import CanarySpec
 
 @dataclass(frozen=True, slots=True)
 class Weighted:
-    """Endpoint urls in a fixed order with cumulative shares; the last bound is 1."""
+    """Endpoint urls in a fixed order with cumulative shares; the last bound is 1.
+
+    ``stable`` is the version that requests of the others fall back to: the one a rollout names, else the one with the
+    largest share (of equal ones the last: canaries are written first).
+    """
 
     urls: tuple[str, ...]
     bounds: tuple[float, ...]
+    stable: str = ""
 
     def pick(self, position: float) -> str:
         """Return the url whose share contains ``position`` (0 ≤ position < 1)."""
@@ -76,8 +81,8 @@ def resolve(canary: CanarySpec, known: Iterable[str]) -> list[tuple[str, float]]
     return chosen
 
 
-def weighted(choices: Sequence[tuple[str, float]]) -> Weighted:
-    """Normalise ``choices`` (their sum must be positive)."""
+def weighted(choices: Sequence[tuple[str, float]], stable: str = "") -> Weighted:
+    """Normalise ``choices`` (their sum must be positive); ``stable`` counts when it is one of them."""
     total = sum(w for _, w in choices)
     bounds, running = [], 0.0
     for _, weight in choices:
@@ -85,7 +90,10 @@ def weighted(choices: Sequence[tuple[str, float]]) -> Weighted:
         bounds.append(running)
     # The last url with any weight ends at exactly 1: rounding must not send a request to a version of weight 0.
     last = max(i for i, (_, w) in enumerate(choices) if w > 0)
-    return Weighted(tuple(u for u, _ in choices), tuple(b if i < last else 1.0 for i, b in enumerate(bounds)))
+    urls = tuple(u for u, _ in choices)
+    if stable not in urls:
+        stable = max(enumerate(choices), key=lambda item: (item[1][1], item[0]))[1][0]
+    return Weighted(urls, tuple(b if i < last else 1.0 for i, b in enumerate(bounds)), stable)
 
 
 def _age_key(url: str) -> str:

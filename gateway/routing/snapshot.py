@@ -42,20 +42,31 @@ class Snapshot:
 
     def resolve(
         self, path: str, routing_key: str | None = None, draw: Callable[[], float] = random.random
-    ) -> tuple[Endpoint, str]:
-        """Return the endpoint that answers ``path`` and the route's name (``direct`` or ``canary``).
+    ) -> tuple[Endpoint, str, Endpoint | None]:
+        """Return the endpoint that answers ``path``, the route's name and, for a canary, who answers when it fails.
 
-        A canary wins over an endpoint of the same path, as in clearml-serving. Raises ``EndpointNotFound``,
+        Routes are ``direct``; through a canary ``stable`` (the version the others fall back to) and ``canary``. A
+        canary wins over an endpoint of the same path, as in clearml-serving. Raises ``EndpointNotFound``,
         ``VersionNotFound`` or ``ModelNotReady``.
         """
         canary = self.canaries.get(path)
         if canary is not None:
             position = draw() if routing_key is None else position_of(routing_key, path)
-            return self.endpoints[canary.pick(position)], "canary"
+            url = canary.pick(position)
+            if url == canary.stable:
+                return self.endpoints[url], "stable", None
+            return self.endpoints[url], "canary", self.endpoints.get(canary.stable)
         endpoint = self.endpoints.get(path)
         if endpoint is not None:
-            return endpoint, "direct"
+            return endpoint, "direct", None
         raise self._missing(path)
+
+    def pinned(self, url: str) -> Endpoint:
+        """Return exactly the version ``url``, past every canary. Raises as ``resolve`` does."""
+        endpoint = self.endpoints.get(url)
+        if endpoint is None:
+            raise self._missing(url)
+        return endpoint
 
     def _missing(self, path: str) -> EndpointNotFound | VersionNotFound | ModelNotReady:
         pending = self.pending.get(path)

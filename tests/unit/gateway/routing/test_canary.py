@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -72,3 +74,32 @@ def test_split_over_many_keys_follows_the_weights() -> None:
     split = weighted([("a", 0.1), ("b", 0.9)])
     share = sum(split.pick(position_of(f"user-{i}", "c")) == "a" for i in range(10_000)) / 10_000
     assert abs(share - 0.1) < 3 * (0.1 * 0.9 / 10_000) ** 0.5
+
+
+def test_split_of_random_requests_follows_the_weights() -> None:
+    """10 000 requests without a key: within one point, and within three binomial standard deviations."""
+    split, draw = weighted([("a", 0.25), ("b", 0.75)]), random.Random(4)
+    share = sum(split.pick(draw.random()) == "a" for _ in range(10_000)) / 10_000
+    assert abs(share - 0.25) <= max(0.01, 3 * (0.25 * 0.75 / 10_000) ** 0.5)
+
+
+def test_a_ramp_only_adds_callers() -> None:
+    """10 000 keys over 1, 5, 25, 50 and 100 %: whoever saw the canary keeps it; every answer repeats."""
+    positions = {f"user-{i}": position_of(f"user-{i}", "c") for i in range(10_000)}
+    seen: set[str] = set()
+    for percent in (1, 5, 25, 50, 100):
+        split = weighted([("new", percent), ("old", 100 - percent)])
+        there = {key for key, position in positions.items() if split.pick(position) == "new"}
+        assert there == {key for key in positions if split.pick(position_of(key, "c")) == "new"}
+        assert seen <= there
+        seen = there
+    assert set(positions) == seen
+
+
+def test_stable_is_the_one_a_rollout_names_else_the_largest_share() -> None:
+    """Of equal shares the last: canaries are written first. A name that is not there counts for nothing."""
+    choices = [("new", 0.6), ("old", 0.4)]
+    assert "new" == weighted(choices).stable
+    assert "old" == weighted(choices, "old").stable
+    assert "new" == weighted(choices, "gone").stable
+    assert "old" == weighted([("new", 1), ("old", 1)]).stable

@@ -1,0 +1,127 @@
+"""Canary requests through a whole gateway: fallback to stable, pins, routing keys, and what is counted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gateway.errors import BackendRefused, BackendUnavailable, GatewayError, ModelFailed, Overloaded
+
+BODY = {"text": "good"}
+
+
+async def start(stack: Any, shares: tuple[float, float] = (1.0, 0.0)) -> None:
+    """A canary ``c`` over the new version ``e/2`` and the stable one ``e/1``."""
+    stack.deploy("e", "m1", version="1")
+    stack.deploy("e", "m2", version="2")
+    stack.registry.canary["c"] = {"endpoint": "c", "weights": list(shares), "load_endpoints": ["e/2", "e/1"]}
+    stack.registry.sections["triton_gateway_rollouts"] = '{"c": {"stable": "e/1", "phase": "running"}}'
+    await stack.served("e/1", "e/2")
+    await stack.until(lambda: "c" in stack.gateway.table.current.canaries)
+
+
+def fail(stack: Any, url: str, error: GatewayError) -> None:
+    """Make every call of one version fail."""
+
+    def run(_inputs: Any) -> Any:
+        raise error
+
+    stack.load(url, run)
+
+
+async def counted(stack: Any) -> dict[str, float]:
+    """Requests and fallbacks by their labels."""
+    text = (await stack.client.get("/metrics")).text
+    lines = [
+        line
+        for line in text.splitlines()
+        if line.startswith(("gateway_requests_total{", "gateway_canary_fallbacks_total{"))
+    ]
+    return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines}
+
+
+@pytest.mark.parametrize(
+    "error", [ModelFailed("no"), BackendUnavailable("no"), Overloaded("no")], ids=lambda e: str(e.kind)
+)
+async def test_a_failing_canary_falls_back_to_stable_and_is_counted(stack: Any, error: GatewayError) -> None:
+    """The caller gets the stable version's answer; one request, and one failure against the canary."""
+    await start(stack)
+    fail(stack, "e/2", error)
+    reply = await stack.client.post("/serve/c", json=BODY)
+    assert (200, "fallback", "m1") == (reply.status_code, reply.headers["x-route"], reply.headers["x-model-id"])
+    assert "e/1" == reply.headers["x-served-by"]
+    assert {
+        'gateway_requests_total{endpoint="e",outcome="ok",route="fallback",version="1"}': 1.0,
+        f'gateway_canary_fallbacks_total{{endpoint="e",outcome="{error.kind}",version="2"}}': 1.0,
+    } == await counted(stack)
+
+
+async def test_when_stable_fails_too_the_caller_learns_it(stack: Any) -> None:
+    """One fallback, no more; the outcome is the stable version's."""
+    await start(stack)
+    fail(stack, "e/2", ModelFailed("canary"))
+    fail(stack, "e/1", BackendUnavailable("stable"))
+    reply = await stack.client.post("/serve/c", json=BODY)
+    assert (503, "backend_unavailable", "e/1") == (
+        reply.status_code, reply.json()["code"], reply.headers["x-served-by"],
+    )  # fmt: skip
+
+
+async def test_a_callers_mistake_is_not_the_canarys_failure(stack: Any) -> None:
+    """Refused input is answered at once."""
+    await start(stack)
+    reply = await stack.client.post("/serve/c", json={"text": ""})
+    assert (422, "e/2") == (reply.status_code, reply.headers["x-served-by"])
+    assert not any("fallback" in name for name in await counted(stack))
+
+
+async def test_direct_calls_and_the_stable_version_have_no_fallback(stack: Any) -> None:
+    """Whoever names a version gets that version's failure."""
+    await start(stack, (0.0, 1.0))
+    fail(stack, "e/1", ModelFailed("no"))
+    assert 502 == (await stack.client.post("/serve/c", json=BODY)).status_code
+    assert 502 == (await stack.client.post("/serve/e/1", json=BODY)).status_code
+    assert not any("fallback" in name for name in await counted(stack))
+
+
+async def test_tensors_the_caller_made_are_not_retried(stack: Any) -> None:
+    """Triton's refusal of a caller's own tensors is the caller's."""
+    await start(stack)
+    stack.backend.fail_with = BackendRefused("shapes")
+    reply = await stack.client.post("/serve/e/2", json=BODY)
+    assert 502 == reply.status_code
+
+
+async def test_a_pin_reaches_exactly_that_version_where_it_is_allowed(make_stack: Any) -> None:
+    """Past the canary, past its weights; unknown versions are 404."""
+    stack = make_stack(allow_pins=True)
+    async with stack.gateway.running():
+        await start(stack, (0.0, 1.0))
+        reply = await stack.client.post("/serve/c", json=BODY, headers={"x-route-to": "e/2"})
+        assert ("pinned", "e/2") == (reply.headers["x-route"], reply.headers["x-served-by"])
+        reply = await stack.client.post("/serve/c", json=BODY, headers={"x-route-to": "e/9"})
+        assert (404, "version_not_found") == (reply.status_code, reply.json()["code"])
+
+
+async def test_a_pin_is_ignored_where_it_is_not_allowed(stack: Any) -> None:
+    """The default."""
+    await start(stack, (0.0, 1.0))
+    reply = await stack.client.post("/serve/c", json=BODY, headers={"x-route-to": "e/2"})
+    assert ("stable", "e/1") == (reply.headers["x-route"], reply.headers["x-served-by"])
+
+
+async def test_the_routing_key_can_be_another_header_or_a_body_field(make_stack: Any) -> None:
+    """The header goes first; each key stays on its side."""
+    stack = make_stack(routing_key_header="X-Account", routing_key_field="user.id")
+    async with stack.gateway.running():
+        await start(stack, (0.5, 0.5))
+
+        async def side(body: dict[str, Any], **headers: str) -> str:
+            reply = await stack.client.post("/serve/c", json={**BODY, **body}, headers=headers)
+            return str(reply.headers["x-served-by"])
+
+        by_field = {f"u{i}": await side({"user": {"id": f"u{i}"}}) for i in range(30)}
+        assert {"e/1", "e/2"} == set(by_field.values())
+        assert by_field == {key: await side({"user": {"id": key}}) for key in by_field}
+        assert by_field == {key: await side({"user": {"id": "other"}}, **{"x-account": key}) for key in by_field}
