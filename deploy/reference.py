@@ -16,7 +16,8 @@ from pydantic import AliasChoices
 from gateway import errors
 from gateway.http.problems import STATUS
 from gateway.metrics.catalog import CATALOG
-from gateway.settings import Settings
+from gateway.metrics.custom import BUILT_IN
+from gateway.settings import SHARES, Settings
 
 _BLOCK: Final = "<!-- generated: {name} -->\n{text}\n<!-- end -->"
 _MARK: Final = re.compile(r"<!-- generated: (\w+) -->\n(?:.*?\n)??<!-- end -->", re.S)
@@ -29,7 +30,7 @@ def settings_table() -> str:
         alias = field.validation_alias
         names = [str(c) for c in alias.choices if str(c).isupper()] if isinstance(alias, AliasChoices) else [name]
         default = field.get_default()
-        unit = " s" if isinstance(default, float) else ""
+        unit = " s" if isinstance(default, float) and name not in SHARES else ""
         shown = f"`{default}{unit}`" if default != "" else "–"
         rows.append(f"| {'<br>'.join(f'`{n}`' for n in names)} | {shown} | {field.description} |")
     return "\n".join(rows)
@@ -57,7 +58,14 @@ def errors_table() -> str:
     return "\n".join(rows)
 
 
-PARTS: Final = {"settings": settings_table, "metrics": metrics_table, "errors": errors_table}
+def variables_table() -> str:
+    """Return every built-in variable of text tasks: name, kind, meaning."""
+    kinds = {name: "enum" if name in ("truncated", "predicted_label") else "scalar" for name in BUILT_IN}
+    rows = ["| variable | kind | meaning |", "|---|---|---|"]
+    return "\n".join([*rows, *(f"| `{name}` | {kinds[name]} | {meaning} |" for name, meaning in BUILT_IN.items())])
+
+
+PARTS: Final = {"variables": variables_table, "settings": settings_table, "metrics": metrics_table, "errors": errors_table}
 """What a page can ask for with ``<!-- generated: NAME -->`` … ``<!-- end -->``."""
 
 

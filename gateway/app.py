@@ -34,6 +34,7 @@ from gateway.http.ops import build_ops, product_version
 from gateway.http.routes import Receive, Scope, Send, ServeRoute
 from gateway.metrics import exposition
 from gateway.metrics.observer import FLUSH_S, Observer
+from gateway.metrics.references import References
 from gateway.pipeline import Pipeline
 from gateway.registry.base import Registry
 from gateway.registry.cache import ArtifactCache, SpecStore
@@ -142,6 +143,8 @@ class Gateway:
             default_compression=settings.triton_grpc_compression,
             poll_frequency=settings.poll_frequency,
             records_frequency=self._records_frequency,
+            references=References(Path(settings.reference_dir or state_dir / "references")),
+            metric_log_frequency=settings.metric_log_frequency,
         )
         # The default Triton is probed from the start, so that readiness knows about it before the first endpoint.
         self._backend_for(settings.triton_grpc, settings.triton_grpc_compression)

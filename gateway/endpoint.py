@@ -33,6 +33,7 @@ from gateway.errors import (
     InternalError,
     ModelFailed,
 )
+from gateway.metrics.drift import Bins
 from gateway.trace import Trace
 from preprocessing.errors import (
     InvalidInput,
@@ -63,6 +64,8 @@ class Identity:
     model_name: str = ""
     triton_name: str = ""
     details: Mapping[str, object] = field(default_factory=dict)
+    reference: Mapping[str, Bins] = field(default_factory=dict)
+    """What drift is measured against, by variable; from the model's folder."""
 
 
 class Handler(Protocol):
@@ -83,7 +86,8 @@ class Handler(Protocol):
 class Endpoint:
     """A handler with its identity, counted leases and an orderly end."""
 
-    __slots__ = ("_handler", "_idle", "_leases", "_retired", "answer", "headers", "identity", "takes_bytes")
+    __slots__ = ("_handler", "_idle", "_leases", "_retired", "answer", "headers", "identity", "is_text",
+                 "takes_bytes")  # fmt: skip
 
     def __init__(self, identity: Identity, handler: Handler) -> None:
         self.identity = identity
@@ -94,6 +98,7 @@ class Endpoint:
         )
         self._handler = handler
         self.takes_bytes = handler.takes_bytes
+        self.is_text = isinstance(handler, TextHandler)
         self.answer = handler.answer
         self._leases = 0
         self._retired = False
@@ -320,8 +325,7 @@ class HookHandler:
         """See ``Handler.answer``."""
         loop = asyncio.get_running_loop()
         state: dict[str, object] = {}
-        trace.custom = {}
-        statistics = trace.custom.update
+        statistics = trace.collect
         trace.rows = 1
         started = perf_counter_ns()
         data = await self._preprocess(body, state, statistics, trace)
@@ -394,6 +398,7 @@ def translate(error: PreprocessingError) -> GatewayError:
 def _note(trace: Trace, prepared: Prepared) -> None:
     rows = prepared.rows
     trace.rows = len(rows)
+    trace.encoded = rows
     if len(rows) == 1:
         row = rows[0]
         trace.tokens, trace.unknown_tokens, trace.truncated = row.n_tokens, row.n_unknown, int(row.truncated)

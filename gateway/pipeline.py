@@ -84,7 +84,9 @@ class Pipeline:
         self._limiter.admit()
         endpoint.lease()
         try:
-            return await endpoint.answer(body, trace, deadline)
+            answer = trace.answer = await endpoint.answer(body, trace, deadline)
+            trace.body = body
+            return answer
         except _FALLS_BACK as error:
             if trace.fallback is None:
                 raise

@@ -38,6 +38,9 @@ def _clearml_poll(value: object) -> float:
     return parse_duration(value, bare_unit="min")
 
 
+SHARES = frozenset({"metric_log_frequency"})
+"""Fields that are plain numbers, not durations."""
+
 Seconds = Annotated[float, BeforeValidator(_seconds)]
 PollFrequency = Annotated[float, BeforeValidator(_clearml_poll)]
 
@@ -146,6 +149,16 @@ class Settings(BaseSettings):
         8, gt=0, validation_alias=_names("hook_threads"),
         description="Threads per endpoint for `Preprocess` code that is not async.",
     )  # fmt: skip
+    metric_log_frequency: float = Field(
+        1.0, ge=0, le=1, validation_alias=_names("metric_log_frequency", "CLEARML_DEFAULT_METRIC_LOG_FREQ"),
+        description="Share of the requests whose declared variables are counted (scaled, so that rates stay right), "
+        "where neither `metrics add --log-freq` nor the serving Task says it.",
+    )  # fmt: skip
+    reference_dir: str = Field(
+        "", validation_alias=_names("reference_dir"),
+        description="Folder of reference distributions (`ENDPOINT.json`, `ENDPOINT/VERSION.json`) that go before those "
+        "in model folders; empty: `references` in the state folder.",
+    )  # fmt: skip
     ready_timeout: Seconds = Field(
         600.0, gt=0, validation_alias=_names("ready_timeout"),
         description="How long a new version may take to become ready in Triton before it is reported as failed.",
@@ -168,7 +181,7 @@ class Settings(BaseSettings):
         found = {}
         for name in type(self).model_fields:
             value = getattr(self, name)
-            if isinstance(value, float):
+            if isinstance(value, float) and name not in SHARES:
                 value = f"{value}s"
             found[f"TRITON_GATEWAY_{name.upper()}"] = str(value)
         return found

@@ -6,8 +6,17 @@ than differences; nothing reads it before the request is over, except the answer
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from time import perf_counter_ns
-from typing import Any
+from typing import Any, Protocol
+
+
+class TextRow(Protocol):
+    """What a trace remembers of one encoded text."""
+
+    n_tokens: int
+    n_unknown: int
+    truncated: bool
 
 
 class Trace:
@@ -18,9 +27,9 @@ class Trace:
     """
 
     __slots__ = (
-        "custom", "endpoint", "error", "fallback", "finish_ns", "infer_ns", "model_id", "outcome", "prepare_ns",
-        "queue_ns", "request_id", "route", "rows", "started_ns", "status", "tokens", "total_ns", "truncated",
-        "unknown_tokens", "url", "version",
+        "answer", "body", "custom", "encoded", "endpoint", "error", "fallback", "finish_ns", "infer_ns", "model_id",
+        "outcome", "prepare_ns", "queue_ns", "request_id", "route", "rows", "started_ns", "status", "tokens",
+        "total_ns", "truncated", "unknown_tokens", "url", "version",
     )  # fmt: skip
 
     def __init__(self, request_id: str) -> None:
@@ -37,6 +46,17 @@ class Trace:
         self.outcome = "ok"
         self.error: BaseException | None = None
         self.custom: dict[str, object] | None = None
+        """What a hook reported through ``collect_custom_statistics_fn``."""
+        self.encoded: Sequence[TextRow] | None = None
+        """The encoded texts of a text task."""
+        self.body: object = None
+        self.answer: object = None
+        """What came in and went out, for the variables counted after the answer."""
+
+    def collect(self, values: object) -> None:
+        """Take what a hook reports (``collect_custom_statistics_fn``); anything but a mapping is no report."""
+        if isinstance(values, Mapping):
+            self.custom = {**(self.custom or {}), **values}
 
     def close(self) -> None:
         """Stop the clock."""

@@ -30,6 +30,8 @@ from gateway.endpoint import (
     TritonCall,
 )
 from gateway.errors import GatewayError, HookFailed, InputRefused, ModelNotReady, RegistryRefused, SpecFault
+from gateway.metrics import drift
+from gateway.metrics.drift import Bins
 from gateway.metrics.observer import Observer
 from gateway.registry.base import Registry
 from gateway.registry.cache import ArtifactCache
@@ -193,6 +195,7 @@ class Assembler:
             url=spec.url, endpoint=spec.endpoint, version=spec.version, fingerprint=plan.fingerprint,
             model_id=record.id if record else "", model_name=record.name if record else "",
             triton_name=triton_name, details=MappingProxyType({"engine": spec.engine, **details}),
+            reference=await self._in_thread(_read_reference, bundle, spec.url) if bundle is not None else {},
         )  # fmt: skip
         return Endpoint(identity, handler)
 
@@ -365,6 +368,17 @@ def _load_processor(
         options=options,
         word_cache=word_cache_words,
     )
+
+
+def _read_reference(bundle: Path, url: str) -> dict[str, Bins]:
+    # A reference that cannot be read must not keep its model from being served: drift is then not measured.
+    try:
+        return drift.decode((bundle / drift.FILE).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        _log.warning("%s: drift is not measured: %s", url, error)
+        return {}
 
 
 def _whole(value: object, name: str) -> int:

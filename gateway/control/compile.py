@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Final
 
 from gateway.errors import SpecFault
+from gateway.metrics import custom
 from gateway.routing import canary
 from gateway.spec import EndpointSpec, Fault, ModelRecord, ServingSpec
 
@@ -76,6 +77,9 @@ def compile_spec(
             for url in rule.load_endpoints
             if url not in chosen
         )
+    for name, metrics in spec.metrics.items():
+        _, messages = custom.check(metrics)
+        faults.extend(Fault(f"metrics {name}", message) for message in messages)
     revision = _digest((spec.revision, sorted((url, plan.fingerprint) for url, plan in endpoints.items())))
     return Plan(revision, endpoints, spec, tuple(faults))
 

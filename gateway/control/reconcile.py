@@ -21,7 +21,9 @@ from gateway.control.compile import EndpointPlan, Plan, compile_spec
 from gateway.endpoint import Endpoint
 from gateway.errors import ControlError, GatewayError, RegistryRefused, RegistryUnavailable
 from gateway.health import Health
+from gateway.metrics.custom import Served, frequency_of
 from gateway.metrics.observer import Observer
+from gateway.metrics.references import References
 from gateway.registry.base import Registry
 from gateway.registry.cache import SpecStore
 from gateway.routing.snapshot import Pending
@@ -55,6 +57,8 @@ class Reconciler:
         default_compression: bool,
         poll_frequency: float,
         records_frequency: float,
+        references: References,
+        metric_log_frequency: float = 1.0,
     ) -> None:
         self._registry = registry
         self._store = store
@@ -68,6 +72,8 @@ class Reconciler:
         self._default_compression = default_compression
         self._poll_frequency = poll_frequency
         self._records_frequency = records_frequency
+        self._references = references
+        self._metric_log_frequency = metric_log_frequency
         self._marker: str | None = None
         self._records_due = 0.0
         self._task: Mapping[str, Any] | None = None
@@ -128,6 +134,8 @@ class Reconciler:
             self.last_contact = time.time()
             self._observer.contacted(self.last_contact)
             self._answered = True
+            if await asyncio.to_thread(self._references.look):
+                self._watch()
             return
         self._answered = False
         if self._plan is None:
@@ -254,10 +262,26 @@ class Reconciler:
             return
         self._table.swap(assemble_snapshot(self._plan, self._serving, self._pending, self._table.current))
         self._publish_health()
+        self._watch()
         for endpoint in retired:
             task = asyncio.create_task(endpoint.retire(), name=f"retire {endpoint.identity.url}")
             self._retiring.add(task)
             task.add_done_callback(self._retiring.discard)
+
+    def _watch(self) -> None:
+        if self._plan is None:
+            return
+        served = {}
+        for url, endpoint in self._serving.items():
+            identity = endpoint.identity
+            labels = identity.details.get("labels")
+            served[url] = Served(
+                identity.endpoint, identity.version, is_text=endpoint.is_text,
+                labels=tuple(str(label) for label in labels) if isinstance(labels, list) else (),
+                reference={**identity.reference, **self._references.of(url)},
+            )  # fmt: skip
+        spec = self._plan.spec
+        self._observer.watch.configure(served, spec.metrics, frequency_of(spec.settings, self._metric_log_frequency))
 
     def _publish_health(self) -> None:
         health = self._health

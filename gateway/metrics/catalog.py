@@ -12,6 +12,12 @@ LATENCY_BUCKETS: Final = (
 """Seconds, 0.5 ms to 10 s, dense where a text model on CPU or GPU answers."""
 
 ROW_BUCKETS: Final = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0)
+RATIO_BUCKETS: Final = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.975, 0.99, 0.999, 1.0)
+"""Scores and entropies: fine near 1, where confident models live."""
+RARE_RATIO_BUCKETS: Final = (0.0, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0)
+TEXT_TOKEN_BUCKETS: Final = (
+    4.0, 8.0, 12.0, 16.0, 20.0, 24.0, 32.0, 48.0, 64.0, 96.0, 128.0, 192.0, 256.0, 384.0, 512.0,
+)  # fmt: skip
 TOKEN_BUCKETS: Final = (8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0, 8192.0, 16384.0)
 
 
@@ -80,6 +86,45 @@ WORD_CACHE: Final = Metric(
     "Texts tokenized, by result: hit (every word was known) or miss (the tokenizer library was asked).",
     ("endpoint", "version", "result"),
 )  # fmt: skip
+_VARIABLE: Final = ("endpoint", "version", "variable")
+
+VARIABLE_SCALAR: Final = Metric(
+    "gateway_variable_scalar", "histogram",
+    "Values of scalar variables, built in or declared with `metrics add --variable-scalar`; each has its own bounds.",
+    _VARIABLE, RATIO_BUCKETS,
+)  # fmt: skip
+VARIABLE_ENUM: Final = Metric(
+    "gateway_variable_enum_total", "counter",
+    "Values of enum variables (`--variable-enum`, predicted labels); what is not listed is counted as other.",
+    (*_VARIABLE, "value"),
+)  # fmt: skip
+VARIABLE_VALUE: Final = Metric(
+    "gateway_variable_value", "gauge", "The newest value of a variable declared with `--variable-value`.", _VARIABLE
+)
+VARIABLE_COUNTER: Final = Metric(
+    "gateway_variable_counter_total", "counter", "Sum of the values of a variable of type counter.", _VARIABLE
+)
+VARIABLE_IGNORED: Final = Metric(
+    "gateway_variable_ignored_total", "counter",
+    "Times a variable had no usable value, by reason: missing, wrong_type, not_finite, negative.",
+    (*_VARIABLE, "reason"),
+)  # fmt: skip
+DRIFT_OBSERVATIONS: Final = Metric(
+    "gateway_drift_observations_total", "counter",
+    "Values of a variable that has a reference, by the reference's bin (upper bound or value; other; missing).",
+    (*_VARIABLE, "bin"),
+)  # fmt: skip
+DRIFT_REFERENCE: Final = Metric(
+    "gateway_drift_reference_ratio", "gauge", "The reference: share of its values in each bin, smoothed.",
+    (*_VARIABLE, "bin"),
+)  # fmt: skip
+DRIFT_REFERENCE_SIZE: Final = Metric(
+    "gateway_drift_reference_observations", "gauge", "How many values the reference was made of.", _VARIABLE
+)
+DRIFT_CHI2: Final = Metric(
+    "gateway_drift_chi2_q99", "gauge",
+    "99 % quantile of chi-square with as many degrees of freedom as the reference has bins, less one.", _VARIABLE,
+)  # fmt: skip
 RECONCILES: Final = Metric(
     "gateway_reconcile_total", "counter",
     "Looks at the serving Task, by outcome: unchanged, changed, registry_unavailable, registry_refused, error.",
@@ -101,5 +146,7 @@ BUILD_INFO: Final = Metric("gateway_build_info", "gauge", "Always 1; the label t
 CATALOG: Final = (
     REQUESTS, FALLBACKS, REQUEST_SECONDS, STAGE_SECONDS, IN_FLIGHT, ROWS, TOKENS, UNKNOWN_TOKENS, TRUNCATED,
     BATCH_ROWS, BATCH_TOKENS, BATCH_REAL_TOKENS, CACHE, WORD_CACHE,
+    VARIABLE_SCALAR, VARIABLE_ENUM, VARIABLE_VALUE, VARIABLE_COUNTER, VARIABLE_IGNORED,
+    DRIFT_OBSERVATIONS, DRIFT_REFERENCE, DRIFT_REFERENCE_SIZE, DRIFT_CHI2,
     RECONCILES, BUILDS, ENDPOINT_READY, LAST_CONTACT, BUILD_INFO,
 )  # fmt: skip

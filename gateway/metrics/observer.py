@@ -11,14 +11,17 @@ endpoint.
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Sequence
+import asyncio
+import random
+from collections.abc import Callable
 from typing import Any, Final, Literal
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from gateway.metrics import catalog
 from gateway.metrics.catalog import Metric
+from gateway.metrics.custom import Watch
+from gateway.metrics.tally import Count, Distribution
 from gateway.trace import Trace
 
 FLUSH_S: Final = 0.02
@@ -30,11 +33,18 @@ _STAGES = ("prepare", "queue", "infer", "finish")
 class Observer:
     """Owns this process's metric families on ``registry``. One event loop calls it."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
+    def __init__(
+        self,
+        registry: CollectorRegistry,
+        *,
+        chance: Callable[[], float] = random.random,
+        later: Callable[[Callable[[], None]], object] | None = None,
+    ) -> None:
         self._families: dict[str, Any] = {m.name: _family(m, registry) for m in catalog.CATALOG}
+        self.watch = Watch(self._families, chance, later or _after_this)
         self._served: dict[tuple[str, str, str], _ServedMetrics] = {}
-        self._outcomes: dict[tuple[str, str, str, str], _Count] = {}
-        self._counts: dict[tuple[str, ...], _Count] = {}
+        self._outcomes: dict[tuple[str, str, str, str], Count] = {}
+        self._counts: dict[tuple[str, ...], Count] = {}
         self._batches: dict[tuple[str, str], _BatchMetrics] = {}
         self._in_flight = 0
         self._is_dirty = False
@@ -51,7 +61,7 @@ class Observer:
         key = (trace.endpoint, trace.version, trace.route, trace.outcome)
         count = self._outcomes.get(key)
         if count is None:
-            count = self._outcomes[key] = _Count(self._families[catalog.REQUESTS.name].labels(*key))
+            count = self._outcomes[key] = Count(self._families[catalog.REQUESTS.name].labels(*key))
         count.value += 1
         if trace.outcome != "ok":
             return
@@ -59,6 +69,7 @@ class Observer:
         if served is None:
             served = self._served[key[:3]] = _ServedMetrics(self._families, *key[:3])
         served.observe(trace)
+        self.watch.answered(trace)
 
     def batched(self, endpoint: str, version: str, rows: int, padded_tokens: int, tokens: int) -> None:
         """Count one call to the backend."""
@@ -87,17 +98,18 @@ class Observer:
             self._count(catalog.WORD_CACHE, endpoint, version, "miss").value += misses
             self._is_dirty = True
 
-    def _count(self, metric: Metric, *labels: str) -> _Count:
+    def _count(self, metric: Metric, *labels: str) -> Count:
         key = (metric.name, *labels)
         count = self._counts.get(key)
         if count is None:
-            count = self._counts[key] = _Count(self._families[metric.name].labels(*labels))
+            count = self._counts[key] = Count(self._families[metric.name].labels(*labels))
         return count
 
     def flush(self) -> None:
         """Carry what was counted to prometheus_client."""
         if not self._is_dirty:
             return
+        self.watch.flush()
         self._is_dirty = False
         self._families[catalog.IN_FLIGHT.name].set(self._in_flight)
         for count in (*self._outcomes.values(), *self._counts.values()):
@@ -130,45 +142,8 @@ class Observer:
         self._families[catalog.BUILD_INFO.name].labels(version).set(1)
 
 
-class _Count:
-    """A number that grows here and is carried to a counter."""
-
-    __slots__ = ("_child", "value")
-
-    def __init__(self, child: Any) -> None:
-        self._child = child
-        self.value = 0
-
-    def flush(self) -> None:
-        if self.value:
-            self._child.inc(self.value)
-            self.value = 0
-
-
-class _Distribution:
-    """A histogram that grows here and is carried to prometheus_client's buckets."""
-
-    __slots__ = ("_bounds", "_child", "_counts", "_sum")
-
-    def __init__(self, child: Any, bounds: Sequence[float]) -> None:
-        self._child = child
-        self._bounds = bounds
-        self._counts = [0] * (len(bounds) + 1)
-        self._sum = 0.0
-
-    def observe(self, value: float) -> None:
-        self._counts[bisect_left(self._bounds, value)] += 1
-        self._sum += value
-
-    def flush(self) -> None:
-        if any(self._counts):
-            # The child has no call for many observations at once; these two are what its own observe() adds to.
-            for bucket, count in zip(self._child._buckets, self._counts, strict=True):  # noqa: SLF001
-                if count:
-                    bucket.inc(count)
-            self._child._sum.inc(self._sum)  # noqa: SLF001
-            self._counts = [0] * len(self._counts)
-            self._sum = 0.0
+def _after_this(call: Callable[[], None]) -> None:
+    asyncio.get_running_loop().call_soon(call)
 
 
 class _ServedMetrics:
@@ -181,9 +156,9 @@ class _ServedMetrics:
             _distribution(families, catalog.STAGE_SECONDS, *pair, stage) for stage in _STAGES
         )
         self.rows = _distribution(families, catalog.ROWS, *pair)
-        self.tokens = _Count(families[catalog.TOKENS.name].labels(*pair))
-        self.unknown = _Count(families[catalog.UNKNOWN_TOKENS.name].labels(*pair))
-        self.truncated = _Count(families[catalog.TRUNCATED.name].labels(*pair))
+        self.tokens = Count(families[catalog.TOKENS.name].labels(*pair))
+        self.unknown = Count(families[catalog.UNKNOWN_TOKENS.name].labels(*pair))
+        self.truncated = Count(families[catalog.TRUNCATED.name].labels(*pair))
         self._all = (
             self.duration, self.prepare, self.queue, self.infer, self.finish, self.rows,
             self.tokens, self.unknown, self.truncated,
@@ -211,7 +186,7 @@ class _BatchMetrics:
     def __init__(self, families: dict[str, Any], endpoint: str, version: str) -> None:
         self.rows = _distribution(families, catalog.BATCH_ROWS, endpoint, version)
         self.padded = _distribution(families, catalog.BATCH_TOKENS, endpoint, version)
-        self.tokens = _Count(families[catalog.BATCH_REAL_TOKENS.name].labels(endpoint, version))
+        self.tokens = Count(families[catalog.BATCH_REAL_TOKENS.name].labels(endpoint, version))
 
     def flush(self) -> None:
         self.rows.flush()
@@ -219,8 +194,8 @@ class _BatchMetrics:
         self.tokens.flush()
 
 
-def _distribution(families: dict[str, Any], metric: Metric, *labels: str) -> _Distribution:
-    return _Distribution(families[metric.name].labels(*labels), metric.buckets)
+def _distribution(families: dict[str, Any], metric: Metric, *labels: str) -> Distribution:
+    return Distribution(families[metric.name].labels(*labels), metric.buckets)
 
 
 def _family(metric: Metric, registry: CollectorRegistry) -> Any:

@@ -1,0 +1,583 @@
+"""Variables of requests and answers: the built-in ones of text tasks, those users declare, and their drift bins.
+
+``clearml-serving metrics add`` declares variables per endpoint url; ``Watch`` finds their values in the request, the
+answer and what hooks report, and counts them under the families ``gateway_variable_*`` (names and bounds of variables
+are labels: families cannot come and go, and with several workers they could not be added up otherwise).
+
+The pipeline hands finished requests to ``answered``, which only remembers them: the values are looked at after the
+answer has been written. Nothing here can fail a request: a value that is of no use is counted as ignored.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any, Final, Literal, cast
+
+import numpy as np
+from prometheus_client import Histogram
+
+from gateway.metrics import catalog
+from gateway.metrics.drift import MISSING, OTHER, Bins, chi2_quantile
+from gateway.metrics.tally import Count, Distribution, Last
+from gateway.spec import MetricSpec, MetricVariable
+from gateway.trace import TextRow, Trace
+
+_log = logging.getLogger("triton_gateway.metrics")
+
+MOST_VARIABLES: Final = 50
+MOST_BUCKETS: Final = 100
+MOST_LABEL_CHARS: Final = 100
+MOST_VALUES: Final = 256
+"""Values of one variable in one request that are looked at."""
+
+FREQUENCY_SETTING: Final = "metric_logging_freq"
+"""The serving Task's own setting of the sampling rate."""
+
+KINDS: Final = ("scalar", "enum", "value", "counter")
+
+TOKENS: Final = "token_length"
+UNKNOWN: Final = "unknown_token_ratio"
+TRUNCATED: Final = "truncated"
+LABEL: Final = "predicted_label"
+SCORE: Final = "top_score"
+ENTROPY: Final = "entropy"
+BUILT_IN: Final[Mapping[str, str]] = {
+    TOKENS: "tokens of a text, special tokens included",
+    UNKNOWN: "share of a text's tokens that the vocabulary does not know",
+    TRUNCATED: "whether a text was cut at the model's maximum length (`true`, `false`)",
+    LABEL: "the label with the highest score",
+    SCORE: "that label's score",
+    ENTROPY: "entropy of all labels' scores, as a share of the highest possible (1: the model does not know at all)",
+}
+"""Variables that text tasks have without any declaration, and what they mean."""
+
+_TEXT_BOUNDS: Final[Mapping[str, tuple[float, ...]]] = {
+    TOKENS: catalog.TEXT_TOKEN_BUCKETS,
+    UNKNOWN: catalog.RARE_RATIO_BUCKETS,
+}
+_ANSWER_BOUNDS: Final[Mapping[str, tuple[float, ...]]] = {
+    SCORE: catalog.RATIO_BUCKETS,
+    ENTROPY: catalog.RATIO_BUCKETS,
+}
+_BOOLEANS: Final = ("false", "true")
+
+Reason = Literal["missing", "wrong_type", "not_finite", "negative"]
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What is known of one served version: its labels for metrics, its task's labels, its reference."""
+
+    endpoint: str
+    version: str
+    is_text: bool = False
+    labels: tuple[str, ...] = ()
+    reference: Mapping[str, Bins] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """The variables of one url, and which share of its requests they are taken from."""
+
+    frequency: float
+    variables: tuple[MetricVariable, ...]
+
+
+def check(spec: MetricSpec) -> tuple[tuple[MetricVariable, ...], list[str]]:
+    """Return the variables that can be used, and a message for each that cannot."""
+    usable: list[MetricVariable] = []
+    faults: list[str] = []
+    if spec.log_frequency is not None and not 0 <= spec.log_frequency <= 1:
+        faults.append(f"log frequency {spec.log_frequency:g} is not a share from 0 to 1; 1 is used")
+    for variable in spec.variables:
+        try:
+            usable.append(_checked(variable))
+        except ValueError as error:
+            faults.append(f"variable {variable.name[:MOST_LABEL_CHARS]} {error}")
+    if len(usable) > MOST_VARIABLES:
+        faults.append(f"declares {len(usable)} variables; the first {MOST_VARIABLES} are used")
+    return tuple(usable[:MOST_VARIABLES]), faults
+
+
+def _checked(variable: MetricVariable) -> MetricVariable:
+    buckets = variable.buckets
+    if variable.type not in KINDS:
+        raise ValueError(f"has the type {variable.type or '(none)'}; {', '.join(KINDS)} are known")
+    if not variable.name or len(variable.name) > MOST_LABEL_CHARS:
+        raise ValueError(f"needs a name of 1 to {MOST_LABEL_CHARS} characters")
+    if len(buckets) > MOST_BUCKETS:
+        raise ValueError(f"has {len(buckets)} buckets; {MOST_BUCKETS} is the most")
+    if variable.type == "scalar":
+        try:
+            bounds = sorted({float(bucket) for bucket in buckets} - {math.inf})
+        except ValueError as error:
+            raise ValueError("has bounds that are not numbers; write NAME=0,0.5,1") from error
+        if not bounds or not all(math.isfinite(bound) for bound in bounds):
+            raise ValueError("has no bounds; write NAME=0,0.5,1")
+        return MetricVariable(variable.name, "scalar", tuple(bounds))
+    if variable.type == "enum":
+        values = tuple(dict.fromkeys(_category(bucket) or "" for bucket in buckets))
+        if not values or any(not value or len(value) > MOST_LABEL_CHARS for value in values):
+            raise ValueError("has no values, or very long ones; write NAME=cat,dog")
+        return MetricVariable(variable.name, "enum", values)
+    return MetricVariable(variable.name, variable.type)
+
+
+def declared_for(url: str, specs: Mapping[str, MetricSpec], default_frequency: float) -> Declared | None:
+    """Return what is declared for ``url``: by its own name, else by the longest wildcard (``name/*``)."""
+    found = specs.get(url)
+    if found is None:
+        covering = [key for key in specs if key.endswith("*") and _covers(key, url)]
+        if not covering:
+            return None
+        found = specs[max(covering, key=len)]
+    frequency = default_frequency if found.log_frequency is None else found.log_frequency
+    variables, _ = check(found)
+    return Declared(frequency if 0 <= frequency <= 1 else 1.0, variables)
+
+
+def _covers(pattern: str, url: str) -> bool:
+    prefix = pattern[:-1]
+    return url.startswith(prefix) or url == prefix.rstrip("/")
+
+
+def frequency_of(settings: Mapping[str, str], default: float) -> float:
+    """Return the sampling rate the serving Task asks for, else ``default``."""
+    try:
+        wanted = float(settings.get(FREQUENCY_SETTING) or default)
+    except ValueError:
+        return default
+    return wanted if 0 <= wanted <= 1 else default
+
+
+class Watch:
+    """Counts the variables of every served version. One event loop calls it; ``chance`` gives numbers from 0 to 1,
+    ``later`` calls a function when what runs now is done.
+    """
+
+    def __init__(
+        self, families: Mapping[str, Any], chance: Callable[[], float], later: Callable[[Callable[[], None]], object]
+    ) -> None:
+        self._families = families
+        self._later = later
+        self._chance = chance
+        self._watched: dict[str, _Watched] = {}
+        self._waiting: list[tuple[_Watched, Trace]] = []
+
+        self._inputs: object = None
+        self._has_complained = False
+
+    def configure(
+        self, served: Mapping[str, Served], specs: Mapping[str, MetricSpec], default_frequency: float
+    ) -> None:
+        """Watch these urls from now on. Counters of what is no longer declared stay as they are."""
+        inputs = (served, specs, default_frequency)
+        if inputs == self._inputs:
+            return
+        self.flush()
+        self._inputs = inputs
+        self._watched = {}
+        for url, version in served.items():
+            watched = _Watched(version, declared_for(url, specs, default_frequency), _Families(self._families, version))
+            if watched.is_needed:
+                self._watched[url] = watched
+
+    def answered(self, trace: Trace) -> None:
+        """Remember an answered request; it is looked at after its answer has been written."""
+        watched = self._watched.get(trace.url)
+        if watched is not None:
+            self._waiting.append((watched, trace))
+            if len(self._waiting) == 1:
+                self._later(self.drain)
+
+    def drain(self) -> None:
+        """Look at the requests remembered."""
+        waiting, self._waiting = self._waiting, []
+        for watched, trace in waiting:
+            try:
+                watched.look(trace, self._chance)
+            except Exception:  # noqa: BLE001 - values are users' objects: whatever they raise stays here
+                watched.failed()
+                if not self._has_complained:
+                    self._has_complained = True
+                    _log.exception("a variable of %s could not be read (said once)", trace.url)
+
+    def flush(self) -> None:
+        """Carry what was counted to prometheus_client."""
+        self.drain()
+        for watched in self._watched.values():
+            watched.flush()
+
+
+class _Families:
+    """Makes the children of one version's variables."""
+
+    def __init__(self, families: Mapping[str, Any], served: Served) -> None:
+        self._families = families
+        self._pair = (served.endpoint, served.version)
+        self.made: list[Count | Last | Distribution] = []
+
+    def histogram(self, name: str, bounds: tuple[float, ...]) -> Distribution:
+        family = self._families[catalog.VARIABLE_SCALAR.name]
+        labels = (*self._pair, name)
+        with family._lock:  # noqa: SLF001 - a family gives all its children one list of bounds; each variable has its own
+            child = family._metrics.get(labels)  # noqa: SLF001 - as above
+            if child is None or tuple(child._upper_bounds[:-1]) != bounds:  # noqa: SLF001 - as above
+                child = Histogram(
+                    catalog.VARIABLE_SCALAR.name, catalog.VARIABLE_SCALAR.help, catalog.VARIABLE_SCALAR.labels,
+                    registry=None, buckets=bounds, _labelvalues=labels,
+                )  # fmt: skip
+                family._metrics[labels] = child  # noqa: SLF001 - as above
+        made = Distribution(child, bounds)
+        self.made.append(made)
+        return made
+
+    def count(self, metric: catalog.Metric, *labels: str) -> Count:
+        made = Count(self._families[metric.name].labels(*self._pair, *labels))
+        self.made.append(made)
+        return made
+
+    def last(self, name: str) -> Last:
+        made = Last(self._families[catalog.VARIABLE_VALUE.name].labels(*self._pair, name))
+        self.made.append(made)
+        return made
+
+    def reference(self, name: str, bins: Bins) -> None:
+        """Publish a reference and what its noise bound is made of."""
+        for bin_name, ratio in zip(bins.names, bins.ratios(), strict=True):
+            self._families[catalog.DRIFT_REFERENCE.name].labels(*self._pair, name, bin_name).set(ratio)
+        self._families[catalog.DRIFT_REFERENCE_SIZE.name].labels(*self._pair, name).set(bins.total)
+        quantile = chi2_quantile(0.99, len(bins.names) - 1)
+        self._families[catalog.DRIFT_CHI2.name].labels(*self._pair, name).set(quantile)
+
+
+class _Drift:
+    """Counts one variable's values into its reference's bins, each once: noise depends on how many were seen."""
+
+    __slots__ = ("_bins", "_index", "counts", "missing")
+
+    def __init__(self, name: str, bins: Bins, families: _Families) -> None:
+        self._bins = bins
+        families.reference(name, bins)
+        self.counts = [families.count(catalog.DRIFT_OBSERVATIONS, name, bin_name) for bin_name in bins.names]
+        self.missing = self.counts[-1]
+        self._index = {value: i for i, value in enumerate(bins.values)}
+
+    def scalar(self, value: float) -> None:
+        self.counts[self._bins.index(value)].value += 1
+
+    def category(self, value: str) -> None:
+        self.counts[self._index.get(value, -2)].value += 1
+
+
+class _Variable:
+    """One variable of one version."""
+
+    __slots__ = ("_drift", "_families", "_ignored", "name")
+
+    def __init__(self, name: str, families: _Families, bins: Bins | None) -> None:
+        self.name = name
+        self._families = families
+        self._drift = None if bins is None else _Drift(name, bins, families)
+        self._ignored: dict[str, Count] = {}
+
+    def ignore(self, reason: Reason, weight: float = 1.0) -> None:
+        """Count a value that is of no use."""
+        count = self._ignored.get(reason)
+        if count is None:
+            count = self._ignored[reason] = self._families.count(catalog.VARIABLE_IGNORED, self.name, reason)
+        count.value += weight
+        if self._drift is not None:
+            self._drift.missing.value += 1
+
+    def see(self, value: object, weight: float) -> None:
+        """Count a value of whatever kind."""
+        raise NotImplementedError
+
+
+class _Number(_Variable):
+    __slots__ = ()
+
+    def see(self, value: object, weight: float) -> None:
+        if isinstance(value, np.generic):
+            value = value.item()
+        if not isinstance(value, int | float):  # bool is an int: False and True are 0 and 1
+            self.ignore("wrong_type", weight)
+            return
+        try:
+            number = float(value)
+        except OverflowError:
+            number = math.inf
+        if math.isfinite(number):
+            self.take(number, weight)
+        else:
+            self.ignore("not_finite", weight)
+
+    def take(self, number: float, weight: float = 1.0) -> None:
+        raise NotImplementedError
+
+
+class _Scalar(_Number):
+    __slots__ = ("_seen",)
+
+    def __init__(self, name: str, families: _Families, bins: Bins | None, bounds: tuple[float, ...]) -> None:
+        super().__init__(name, families, bins if bins is not None and bins.kind == "scalar" else None)
+        self._seen = families.histogram(name, bounds)
+
+    def take(self, number: float, weight: float = 1.0) -> None:
+        self._seen.add(number, weight)
+        if self._drift is not None:
+            self._drift.scalar(number)
+
+
+class _Value(_Number):
+    __slots__ = ("_last",)
+
+    def __init__(self, name: str, families: _Families, bins: Bins | None) -> None:
+        super().__init__(name, families, bins if bins is not None and bins.kind == "scalar" else None)
+        self._last = families.last(name)
+
+    def take(self, number: float, weight: float = 1.0) -> None:
+        del weight  # the newest value is what it is, however seldom one looks
+        self._last.value = number
+        if self._drift is not None:
+            self._drift.scalar(number)
+
+
+class _Sum(_Number):
+    __slots__ = ("_sum",)
+
+    def __init__(self, name: str, families: _Families) -> None:
+        super().__init__(name, families, None)
+        self._sum = families.count(catalog.VARIABLE_COUNTER, name)
+
+    def take(self, number: float, weight: float = 1.0) -> None:
+        if number < 0:
+            self.ignore("negative", weight)
+        else:
+            self._sum.value += number * weight
+
+
+class _Enum(_Variable):
+    __slots__ = ("_known", "_other")
+
+    def __init__(self, name: str, families: _Families, bins: Bins | None, values: Sequence[str]) -> None:
+        super().__init__(name, families, bins if bins is not None and bins.kind == "enum" else None)
+        self._known = {value: families.count(catalog.VARIABLE_ENUM, name, value) for value in values}
+        self._other = families.count(catalog.VARIABLE_ENUM, name, OTHER)
+
+    def see(self, value: object, weight: float) -> None:
+        if isinstance(value, np.generic):
+            value = value.item()
+        category = _category(value)
+        if category is None:
+            self.ignore("wrong_type", weight)
+        else:
+            self.take(category, weight)
+
+    def take(self, category: str, weight: float = 1.0) -> None:
+        self._known.get(category, self._other).value += weight
+        if self._drift is not None:
+            self._drift.category(category)
+
+
+def _category(value: object) -> str | None:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return _BOOLEANS[value]
+    if isinstance(value, int | float):
+        return f"{value:g}" if -1e15 < value < 1e15 else OTHER
+    return None
+
+
+class _Watched:
+    """Everything that is watched of one served version."""
+
+    def __init__(self, served: Served, declared: Declared | None, families: _Families) -> None:
+        self._families = families
+        reference = served.reference
+        variables = declared.variables if declared is not None else ()
+        self._frequency = declared.frequency if declared is not None else 0.0
+        self._declared = [(_split(v.name), _declared(v, families, reference.get(v.name))) for v in variables]
+        own = {v.name for v in variables}
+        # A declared variable of the same name takes the built-in one's place.
+        self._text = _Text(served, families, own) if served.is_text else None
+        self.is_needed = bool(self._declared) or self._text is not None
+
+    def look(self, trace: Trace, chance: Callable[[], float]) -> None:
+        """Count one answered request."""
+        if self._text is not None:
+            self._text.look(trace.answer, trace)
+        frequency = self._frequency
+        if self._declared and (frequency >= 1 or (frequency > 0 and chance() < frequency)):
+            weight = 1 / frequency
+            for path, variable in self._declared:
+                values = _find((trace.answer, trace.body, trace.custom), variable.name, path)
+                if not values:
+                    variable.ignore("missing", weight)
+                for value in values:
+                    variable.see(value, weight)
+
+    def failed(self) -> None:
+        """Count a request whose values raised."""
+        for _, variable in self._declared:
+            variable.ignore("wrong_type")
+
+    def flush(self) -> None:
+        """Carry everything."""
+        for part in self._families.made:
+            part.flush()
+
+
+def _declared(variable: MetricVariable, families: _Families, bins: Bins | None) -> _Variable:
+    if variable.type == "scalar":
+        return _Scalar(variable.name, families, bins, tuple(float(bound) for bound in variable.buckets))
+    if variable.type == "enum":
+        return _Enum(variable.name, families, bins, [str(value) for value in variable.buckets])
+    if variable.type == "value":
+        return _Value(variable.name, families, bins)
+    return _Sum(variable.name, families)
+
+
+class _Text:
+    """The built-in variables of a text task: every text of every answered request."""
+
+    __slots__ = ("_entropy", "_has_labels", "_label", "_log_labels", "_n_labels", "_score", "_tokens", "_truncated",
+                 "_unknown")  # fmt: skip
+
+    def __init__(self, served: Served, families: _Families, taken: set[str]) -> None:
+        reference = served.reference
+
+        def scalar(name: str, bounds: Mapping[str, tuple[float, ...]]) -> _Scalar | None:
+            return None if name in taken else _Scalar(name, families, reference.get(name), bounds[name])
+
+        def enum(name: str, values: Sequence[str]) -> _Enum | None:
+            return None if name in taken else _Enum(name, families, reference.get(name), values)
+
+        labels = [label[:MOST_LABEL_CHARS] for label in served.labels[:MOST_BUCKETS]]
+        self._tokens, self._unknown = scalar(TOKENS, _TEXT_BOUNDS), scalar(UNKNOWN, _TEXT_BOUNDS)
+        self._truncated = enum(TRUNCATED, _BOOLEANS)
+        self._has_labels = bool(labels)
+        self._n_labels = len(served.labels)
+        self._log_labels = math.log(self._n_labels) if self._n_labels > 1 else 0.0
+        self._label = enum(LABEL, labels) if labels else None
+        self._score = scalar(SCORE, _ANSWER_BOUNDS) if labels else None
+        self._entropy = scalar(ENTROPY, _ANSWER_BOUNDS) if self._log_labels else None
+
+    def look(self, answer: object, trace: Trace) -> None:
+        """Count the texts and the results of one request; an answer out of the response cache has no texts."""
+        for row in trace.encoded or ():
+            self._see_text(row)
+        if self._has_labels and type(answer) is dict:
+            results = answer.get("results")
+            for result in (answer,) if results is None else results:
+                self._see_result(result)
+
+    def _see_text(self, row: TextRow) -> None:
+        tokens = row.n_tokens
+        if self._tokens is not None:
+            self._tokens.take(tokens)
+        if self._unknown is not None:
+            self._unknown.take(row.n_unknown / tokens if tokens else 0.0)
+        if self._truncated is not None:
+            self._truncated.take(_BOOLEANS[row.truncated])
+
+    def _see_result(self, result: Mapping[str, Any]) -> None:
+        if self._label is not None:
+            self._label.take(result["label"])
+        if self._score is not None:
+            self._score.take(result["score"])
+        if self._entropy is not None:
+            entropy = _entropy(result["scores"].values(), self._n_labels)
+            if entropy is None:
+                self._entropy.ignore("missing")
+            else:
+                self._entropy.take(entropy / self._log_labels)
+
+
+def _entropy(scores: Iterable[float], labels: int) -> float | None:
+    """In nats; None where the scores are not a distribution over all labels (top_k, several labels at once)."""
+    total = entropy = 0.0
+    seen = 0
+    for score in scores:
+        seen += 1
+        total += score
+        if score > 0:
+            entropy -= score * math.log(score)
+        elif score < 0:
+            return None
+    return entropy if seen == labels and abs(total - 1) < 1e-3 else None
+
+
+# --- finding values ---------------------------------------------------------------------------------------------------
+
+
+def _split(name: str) -> tuple[str, ...]:
+    return tuple(name.split("."))
+
+
+def _find(places: Sequence[object], name: str, path: tuple[str, ...]) -> list[object]:
+    """Return a variable's values, from the first place that has it: answer, request, what the hook reported.
+
+    That order is clearml-serving's. A name is a key, or a path of keys and list positions; a key under a list is looked
+    for in each element; a list of values counts value by value.
+    """
+    for place in places:
+        if isinstance(place, Mapping) and name in place:
+            found = list(islice(_leaves(place[name]), MOST_VALUES))
+        else:
+            found = list(islice(_walk(place, path, 0), MOST_VALUES)) if len(path) > 1 or _is_list(place) else []
+        if found:
+            return found
+    return []
+
+
+def _is_list(value: object) -> bool:
+    return isinstance(value, list | tuple)
+
+
+def _walk(value: object, path: tuple[str, ...], depth: int) -> Iterator[object]:
+    if depth == len(path):
+        yield from _leaves(value)
+    elif isinstance(value, Mapping):
+        if path[depth] in value:
+            yield from _walk(value[path[depth]], path, depth + 1)
+    elif isinstance(value, list | tuple | np.ndarray):
+        items = cast("Sequence[object]", value)
+        key = path[depth]
+        if key.isdecimal():
+            if int(key) < len(items):
+                yield from _walk(items[int(key)], path, depth + 1)
+        elif not isinstance(value, np.ndarray):
+            for item in items[:MOST_VALUES]:
+                yield from _walk(item, path, depth)
+
+
+def _leaves(value: object) -> Iterator[object]:
+    if isinstance(value, list | tuple):
+        for item in value[:MOST_VALUES]:
+            yield from _leaves(item)
+    elif isinstance(value, np.ndarray):
+        yield from value.reshape(-1)[:MOST_VALUES].tolist()
+    elif value is not None:
+        yield value
+
+
+__all__ = [
+    "BUILT_IN",
+    "FREQUENCY_SETTING",
+    "KINDS",
+    "MISSING",
+    "OTHER",
+    "Declared",
+    "Served",
+    "Watch",
+    "check",
+    "declared_for",
+    "frequency_of",
+]

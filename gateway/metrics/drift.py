@@ -1,0 +1,266 @@
+"""Drift without a data frame: bins of a reference distribution, and distances between it and what is counted now.
+
+Pure: values in, values out. ``custom`` counts observations into these bins, the recording rules (``dashboards.rules``)
+compute the same PSI in Prometheus on sums over every worker, ``triton-gateway drift`` prints it; a test holds the rules
+to this file.
+
+Noise: two samples of one distribution (``n`` and ``m`` values in ``B`` bins) have a PSI of about
+``(B−1)·(1/n + 1/m)``; divided by ``1/n + 1/m`` it is distributed like chi-square with ``B−1`` degrees of freedom. So a
+PSI says something only above ``noise_bound``, and only with ``enough`` observations per bin.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+FORMAT: Final = 1
+FILE: Final = "reference.json"
+"""The name of a reference in a model folder."""
+
+BINS: Final = 10
+OTHER: Final = "other"
+"""The bin of categories the reference does not have."""
+MISSING: Final = "missing"
+"""The bin of requests in which the variable was not there or not usable."""
+
+PSI_ALERT: Final = 0.1
+PER_BIN: Final = 50
+SMOOTHING: Final = 0.5
+"""Added to every bin's count, so that an empty bin has a finite distance."""
+
+_MOST_VALUES: Final = 100
+
+Floats = NDArray[np.float64]
+
+
+class BadReference(ValueError):
+    """A reference file cannot be used; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bins:
+    """The bins of one variable and how often the reference fell into each.
+
+    ``scalar``: ``edges`` are inner bounds, each bin ends with its edge (as ``le``), the last one is open. ``enum``: one
+    bin per value, then ``other``. Both end with ``missing``; ``counts`` follow ``names``.
+    """
+
+    kind: Literal["scalar", "enum"]
+    edges: tuple[float, ...]
+    values: tuple[str, ...]
+    counts: tuple[float, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The bins' names, in order: what stands in the ``bin`` label."""
+        if self.kind == "scalar":
+            return (*(f"{edge:g}" for edge in self.edges), "+Inf", MISSING)
+        return (*self.values, OTHER, MISSING)
+
+    @property
+    def total(self) -> float:
+        """How many values the reference was made of."""
+        return sum(self.counts)
+
+    def ratios(self) -> tuple[float, ...]:
+        """Return the reference as shares that add up to 1, none of them 0."""
+        return tuple(float(share) for share in shares(self.counts))
+
+    def index(self, value: float | str | None) -> int:
+        """Return the bin of one value."""
+        if value is None:
+            return len(self.counts) - 1
+        if self.kind == "scalar":
+            return bisect_left(self.edges, float(value))
+        return self.values.index(str(value)) if value in self.values else len(self.values)
+
+
+def scalar_bins(values: Sequence[float] | Floats, *, bins: int = BINS, missing: int = 0) -> Bins:
+    """Return equal-frequency bins of ``values``; fewer where values repeat."""
+    data = np.asarray(values, dtype=np.float64)
+    if not data.size or not np.isfinite(data).all():
+        raise BadReference("a reference needs finite numbers")
+    quantiles = np.quantile(data, [k / bins for k in range(1, bins)], method="inverted_cdf")
+    edges = [float(f"{edge:g}") for edge in np.unique(quantiles) if edge < data.max()]
+    return _counted(tuple(sorted(set(edges))), data, missing)
+
+
+def _counted(edges: tuple[float, ...], data: Floats, missing: float) -> Bins:
+    counts = np.bincount(np.searchsorted(np.asarray(edges), data, side="left"), minlength=len(edges) + 1)
+    return Bins("scalar", edges, (), (*(float(c) for c in counts), float(missing)))
+
+
+def bucket_bins(
+    bounds: Sequence[float], counts: Sequence[float], *, bins: int = BINS, missing: float = 0
+) -> Bins:  # fmt: skip
+    """Return bins of about equal frequency, made of whole histogram buckets (``counts`` are not cumulative)."""
+    total = sum(counts)
+    if total <= 0:
+        raise BadReference("no observations")
+    edges: list[float] = []
+    merged: list[float] = []
+    running = 0.0
+    for bound, count in zip(bounds, counts, strict=True):
+        running += count
+        left = total - sum(merged) - running
+        if math.isfinite(bound) and running >= total / bins * 0.999 and left > 0:
+            edges.append(bound)
+            merged.append(running)
+            running = 0.0
+    return Bins("scalar", tuple(edges), (), (*merged, running, float(missing)))
+
+
+def enum_bins(counts: Mapping[str, float], *, missing: float = 0) -> Bins:
+    """Return one bin per value, the most frequent first."""
+    known = {str(value): count for value, count in counts.items() if value not in (OTHER, MISSING)}
+    if not known or sum(known.values()) <= 0:
+        raise BadReference("no observations")
+    ranked = sorted(known, key=lambda value: (-known[value], value))
+    kept = tuple(ranked[:_MOST_VALUES])
+    rest = sum(known[value] for value in ranked[_MOST_VALUES:]) + counts.get(OTHER, 0)
+    return Bins(
+        "enum", (), kept, (*(float(known[v]) for v in kept), float(rest), float(missing + counts.get(MISSING, 0)))
+    )
+
+
+def count(bins: Bins, values: Iterable[float | str | None]) -> Floats:
+    """Count values into bins."""
+    found = Counter(bins.index(value) for value in values)
+    return np.array([found[i] for i in range(len(bins.counts))], dtype=np.float64)
+
+
+def shares(counts: Sequence[float] | Floats) -> Floats:
+    """Return counts as smoothed shares: ``(count + 0.5) / (total + 0.5·B)``."""
+    data = np.asarray(counts, dtype=np.float64)
+    smoothed: Floats = (data + SMOOTHING) / (data.sum() + SMOOTHING * data.size)
+    return smoothed
+
+
+def psi(reference: Sequence[float] | Floats, now: Sequence[float] | Floats) -> float:
+    """Return the population stability index between two lists of counts over the same bins."""
+    p, q = shares(reference), shares(now)
+    return float(np.sum((q - p) * np.log(q / p)))
+
+
+def jensen_shannon(reference: Sequence[float] | Floats, now: Sequence[float] | Floats) -> float:
+    """Return the Jensen–Shannon divergence (nats, 0 to ln 2) between two lists of counts over the same bins."""
+    p, q = shares(reference), shares(now)
+    middle = (p + q) / 2
+    return float(np.sum(p * np.log(p / middle) + q * np.log(q / middle)) / 2)
+
+
+def noise_bound(bins: int, n: float, m: float) -> float:
+    """Return the PSI that 99 of 100 pairs of samples (``n`` and ``m``) of one distribution stay below."""
+    return chi2_quantile(0.99, bins - 1) * (1 / n + 1 / m) if n > 0 and m > 0 else math.inf
+
+
+def enough(bins: int, n: float) -> bool:
+    """Say whether ``n`` observations are enough to judge: 50 for every bin."""
+    return n >= PER_BIN * bins
+
+
+def is_alarm(reference: Sequence[float] | Floats, now: Sequence[float] | Floats) -> bool:
+    """Say what the alert says: enough seen, PSI above 0.1 and above the noise."""
+    size, n, m = len(reference), float(np.sum(now)), float(np.sum(reference))
+    value = psi(reference, now)
+    return enough(size, n) and value > PSI_ALERT and value > noise_bound(size, n, m)
+
+
+def chi2_quantile(probability: float, degrees: int) -> float:
+    """Return the quantile of the chi-square distribution, by bisection to 1e-12."""
+    if degrees < 1:
+        return 0.0
+    low, high = 0.0, 10.0 * degrees + 100.0
+    while high - low > 1e-12 * max(1.0, high):
+        middle = (low + high) / 2
+        if _gamma_p(degrees / 2, middle / 2) < probability:
+            low = middle
+        else:
+            high = middle
+    return (low + high) / 2
+
+
+def _gamma_p(shape: float, x: float) -> float:
+    """The regularized lower incomplete gamma function, by its series (exact enough for every x used here)."""
+    if x <= 0:
+        return 0.0
+    term = total = 1.0 / shape
+    k = shape
+    while abs(term) > abs(total) * 1e-16:
+        k += 1
+        term *= x / k
+        total += term
+    return total * math.exp(-x + shape * math.log(x) - math.lgamma(shape))
+
+
+def encode(variables: Mapping[str, Bins], **about: object) -> str:
+    """Write a reference file; ``about`` is for people."""
+    return json.dumps(
+        {
+            "format": FORMAT,
+            **about,
+            "variables": {
+                name: {
+                    "kind": bins.kind,
+                    **({"edges": bins.edges} if bins.kind == "scalar" else {"values": bins.values}),
+                    "counts": bins.counts,
+                }
+                for name, bins in sorted(variables.items())
+            },
+        },
+        indent=2,
+        ensure_ascii=False,
+    )
+
+
+def decode(text: str) -> dict[str, Bins]:
+    """Read a reference file. Raises ``BadReference`` naming what is wrong."""
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise BadReference(f"{FILE} is not JSON: {error}") from error
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise BadReference(f'{FILE} must be an object with "format": {FORMAT}')
+    variables = content.get("variables")
+    if not isinstance(variables, dict):
+        raise BadReference(f"{FILE} has no variables")
+    found = {}
+    for name, item in variables.items():
+        try:
+            found[str(name)] = _decode_bins(item)
+        except (KeyError, TypeError, ValueError) as error:
+            raise BadReference(f"{FILE}: variable {name}: {error}") from error
+    return found
+
+
+def _decode_bins(item: Mapping[str, Any]) -> Bins:
+    kind = item["kind"]
+    counts = tuple(float(c) for c in item["counts"])
+    edges = tuple(float(e) for e in item.get("edges", ())) if kind == "scalar" else ()
+    values = tuple(str(v) for v in item.get("values", ())) if kind == "enum" else ()
+    if kind not in ("scalar", "enum"):
+        raise BadReference("kind must be scalar or enum")
+    if any(not math.isfinite(number) for number in (*counts, *edges)) or min(counts, default=0) < 0 or sum(counts) <= 0:
+        raise BadReference("counts must be numbers of at least 0, some above 0")
+    if any(a >= b for a, b in pairwise(edges)) or len(set(values)) != len(values):
+        raise BadReference("edges must ascend and values must differ")
+    if {OTHER, MISSING} & set(values) or max(len(edges), len(values)) > _MOST_VALUES:
+        raise BadReference(f"at most {_MOST_VALUES} bins, none of them called {OTHER} or {MISSING}")
+    bins = Bins(kind, edges, values, counts)
+    if len(counts) != len(bins.names):
+        raise BadReference(
+            f"{len(bins.names)} counts expected (one per bin: {', '.join(bins.names)}), not {len(counts)}"
+        )
+    if len(set(bins.names)) != len(bins.names):
+        raise BadReference("edges must differ in six digits")
+    return bins

@@ -1,0 +1,414 @@
+"""Declared and built-in variables: every declaration and every value has one outcome, none of them an exception."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client.parser import text_string_to_metric_families
+
+from gateway.metrics import custom, exposition
+from gateway.metrics.custom import Served, check, declared_for
+from gateway.metrics.drift import Bins
+from gateway.metrics.observer import Observer
+from gateway.spec import MetricSpec, MetricVariable
+from gateway.trace import Trace
+from preprocessing.types import Encoded
+
+V = MetricVariable
+
+
+def spec(*variables: MetricVariable, endpoint: str = "e/1", frequency: float | None = None) -> dict[str, MetricSpec]:
+    """A declaration for one endpoint."""
+    return {endpoint: MetricSpec(endpoint, frequency, variables)}
+
+
+class Watched:
+    """An observer that watches `e/1`."""
+
+    def __init__(self, specs: dict[str, MetricSpec], served: Served | None = None, chance: Any = random.random) -> None:
+        self.registry = exposition.new_registry()
+        self.observer = Observer(self.registry, chance=chance, later=lambda drain: None)
+        self.served = served or Served("e", "1")
+        self.configure(specs)
+
+    def configure(self, specs: dict[str, MetricSpec]) -> None:
+        self.observer.watch.configure({"e/1": self.served}, specs, 1.0)
+
+    def answer(self, body: object, answer: object, custom: dict[str, object] | None = None, **fields: Any) -> None:
+        """One answered request."""
+        trace = Trace("id")
+        trace.endpoint, trace.version, trace.url, trace.custom = "e", "1", "e/1", custom
+        trace.body, trace.answer = body, answer
+        for name, value in fields.items():
+            setattr(trace, name, value)
+        self.observer.started()
+        self.observer.finished(trace)
+
+    def read(self) -> dict[str, float]:
+        """Samples of variables and drift: `name{variable,other label}` to value."""
+        self.observer.flush()
+        return read(exposition.render(self.registry, None))
+
+
+def read(text: bytes) -> dict[str, float]:
+    """Samples of variables and drift by a short key."""
+    found = {}
+    for family in text_string_to_metric_families(text.decode()):
+        for sample in family.samples:
+            if sample.name.startswith(("gateway_variable_", "gateway_drift_")):
+                rest = [v for k, v in sorted(sample.labels.items()) if k not in ("endpoint", "version", "variable")]
+                key = ",".join([sample.labels["variable"], *rest])
+                found[f"{sample.name.removeprefix('gateway_').removeprefix('variable_')}{{{key}}}"] = sample.value
+    return found
+
+
+def test_scalars_become_cumulative_histograms() -> None:
+    """Each variable has the bounds it was declared with; `_sum` is the sum of the values."""
+    watched = Watched(spec(V("x0", "scalar", (0.0, 0.1, 0.5)), V("x1", "scalar", (10.0,))))
+    for value in (0.05, 0.5, 7):
+        watched.answer({"x0": value, "x1": value}, {})
+    found = watched.read()
+    assert (0, 1, 2, 3) == tuple(found[f"scalar_bucket{{x0,{le}}}"] for le in ("0.0", "0.1", "0.5", "+Inf"))
+    assert (3, 3) == (found["scalar_bucket{x1,10.0}"], found["scalar_count{x1}"])
+    assert math.isclose(7.55, found["scalar_sum{x0}"])
+
+
+def test_enums_become_counters_with_one_bin_for_the_unknown() -> None:
+    """However many values clients invent, there is one series for them."""
+    watched = Watched(spec(V("animal", "enum", ("cat", "dog"))))
+    for value in ("cat", "dog", "cat", *(f"invented {i}" for i in range(500))):
+        watched.answer({"animal": value}, {})
+    found = {k: v for k, v in watched.read().items() if k.startswith("enum_")}
+    assert {"enum_total{animal,cat}": 2, "enum_total{animal,dog}": 1, "enum_total{animal,other}": 500} == found
+
+
+def test_values_become_gauges_and_counters_add_up() -> None:
+    """The newest value; the sum of amounts."""
+    watched = Watched(spec(V("latency", "value"), V("bytes", "counter")))
+    for n in (3, 5):
+        watched.answer({}, {"latency": n / 10, "bytes": n})
+    found = watched.read()
+    assert (0.5, 8) == (found["value{latency}"], found["counter_total{bytes}"])
+
+
+@pytest.mark.parametrize(
+    ("name", "body", "answer", "reported", "expected"),
+    [
+        ("x", {"x": 1}, {}, None, [1]),
+        ("x", {}, {"x": 2}, None, [2]),
+        ("x", {}, {}, {"x": 3}, [3]),
+        ("x", {"x": 1}, {"x": 2}, {"x": 3}, [2]),
+        ("x", {"x": None}, {}, {"x": 3}, [3]),
+        ("a.b", {"a": {"b": 4}}, {}, None, [4]),
+        ("a.b", {"a.b": 5, "a": {"b": 4}}, {}, None, [5]),
+        ("a.b", {}, {"a": [{"b": 1}, {"b": 2}, {}]}, None, [1, 2]),
+        ("a.1", {}, {"a": [7, 8, 9]}, None, [8]),
+        ("a.9", {}, {"a": [7, 8, 9]}, None, []),
+        ("a", {}, {"a": [7, [8, 9]]}, None, [7, 8, 9]),
+        ("a.0.b", {}, {"a": [{"b": 6}]}, None, [6]),
+        ("x", {}, [{"x": 1}, {"x": 2}], None, [1, 2]),
+        ("v", {}, {"v": np.array([[1.0, 2.0]])}, None, [1.0, 2.0]),
+        ("v.1", {}, {"v": np.array([1.0, 2.0])}, None, [2.0]),
+        ("x", b"raw", "text", None, []),
+        ("x", None, None, None, []),
+    ],
+)
+def test_values_are_found_in_answer_request_and_reports(
+    name: str, body: object, answer: object, reported: dict[str, object] | None, expected: list[object]
+) -> None:
+    """In clearml-serving's order; by key, by nested path, in every element of a list."""
+    assert expected == custom._find((answer, body, reported), name, custom._split(name))
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "reason"),
+    [
+        ("scalar", "3", "wrong_type"),
+        ("scalar", {}, "wrong_type"),
+        ("scalar", float("nan"), "not_finite"),
+        ("value", float("inf"), "not_finite"),
+        ("scalar", 10**400, "not_finite"),
+        ("counter", -1, "negative"),
+        ("enum", {}, "wrong_type"),
+        ("value", None, "missing"),
+    ],
+)
+def test_values_of_no_use_are_counted_as_ignored(kind: str, value: object, reason: str) -> None:
+    """By reason; the request and the other variables are as if they had not been there."""
+    watched = Watched(spec(V("x", kind, (1.0,) if kind == "scalar" else ("a",)), V("y", "scalar", (1.0,))))
+    watched.answer({"x": value, "y": 1}, {})
+    found = watched.read()
+    assert {f"ignored_total{{x,{reason}}}": 1} == {k: v for k, v in found.items() if k.startswith("ignored")}
+    assert 1 == found["scalar_count{y}"]
+    assert 0 == found.get("scalar_count{x}", 0)
+
+
+def test_value_that_raises_is_counted_and_nothing_more(caplog: pytest.LogCaptureFixture) -> None:
+    """A user's object may raise from anything it is asked."""
+
+    class Rude(dict[str, Any]):
+        def __contains__(self, key: object) -> bool:
+            raise RuntimeError("no")
+
+    watched = Watched(spec(V("x", "value")))
+    watched.answer(Rude(), {})
+    watched.answer(Rude(), {})
+    assert 2 == watched.read()["ignored_total{x,wrong_type}"]
+    assert 1 == len([r for r in caplog.records if "could not be read" in r.message])
+
+
+@given(
+    value=st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.binary(max_size=3),
+        lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=2), inner, max_size=3),
+    ),
+    kind=st.sampled_from(custom.KINDS),
+)
+def test_no_value_fails(value: object, kind: str) -> None:
+    """Whatever JSON can hold."""
+    watched = Watched(spec(V("x", kind, (0.0, 1.0) if kind == "scalar" else ("a", "b")), V("x.0.a", kind, (1.0,))))
+    watched.answer({"x": value}, value)
+    for name, number in watched.read().items():
+        assert math.isfinite(number), name
+
+
+def test_sampled_requests_stand_for_the_others() -> None:
+    """With --log-freq 0.2 every counted value weighs 5, so that rates are the requests' rates."""
+    watched = Watched(
+        spec(V("x", "scalar", (1.0,)), V("a", "enum", ("cat",)), V("n", "counter"), frequency=0.2),
+        chance=random.Random(7).random,
+    )
+    for _ in range(5000):
+        watched.answer({"x": 2, "a": "cat", "n": 3}, {})
+    found = watched.read()
+    assert found["scalar_count{x}"] == found["enum_total{a,cat}"]
+    assert math.isclose(5000, found["scalar_count{x}"], rel_tol=0.1)
+    assert math.isclose(2 * found["scalar_count{x}"], found["scalar_sum{x}"])
+    assert math.isclose(3 * found["scalar_count{x}"], found["counter_total{n}"])
+
+
+def test_frequency_zero_counts_nothing() -> None:
+    """--log-freq 0 switches an endpoint's variables off."""
+    watched = Watched(spec(V("x", "scalar", (1.0,)), frequency=0.0))
+    watched.answer({"x": 2}, {})
+    assert 0 == watched.read().get("scalar_count{x}", 0)
+
+
+def test_failed_requests_are_not_looked_at() -> None:
+    """As in clearml-serving, only answers count."""
+    watched = Watched(spec(V("x", "scalar", (1.0,))))
+    watched.answer({"x": 2}, {}, outcome="hook_failed")
+    assert 0 == watched.read().get("scalar_count{x}", 0)
+
+
+def test_the_most_specific_declaration_holds() -> None:
+    """A url's own, else the longest wildcard; `E/*` covers every version of E and E itself."""
+    specs = {
+        key: MetricSpec(key, None, (V(name, "value"),))
+        for key, name in (("e/1", "own"), ("e/*", "all"), ("*", "any"), ("e/2*", "two"))
+    }
+
+    def names(url: str) -> list[str]:
+        found = declared_for(url, specs, 1.0)
+        return [] if found is None else [v.name for v in found.variables]
+
+    assert ["own", "two", "all", "all", "any"] == [names(u)[0] for u in ("e/1", "e/20", "e/3", "e", "other/1")]
+    del specs["*"]
+    assert [] == names("eagle/1")
+
+
+@pytest.mark.parametrize(
+    ("variable", "message"),
+    [
+        (V("x", "histogram"), "type histogram"),
+        (V("x", ""), "type (none)"),
+        (V("x", "scalar"), "no bounds"),
+        (V("x", "scalar", ("low",)), "not numbers"),
+        (V("x", "scalar", tuple(float(i) for i in range(101))), "101 buckets"),
+        (V("x", "enum"), "no values"),
+        (V("x" * 101, "value"), "name of 1 to 100"),
+    ],
+)
+def test_declaration_that_cannot_be_used_is_a_fault_of_its_own(variable: MetricVariable, message: str) -> None:
+    """The other variables of the endpoint are used."""
+    usable, faults = check(MetricSpec("e", None, (variable, V("fine", "value"))))
+    assert ["fine"] == [v.name for v in usable]
+    assert 1 == len(faults)
+    assert message in faults[0]
+
+
+def test_number_of_series_of_a_declaration_is_bounded() -> None:
+    """More variables than any board shows are a mistake."""
+    usable, faults = check(MetricSpec("e", None, tuple(V(f"x{i}", "value") for i in range(60))))
+    assert (50, 1) == (len(usable), len(faults))
+
+
+def test_new_bounds_of_a_variable_hold_at_once() -> None:
+    """A declaration changed live; the old bounds' counts end."""
+    watched = Watched(spec(V("x", "scalar", (1.0,))))
+    watched.answer({"x": 2}, {})
+    assert 1 == watched.read()["scalar_count{x}"]
+    watched.configure(spec(V("x", "scalar", (1.0, 5.0))))
+    watched.answer({"x": 2}, {})
+    found = watched.read()
+    assert (1, 1) == (found["scalar_bucket{x,5.0}"], found["scalar_count{x}"])
+
+
+def test_unchanged_declaration_goes_on_counting() -> None:
+    """A swap of something else resets nothing."""
+    watched = Watched(spec(V("x", "scalar", (1.0,))))
+    watched.answer({"x": 2}, {})
+    watched.configure(spec(V("x", "scalar", (1.0,)), V("y", "value")))
+    watched.answer({"x": 2}, {})
+    assert 2 == watched.read()["scalar_count{x}"]
+
+
+def encoded(tokens: int, unknown: int = 0, truncated: bool = False) -> Encoded:
+    """One text."""
+    return Encoded(np.zeros(tokens, dtype=np.int64), None, unknown, truncated)
+
+
+def test_text_tasks_have_variables_without_a_declaration() -> None:
+    """Per text: token length, unknown ratio, truncation, label, top score, entropy."""
+    served = Served("e", "1", is_text=True, labels=("GOOD", "BAD"))
+    watched = Watched({}, served)
+    one = {"label": "GOOD", "score": 0.5, "scores": {"GOOD": 0.5, "BAD": 0.5}, "tokens": 4}
+    watched.answer({"text": "a"}, one, encoded=[encoded(4, 1)])
+    two = {"label": "BAD", "score": 1.0, "scores": {"BAD": 1.0, "GOOD": 0.0}}
+    watched.answer({"text": ["a", "b"]}, {"results": [two, two]}, encoded=[encoded(8), encoded(32, 0, True)])
+    found = watched.read()
+    assert (44, 3) == (found["scalar_sum{token_length}"], found["scalar_count{token_length}"])
+    assert 0.25 == found["scalar_sum{unknown_token_ratio}"]
+    assert (2, 1) == (found["enum_total{truncated,false}"], found["enum_total{truncated,true}"])
+    assert (1, 2) == (found["enum_total{predicted_label,GOOD}"], found["enum_total{predicted_label,BAD}"])
+    assert 2.5 == found["scalar_sum{top_score}"]
+    assert math.isclose(1.0, found["scalar_sum{entropy}"])
+
+
+def test_scores_that_are_not_a_distribution_have_no_entropy() -> None:
+    """top_k cuts them, sigmoid scores do not add up: the entropy is missing, nothing else."""
+    watched = Watched({}, Served("e", "1", is_text=True, labels=("A", "B", "C")))
+    watched.answer({}, {"label": "A", "score": 0.9, "scores": {"A": 0.9}}, encoded=[encoded(3)])
+    watched.answer({}, {"label": "A", "score": 0.9, "scores": {"A": 0.9, "B": 0.9, "C": 0.9}}, encoded=[encoded(3)])
+    found = watched.read()
+    assert (2, 2) == (found["ignored_total{entropy,missing}"], found["scalar_count{top_score}"])
+
+
+def test_declared_variable_takes_the_place_of_a_built_in_one() -> None:
+    """One name, one meaning per endpoint: the user's."""
+    watched = Watched(spec(V("token_length", "value")), Served("e", "1", is_text=True))
+    watched.answer({"token_length": 9}, {}, encoded=[encoded(4)])
+    found = watched.read()
+    assert 9 == found["value{token_length}"]
+    assert "scalar_count{token_length}" not in found
+
+
+def test_values_are_counted_into_the_references_bins() -> None:
+    """Every bin exists from the start; what is missing or new has a bin; sampling weighs nothing here."""
+    reference = {
+        "x": Bins("scalar", (1.0, 2.0), (), (10.0, 10.0, 10.0, 0.0)),
+        "a": Bins("enum", (), ("cat",), (30.0, 0.0, 0.0)),
+    }
+    declared = spec(V("x", "scalar", (5.0,)), V("a", "enum", ("cat", "dog")), frequency=0.5)
+    watched = Watched(declared, Served("e", "1", reference=reference), chance=lambda: 0.1)
+    for body in ({"x": 1, "a": "cat"}, {"x": 1.5, "a": "dog"}, {"a": "cat"}, {"x": "?", "a": "eel"}):
+        watched.answer(body, {})
+    found = watched.read()
+    assert [1, 1, 0, 2] == [found[f"drift_observations_total{{x,{b}}}"] for b in ("1", "2", "+Inf", "missing")]
+    assert [2, 2, 0] == [found[f"drift_observations_total{{a,{b}}}"] for b in ("cat", "other", "missing")]
+    assert math.isclose(1.0, sum(v for k, v in found.items() if k.startswith("drift_reference_ratio{x,")))
+    assert 30 == found["drift_reference_observations{x}"]
+    assert math.isclose(11.3449, found["drift_chi2_q99{x}"], abs_tol=1e-4)
+
+
+_WORKER = """
+import sys
+from gateway.metrics import exposition
+from gateway.metrics.custom import Served
+from gateway.metrics.observer import Observer
+from gateway.spec import MetricSpec, MetricVariable
+from gateway.trace import Trace
+observer = Observer(exposition.new_registry(), later=lambda drain: None)
+watch = observer.watch
+declared = MetricSpec("e/1", None, (MetricVariable("x", "scalar", (1.0, 5.0)), MetricVariable("a", "enum", ("cat",))))
+watch.configure({"e/1": Served("e", "1")}, {"e/1": declared}, 1.0)
+for i in range(int(sys.argv[1])):
+    trace = Trace("id")
+    trace.url, trace.body = "e/1", {"x": i, "a": "cat"}
+    observer.started()
+    observer.finished(trace)
+observer.flush()
+"""
+
+
+def test_variables_add_up_over_workers(tmp_path: Path) -> None:
+    """Also of a worker that has died."""
+    environ = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}
+    for n in (4, 8):
+        subprocess.run([sys.executable, "-c", _WORKER, str(n)], env=environ, check=True, cwd=Path.cwd())
+    found = read(exposition.render(exposition.new_registry(), tmp_path))
+    assert [4, 10, 12] == [found[f"scalar_bucket{{x,{le}}}"] for le in ("1.0", "5.0", "+Inf")]
+    assert (12, 6 + 28) == (found["enum_total{a,cat}"], found["scalar_sum{x}"])
+
+
+HOOK = """
+class Preprocess:
+    def process(self, body, state, collect_custom_statistics_fn=None):
+        collect_custom_statistics_fn(body["report"])
+        return {"y": body["n"] * 2}
+"""
+
+
+def declare(stack: Any, endpoint: str, **metrics: dict[str, Any]) -> None:
+    """What `clearml-serving metrics add` writes."""
+    stack.registry.sections["metric_logging"] = json.dumps({endpoint: {"endpoint": endpoint, "metrics": metrics}})
+
+
+async def test_declaration_is_live_and_hooks_may_report_anything(stack: Any) -> None:
+    """metrics add needs no restart; a report that is no mapping fails no request."""
+    stack.add_hook("h", HOOK)
+    await stack.served("h")
+    post = stack.client.post
+    assert 200 == (await post("/serve/h", json={"n": 1, "report": {"z": 4}})).status_code
+    declare(stack, "h/*", n={"type": "value"}, y={"type": "scalar", "buckets": [1, 5]}, z={"type": "counter"})
+    await stack.until(lambda: bool(stack.gateway.observer.watch._watched))
+    for report in ({"z": 4}, {"z": "wrong"}, 7, None):
+        assert 200 == (await post("/serve/h", json={"n": 3, "report": report})).status_code
+    found = read((await stack.client.get("/metrics")).content)
+    assert (3, 4, 24) == (found["value{n}"], found["scalar_count{y}"], found["scalar_sum{y}"])
+    assert (4, 1, 2) == tuple(
+        found[k] for k in ("counter_total{z}", "ignored_total{z,wrong_type}", "ignored_total{z,missing}")
+    )
+
+
+async def test_text_endpoint_counts_its_variables_after_the_answer(stack: Any) -> None:
+    """The built-in variables of a classification endpoint."""
+    stack.deploy("t")
+    await stack.served("t")
+    assert 200 == (await stack.client.post("/serve/t", json={"text": ["good film", "zebra bad"]})).status_code
+    await asyncio.sleep(0)
+    found = read((await stack.client.get("/metrics")).content)
+    assert (1, 1) == (found["enum_total{predicted_label,GOOD}"], found["enum_total{predicted_label,BAD}"])
+    assert (8, 0.25) == (found["scalar_sum{token_length}"], found["scalar_sum{unknown_token_ratio}"])
+
+
+async def test_declaration_with_a_mistake_is_shown_and_harms_nothing(stack: Any) -> None:
+    """As every fault of the configuration."""
+    stack.add_hook("h", HOOK)
+    declare(stack, "h", x={"type": "scalar", "buckets": ["low"]})
+    await stack.served("h")
+    faults = (await stack.client.get("/v1/status")).json()["faults"]
+    assert ["metrics h"] == [f["subject"] for f in faults]
+    assert "not numbers" in faults[0]["message"]
