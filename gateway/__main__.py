@@ -67,14 +67,14 @@ def _serve(settings: Settings, listener: socket.socket) -> int:
     import uvicorn
     from uvicorn.supervisors import Multiprocess
 
-    from gateway.http.protocol import WholeReplyProtocol
+    from gateway.http.protocol import GatewayProtocol
 
     config = uvicorn.Config(
         "gateway.app:create_app",
         factory=True,
         workers=settings.workers,
         loop="uvloop",
-        http=WholeReplyProtocol,
+        http=GatewayProtocol,
         ws="none",
         lifespan="on",
         access_log=False,

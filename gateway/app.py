@@ -31,7 +31,7 @@ from gateway.control.reconcile import Reconciler
 from gateway.errors import EndpointNotFound, GatewayError, VersionNotFound
 from gateway.health import Health
 from gateway.http.ops import build_ops, product_version
-from gateway.http.routes import Receive, Scope, Send, ServeRoute
+from gateway.http.routes import Lane, Receive, Scope, Send, ServeRoute
 from gateway.metrics import exposition
 from gateway.metrics.observer import FLUSH_S, Observer
 from gateway.metrics.references import References
@@ -89,6 +89,12 @@ class Gateway:
             timeout=settings.request_timeout, key_header=settings.routing_key_header,
             key_field=settings.routing_key_field, allows_pins=settings.allow_pins,
         )  # fmt: skip
+        # A routing key inside the body is found after decoding, where the lane has chosen already.
+        self.lane = None if settings.routing_key_field else Lane(
+            self.pipeline, prefix=self._prefix, timeout=settings.request_timeout,
+            key_header=settings.routing_key_header,
+        )  # fmt: skip
+        """How the server answers the common request without a task; see ``http.protocol``."""
         self._reconciler: Reconciler | None = None
         self._ops = build_ops(
             health=self.health, status=self._status, metrics=self._render_metrics, serve_prefix=self._prefix

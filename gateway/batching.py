@@ -47,18 +47,23 @@ class BatchLimits:
     max_waste: float = 0.25
 
 
+OnDone = Callable[["Entry[Any]", Outputs | None, Exception | None], None]
+"""Told exactly once what became of an entry: its outputs, or the error."""
+
+
 class Entry(Generic[R]):
-    """Rows of one request that travel together, and the place their outputs go to."""
+    """Rows of one request that travel together, and who is told what became of them."""
 
     __slots__ = (
-        "call", "companions", "deadline", "future", "infer_ns", "longest", "queued_ns", "rows", "submitted_ns",
-        "tokens",
+        "call", "companions", "deadline", "infer_ns", "is_over", "longest", "on_done", "queued_ns", "rows",
+        "submitted_ns", "tokens",
     )  # fmt: skip
 
-    def __init__(self, rows: Sequence[R], deadline: float, future: asyncio.Future[Outputs]) -> None:
+    def __init__(self, rows: Sequence[R], deadline: float, on_done: OnDone) -> None:
         self.rows = rows
         self.deadline = deadline
-        self.future = future
+        self.on_done = on_done
+        self.is_over = False
         if len(rows) == 1:
             self.longest = self.tokens = rows[0].n_tokens
         else:
@@ -69,6 +74,20 @@ class Entry(Generic[R]):
         self.infer_ns = 0
         self.call: asyncio.Task[None] | None = None
         self.companions: Sequence[Entry[R]] = ()
+
+    def end(self, outputs: Outputs | None, error: Exception | None) -> None:
+        """Tell the outcome, unless it was told or nobody waits any more."""
+        if not self.is_over:
+            self.forget()(self, outputs, error)
+
+    def forget(self) -> OnDone:
+        """Be over; returns who was to be told. What an entry refers to refers to it: left as it is, every request would
+        leave a cycle behind that only the garbage collector can free.
+        """
+        told, self.on_done = self.on_done, _nobody
+        self.is_over = True
+        self.call, self.companions = None, ()
+        return told
 
 
 def cut(waiting: Sequence[Entry[R]], limits: BatchLimits) -> list[Entry[R]]:
@@ -176,34 +195,34 @@ class MicroBatcher(Generic[R]):
         before the call leaves. Cancelling drops rows that have not left.
         """
         groups = split(rows, self._limits)
-        if len(groups) == 1:
-            entry = self._enqueue(rows, deadline)
-            try:
-                return await entry.future, entry.queued_ns, entry.infer_ns
-            except asyncio.CancelledError:
-                self._drop(entry)
-                raise
-        entries = [self._enqueue([rows[i] for i in group], deadline) for group in groups]
+        futures: list[asyncio.Future[Outputs]] = []
+        entries: list[Entry[R]] = []
+        for group in groups:
+            future: asyncio.Future[Outputs] = self._loop.create_future()
+            futures.append(future)
+            mine = rows if len(groups) == 1 else [rows[i] for i in group]
+            entries.append(self.begin(mine, deadline, partial(_tell, future)))
         try:
-            parts = await asyncio.gather(*(e.future for e in entries))
+            parts = [await futures[0]] if len(groups) == 1 else await asyncio.gather(*futures)
         except BaseException:
             for entry in entries:
-                self._drop(entry)
+                self.abandon(entry)
             raise
-        outputs = merge(parts, [i for group in groups for i in group], self._padding_side)
-        return outputs, max(e.queued_ns for e in entries), max(e.infer_ns for e in entries)
+        queued, inferred = max(e.queued_ns for e in entries), max(e.infer_ns for e in entries)
+        if len(groups) == 1:
+            return parts[0], queued, inferred
+        return merge(parts, [i for group in groups for i in group], self._padding_side), queued, inferred
 
-    async def close(self) -> None:
-        """Refuse what is waiting and let running calls end."""
-        waiting, self._waiting, self._waiting_rows = self._waiting, [], 0
-        for entry in waiting:
-            if not entry.future.done():
-                entry.future.set_exception(ModelNotReady("this version was just replaced", retry_after=0))
-        if self._calls:
-            await asyncio.wait(self._calls)
+    def fits(self, rows: Sequence[R]) -> bool:
+        """True when ``rows`` fit into one call, as ``begin`` needs them to."""
+        return len(rows) == 1 or len(split(rows, self._limits)) == 1
 
-    def _enqueue(self, rows: Sequence[R], deadline: float) -> Entry[R]:
-        entry: Entry[R] = Entry(rows, deadline, self._loop.create_future())
+    def begin(self, rows: Sequence[R], deadline: float, on_done: OnDone) -> Entry[R]:
+        """Queue ``rows`` for the next call; ``on_done`` is called from the loop when they are through.
+
+        What ``submit`` does for a coroutine, for a caller that has none. ``abandon`` takes it back.
+        """
+        entry = Entry(rows, deadline, on_done)
         self._waiting.append(entry)
         self._waiting_rows += len(rows)
         if not self._flush_scheduled and self._may_leave():
@@ -211,13 +230,25 @@ class MicroBatcher(Generic[R]):
             self._loop.call_soon(self._flush)
         return entry
 
-    def _drop(self, entry: Entry[R]) -> None:
-        entry.future.cancel()
+    def abandon(self, entry: Entry[R]) -> None:
+        """Forget an entry nobody waits for; a call made for abandoned entries only is cancelled."""
+        if entry.is_over:
+            return
+        call, companions = entry.call, entry.companions
+        entry.forget()
         if entry in self._waiting:
             self._waiting.remove(entry)
             self._waiting_rows -= len(entry.rows)
-        elif entry.call is not None and all(other.future.done() for other in entry.companions):
-            entry.call.cancel()  # everybody this call was made for has left
+        elif call is not None and all(other.is_over for other in companions):
+            call.cancel()
+
+    async def close(self) -> None:
+        """Refuse what is waiting and let running calls end."""
+        waiting, self._waiting, self._waiting_rows = self._waiting, [], 0
+        for entry in waiting:
+            entry.end(None, ModelNotReady("this version was just replaced", retry_after=0))
+        if self._calls:
+            await asyncio.wait(self._calls)
 
     def _may_leave(self) -> bool:
         """True when a call may start now: there is a free one, and it is worth starting beside those that run.
@@ -260,12 +291,10 @@ class MicroBatcher(Generic[R]):
         live = []
         for entry in batch:
             entry.queued_ns += left - entry.submitted_ns
-            if entry.future.done():
+            if entry.is_over:
                 continue
             if entry.deadline <= now + quickest:
-                entry.future.set_exception(
-                    DeadlineExceeded("the request's time runs out before a call to Triton could end")
-                )
+                entry.end(None, DeadlineExceeded("the request's time runs out before a call to Triton could end"))
                 continue
             live.append(entry)
         if not live:
@@ -280,24 +309,23 @@ class MicroBatcher(Generic[R]):
             parts = split_rows(outputs, [len(e.rows) for e in live])
         except BackendRefused as error:
             if len(live) == 1:
-                _fail(live[0], error)
+                live[0].end(None, error)
                 return
             await self._retry_apart(live)
             return
         except asyncio.CancelledError:
             for entry in live:
-                entry.future.cancel()
+                entry.end(None, ModelNotReady("this version is being closed", retry_after=0))
             raise
         except Exception as error:  # noqa: BLE001 - whatever it is, it belongs to the callers, not to this task
             for entry in live:
-                _fail(entry, error)
+                entry.end(None, error)
             return
         took = perf_counter_ns() - left
         self._recent.append(took * 1e-9)
         for entry, part in zip(live, parts, strict=True):
             entry.infer_ns = took
-            if not entry.future.done():
-                entry.future.set_result(part)
+            entry.end(part, None)
 
     async def _retry_apart(self, entries: list[Entry[R]]) -> None:
         # Halving finds one bad request among n in about 2·log2(n) calls instead of n.
@@ -308,6 +336,16 @@ class MicroBatcher(Generic[R]):
             await self._call(half)
 
 
-def _fail(entry: Entry[Any], error: Exception) -> None:
-    if not entry.future.done():
-        entry.future.set_exception(error)
+def _nobody(_entry: Entry[Any], _outputs: Outputs | None, _error: Exception | None) -> None:
+    pass
+
+
+def _tell(
+    future: asyncio.Future[Outputs], _entry: Entry[Any], outputs: Outputs | None, error: Exception | None
+) -> None:
+    if future.done():
+        return
+    if error is not None:
+        future.set_exception(error)
+    elif outputs is not None:
+        future.set_result(outputs)

@@ -14,6 +14,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from time import perf_counter_ns
 from typing import Any, Protocol
 from urllib.parse import quote
@@ -23,7 +24,7 @@ import orjson
 from numpy.typing import NDArray
 
 from gateway.backends.base import Backend, TensorInfo
-from gateway.batching import BatchLimits, MicroBatcher
+from gateway.batching import BatchLimits, Entry, MicroBatcher, Outputs
 from gateway.errors import (
     BackendGarbage,
     BackendRefused,
@@ -68,6 +69,10 @@ class Identity:
     """What drift is measured against, by variable; from the model's folder."""
 
 
+Done = Callable[[object, Exception | None], None]
+"""``done(answer, None)`` or ``done(None, error)``."""
+
+
 class Handler(Protocol):
     """How an endpoint answers; ``Endpoint`` adds leases and labels."""
 
@@ -86,8 +91,8 @@ class Handler(Protocol):
 class Endpoint:
     """A handler with its identity, counted leases and an orderly end."""
 
-    __slots__ = ("_handler", "_idle", "_leases", "_retired", "answer", "headers", "identity", "is_text",
-                 "takes_bytes")  # fmt: skip
+    __slots__ = ("_handler", "_idle", "_leases", "_retired", "answer", "begin", "headers", "identity",
+                 "is_text", "takes_bytes")  # fmt: skip
 
     def __init__(self, identity: Identity, handler: Handler) -> None:
         self.identity = identity
@@ -100,6 +105,8 @@ class Endpoint:
         self.takes_bytes = handler.takes_bytes
         self.is_text = isinstance(handler, TextHandler)
         self.answer = handler.answer
+        self.begin = handler.begin if isinstance(handler, TextHandler) else None
+        """How to answer without a coroutine, where the handler can; see ``TextHandler.begin``."""
         self._leases = 0
         self._retired = False
         self._idle = asyncio.Event()
@@ -163,8 +170,7 @@ class TextHandler:
         try:
             outputs, trace.queue_ns, trace.infer_ns = await self._batcher.submit(prepared.rows, deadline)
         except BackendRefused as error:
-            # The tensors are ours, not the caller's: there is nothing to change in the request.
-            raise ModelFailed(error.message, hint="the model and its tokenizer may not belong together") from error
+            raise _not_the_callers_fault(error) from error
         started = perf_counter_ns()
         try:
             answer = processor.finish(outputs, prepared)
@@ -172,6 +178,51 @@ class TextHandler:
             raise translate(error) from error
         trace.finish_ns = perf_counter_ns() - started
         return answer
+
+    def begin(self, body: object, trace: Trace, deadline: float, done: Done) -> Callable[[], None] | None:
+        """Start to answer without a coroutine: ``done`` is called from the loop when the answer or the error is there.
+
+        What ``answer`` does, for requests that need neither a thread nor several calls; None for the others, before
+        anything has happened. Returns what gives the request up. Raises ``GatewayError`` for input that is refused.
+        """
+        processor = self._processor
+        if processor.is_heavy(body):
+            return None
+        started = perf_counter_ns()
+        try:
+            prepared = processor.prepare(body)
+        except PreprocessingError as error:
+            raise translate(error) from error
+        if not self._batcher.fits(prepared.rows):
+            return None
+        _note(trace, prepared)
+        trace.prepare_ns = perf_counter_ns() - started
+        entry = self._batcher.begin(prepared.rows, deadline, partial(self._through, prepared, trace, done))
+        return partial(self._batcher.abandon, entry)
+
+    def _through(
+        self,
+        prepared: Prepared,
+        trace: Trace,
+        done: Done,
+        entry: Entry[Encoded],
+        outputs: Outputs | None,
+        error: Exception | None,
+    ) -> None:
+        trace.queue_ns, trace.infer_ns = entry.queued_ns, entry.infer_ns
+        if outputs is None:
+            if isinstance(error, BackendRefused):
+                error = _not_the_callers_fault(error)
+            done(None, error)
+            return
+        started = perf_counter_ns()
+        try:
+            answer = self._processor.finish(outputs, prepared)
+        except PreprocessingError as refused:
+            done(None, translate(refused))
+            return
+        trace.finish_ns = perf_counter_ns() - started
+        done(answer, None)
 
     async def close(self) -> None:
         """See ``Handler.close``."""
@@ -379,6 +430,11 @@ class HookHandler:
             return await result if inspect.isawaitable(result) else result
         except UserCodeError as error:
             raise translate(error) from error
+
+
+def _not_the_callers_fault(error: BackendRefused) -> ModelFailed:
+    # The tensors are ours, not the caller's: there is nothing to change in the request.
+    return ModelFailed(error.message, hint="the model and its tokenizer may not belong together")
 
 
 def translate(error: PreprocessingError) -> GatewayError:

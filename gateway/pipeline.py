@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from gateway.admission import Limiter
-from gateway.endpoint import Endpoint
+from gateway.endpoint import Done, Endpoint
 from gateway.errors import (
     BackendGarbage,
     ClientGone,
@@ -86,11 +88,12 @@ class Pipeline:
         try:
             answer = trace.answer = await endpoint.answer(body, trace, deadline)
             trace.body = body
-            return answer
         except _FALLS_BACK as error:
             if trace.fallback is None:
                 raise
             return await self._fall_back(error, body, trace, deadline)
+        else:
+            return answer
         finally:
             endpoint.release()
             self._limiter.release()
@@ -108,13 +111,54 @@ class Pipeline:
         _label(trace, stable)
         stable.lease()
         try:
-            return await stable.answer(body, trace, deadline)
+            answer = trace.answer = await stable.answer(body, trace, deadline)
+            trace.body = body
+            return answer
         finally:
             stable.release()
+
+    def begin(
+        self, endpoint: Endpoint, body: object, trace: Trace, deadline: float, done: Done
+    ) -> Callable[[], None] | None:
+        """Do what ``answer`` does without a coroutine, where the endpoint can; None, and nothing done, where not.
+
+        ``done`` is called from the loop, once; the returned function gives the request up, and then it is not called.
+        Raises ``GatewayError``.
+        """
+        if endpoint.begin is None:
+            return None
+        self._limiter.admit()
+        endpoint.lease()
+
+        def through(answer: object, error: Exception | None) -> None:
+            endpoint.release()
+            self._limiter.release()
+            trace.answer, trace.body = answer, body
+            done(answer, error)
+
+        give_up = None
+        try:
+            give_up = endpoint.begin(body, trace, deadline, through)
+        finally:
+            if give_up is None:
+                endpoint.release()
+                self._limiter.release()
+        if give_up is None:
+            return None
+        return partial(self._give_up, endpoint, give_up)
+
+    def _give_up(self, endpoint: Endpoint, give_up: Callable[[], None]) -> None:
+        give_up()
+        endpoint.release()
+        self._limiter.release()
 
     def started(self) -> None:
         """Count a request in; ``finished`` must follow."""
         self._observer.started()
+
+    def unstarted(self) -> None:
+        """Take ``started`` back: the request is counted again when it is handled again."""
+        self._observer.unstarted()
 
     def finished(self, trace: Trace) -> None:
         """Close the trace and tell the observers: exactly once per request, whatever its outcome."""

@@ -1,52 +1,220 @@
-"""uvicorn's HTTP/1.1 protocol with one addition: an answer that is known whole can be written in one piece.
+"""uvicorn's HTTP/1.1 protocol with two additions for the inference route; everything else goes uvicorn's way.
 
-uvicorn checks every header of every answer against two regular expressions and writes head and body apart; with the
-eleven headers of an inference answer that costs about as much as tokenizing a short text. The addition is an ASGI
-extension, ``gateway.reply``: a route that finds it in the scope may call it instead of sending two messages; any other
-server, and every other route, goes the ordinary way. Chosen in ``gateway.__main__``.
+1. **An answer known whole is written in one piece.** uvicorn checks every header of every answer against two regular
+   expressions and writes head and body apart; with the headers of an inference answer that costs about as much as
+   tokenizing a short text. The ASGI extension ``gateway.reply`` in a request's scope writes head and body at once.
+2. **The lane.** The common inference request (small, whole in one read, a text task) needs no task of its own: it is
+   parsed, queued for the next call to Triton, and answered from the callback of that call. The application offers a
+   ``lane`` (see ``routes.Lane``) that takes such requests or leaves them.
+
+What the lane does not take (other methods and paths, bodies that arrive in parts, pipelined requests, clients that do
+not read) is handled by uvicorn as if there were no lane. Chosen in ``gateway.__main__``; any other ASGI server works
+without either addition.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 EXTENSION: Final = "gateway.reply"
 
-Reply = Callable[[int, Sequence[tuple[bytes, bytes]], bytes], bool]
+HeaderList = Sequence[tuple[bytes, bytes]]
+Reply = Callable[[int, HeaderList, bytes], bool]
 """``reply(status, headers, body)``; False when it could not be used now and the messages must be sent instead.
 
 Header names and values must be free of control characters, and ``content-length`` must be among them.
 """
 
 
-class WholeReplyProtocol(HttpToolsProtocol):
-    """Adds the extension to every request's scope."""
+class LaneLike(Protocol):
+    """What an application offers to answer requests without a task."""
+
+    prefix: bytes
+    """Paths that may be taken start so."""
+    most_bytes: int
+    """Bodies that may be taken are at most so long."""
+
+    def take(self, flight: Flight, path: str, headers: HeaderList, body: bytes) -> bool:
+        """Answer through ``flight.reply``, now or later; False, and nothing done, when it is not for the lane."""
+        ...
+
+
+class Flight:
+    """One request in the lane; stands where uvicorn keeps the cycle of the connection's current request."""
+
+    __slots__ = ("_protocol", "disconnected", "give_up", "keep_alive", "message_event", "replay", "response_complete")
+
+    def __init__(self, protocol: GatewayProtocol, replay: Callable[[], None], *, keep_alive: bool) -> None:
+        self._protocol = protocol
+        self.replay = replay
+        """Handle the request again, as uvicorn would have done; instead of ``reply``."""
+        self.keep_alive = keep_alive
+        self.give_up: Callable[[], None] | None = None
+        """Called when the client leaves first."""
+        self.response_complete = False
+        self.disconnected = False
+        self.message_event = _NOBODY
+
+    def reply(self, status: int, headers: HeaderList, body: bytes) -> None:
+        """Write the answer, unless the client has left."""
+        if self.disconnected or self.response_complete:
+            return
+        self.response_complete = True
+        self.forget()
+        _write(self._protocol.transport, status, headers, body, keep_alive=self.keep_alive)
+        self._protocol.on_response_complete()
+
+    def forget(self) -> None:
+        """Drop what refers back to this request, so that it is freed without the garbage collector."""
+        self.give_up = None
+        self.replay = _nothing
+
+
+def _nothing() -> None:
+    pass
+
+
+class _Nobody:
+    """An event nobody waits for."""
+
+    def set(self) -> None:
+        pass
+
+
+_NOBODY: Final = _Nobody()
+
+
+class GatewayProtocol(HttpToolsProtocol):
+    """See the module."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._lane: LaneLike | None = getattr(self.config.loaded_app, "lane", None)
+        self._parts: list[bytes] | None = None
+        self._flight: Flight | None = None
+
+    def data_received(self, data: bytes) -> None:
+        """Parse what came; a body that did not come whole is uvicorn's."""
+        super().data_received(data)
+        if self._parts is not None:
+            parts, self._parts = self._parts, None
+            super().on_headers_complete()
+            for part in parts:
+                super().on_body(part)
+
+    def on_headers_complete(self) -> None:
+        """Hold a request that may be for the lane until its body is there."""
+        lane, cycle = self._lane, self.cycle
+        if (
+            lane is not None
+            and self.url.startswith(lane.prefix)
+            and (cycle is None or cycle.response_complete)
+            and self.parser.get_method() == b"POST"
+            and not self.expect_100_continue
+            and not self.flow.write_paused
+            and not self.parser.should_upgrade()
+            and b"?" not in self.url
+            and b"%" not in self.url
+        ):
+            self._parts = []
+            return
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """Collect the body of a held request."""
+        if self._parts is None:
+            super().on_body(body)
+        else:
+            self._parts.append(body)
+
+    def on_message_complete(self) -> None:
+        """Offer a held request to the lane."""
+        if self._parts is None:
+            super().on_message_complete()
+            return
+        parts, self._parts = self._parts, None
+        body = parts[0] if len(parts) == 1 else b"".join(parts)
+        lane, before = self._lane, self.cycle
+        keep_alive = self.parser.get_http_version() != "1.0" and self.parser.should_keep_alive()
+        flight = Flight(self, partial(self._replay, self.scope, self.url, body, keep_alive), keep_alive=keep_alive)
+        self._flight = flight
+        self.cycle = flight  # type: ignore[assignment]  # it has what this class and its base read of a cycle
+        if lane is not None and len(body) <= lane.most_bytes:
+            path = self.url.decode("ascii", "replace")
+            if lane.take(flight, path, self.headers, body):
+                return
+        self._flight = None
+        self.cycle = before
+        super().on_headers_complete()
+        super().on_body(body)
+        super().on_message_complete()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Give up what the client no longer waits for."""
+        flight = self._flight
+        if flight is not None and not flight.response_complete:
+            flight.disconnected = True
+            if flight.give_up is not None:
+                flight.give_up()
+            flight.forget()
+        super().connection_lost(exc)
+
+    def _replay(self, scope: Any, url: bytes, body: bytes, keep_alive: bool) -> None:
+        """Start uvicorn's cycle for a request that the lane had taken; the parser may be further by now."""
+        path = url.decode("ascii", "replace")
+        scope.update(method="POST", path=path, raw_path=url, query_string=b"")
+        cycle = RequestResponseCycle(
+            scope=scope,
+            transport=self.transport,
+            flow=self.flow,
+            logger=self.logger,
+            access_logger=self.access_logger,
+            access_log=self.access_log,
+            default_headers=self.server_state.default_headers,
+            message_event=asyncio.Event(),
+            expect_100_continue=False,
+            keep_alive=keep_alive,
+            on_response=self.on_response_complete,
+        )
+        cycle.body += body
+        cycle.more_body = False
+        cycle.message_event.set()
+        current: Any = self.cycle
+        if current is self._flight:  # no other request has come on the connection meanwhile
+            self.cycle = cycle
+        self._flight = None
+        self._start_asgi_task(cycle, self.app)
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         cycle.scope["extensions"] = {EXTENSION: partial(_reply, cycle)}  # type: ignore[dict-item]  # ours
         super()._start_asgi_task(cycle, app)
 
 
-def _reply(cycle: RequestResponseCycle, status: int, headers: Sequence[tuple[bytes, bytes]], body: bytes) -> bool:
+def _reply(cycle: RequestResponseCycle, status: int, headers: HeaderList, body: bytes) -> bool:
     if cycle.flow.write_paused or cycle.response_started:
         return False
     if cycle.disconnected:
         return True
+    cycle.response_started = cycle.response_complete = True
+    cycle.waiting_for_100_continue = False
+    _write(cycle.transport, status, headers, body, keep_alive=cycle.keep_alive)
+    cycle.message_event.set()
+    cycle.on_response()
+    return True
+
+
+def _write(transport: Any, status: int, headers: HeaderList, body: bytes, *, keep_alive: bool) -> None:
     parts = [STATUS_LINE[status]]
     for name, value in headers:
         parts += (name, b": ", value, b"\r\n")
-    if not cycle.keep_alive:
+    if not keep_alive:
         parts.append(b"connection: close\r\n")
     parts += (b"\r\n", body)
-    cycle.response_started = cycle.response_complete = True
-    cycle.waiting_for_100_continue = False
-    cycle.transport.write(b"".join(parts))
-    cycle.message_event.set()
-    if not cycle.keep_alive:
-        cycle.transport.close()
-    cycle.on_response()
-    return True
+    transport.write(b"".join(parts))
+    if not keep_alive:
+        transport.close()

@@ -10,15 +10,17 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, MutableMapping
+from functools import partial
 from typing import Any, Final
 from urllib.parse import parse_qs, quote
 
 import orjson
 
+from gateway.endpoint import Endpoint
 from gateway.errors import BodyTimeout, ClientGone, GatewayError, HookFailed, MethodNotAllowed, RequestError
 from gateway.http import body as bodies
 from gateway.http.problems import Headers, problem
-from gateway.http.protocol import EXTENSION
+from gateway.http.protocol import EXTENSION, Flight, HeaderList
 from gateway.pipeline import Pipeline, too_late
 from gateway.routing.snapshot import path_of
 from gateway.trace import Trace
@@ -31,6 +33,8 @@ _JSON: Final = (b"content-type", b"application/json")
 _BINARY: Final = (b"content-type", b"application/octet-stream")
 _OPTIONS: Final = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
 _NO_EXTENSIONS: Final[dict[str, Any]] = {}
+_LANE_BYTES: Final = 64 << 10
+_NOT_FOR_THE_LANE: Final = frozenset({b"content-encoding", b"x-request-timeout-ms", b"traceparent", b"x-route-to"})
 _PIN: Final = b"x-route-to"
 _SPLIT: Final = ("canary", "stable")
 _WATCH_AFTER_S: Final = 0.1
@@ -109,22 +113,18 @@ class ServeRoute:
             trace.close()
             headers += endpoint.headers if trace.route != "fallback" else trace.fallback.headers
             headers += _labels(trace)
+            headers.append((b"content-length", str(len(content)).encode()))
         except (Exception, asyncio.CancelledError) as error:
             if isinstance(error, asyncio.CancelledError) and not guard.ended_it():
                 pipeline.failed(trace, error)
                 raise  # the server is stopping; uvicorn ends the connection
             known = pipeline.failed(trace, guard.reason or error)
-            status, headers, content = problem(known, trace.request_id)
-            trace.status = status
-            headers.append((b"x-request-id", trace.request_id.encode()))
-            if trace.url:
-                headers.append((b"x-served-by", quote(trace.url, safe="/").encode()))
+            status, headers, content = _problem(known, trace)
         finally:
             guard.stop()
             pipeline.finished(trace)
         if guard.client_left:
             return
-        headers.append((b"content-length", str(len(content)).encode()))
         reply = scope.get("extensions", _NO_EXTENSIONS).get(EXTENSION)
         if reply is not None and reply(status, headers, content):
             return
@@ -137,6 +137,89 @@ class ServeRoute:
         if query:
             version = parse_qs(query.decode("latin-1")).get("version", [None])[0]
         return path_of(scope["path"][self._prefix_length :], version)
+
+
+class Lane:
+    """Takes the common request without a task of its own; see ``protocol``. The same answers as ``ServeRoute``, which
+    gets everything that is not plain: encoded bodies, deadlines of the caller's, hooks, large inputs, failed canaries.
+    """
+
+    def __init__(self, pipeline: Pipeline, *, prefix: str, timeout: float, key_header: str) -> None:
+        self.prefix = prefix.encode()
+        self._key_header = key_header.lower().encode()
+        self.most_bytes = _LANE_BYTES
+        self._pipeline = pipeline
+        self._prefix_length = len(prefix)
+        self._timeout = timeout
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def take(self, flight: Flight, path: str, headers: HeaderList, body: bytes) -> bool:
+        """See ``protocol.LaneLike``."""
+        request_id = key = ""
+        content_type = b""
+        for name, value in headers:
+            if name == b"content-type":
+                content_type = value
+            elif name == b"x-request-id":
+                request_id = _clean_id(value)
+            elif name == self._key_header:
+                key = value.decode("latin-1")
+            elif name in _NOT_FOR_THE_LANE:
+                return False
+        trace = Trace(request_id or f"{random.getrandbits(64):016x}")
+        pipeline = self._pipeline
+        try:
+            endpoint = pipeline.resolve(path_of(path[self._prefix_length :], None), trace, key or None)
+            if endpoint.begin is None or trace.route != "direct":
+                return False
+            content = bodies.decode(body, content_type, takes_bytes=False)
+            if self._loop is None:
+                self._loop = asyncio.get_running_loop()
+            done = partial(self._done, flight, endpoint, trace)
+            give_up = pipeline.begin(endpoint, content, trace, self._loop.time() + self._timeout, done)
+        except Exception as error:  # noqa: BLE001 - the edge: every failure becomes an answer
+            pipeline.started()
+            self._fail(flight, trace, error)
+            return True
+        if give_up is None:
+            return False
+        pipeline.started()
+        flight.give_up = partial(self._left, trace, give_up)
+        return True
+
+    def _done(self, flight: Flight, endpoint: Endpoint, trace: Trace, answer: object, error: Exception | None) -> None:
+        # Called for every request of a batch in turn: nothing that goes wrong with one may reach the next.
+        try:
+            if error is not None:
+                if trace.fallback is not None and isinstance(error, GatewayError):
+                    # What a failed canary means is decided in one place, the pipeline's `answer`.
+                    self._pipeline.unstarted()
+                    flight.replay()
+                    flight.forget()
+                else:
+                    self._fail(flight, trace, error)
+                return
+            status, headers, content = _render(answer)
+            trace.status = status
+            trace.close()
+            headers += endpoint.headers
+            headers += _labels(trace)
+            headers.append((b"content-length", str(len(content)).encode()))
+            self._pipeline.finished(trace)
+            flight.reply(status, headers, content)
+        except Exception as unexpected:  # noqa: BLE001 - as above
+            self._fail(flight, trace, unexpected)
+
+    def _fail(self, flight: Flight, trace: Trace, error: BaseException) -> None:
+        known = self._pipeline.failed(trace, error)
+        status, headers, content = _problem(known, trace)
+        self._pipeline.finished(trace)
+        flight.reply(status, headers, content)
+
+    def _left(self, trace: Trace, give_up: Callable[[], None]) -> None:
+        give_up()
+        self._pipeline.failed(trace, ClientGone("the client left before the answer was ready"))
+        self._pipeline.finished(trace)
 
 
 class _Guard:
@@ -172,8 +255,11 @@ class _Guard:
     def stop(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
+            self._timer = None  # it refers back to this guard
         if self._listener is not None:
             self._listener.cancel()
+            self._listener = None
+        self._task = None
 
     def ended_it(self) -> bool:
         """True when a cancellation of the request's task was ours; it is then taken back."""
@@ -213,6 +299,16 @@ def _key_of(body: object, field: list[str]) -> str:
 
 def _body_too_slow(timeout: float) -> BodyTimeout:
     return BodyTimeout(f"the body did not arrive within {timeout:g} s")
+
+
+def _problem(error: GatewayError, trace: Trace) -> tuple[int, Headers, bytes]:
+    status, headers, content = problem(error, trace.request_id)
+    trace.status = status
+    headers.append((b"x-request-id", trace.request_id.encode()))
+    if trace.url:
+        headers.append((b"x-served-by", quote(trace.url, safe="/").encode()))
+    headers.append((b"content-length", str(len(content)).encode()))
+    return status, headers, content
 
 
 def _render(answer: object) -> tuple[int, Headers, bytes]:

@@ -12,6 +12,7 @@ endpoint.
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from collections.abc import Callable
 from typing import Any, Final, Literal
@@ -53,6 +54,10 @@ class Observer:
         """Count a request in."""
         self._in_flight += 1
         self._is_dirty = True
+
+    def unstarted(self) -> None:
+        """Take ``started`` back."""
+        self._in_flight -= 1
 
     def finished(self, trace: Trace) -> None:
         """Count a request out, under exactly one outcome."""
@@ -131,11 +136,11 @@ class Observer:
         """Count one attempt to build an endpoint version."""
         self._families[catalog.BUILDS.name].labels(outcome).inc()
 
-    def endpoint_states(self, ready: dict[tuple[str, str], bool]) -> None:
-        """Publish which endpoint versions are served; versions no longer configured are set to 0."""
+    def endpoint_states(self, ready: dict[tuple[str, str], bool | None]) -> None:
+        """Publish which endpoint versions are served; those no longer configured (None) have no number any more."""
         family = self._families[catalog.ENDPOINT_READY.name]
         for (endpoint, version), is_ready in ready.items():
-            family.labels(endpoint, version).set(1 if is_ready else 0)
+            family.labels(endpoint, version).set(math.nan if is_ready is None else int(is_ready))
 
     def build_info(self, version: str) -> None:
         """Publish the running version."""

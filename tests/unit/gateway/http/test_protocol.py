@@ -1,0 +1,232 @@
+"""The lane and the one-piece answer behind a real uvicorn on a real socket: the same answers as without them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import uvicorn
+
+from gateway.http.protocol import GatewayProtocol
+from gateway.routing.canary import position_of
+
+
+class Server:
+    """A stack's gateway served by uvicorn with our protocol (or uvicorn's own) on a free port."""
+
+    def __init__(self, stack: Any, http: Any) -> None:
+        config = uvicorn.Config(
+            stack.gateway, host="127.0.0.1", port=0, http=http, lifespan="off", log_config=None, ws="none",
+            proxy_headers=False, loop="none",
+        )  # fmt: skip
+        self.stack = stack
+        self._server = uvicorn.Server(config)
+        self._task = asyncio.create_task(self._server._serve())
+
+    async def started(self) -> int:
+        """Wait for the port and return it."""
+        while not self._server.started:
+            await asyncio.sleep(0.005)
+        return int(self._server.servers[0].sockets[0].getsockname()[1])
+
+    async def stop(self) -> None:
+        self._server.should_exit = True
+        await self._task
+
+
+@pytest.fixture(params=[GatewayProtocol, "httptools"], ids=["ours", "uvicorn"])
+async def server(stack: Any, request: pytest.FixtureRequest) -> AsyncIterator[Server]:
+    """Both protocols serve the same: every test runs over each."""
+    made = Server(stack, request.param)
+    yield made
+    await made.stop()
+
+
+def post(text: str, path: str = "/serve/e", *headers: str) -> bytes:
+    """One request as bytes."""
+    body = json.dumps({"text": text}).encode()
+    lines = [f"POST {path} HTTP/1.1", "host: x", "content-type: application/json", f"content-length: {len(body)}"]
+    return "\r\n".join([*lines, *headers, "", ""]).encode() + body
+
+
+class Wire:
+    """A raw connection."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+
+    async def answer(self) -> tuple[int, dict[str, str], Any]:
+        """Read one answer: status, headers, decoded body."""
+        async with asyncio.timeout(5):
+            head = (await self.reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
+            headers = dict(line.split(": ", 1) for line in head[1:] if line)
+            body = await self.reader.readexactly(int(headers["content-length"]))
+        return int(head[0].split()[1]), headers, json.loads(body)
+
+
+async def connect(server: Server) -> Wire:
+    """Open a connection."""
+    return Wire(*await asyncio.open_connection("127.0.0.1", await server.started()))
+
+
+async def deployed(server: Server) -> Wire:
+    """A connection to a server with the endpoint `e`."""
+    server.stack.deploy("e")
+    await server.stack.served("e")
+    return await connect(server)
+
+
+async def test_answers_on_one_connection_come_one_after_another(server: Server) -> None:
+    """Keep-alive: several requests, each with every header an answer has."""
+    wire = await deployed(server)
+    for text, label in (("good", "GOOD"), ("bad", "BAD"), ("good", "GOOD")):
+        wire.writer.write(post(text, "/serve/e", f"x-request-id: {text}"))
+        status, headers, body = await wire.answer()
+        assert (200, label, text) == (status, body["label"], headers["x-request-id"])
+        assert {
+            "content-type", "content-length", "x-request-id", "x-served-by", "x-model-id", "x-route", "x-total-time",
+            "x-tokenization-time", "x-queue-time", "x-inference-time", "x-compute-time",
+        } <= set(headers)  # fmt: skip
+    wire.writer.close()
+
+
+async def test_pipelined_requests_are_answered_in_order(server: Server) -> None:
+    """Three requests in one write, the first one slow: answers keep their order."""
+    wire = await deployed(server)
+    server.stack.backend.hold = asyncio.Event()
+    wire.writer.write(post("good") + post("bad") + post("good film"))
+    await asyncio.sleep(0.05)
+    server.stack.backend.hold.set()
+    assert ["GOOD", "BAD", "GOOD"] == [(await wire.answer())[2]["label"] for _ in range(3)]
+    wire.writer.close()
+
+
+async def test_body_in_pieces_is_the_same_request(server: Server) -> None:
+    """Head and body, and the body itself, may arrive apart."""
+    wire = await deployed(server)
+    request = post("good")
+    for piece in (request[:20], request[20:-5], request[-5:]):
+        wire.writer.write(piece)
+        await wire.writer.drain()
+        await asyncio.sleep(0.02)
+    assert (200, "GOOD") == ((answer := await wire.answer())[0], answer[2]["label"])
+    wire.writer.close()
+
+
+async def test_chunked_body_is_the_same_request(server: Server) -> None:
+    """Transfer-encoding: chunked."""
+    wire = await deployed(server)
+    body = b'{"text": "good"}'
+    wire.writer.write(
+        b"POST /serve/e HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n"
+        + b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body)
+    )
+    assert 200 == (await wire.answer())[0]
+    wire.writer.close()
+
+
+async def test_connection_close_is_honoured(server: Server) -> None:
+    """The answer says so and the connection ends."""
+    wire = await deployed(server)
+    wire.writer.write(post("good", "/serve/e", "connection: close"))
+    status, headers, _ = await wire.answer()
+    assert (200, "close") == (status, headers["connection"])
+    assert b"" == await wire.reader.read()
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "status", "code"),
+    [
+        (post("good", "/serve/nobody"), 404, "endpoint_not_found"),
+        (post(""), 422, "input_refused"),
+        (post("good", "/serve/e", "x-request-timeout-ms: soon"), 400, "bad_request"),
+        (b"POST /serve/e HTTP/1.1\r\nhost: x\r\ncontent-length: 1\r\n\r\n{", 400, "malformed_body"),
+        (b"POST /serve/e HTTP/1.1\r\ncontent-type: a/b\r\ncontent-length: 2\r\n\r\n{}", 415, "unsupported_media"),
+        (b"GET /serve/e HTTP/1.1\r\nhost: x\r\n\r\n", 405, "method_not_allowed"),
+        (b"POST /serve/e HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n", 400, "malformed_body"),
+    ],
+)  # fmt: skip
+async def test_refusals_are_the_same_and_the_connection_lives_on(
+    server: Server, request_bytes: bytes, status: int, code: str
+) -> None:
+    """Status, JSON body with the request's id, and the next request is served."""
+    wire = await deployed(server)
+    wire.writer.write(request_bytes)
+    answer = await wire.answer()
+    assert (status, code) == (answer[0], answer[2]["code"])
+    assert answer[1]["x-request-id"] == answer[2]["request_id"]
+    wire.writer.write(post("good"))
+    assert 200 == (await wire.answer())[0]
+    wire.writer.close()
+
+
+async def test_failing_backend_is_told_and_recovered_from(server: Server) -> None:
+    """An outage is 503 with Retry-After; afterwards the same connection is served."""
+    wire = await deployed(server)
+    server.stack.backend.is_up = False
+    wire.writer.write(post("good"))
+    status, headers, body = await wire.answer()
+    assert (503, "backend_unavailable", "1") == (status, body["code"], headers["retry-after"])
+    server.stack.backend.is_up = True
+    wire.writer.write(post("good"))
+    assert 200 == (await wire.answer())[0]
+    wire.writer.close()
+
+
+async def test_client_that_leaves_is_counted_and_holds_nothing(server: Server) -> None:
+    """A disconnect while Triton works: outcome client_gone, nothing in flight, the next client is served."""
+    wire = await deployed(server)
+    server.stack.backend.hold = asyncio.Event()
+    wire.writer.write(post("good"))
+    await asyncio.sleep(0.15)
+    wire.writer.close()
+    await asyncio.sleep(0.1)
+    server.stack.backend.hold.set()
+    text = (await server.stack.client.get("/metrics")).text
+    assert 'outcome="client_gone",route="direct",version=""} 1.0' in text
+    assert "gateway_requests_in_flight 0.0" in text
+    again = await connect(server)
+    again.writer.write(post("good"))
+    assert 200 == (await again.answer())[0]
+    again.writer.close()
+
+
+async def test_canary_that_fails_is_answered_for_by_stable(server: Server) -> None:
+    """The lane hands a failed canary request to the pipeline, which falls back and counts it once."""
+    stack = server.stack
+    stack.deploy("e", "m1", version="1")
+    stack.deploy("e", "m2", version="2")
+    stack.registry.canary["c"] = {"endpoint": "c", "weights": [0.6, 0.4], "load_endpoints": ["e/1", "e/2"]}
+    await stack.served("e/1", "e/2")
+    await stack.until(lambda: "c" in stack.gateway.table.current.canaries)
+    key = next(key for key in map(str, range(100)) if position_of(key, "c") >= 0.6)
+    del stack.backend.models[stack.triton_name("e/2")]
+    wire = await connect(server)
+    wire.writer.write(post("good", "/serve/c", f"x-routing-key: {key}"))
+    status, headers, body = await wire.answer()
+    assert (200, "GOOD", "fallback") == (status, body["label"], headers["x-route"])
+    wire.writer.close()
+    text = (await stack.client.get("/metrics")).text
+    assert "gateway_requests_in_flight 0.0" in text
+    assert 1 == sum(float(n) for n in re.findall(r"^gateway_requests_total{.*} (.*)$", text, re.M))
+
+
+async def test_many_clients_get_their_own_answers(server: Server) -> None:
+    """Sixty-four connections at once, each asking for what only it asks for."""
+    await deployed(server)
+    wires = [await connect(server) for _ in range(64)]
+    for round_ in range(3):
+        for i, wire in enumerate(wires):
+            wire.writer.write(post(" ".join(["good"] * (i % 3) + ["bad"] * (1 + (i + round_) % 2))))
+        for i, wire in enumerate(wires):
+            good, bad = i % 3, 1 + (i + round_) % 2
+            body = (await wire.answer())[2]
+            assert ("GOOD" if good > bad else "BAD") == body["label"]
+    for wire in wires:
+        wire.writer.close()
+    text = (await server.stack.client.get("/metrics")).text
+    assert 'gateway_requests_total{endpoint="e",outcome="ok",route="direct",version=""} 192.0' in text
