@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 LOG := $(VENV)/install.log
 
 .DEFAULT_GOAL := help
-.PHONY: help up test lint unit clean
+.PHONY: help up test lint unit bench clean
 .DELETE_ON_ERROR:
 
 help: ## show this
@@ -38,6 +38,9 @@ lint: $(VENV)/.dev ## check style, types and the import rules
 
 unit: $(VENV)/.dev ## run the unit tests only, in seconds
 	@$(BIN)/python -m pytest tests/unit $(ARGS)
+
+bench: $(VENV)/.dev ## measure the gateway and its peers in one run (ARGS="--quick": ten minutes)
+	@$(BIN)/python -m benchmarks $(ARGS)
 
 clean: ## remove .venv, caches and the state of `make up`
 	rm -rf $(VENV) .triton-gateway .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

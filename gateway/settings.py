@@ -126,7 +126,10 @@ class Settings(BaseSettings):
         description="Requests one worker holds at a time; more are answered 429 with Retry-After.",
     )  # fmt: skip
     max_batch_rows: int = Field(
-        32, gt=0, validation_alias=_names("max_batch_rows"), description="Rows in one call to Triton at most."
+        64,
+        gt=0,
+        validation_alias=_names("max_batch_rows"),
+        description="Rows in one call to Triton at most; never more than the model's `max_batch_size`.",
     )
     max_batch_tokens: int = Field(
         16384, gt=0, validation_alias=_names("max_batch_tokens"),

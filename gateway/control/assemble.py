@@ -11,7 +11,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -229,7 +229,12 @@ class Assembler:
         if processor is not None and call is not None:
             counts = _Counts(self._observer, spec.endpoint, spec.version, processor.tokenizer)
             text = TextHandler(
-                processor, call.backend, call.model, limits=self._limits, on_batch=counts.batched, heavy=self._threads
+                processor,
+                call.backend,
+                call.model,
+                limits=self._limits_for(info),
+                on_batch=counts.batched,
+                heavy=self._threads,
             )
             await self._warm_up(text)
             return CachedHandler(text, remembered, counts.cached) if remembered else text, processor.describe()
@@ -239,6 +244,11 @@ class Assembler:
                 "inputs": [f"{t.name} {t.dtype} {list(t.shape)}" for t in call.inputs],
             }
         raise SpecFault("has neither a model for Triton nor preprocess code")
+
+    def _limits_for(self, info: ModelInfo | None) -> BatchLimits:
+        # Triton refuses calls of more rows than the model's max_batch_size.
+        most = info.max_batch_size if info is not None else 0
+        return replace(self._limits, max_rows=min(self._limits.max_rows, most)) if most > 0 else self._limits
 
     async def _load_code(self, spec: EndpointSpec, path: Path, model_path: Path | None) -> UserCode:
         send = self._sender(is_async=spec.engine == "custom_async")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -363,3 +364,15 @@ async def test_response_cache_answers_repeats_without_triton(stack: Any) -> None
     assert 'gateway_cache_requests_total{endpoint="cached",result="hit",version=""} 1.0' in text
     assert 'gateway_cache_requests_total{endpoint="cached",result="miss",version=""} 4.0' in text
     assert 'gateway_cache_requests_total{endpoint="plain"' not in text
+
+
+async def test_calls_have_no_more_rows_than_the_model_takes(stack: Any) -> None:
+    """Triton refuses more than max_batch_size: a large request is cut by it."""
+    stack.deploy("e")
+    info, run = stack.backend.models[stack.triton_name("e")]
+    stack.backend.models[stack.triton_name("e")] = (replace(info, max_batch_size=8), run)
+    await stack.served("e")
+    stack.backend.calls.clear()
+    reply = await stack.client.post("/serve/e", json={"text": ["good"] * 20})
+    assert 200 == reply.status_code
+    assert [8, 8, 4] == sorted((rows for _, rows in stack.backend.calls), reverse=True)
