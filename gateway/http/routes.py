@@ -170,7 +170,7 @@ class Lane:
         pipeline = self._pipeline
         try:
             endpoint = pipeline.resolve(path_of(path[self._prefix_length :], None), trace, key or None)
-            if endpoint.begin is None or trace.route != "direct":
+            if endpoint.begin is None:
                 return False
             content = bodies.decode(body, content_type, takes_bytes=False)
             if self._loop is None:
