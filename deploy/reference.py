@@ -65,7 +65,9 @@ def variables_table() -> str:
     return "\n".join([*rows, *(f"| `{name}` | {kinds[name]} | {meaning} |" for name, meaning in BUILT_IN.items())])
 
 
-PARTS: Final = {"variables": variables_table, "settings": settings_table, "metrics": metrics_table, "errors": errors_table}
+PARTS: Final = {
+    "variables": variables_table, "settings": settings_table, "metrics": metrics_table, "errors": errors_table,
+}  # fmt: skip
 """What a page can ask for with ``<!-- generated: NAME -->`` … ``<!-- end -->``."""
 
 

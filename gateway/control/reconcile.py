@@ -296,7 +296,7 @@ class Reconciler:
         if self._plan is not None:
             for plan in self._plan.endpoints.values():
                 ready.setdefault((plan.spec.endpoint, plan.spec.version), False)
-        gone = dict.fromkeys(self._seen - ready.keys(), False)
+        gone: dict[tuple[str, str], bool | None] = dict.fromkeys(self._seen - ready.keys())
         self._seen |= ready.keys()
         self._observer.endpoint_states({**gone, **ready})
 

@@ -135,7 +135,8 @@ BUILDS: Final = Metric(
     ("outcome",),
 )  # fmt: skip
 ENDPOINT_READY: Final = Metric(
-    "gateway_endpoint_ready", "gauge", "1 when this version is served, 0 while it is building or has failed.",
+    "gateway_endpoint_ready", "gauge",
+    "1 when this version is served, 0 while it is building or has failed, NaN when it is not configured any more.",
     ("endpoint", "version"),
 )  # fmt: skip
 LAST_CONTACT: Final = Metric(

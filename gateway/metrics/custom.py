@@ -169,6 +169,7 @@ class Watch:
         self._waiting: list[tuple[_Watched, Trace]] = []
 
         self._inputs: object = None
+        self._references: set[tuple[str, ...]] = set()
         self._has_complained = False
 
     def configure(
@@ -181,10 +182,19 @@ class Watch:
         self.flush()
         self._inputs = inputs
         self._watched = {}
+        references: set[tuple[str, ...]] = set()
         for url, version in served.items():
             watched = _Watched(version, declared_for(url, specs, default_frequency), _Families(self._families, version))
             if watched.is_needed:
                 self._watched[url] = watched
+            pair = (version.endpoint, version.version)
+            references |= {
+                (*pair, name, bin_name) for name, bins in version.reference.items() for bin_name in bins.names
+            }
+        # A bin of a reference that is gone has no share: rules leave out what is not a number.
+        for labels in self._references - references:
+            self._families[catalog.DRIFT_REFERENCE.name].labels(*labels).set(math.nan)
+        self._references = references
 
     def answered(self, trace: Trace) -> None:
         """Remember an answered request; it is looked at after its answer has been written."""

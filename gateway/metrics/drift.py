@@ -34,6 +34,10 @@ MISSING: Final = "missing"
 """The bin of requests in which the variable was not there or not usable."""
 
 PSI_ALERT: Final = 0.1
+SHIFT_ALERT: Final = 0.05
+"""How far one category's share may move. PSI is blind to it: from 50 % to 60 % is a PSI of 0.04."""
+SHIFT_SIGMAS: Final = 3.29
+"""Deviations of noise a share must have moved by: 99.9 %."""
 PER_BIN: Final = 50
 SMOOTHING: Final = 0.5
 """Added to every bin's count, so that an empty bin has a finite distance."""
@@ -159,6 +163,66 @@ def jensen_shannon(reference: Sequence[float] | Floats, now: Sequence[float] | F
     return float(np.sum(p * np.log(p / middle) + q * np.log(q / middle)) / 2)
 
 
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What is known of one variable of one version now."""
+
+    endpoint: str
+    version: str
+    variable: str
+    bins: tuple[str, ...]
+    reference: tuple[float, ...]
+    """The reference's share of each bin."""
+    counts: tuple[float, ...]
+    reference_size: float
+
+    @property
+    def n(self) -> float:
+        """How many values were seen."""
+        return sum(self.counts)
+
+    @property
+    def psi(self) -> float:
+        """The population stability index."""
+        p, q = np.asarray(self.reference), shares(self.counts)
+        return float(np.sum((q - p) * np.log(q / p)))
+
+    @property
+    def jensen_shannon(self) -> float:
+        """The Jensen–Shannon divergence in nats."""
+        p, q = np.asarray(self.reference), shares(self.counts)
+        middle = (p + q) / 2
+        return float(np.sum(p * np.log(p / middle) + q * np.log(q / middle)) / 2)
+
+    @property
+    def bound(self) -> float:
+        """The PSI that noise alone stays below, 99 times of 100."""
+        return noise_bound(len(self.bins), self.n, self.reference_size)
+
+    @property
+    def state(self) -> Literal["drift", "steady", "too few"]:
+        """What the alerts say of these numbers."""
+        if not enough(len(self.bins), self.n):
+            return "too few"
+        has_moved = self.psi > PSI_ALERT and self.psi > self.bound
+        return "drift" if has_moved or self.shifted else "steady"
+
+    @property
+    def shifted(self) -> tuple[str, ...]:
+        """The categories whose share has moved by more than five points and more than noise; none of a scalar."""
+        if OTHER not in self.bins:
+            return ()
+        p, q = np.asarray(self.reference), shares(self.counts)
+        moved = np.abs(q - p)
+        noise = SHIFT_SIGMAS * np.sqrt(p * (1 - p) * (1 / self.n + 1 / self.reference_size))
+        return tuple(name for name, far in zip(self.bins, (moved > SHIFT_ALERT) & (moved > noise), strict=True) if far)
+
+    def share_of(self, bin_name: str) -> float:
+        """The share of the values seen that fell into one bin."""
+        found = dict(zip(self.bins, self.counts, strict=True)).get(bin_name, 0.0)
+        return found / self.n if self.n else 0.0
+
+
 def noise_bound(bins: int, n: float, m: float) -> float:
     """Return the PSI that 99 of 100 pairs of samples (``n`` and ``m``) of one distribution stay below."""
     return chi2_quantile(0.99, bins - 1) * (1 / n + 1 / m) if n > 0 and m > 0 else math.inf
@@ -167,13 +231,6 @@ def noise_bound(bins: int, n: float, m: float) -> float:
 def enough(bins: int, n: float) -> bool:
     """Say whether ``n`` observations are enough to judge: 50 for every bin."""
     return n >= PER_BIN * bins
-
-
-def is_alarm(reference: Sequence[float] | Floats, now: Sequence[float] | Floats) -> bool:
-    """Say what the alert says: enough seen, PSI above 0.1 and above the noise."""
-    size, n, m = len(reference), float(np.sum(now)), float(np.sum(reference))
-    value = psi(reference, now)
-    return enough(size, n) and value > PSI_ALERT and value > noise_bound(size, n, m)
 
 
 def chi2_quantile(probability: float, degrees: int) -> float:

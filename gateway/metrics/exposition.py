@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 from prometheus_client import (
@@ -13,6 +14,7 @@ from prometheus_client import (
     generate_latest,
 )
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
+from prometheus_client.parser import text_string_to_metric_families
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 
@@ -32,6 +34,13 @@ def render(registry: CollectorRegistry, multiprocess_dir: Path | None) -> bytes:
     merged = CollectorRegistry()
     MultiProcessCollector(merged, path=str(multiprocess_dir))  # type: ignore[no-untyped-call]  # partly annotated
     return bytes(generate_latest(merged))
+
+
+def parse(text: str) -> Iterator[tuple[str, dict[str, str], float]]:
+    """Read an exposition: every sample's name, labels and value. Raises ``ValueError`` for anything else."""
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            yield sample.name, sample.labels, sample.value
 
 
 def add_process_metrics(registry: CollectorRegistry) -> None:

@@ -1,0 +1,37 @@
+"""Every generated file of this package: what it should hold, whether it does, and writing it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from dashboards import rules
+
+FOLDER: Final = Path(__file__).parent
+
+
+def generated() -> dict[Path, str]:
+    """Return the texts of all generated files by path."""
+    return {FOLDER / "prometheus" / name: text for name, text in rules.files().items()}
+
+
+def stale() -> list[Path]:
+    """Return the files that differ from what is generated, and those that nothing generates any more."""
+    wanted = generated()
+    present = {*FOLDER.glob("prometheus/*.yml"), *FOLDER.glob("grafana/*.json")}
+    return sorted(
+        [p for p, text in wanted.items() if not p.is_file() or p.read_text() != text] + [*(present - {*wanted})]
+    )
+
+
+def write() -> list[Path]:
+    """Bring every file up to date; returns what was changed."""
+    changed = stale()
+    wanted = generated()
+    for path in changed:
+        if path in wanted:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(wanted[path])
+        else:
+            path.unlink()
+    return changed

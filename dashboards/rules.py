@@ -1,0 +1,392 @@
+"""The recording rules and alerts: what Prometheus computes of every gateway's numbers together.
+
+Data: ``RULES`` maps file names to groups; ``python -m dashboards`` writes them, a test compares. What does not add up
+(ratios, quantiles, PSI) is computed here, after the sum over workers and pods, never in a gateway.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from dashboards.promql import (
+    BIN,
+    ENDPOINT,
+    FAILED_OUTCOMES,
+    INSTANCE,
+    VARIABLE,
+    VERSION,
+    Alert,
+    Group,
+    Record,
+    by,
+    increase,
+    rate,
+    rule_file,
+)
+from gateway.metrics import catalog
+from gateway.metrics.drift import MISSING, OTHER, PER_BIN, PSI_ALERT, SHIFT_ALERT, SHIFT_SIGMAS, SMOOTHING
+
+RUNBOOK: Final = "docs/runbook.md"
+
+AVAILABILITY: Final = 0.999
+"""Share of requests that must not fail by our doing."""
+LATENCY_S: Final = 0.25
+LATENCY: Final = 0.99
+"""Share of answers that must come within ``LATENCY_S`` (one of the histogram's bounds)."""
+
+SLO_WINDOWS: Final = ("5m", "30m", "1h", "2h", "6h", "1d", "3d")
+DRIFT_WINDOWS: Final = ("5m", "1h", "1d")
+
+_BURN: Final = (
+    # how fast, long window, short window, severity: the SRE workbook's pairs
+    (14.4, "1h", "5m", "page"),
+    (6.0, "6h", "30m", "page"),
+    (3.0, "1d", "2h", "ticket"),
+    (1.0, "3d", "6h", "ticket"),
+)
+_LEAST_BAD: Final = 10
+"""Failures in the long window below which no budget alert fires: one failure at night is no outage."""
+
+_REQUESTS: Final = catalog.REQUESTS.name
+_SECONDS: Final = catalog.REQUEST_SECONDS.name
+_FAILED: Final = f'outcome=~"{FAILED_OUTCOMES}"'
+_KNOWN: Final = 'endpoint!=""'
+
+_GATEWAY: Final = "gateway_requests"
+_PSI: Final = "endpoint_version_variable:gateway_drift:psi"
+
+
+def error_ratio(window: str) -> str:
+    """Return the name of the recorded share of failed requests."""
+    return f"endpoint:{_GATEWAY}_failed:ratio_rate{window}"
+
+
+def slow_ratio(window: str) -> str:
+    """Return the name of the recorded share of slow answers."""
+    return f"endpoint:{_GATEWAY}_slow:ratio_rate{window}"
+
+
+def psi(window: str) -> str:
+    """Return the name of the recorded PSI."""
+    return f"{_PSI}{window}"
+
+
+def psi_bound(window: str) -> str:
+    """Return the name of the recorded noise bound of PSI."""
+    return f"{_PSI}_bound{window}"
+
+
+def drift_n(window: str) -> str:
+    """Return the name of the recorded number of observations."""
+    return f"endpoint_version_variable:gateway_drift_observations:increase{window}"
+
+
+def drift_bin_n(window: str) -> str:
+    """Return the name of the recorded number of observations per bin."""
+    return f"endpoint_version_variable_bin:gateway_drift_observations:increase{window}"
+
+
+def drift_share(window: str) -> str:
+    """Return the name of the recorded share of each bin now."""
+    return f"endpoint_version_variable_bin:gateway_drift:ratio{window}"
+
+
+def drift_shift(window: str) -> str:
+    """Return the name of the recorded difference of each bin's share to the reference."""
+    return f"endpoint_version_variable_bin:gateway_drift_shift:ratio{window}"
+
+
+def drift_shift_noise(window: str) -> str:
+    """Return the name of the recorded noise of that difference."""
+    return f"endpoint_version_variable_bin:gateway_drift_shift_noise:ratio{window}"
+
+
+def drift_js(window: str) -> str:
+    """Return the name of the recorded Jensen–Shannon divergence."""
+    return f"endpoint_version_variable:gateway_drift:js{window}"
+
+
+def drift_special(bin_name: str, window: str) -> str:
+    """Return the name of the recorded share of the bin ``other`` or ``missing``."""
+    return f"endpoint_version_variable:gateway_drift_{bin_name}:ratio{window}"
+
+
+REFERENCE: Final = "endpoint_version_variable_bin:gateway_drift_reference:ratio"
+REFERENCE_BINS: Final = "endpoint_version_variable:gateway_drift_reference:bins"
+REFERENCE_SIZE: Final = "endpoint_version_variable:gateway_drift_reference:observations"
+CHI2: Final = "endpoint_version_variable:gateway_drift:chi2_q99"
+
+
+def _red() -> Group:
+    rules = [
+        Record("endpoint_version_route_outcome:gateway_requests:rate5m",
+               by((*VERSION, "route", "outcome"), rate(_REQUESTS, "5m"))),
+        Record("endpoint_version:gateway_requests:rate5m", by(VERSION, rate(_REQUESTS, "5m"))),
+        Record("endpoint_version:gateway_requests_failed:ratio_rate5m", _ratio(VERSION, "5m")),
+    ]  # fmt: skip
+    for share in (0.5, 0.95, 0.99):
+        buckets = by((*VERSION, "le"), rate(f"{_SECONDS}_bucket", "5m"))
+        rules.append(
+            Record(f"endpoint_version:{_SECONDS}:p{share * 100:.0f}_5m", f"histogram_quantile({share}, {buckets})")
+        )
+    waste = (
+        f"1 - {by(VERSION, rate(catalog.BATCH_REAL_TOKENS.name, '5m'))}\n"
+        f"  / {by(VERSION, rate(f'{catalog.BATCH_TOKENS.name}_sum', '5m'))}"
+    )
+    rows = (
+        f"{by(VERSION, rate(f'{catalog.BATCH_ROWS.name}_sum', '5m'))}\n"
+        f"  / {by(VERSION, rate(f'{catalog.BATCH_ROWS.name}_count', '5m'))}"
+    )
+    rules += [
+        Record("endpoint_version:gateway_batch_padding:ratio_rate5m", waste),
+        Record("endpoint_version:gateway_batch_rows:mean5m", rows),
+    ]
+    return Group("gateway-requests", rules)
+
+
+def _ratio(labels: tuple[str, ...], window: str) -> str:
+    # Without a single failure there is no failure series: `or` brings its zero.
+    everything = by(labels, rate(_REQUESTS, window, _KNOWN))
+    failed = by(labels, rate(_REQUESTS, window, f"{_KNOWN},{_FAILED}"))
+    return f"({failed}\n  or 0 * {everything})\n  / {everything}"
+
+
+def _slo() -> Group:
+    rules: list[Record | Alert] = []
+    for window in SLO_WINDOWS:
+        good = by(ENDPOINT, rate(f"{_SECONDS}_bucket", window, f'le="{LATENCY_S}"'))
+        answered = by(ENDPOINT, rate(f"{_SECONDS}_count", window))
+        rules += [
+            Record(error_ratio(window), _ratio(ENDPOINT, window)),
+            Record(slow_ratio(window), f"1 - {good}\n  / {answered}"),
+        ]
+    for factor, long, short, severity in _BURN:
+        failures = by(ENDPOINT, increase(_REQUESTS, long, f"{_KNOWN},{_FAILED}"))
+        limit = f"{factor * (1 - AVAILABILITY):.6g}"
+        rules.append(
+            Alert(
+                "GatewayErrorBudgetBurn",
+                f"{error_ratio(long)} > {limit}\nand {error_ratio(short)} > {limit}\nand {failures} >= {_LEAST_BAD}",
+                "{{ $labels.endpoint }} fails too often",
+                f"{{{{ $value | humanizePercentage }}}} of the requests of {{{{ $labels.endpoint }}}} failed in the "
+                f"last {long}, {factor:g} times what {AVAILABILITY:.1%} availability allows.",
+                severity, labels={"window": long},
+            )
+        )  # fmt: skip
+        slow = f"{slow_ratio(long)} * {by(ENDPOINT, increase(f'{_SECONDS}_count', long))}"
+        limit = f"{min(factor * (1 - LATENCY), 0.9):.6g}"
+        rules.append(
+            Alert(
+                "GatewayLatencyBudgetBurn",
+                f"{slow_ratio(long)} > {limit}\nand {slow_ratio(short)} > {limit}\nand {slow} >= {_LEAST_BAD}",
+                "{{ $labels.endpoint }} is slow",
+                f"{{{{ $value | humanizePercentage }}}} of the answers of {{{{ $labels.endpoint }}}} took more than "
+                f"{LATENCY_S * 1000:g} ms in the last {long}.",
+                severity, labels={"window": long},
+            )
+        )  # fmt: skip
+    return Group("gateway-slo", rules)
+
+
+def _drift() -> Group:
+    reference = catalog.DRIFT_REFERENCE.name
+    rules: list[Record | Alert] = [
+        # Every pod says the same; bins of a reference that is gone are NaN, which is not above 0.
+        Record(REFERENCE, by(BIN, f"{reference} > 0", "max")),
+        Record(REFERENCE_BINS, by(VARIABLE, REFERENCE, "count")),
+        Record(REFERENCE_SIZE, by(VARIABLE, catalog.DRIFT_REFERENCE_SIZE.name, "max")),
+        Record(CHI2, by(VARIABLE, catalog.DRIFT_CHI2.name, "max")),
+    ]
+    on = f"on ({', '.join(VARIABLE)})"
+    for window in DRIFT_WINDOWS:
+        p, q, n, bins = REFERENCE, drift_share(window), drift_n(window), REFERENCE_BINS
+        seen = by(BIN, increase(catalog.DRIFT_OBSERVATIONS.name, window))
+        middle = f"(({p} + {q}) / 2)"
+        rules += [
+            Record(drift_bin_n(window), f"{seen}\n  and on ({', '.join(BIN)}) {p}"),
+            Record(n, by(VARIABLE, drift_bin_n(window))),
+            Record(
+                q,
+                f"({drift_bin_n(window)} + {SMOOTHING})\n"
+                f"  / {on} group_left () ({n} + {SMOOTHING} * {bins})",
+            ),
+            Record(psi(window), by(VARIABLE, f"({q} - {p}) * ln({q} / {p})")),
+            Record(drift_js(window), by(VARIABLE, f"{p} * ln({p} / {middle}) + {q} * ln({q} / {middle})") + " / 2"),
+            Record(psi_bound(window), f"{CHI2} * (1 / ({n} > 0) + 1 / {REFERENCE_SIZE})"),
+            Record(drift_shift(window), f"{q} - {p}"),
+            Record(
+                drift_shift_noise(window),
+                f"{SHIFT_SIGMAS} * sqrt({p} * (1 - {p})\n"
+                f"  * {on} group_left () (1 / ({n} > 0) + 1 / {REFERENCE_SIZE}))",
+            ),
+        ]  # fmt: skip
+        rules += [
+            Record(
+                drift_special(bin_name, window),
+                by(VARIABLE, f'{drift_bin_n(window)}{{bin="{bin_name}"}}') + f" / ({n} > 0)",
+            )
+            for bin_name in (OTHER, MISSING)
+        ]
+    rules += [
+        Alert(
+            "GatewayDrift",
+            f"{psi(window)} > {PSI_ALERT}\nand {psi(window)} > {psi_bound(window)}\n"
+            f"and {drift_n(window)} >= {PER_BIN} * {REFERENCE_BINS}",
+            "{{ $labels.variable }} of {{ $labels.endpoint }} {{ $labels.version }} has drifted",
+            f"PSI over {window} is {{{{ $value | humanize }}}}, above {PSI_ALERT} and above the noise of the number "
+            "of requests seen.",
+            "ticket", labels={"window": window},
+        )
+        for window in DRIFT_WINDOWS
+    ]  # fmt: skip
+    rules += [
+        Alert(
+            "GatewayShareShift",
+            f"abs({drift_shift(window)}) > {SHIFT_ALERT}\n"
+            f"and abs({drift_shift(window)}) > {drift_shift_noise(window)}\n"
+            f"and {on} {drift_n(window)} >= {PER_BIN} * {REFERENCE_BINS}\n"
+            f'and {on} {REFERENCE}{{bin="{OTHER}"}}',
+            "{{ $labels.variable }} {{ $labels.bin }} of {{ $labels.endpoint }} {{ $labels.version }} has moved",
+            f"Its share over {window} differs by {{{{ $value | humanizePercentage }}}} from the reference, more than "
+            "noise explains.",
+            "ticket", labels={"window": window},
+        )
+        for window in DRIFT_WINDOWS
+    ]  # fmt: skip
+    return Group("gateway-drift", rules, interval="30s")
+
+
+def _canary() -> Group:
+    def side(route: str, what: str) -> str:
+        if what == "failed":
+            part = by(ENDPOINT, rate(_REQUESTS, "10m", f'route="{route}",{_FAILED}'))
+            whole = by(ENDPOINT, rate(_REQUESTS, "10m", f'route="{route}"'))
+            return f"(({part} or 0 * {whole}) / {whole})"
+        buckets = by((*ENDPOINT, "le"), rate(f"{_SECONDS}_bucket", "10m", f'route="{route}"'))
+        return f"histogram_quantile(0.95, {buckets})"
+
+    canary = by(ENDPOINT, increase(_REQUESTS, "10m", 'route="canary"'))
+    canary_failed = by(ENDPOINT, increase(_REQUESTS, "10m", f'route="canary",{_FAILED}'))
+    fallbacks = by(ENDPOINT, increase(catalog.FALLBACKS.name, "10m"))
+    return Group(
+        "gateway-canary",
+        [
+            Alert(
+                "GatewayCanaryRegression",
+                f"{side('canary', 'failed')} > {side('stable', 'failed')} + 0.01\n"
+                f"and {canary_failed} >= {_LEAST_BAD}",
+                "The canary of {{ $labels.endpoint }} fails more often than the stable version",
+                "{{ $value | humanizePercentage }} of its requests failed in the last 10 minutes, at least a point "
+                "more than those of the stable version in the same time.",
+                "page", labels={"signal": "failures"},
+            ),
+            Alert(
+                "GatewayCanaryRegression",
+                f"{fallbacks} > 0.01 * ({fallbacks} + ({canary} or 0 * {fallbacks}))\nand {fallbacks} >= {_LEAST_BAD}",
+                "The canary of {{ $labels.endpoint }} fails and the stable version answers for it",
+                "{{ $value | humanize }} requests fell back in the last 10 minutes.",
+                "page", labels={"signal": "fallbacks"},
+            ),
+            Alert(
+                "GatewayCanaryRegression",
+                f"{side('canary', 'slow')} > 1.5 * {side('stable', 'slow')}\nand {canary} >= 100",
+                "The canary of {{ $labels.endpoint }} is slower than the stable version",
+                "Its p95 is {{ $value | humanizeDuration }}, more than 1.5 times the stable version's.",
+                "ticket", hold="5m", labels={"signal": "latency"},
+            ),
+        ],
+    )  # fmt: skip
+
+
+def _state() -> Group:
+    reads = by(INSTANCE, increase(catalog.RECONCILES.name, "10m", 'outcome=~"changed|unchanged"'))
+    reads_failed = by(INSTANCE, increase(catalog.RECONCILES.name, "10m", 'outcome!~"changed|unchanged"'))
+    builds_failed = by((*INSTANCE, "outcome"), increase(catalog.BUILDS.name, "15m", 'outcome!="ok"'))
+    refused = by(INSTANCE, rate(_REQUESTS, "5m", 'outcome="overloaded"'))
+    return Group(
+        "gateway-state",
+        [
+            Record("job:gateway_requests_in_flight:sum", by(("job",), catalog.IN_FLIGHT.name)),
+            Alert(
+                "GatewayDown", 'up{job="triton-gateway"} == 0',
+                "{{ $labels.instance }} cannot be scraped",
+                "The gateway at {{ $labels.instance }} does not answer /metrics.", "page", hold="1m",
+            ),
+            Alert(
+                "GatewayConfigurationStale", f"time() - {catalog.LAST_CONTACT.name} > 120",
+                "{{ $labels.instance }} has not heard from ClearML",
+                "Its last answer is {{ $value | humanizeDuration }} old: changes are not followed, what is served goes "
+                "on.", "ticket", hold="5m",
+            ),
+            Alert(
+                "GatewayReconcileFailing",
+                f"{reads_failed} > 5\nunless {reads} > 0",
+                "{{ $labels.instance }} cannot read its configuration",
+                "Every look at the serving Task in the last 10 minutes failed.", "ticket",
+            ),
+            Alert(
+                "GatewayModelStuckLoading", f"{by((*VERSION, *INSTANCE), catalog.ENDPOINT_READY.name, 'max')} == 0",
+                "{{ $labels.endpoint }} {{ $labels.version }} is not served",
+                "It has been configured for 10 minutes on {{ $labels.instance }} and is still not ready; the reason is "
+                "on the gateway's page.", "ticket", hold="10m",
+            ),
+            Alert(
+                "GatewayBuildFailing",
+                f"{builds_failed} > 3",
+                "Versions cannot be built on {{ $labels.instance }}",
+                "{{ $value | humanize }} attempts ended in {{ $labels.outcome }} in the last 15 minutes.", "ticket",
+            ),
+            Alert(
+                "GatewaySaturated",
+                f"{refused}\n  / {by(INSTANCE, rate(_REQUESTS, '5m'))} > 0.01",
+                "{{ $labels.instance }} refuses requests",
+                "{{ $value | humanizePercentage }} of its requests are answered 429: more gateways, or more Triton, "
+                "are needed.", "page", hold="2m",
+            ),
+            Alert(
+                "GatewayQueueing",
+                f"{_stage('queue')}\n  > {_stage('infer')}",
+                "Requests of {{ $labels.endpoint }} wait longer for Triton than it computes",
+                "Mean wait is {{ $value | humanizeDuration }}.", "ticket", hold="10m",
+            ),
+            Alert(
+                "TritonSaturated",
+                "sum by (instance, model) (rate(nv_inference_queue_duration_us[5m]))\n"
+                "  > 2 * sum by (instance, model) (rate(nv_inference_compute_infer_duration_us[5m]))",
+                "{{ $labels.model }} queues in Triton",
+                "Requests wait in {{ $labels.instance }} more than twice as long as they are computed.",
+                "ticket", hold="10m",
+            ),
+        ],
+    )  # fmt: skip
+
+
+def _stage(stage: str) -> str:
+    matcher = f'stage="{stage}"'
+    seconds = by(VERSION, rate(f"{catalog.STAGE_SECONDS.name}_sum", "5m", matcher))
+    requests = by(VERSION, rate(f"{catalog.STAGE_SECONDS.name}_count", "5m", matcher))
+    return f"{seconds}\n  / ({requests} > 0)"
+
+
+RULES: Final = {
+    "requests.yml": (_red(), _slo()),
+    "drift.yml": (_drift(),),
+    "canary.yml": (_canary(),),
+    "state.yml": (_state(),),
+}
+"""Rule files and their groups."""
+
+
+def alerts() -> list[Alert]:
+    """Return every alert."""
+    return [rule for groups in RULES.values() for group in groups for rule in group.rules if isinstance(rule, Alert)]
+
+
+def records() -> list[Record]:
+    """Return every recording rule, in order of evaluation."""
+    return [rule for groups in RULES.values() for group in groups for rule in group.rules if isinstance(rule, Record)]
+
+
+def files() -> dict[str, str]:
+    """Return the rule files' texts by name."""
+    return {name: rule_file(groups, runbook=RUNBOOK) for name, groups in RULES.items()}

@@ -1,0 +1,271 @@
+"""The rules: catalogue names only, each alert has its runbook, and Prometheus' own engine evaluates them as meant."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dashboards import build, rules
+from gateway.metrics import drift
+from gateway.metrics.catalog import CATALOG
+from gateway.metrics.drift import Bins, Verdict, enum_bins, scalar_bins
+
+ROOT = Path(__file__).parents[3]
+RULES = sorted((ROOT / "dashboards" / "prometheus").glob("*.yml"))
+Evaluate = Callable[..., None]
+NAN = " ".join(["NaN"] * 60)
+
+
+def test_committed_files_are_what_is_generated() -> None:
+    """`python -m dashboards` writes them."""
+    assert [] == build.stale()
+
+
+def test_rules_name_metrics_of_the_catalogue_only() -> None:
+    """And each other, and Triton's own."""
+    known = {m.name for m in CATALOG}
+    known |= {f"{m.name}_{part}" for m in CATALOG if m.type == "histogram" for part in ("bucket", "sum", "count")}
+    for rule in (*rules.records(), *rules.alerts()):
+        named = set(re.findall(r"(?<![:\w])gateway_[a-z0-9_]+(?![:\w])", rule.expr))
+        assert set() == named - known, rule.name
+
+
+def test_recording_rules_are_named_level_metric_operation() -> None:
+    """And every recorded name that is used is recorded."""
+    recorded = [rule.name for rule in rules.records()]
+    assert len(recorded) == len(set(recorded))
+    assert [] == [name for name in recorded if not re.fullmatch(r"[a-z_]+:[a-z0-9_]+:[a-z0-9_]+", name)]
+    used = {
+        name
+        for rule in (*rules.records(), *rules.alerts())
+        for name in re.findall(r"\b[a-z_]+:[a-z0-9_]+:[a-z0-9_]+", rule.expr)
+    }
+    assert set() == used - set(recorded)
+
+
+def test_every_alert_has_a_heading_in_the_runbook() -> None:
+    """Where its link leads."""
+    headings = re.findall(r"^## (\w+)$", (ROOT / "docs" / "runbook.md").read_text(), re.M)
+    assert sorted({alert.name for alert in rules.alerts()}) == sorted(headings)
+
+
+@pytest.mark.prometheus
+def test_rule_files_are_valid(promtool: str) -> None:
+    """`promtool check rules`."""
+    done = subprocess.run([promtool, "check", "rules", *map(str, RULES)], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def variable_series(bins: Bins, counts: Any, variable: str = "x", instances: int = 2) -> dict[str, str]:
+    """A reference, and counters that grow by `counts` in every window of five minutes, shared out over instances."""
+    series = {}
+    labels = f'endpoint="e",version="1",variable="{variable}"'
+    for instance in range(instances):
+        on = f'{labels},instance="{instance}"'
+        for name, ratio, count in zip(bins.names, bins.ratios(), counts, strict=True):
+            series[f'gateway_drift_reference_ratio{{{on},bin="{name}"}}'] = f"{ratio!r}x100"
+            step = float(count) / instances / 5
+            series[f'gateway_drift_observations_total{{{on},bin="{name}"}}'] = f"0+{step!r}x100"
+        series[f"gateway_drift_reference_observations{{{on}}}"] = f"{bins.total}x100"
+        chi2 = drift.chi2_quantile(0.99, len(bins.names) - 1)
+        series[f"gateway_drift_chi2_q99{{{on}}}"] = f"{chi2!r}x100"
+    return series
+
+
+def equals(expr: str, value: float, tolerance: float = 1e-6) -> dict[str, Any]:
+    """A check that an expression of one series is a number."""
+    return {
+        "expr": f"abs(sum({expr}) - {value!r}) < bool {tolerance}",
+        "eval_time": "60m",
+        "exp_samples": [{"labels": "{}", "value": 1}],
+    }
+
+
+@pytest.mark.prometheus
+@pytest.mark.parametrize("seed", range(4))
+def test_drift_rules_compute_what_numpy_computes_of_the_raw_values(evaluate: Evaluate, seed: int) -> None:
+    """PSI, Jensen–Shannon, n and the noise bound, to 1e-6, on sums over two workers."""
+    rng = np.random.default_rng(seed)
+    bins = scalar_bins(rng.normal(size=2_000))
+    raw = rng.normal(0.1 * seed, 1 + 0.1 * seed, size=1_500)
+    counts = drift.count(bins, raw.tolist())
+    verdict = Verdict("e", "1", "x", bins.names, bins.ratios(), tuple(counts), bins.total)
+    p, q = (bins_of + 0.5 for bins_of in (np.array(bins.counts), counts))
+    p, q = p / p.sum(), q / q.sum()
+    assert abs(verdict.psi - np.sum((q - p) * np.log(q / p))) < 1e-12
+    evaluate(
+        variable_series(bins, counts),
+        promql_expr_test=[
+            equals(rules.psi("5m"), verdict.psi),
+            equals(rules.drift_js("5m"), verdict.jensen_shannon),
+            equals(rules.drift_n("5m"), verdict.n),
+            equals(rules.psi_bound("5m"), verdict.bound),
+        ],
+    )
+
+
+@pytest.mark.prometheus
+def test_traffic_like_the_reference_fires_nothing(evaluate: Evaluate) -> None:
+    """Ten windows of real samples, none of them an alert; too little traffic neither, whatever it looks like."""
+    rng = np.random.default_rng(2)
+    for n in (100, 700, 10_000):
+        bins = scalar_bins(rng.normal(size=5_000))
+        counts = drift.count(bins, rng.normal(size=n).tolist())
+        evaluate(variable_series(bins, counts), alert_rule_test=[silent("GatewayDrift", "20m")])
+    few = drift.count(bins, [99.0] * 500)
+    evaluate(variable_series(bins, few), alert_rule_test=[silent("GatewayDrift", "5m")])
+
+
+def silent(name: str, at: str) -> dict[str, Any]:
+    """A check that an alert does not fire."""
+    return {"alertname": name, "eval_time": at, "exp_alerts": []}
+
+
+@pytest.mark.prometheus
+def test_shift_of_half_a_deviation_fires_in_its_first_window(evaluate: Evaluate) -> None:
+    """As soon as n is 50 per bin."""
+    rng = np.random.default_rng(4)
+    bins = scalar_bins(rng.normal(size=5_000))
+    counts = drift.count(bins, rng.normal(0.5, 1, size=drift.PER_BIN * len(bins.names) + 5).tolist())
+    verdict = Verdict("e", "1", "x", bins.names, bins.ratios(), tuple(counts), bins.total)
+    assert "drift" == verdict.state
+    evaluate(variable_series(bins, counts), promql_expr_test=[count_of('ALERTS{alertname="GatewayDrift"}', "6m")])
+
+
+def count_of(selector: str, at: str, at_least: int = 1) -> dict[str, Any]:
+    """A check that this many series exist."""
+    return {
+        "expr": f"count({selector}) >= bool {at_least}", "eval_time": at,
+        "exp_samples": [{"labels": "{}", "value": 1}],
+    }  # fmt: skip
+
+
+@pytest.mark.prometheus
+def test_label_that_moves_by_ten_points_fires(evaluate: Evaluate) -> None:
+    """From half to 60 %: PSI is 0.04, the share alert sees it; scalars have no share alert."""
+    bins = enum_bins({"A": 2_500, "B": 2_500})
+    evaluate(
+        variable_series(bins, [900, 600, 0, 0]),
+        alert_rule_test=[silent("GatewayDrift", "6m")],
+        promql_expr_test=[count_of('ALERTS{alertname="GatewayShareShift",bin="A"}', "6m")],
+    )
+    scalar = scalar_bins(np.random.default_rng(1).normal(size=5_000))
+    counts = np.array(scalar.counts)
+    counts[0] += 400
+    evaluate(variable_series(scalar, counts), alert_rule_test=[silent("GatewayShareShift", "6m")])
+
+
+@pytest.mark.prometheus
+def test_bins_of_a_reference_that_is_gone_are_left_out(evaluate: Evaluate) -> None:
+    """The gateway sets them to NaN."""
+    bins = Bins("scalar", (1.0,), (), (500.0, 500.0, 0.0))
+    series = variable_series(bins, [400, 400, 0])
+    series['gateway_drift_reference_ratio{endpoint="e",version="1",variable="x",instance="0",bin="7"}'] = NAN
+    series['gateway_drift_observations_total{endpoint="e",version="1",variable="x",instance="0",bin="7"}'] = "0+99x100"
+    evaluate(series, promql_expr_test=[equals(rules.drift_n("5m"), 800.0), equals(rules.REFERENCE_BINS, 3.0)])
+
+
+def requests(**outcomes: str) -> dict[str, str]:
+    """Request counters of one endpoint."""
+    labels = 'endpoint="e",version="1",route="direct",instance="i"'
+    return {f'gateway_requests_total{{{labels},outcome="{o}"}}': values for o, values in outcomes.items()}
+
+
+@pytest.mark.prometheus
+def test_failures_beyond_the_budget_page_and_a_callers_mistakes_do_not(evaluate: Evaluate) -> None:
+    """5 % failures page within minutes; 422 and 404 are the caller's; one failure alone is no outage."""
+    burning = requests(ok="0+95x200", backend_unavailable="0+5x200")
+    evaluate(burning, promql_expr_test=[
+        count_of('ALERTS{alertname="GatewayErrorBudgetBurn",severity="page"}', "10m"),
+        equals('endpoint:gateway_requests_failed:ratio_rate5m{endpoint="e"}', 0.05),
+    ])  # fmt: skip
+    evaluate(requests(ok="0+95x200", input_refused="0+50x200", endpoint_not_found="0+9x200"),
+             alert_rule_test=[silent("GatewayErrorBudgetBurn", "60m")])  # fmt: skip
+    evaluate(requests(ok="0+1x200", internal="0 0 1x200"), alert_rule_test=[silent("GatewayErrorBudgetBurn", "30m")])
+
+
+@pytest.mark.prometheus
+def test_slow_answers_beyond_the_budget_page(evaluate: Evaluate) -> None:
+    """Half of the answers over 250 ms."""
+    name, labels = "gateway_request_duration_seconds", 'endpoint="e",version="1",route="direct"'
+    evaluate(
+        {f'{name}_bucket{{{labels},le="0.25"}}': "0+50x200", f'{name}_bucket{{{labels},le="+Inf"}}': "0+100x200",
+         f"{name}_count{{{labels}}}": "0+100x200"},
+        promql_expr_test=[count_of('ALERTS{alertname="GatewayLatencyBudgetBurn",severity="page"}', "10m")],
+    )  # fmt: skip
+
+
+@pytest.mark.prometheus
+def test_canary_that_fails_more_than_stable_pages(evaluate: Evaluate) -> None:
+    """Its own failures, or requests that fell back; failures of both are no news about the canary."""
+
+    def sides(canary_failed: str, stable_failed: str) -> dict[str, str]:
+        base = 'gateway_requests_total{endpoint="e",instance="i"'
+        return {
+            f'{base},version="2",route="canary",outcome="ok"}}': "0+50x60",
+            f'{base},version="2",route="canary",outcome="deadline_exceeded"}}': canary_failed,
+            f'{base},version="1",route="stable",outcome="ok"}}': "0+500x60",
+            f'{base},version="1",route="stable",outcome="deadline_exceeded"}}': stable_failed,
+        }
+
+    alert = 'ALERTS{alertname="GatewayCanaryRegression",signal="failures"}'
+    evaluate(sides("0+5x60", "0+1x60"), promql_expr_test=[count_of(alert, "20m")])
+    evaluate(sides("0+5x60", "0+60x60"), alert_rule_test=[silent("GatewayCanaryRegression", "20m")])
+    fallbacks = {'gateway_canary_fallbacks_total{endpoint="e",version="2",outcome="model_failed"}': "0+5x60"}
+    evaluate(fallbacks, promql_expr_test=[
+        count_of('ALERTS{alertname="GatewayCanaryRegression",signal="fallbacks"}', "20m"),
+    ])  # fmt: skip
+
+
+@pytest.mark.prometheus
+def test_states_that_need_someone_fire(evaluate: Evaluate) -> None:
+    """Down, stale, stuck, failing builds, refusing, queueing in both tiers; a version that was removed does not."""
+    stage = 'gateway_stage_duration_seconds_{part}{{endpoint="e",version="1",stage="{stage}"}}'
+    evaluate(
+        {
+            'up{job="triton-gateway",instance="i"}': "0x60",
+            'gateway_registry_last_contact_timestamp_seconds{instance="i"}': "0x60",
+            'gateway_endpoint_ready{endpoint="e",version="1",instance="i"}': "0x60",
+            'gateway_endpoint_ready{endpoint="gone",version="1",instance="i"}': f"0 {NAN}",
+            'gateway_endpoint_builds_total{instance="i",outcome="model_not_ready"}': "0+1x60",
+            'gateway_reconcile_total{instance="i",outcome="registry_unavailable"}': "0+2x60",
+            **requests(ok="0+90x60", overloaded="0+10x60"),
+            stage.format(part="sum", stage="queue"): "0+30x60", stage.format(part="count", stage="queue"): "0+100x60",
+            stage.format(part="sum", stage="infer"): "0+10x60", stage.format(part="count", stage="infer"): "0+100x60",
+            'nv_inference_queue_duration_us{instance="t",model="m"}': "0+900x60",
+            'nv_inference_compute_infer_duration_us{instance="t",model="m"}': "0+100x60",
+        },
+        promql_expr_test=[
+            count_of(f'ALERTS{{alertname="{name}",alertstate="firing"}}', "30m")
+            for name in ("GatewayDown", "GatewayConfigurationStale", "GatewayModelStuckLoading", "GatewayBuildFailing",
+                         "GatewayReconcileFailing", "GatewaySaturated", "GatewayQueueing", "TritonSaturated")
+        ] + [{"expr": 'count(ALERTS{endpoint="gone"})', "eval_time": "30m", "exp_samples": []}],
+    )  # fmt: skip
+
+
+@pytest.mark.prometheus
+def test_a_healthy_gateway_fires_nothing(evaluate: Evaluate) -> None:
+    """An hour of it."""
+    stage = 'gateway_stage_duration_seconds_{part}{{endpoint="e",version="1",stage="{stage}"}}'
+    evaluate(
+        {
+            'up{job="triton-gateway",instance="i"}': "1x60",
+            'gateway_registry_last_contact_timestamp_seconds{instance="i"}': "0+60x60",
+            'gateway_endpoint_ready{endpoint="e",version="1",instance="i"}': "0 0 1x60",
+            'gateway_endpoint_builds_total{instance="i",outcome="ok"}': "0 1x60",
+            'gateway_reconcile_total{instance="i",outcome="unchanged"}': "0+12x60",
+            'gateway_reconcile_total{instance="i",outcome="registry_unavailable"}': "0 0 3x60",
+            **requests(ok="0+100x60", input_refused="0+5x60", client_gone="0+1x60"),
+            stage.format(part="sum", stage="queue"): "0+1x60", stage.format(part="count", stage="queue"): "0+100x60",
+            stage.format(part="sum", stage="infer"): "0+10x60", stage.format(part="count", stage="infer"): "0+100x60",
+        },
+        promql_expr_test=[
+            {"expr": "count(ALERTS)", "eval_time": at, "exp_samples": []} for at in ("10m", "30m", "60m")
+        ],
+    )  # fmt: skip
