@@ -39,9 +39,9 @@ from gateway.pipeline import Pipeline
 from gateway.registry.base import Registry
 from gateway.registry.cache import ArtifactCache, SpecStore
 from gateway.registry.clearml import ClearMLRegistry
-from gateway.routing.snapshot import path_of
 from gateway.routing.table import RoutingTable
 from gateway.settings import Settings, grpc_options
+from gateway.spec import normalize_url
 
 _log = logging.getLogger("triton_gateway")
 
@@ -207,7 +207,7 @@ class Gateway:
 
     async def _send_request(self, endpoint: str, version: str | None, data: Any) -> Any:
         """Answer a hook's ``send_request``: in process when the endpoint is here, else over HTTP; None when refused."""
-        path = path_of(endpoint, version)
+        path = normalize_url(endpoint, version)
         timeout = self._settings.request_timeout
         try:
             answer = await self.pipeline.call(path, data, timeout)

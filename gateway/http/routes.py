@@ -22,7 +22,7 @@ from gateway.http import body as bodies
 from gateway.http.problems import Headers, problem
 from gateway.http.protocol import EXTENSION, Flight, HeaderList
 from gateway.pipeline import Pipeline, too_late
-from gateway.routing.snapshot import path_of
+from gateway.spec import normalize_url
 from gateway.trace import Trace
 
 Scope = MutableMapping[str, Any]
@@ -96,7 +96,7 @@ class ServeRoute:
                 raise MethodNotAllowed(f"{scope['method']} is not how an endpoint is called", hint="use POST")
             timeout = _timeout(timeout_ms, self._timeout) if timeout_ms else self._timeout
             if pin:
-                endpoint = pipeline.pin(path_of(pin.decode("latin-1"), None), trace)
+                endpoint = pipeline.pin(normalize_url(pin.decode("latin-1"), None), trace)
             else:
                 endpoint = pipeline.resolve(self._path(scope), trace, key or None)
             deadline = guard.start(timeout)
@@ -136,7 +136,7 @@ class ServeRoute:
         version = None
         if query:
             version = parse_qs(query.decode("latin-1")).get("version", [None])[0]
-        return path_of(scope["path"][self._prefix_length :], version)
+        return normalize_url(scope["path"][self._prefix_length :], version)
 
 
 class Lane:
@@ -169,7 +169,7 @@ class Lane:
         trace = Trace(request_id or f"{random.getrandbits(64):016x}")
         pipeline = self._pipeline
         try:
-            endpoint = pipeline.resolve(path_of(path[self._prefix_length :], None), trace, key or None)
+            endpoint = pipeline.resolve(normalize_url(path[self._prefix_length :], None), trace, key or None)
             if endpoint.begin is None:
                 return False
             content = bodies.decode(body, content_type, takes_bytes=False)

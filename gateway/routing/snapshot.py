@@ -14,7 +14,7 @@ from types import MappingProxyType
 from gateway.endpoint import Endpoint
 from gateway.errors import EndpointNotFound, ModelNotReady, VersionNotFound
 from gateway.routing.canary import Weighted, position_of
-from gateway.spec import Fault, normalize_url
+from gateway.spec import Fault
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +88,6 @@ class Snapshot:
             )
         hint = f"deployed are {', '.join(urls[:10])}" if urls else "nothing is deployed: `clearml-serving model add …`"
         return EndpointNotFound(f"endpoint {_shown(path)} does not exist", hint=hint)
-
-
-def path_of(path: str, version: str | None) -> str:
-    """Return the normalised url for a request path and an optional ``version`` query parameter."""
-    return normalize_url(path, version)
 
 
 def _shown(path: str) -> str:
