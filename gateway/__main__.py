@@ -17,6 +17,8 @@ import tempfile
 from pathlib import Path
 from types import FrameType
 
+from pydantic import ValidationError
+
 from gateway.settings import Settings
 
 
@@ -101,8 +103,15 @@ def _serve(settings: Settings, listener: socket.socket) -> int:
 
 
 def main() -> int:
-    """Serve with settings from the environment."""
-    return run(Settings())
+    """Serve with settings from the environment; one line per variable that cannot be used, and exit code 2."""
+    try:
+        settings = Settings()
+    except ValidationError as error:
+        for fault in error.errors():
+            name = fault["loc"][0] if fault["loc"] else "?"
+            print(f"error: {name}: {fault['msg']}, got {fault['input']!r}", file=sys.stderr)  # noqa: T201 - as above
+        return 2
+    return run(settings)
 
 
 if __name__ == "__main__":

@@ -268,3 +268,15 @@ def test_taken_port_is_one_clear_line(service: Service, tmp_path: Path) -> None:
     (line,) = done.stderr.splitlines()
     assert f"port {port}" in line
     assert "--port" in line
+
+
+def test_value_that_cannot_be_used_is_one_line_with_its_variable(tmp_path: Path) -> None:
+    """No traceback for a typing mistake in the environment."""
+    done = subprocess.run(
+        [sys.executable, "-m", "gateway"], capture_output=True, text=True, timeout=60,
+        env={**os.environ, "TRITON_GATEWAY_PORT": "99999", "PYTHONPATH": str(ROOT)}, cwd=tmp_path,
+    )  # fmt: skip
+    assert 2 == done.returncode
+    (line,) = done.stderr.splitlines()
+    assert "TRITON_GATEWAY_PORT" in line
+    assert "65535" in line
