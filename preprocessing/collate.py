@@ -87,7 +87,7 @@ def _padded(
     parts: Sequence[bytes], shape: tuple[int, int], padding: int, side: Side, dtype: np.dtype[Any]
 ) -> NDArray[Any]:
     """Rows of packed numbers as one tensor of their own memory. Joining bytes takes a third of the time of filling an
-    array through a mask (benchmarks/tokenization.py).
+    array through a mask.
     """
     size = shape[1] * 8
     if padding == 0:

@@ -26,10 +26,10 @@ Texts: TypeAlias = Sequence[str] | Sequence[tuple[str, str]]
 class Encoded:
     """One row: a text (or a pair) as token ids, special tokens included, padding not.
 
-    Ids and types are kept as they will be sent, 8 bytes each in the machine's order: `collate` joins them without
-    looking at one, which made two thirds of a short request's preparation (benchmarks/tokenization.py). `ids` and
-    `type_ids` read them as arrays. Types are None when they are all zero, `offsets` ([tokens, 2], in characters of the
-    text) is None when they were not asked for.
+    Ids and types are kept as they will be sent, 8 bytes each in the machine's order: a cached text's are joined, and
+    `collate` joins those of rows, without looking at one, in a fifth less time for one row to two fifths less for many
+    (docs/tokenization.md). `ids` and `type_ids` read them as arrays. Types are None when they are all zero, `offsets`
+    ([tokens, 2], in characters of the text) is None when they were not asked for.
     """
 
     __slots__ = ("n_tokens", "n_unknown", "offsets", "packed_ids", "packed_type_ids", "truncated")

@@ -7,8 +7,7 @@ code); the rules say for which words a text's ids are the sum of its words'. Tex
 unanswered.
 
 It may be called from any thread: readers look up in the dictionary of the moment, only learning takes a lock. It holds
-the interpreter lock, but for less time than the library needs to let go of it and take it back under load
-(benchmarks/tokenization.py).
+the interpreter lock, where the library lets go of it, but for a tenth of the time (benchmarks/tokenization.py).
 """
 
 from __future__ import annotations
