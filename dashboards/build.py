@@ -5,14 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from dashboards import rules
+from dashboards import boards, rules
 
 FOLDER: Final = Path(__file__).parent
 
 
 def generated() -> dict[Path, str]:
     """Return the texts of all generated files by path."""
-    return {FOLDER / "prometheus" / name: text for name, text in rules.files().items()}
+    found = {FOLDER / "prometheus" / name: text for name, text in rules.files().items()}
+    return found | {FOLDER / "grafana" / name: text for name, text in boards.files().items()}
 
 
 def stale() -> list[Path]:

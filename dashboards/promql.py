@@ -57,7 +57,8 @@ class Group:
 
 def by(labels: Iterable[str], expr: str, function: str = "sum") -> str:
     """Aggregate an expression."""
-    return f"{function} by ({', '.join(labels)}) ({expr})"
+    names = ", ".join(labels)
+    return f"{function} by ({names}) ({expr})"
 
 
 def rate(metric: str, window: str, matchers: str = "") -> str:

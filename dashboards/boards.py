@@ -1,0 +1,362 @@
+"""The boards: which question each panel answers, in which unit, from which expression. Data.
+
+Metric names come from the catalogue and from ``rules``; Triton's own (``nv_*``) are listed in ``TRITON_METRICS``.
+Expressions use ``$__rate_interval``, so that they hold at any zoom.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from dashboards import rules
+from dashboards.panels import Board, Panel, Query, Section, Variable, render
+from dashboards.promql import FAILED_OUTCOMES, VERSION, by
+from gateway.metrics import catalog
+from gateway.metrics.catalog import Metric
+from gateway.metrics.drift import MISSING, OTHER, PER_BIN, PSI_ALERT
+
+_PICK: Final = 'endpoint=~"$endpoint",version=~"$version"'
+_BY_ENDPOINT: Final = 'endpoint=~"$endpoint"'
+_W: Final = "$__rate_interval"
+_EV: Final = "{{endpoint}} {{version}}"
+_OVERLOADED: Final = 'outcome="overloaded"'
+_OURS: Final = 'job="triton-gateway"'
+_FAILED: Final = f'outcome=~"{FAILED_OUTCOMES}"'
+_RED: Final = "red"
+_ORANGE: Final = "orange"
+
+ENDPOINT: Final = Variable("endpoint", "Endpoint", f"label_values({catalog.REQUESTS.name}, endpoint)")
+VERSION_PICK: Final = Variable(
+    "version", "Version", f'label_values({catalog.REQUESTS.name}{{endpoint=~"$endpoint"}}, version)'
+)
+VARIABLE_PICK: Final = Variable(
+    "variable", "Variable", f'label_values({catalog.DRIFT_REFERENCE.name}{{endpoint=~"$endpoint"}}, variable)'
+)
+TRITON_MODEL: Final = Variable("model", "Triton model", "label_values(nv_inference_request_success, model)")
+
+ANNOTATIONS: Final = (
+    (
+        "version served",
+        f'sum by (outcome) (increase({catalog.BUILDS.name}{{outcome="ok"}}[1m])) > 0',
+        "green",
+    ),
+    (
+        "configuration changed",
+        f'sum by (outcome) (increase({catalog.RECONCILES.name}{{outcome="changed"}}[1m])) > 0',
+        "blue",
+    ),
+)  # fmt: skip
+"""Swaps and rollouts, drawn over every time series."""
+
+
+def _rate(metric: Metric | str, matchers: str = _PICK) -> str:
+    return f"rate({metric if isinstance(metric, str) else metric.name}{{{matchers}}}[{_W}])"
+
+
+def _mean(metric: Metric, labels: tuple[str, ...] = VERSION) -> str:
+    return f"{by(labels, _rate(f'{metric.name}_sum'))} / {by(labels, _rate(f'{metric.name}_count'))}"
+
+
+def _quantile(share: float, metric: Metric, labels: tuple[str, ...] = VERSION, matchers: str = _PICK) -> str:
+    return f"histogram_quantile({share}, {by((*labels, 'le'), _rate(f'{metric.name}_bucket', matchers))})"
+
+
+def _heat(metric: Metric, matchers: str = _PICK) -> tuple[Query, ...]:
+    return (Query(by(("le",), f"increase({metric.name}_bucket{{{matchers}}}[{_W}])"), "{{le}}"),)
+
+
+def _lines(title: str, description: str, expr: str, legend: str = _EV, unit: str = "short", **more: object) -> Panel:
+    return Panel(title, description, (Query(expr, legend),), unit=unit, **more)  # type: ignore[arg-type]  # passed on
+
+
+def _of_variable(variable: str) -> str:
+    matchers = f'{_PICK},variable="{variable}"'
+    name = catalog.VARIABLE_SCALAR.name
+    return f"{by(VERSION, _rate(f'{name}_sum', matchers))} / {by(VERSION, _rate(f'{name}_count', matchers))}"
+
+
+def _stage_mean(stage: str) -> str:
+    matchers = f'{_PICK},stage="{stage}"'
+    name = catalog.STAGE_SECONDS.name
+    return f"{by(VERSION, _rate(f'{name}_sum', matchers))} / {by(VERSION, _rate(f'{name}_count', matchers))}"
+
+
+def _hits(metric: Metric) -> str:
+    matchers = f'{_PICK},result="hit"'
+    return f"{by(VERSION, _rate(metric, matchers))} / {by(VERSION, _rate(metric))}"
+
+
+OVERVIEW: Final = Board(
+    "triton-gateway-overview", "Gateway · overview", "Rate, errors and duration of every endpoint version.",
+    (ENDPOINT, VERSION_PICK),
+    (
+        Section("Now", (
+            Panel("Requests", "Requests per second, refusals included.",
+                  (Query(f"sum({_rate(catalog.REQUESTS)})"),), "stat", "reqps", 4, 5),
+            Panel("Failures", "Share of requests that failed by our doing.",
+                  (Query(f"(sum({_rate(catalog.REQUESTS, f'{_PICK},{_FAILED}')}) or vector(0)) "
+                         f"/ sum({_rate(catalog.REQUESTS)})"),),
+                  "stat", "percentunit", 4, 5, ((0.001, _ORANGE), (0.01, _RED))),
+            Panel("p99", "99 of 100 answers are faster.",
+                  (Query(_quantile(0.99, catalog.REQUEST_SECONDS, ())),), "stat", "s", 4, 5,
+                  ((0.25, _ORANGE), (1.0, _RED))),
+            Panel("In flight", "Requests being worked on now.", (Query(f"sum({catalog.IN_FLIGHT.name})"),),
+                  "stat", "short", 4, 5),
+            Panel("Versions served", "Endpoint versions that answer.",
+                  (Query(f"count(max by (endpoint, version) ({catalog.ENDPOINT_READY.name}) == 1) or vector(0)"),),
+                  "stat", "short", 4, 5),
+            Panel("Gateways", "Processes that are scraped, by version of the software.",
+                  (Query(by(("version",), catalog.BUILD_INFO.name), "{{version}}"),), "stat", "short", 4, 5),
+        )),
+        Section("Traffic", (
+            _lines("Requests by version", "Requests per second of each version.",
+                   by(VERSION, _rate(catalog.REQUESTS)), unit="reqps"),
+            _lines("Failures by reason", "Requests per second that did not end well; callers' mistakes included.",
+                   by(("outcome",), _rate(catalog.REQUESTS, f'{_PICK},outcome!="ok"')), "{{outcome}}", "reqps"),
+            Panel("Latency", "Successful requests: median, 95 % and 99 %.",
+                  tuple(Query(_quantile(q, catalog.REQUEST_SECONDS, ()), f"p{q * 100:.0f}") for q in (0.5, 0.95, 0.99)),
+                  unit="s", thresholds=((rules.LATENCY_S, _RED),)),
+            _lines("p99 by version", "Side by side.", _quantile(0.99, catalog.REQUEST_SECONDS), unit="s"),
+            _lines("Error budget burn", f"1 = exactly what {rules.AVAILABILITY:.1%} availability allows.",
+                   f"{rules.error_ratio('1h')}{{{_BY_ENDPOINT}}} / {1 - rules.AVAILABILITY:.6g}", "{{endpoint}}",
+                   thresholds=((1.0, _ORANGE), (14.4, _RED))),
+            _lines("Texts per request", "Mean number of texts in one request.", _mean(catalog.ROWS)),
+        )),
+        Section("Configuration", (
+            _lines("Age of the last contact with ClearML", "Above two minutes changes are not followed.",
+                   f"time() - {catalog.LAST_CONTACT.name}", "{{instance}}", "s", thresholds=((120.0, _RED),)),
+            _lines("Looks at the serving Task", "By outcome.",
+                   by(("outcome",), _rate(catalog.RECONCILES, "")), "{{outcome}}", "ops"),
+            _lines("Builds of versions", "By outcome; what is not ok is tried again.",
+                   by(("outcome",), f"increase({catalog.BUILDS.name}[{_W}])"), "{{outcome}}"),
+            Panel("Alerts", "Firing now.", (Query('ALERTS{alertstate="firing"}'),), "table", width=24, height=6),
+        )),
+    ),
+)  # fmt: skip
+
+_STAGE: Final = catalog.STAGE_SECONDS
+
+LATENCY: Final = Board(
+    "triton-gateway-latency", "Gateway · latency", "Where the time of a request goes.", (ENDPOINT, VERSION_PICK),
+    (
+        Section("Stages", (
+            Panel("Mean time by stage", "prepare (parse, tokenize, hook), queue, infer (Triton), finish.",
+                  (Query(f"{by(('stage',), _rate(f'{_STAGE.name}_sum'))} / "
+                         f"{by(('stage',), _rate(f'{_STAGE.name}_count'))}", "{{stage}}"),), "stacked", "s", 12),
+            _lines("p99 by stage", "The slowest of each.", _quantile(0.99, _STAGE, ("stage",)), "{{stage}}",
+                   "s", width=12),
+        )),
+        Section("Distributions over time", (
+            Panel("All of it", "Successful requests per bucket.", _heat(catalog.REQUEST_SECONDS), "heatmap", "s", 12),
+            *(Panel(stage, f"Stage {stage}.", _heat(_STAGE, f'{_PICK},stage="{stage}"'), "heatmap", "s", 12)
+              for stage in ("prepare", "queue", "infer", "finish")),
+            Panel("Within the objective", f"Share of answers within {rules.LATENCY_S * 1000:g} ms.",
+                  (Query(f"1 - {rules.slow_ratio('5m')}{{{_BY_ENDPOINT}}}", "{{endpoint}}"),),
+                  unit="percentunit", width=12, most=1.0),
+        )),
+    ),
+)  # fmt: skip
+
+
+def _route(route: str) -> str:
+    return f'{_BY_ENDPOINT},route=~"{route}"'
+
+
+def _compared(title: str, description: str, stable: str, canary: str, unit: str) -> Panel:
+    return Panel(
+        title, description, (Query(stable, "stable {{endpoint}}"), Query(canary, "canary {{endpoint}}")),
+        unit=unit, width=12,
+    )  # fmt: skip
+
+
+def _failures(route: str) -> str:
+    whole = by(("endpoint",), _rate(catalog.REQUESTS, _route(route)))
+    return f"({by(('endpoint',), _rate(catalog.REQUESTS, f'{_route(route)},{_FAILED}'))} or 0 * {whole}) / {whole}"
+
+
+_BEHIND_CANARY: Final = "canary|stable|fallback"
+_ALL_SIDES: Final = by(("endpoint",), _rate(catalog.REQUESTS, _route(_BEHIND_CANARY)))
+_LABELS: Final = f'{_PICK},variable="predicted_label"'
+
+CANARY: Final = Board(
+    "triton-gateway-canary", "Gateway · canary", "The canary beside the stable version, at the same time.",
+    (ENDPOINT, VERSION_PICK),
+    (
+        Section("Split", (
+            _lines("Requests by route", "stable, canary, fallback (the stable version answered for the canary).",
+                   by((*VERSION, "route"), _rate(catalog.REQUESTS, _route(_BEHIND_CANARY))),
+                   "{{endpoint}} {{version}} {{route}}", "reqps"),
+            _lines("Share of the canary", "Of what comes in through the canary's path.",
+                   f"{by(('endpoint',), _rate(catalog.REQUESTS, _route('canary')))} / {_ALL_SIDES}", "{{endpoint}}",
+                   "percentunit", most=1.0),
+            _lines("Fallbacks", "Requests whose canary version failed, by why.",
+                   by(("version", "outcome"), f"increase({catalog.FALLBACKS.name}{{{_BY_ENDPOINT}}}[{_W}])"),
+                   "{{version}} {{outcome}}"),
+        )),
+        Section("Stable beside canary", (
+            _compared("Failures", "Share that failed by our doing.", _failures("stable"), _failures("canary"),
+                      "percentunit"),
+            _compared("p95", "95 of 100 answers are faster.",
+                      _quantile(0.95, catalog.REQUEST_SECONDS, ("endpoint",), _route("stable")),
+                      _quantile(0.95, catalog.REQUEST_SECONDS, ("endpoint",), _route("canary")), "s"),
+            _compared("Median", "Half of the answers are faster.",
+                      _quantile(0.5, catalog.REQUEST_SECONDS, ("endpoint",), _route("stable")),
+                      _quantile(0.5, catalog.REQUEST_SECONDS, ("endpoint",), _route("canary")), "s"),
+            _lines("Labels by version", "Share of each predicted label.",
+                   f"{by(('version', 'value'), _rate(catalog.VARIABLE_ENUM, _LABELS))} / on (version) group_left () "
+                   f"{by(('version',), _rate(catalog.VARIABLE_ENUM, _LABELS))}", "{{version}} {{value}}", "percentunit",
+                   width=12, most=1.0),
+        )),
+    ),
+)  # fmt: skip
+
+_VAR: Final = f'{_PICK},variable=~"$variable"'
+_NAMED: Final = "{{endpoint}} {{version}} {{variable}}"
+
+
+def _recorded(name: str) -> str:
+    return f"{name}{{{_VAR}}}"
+
+
+DRIFT: Final = Board(
+    "triton-gateway-drift", "Gateway · drift", "What comes in and goes out, against the reference.",
+    (ENDPOINT, VERSION_PICK, VARIABLE_PICK),
+    (
+        Section("Distance to the reference", (
+            *(Panel(f"PSI over {window}", "PSI, and the noise of as many requests. Above both the noise "
+                    f"and {PSI_ALERT} is drift.",
+                    (Query(_recorded(rules.psi(window)), _NAMED),
+                     Query(_recorded(rules.psi_bound(window)), f"noise {_NAMED}")),
+                    thresholds=((PSI_ALERT, _RED),))
+              for window in rules.DRIFT_WINDOWS),
+            *(_lines(f"Values seen in {window}", f"n; below {PER_BIN} per bin nothing is said.",
+                     _recorded(rules.drift_n(window)), _NAMED) for window in rules.DRIFT_WINDOWS),
+            _lines("Jensen–Shannon over 1h", "0 (equal) to 0.69.", _recorded(rules.drift_js("1h")), _NAMED, most=0.7),
+            _lines("New and missing over 1h", "Share of categories the reference does not have.",
+                   _recorded(rules.drift_special(OTHER, "1h")), f"new {_NAMED}", "percentunit"),
+            _lines("Missing over 1h", "Share of requests without a usable value.",
+                   _recorded(rules.drift_special(MISSING, "1h")), _NAMED, "percentunit"),
+        )),
+        Section("Distributions", (
+            Panel("Now over the reference", "The last hour's share of each bin. Choose one variable.",
+                  (Query(by(("bin",), f"increase({catalog.DRIFT_OBSERVATIONS.name}{{{_VAR}}}[1h])")
+                         + f" / scalar(sum(increase({catalog.DRIFT_OBSERVATIONS.name}{{{_VAR}}}[1h])))"),
+                   Query(by(("bin",), f"{catalog.DRIFT_REFERENCE.name}{{{_VAR}}}", "avg"))),
+                  "bars", "percentunit", 12),
+            Panel("Moved categories over 1h", "Difference of each share to the reference.",
+                  (Query(_recorded(rules.drift_shift("1h")), f"{_NAMED} {{{{bin}}}}"),), unit="percentunit", width=12,
+                  least=None),
+            Panel("Values over time", "Histogram of the chosen scalar variable, built in or declared.",
+                  _heat(catalog.VARIABLE_SCALAR, _VAR), "heatmap", "short", 12),
+            _lines("Categories over time", "Values per second of the chosen enum variable.",
+                   by(("value",), _rate(catalog.VARIABLE_ENUM, _VAR)), "{{value}}", "ops", kind="stacked", width=12),
+        )),
+        Section("Text", (
+            _lines("Unknown tokens", "Share of the tokens that the vocabulary does not know.",
+                   f"{by(VERSION, _rate(catalog.UNKNOWN_TOKENS))} / {by(VERSION, _rate(catalog.TOKENS))}",
+                   unit="percentunit"),
+            _lines("Truncated texts", "Texts cut per second.", by(VERSION, _rate(catalog.TRUNCATED)), unit="ops"),
+            _lines("Mean entropy of the scores", "1: the model does not know at all.",
+                   _of_variable("entropy"), unit="percentunit", most=1.0),
+        )),
+        Section("Declared variables and references", (
+            _lines("Newest values", "Of values.", f"{catalog.VARIABLE_VALUE.name}{{{_PICK}}}", _NAMED, least=None),
+            _lines("Counters", "Type counter: sum per second.",
+                   by(("endpoint", "version", "variable"), _rate(catalog.VARIABLE_COUNTER)), _NAMED),
+            _lines("Ignored", "Values of no use, by reason.",
+                   by(("variable", "reason"), _rate(catalog.VARIABLE_IGNORED)), "{{variable}} {{reason}}", "ops"),
+            Panel("References", "How many values each was made of, and its χ² quantile.",
+                  (Query(f"max by (endpoint, version, variable) ({catalog.DRIFT_REFERENCE_SIZE.name}{{{_PICK}}})"),
+                   Query(f"max by (endpoint, version, variable) ({catalog.DRIFT_CHI2.name}{{{_PICK}}})")), "table",
+                  width=24),
+        )),
+    ),
+)  # fmt: skip
+
+CAPACITY: Final = Board(
+    "triton-gateway-capacity", "Gateway · capacity", "Is there enough of either tier, and is it used well?",
+    (ENDPOINT, VERSION_PICK),
+    (
+        Section("Demand", (
+            _lines("In flight", "Per gateway.", by(("instance",), catalog.IN_FLIGHT.name), "{{instance}}"),
+            _lines("Refused for lack of capacity", "429 per second.",
+                   f"{by(('instance',), _rate(catalog.REQUESTS, _OVERLOADED))} or "
+                   f"0 * {by(('instance',), catalog.IN_FLIGHT.name)}", "{{instance}}", "reqps"),
+            _lines("Tokens", "Per second: the honest measure of text traffic.", by(VERSION, _rate(catalog.TOKENS)),
+                   unit="ops"),
+        )),
+        Section("CPU tier", (
+            _lines("CPU", "Cores each gateway uses (one process; with several workers use the machine's own metrics).",
+                   f"rate(process_cpu_seconds_total{{{_OURS}}}[{_W}])", "{{instance}}"),
+            _lines("CPU per request", "Milliseconds of CPU for one request.",
+                   f"sum(rate(process_cpu_seconds_total{{{_OURS}}}[{_W}])) / sum({_rate(catalog.REQUESTS, '')})",
+                   "all", "s"),
+            _lines("Word cache", "Share of texts tokenized without the library.",
+                   _hits(catalog.WORD_CACHE), unit="percentunit", most=1.0),
+            _lines("Response cache", "Share of requests answered from it, where it is switched on.",
+                   _hits(catalog.CACHE), unit="percentunit", most=1.0),
+        )),
+        Section("Batches", (
+            _lines("Rows per call to Triton", "Mean.", _mean(catalog.BATCH_ROWS)),
+            Panel("Rows per call over time", "Distribution.", _heat(catalog.BATCH_ROWS), "heatmap"),
+            Panel("Padded tokens per call", "Distribution.", _heat(catalog.BATCH_TOKENS), "heatmap"),
+            _lines("Padding waste", "Share of the tokens Triton computes for nothing.",
+                   f"1 - {by(VERSION, _rate(catalog.BATCH_REAL_TOKENS))} / "
+                   f"{by(VERSION, _rate(f'{catalog.BATCH_TOKENS.name}_sum'))}", unit="percentunit"),
+            _lines("Wait for a call", "Mean time in the gateway's queue.",
+                   _stage_mean("queue"), unit="s"),
+            _lines("Time in Triton", "Mean, network included.", _stage_mean("infer"), unit="s"),
+        )),
+    ),
+)  # fmt: skip
+
+TRITON_METRICS: Final = (
+    "nv_inference_request_success", "nv_inference_request_failure", "nv_inference_count", "nv_inference_exec_count",
+    "nv_inference_request_duration_us", "nv_inference_queue_duration_us", "nv_inference_compute_infer_duration_us",
+    "nv_inference_pending_request_count", "nv_gpu_utilization", "nv_gpu_memory_used_bytes", "nv_cpu_utilization",
+    "nv_cpu_memory_used_bytes",
+)  # fmt: skip
+"""Triton's own metrics that boards and rules name."""
+
+_MODEL: Final = 'model=~"$model"'
+
+
+def _triton(name: str) -> str:
+    return by(("model",), f"rate({name}{{{_MODEL}}}[{_W}])")
+
+
+TRITON: Final = Board(
+    "triton-gateway-triton", "Gateway · Triton", "Triton's own account.", (TRITON_MODEL,),
+    (
+        Section("Models", (
+            _lines("Calls", "Successful ones.", _triton("nv_inference_request_success"), "{{model}}", "reqps"),
+            _lines("Failures", "By reason.",
+                   by(("model", "reason"), f"rate(nv_inference_request_failure{{{_MODEL}}}[{_W}])"),
+                   "{{model}} {{reason}}", "reqps"),
+            _lines("Rows per execution", "What Triton's own batcher makes of the gateways' calls.",
+                   f"{_triton('nv_inference_count')} / {_triton('nv_inference_exec_count')}", "{{model}}"),
+            _lines("Queue over compute", "Above 1 a model waits longer than it computes: the signal to scale on.",
+                   f"{_triton('nv_inference_queue_duration_us')} / {_triton('nv_inference_compute_infer_duration_us')}",
+                   "{{model}}", thresholds=((1.0, _ORANGE), (2.0, _RED))),
+            _lines("Time of a call", "Mean.",
+                   f"{_triton('nv_inference_request_duration_us')} / {_triton('nv_inference_request_success')}",
+                   "{{model}}", "µs"),
+            _lines("Pending", "Calls that wait.", by(("model",), f"nv_inference_pending_request_count{{{_MODEL}}}"),
+                   "{{model}}"),
+        )),
+        Section("Machine", (
+            _lines("GPU", "Utilization.", "nv_gpu_utilization", "{{instance}} {{gpu_uuid}}", "percentunit", most=1.0),
+            _lines("GPU memory", "Used.", "nv_gpu_memory_used_bytes", "{{instance}} {{gpu_uuid}}", "bytes"),
+            _lines("CPU", "Utilization of the machine.", "nv_cpu_utilization", "{{instance}}", "percentunit", most=1.0),
+            _lines("Memory", "Used.", "nv_cpu_memory_used_bytes", "{{instance}}", "bytes"),
+        )),
+    ),
+)  # fmt: skip
+
+BOARDS: Final = (OVERVIEW, LATENCY, CANARY, DRIFT, CAPACITY, TRITON)
+"""Every board."""
+
+
+def files() -> dict[str, str]:
+    """Return the boards' JSON by file name."""
+    return {f"{board.uid.removeprefix('triton-gateway-')}.json": render(board, ANNOTATIONS) for board in BOARDS}

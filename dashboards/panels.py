@@ -1,0 +1,226 @@
+"""What a panel is (data) and how it becomes Grafana's JSON: the only file that knows grafana-foundation-sdk.
+
+``boards`` declares panels; ``build`` writes them. Widths are of 24 columns; rows fill from left to right.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from grafana_foundation_sdk.builders import barchart, common, dashboard, heatmap, prometheus, stat, table, timeseries
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.models.common import DataSourceRef, LegendDisplayMode, LegendPlacement, StackingMode
+from grafana_foundation_sdk.models.dashboard import (
+    DashboardLinkType,
+    DataTransformerConfig,
+    GridPos,
+    Threshold,
+    ThresholdsMode,
+    VariableOption,
+    VariableRefresh,
+    VariableSort,
+)
+from grafana_foundation_sdk.models.heatmap import HeatmapColorMode
+from grafana_foundation_sdk.models.prometheus import PromQueryFormat
+
+Kind = Literal["lines", "stacked", "stat", "heatmap", "bars", "table"]
+
+SOURCE: Final = DataSourceRef(type_val="prometheus", uid="${datasource}")
+WIDTH: Final = 24
+TAG: Final = "triton-gateway"
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """One PromQL expression and how its series are called."""
+
+    expr: str
+    legend: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """One panel. ``thresholds``: (value, colour) above the first colour, green."""
+
+    title: str
+    description: str
+    queries: tuple[Query, ...]
+    kind: Kind = "lines"
+    unit: str = "short"
+    width: int = 8
+    height: int = 8
+    thresholds: tuple[tuple[float, str], ...] = ()
+    least: float | None = 0.0
+    most: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A row of panels under a title."""
+
+    title: str
+    panels: tuple[Panel, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """A template variable filled from label values."""
+
+    name: str
+    label: str
+    query: str
+
+
+@dataclass(frozen=True, slots=True)
+class Board:
+    """One dashboard; ``uid`` never changes, links are made of it."""
+
+    uid: str
+    title: str
+    description: str
+    variables: tuple[Variable, ...]
+    sections: tuple[Section, ...]
+
+    def panels(self) -> list[Panel]:
+        """Return every panel, in order."""
+        return [panel for section in self.sections for panel in section.panels]
+
+
+def render(board: Board, annotations: Sequence[tuple[str, str, str]] = ()) -> str:
+    """Return the board as JSON that Grafana imports; ``annotations`` are (name, expression, colour)."""
+    made = (
+        dashboard.Dashboard(board.title)
+        .uid(board.uid)
+        .description(board.description)
+        .tags([TAG])
+        .readonly()
+        .refresh("30s")
+        .time("now-1h", "now")
+        .timezone("browser")
+        .link(
+            dashboard.DashboardLink("triton-gateway")
+            .type(DashboardLinkType.DASHBOARDS)
+            .tags([TAG])
+            .as_dropdown(True)
+            .keep_time(True)
+            .include_vars(True)
+        )
+        .with_variable(dashboard.DatasourceVariable("datasource").label("Prometheus").type("prometheus"))
+    )
+    for variable in board.variables:
+        made = made.with_variable(
+            dashboard.QueryVariable(variable.name)
+            .label(variable.label)
+            .datasource(SOURCE)
+            .query(variable.query)
+            .refresh(VariableRefresh.ON_TIME_RANGE_CHANGED)
+            .sort(VariableSort.NATURAL_ASC)
+            .multi(True)
+            .include_all(True)
+            .all_value(".*")
+            .current(VariableOption(text="All", value="$__all"))
+        )
+    for name, expr, colour in annotations:
+        made = made.annotation(
+            dashboard.AnnotationQuery().name(name).datasource(SOURCE).expr(expr).icon_color(colour).enable(True)
+        )
+    top = 0
+    number = 0
+    for section in board.sections:
+        made = made.with_row(dashboard.Row(section.title).grid_pos(GridPos(h=1, w=WIDTH, x=0, y=top)))
+        top += 1
+        left = tallest = 0
+        for panel in section.panels:
+            if left + panel.width > WIDTH:
+                top, left, tallest = top + tallest, 0, 0
+            number += 1
+            place = GridPos(h=panel.height, w=panel.width, x=left, y=top)
+            made = made.with_panel(_panel(panel).id(number).grid_pos(place))
+            left, tallest = left + panel.width, max(tallest, panel.height)
+        top += tallest
+    return json.dumps(json.loads(JSONEncoder(sort_keys=True).encode(made.build())), indent=1, sort_keys=True) + "\n"
+
+
+def _panel(panel: Panel) -> Any:
+    made = _KINDS[panel.kind](panel)
+    made = made.title(panel.title).description(panel.description).datasource(SOURCE).unit(panel.unit)
+    if panel.least is not None and panel.kind != "table":
+        made = made.min(panel.least)
+    if panel.most is not None:
+        made = made.max(panel.most)
+    steps = [Threshold(value=None, color="green"), *(Threshold(value=v, color=c) for v, c in panel.thresholds)]
+    made = made.thresholds(dashboard.ThresholdsConfig().mode(ThresholdsMode.ABSOLUTE).steps(steps))
+    for letter, query in zip("ABCDEFGH", panel.queries, strict=False):
+        made = made.with_target(_target(panel, letter, query))
+    return made
+
+
+def _target(panel: Panel, letter: str, query: Query) -> Any:
+    target = prometheus.Dataquery().expr(query.expr).ref_id(letter).datasource(SOURCE)
+    if query.legend:
+        target = target.legend_format(query.legend)
+    if panel.kind == "heatmap":
+        return target.format(PromQueryFormat.HEATMAP).range()
+    if panel.kind in ("bars", "table"):
+        return target.format(PromQueryFormat.TABLE).instant()
+    return target.instant() if panel.kind == "stat" else target.range()
+
+
+def _lines(panel: Panel) -> Any:
+    made = timeseries.Panel().line_width(2).fill_opacity(8).tooltip(common.VizTooltipOptions())
+    if panel.thresholds:
+        made = made.thresholds_style(common.GraphThresholdsStyleConfig())
+    return made.legend(
+        common.VizLegendOptions()
+        .show_legend(True)
+        .display_mode(LegendDisplayMode.TABLE)
+        .placement(LegendPlacement.BOTTOM)
+        .calcs(["lastNotNull", "max"])
+    )
+
+
+def _stacked(panel: Panel) -> Any:
+    return _lines(panel).fill_opacity(40).stacking(common.StackingConfig().mode(StackingMode.NORMAL).group("A"))
+
+
+def _stat(_panel: Panel) -> Any:
+    return stat.Panel()
+
+
+def _heatmap(_panel: Panel) -> Any:
+    return (
+        heatmap.Panel()
+        .calculate(False)
+        .color(heatmap.HeatmapColorOptions().mode(HeatmapColorMode.SCHEME).scheme("Oranges").steps(32))
+    )
+
+
+def _bars(_panel: Panel) -> Any:
+    # Two instant tables, joined by bin: now beside the reference.
+    return (
+        barchart.Panel()
+        .with_transformation(DataTransformerConfig(id_val="joinByField", options={"byField": "bin", "mode": "outer"}))
+        .with_transformation(
+            DataTransformerConfig(
+                id_val="organize",
+                options={
+                    "excludeByName": {"Time": True, "Time 1": True, "Time 2": True},
+                    "renameByName": {"Value #A": "now", "Value #B": "reference"},
+                },
+            )
+        )
+        .x_field("bin")
+        .group_width(0.9)
+    )
+
+
+def _table(_panel: Panel) -> Any:
+    return table.Panel()
+
+
+_KINDS: Final = {
+    "lines": _lines, "stacked": _stacked, "stat": _stat, "heatmap": _heatmap, "bars": _bars, "table": _table,
+}  # fmt: skip

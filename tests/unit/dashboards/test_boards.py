@@ -1,0 +1,103 @@
+"""The boards: current, complete, importable, and each panel says what it shows."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.models.dashboard import Dashboard
+
+from dashboards import rules
+from dashboards.boards import ANNOTATIONS, BOARDS, TRITON_METRICS
+from dashboards.panels import Board
+from gateway.metrics.catalog import CATALOG
+
+GRAFANA = Path(__file__).parents[3] / "dashboards" / "grafana"
+FILES = sorted(GRAFANA.glob("*.json"))
+
+
+def expressions() -> dict[str, str]:
+    """Every expression by where it stands."""
+    found = {
+        f"{board.title}: {panel.title} {i}": query.expr
+        for board in BOARDS
+        for panel in board.panels()
+        for i, query in enumerate(panel.queries)
+    }
+    return found | {f"annotation {name}": expr for name, expr, _ in ANNOTATIONS}
+
+
+def families(expr: str) -> set[str]:
+    """Names of metrics in an expression, without what histograms add; recorded names stand for themselves."""
+    known = {m.name for m in CATALOG}
+    named = set(
+        re.findall(r"\b(?:gateway_[a-z0-9_]+|nv_[a-z_]+|process_[a-z_]+)\b(?!:)", re.sub(r"\b\w+:\w+:\w+", "", expr))
+    )
+    return {re.sub(r"_(bucket|sum|count)$", "", n) if n.startswith("gateway_") and n not in known else n for n in named}
+
+
+def test_boards_name_metrics_of_the_catalogue_only() -> None:
+    """And recorded ones, and Triton's that are listed."""
+    known = {m.name for m in CATALOG} | set(TRITON_METRICS) | {"process_cpu_seconds_total"}
+    recorded = {r.name for r in rules.records()}
+    for place, expr in expressions().items():
+        assert set() == families(expr) - known, place
+        assert set() == set(re.findall(r"\b\w+:\w+:\w+", expr)) - recorded, place
+
+
+def test_every_metric_of_the_catalogue_is_on_a_board() -> None:
+    """Directly: what is worth counting is worth seeing."""
+    shown = set().union(*(families(expr) for expr in expressions().values()))
+    assert [] == sorted({m.name for m in CATALOG} - shown)
+
+
+@pytest.mark.parametrize("board", BOARDS, ids=lambda b: b.uid)
+def test_every_panel_is_explained_and_has_a_unit(board: Board) -> None:
+    """Title, description, unit, legend where there are several series; titles differ within a board."""
+    titles = [panel.title for panel in board.panels()]
+    assert len(titles) == len(set(titles))
+    for panel in board.panels():
+        assert panel.description.endswith((".", "…")), panel.title
+        assert panel.unit, panel.title
+        if panel.kind in ("lines", "stacked"):
+            assert all(query.legend for query in panel.queries), panel.title
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
+def test_board_goes_through_the_sdk_unchanged(path: Path) -> None:
+    """Nothing in it that Grafana's types do not know."""
+    content = json.loads(path.read_text())
+    again = json.loads(JSONEncoder(sort_keys=True).encode(Dashboard.from_json(content)))
+    assert content == again
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
+def test_board_can_be_imported_anywhere(path: Path) -> None:
+    """A fixed uid, the datasource a variable, panels that do not overlap."""
+    content: dict[str, Any] = json.loads(path.read_text())
+    assert f"triton-gateway-{path.stem}" == content["uid"]
+    assert not content.get("id")
+    panels = [p for p in content["panels"] if p["type"] != "row"]
+    assert {"${datasource}"} == {p["datasource"]["uid"] for p in panels}
+    cells = [
+        (x, y)
+        for p in content["panels"]
+        for x in range(p["gridPos"]["x"], p["gridPos"]["x"] + p["gridPos"]["w"])
+        for y in range(p["gridPos"]["y"], p["gridPos"]["y"] + p["gridPos"]["h"])
+    ]
+    assert len(cells) == len(set(cells))
+    assert max(x for x, _ in cells) < 24
+    assert len({p["id"] for p in panels}) == len(panels)
+
+
+def test_provisioning_finds_the_boards_and_a_datasource() -> None:
+    """Valid YAML with what Grafana asks for; every address comes from the environment."""
+    files = {p.parent.name: yaml.safe_load(p.read_text()) for p in GRAFANA.glob("provisioning/*/*.yml")}
+    assert {"datasources", "dashboards"} == set(files)
+    assert "${PROMETHEUS_URL}" == files["datasources"]["datasources"][0]["url"]
+    assert "file" == files["dashboards"]["providers"][0]["type"]
