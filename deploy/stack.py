@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from deploy import demo, ports, web
+from deploy import demo, ports, prometheus, web
 from deploy.controlplane import BadCredentials, Credentials, environment
 from deploy.errors import DeployError, MissingPart, StateDirUnusable
 from deploy.optimize.export import is_complete
@@ -86,6 +86,7 @@ class _Ports:
     triton_grpc: int
     triton_http: int
     triton_metrics: int
+    prometheus: int
 
 
 async def run(options: UpOptions, screen: Screen) -> int:
@@ -166,6 +167,7 @@ class Stack:
             gateway_up = group.create_task(self._start_gateway(gateway, chosen.gateway, triton_grpc, env))
             await sync_up
             await gateway_up
+            await self._start_prometheus(gateway, triton, chosen, env)
             state.remember(gateway=gateway)
             variables = _for_the_cli(env, is_embedded=is_embedded)
             state.write_env(variables)
@@ -232,6 +234,7 @@ class Stack:
             triton_grpc=choose("triton_grpc", LOOPBACK, options.triton_grpc_port),
             triton_http=choose("triton_http", LOOPBACK, options.triton_http_port),
             triton_metrics=choose("triton_metrics", LOOPBACK, options.triton_metrics_port),
+            prometheus=choose("prometheus", LOOPBACK, 0),
         )
         self._state.remember(ports=asdict(chosen))
         return chosen
@@ -314,6 +317,25 @@ class Stack:
             ChildSpec("gateway", argv, env, _answers(f"{address}/v2/health/live"), stop_grace=40.0), address
         )
 
+    async def _start_prometheus(
+        self, gateway: str, triton: ServerChoice, chosen: _Ports, env: Mapping[str, str]
+    ) -> None:
+        """Watch the rest, where Prometheus is installed; nothing depends on it."""
+        binary = prometheus.program()
+        if binary is None:
+            return
+        config = prometheus.prepare(
+            self._state.root.absolute() / "prometheus",
+            gateway=gateway.removeprefix("http://"),
+            triton_metrics="" if isinstance(triton, ExternalServer) else f"{LOOPBACK}:{chosen.triton_metrics}",
+        )
+        address = f"http://{LOOPBACK}:{chosen.prometheus}"
+        argv = prometheus.command(binary, config, chosen.prometheus)
+        try:
+            await self._start(ChildSpec("prometheus", argv, env, _answers(f"{address}/-/ready")), address)
+        except DeployError as error:
+            self._screen.say(f"prometheus is left out: {error.message}")
+
     async def _start(self, spec: ChildSpec, address: str = "") -> None:
         self._screen.live(f"starting {spec.name}")
         took = await self.supervisor.start(spec)
@@ -390,6 +412,7 @@ class Stack:
             f"  status page    {gateway}/",
             f"  API docs       {gateway}/docs",
             f"  metrics        {gateway}/metrics",
+            *([f"  Prometheus     http://{LOOPBACK}:{chosen.prometheus}/alerts"] if prometheus.program() else []),
             f"  control plane  {registry}",
             f"  Triton         gRPC {triton_grpc}{http}",
             f"  logs           {state.logs}",

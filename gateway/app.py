@@ -10,6 +10,7 @@ import contextlib
 import gc
 import logging
 import os
+import time
 import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -33,6 +34,7 @@ from gateway.health import Health
 from gateway.http.ops import build_ops, product_version
 from gateway.http.routes import Lane, Receive, Scope, Send, ServeRoute
 from gateway.metrics import exposition
+from gateway.metrics.live import STEP_S
 from gateway.metrics.observer import FLUSH_S, Observer
 from gateway.metrics.references import References
 from gateway.pipeline import Pipeline
@@ -156,6 +158,7 @@ class Gateway:
         self._backend_for(settings.triton_grpc, settings.triton_grpc_compression)
         loop = asyncio.create_task(reconciler.run(), name="reconcile")
         flusher = asyncio.create_task(self._flush_metrics()) if self._multiprocess_dir is not None else None
+        sampler = asyncio.create_task(self._sample_live())
         try:
             await self._settle()
             if self._is_whole_process:
@@ -168,6 +171,7 @@ class Gateway:
             await reconciler.close()
             if flusher is not None:
                 flusher.cancel()
+            sampler.cancel()
             self.observer.flush()
             for backend in self._backends.values():
                 await backend.close()
@@ -191,7 +195,8 @@ class Gateway:
 
     def _status(self) -> dict[str, Any]:
         assert self._reconciler is not None  # noqa: S101 - routes exist only while `running` is open
-        return self._reconciler.status()
+        self.observer.flush()
+        return {**self._reconciler.status(), "last_minute": self.observer.live.rows(time.monotonic())}
 
     async def _render_metrics(self) -> tuple[bytes, str]:
         self.observer.flush()
@@ -204,6 +209,12 @@ class Gateway:
         while True:
             await asyncio.sleep(FLUSH_S)
             self.observer.flush()
+
+    async def _sample_live(self) -> None:
+        while True:
+            self.observer.flush()
+            self.observer.live.sample(time.monotonic())
+            await asyncio.sleep(STEP_S)
 
     async def _send_request(self, endpoint: str, version: str | None, data: Any) -> Any:
         """Answer a hook's ``send_request``: in process when the endpoint is here, else over HTTP; None when refused."""

@@ -7,7 +7,7 @@ lists every endpoint that is deployed now, with an example from its own descript
 from __future__ import annotations
 
 import html
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 
@@ -188,6 +188,7 @@ body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:70rem;padding
 h1{font-size:1.3rem}h2{font-size:1.05rem;margin-top:2rem}table{border-collapse:collapse;width:100%}
 th,td{text-align:left;padding:.35rem .7rem;border-bottom:1px solid #d9dee8;vertical-align:top}th{font-weight:600}
 code{font:13px ui-monospace,monospace;background:#f1f3f8;padding:.1rem .3rem;border-radius:3px}
+.bar{height:4px;border-radius:2px;background:#3b7ddd;min-width:2px}
 .ok{color:#0a6b38}.wait{color:#8a5a00}.bad{color:#a3162a}.dim{color:#5b6576}
 @media(prefers-color-scheme:dark){body{color:#e4e8f0;background:#161a22}th,td{border-color:#343b4a}code{background:#232936}
 .ok{color:#5fd08f}.wait{color:#e8b65a}.bad{color:#ff8594}.dim{color:#98a2b5}}
@@ -234,11 +235,35 @@ def render_page(status: Mapping[str, Any], prefix: str) -> str:
         + (f"</p><p class=bad>registry: {e(registry)}" if registry else "")
         + "</p><h2>Endpoints</h2>"
         + _table(("Path", "State", "Task", "Model", "Note"), rows, "nothing is deployed yet")
+        + _last_minute(status.get("last_minute", []))
         + ("<h2>Canaries</h2>" + _table(("Path", "Shares"), routes, "") if routes else "")
         + (f"<h2>Configuration faults</h2><ul>{''.join(faults)}</ul>" if faults else "")
         + "<p class=dim><a href=/docs>API</a> · <a href=/metrics>metrics</a> · <a href=/v1/status>JSON</a></p>"
         "</body></html>"
     )
+
+
+def _last_minute(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Draw the numbers of this process; bars are shares of the endpoint's requests."""
+    if not rows:
+        return ""
+    e = html.escape
+
+    def ms(seconds: float | None) -> str:
+        return "–" if seconds is None else f"{seconds * 1000:.3g} ms"
+
+    drawn = [
+        f"<tr><td><code>{e(row['endpoint'] or '(unknown path)')}</code> {e(row['version'])}"
+        f" <span class=dim>{e('' if row['route'] == 'direct' else row['route'])}</span></td>"
+        f"<td>{row['rate']:.3g}/s<div class=bar style='width:{row['share']:.0%}'></div></td>"
+        f"<td>{row['share']:.0%}</td>"
+        f"<td class={'ok' if row['failed'] < 0.001 else 'wait' if row['failed'] < 0.01 else 'bad'}>"
+        f"{row['failed']:.2%}</td><td>{ms(row['p50'])}</td><td>{ms(row['p95'])}</td><td>{ms(row['p99'])}</td>"
+        f"<td>{'–' if row['rows_per_call'] is None else format(row['rows_per_call'], '.3g')}</td></tr>"
+        for row in rows
+    ]
+    heads = ("Endpoint", "Requests", "Share", "Failed", "p50", "p95", "p99", "Rows per call")
+    return "<h2>Last minute <span class=dim>(this process)</span></h2>" + _table(heads, drawn, "")
 
 
 def _successor(endpoint: Mapping[str, Any]) -> str:

@@ -22,6 +22,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from gateway.metrics import catalog
 from gateway.metrics.catalog import Metric
 from gateway.metrics.custom import Watch
+from gateway.metrics.live import Live
 from gateway.metrics.tally import Count, Distribution
 from gateway.trace import Trace
 
@@ -42,6 +43,7 @@ class Observer:
         later: Callable[[Callable[[], None]], object] | None = None,
     ) -> None:
         self._families: dict[str, Any] = {m.name: _family(m, registry) for m in catalog.CATALOG}
+        self.live = Live(self._families)
         self.watch = Watch(self._families, chance, later or _after_this)
         self._served: dict[tuple[str, str, str], _ServedMetrics] = {}
         self._outcomes: dict[tuple[str, str, str, str], Count] = {}

@@ -30,7 +30,9 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
 SENTENCE = "A man is playing the guitar on stage."
-PARTS = {"controlplane", "triton", "sync", "gateway"}
+WATCHERS = ["prometheus"] if shutil.which("prometheus") else []
+"""Prometheus is started where it is installed."""
+PARTS = {"controlplane", "triton", "sync", "gateway", *WATCHERS}
 
 
 def command() -> list[str]:
@@ -360,7 +362,7 @@ def test_stop_is_ordered_and_leaves_nothing(up: Up) -> None:
     groups = list(up.children().values())
     assert up.stop() == 0
     order = re.findall(r"(\w+) stopped \(", up.printed()[seen:])
-    assert order == ["gateway", "sync", "triton", "controlplane"]
+    assert order == [*WATCHERS, "gateway", "sync", "triton", "controlplane"]
     assert up.processes() == []
     for group in groups:
         with pytest.raises(ProcessLookupError):

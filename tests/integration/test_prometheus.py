@@ -1,0 +1,276 @@
+"""A real Prometheus with our rules scrapes a gateway and Triton: sums equal the client's, every panel has data."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import socket
+import subprocess
+import threading
+import time
+import urllib.parse
+import urllib.request
+import zipfile
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import onnx
+import pytest
+import uvicorn
+from onnx import TensorProto, helper, numpy_helper
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+
+from dashboards.boards import ANNOTATIONS, BOARDS
+from deploy import web
+from gateway.app import Gateway
+from gateway.backends.triton import TritonBackend
+from gateway.metrics import drift
+from gateway.settings import Settings
+from gateway.spec import decode, decode_model, triton_model_name
+from gateway.testing import FakeRegistry
+
+pytestmark = [pytest.mark.integration, pytest.mark.prometheus]
+
+RULES = Path(__file__).parents[2] / "dashboards" / "prometheus"
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "good", "bad", "film", "hello", "world", "warm", "up"]
+
+KNOWN_EMPTY = {
+    ("Gateway · Triton", "GPU"): "no GPU here",
+    ("Gateway · Triton", "GPU memory"): "no GPU here",
+    ("Gateway · overview", "Alerts"): "nothing need be firing",
+}
+"""Panels that have no data in this test, and why."""
+
+HOOK = """
+class Preprocess:
+    def process(self, body, state, collect_custom_statistics_fn=None):
+        if "fail" in body or "bad" in body.get("text", ""):
+            raise RuntimeError("this version is broken")
+        return {"label": "GOOD"}
+"""
+
+
+def write_bundle(folder: Path) -> Path:
+    """A text classification model of two labels: how often 'bad' and 'good' occur."""
+    folder.mkdir()
+    tokenizer = Tokenizer(models.WordPiece({w: i for i, w in enumerate(WORDS)}, unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer()
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    tokenizer.save(str(folder / "tokenizer.json"))
+    config = {
+        "architectures": ["BertForSequenceClassification"], "model_type": "bert", "pad_token_id": 0,
+        "id2label": {"0": "BAD", "1": "GOOD"}, "max_position_embeddings": 16, "vocab_size": len(WORDS),
+    }  # fmt: skip
+    (folder / "config.json").write_text(json.dumps(config))
+    worth = np.zeros((len(WORDS), 2), dtype=np.float32)
+    worth[5, 0] = worth[4, 1] = 1
+    nodes = [
+        helper.make_node("Gather", ["worth", "input_ids"], ["each"]),
+        helper.make_node("Cast", ["attention_mask"], ["mask"], to=TensorProto.FLOAT),
+        helper.make_node("Unsqueeze", ["mask", "last"], ["column"]),
+        helper.make_node("Mul", ["each", "column"], ["counted"]),
+        helper.make_node("ReduceSum", ["counted", "axis"], ["logits"], keepdims=0),
+    ]
+    graph = helper.make_graph(
+        nodes, "labels",
+        [helper.make_tensor_value_info(n, TensorProto.INT64, ["b", "s"]) for n in ("input_ids", "attention_mask")],
+        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["b", 2])],
+        [numpy_helper.from_array(worth, "worth"), numpy_helper.from_array(np.array([2], dtype=np.int64), "last"),
+         numpy_helper.from_array(np.array([1], dtype=np.int64), "axis")],
+    )  # fmt: skip
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    model.ir_version = 8
+    onnx.save(model, folder / "model.onnx")
+    lengths, labels = drift.scalar_bins([3.0, 4, 5, 6] * 50), drift.enum_bins({"GOOD": 90, "BAD": 10})
+    (folder / drift.FILE).write_text(drift.encode({"token_length": lengths, "predicted_label": labels}))
+    return folder
+
+
+def free_port() -> int:
+    """A port nobody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])
+
+
+def until(fact: Callable[[], Any], *, within: float = 60.0) -> Any:
+    """Wait until something holds and return it."""
+    deadline = time.monotonic() + within
+    while not (found := fact()):
+        assert time.monotonic() < deadline, "this did not come true"
+        time.sleep(0.2)
+    return found
+
+
+@dataclass
+class Running:
+    """A gateway that serves from Triton, and a Prometheus that watches both."""
+
+    gateway: str
+    prometheus: str
+    registry: FakeRegistry
+    sent: Counter[str] = field(default_factory=Counter)
+
+    def query(self, expr: str) -> list[dict[str, Any]]:
+        """Series of an instant query; an expression that Prometheus refuses fails the test."""
+        url = f"{self.prometheus}/api/v1/query?{urllib.parse.urlencode({'query': expr})}"
+        try:
+            with urllib.request.urlopen(url, timeout=20) as reply:
+                return list(json.loads(reply.read())["data"]["result"])
+        except urllib.error.HTTPError as error:
+            raise AssertionError(f"{expr}\n{error.read().decode()}") from None
+
+    def traffic(self, seconds: float, stop: threading.Event | None = None) -> None:
+        """Requests of every kind, without retries; outcomes are counted as the client sees them."""
+        bodies: list[tuple[str, Any]] = [
+            ("t", {"text": "good film"}),
+            ("t/2", {"x0": 0.3, "animal": "cat", "latency": 3, "n": 2}),
+            ("t/2", {"x0": 9, "animal": "eel"}),
+            ("t/1", {"text": ["bad film", "hello zebra world"]}),
+            ("t/1", {"text": "good " * 40}),
+            ("t/2", {"fail": True}),
+            ("t", {"text": "bad"}),
+            ("t/1", {"text": ""}),
+            ("nowhere", {"text": "hello"}),
+            ("cached", {"text": "hello"}),
+        ]
+        end = time.monotonic() + seconds
+        with httpx.Client(base_url=self.gateway, trust_env=False, timeout=20) as client:
+            while time.monotonic() < end and not (stop and stop.is_set()):
+                for path, body in bodies:
+                    reply = client.post(f"/serve/{path}", json=body)
+                    code = "ok" if reply.status_code == 200 else reply.json()["code"]
+                    self.sent[code] += 1
+                time.sleep(0.05)
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory, embedded_triton: Any) -> Iterator[Running]:
+    """Everything up, with some seconds of traffic behind it."""
+    binary = shutil.which("prometheus")
+    assert binary, (
+        "prometheus is not on PATH: install Debian's prometheus, or leave these tests out: -m 'not prometheus'"
+    )
+    folder = tmp_path_factory.mktemp("prometheus")
+    bundle = write_bundle(folder / "bundle")
+    archive = folder / "bundle.zip"
+    with zipfile.ZipFile(archive, "w") as packed:
+        for file in bundle.iterdir():
+            packed.write(file, file.name)
+    registry = FakeRegistry()
+    registry.add_model("m", archive, is_package=True)
+    hook = folder / "hook.py"
+    hook.write_text(HOOK)
+    registry.add_artifact("py_code_t", hook)
+    registry.add_endpoint("t", "m", version="1")
+    registry.add_endpoint("t", None, version="2", engine="custom", preprocess_artifact="py_code_t")
+    registry.add_endpoint("cached", "m", auxiliary_cfg={"gateway": {"response_cache": 100}})
+    registry.canary["t"] = {"endpoint": "t", "weights": [0.4, 0.6], "load_endpoints": ["t/2", "t/1"]}
+    metrics = {
+        "x0": {"type": "scalar", "buckets": [0, 0.1, 0.5]}, "animal": {"type": "enum", "buckets": ["cat", "dog"]},
+        "latency": {"type": "value"}, "n": {"type": "counter"},
+    }  # fmt: skip
+    registry.sections["metric_logging"] = json.dumps({"t/*": {"endpoint": "t/*", "metrics": metrics}})
+    spec = decode(registry.task())
+    for url in ("t/1", "cached"):
+        name = triton_model_name(spec.endpoints[url], decode_model(registry.model("m")))
+        embedded_triton.serve(bundle, name=name)
+    port = free_port()
+    gateway = Gateway(
+        Settings(state_dir=folder / "state", poll_frequency="1s", triton_grpc=embedded_triton.grpc), registry=registry,
+        make_backend=lambda address, compression: TritonBackend(address, compression=compression, options=()),
+    )  # fmt: skip
+    server = uvicorn.Server(uvicorn.Config(gateway, port=port, log_config=None, ws="none"))
+    thread = threading.Thread(target=lambda: asyncio.run(server.serve()))
+    thread.start()
+    made = Running(f"http://127.0.0.1:{port}", f"http://127.0.0.1:{free_port()}", registry)
+    rules = folder / "rules"
+    rules.mkdir()
+    for path in RULES.glob("*.yml"):  # every second, so that nobody waits for a rule
+        (rules / path.name).write_text(path.read_text().replace("interval: 30s", "interval: 1s"))
+    (folder / "prometheus.yml").write_text(json.dumps({
+        "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
+        "rule_files": [str(rules / "*.yml")],
+        "scrape_configs": [
+            {"job_name": "triton-gateway", "static_configs": [{"targets": [f"127.0.0.1:{port}"]}]},
+            {"job_name": "triton", "static_configs": [{"targets": [embedded_triton.metrics]}]},
+        ],
+    }))  # fmt: skip
+    log = (folder / "prometheus.log").open("w")
+    process = subprocess.Popen(
+        [binary, f"--config.file={folder / 'prometheus.yml'}", f"--storage.tsdb.path={folder / 'tsdb'}",
+         f"--web.listen-address={made.prometheus.removeprefix('http://')}"],
+        stdout=log, stderr=log,
+    )  # fmt: skip
+    try:
+        until(lambda: (ready := web.call(f"{made.gateway}/v2/health/ready")) and ready.status == 200)
+        until(lambda: process.poll() is not None or web.call(f"{made.prometheus}/-/ready"))
+        until(lambda: len(made.query("up == 1")) == 2)
+        made.traffic(15)
+        yield made
+    finally:
+        process.terminate()
+        process.wait(20)
+        log.close()
+        server.should_exit = True
+        thread.join(30)
+
+
+def test_counts_equal_the_clients_counts(running: Running) -> None:
+    """Every request once, under the outcome that its caller saw."""
+
+    def counted() -> dict[str, int]:
+        return {
+            series["metric"]["outcome"]: int(float(series["value"][1]))
+            for series in running.query("sum by (outcome) (gateway_requests_total)")
+        }
+
+    until(lambda: counted() == dict(running.sent), within=10)
+    assert {"ok", "input_refused", "hook_failed", "endpoint_not_found"} == set(counted())
+
+
+def panel_queries() -> list[tuple[str, str, str]]:
+    """Board, panel and expression of every query, with template variables filled in."""
+    found = [(b.title, p.title, q.expr) for b in BOARDS for p in b.panels() for q in p.queries]
+    found += [("annotations", name, expr) for name, expr, _ in ANNOTATIONS]
+    filled = []
+    for board, panel, expr in found:
+        for name, value in (("$__rate_interval", "30s"), ("$endpoint", ".*"), ("$version", ".*"), ("$variable", ".*"),
+                            ("$model", ".*")):  # fmt: skip
+            expr = expr.replace(name, value)
+        filled.append((board, panel, expr))
+    return filled
+
+
+def test_every_panel_of_every_board_has_data(running: Running) -> None:
+    """Its query is run; what has no data here is listed, with the reason, and is then really empty of meaning."""
+    stop = threading.Event()
+    load = threading.Thread(target=running.traffic, args=(60, stop))
+    load.start()
+    running.registry.add_endpoint("late", None, engine="custom", preprocess_artifact="py_code_t")
+    try:
+        wanted = panel_queries()
+        deadline = time.monotonic() + 55
+        while True:
+            empty = [
+                (board, panel, expr)
+                for board, panel, expr in wanted
+                if not any(series["value"][1] != "NaN" for series in running.query(expr))
+            ]
+            left = [item for item in empty if item[:2] not in KNOWN_EMPTY]
+            if not left or time.monotonic() > deadline:
+                break
+            time.sleep(2)
+    finally:
+        stop.set()
+        load.join()
+    assert [] == [f"{board} / {panel}: {expr}" for board, panel, expr in left]
+    assert [] == [key for key in KNOWN_EMPTY if key not in {(b, p) for b, p, _ in wanted}]
