@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gateway.errors import BackendRefused, DeadlineExceeded, ModelNotReady
+from gateway.trace import TRACEPARENT
 from preprocessing.collate import split_rows
 
 
@@ -55,8 +56,8 @@ class Entry(Generic[R]):
     """Rows of one request that travel together, and who is told what became of them."""
 
     __slots__ = (
-        "call", "companions", "deadline", "infer_ns", "is_over", "longest", "on_done", "queued_ns", "rows",
-        "submitted_ns", "tokens",
+        "call", "companions", "deadline", "infer_ns", "is_over", "longest", "on_done", "parent", "queued_ns",
+        "rows", "submitted_ns", "tokens",
     )  # fmt: skip
 
     def __init__(self, rows: Sequence[R], deadline: float, on_done: OnDone) -> None:
@@ -70,6 +71,7 @@ class Entry(Generic[R]):
             self.longest = max(row.n_tokens for row in rows)
             self.tokens = sum(row.n_tokens for row in rows)
         self.submitted_ns = perf_counter_ns()
+        self.parent = TRACEPARENT.get()
         self.queued_ns = 0
         self.infer_ns = 0
         self.call: asyncio.Task[None] | None = None
@@ -304,6 +306,8 @@ class MicroBatcher(Generic[R]):
         self._on_batch(len(rows), len(rows) * longest, tokens)
         # A call serves callers with different deadlines: it runs to the latest, each caller leaves at its own.
         timeout = max(e.deadline for e in live) - now
+        # A call that several requests share is a part of the first one's trace.
+        TRACEPARENT.set(live[0].parent)
         try:
             outputs = await self._run(rows, timeout)
             parts = split_rows(outputs, [len(e.rows) for e in live])

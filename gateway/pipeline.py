@@ -206,6 +206,7 @@ class Pipeline:
             "request %s", trace.outcome,
             extra={
                 "request_id": trace.request_id, "url": trace.url, "route": trace.route, "status": trace.status,
+                **({"trace_id": trace.trace_id} if trace.trace_id else {}),
                 "code": trace.outcome, "total_ms": round(trace.total_ns / 1e6, 3),
                 "reason": "" if error is None else str(error)[:300],
             },

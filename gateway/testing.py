@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from gateway.backends.base import ModelInfo, TensorInfo, Tensors
 from gateway.errors import BackendUnavailable, GatewayError, ModelNotReady, RegistryRefused, RegistryUnavailable
+from gateway.trace import TRACEPARENT
 
 Run = Callable[[dict[str, NDArray[Any]]], Mapping[str, NDArray[Any]]]
 
@@ -24,13 +25,15 @@ Run = Callable[[dict[str, NDArray[Any]]], Mapping[str, NDArray[Any]]]
 class FakeBackend:
     """A backend in memory: ``models`` by name, each a function from inputs to outputs.
 
-    ``latency`` seconds per call; ``calls`` records ``(model, rows)``; ``fail_with`` makes every call raise it;
-    ``is_up`` False makes the server unreachable; ``hold`` (an event) keeps calls waiting until it is set.
+    ``latency`` seconds per call; ``calls`` records ``(model, rows)``, ``parents`` the ``traceparent`` of each;
+    ``fail_with`` makes every call raise it; ``is_up`` False makes the server unreachable; ``hold`` (an event) keeps
+    calls waiting until it is set.
     """
 
     def __init__(self, models: Mapping[str, tuple[ModelInfo, Run]] | None = None) -> None:
         self.models = dict(models or {})
         self.calls: list[tuple[str, int]] = []
+        self.parents: list[str] = []
         self.latency = 0.0
         self.is_up = True
         self.fail_with: GatewayError | None = None
@@ -53,6 +56,7 @@ class FakeBackend:
         del timeout, request_id
         self._check(model)
         self.calls.append((model, len(next(iter(inputs.values())))))
+        self.parents.append(TRACEPARENT.get())
         if self.hold is not None:
             await self.hold.wait()
         if self.latency:

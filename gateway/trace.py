@@ -6,9 +6,22 @@ than differences; nothing reads it before the request is over, except the answer
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
+from contextvars import ContextVar
 from time import perf_counter_ns
 from typing import Any, Protocol
+
+TRACEPARENT: ContextVar[str] = ContextVar("traceparent", default="")
+"""The W3C ``traceparent`` of the request that is being worked on here, for calls that carry it on."""
+
+_TRACEPARENT = re.compile(r"[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
+
+
+def parse_traceparent(header: bytes) -> str:
+    """Return a caller's ``traceparent`` when it is a valid one, else nothing: a broken one starts no trace."""
+    text = header.decode("latin-1").strip()[:55]
+    return text if _TRACEPARENT.fullmatch(text) and not text.startswith("ff") else ""
 
 
 class TextRow(Protocol):
@@ -29,7 +42,7 @@ class Trace:
     __slots__ = (
         "answer", "body", "custom", "encoded", "endpoint", "error", "fallback", "finish_ns", "infer_ns", "model_id",
         "outcome", "prepare_ns", "queue_ns", "request_id", "route", "rows", "started_ns", "status", "tokens",
-        "total_ns", "truncated", "unknown_tokens", "url", "version",
+        "total_ns", "trace_id", "truncated", "unknown_tokens", "url", "version",
     )  # fmt: skip
 
     def __init__(self, request_id: str) -> None:
@@ -44,6 +57,8 @@ class Trace:
         self.rows = self.tokens = self.unknown_tokens = self.truncated = 0
         self.status = 0
         self.outcome = "ok"
+        self.trace_id = ""
+        """The caller's trace, where there is one (``traceparent``)."""
         self.error: BaseException | None = None
         self.custom: dict[str, object] | None = None
         """What a hook reported through ``collect_custom_statistics_fn``."""

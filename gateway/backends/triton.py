@@ -25,6 +25,7 @@ from gateway.errors import (
     ModelNotReady,
     Overloaded,
 )
+from gateway.trace import TRACEPARENT
 
 _SERVICE: Final = "/inference.GRPCInferenceService/"
 _TO_TRITON: Final = {
@@ -95,7 +96,9 @@ class TritonBackend:
         for name in outputs:
             request.outputs.add().name = name
         try:
-            response = await self._infer(request, timeout=timeout)
+            parent = TRACEPARENT.get()
+            metadata = (("traceparent", parent),) if parent else None
+            response = await self._infer(request, timeout=timeout, metadata=metadata)
         except grpc.RpcError as error:
             raise _translate(error, model, self.address) from error
         return _unpack(response)

@@ -23,7 +23,7 @@ from gateway.http.problems import Headers, problem
 from gateway.http.protocol import EXTENSION, Flight, HeaderList
 from gateway.pipeline import Pipeline, too_late
 from gateway.spec import normalize_url
-from gateway.trace import Trace
+from gateway.trace import TRACEPARENT, Trace, parse_traceparent
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -67,7 +67,7 @@ class ServeRoute:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one HTTP request; every outcome is an answer and is counted once."""
-        request_id = key = ""
+        request_id = key = parent = ""
         content_type = encoding = length = timeout_ms = pin = b""
         key_header, pin_header = self._key_header, self._pin_header
         for name, value in scope["headers"]:
@@ -83,9 +83,13 @@ class ServeRoute:
                 key = value.decode("latin-1")
             elif name == b"x-request-timeout-ms":
                 timeout_ms = value
+            elif name == b"traceparent":
+                parent = parse_traceparent(value)
             elif name == pin_header:
                 pin = value
         trace = Trace(request_id or f"{random.getrandbits(64):016x}")
+        trace.trace_id = parent[3:35]
+        TRACEPARENT.set(parent)  # always: a server may answer several requests in one context
         pipeline = self._pipeline
         pipeline.started()
         if self._loop is None:
