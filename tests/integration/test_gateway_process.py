@@ -22,6 +22,7 @@ import httpx
 import pytest
 
 from deploy.controlplane.testing import RunningControlPlane, control_plane
+from gateway.metrics.exposition import parse
 
 pytestmark = pytest.mark.integration
 
@@ -217,6 +218,45 @@ def _counted(process: Process) -> float:
     text = httpx.get(f"{process.url}/metrics").text
     pattern = r'^gateway_requests_total\{endpoint="echo",outcome="ok",.*\} (\S+)$'
     return sum(float(value) for value in re.findall(pattern, text, re.M))
+
+
+async def test_metrics_add_of_the_stock_cli_is_live_and_adds_up_over_workers(service: Service, tmp_path: Path) -> None:
+    """As users declare them, wildcard and nested names included, while both workers serve; removed again afterwards."""
+    variables = ("--variable-scalar", "n=0,1,5", "a.b=0.5,1.5", "--variable-enum", "animal=cat,dog",
+                 "--variable-value", "version")  # fmt: skip
+    with Process(service, tmp_path / "state", workers=2) as process:
+        until(lambda: process.serves(1))
+        until(lambda: all(process.serves(1) for _ in range(20)))
+        await asyncio.to_thread(service.cli, "--id", service.task, "metrics", "add", "--endpoint", "echo/*", *variables)
+        until(lambda: all(_variables(process).get("gateway_variable_enum_total{animal,cat}") is not None
+                          for _ in range(20)), within=15)  # fmt: skip
+        time.sleep(2.5)  # both workers have looked at the Task once more
+        before = _variables(process)
+        body = {"n": 3, "a": {"b": 1}, "animal": "eel"}
+        async with httpx.AsyncClient(base_url=process.url) as client:
+            for _ in range(5):
+                await asyncio.gather(
+                    *(client.post("/serve/echo", json=body, headers={"connection": "close"}) for _ in range(20))
+                )
+        grown = {name: value - before.get(name, 0.0) for name, value in _variables(process).items()}
+        await asyncio.to_thread(service.cli, "--id", service.task, "metrics", "remove", "--endpoint", "echo/*")
+    assert (0, 100, 300) == tuple(
+        grown[f"gateway_variable_scalar_{part}"] for part in ("bucket{n,1.0}", "bucket{n,5.0}", "sum{n}")
+    )
+    assert (100, 100) == (
+        grown["gateway_variable_scalar_count{a.b}"],
+        grown["gateway_variable_enum_total{animal,other}"],
+    )
+
+
+def _variables(process: Process) -> dict[str, float]:
+    """Samples of variables, by name and what tells them apart."""
+    found = {}
+    for name, labels, value in parse(httpx.get(f"{process.url}/metrics").text):
+        if name.startswith("gateway_variable_"):
+            parts = [labels["variable"], *(labels[k] for k in ("le", "value", "reason") if k in labels)]
+            found[f"{name}{{{','.join(parts)}}}"] = value
+    return found
 
 
 def test_restart_without_control_plane_serves_the_last_good_state(service: Service, tmp_path: Path) -> None:
