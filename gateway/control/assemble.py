@@ -222,7 +222,7 @@ class Assembler:
         if code_path is not None:
             code = await self._load_code(spec, code_path, model_path)
             if spec.engine != "triton" and not code.has_process:
-                await self._in_thread(code.unload)
+                await asyncio.shield(self._in_thread(code.unload))
                 raise SpecFault(f"engine {spec.engine} needs a process method in its Preprocess class")
             hooks = HookHandler(code, call=call, default=processor, threads=self._hook_threads)
             return hooks, {"task": "preprocess code", "stages": _stages(code)}
@@ -252,15 +252,26 @@ class Assembler:
 
     async def _load_code(self, spec: EndpointSpec, path: Path, model_path: Path | None) -> UserCode:
         send = self._sender(is_async=spec.engine == "custom_async")
+        loading = asyncio.get_running_loop().run_in_executor(
+            self._threads,
+            lambda: UserCode.load(
+                path, name=spec.url, endpoint=HookEndpoint.of(spec), send_request=send, model_path=model_path
+            ),
+        )
         try:
-            code: UserCode = await self._in_thread(
-                lambda: UserCode.load(
-                    path, name=spec.url, endpoint=HookEndpoint.of(spec), send_request=send, model_path=model_path
-                )
-            )
+            return await asyncio.shield(loading)
         except UserCodeError as error:
             raise HookFailed(error.message, hint=error.hint or "") from error
-        return code
+        except asyncio.CancelledError:
+            # The thread goes on loading: what nobody will use is unloaded when it is there.
+            loading.add_done_callback(self._unload_unused)
+            raise
+
+    def _unload_unused(self, loading: asyncio.Future[UserCode]) -> None:
+        if loading.cancelled() or loading.exception() is not None:
+            return
+        with contextlib.suppress(RuntimeError):  # the threads have been shut down: so is the process
+            self._threads.submit(loading.result().unload)
 
     def _sender(self, *, is_async: bool) -> Callable[..., Any]:
         """``send_request`` for hooks: blocking in threads; awaitable on the loop, where blocking would stop it."""
