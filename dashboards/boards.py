@@ -29,8 +29,11 @@ ENDPOINT: Final = Variable("endpoint", "Endpoint", f"label_values({catalog.REQUE
 VERSION_PICK: Final = Variable(
     "version", "Version", f'label_values({catalog.REQUESTS.name}{{endpoint=~"$endpoint"}}, version)'
 )
+_WITH_VARIABLES: Final = "|".join(
+    (f"{catalog.VARIABLE_SCALAR.name}_count", catalog.VARIABLE_ENUM.name, catalog.DRIFT_REFERENCE.name)
+)
 VARIABLE_PICK: Final = Variable(
-    "variable", "Variable", f'label_values({catalog.DRIFT_REFERENCE.name}{{endpoint=~"$endpoint"}}, variable)'
+    "variable", "Variable", f'label_values({{__name__=~"{_WITH_VARIABLES}",endpoint=~"$endpoint"}}, variable)', one=True
 )
 TRITON_MODEL: Final = Variable("model", "Triton model", "label_values(nv_inference_request_success, model)")
 
@@ -215,7 +218,7 @@ _NAMED: Final = "{{endpoint}} {{version}} {{variable}}"
 
 
 def _recorded(name: str) -> str:
-    return f"{name}{{{_VAR}}}"
+    return f"{name}{{{_PICK}}}"
 
 
 DRIFT: Final = Board(
@@ -238,7 +241,7 @@ DRIFT: Final = Board(
                    _recorded(rules.drift_special(MISSING, "1h")), _NAMED, "percentunit"),
         )),
         Section("Distributions", (
-            Panel("Now over the reference", "The last hour's share of each bin. Choose one variable.",
+            Panel("Now over the reference", "The chosen variable: the last hour's share of each bin.",
                   (Query(by(("bin",), f"increase({catalog.DRIFT_OBSERVATIONS.name}{{{_VAR}}}[1h])")
                          + f" / scalar(sum(increase({catalog.DRIFT_OBSERVATIONS.name}{{{_VAR}}}[1h])))"),
                    Query(by(("bin",), f"{catalog.DRIFT_REFERENCE.name}{{{_VAR}}}", "avg"))),

@@ -12,7 +12,13 @@ from typing import Any, Final, Literal
 
 from grafana_foundation_sdk.builders import barchart, common, dashboard, heatmap, prometheus, stat, table, timeseries
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
-from grafana_foundation_sdk.models.common import DataSourceRef, LegendDisplayMode, LegendPlacement, StackingMode
+from grafana_foundation_sdk.models.common import (
+    DataSourceRef,
+    GraphThresholdsStyleMode,
+    LegendDisplayMode,
+    LegendPlacement,
+    StackingMode,
+)
 from grafana_foundation_sdk.models.dashboard import (
     DashboardLinkType,
     DataTransformerConfig,
@@ -67,11 +73,12 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """A template variable filled from label values."""
+    """A template variable filled from label values; ``one``: exactly one value is chosen, else any number or all."""
 
     name: str
     label: str
     query: str
+    one: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,26 +118,34 @@ def render(board: Board, annotations: Sequence[tuple[str, str, str]] = ()) -> st
         .with_variable(dashboard.DatasourceVariable("datasource").label("Prometheus").type("prometheus"))
     )
     for variable in board.variables:
-        made = made.with_variable(
+        chosen = (
             dashboard.QueryVariable(variable.name)
             .label(variable.label)
             .datasource(SOURCE)
             .query(variable.query)
             .refresh(VariableRefresh.ON_TIME_RANGE_CHANGED)
             .sort(VariableSort.NATURAL_ASC)
-            .multi(True)
-            .include_all(True)
-            .all_value(".*")
-            .current(VariableOption(text="All", value="$__all"))
         )
+        if not variable.one:
+            everything = VariableOption(text="All", value="$__all")
+            chosen = chosen.multi(True).include_all(True).all_value(".*").current(everything)
+        made = made.with_variable(chosen)
     for name, expr, colour in annotations:
         made = made.annotation(
-            dashboard.AnnotationQuery().name(name).datasource(SOURCE).expr(expr).icon_color(colour).enable(True)
+            dashboard.AnnotationQuery()
+            .name(name)
+            .title_format(name)
+            .datasource(SOURCE)
+            .expr(expr)
+            .icon_color(colour)
+            .enable(True)
         )
     top = 0
     number = 0
     for section in board.sections:
-        made = made.with_row(dashboard.Row(section.title).grid_pos(GridPos(h=1, w=WIDTH, x=0, y=top)))
+        number += 1
+        place = GridPos(h=1, w=WIDTH, x=0, y=top)
+        made = made.with_row(dashboard.Row(section.title).id(number).grid_pos(place))
         top += 1
         left = tallest = 0
         for panel in section.panels:
@@ -172,7 +187,7 @@ def _target(panel: Panel, letter: str, query: Query) -> Any:
 def _lines(panel: Panel) -> Any:
     made = timeseries.Panel().line_width(2).fill_opacity(8).tooltip(common.VizTooltipOptions())
     if panel.thresholds:
-        made = made.thresholds_style(common.GraphThresholdsStyleConfig())
+        made = made.thresholds_style(common.GraphThresholdsStyleConfig().mode(GraphThresholdsStyleMode.DASHED))
     return made.legend(
         common.VizLegendOptions()
         .show_legend(True)

@@ -92,7 +92,7 @@ def test_board_can_be_imported_anywhere(path: Path) -> None:
     ]
     assert len(cells) == len(set(cells))
     assert max(x for x, _ in cells) < 24
-    assert len({p["id"] for p in panels}) == len(panels)
+    assert len({p["id"] for p in content["panels"]}) == len(content["panels"])
 
 
 def test_provisioning_finds_the_boards_and_a_datasource() -> None:
