@@ -27,6 +27,7 @@ _COMMANDS = {
     "controlplane": "Run the embedded ClearML-compatible server alone.",
     "status": "Show what is served: endpoints, versions, models, faults.",
     "drift": "Capture reference distributions, report drift.",
+    "canary": "Set weights, or roll a version out step by step behind a statistical gate.",
 }
 _INTERNAL = {"triton": "Run the embedded Triton alone."}
 

@@ -44,6 +44,17 @@ def call(url: str, *, body: object = None, timeout: float = 5.0) -> Answer | Non
         return None
 
 
+def fetch_text(url: str, timeout: float = 5.0) -> str | None:
+    """GET ``url`` and return its text; None when nothing answers there with 200."""
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(url, timeout=timeout) as reply:
+            text: str = reply.read().decode("utf-8", "replace")
+    except (OSError, ValueError, http.client.HTTPException):
+        return None
+    return text
+
+
 async def call_soon(url: str, *, body: object = None, timeout: float = 5.0) -> Answer | None:
     """``call`` in a thread."""
     return await asyncio.to_thread(call, url, body=body, timeout=timeout)

@@ -7,6 +7,7 @@ A broken entry never spoils its neighbours: it becomes a ``Fault`` that says wha
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import re
@@ -23,8 +24,8 @@ ENGINES: Final = ("triton", "custom", "custom_async", "sklearn", "xgboost", "lig
 
 _OPTIONS_KEY: Final = "gateway"
 
-ROLLOUTS: Final = "triton_gateway_rollouts"
-"""The section in which ``triton-gateway canary`` keeps its rollouts; a gateway reads only who is stable."""
+ROLLOUT: Final = "triton_gateway_rollout_"
+"""Sections in which ``triton-gateway canary`` keeps its rollouts (JSON) start so; a gateway reads who is stable."""
 
 BROKEN_UPLOADS: Final = ("uploading_file", "failed_uploading")
 """Last path parts of model addresses that hold no data: the upload never finished (clearml SDK)."""
@@ -261,11 +262,7 @@ def decode(task: Mapping[str, Any]) -> ServingSpec:
         monitoring=monitoring,
         metrics=metrics,
         settings=_decode_settings(task),
-        stables={
-            name.strip("/"): str(rollout["stable"]).strip("/")
-            for name, rollout in _section(task, ROLLOUTS, []).items()
-            if rollout.get("stable")
-        },
+        stables=_decode_stables(task),
         faults=tuple(faults),
     )
 
@@ -338,6 +335,17 @@ def _decode_artifacts(task: Mapping[str, Any]) -> dict[str, ArtifactRef]:
 def _decode_settings(task: Mapping[str, Any]) -> dict[str, str]:
     general = (task.get("hyperparams") or {}).get("General") or {}
     return {str(k): str(v.get("value") or "") for k, v in sorted(general.items()) if isinstance(v, Mapping)}
+
+
+def _decode_stables(task: Mapping[str, Any]) -> dict[str, str]:
+    found = {}
+    for name, item in (task.get("configuration") or {}).items():
+        if name.startswith(ROLLOUT):
+            # What cannot be read names nobody: rollouts are not worth a fault of the service.
+            with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError):
+                rollout = json.loads(item["value"])
+                found[str(rollout["endpoint"]).strip("/")] = str(rollout["stable"]).strip("/")
+    return found
 
 
 def _listed(value: Any) -> list[Any]:

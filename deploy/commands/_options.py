@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import click
 from pydantic import AliasChoices, ValidationError
@@ -76,3 +77,31 @@ def _metavar(annotation: object) -> str:
 
 def _default(value: object) -> str:
     return "" if value in _EMPTY_VALUES else f"  [default: {value}]"
+
+
+def registry_options(function: F) -> F:
+    """Decorate a command with the options that name the serving Task; it gets ``open_store``, which connects to it.
+
+    Errors of the registry become ``DeployError`` wherever the command runs into them.
+    """
+
+    @click.option(
+        "--serving-task-id", default="", envvar=["TRITON_GATEWAY_SERVING_TASK_ID", "CLEARML_SERVING_TASK_ID"],
+        show_envvar=True, help="The serving Task.  [default: the first serving service found]",
+    )  # fmt: skip
+    @functools.wraps(function)
+    def wrapped(*args: Any, serving_task_id: str, **kwargs: Any) -> Any:
+        from gateway.errors import GatewayError
+
+        def open_store() -> Any:
+            from deploy.registry import ClearMLStore
+            from gateway.registry.clearml import ClearMLRegistry
+
+            return ClearMLStore(ClearMLRegistry(serving_task_id))
+
+        try:
+            return function(*args, open_store=open_store, **kwargs)
+        except GatewayError as error:
+            raise DeployError(error.message, hint=error.hint) from error
+
+    return cast(F, wrapped)

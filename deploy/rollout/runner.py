@@ -1,0 +1,212 @@
+"""Runs a rollout: looks at the serving Task and at the counters, lets ``steps`` decide, writes what was decided.
+
+One runner at a time: it holds a lease in the Task and stops when somebody else has it. It may be killed at any moment;
+the next one, anywhere, goes on from what is in the Task. What is decided is written together with the weights, in one
+call, so that no weight is ever in force without its reason.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from deploy.errors import DeployError
+from deploy.registry import TaskStore
+from deploy.rollout import record, steps
+from deploy.rollout.record import LEASE_S, Lease
+from deploy.rollout.source import Look, Source, Version, between, missing_instances
+from deploy.rollout.steps import Decision, Rollout, Seen
+from gateway.errors import RegistryUnavailable
+from gateway.spec import decode
+
+Statuses = Callable[[], Mapping[str, Mapping[str, Any] | None]]
+"""Gateway address → its ``/v1/status``, None where nothing answers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """One look as it is shown: the rollout, and what was decided in this look."""
+
+    rollout: Rollout
+    decisions: tuple[Decision, ...] = ()
+    problem: str = ""
+
+
+class Runner:
+    """One rollout's runner. ``me`` is unique to it; ``clock`` counts Unix seconds; ``statuses`` asks the gateways."""
+
+    def __init__(
+        self,
+        store: TaskStore,
+        source: Source,
+        statuses: Statuses,
+        *,
+        endpoint: str,
+        me: str,
+        clock: Callable[[], float] = time.time,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._store = store
+        self._source = source
+        self._statuses = statuses
+        self._endpoint = endpoint
+        self._me = me
+        self._clock = clock
+        self._sleep = sleep
+        self._before: dict[str, Look] = {}
+        self._saved_at = 0.0
+        self._rollout = Rollout(endpoint, "", "")
+
+    def start(self, fresh: Rollout | None, *, settle_s: float = 1.0) -> Rollout:
+        """Take the lease, begin ``fresh`` or go on with what is in the Task. Raises ``DeployError``."""
+        task = self._store.task()
+        current, lease = record.read(task, self._endpoint)
+        now = self._clock()
+        if current is not None and not current.is_over and not lease.is_free(now, self._me):
+            raise DeployError(
+                f"the rollout of {self._endpoint} is run by {lease.holder}",
+                hint=f"`triton-gateway canary status`; it can be taken over {lease.until - now:.0f} s after its end",
+            )
+        if fresh is not None and current is not None and not current.is_over and fresh.canary != current.canary:
+            raise DeployError(
+                f"a rollout of {self._endpoint} to {current.canary} is {current.phase}",
+                hint=f"`triton-gateway canary abort --endpoint {self._endpoint}`",
+            )
+        if fresh is not None and (current is None or current.is_over):
+            rollout = steps.begun(fresh, now)
+        elif current is not None and not current.is_over:
+            rollout = current
+        else:
+            raise DeployError(
+                f"there is no rollout of {self._endpoint} to go on with",
+                hint=f"start one: `triton-gateway canary run --endpoint {self._endpoint} --to VERSION`",
+            )
+        self._rollout = rollout
+        self._save(task, rollout)
+        # Two that take it at once both write; the second write stays, and the first one sees it here.
+        self._sleep(settle_s)
+        _, lease = record.read(self._store.task(), self._endpoint)
+        if lease.holder != self._me:
+            raise DeployError(f"the rollout of {self._endpoint} is run by {lease.holder}")
+        return rollout
+
+    def release(self) -> None:
+        """Store what is known and give the lease back, so that the next runner need not wait for its end."""
+        self._store.write(record.written(self._rollout, Lease()))
+
+    def look(self) -> Progress:
+        """Look once. Raises ``DeployError`` when another runner has taken over; an unreachable registry is a problem,
+        not an end: nothing is decided until it can be written.
+        """
+        try:
+            return self._look()
+        except RegistryUnavailable as error:
+            return Progress(self._rollout, problem=f"waiting for ClearML: {error.message}")
+
+    def _look(self) -> Progress:
+        task = self._store.task()
+        stored, lease = record.read(task, self._endpoint)
+        if stored is None or lease.holder != self._me:
+            raise DeployError(
+                f"the rollout of {self._endpoint} was taken over by {lease.holder or 'nobody'}",
+                hint="`triton-gateway canary status` shows it",
+            )
+        # Between two saves what is here is ahead of what is stored.
+        rollout, now = self._rollout, self._clock()
+        moved = carried_out(rollout, task, now)
+        if moved is rollout:
+            moved = steps.looked(rollout, self._seen(task, rollout), now)
+        decisions = tuple(decision for decision in moved.history if decision not in rollout.history)
+        self._rollout = moved
+        if decisions or now - self._saved_at >= LEASE_S / 3:
+            self._save(task, moved)
+        return Progress(moved, decisions)
+
+    def _seen(self, task: Mapping[str, Any], rollout: Rollout) -> Seen:
+        wanted, current = record.shares_of(rollout), record.weights(task, rollout.endpoint)
+        if rollout.phase != "paused" and not rollout.is_over and not _equal(wanted, current):
+            return Seen(foreign=f"somebody else changed the weights of {rollout.endpoint} to {current}")
+        endpoints = decode(task).endpoints
+        gone = [url for url in wanted if url not in endpoints]
+        if gone:
+            return Seen(foreign=f"{', '.join(gone)} is no longer in the serving Task")
+        versions = {url: Version(endpoints[url].endpoint, endpoints[url].version) for url in wanted}
+        looks = {name: self._source.look(name) for name in {v.endpoint for v in versions.values()}}
+        before, self._before = self._before, looks
+        statuses = self._statuses()
+        lagging = tuple(
+            address for address, status in statuses.items()
+            if status is not None and not _equal(wanted, (status.get("canaries") or {}).get(rollout.endpoint))
+        )  # fmt: skip
+        missing = [address for address, status in statuses.items() if status is None]
+        counts = {}
+        for url, version in versions.items():
+            now_there = looks[version.endpoint]
+            then = before.get(version.endpoint, Look())
+            missing += missing_instances(then, now_there)
+            counts[url] = between(then, now_there, version, "canary" if url == rollout.canary else "stable")
+        return Seen(counts[rollout.canary], counts[rollout.stable], tuple(dict.fromkeys(missing)), lagging)
+
+    def _save(self, task: Mapping[str, Any], rollout: Rollout) -> None:
+        now = self._clock()
+        until = 0.0 if rollout.is_over else now + LEASE_S
+        changed = record.written(rollout, Lease("" if rollout.is_over else self._me, until))
+        wanted = record.shares_of(rollout)
+        if not _equal(wanted, record.weights(task, rollout.endpoint)) and rollout.phase != "paused":
+            changed |= record.with_weights(task, rollout.endpoint, wanted)
+        self._store.write(changed)
+        self._saved_at = now
+
+
+def carried_out(rollout: Rollout, task: Mapping[str, Any], now: float) -> Rollout:
+    """Return ``rollout`` after the command that waits for it in ``task``, if any."""
+    waiting = record.asked(task, rollout.endpoint)
+    if waiting is None or waiting.id == rollout.handled:
+        return rollout
+    return steps.commanded(rollout, waiting.command, waiting.id, now, waiting.who)
+
+
+def act(store: TaskStore, endpoint: str, asked: record.Asked, *, me: str, clock: Callable[[], float] = time.time,
+        sleep: Callable[[float], None] = time.sleep, patience_s: float = 20.0) -> Rollout:  # fmt: skip
+    """Carry out a person's command: leave it for the runner and wait, or do it here when nobody runs the rollout.
+
+    Returns the rollout after it. Raises ``DeployError`` when there is none, or its runner does not react.
+    """
+    task = store.task()
+    rollout, lease = record.read(task, endpoint)
+    if rollout is None:
+        raise DeployError(f"there is no rollout of {endpoint}", hint="`triton-gateway canary run` starts one")
+    if rollout.is_over:
+        raise DeployError(f"the rollout of {endpoint} is over: {rollout.phase} ({rollout.why})")
+    store.write(record.command(endpoint, asked))
+    until = clock() + patience_s
+    while clock() < until:
+        task = store.task()
+        rollout, lease = record.read(task, endpoint)
+        if rollout is None or rollout.handled == asked.id:
+            break
+        if lease.is_free(clock(), me):
+            done = carried_out(rollout, task, clock())
+            changed = record.written(done, Lease())
+            if done.phase != "paused":
+                changed |= record.with_weights(task, endpoint, record.shares_of(done))
+            store.write(changed)
+            return done
+        sleep(0.5)
+    if rollout is None or rollout.handled != asked.id:
+        raise DeployError(
+            f"{lease.holder}, which runs the rollout of {endpoint}, has not reacted within {patience_s:.0f} s",
+            hint="it may have just been stopped: try again in half a minute",
+        )
+    return rollout
+
+
+def _equal(wanted: Mapping[str, float], found: Mapping[str, Any] | None) -> bool:
+    """Compare shares as gateways normalise them: versions of weight 0 may be missing."""
+    if found is None:
+        return False
+    total = sum(float(share) for share in found.values()) or 1.0
+    urls = {*wanted, *found}
+    return all(abs(wanted.get(url, 0.0) - float(found.get(url, 0.0)) / total) < 1e-4 for url in urls)

@@ -1,0 +1,163 @@
+"""Where a rollout's counts come from: the gateways' own ``/metrics``, or a Prometheus that scrapes them.
+
+Turns counters of many instances into what happened between two looks. A counter that went back (its process restarted)
+gives nothing for that interval instead of something wrong; an instance that cannot be read is named. Which outcomes
+count as a version's failure is decided here: answers of 5xx, and canary failures that stable answered for.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+from urllib.parse import quote
+
+from deploy import web
+from deploy.rollout.gate import Counts
+from gateway.http.problems import STATUS
+from gateway.metrics.catalog import FALLBACKS, REQUEST_SECONDS, REQUESTS
+
+FAILURES: Final = frozenset(kind for kind, status in STATUS.items() if status >= 500) - {"draining"}
+"""Outcomes that speak against the version that answered; a caller's mistakes and full gateways do not."""
+
+_LINE = re.compile(r"^(?P<name>[a-zA-Z_:][\w:]*)\{(?P<labels>[^}]*)\}\s+(?P<value>\S+)", re.M)
+_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+_ESCAPE = re.compile(r"\\(.)")
+
+Series = tuple[str, tuple[tuple[str, str], ...]]
+Scrape = Mapping[str, Mapping[Series, float]]
+"""Instance → series → value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """A version as metrics name it."""
+
+    endpoint: str
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """One reading: what could be read, and who could not."""
+
+    instances: Scrape = field(default_factory=dict)
+    missing: tuple[str, ...] = ()
+
+
+class Source(Protocol):
+    """Reads the counters of an endpoint. Blocking; never raises."""
+
+    def look(self, endpoint: str) -> Look:
+        """Return all counters now."""
+        ...
+
+
+class GatewaySource:
+    """The gateways' ``/metrics``; ``fetch(url)`` returns the text or None."""
+
+    def __init__(self, gateways: Sequence[str], *, fetch: Callable[[str], str | None] = web.fetch_text) -> None:
+        self._gateways = tuple(gateways)
+        self._fetch = fetch
+
+    def look(self, endpoint: str) -> Look:
+        """See ``Source.look``."""
+        found, missing = {}, []
+        for gateway in self._gateways:
+            text = self._fetch(f"{gateway.rstrip('/')}/metrics")
+            if text is None:
+                missing.append(gateway)
+            else:
+                found[gateway] = parse(text, endpoint)
+        return Look(found, tuple(missing))
+
+
+class PrometheusSource:
+    """A Prometheus server; every instance it scrapes counts."""
+
+    def __init__(self, address: str, *, call: Callable[[str], web.Answer | None] = web.call) -> None:
+        self._address = address.rstrip("/")
+        self._call = call
+
+    def look(self, endpoint: str) -> Look:
+        """See ``Source.look``."""
+        names = f"{REQUESTS.name}|{REQUEST_SECONDS.name}_bucket|{FALLBACKS.name}"
+        query = f'{{__name__=~"{names}",endpoint={_quoted(endpoint)}}}'
+        answer = self._call(f"{self._address}/api/v1/query?query={quote(query)}")
+        content = answer.content if answer is not None and answer.status == 200 else None
+        if not isinstance(content, dict) or content.get("status") != "success" or not content["data"]["result"]:
+            return Look(missing=(self._address,))
+        found: dict[str, dict[Series, float]] = {}
+        for item in content["data"]["result"]:
+            labels = dict(item["metric"])
+            instance = f"{labels.get('job', '')}/{labels.get('instance', '')}"
+            found.setdefault(instance, {})[_series(labels.pop("__name__"), labels)] = float(item["value"][1])
+        return Look(found)
+
+
+def parse(text: str, endpoint: str) -> dict[Series, float]:
+    """Return the series of ``endpoint`` that a rollout needs, from Prometheus' text format."""
+    wanted = (REQUESTS.name, f"{REQUEST_SECONDS.name}_bucket", FALLBACKS.name)
+    found = {}
+    for line in _LINE.finditer(text):
+        if line["name"] in wanted:
+            labels = {name: _ESCAPE.sub(_unescaped, value) for name, value in _LABEL.findall(line["labels"])}
+            if labels.get("endpoint") == endpoint:
+                found[_series(line["name"], labels)] = float(line["value"])
+    return found
+
+
+def missing_instances(before: Look, now: Look) -> tuple[str, ...]:
+    """Return who could not be read now, including instances that were there before."""
+    return tuple(dict.fromkeys((*now.missing, *(name for name in before.instances if name not in now.instances))))
+
+
+def between(before: Look, now: Look, version: Version, route: str) -> Counts:
+    """Return what ``version`` answered on ``route`` between two looks."""
+    requests = failures = 0.0
+    slower: dict[float, float] = {}
+    timed = 0.0
+    for instance, series in now.instances.items():
+        old = before.instances.get(instance)
+        if old is None or any(series.get(key, 0.0) < value for key, value in old.items()):
+            continue  # new, or restarted: counted from here on
+        for key, value in series.items():
+            grown = value - old.get(key, 0.0)
+            name, pairs = key
+            labels = dict(pairs)
+            if labels.get("version") != version.version or labels.get("endpoint") != version.endpoint:
+                continue
+            if name == FALLBACKS.name:
+                # Failed as canary, answered by stable: in the totals it is a request of stable's.
+                if route == "canary":
+                    requests, failures = requests + grown, failures + grown
+                continue
+            if labels.get("route") != route:
+                continue
+            if name == REQUESTS.name:
+                outcome = labels.get("outcome", "")
+                if outcome == "ok" or outcome in FAILURES:
+                    requests += grown
+                failures += grown if outcome in FAILURES else 0.0
+            elif labels.get("le") == "+Inf":
+                timed += grown
+            else:
+                bound = float(labels["le"])
+                slower[bound] = slower.get(bound, 0.0) + grown
+    return Counts(
+        int(requests), int(failures), int(timed), {bound: int(timed - count) for bound, count in slower.items()}
+    )
+
+
+def _series(name: str, labels: Mapping[str, str]) -> Series:
+    kept = {key: value for key, value in labels.items() if key in ("endpoint", "version", "route", "outcome", "le")}
+    return name, tuple(sorted(kept.items()))
+
+
+def _unescaped(found: re.Match[str]) -> str:
+    return {"n": "\n"}.get(found[1], found[1])
+
+
+def _quoted(value: str) -> str:
+    return '"' + value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'

@@ -1,0 +1,197 @@
+"""A rollout as a value and the one function that moves it: what was seen goes in, the next rollout comes out. Pure.
+
+Called by ``runner`` after every scrape and by the commands that act without a runner. Everything a runner has to know
+after a restart, on whatever machine, is in the ``Rollout``; what it decided and why is in its ``history``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Literal
+
+from deploy.rollout.gate import DOUBT, THRESHOLD, Counts, Gate
+
+Phase = Literal["running", "paused", "promoted", "rolled_back", "aborted"]
+State = Literal["waiting", "inconclusive", "holding", "healthy", "over"]
+Command = Literal["pause", "resume", "promote", "abort"]
+
+STEPS: Final = (1.0, 5.0, 25.0, 50.0, 100.0)
+_MOST_HISTORY: Final = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """When a step is over: so many requests of either side were compared and so much time has passed."""
+
+    min_requests: int = 200
+    step_s: float = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What one look found.
+
+    ``canary`` and ``stable`` count what was answered since the last look. ``missing`` names who could not be read;
+    ``lagging`` who does not route by the current weights yet. ``foreign``: somebody else changed the weights.
+    """
+
+    canary: Counts = field(default_factory=Counts)
+    stable: Counts = field(default_factory=Counts)
+    missing: tuple[str, ...] = ()
+    lagging: tuple[str, ...] = ()
+    foreign: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """One entry of the history: what was decided, at which weight (percent), why, on which evidence."""
+
+    at: float
+    what: str
+    weight: float
+    why: str
+    evidence: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the entry as it is stored and printed."""
+        return {"at": round(self.at, 1), "what": self.what, "weight": self.weight, "why": self.why,
+                "evidence": dict(self.evidence)}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Rollout:
+    """A rollout of ``canary`` beside ``stable`` (urls) under the route ``endpoint``; times are Unix seconds."""
+
+    endpoint: str
+    canary: str
+    stable: str
+    steps: tuple[float, ...] = STEPS
+    rules: Rules = field(default_factory=Rules)
+    index: int = 0
+    phase: Phase = "running"
+    state: State = "waiting"
+    why: str = ""
+    since: float = 0.0
+    compared: tuple[int, int] = (0, 0)
+    """Requests of canary and stable since this step began."""
+    gate: Gate = field(default_factory=Gate)
+    handled: str = ""
+    """Id of the last command that was carried out."""
+    history: tuple[Decision, ...] = ()
+
+    @property
+    def weight(self) -> float:
+        """The canary's share in percent."""
+        if self.phase in ("rolled_back", "aborted"):
+            return 0.0
+        return 100.0 if self.phase == "promoted" else self.steps[self.index]
+
+    @property
+    def is_over(self) -> bool:
+        """True when nothing will change any more."""
+        return self.phase not in ("running", "paused")
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything, for the serving Task."""
+        return {
+            "endpoint": self.endpoint, "canary": self.canary, "stable": self.stable, "steps": list(self.steps),
+            "min_requests": self.rules.min_requests, "step_s": self.rules.step_s, "index": self.index,
+            "phase": self.phase, "state": self.state, "why": self.why, "weight": self.weight, "since": self.since,
+            "compared": list(self.compared), "handled": self.handled, "gate": self.gate.to_json(),
+            "history": [decision.to_json() for decision in self.history],
+        }  # fmt: skip
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> Rollout:
+        """Return what ``to_json`` stored. Raises ``KeyError``, ``TypeError`` or ``ValueError`` for anything else."""
+        return cls(
+            endpoint=str(stored["endpoint"]), canary=str(stored["canary"]), stable=str(stored["stable"]),
+            steps=tuple(float(s) for s in stored["steps"]),
+            rules=Rules(int(stored["min_requests"]), float(stored["step_s"])),
+            index=int(stored["index"]), phase=stored["phase"], state=stored["state"], why=str(stored["why"]),
+            since=float(stored["since"]), compared=(int(stored["compared"][0]), int(stored["compared"][1])),
+            gate=Gate.from_json(stored["gate"]), handled=str(stored["handled"]),
+            history=tuple(Decision(d["at"], d["what"], d["weight"], d["why"], d["evidence"])
+                          for d in stored["history"]),
+        )  # fmt: skip
+
+
+def begun(rollout: Rollout, now: float) -> Rollout:
+    """Return ``rollout`` at its first step."""
+    return _decided(replace(rollout, since=now), now, "start", f"{rollout.canary} beside {rollout.stable}")
+
+
+def commanded(rollout: Rollout, command: Command, command_id: str, now: float, who: str = "") -> Rollout:
+    """Return ``rollout`` after a person's command; one that does not fit is recorded and changes nothing else."""
+    rollout = replace(rollout, handled=command_id)
+    by = f"asked for{f' by {who}' if who else ''}"
+    if rollout.is_over:
+        return _decided(rollout, now, f"{command} refused", f"the rollout is {rollout.phase}")
+    if command == "abort":
+        return _ended(rollout, "aborted", now, "abort", by)
+    if command == "promote":
+        return _ended(rollout, "promoted", now, "promote", by)
+    if command == "pause":
+        return _decided(replace(rollout, phase="paused", why=by), now, "pause", by)
+    # What was compared before the pause stays in the gate; the step itself begins anew.
+    resumed = replace(rollout, phase="running", state="waiting", why="", since=now, compared=(0, 0))
+    return _decided(resumed, now, "resume", by)
+
+
+def looked(rollout: Rollout, seen: Seen, now: float) -> Rollout:
+    """Return ``rollout`` after one look; the only place where it moves by itself."""
+    if rollout.is_over:
+        return rollout
+    if seen.foreign:
+        if rollout.phase == "paused":
+            return rollout
+        return _decided(replace(rollout, phase="paused", why=seen.foreign), now, "pause", seen.foreign)
+    gate = rollout.gate.after(seen.canary, seen.stable)
+    both = bool(seen.canary.requests and seen.stable.requests)
+    compared = rollout.compared
+    if both and not seen.lagging:
+        compared = (compared[0] + seen.canary.requests, compared[1] + seen.stable.requests)
+    rollout = replace(rollout, gate=gate, compared=compared)
+    if gate.is_bad:
+        why = f"{rollout.canary} is worse than {rollout.stable}: evidence {gate.evidence:.3g}, {THRESHOLD:g} suffice"
+        return _ended(rollout, "rolled_back", now, "roll back", why)
+    state, why = _judged(rollout, seen, now)
+    rollout = replace(rollout, state=state, why=why if rollout.phase == "running" else rollout.why)
+    if rollout.phase == "paused" or state != "healthy":
+        return rollout
+    why = f"{compared[0]} requests compared with {compared[1]} of {rollout.stable}, evidence {gate.evidence:.3g}"
+    if rollout.index + 1 >= len(rollout.steps) or rollout.steps[rollout.index + 1] >= 100:
+        return _ended(rollout, "promoted", now, "promote", why)
+    grown = replace(rollout, index=rollout.index + 1, since=now, compared=(0, 0), gate=gate.renewed(), state="waiting",
+                    why="")  # fmt: skip
+    return _decided(grown, now, "step", why)
+
+
+def _judged(rollout: Rollout, seen: Seen, now: float) -> tuple[State, str]:
+    if seen.missing:
+        return "holding", f"no data from {', '.join(seen.missing)}"
+    if seen.lagging:
+        return "waiting", f"{', '.join(seen.lagging)} does not route by these weights yet"
+    most = rollout.rules.min_requests
+    fewest = min(rollout.compared)
+    if fewest < most:
+        return (
+            "waiting",
+            f"compared {rollout.compared[0]} canary and {rollout.compared[1]} stable requests of {most} each",
+        )
+    if rollout.gate.evidence >= DOUBT:
+        return "inconclusive", f"evidence {rollout.gate.evidence:.3g}: neither healthy nor enough to roll back"
+    left = rollout.rules.step_s - (now - rollout.since)
+    if left > 0:
+        return "waiting", f"no fault found; {left:.0f} s left of this step"
+    return "healthy", "no fault found"
+
+
+def _ended(rollout: Rollout, phase: Phase, now: float, what: str, why: str) -> Rollout:
+    return _decided(replace(rollout, phase=phase, state="over", why=why), now, what, why)
+
+
+def _decided(rollout: Rollout, now: float, what: str, why: str) -> Rollout:
+    decision = Decision(now, what, rollout.weight, why, rollout.gate.describe())
+    return replace(rollout, history=(*rollout.history, decision)[-_MOST_HISTORY:])

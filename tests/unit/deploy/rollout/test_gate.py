@@ -1,0 +1,137 @@
+"""The gate against simulated canaries, seeded: how often it is wrong, and how soon it is right."""
+
+from __future__ import annotations
+
+import json
+from statistics import median
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deploy.rollout.gate import DOUBT, Bets, Counts, Gate
+from gateway.metrics.catalog import LATENCY_BUCKETS
+
+BASE_ERRORS = 0.003
+
+
+class Traffic:
+    """Requests of two versions behind one canary: failures and latencies drawn from one seeded source."""
+
+    def __init__(self, seed, *, weight, errors=BASE_ERRORS, slowdown=1.0, batch=40):
+        self.random = np.random.default_rng(seed)
+        self.weight, self.errors, self.slowdown, self.batch = weight, errors, slowdown, batch
+
+    def _counts(self, requests, errors, slowdown):
+        failures = int(self.random.binomial(requests, errors))
+        latencies = slowdown * self.random.lognormal(np.log(0.012), 0.5, requests - failures)
+        return Counts(requests, failures, len(latencies), {b: int((latencies > b).sum()) for b in LATENCY_BUCKETS})
+
+    def interval(self):
+        """About ``batch`` requests."""
+        canary = int(self.random.binomial(self.batch, self.weight))
+        return (
+            self._counts(canary, self.errors, self.slowdown),
+            self._counts(self.batch - canary, BASE_ERRORS, 1.0),
+        )
+
+
+def canary_requests_until_bad(traffic, most):
+    """Canary requests until the gate rolls back; None when it never does within ``most``."""
+    gate = Gate()
+    while gate.canary_requests < most:
+        gate = gate.after(*traffic.interval())
+        if gate.is_bad:
+            return gate.canary_requests
+    return None
+
+
+@pytest.mark.parametrize("weight", [0.05, 0.5])
+def test_healthy_canaries_are_rolled_back_in_one_run_of_a_hundred_at_most(weight):
+    """200 runs of 5 000 canary requests each, looked at after every interval."""
+    runs = [canary_requests_until_bad(Traffic(s, weight=weight, batch=round(50 / weight)), 5_000) for s in range(200)]
+    rolled_back = sum(run is not None for run in runs)
+    print(f"healthy at weight {weight:.0%}: {rolled_back} of {len(runs)} rolled back")
+    assert rolled_back / len(runs) <= 0.01
+
+
+SEEDED = [
+    ("5 % errors", 0.05, {"errors": 0.05}, 300),
+    ("5 % errors", 0.25, {"errors": 0.05}, 300),
+    ("5 % errors", 0.5, {"errors": 0.05}, 300),
+    ("20 % errors", 0.05, {"errors": 0.2}, 75),
+    ("20 % errors", 0.5, {"errors": 0.2}, 100),
+    ("+50 % p99", 0.05, {"slowdown": 1.5}, 300),
+    ("+50 % p99", 0.25, {"slowdown": 1.5}, 300),
+    ("+50 % p99", 0.5, {"slowdown": 1.5}, 600),
+    ("1 % errors", 0.25, {"errors": 0.01}, 4_000),
+]
+
+
+@pytest.mark.parametrize(("name", "weight", "fault", "within"), SEEDED, ids=lambda v: str(v) if v is not None else "")
+def test_bad_canaries_are_found(name, weight, fault, within):
+    """Every one of 50 seeded runs; the median stays below the stated number of canary requests."""
+    batch = max(4, round(10 / weight))
+    runs = [canary_requests_until_bad(Traffic(s, weight=weight, batch=batch, **fault), 20_000) for s in range(50)]
+    assert None not in runs
+    print(f"{name} at weight {weight:.0%}: median {median(runs):.0f}, slowest {max(runs)} canary requests")
+    assert median(runs) <= within
+
+
+def test_a_canary_that_turns_bad_late_is_found():
+    """After 20 000 healthy canary requests a quarter's 5 % errors are found within 600."""
+    found = []
+    for seed in range(20):
+        gate, traffic = Gate(), Traffic(seed, weight=0.25)
+        while gate.canary_requests < 20_000:
+            gate = gate.after(*traffic.interval())
+        traffic.errors = 0.05
+        start = gate.canary_requests
+        while not gate.is_bad:
+            gate = gate.after(*traffic.interval())
+        found.append(gate.canary_requests - start)
+    assert median(found) <= 600
+
+
+def test_a_bad_hour_for_everybody_proves_nothing():
+    """Triton is overloaded: one request in three fails on both sides."""
+    gate, traffic = Gate(), Traffic(3, weight=0.25)
+    for _ in range(400):
+        canary, stable = traffic.interval()
+        gate = gate.after(
+            Counts(canary.requests, int(traffic.random.binomial(canary.requests, 0.33))),
+            Counts(stable.requests, int(traffic.random.binomial(stable.requests, 0.33))),
+        )
+    assert gate.evidence < DOUBT
+
+
+def test_one_failure_among_few_requests_is_no_evidence():
+    """Thirty requests, one failed: a fixed rule of 99 % would have rolled back."""
+    gate = Gate().after(Counts(30, 1), Counts(270, 1))
+    assert gate.evidence < DOUBT
+
+
+def test_without_stable_traffic_nothing_is_concluded():
+    """There is nothing to compare with."""
+    assert Bets() == Bets().after(100, 100, 0, 0)
+
+
+def test_latency_is_compared_above_stables_own_quantiles():
+    """The bounds come from stable's histogram, just above its 90 % and 99 % quantile."""
+    gate, traffic = Gate(), Traffic(1, weight=0.25)
+    for _ in range(20):
+        gate = gate.after(*traffic.interval())
+    assert 0.03 == gate.bounds[0]
+    assert 0.05 <= gate.bounds[1] <= 0.075
+
+
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 300), st.integers(0, 9), st.integers(0, 9)), max_size=30))
+def test_the_gate_survives_being_stored(intervals):
+    """What the serving Task holds is the whole evidence."""
+    gate = Gate()
+    for canary, stable, canary_failures, stable_failures in intervals:
+        gate = gate.after(Counts(canary, min(canary, canary_failures)), Counts(stable, min(stable, stable_failures)))
+    again = Gate.from_json(json.loads(json.dumps(gate.to_json())))
+    assert gate.evidence == pytest.approx(again.evidence, rel=1e-2)
+    assert gate.describe()["canary"] == again.describe()["canary"]

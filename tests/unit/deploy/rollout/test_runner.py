@@ -1,0 +1,298 @@
+"""A rollout's runner in a small world: one serving Task, two gateways with real metrics text, a clock by hand."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from deploy.controlplane import sections
+from deploy.errors import DeployError
+from deploy.rollout import record
+from deploy.rollout.gate import Counts
+from deploy.rollout.record import Asked, Lease
+from deploy.rollout.runner import Runner, act
+from deploy.rollout.source import GatewaySource, Look, PrometheusSource, Version, between, parse
+from deploy.rollout.steps import Rollout, Rules
+from deploy.web import Answer
+from gateway.errors import RegistryUnavailable
+from gateway.spec import decode
+
+ENDPOINTS = {f"e/{v}": {"serving_url": "e", "version": v, "engine_type": "triton", "model_id": f"m{v}"} for v in "123"}
+
+
+class World:
+    """The Task, the gateways that follow it, and the traffic between two looks."""
+
+    def __init__(self):
+        self.texts = {"endpoints": json.dumps(ENDPOINTS), "canary": sections.render({"other": {
+            "endpoint": "other", "weights": [1.0], "load_endpoints": ["e/3"]}})}  # fmt: skip
+        self.now = 1000.0
+        self.is_up = True
+        self.down = set()
+        self.counters = {"g1": {}, "g2": {}}
+        self.before_write = None
+
+    # the registry
+    def task(self):
+        if not self.is_up:
+            raise RegistryUnavailable("away")
+        return {"id": "t", "configuration": {n: {"name": n, "value": v} for n, v in self.texts.items()}}
+
+    def models(self, query):
+        raise NotImplementedError
+
+    def write(self, changed):
+        self.task()
+        self.texts |= changed
+
+    # the gateways
+    def add(self, gateway, version, route, **outcomes):
+        for outcome, count in outcomes.items():
+            key = f'gateway_requests_total{{endpoint="e",outcome="{outcome}",route="{route}",version="{version}"}}'
+            self.counters[gateway][key] = self.counters[gateway].get(key, 0) + count
+
+    def fetch(self, url):
+        gateway = url.removesuffix("/metrics")
+        if gateway in self.down:
+            return None
+        return "".join(f"{key} {value}\n" for key, value in self.counters[gateway].items())
+
+    def statuses(self):
+        shares = {name: record.weights(self.task(), name) for name in ("e",)}
+        return {g: None if g in self.down else {"canaries": shares} for g in self.counters}
+
+    def runner(self, me="me"):
+        return Runner(
+            self, GatewaySource(("g1", "g2"), fetch=self.fetch), self.statuses, endpoint="e", me=me,
+            clock=lambda: self.now, sleep=lambda _s: None,
+        )  # fmt: skip
+
+    def tick(self, runner, *, canary_failures=0, requests=100):
+        """Five seconds of traffic on both gateways, then a look."""
+        for gateway in self.counters:
+            self.add(gateway, "2", "canary", ok=requests - canary_failures, model_failed=canary_failures)
+            self.add(gateway, "1", "stable", ok=requests * 4, model_failed=1)
+        self.now += 5
+        return runner.look()
+
+
+@pytest.fixture
+def world():
+    """A world without a rollout."""
+    return World()
+
+
+def fresh(**fields):
+    """A rollout of e/2 beside e/1."""
+    return Rollout("e", "e/2", "e/1", steps=(5.0, 50.0, 100.0), rules=Rules(200, 10.0), **fields)
+
+
+def test_a_healthy_rollout_ends_with_all_weight_on_the_new_version(world):
+    """The weights are ClearML's, other canaries stay, gateways learn who is stable."""
+    runner = world.runner()
+    runner.start(fresh())
+    assert {"e/2": 0.05, "e/1": 0.95} == record.weights(world.task(), "e")
+    assert {"e": "e/1"} == decode(world.task()).stables
+    seen = []
+    for _ in range(12):
+        progress = world.tick(runner)
+        seen += [d.what for d in progress.decisions]
+        if progress.rollout.is_over:
+            break
+    assert ["step", "promote"] == seen
+    assert {"e/2": 1.0, "e/1": 0.0} == record.weights(world.task(), "e")
+    assert {"e/3": 1.0} == record.weights(world.task(), "other")
+    assert Lease() == record.read(world.task(), "e")[1]
+
+
+def test_a_bad_version_is_rolled_back_to_weight_zero(world):
+    """Within a few looks, with the evidence in the Task."""
+    runner = world.runner()
+    runner.start(fresh())
+    world.tick(runner)
+    while not world.tick(runner, canary_failures=10).rollout.is_over:
+        pass
+    assert {"e/2": 0.0, "e/1": 1.0} == record.weights(world.task(), "e")
+    stored, _ = record.read(world.task(), "e")
+    assert ("rolled_back", "roll back") == (stored.phase, stored.history[-1].what)
+
+
+def test_fallbacks_count_against_the_canary(world):
+    """Callers got stable's answer, the canary gets no credit for it."""
+    runner = world.runner()
+    runner.start(fresh())
+    world.tick(runner)
+    key = 'gateway_canary_fallbacks_total{endpoint="e",outcome="model_failed",version="2"}'
+    for _ in range(4):
+        world.counters["g1"][key] = world.counters["g1"].get(key, 0) + 10
+        world.add("g1", "1", "fallback", ok=10)
+        progress = world.tick(runner)
+        if progress.rollout.is_over:
+            break
+    assert "rolled_back" == progress.rollout.phase
+
+
+def test_one_runner_at_a_time(world):
+    """The second is told who the first is; when the first is gone it takes over and goes on where that one was."""
+    first = world.runner("first")
+    first.start(fresh())
+    for _ in range(3):
+        world.tick(first)
+    with pytest.raises(DeployError, match="is run by first"):
+        world.runner("second").start(None)
+    world.now += 60  # the first was killed
+    second = world.runner("second")
+    assert 50.0 == second.start(None).weight
+    with pytest.raises(DeployError, match="taken over by second"):
+        first.look()
+
+
+def test_of_two_that_start_at_once_one_goes_on(world):
+    """Both wrote; the one whose lease is not in the Task gives up."""
+    first, second = world.runner("first"), world.runner("second")
+    first._sleep = lambda _s: world.write(record.written(fresh(), Lease("second", world.now + 30)))
+    with pytest.raises(DeployError, match="is run by second"):
+        first.start(fresh())
+    assert second.start(None)
+
+
+def test_an_interrupted_runner_leaves_at_once(world):
+    """Ctrl-C: the next machine need not wait for the lease to end, and no evidence is lost."""
+    first = world.runner("first")
+    first.start(fresh())
+    world.tick(first)
+    world.tick(first)
+    first.release()
+    resumed = world.runner("second").start(None)
+    assert 200 == resumed.gate.canary_requests
+
+
+@pytest.mark.parametrize(("command", "phase", "weight"), [("pause", "paused", 5.0), ("abort", "aborted", 0.0)])
+def test_commands_from_another_machine_reach_the_runner(world, command, phase, weight):
+    """They are left in the Task; the runner carries them out at its next look."""
+    runner = world.runner()
+    runner.start(fresh())
+    done = act(world, "e", Asked("id", command, "ann"), me="other", clock=lambda: world.now,
+               sleep=lambda _s: world.tick(runner))  # fmt: skip
+    assert (phase, weight) == (done.phase, done.weight)
+    assert weight / 100 == record.weights(world.task(), "e")["e/2"]
+
+
+def test_commands_work_without_a_runner(world):
+    """The runner was killed: abort is carried out by the command itself."""
+    world.runner().start(fresh())
+    world.now += 60
+    done = act(world, "e", Asked("id", "abort", "ann"), me="other", clock=lambda: world.now, sleep=lambda _s: None)
+    assert "aborted" == done.phase
+    assert {"e/2": 0.0, "e/1": 1.0} == record.weights(world.task(), "e")
+    with pytest.raises(DeployError, match="is over: aborted"):
+        act(world, "e", Asked("id2", "resume", "ann"), me="other", clock=lambda: world.now)
+
+
+def test_somebody_elses_weights_are_respected(world):
+    """The stock CLI changed the canary: paused, not fought; resume takes them back."""
+    runner = world.runner()
+    runner.start(fresh())
+    world.write(record.with_weights(world.task(), "e", {"e/2": 0.0, "e/1": 1.0}))
+    progress = world.tick(runner)
+    assert "paused" == progress.rollout.phase
+    assert {"e/2": 0.0, "e/1": 1.0} == record.weights(world.task(), "e")
+    world.write(record.command("e", Asked("1", "resume", "ann")))
+    assert "running" == world.tick(runner).rollout.phase
+    assert 0.05 == record.weights(world.task(), "e")["e/2"]
+    assert "running" == world.tick(runner).rollout.phase
+
+
+def test_a_gateway_that_cannot_be_read_holds_the_rollout(world):
+    """And it goes on by itself afterwards."""
+    runner = world.runner()
+    runner.start(fresh())
+    world.down = {"g2"}
+    for _ in range(6):
+        progress = world.tick(runner)
+    assert ("holding", 5.0) == (progress.rollout.state, progress.rollout.weight)
+    world.down = set()
+    assert 50.0 == world.tick(runner).rollout.weight
+
+
+def test_a_registry_outage_decides_nothing(world):
+    """Traffic goes on as it was; afterwards the rollout does."""
+    runner = world.runner()
+    runner.start(fresh())
+    world.tick(runner)
+    world.is_up = False
+    progress = runner.look()
+    assert "waiting for ClearML" in progress.problem
+    world.is_up = True
+    assert "" == world.tick(runner).problem
+
+
+def test_another_rollout_of_the_same_route_is_refused(world):
+    """One at a time."""
+    world.runner("one").start(fresh())
+    world.now += 60
+    with pytest.raises(DeployError, match="to e/2 is running"):
+        world.runner("two").start(Rollout("e", "e/3", "e/1"))
+
+
+@pytest.mark.parametrize(
+    ("shares", "message"),
+    [
+        ([("e/2", -1.0), ("e/1", 2.0)], "zero or more"),
+        ([("e/2", 0.0), ("e/1", 0.0)], "only zero weights"),
+        ([("e/2", float("nan"))], "zero or more"),
+        ([("e/9", 1.0)], "no endpoint e/9"),
+        ([("e/1", 1.0), ("e/1", 1.0)], "named twice"),
+    ],
+)
+def test_weights_a_gateway_could_not_use_are_refused_at_once(world, shares, message):
+    """With the reason, at the keyboard."""
+    with pytest.raises(DeployError, match=message):
+        record.check_weights(decode(world.task()), "e", shares)
+
+
+def test_a_restarted_gateway_gives_nothing_for_one_interval():
+    """Counters that went back are not a negative number of requests, nor a huge one."""
+    line = 'gateway_requests_total{{endpoint="e",outcome="ok",route="canary",version="2"}} {}\n'
+    looks = [Look({"g": parse(line.format(n), "e")}) for n in (100, 40, 70)]
+    version = Version("e", "2")
+    assert 0 == between(looks[0], looks[1], version, "canary").requests
+    assert 30 == between(looks[1], looks[2], version, "canary").requests
+
+
+def test_callers_mistakes_and_full_gateways_are_nobodys_failure():
+    """Only 5xx of the version counts, and client errors are not its requests either."""
+    text = "".join(
+        f'gateway_requests_total{{endpoint="e",outcome="{outcome}",route="canary",version="2"}} 10\n'
+        for outcome in ("ok", "input_refused", "client_gone", "overloaded", "hook_failed", "deadline_exceeded")
+    )
+    found = between(Look({"g": {}}), Look({"g": parse(text, "e")}), Version("e", "2"), "canary")
+    assert (30, 20) == (found.requests, found.failures)
+
+
+def test_latency_buckets_become_counts_of_slower_answers():
+    """Prometheus counts what was faster; the gate wants what was slower."""
+    labels = 'endpoint="e",route="stable",version="1"'
+    text = "".join(
+        f'gateway_request_duration_seconds_bucket{{{labels},le="{le}"}} {n}\n'
+        for le, n in (("0.01", 70), ("0.1", 98), ("+Inf", 100))
+    )
+    found = between(Look({"g": {}}), Look({"g": parse(text, "e")}), Version("e", "1"), "stable")
+    assert Counts(0, 0, 100, {0.01: 30, 0.1: 2}) == found
+
+
+def test_prometheus_is_read_by_instance():
+    """The same counts, through its query API; no answer is missing data."""
+    asked = []
+
+    def call(url):
+        asked.append(url)
+        metric = {"__name__": "gateway_requests_total", "endpoint": "e", "version": "2", "route": "canary",
+                  "outcome": "ok", "job": "gw", "instance": "a:1"}  # fmt: skip
+        return Answer(200, {}, {"status": "success", "data": {"result": [{"metric": metric, "value": [0, "7"]}]}})
+
+    look = PrometheusSource("http://prometheus:9090/", call=call).look("e")
+    assert 7 == between(Look({"gw/a:1": {}}), look, Version("e", "2"), "canary").requests
+    assert asked[0].startswith("http://prometheus:9090/api/v1/query?query=")
+    assert ("http://p",) == PrometheusSource("http://p", call=lambda _url: None).look("e").missing

@@ -1,0 +1,126 @@
+"""The steps of a rollout: when it grows, waits, holds, rolls back, and what people may tell it."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import replace
+
+import pytest
+
+from deploy.rollout.gate import Counts
+from deploy.rollout.steps import Rollout, Rules, Seen, begun, commanded, looked
+
+ROLLOUT = Rollout("e", "e/2", "e/1", steps=(5.0, 25.0, 100.0), rules=Rules(min_requests=100, step_s=60.0))
+
+
+def start(**fields):
+    """A rollout at its first step, at time 0."""
+    return begun(replace(ROLLOUT, **fields), 0.0)
+
+
+def healthy(requests=200):
+    """A look at which nobody failed."""
+    return Seen(Counts(requests), Counts(requests * 9))
+
+
+def test_a_healthy_canary_grows_step_by_step_and_is_promoted():
+    """Each step needs its requests and its time."""
+    rollout = looked(start(), healthy(), 10.0)
+    assert (5.0, "waiting") == (rollout.weight, rollout.state)
+    rollout = looked(rollout, healthy(), 61.0)
+    assert (25.0, (0, 0)) == (rollout.weight, rollout.compared)
+    rollout = looked(rollout, healthy(), 122.0)
+    assert ("promoted", 100.0) == (rollout.phase, rollout.weight)
+    assert ["start", "step", "promote"] == [d.what for d in rollout.history]
+    assert all(d.evidence["canary"] for d in rollout.history)
+
+
+def test_few_requests_mean_waiting_however_long_it_takes():
+    """Time alone proves nothing."""
+    rollout = start()
+    for hour in range(24):
+        rollout = looked(rollout, Seen(Counts(1), Counts(9)), hour * 3600.0)
+    assert (5.0, "waiting") == (rollout.weight, rollout.state)
+
+
+def test_without_stable_traffic_a_step_is_never_over():
+    """Nothing to compare with, nothing to conclude."""
+    rollout = looked(start(), Seen(Counts(10_000), Counts(0)), 1000.0)
+    assert (5.0, "waiting") == (rollout.weight, rollout.state)
+
+
+def test_a_bad_canary_is_rolled_back_with_its_evidence():
+    """Weight 0 at once; the history says why."""
+    rollout = looked(start(), Seen(Counts(100, 20), Counts(900, 3)), 5.0)
+    assert ("rolled_back", 0.0) == (rollout.phase, rollout.weight)
+    last = rollout.history[-1]
+    assert "roll back" == last.what
+    assert last.evidence["evidence"] >= 100
+
+
+def test_doubt_holds_the_step():
+    """Between healthy and bad the weight stays until more is known."""
+    rollout = looked(start(), Seen(Counts(150, 4), Counts(1350, 2)), 70.0)
+    assert ("inconclusive", 5.0) == (rollout.state, rollout.weight)
+    rollout = looked(rollout, Seen(Counts(1000, 2), Counts(9000, 27)), 80.0)
+    assert 25.0 == rollout.weight
+
+
+def test_missing_data_holds_and_never_promotes():
+    """A gateway that cannot be read may be where it goes wrong."""
+    rollout = start()
+    for second in range(100, 1000, 100):
+        rollout = looked(rollout, replace(healthy(), missing=("gateway-2",)), float(second))
+    assert ("holding", 5.0) == (rollout.state, rollout.weight)
+    assert "gateway-2" in rollout.why
+    assert 25.0 == looked(rollout, healthy(), 1000.0).weight
+
+
+def test_missing_data_does_not_hide_a_bad_canary():
+    """What the others saw suffices."""
+    rollout = looked(start(), Seen(Counts(100, 20), Counts(900, 3), missing=("gateway-2",)), 5.0)
+    assert "rolled_back" == rollout.phase
+
+
+def test_requests_count_from_when_the_weights_are_in_force():
+    """A gateway that has not seen the step yet is waited for."""
+    rollout = looked(start(), replace(healthy(), lagging=("gateway-1",)), 100.0)
+    assert ((0, 0), "waiting") == (rollout.compared, rollout.state)
+
+
+def test_a_pause_stops_the_growth_and_not_the_guard():
+    """A paused canary that turns bad is rolled back."""
+    rollout = commanded(start(), "pause", "1", 1.0)
+    rollout = looked(rollout, healthy(1000), 100.0)
+    assert ("paused", 5.0) == (rollout.phase, rollout.weight)
+    assert "rolled_back" == looked(rollout, Seen(Counts(100, 30), Counts(900, 3)), 110.0).phase
+    resumed = commanded(rollout, "resume", "2", 120.0)
+    assert ("running", (0, 0)) == (resumed.phase, resumed.compared)
+
+
+@pytest.mark.parametrize(("command", "phase", "weight"), [("promote", "promoted", 100.0), ("abort", "aborted", 0.0)])
+def test_a_person_may_end_it_at_once(command, phase, weight):
+    """From any step, also when paused; and only once."""
+    ended = commanded(commanded(start(), "pause", "1", 1.0), command, "2", 2.0, "ann@host")
+    assert (phase, weight) == (ended.phase, ended.weight)
+    again = commanded(ended, "resume", "3", 3.0)
+    assert (phase, "resume refused") == (again.phase, again.history[-1].what)
+
+
+def test_weights_changed_by_somebody_else_pause_it():
+    """Nobody fights a person over the weights."""
+    rollout = looked(start(), replace(healthy(), foreign="the weights are not ours"), 100.0)
+    assert ("paused", "the weights are not ours") == (rollout.phase, rollout.why)
+
+
+def test_a_rollout_survives_being_stored_after_every_look():
+    """A runner that restarts before every look decides the same."""
+    draw = random.Random(5)
+    one = other = start()
+    for second in range(0, 1200, 20):
+        seen = Seen(Counts(50, int(draw.random() < 0.1)), Counts(450, int(draw.random() < 0.3)))
+        one = looked(one, seen, float(second))
+        other = looked(Rollout.from_json(json.loads(json.dumps(other.to_json()))), seen, float(second))
+    assert (one.phase, one.weight) == (other.phase, other.weight)
+    assert [d.what for d in one.history] == [d.what for d in other.history]
