@@ -174,7 +174,9 @@ class Lane:
         pipeline = self._pipeline
         try:
             endpoint = pipeline.resolve(normalize_url(path[self._prefix_length :], None), trace, key or None)
-            if endpoint.begin is None:
+            # A request that comes back to `ServeRoute` draws again: a share that was drawn must not come back, or a
+            # canary that fails, or that the lane cannot serve, would lose part of its share and of its failures.
+            if endpoint.begin is None or (trace.route != "direct" and not key):
                 return False
             content = bodies.decode(body, content_type, takes_bytes=False)
             if self._loop is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 import re
 from collections.abc import AsyncIterator
 from typing import Any
@@ -213,6 +214,26 @@ async def test_canary_that_fails_is_answered_for_by_stable(server: Server) -> No
     text = (await stack.client.get("/metrics")).text
     assert "gateway_requests_in_flight 0.0" in text
     assert 1 == sum(float(n) for n in re.findall(r"^gateway_requests_total{.*} (.*)$", text, re.M))
+
+
+async def test_every_failure_of_a_canary_is_counted_against_it(server: Server) -> None:
+    """Without a routing key the side is drawn once: a failed request is not drawn again."""
+    stack = server.stack
+    stack.deploy("e", "m1", version="1")
+    stack.deploy("e", "m2", version="2")
+    stack.registry.canary["c"] = {"endpoint": "c", "weights": [0.5, 0.5], "load_endpoints": ["e/2", "e/1"]}
+    await stack.served("e/1", "e/2")
+    await stack.until(lambda: "c" in stack.gateway.table.current.canaries)
+    del stack.backend.models[stack.triton_name("e/2")]
+    wire = await connect(server)
+    random.seed(7)
+    routes = []
+    for _ in range(300):
+        wire.writer.write(post("good", "/serve/c"))
+        routes.append((await wire.answer())[1]["x-route"])
+    wire.writer.close()
+    assert {"stable", "fallback"} == set(routes)
+    assert abs(routes.count("fallback") - 150) < 3 * (300 * 0.25) ** 0.5
 
 
 async def test_many_clients_get_their_own_answers(server: Server) -> None:
