@@ -1,0 +1,83 @@
+"""``python -m benchmarks.rollouts``: seeded canaries through ``triton-gateway canary run`` on the real stack.
+
+Real control plane, real gateway with two workers, real command line; the versions are ``Preprocess`` code that fails
+or dawdles as often as it is told. Prints one JSON line per trial: how it ended, after how many canary requests and
+seconds, and how many requests failed at the client (a failing canary is answered for by stable).
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks.small import Small, Steady
+
+_RATE = 60.0
+_HOOK = """
+import random, time
+class Preprocess:
+    def process(self, body, state, collect_custom_statistics_fn=None):
+        time.sleep(random.lognormvariate(-4.8, 0.4) * {slowdown})
+        if random.random() < {errors}:
+            raise RuntimeError("seeded")
+        return {{"ok": True}}
+"""
+_TRIALS: dict[str, tuple[float, float]] = {
+    "healthy": (0.003, 1.0), "errors-5": (0.05, 1.0), "errors-20": (0.20, 1.0), "slow-50": (0.003, 1.5),
+}  # fmt: skip
+_STEPS = "10,25,50,100"
+
+
+def trial(stack: Small, folder: Path, name: str) -> dict[str, Any]:
+    """Deploy a stable and a seeded version, roll the second one out, return how it went."""
+    for version, (errors, slowdown) in (("1", _TRIALS["healthy"]), ("2", _TRIALS[name])):
+        code = folder / f"{name}_{version}.py"
+        code.write_text(_HOOK.format(errors=errors, slowdown=slowdown))
+        stack.run("model", "add", "--engine", "custom", "--endpoint", name, "--version", version,
+                  "--preprocess", str(code))  # fmt: skip
+    urls = {f"{name}/1", f"{name}/2"}
+    stack.until(lambda s: urls <= {e["url"] for e in s["endpoints"]}, f"{name} being served")
+    canary = [sys.executable, "-m", "deploy.cli", "canary"]
+    subprocess.run([*canary, "set", "--endpoint", name, "1=1"], env=stack.env, check=True, stdout=sys.stderr)
+    stack.until(lambda s: name in s["canaries"], f"{name} being routed")
+    began = time.monotonic()
+    with Steady(f"{stack.url}/serve/{name}", b"{}", rate=_RATE).running() as load:
+        done = subprocess.run(
+            [*canary, "run", "--endpoint", name, "--to", "2", "--steps", _STEPS, "--min-requests", "150",
+             "--step-time", "10s", "--interval", "2s", "--gateway", stack.url, "--json"],
+            env=stack.env, stdout=subprocess.PIPE, text=True, check=False, timeout=560,
+        )  # fmt: skip
+        seconds = time.monotonic() - began
+    decisions = [json.loads(line) for line in done.stdout.splitlines()]
+    last = decisions[-1]
+    return {
+        "trial": name, "code": done.returncode, "ended": last["what"], "seconds": round(seconds, 1),
+        "canary_requests": last["evidence"]["canary"][0], "canary_failures": last["evidence"]["canary"][1],
+        "evidence": last["evidence"]["evidence"], "weights": [d["weight"] for d in decisions],
+        "client": load.summary(),
+    }  # fmt: skip
+
+
+def main() -> int:
+    """Run every trial; the exit code is 0 when each ended as it should."""
+    wanted = sys.argv[1:] or list(_TRIALS)
+    with tempfile.TemporaryDirectory(prefix="rollouts-") as temporary:
+        folder = Path(temporary)
+        stack = Small(folder, tritons=0, workers=2)
+        try:
+            results = [trial(stack, folder, name) for name in wanted]
+        finally:
+            stack.stop()
+    for result in results:
+        sys.stdout.write(json.dumps(result) + "\n")
+    expected = {name: "promote" if name == "healthy" else "roll back" for name in wanted}
+    return 0 if expected == {r["trial"]: r["ended"] for r in results} else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
