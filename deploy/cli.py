@@ -26,6 +26,9 @@ _COMMANDS = {
     "sync": "Run model sync alone, beside an existing Triton.",
     "controlplane": "Run the embedded ClearML-compatible server alone.",
     "status": "Show what is served: endpoints, versions, models, faults.",
+    "plan": "Show what the serving Task would change, and its faults.",
+    "wait": "Wait until a change is live on every gateway.",
+    "lineage": "Show where a served model comes from.",
     "drift": "Capture reference distributions, report drift.",
     "canary": "Set weights, or roll a version out step by step behind a statistical gate.",
 }

@@ -52,6 +52,11 @@ class ClearMLStore:
     def __init__(self, registry: ClearMLRegistry) -> None:
         self._registry = registry
 
+    @property
+    def registry(self) -> ClearMLRegistry:
+        """The session underneath, for reading what is not the serving Task's."""
+        return self._registry
+
     def task(self) -> Mapping[str, Any]:
         """See ``TaskStore.task``."""
         return self._registry.task()

@@ -41,6 +41,7 @@ from gateway.pipeline import Pipeline
 from gateway.registry.base import Registry
 from gateway.registry.cache import ArtifactCache, SpecStore
 from gateway.registry.clearml import ClearMLRegistry
+from gateway.registry.lineage import LineageSource, lineage
 from gateway.routing.table import RoutingTable
 from gateway.settings import Settings, grpc_options
 from gateway.spec import normalize_url
@@ -48,6 +49,7 @@ from gateway.spec import normalize_url
 _log = logging.getLogger("triton_gateway")
 
 _SETTLE_S: Final = 5.0
+_LINEAGE_S: Final = 60.0
 
 MakeBackend = Callable[[str, bool], Backend]
 
@@ -67,12 +69,15 @@ class Gateway:
         registry: Registry,
         make_backend: MakeBackend,
         multiprocess_dir: Path | None = None,
+        lineage_source: LineageSource | None = None,
         records_frequency: float = 30.0,
         is_whole_process: bool = False,
     ) -> None:
         self._settings = settings
         self._registry = registry
         self._make_backend = make_backend
+        self._lineage_source = lineage_source
+        self._lineages: dict[str, tuple[float, dict[str, Any]]] = {}
         self._multiprocess_dir = multiprocess_dir
         self._records_frequency = records_frequency
         self._is_whole_process = is_whole_process
@@ -99,8 +104,9 @@ class Gateway:
         """How the server answers the common request without a task; see ``http.protocol``."""
         self._reconciler: Reconciler | None = None
         self._ops = build_ops(
-            health=self.health, status=self._status, metrics=self._render_metrics, serve_prefix=self._prefix
-        )
+            health=self.health, status=self._status, metrics=self._render_metrics, lineage=self._lineage,
+            serve_prefix=self._prefix,
+        )  # fmt: skip
         self._ops.router.lifespan_context = self._lifespan
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -198,6 +204,23 @@ class Gateway:
         self.observer.flush()
         return {**self._reconciler.status(), "last_minute": self.observer.live.rows(time.monotonic())}
 
+    async def _lineage(self, url: str) -> dict[str, Any] | None:
+        endpoint = self.table.current.endpoints.get(url)
+        if endpoint is None:
+            return None
+        model_id = endpoint.identity.model_id
+        answer = {"url": url, "revision": self.table.current.revision}
+        if not model_id or self._lineage_source is None:
+            return {**answer, "model": None, "notes": ["the endpoint has no model of the registry"]}
+        # Anybody may ask: the registry is asked once a minute for each model.
+        now = asyncio.get_running_loop().time()
+        known = self._lineages.get(model_id)
+        if known is None or now - known[0] > _LINEAGE_S:
+            found = await asyncio.to_thread(lineage, self._lineage_source, model_id)
+            self._lineages = {**dict(list(self._lineages.items())[-99:]), model_id: (now, found)}
+            known = self._lineages[model_id]
+        return {**answer, **known[1]}
+
     async def _render_metrics(self) -> tuple[bytes, str]:
         self.observer.flush()
         if self._multiprocess_dir is not None:
@@ -263,9 +286,11 @@ def create_app(environ: Mapping[str, str] | None = None) -> Gateway:
     logs.configure(settings.log_format, settings.log_level)
     options = grpc_options(environ)
     multiprocess = environ.get("PROMETHEUS_MULTIPROC_DIR")
+    registry = ClearMLRegistry(settings.serving_task_id, files_rewrite=settings.files_rewrites())
     return Gateway(
         settings,
-        registry=ClearMLRegistry(settings.serving_task_id, files_rewrite=settings.files_rewrites()),
+        registry=registry,
+        lineage_source=registry,
         make_backend=lambda address, compression: TritonBackend(address, compression=compression, options=options),
         multiprocess_dir=Path(multiprocess) if multiprocess else None,
         is_whole_process=True,

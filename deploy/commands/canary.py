@@ -91,7 +91,7 @@ def set_(endpoint: str, weights: tuple[str, ...], open_store: Callable[[], TaskS
     "http://127.0.0.1:8080]",
 )  # fmt: skip
 @click.option(
-    "--prometheus", envvar="TRITON_GATEWAY_PROMETHEUS_URL", show_envvar=True,
+    "--prometheus", envvar="TRITON_GATEWAY_PROMETHEUS", show_envvar=True,
     help="Read counts from this Prometheus instead of the gateways.",
 )  # fmt: skip
 @click.option(

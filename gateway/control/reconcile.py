@@ -358,6 +358,7 @@ class Reconciler:
         ]
         return {
             "revision": snapshot.revision,
+            "spec_revision": self._plan.spec.revision if self._plan else None,
             "serving_task": {"id": self._plan.spec.task_id, "name": self._plan.spec.name} if self._plan else None,
             "ready": not self._health.reasons(),
             "not_ready_because": self._health.reasons(),

@@ -19,6 +19,7 @@ from fastapi.responses import HTMLResponse, JSONResponse, Response
 from fastapi.staticfiles import StaticFiles
 from swagger_ui_bundle import swagger_ui_path
 
+from gateway.errors import GatewayError
 from gateway.health import Health
 from gateway.http.problems import STATUS
 
@@ -45,7 +46,12 @@ def product_version() -> str:
 
 
 def build_ops(
-    *, health: Health, status: Status, metrics: Callable[[], Awaitable[tuple[bytes, str]]], serve_prefix: str
+    *,
+    health: Health,
+    status: Status,
+    metrics: Callable[[], Awaitable[tuple[bytes, str]]],
+    lineage: Callable[[str], Awaitable[dict[str, Any] | None]],
+    serve_prefix: str,
 ) -> FastAPI:
     """Return the FastAPI application of everything but inference."""
     app = FastAPI(
@@ -120,6 +126,17 @@ def build_ops(
         """Return the routes, versions, model ids and states of this process, and what cannot be served and why."""
         return status()
 
+    @app.get("/v1/endpoints/{url:path}/lineage", tags=["operations"])
+    async def came_from(url: str) -> JSONResponse:
+        """Return where the model of an endpoint version (`endpoint/version`) comes from: Task, data, code, links."""
+        try:
+            found = await lineage(url.strip("/"))
+        except GatewayError as error:
+            return _refusal(503 if error.retryable else 502, error.message, error.kind)
+        if found is None:
+            return _refusal(404, f"endpoint {ascii(url)[1:-1][:100]} is not served here", "endpoint_not_found")
+        return JSONResponse(found)
+
     @app.get("/v2", tags=["operations"])
     async def metadata() -> dict[str, Any]:
         """Return name and version, as the Open Inference Protocol asks."""
@@ -139,6 +156,10 @@ def build_ops(
 
     app.openapi = openapi  # type: ignore[method-assign]  # FastAPI's documented way to extend the document
     return app
+
+
+def _refusal(status: int, message: str, code: str) -> JSONResponse:
+    return JSONResponse({"error": message, "code": code, "request_id": ""}, status)
 
 
 def _serve_paths(status: Mapping[str, Any], prefix: str) -> dict[str, Any]:

@@ -79,11 +79,22 @@ class ClearMLRegistry:
             return target
         return self._fetch_storage(address, target)
 
-    @property
-    def web_url(self) -> str:
-        """Where people look at this server: the web application's address, else the API's own."""
+    def task_of(self, task_id: str) -> Mapping[str, Any]:
+        """Return any Task."""
+        task: Mapping[str, Any] = self.call("tasks", "get_by_id", {"task": task_id})["task"]
+        return task
+
+    def project_name(self, project_id: str) -> str:
+        """Return a project's name."""
+        return str(self.call("projects", "get_by_id", {"project": project_id})["project"].get("name") or "")
+
+    def link(self, kind: str, project_id: str, object_id: str) -> str:
+        """Return where the web application shows a ``task`` or a ``model``."""
         session = self._connected()
-        return str(session.get_app_server_host() or session.host).rstrip("/")
+        base = str(session.get_app_server_host() or session.host).rstrip("/")
+        tasks = "tasks" if session.check_min_api_server_version("2.31") else "experiments"
+        part = f"models/{object_id}/general" if kind == "model" else f"{tasks}/{object_id}/execution"
+        return f"{base}/projects/{project_id or '*'}/{part}"
 
     def _rewrite(self, uri: str) -> str:
         for prefix, replacement in self._files_rewrite.items():

@@ -22,7 +22,7 @@ from deploy.commands._options import make_settings
 from deploy.errors import DeployError
 from gateway.settings import Settings
 
-COMMANDS = ["up", "serve", "sync", "controlplane", "status"]
+COMMANDS = ["up", "serve", "sync", "controlplane", "status", "plan", "wait", "lineage"]
 GROUPS = ["drift", "canary"]
 HAS_NO_VARIABLE = {"help", "as_json", "show_env", "version"}
 """Options that say what to print once; everything else can come from the environment."""
@@ -60,7 +60,7 @@ def test_help_says_what_a_command_does_and_shows_an_example(name: str, capsys: p
     assert "triton-gateway" in text
 
 
-@pytest.mark.parametrize("name", [name for name in COMMANDS if name != "canary"])
+@pytest.mark.parametrize("name", COMMANDS)
 def test_every_option_has_a_variable_that_help_shows(name: str) -> None:
     """What can be said on the command line can be said by the environment."""
     options = [p for p in load(name).params if isinstance(p, click.Option) and p.name not in HAS_NO_VARIABLE]

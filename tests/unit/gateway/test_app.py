@@ -376,3 +376,36 @@ async def test_calls_have_no_more_rows_than_the_model_takes(stack: Any) -> None:
     reply = await stack.client.post("/serve/e", json={"text": ["good"] * 20})
     assert 200 == reply.status_code
     assert [8, 8, 4] == sorted((rows for _, rows in stack.backend.calls), reverse=True)
+
+
+async def test_lineage_of_a_served_version_is_asked_once_a_minute(make_stack: Any) -> None:
+    """Known urls answer, unknown ones are 404, an absent registry is 503; the registry is spared."""
+    from gateway.app import Gateway
+
+    class Source:
+        asked = 0
+
+        def model(self, model_id: str) -> dict[str, Any]:
+            self.asked += 1
+            return stack.registry.model(model_id)  # type: ignore[no-any-return]
+
+        def link(self, kind: str, _project: str, object_id: str) -> str:
+            return f"http://web/{kind}/{object_id}"
+
+    stack, source = make_stack(), Source()
+    stack.gateway = Gateway(
+        stack.settings, registry=stack.registry, make_backend=lambda _a, _c: stack.backend, lineage_source=source
+    )
+    stack.client = stack.new_client(stack.gateway)
+    async with stack.gateway.running():
+        stack.deploy("e", "m1", version="1")
+        stack.deploy("e", "m2", version="2")
+        await stack.served("e/1", "e/2")
+        for _ in range(3):
+            reply = await stack.client.get("/v1/endpoints/e/1/lineage")
+            assert (200, "http://web/model/m1") == (reply.status_code, reply.json()["model"]["link"])
+        assert 1 == source.asked
+        assert 404 == (await stack.client.get("/v1/endpoints/e/9/lineage")).status_code
+        stack.registry.is_up = False
+        reply = await stack.client.get("/v1/endpoints/e/2/lineage")
+        assert (503, "registry_unavailable") == (reply.status_code, reply.json()["code"])

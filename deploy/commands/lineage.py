@@ -1,0 +1,74 @@
+"""``triton-gateway lineage``: where the model of a version comes from, with ClearML's links."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from deploy.commands._options import registry_options
+from deploy.errors import DeployError
+
+if TYPE_CHECKING:
+    from deploy.registry import ClearMLStore
+
+
+@click.command(name="lineage", short_help="Show where a served model comes from.")
+@click.argument("url", metavar="ENDPOINT/VERSION")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, for programs.")
+@registry_options
+def command(url: str, as_json: bool, open_store: Callable[[], ClearMLStore]) -> int:
+    """Show the model of ENDPOINT/VERSION, the Task that trained it, its parents, data sets, code and parameters.
+
+    \b
+    Example:
+      triton-gateway lineage sentiment/2
+    """
+    from gateway.registry.lineage import lineage
+    from gateway.spec import decode
+
+    store = open_store()
+    endpoints = decode(store.task()).endpoints
+    endpoint = endpoints.get(url.strip("/"))
+    if endpoint is None:
+        raise DeployError(
+            f"there is no endpoint {url}", hint=f"the serving Task has {', '.join(sorted(endpoints)) or 'none'}"
+        )
+    if not endpoint.model_id:
+        raise DeployError(f"{url} has no model of the registry: it is code only")
+    found = {"url": endpoint.url, **lineage(store.registry, endpoint.model_id)}
+    if as_json:
+        click.echo(json.dumps(found, indent=2, ensure_ascii=False))
+    else:
+        for line in describe(found):
+            click.echo(line)
+    return 0
+
+
+def describe(found: Mapping[str, Any]) -> list[str]:
+    """Return the lineage as lines for people."""
+    model, task = found["model"], found["task"]
+    published = "published" if model["published"] else "draft"
+    lines = [
+        f"{found['url']}",
+        f"  model    {model['name']}  {model['id']}  ({published}, {model['project'] or 'no project'})",
+        f"           {model['link']}",
+    ]
+    if task is not None:
+        lines += [f"  task     {task['name']}  {task['id']}  ({task['status']})", f"           {task['link']}"]
+        code = task["code"]
+        if code["commit"] or code["repository"]:
+            dirty = " + uncommitted changes" if code["has_uncommitted_changes"] else ""
+            lines.append(
+                f"  code     {code['repository'] or '-'}  {code['commit'] or '-'}{dirty}  {code['entry_point']}"
+            )
+        lines += [f"  {name} = {value}" for name, value in task["hyperparameters"].items()]
+    for parent in found["parents"]:
+        lines += [f"  {parent['role']:<8} {parent['name']}  {parent['id']}", f"           {parent['link']}"]
+    for dataset in found["datasets"]:
+        version = f" {dataset['version']}" if dataset.get("version") else ""
+        lines += [f"  data     {dataset.get('name') or dataset['as']}{version}  {dataset['id']}"]
+        lines += [f"           {dataset['link']}"] if dataset.get("link") else []
+    return [*lines, *(f"  note     {note}" for note in found["notes"])]

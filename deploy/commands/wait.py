@@ -1,0 +1,98 @@
+"""``triton-gateway wait``: until what the serving Task says is live on every gateway."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from deploy.commands._options import registry_options
+from deploy.errors import DeployError
+
+if TYPE_CHECKING:
+    from deploy.registry import TaskStore
+
+_LOOKS = 3
+"""Times in a row a gateway must say so: each answer comes from one of its workers."""
+
+_PATIENCE_S = 10.0
+
+
+@click.command(name="wait", short_help="Wait until a change is live on every gateway.")
+@click.option(
+    "--gateway", "gateways", multiple=True, envvar="TRITON_GATEWAY_URL", show_envvar=True,
+    help="A gateway; give every one.  [default: the one `up` uses, else http://127.0.0.1:8080]",
+)  # fmt: skip
+@click.option(
+    "--timeout", default="120s", show_default=True, metavar="DURATION", envvar="TRITON_GATEWAY_WAIT_TIMEOUT",
+    show_envvar=True, help="How long to wait.",
+)  # fmt: skip
+@click.option(
+    "--state-dir", type=click.Path(path_type=Path, file_okay=False), default=Path(".triton-gateway"),
+    show_default=True, envvar="TRITON_GATEWAY_STATE_DIR", show_envvar=True, help="State directory of `up`, if any.",
+)  # fmt: skip
+@registry_options
+def command(gateways: tuple[str, ...], timeout: str, state_dir: Path, open_store: Callable[[], TaskStore]) -> int:
+    """Wait until every gateway serves what the serving Task says now.
+
+    The exit code is 0 when it is live, 3 when a gateway reports that a version failed, 1 when the time is over.
+
+    \b
+    Example:
+      clearml-serving model add … && triton-gateway wait --gateway http://gateway-1:8080 --gateway http://gateway-2:8080
+    """
+    from deploy import web
+    from deploy.state import StateDir
+    from gateway.settings import parse_duration
+    from gateway.spec import decode
+
+    try:
+        left = parse_duration(timeout)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--timeout") from error
+    revision = decode(open_store().task()).revision
+    addresses = gateways or (str(StateDir.at(state_dir).recall().get("gateway") or "http://127.0.0.1:8080"),)
+    began = time.monotonic()
+    agreed = dict.fromkeys(addresses, 0)
+    failing: dict[str, float] = {}
+    while True:
+        reasons = {}
+        for address in addresses:
+            answer = web.call(f"{address.rstrip('/')}/v1/status")
+            content = answer.content if answer is not None and answer.status == 200 else None
+            reason, failed = missing(content, revision)
+            # Builds are tried again: a failure counts when it stays.
+            failing[address] = failing.get(address, time.monotonic()) if failed else time.monotonic()
+            if time.monotonic() - failing[address] > _PATIENCE_S:
+                click.echo(f"{address}: {reason}", err=True)
+                return 3
+            agreed[address] = 0 if reason else agreed[address] + 1
+            if reason:
+                reasons[address] = reason
+        if all(count >= _LOOKS for count in agreed.values()):
+            click.echo(f"live on {', '.join(addresses)} after {time.monotonic() - began:.1f} s")
+            return 0
+        if time.monotonic() - began > left:
+            told = "; ".join(f"{address}: {reason}" for address, reason in reasons.items())
+            raise DeployError(f"not live after {left:g} s: {told}", hint="`triton-gateway status` says more")
+        time.sleep(0.3)
+
+
+def missing(status: Mapping[str, Any] | None, revision: str) -> tuple[str, bool]:
+    """Return what keeps a gateway from serving ``revision`` (empty: nothing), and whether waiting is no use."""
+    if not isinstance(status, Mapping):
+        return "does not answer", False
+    if status.get("spec_revision") != revision:
+        return "has not seen the change yet", False
+    waiting = [(p["url"], p["state"], p["reason"]) for p in status.get("pending", ())]
+    waiting += [
+        (e["url"], e["successor"]["state"], e["successor"]["reason"])
+        for e in status.get("endpoints", ()) if e.get("successor")
+    ]  # fmt: skip
+    failed = [(url, reason) for url, state, reason in waiting if state in ("failed", "refused")]
+    if failed:
+        return "; ".join(f"{url} failed: {reason}" for url, reason in failed), True
+    return ", ".join(f"{url} is {state}: {reason}" for url, state, reason in waiting), False

@@ -1,0 +1,147 @@
+"""Where a model comes from: the Task that trained it, what that came from, code, parameters, data sets.
+
+Called by the gateway's lineage route and by ``triton-gateway lineage``, in worker threads. Reads a handful of records
+and follows parents for a bounded way; what cannot be read is said, not raised: half a lineage is better than none.
+Values of parameters that look like secrets are hidden: the route has no more protection than inference has.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final, Protocol
+
+from gateway.errors import RegistryRefused
+
+_MOST_PARENTS: Final = 10
+_MOST_DATASETS: Final = 20
+_ID: Final = re.compile(r"^[0-9a-f]{32}$")
+_SECRET: Final = re.compile(
+    r"(?i)secret|passw|credential|api_?key|access_?key|private_?key|auth_?token|(^|_)token$|(^|_)pwd$"
+)
+
+
+class LineageSource(Protocol):
+    """What lineage reads; raises ``RegistryUnavailable`` and ``RegistryRefused``. Blocking."""
+
+    def model(self, model_id: str) -> Mapping[str, Any]:
+        """Return one model."""
+        ...
+
+    def task_of(self, task_id: str) -> Mapping[str, Any]:
+        """Return any Task."""
+        ...
+
+    def project_name(self, project_id: str) -> str:
+        """Return a project's name."""
+        ...
+
+    def link(self, kind: str, project_id: str, object_id: str) -> str:
+        """Return where the web application shows a ``task`` or a ``model``."""
+        ...
+
+
+def lineage(source: LineageSource, model_id: str) -> dict[str, Any]:
+    """Return the lineage of a model as plain values.
+
+    Raises ``RegistryUnavailable``, and ``RegistryRefused`` when the model itself is not there.
+    """
+    model = source.model(model_id)
+    project = str(model.get("project") or "")
+    found: dict[str, Any] = {
+        "model": {
+            "id": model_id, "name": model.get("name"), "project": _project(source, project),
+            "framework": model.get("framework"), "created": model.get("created"),
+            "published": bool(model.get("ready")), "tags": list(model.get("tags") or ()),
+            "link": source.link("model", project, model_id),
+        },
+        "task": None, "parents": [], "datasets": [], "notes": [],
+    }  # fmt: skip
+    task_id = str(model.get("task") or "")
+    task = _task(source, task_id, found["notes"]) if task_id else None
+    if task is None:
+        found["notes"].append("the model names no Task that can be read: it was registered, not trained, in ClearML")
+        return found
+    found["task"] = {**_described(source, task), "code": _code(task), "hyperparameters": _parameters(task)}
+    if "serving-control-plane" in (task.get("system_tags") or ()):
+        found["notes"].append("the model was uploaded to the serving service: its training is not known to ClearML")
+    found["parents"] = _parents(source, task, found["notes"])
+    for name, dataset_id in _datasets(task)[:_MOST_DATASETS]:
+        dataset = _task(source, dataset_id, found["notes"])
+        described = _described(source, dataset) if dataset is not None else {"id": dataset_id}
+        version = ((dataset or {}).get("runtime") or {}).get("version")
+        found["datasets"].append({"as": name, **described, "version": version})
+    return found
+
+
+def _described(source: LineageSource, task: Mapping[str, Any]) -> dict[str, Any]:
+    project = str(task.get("project") or "")
+    return {
+        "id": task["id"], "name": task.get("name"), "type": task.get("type"), "status": task.get("status"),
+        "project": _project(source, project), "link": source.link("task", project, str(task["id"])),
+    }  # fmt: skip
+
+
+def _parents(source: LineageSource, task: Mapping[str, Any], notes: list[str]) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    seen = {str(task["id"])}
+    parent = str(task.get("parent") or "")
+    while parent and parent not in seen and len(found) < _MOST_PARENTS:
+        seen.add(parent)
+        above = _task(source, parent, notes)
+        if above is None:
+            break
+        role = "pipeline" if "pipeline" in (above.get("system_tags") or ()) else "parent"
+        found.append({"role": role, **_described(source, above)})
+        parent = str(above.get("parent") or "")
+    return found
+
+
+def _code(task: Mapping[str, Any]) -> dict[str, Any]:
+    script = task.get("script") or {}
+    return {
+        "repository": _without_login(str(script.get("repository") or "")), "branch": script.get("branch") or None,
+        "commit": script.get("version_num") or None, "entry_point": script.get("entry_point") or None,
+        "has_uncommitted_changes": bool(str(script.get("diff") or "").strip()),
+    }  # fmt: skip
+
+
+def _without_login(repository: str) -> str | None:
+    return re.sub(r"://[^/@]*@", "://", repository) or None
+
+
+def _parameters(task: Mapping[str, Any]) -> dict[str, Any]:
+    found = {}
+    for section, items in sorted((task.get("hyperparams") or {}).items()):
+        for name, item in sorted((items or {}).items()):
+            value = item.get("value") if isinstance(item, Mapping) else item
+            found[f"{section}/{name}"] = "(hidden)" if _SECRET.search(name) else value
+    return found
+
+
+def _datasets(task: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Data sets are named by ``Dataset.get(alias=…)`` in a section of their own, or by a parameter that says so."""
+    found: dict[str, str] = {}
+    for section, items in sorted((task.get("hyperparams") or {}).items()):
+        for name, item in sorted((items or {}).items()):
+            value = str((item.get("value") if isinstance(item, Mapping) else item) or "")
+            if _ID.match(value) and (section == "Datasets" or "dataset" in name.lower()):
+                found.setdefault(value, name)
+    return [(name, dataset_id) for dataset_id, name in found.items()]
+
+
+def _task(source: LineageSource, task_id: str, notes: list[str]) -> Mapping[str, Any] | None:
+    try:
+        return source.task_of(task_id)
+    except RegistryRefused as error:
+        notes.append(f"Task {task_id} cannot be read: {error.message}")
+        return None
+
+
+def _project(source: LineageSource, project_id: str) -> str:
+    if not project_id:
+        return ""
+    try:
+        return source.project_name(project_id)
+    except RegistryRefused:
+        return project_id

@@ -1,0 +1,89 @@
+"""Lineage: from a model to its Task, parents, data sets, code and parameters; secrets stay where they are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gateway.errors import RegistryRefused
+from gateway.registry.lineage import lineage
+
+DATA = "d" * 32
+
+
+class Source:
+    """Models and Tasks as dictionaries."""
+
+    def __init__(self, tasks: dict[str, dict[str, Any]], **model: Any) -> None:
+        self.tasks = {key: {"id": key, "name": key, "project": "p", **fields} for key, fields in tasks.items()}
+        self.fields = {"id": "m", "name": "model", "project": "p", "ready": True, "task": "train", **model}
+
+    def model(self, model_id: str) -> dict[str, Any]:
+        if model_id != "m":
+            raise RegistryRefused(f"Invalid model id {model_id}")
+        return self.fields
+
+    def task_of(self, task_id: str) -> dict[str, Any]:
+        if task_id not in self.tasks:
+            raise RegistryRefused(f"Invalid task id {task_id}")
+        return self.tasks[task_id]
+
+    def project_name(self, project_id: str) -> str:
+        return f"project {project_id}"
+
+    def link(self, kind: str, project_id: str, object_id: str) -> str:
+        return f"http://web/{project_id}/{kind}/{object_id}"
+
+
+TRAIN = {
+    "parent": "step",
+    "script": {"repository": "https://user:secret@git.example/repo.git", "version_num": "abc123", "branch": "main",
+               "entry_point": "train.py", "diff": "+x"},
+    "hyperparams": {
+        "Args": {"lr": {"value": "0.1"}, "api_key": {"value": "hush"}, "max_tokens": {"value": "5"}},
+        "Datasets": {"train": {"value": DATA}},
+    },
+}  # fmt: skip
+TASKS = {
+    "train": TRAIN, "step": {"parent": "pipe"}, "pipe": {"system_tags": ["pipeline"], "type": "controller"},
+    DATA: {"name": "reviews", "runtime": {"version": "1.2.0"}},
+}  # fmt: skip
+
+
+def test_everything_a_model_was_made_of_is_named_with_links() -> None:
+    """Task, code, parameters, the pipeline above it, data sets with their versions."""
+    found = lineage(Source(TASKS), "m")
+    assert "http://web/p/model/m" == found["model"]["link"]
+    assert ("train", "http://web/p/task/train") == (found["task"]["id"], found["task"]["link"])
+    assert ("abc123", True) == (found["task"]["code"]["commit"], found["task"]["code"]["has_uncommitted_changes"])
+    assert [("parent", "step"), ("pipeline", "pipe")] == [(p["role"], p["id"]) for p in found["parents"]]
+    assert [("train", "reviews", "1.2.0")] == [(d["as"], d["name"], d["version"]) for d in found["datasets"]]
+    assert [] == found["notes"]
+
+
+def test_secrets_are_hidden() -> None:
+    """Logins in repository addresses and values of parameters that are called so; `max_tokens` is no secret."""
+    task = lineage(Source(TASKS), "m")["task"]
+    assert "https://git.example/repo.git" == task["code"]["repository"]
+    assert {"Args/lr": "0.1", "Args/api_key": "(hidden)", "Args/max_tokens": "5", "Datasets/train": DATA} == task[
+        "hyperparameters"
+    ]
+
+
+def test_what_cannot_be_read_is_said() -> None:
+    """A deleted parent, an unknown data set, a model without a Task."""
+    found = lineage(Source({"train": {**TRAIN, "parent": "gone"}}), "m")
+    assert [
+        "Task gone cannot be read: Invalid task id gone",
+        f"Task {DATA} cannot be read: Invalid task id {DATA}",
+    ] == (found["notes"])
+    assert None is lineage(Source({}, task=""), "m")["task"]
+    with pytest.raises(RegistryRefused):
+        lineage(Source({}), "other")
+
+
+def test_parents_in_a_circle_end() -> None:
+    """Records are data from outside."""
+    found = lineage(Source({"train": {"parent": "a"}, "a": {"parent": "train"}}), "m")
+    assert ["a"] == [p["id"] for p in found["parents"]]
