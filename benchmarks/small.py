@@ -32,6 +32,7 @@ class Small:
         self._workers = workers
         self._open: list[servers.Server | Registry] = []
         cores = range(os.cpu_count() or 1)
+        state.mkdir(parents=True, exist_ok=True)
         try:
             registry = Registry(state, cores=cores)
             self._open.append(registry)
