@@ -48,6 +48,8 @@ from preprocessing.user_code import UserCode
 _log = logging.getLogger("triton_gateway.control")
 
 _POLL_S: Final = 0.2
+_LOOKS_AT_REPLICAS: Final = 48
+"""Each look at a name of several Tritons is answered by one of them; so many in a row find the one that lags behind."""
 _WARM_UP: Final = ({"text": "warm up"}, {"text": ["warm up", "a longer text to warm up with, in two rows"]})
 
 
@@ -182,7 +184,8 @@ class Assembler:
             triton_name = triton_model_name(spec, record)
             backend = self._backend_for(plan.triton_address, plan.triton_compression)
             progress("waiting for Triton to load the model")
-            info = await self._ready(backend, triton_name, progress)
+            looks = _LOOKS_AT_REPLICAS if _may_be_several(plan.triton_address) else 1
+            info = await self._ready(backend, triton_name, progress, looks)
             call = TritonCall(
                 backend,
                 triton_name,
@@ -289,11 +292,11 @@ class Assembler:
 
         return send
 
-    async def _ready(self, backend: Backend, model: str, progress: Callable[[str], None]) -> ModelInfo:
+    async def _ready(self, backend: Backend, model: str, progress: Callable[[str], None], looks: int) -> ModelInfo:
         loop = asyncio.get_running_loop()
         until = loop.time() + self._ready_timeout
         asked = 0.0
-        while not await backend.is_ready(model):
+        while not await _is_ready(backend, model, looks):
             now = loop.time()
             if now - asked >= 2:  # the reason is for people: it need not be asked as often
                 asked = now
@@ -400,6 +403,17 @@ def _read_reference(bundle: Path, url: str) -> dict[str, Bins]:
     except (OSError, ValueError) as error:
         _log.warning("%s: drift is not measured: %s", url, error)
         return {}
+
+
+def _may_be_several(address: str) -> bool:
+    return address.startswith("dns:") or "," in address
+
+
+async def _is_ready(backend: Backend, model: str, looks: int) -> bool:
+    for _ in range(looks):
+        if not await backend.is_ready(model):
+            return False
+    return True
 
 
 def _whole(value: object, name: str) -> int:
