@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -34,13 +35,29 @@ from gateway.trace import Trace
 _log = logging.getLogger("triton_gateway.request")
 
 
-_FALLS_BACK: Final = (Unavailable, Overloaded, ModelFailed, BackendGarbage, HookFailed, InternalError)
+FALLS_BACK: Final = (Unavailable, Overloaded, ModelFailed, BackendGarbage, HookFailed, InternalError)
 """Failures of a version, not of the request: another version may well answer it."""
 
 
 def too_late(timeout: float) -> DeadlineExceeded:
     """Return the error of a request whose ``timeout`` seconds are over."""
     return DeadlineExceeded(f"no answer within {timeout:g} s", hint="raise x-request-timeout-ms or send less at once")
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """A canary's side that was drawn for a request, and what became of it; ``started_ns`` is the request's start.
+
+    A side is drawn once. A request that is handled again keeps its own: a share that comes back would be drawn again,
+    and a canary would lose part of its share and of its failures.
+    """
+
+    endpoint: Endpoint
+    route: str
+    fallback: Endpoint | None
+    started_ns: int
+    error: GatewayError | None = None
+    """The version's failure, which the stable version is to answer for."""
 
 
 class Pipeline:
@@ -55,8 +72,8 @@ class Pipeline:
         self._health = health
         self._access_log = access_log
 
-    def resolve(self, path: str, trace: Trace, routing_key: str | None = None) -> Endpoint:
-        """Choose the endpoint version and label the trace with it.
+    def resolve(self, path: str, trace: Trace, routing_key: str | None = None, drawn: Drawn | None = None) -> Endpoint:
+        """Choose the endpoint version, unless one was ``drawn`` before, and label the trace with it.
 
         Raises as ``Snapshot.resolve`` does, or ``Unavailable`` while starting and stopping.
         """
@@ -64,7 +81,10 @@ class Pipeline:
             raise Draining("this gateway is shutting down", hint="send the request to another one", retry_after=1)
         if not self._health.first_sync_done:
             raise Unavailable("this gateway has not read its configuration yet", hint="try again", retry_after=1)
-        endpoint, trace.route, trace.fallback = self._table.current.resolve(path, routing_key)
+        if drawn is None:
+            endpoint, trace.route, trace.fallback = self._table.current.resolve(path, routing_key)
+        else:
+            endpoint, trace.route, trace.fallback = drawn.endpoint, drawn.route, drawn.fallback
         _label(trace, endpoint)
         return endpoint
 
@@ -77,18 +97,22 @@ class Pipeline:
         _label(trace, endpoint)
         return endpoint
 
-    async def answer(self, endpoint: Endpoint, body: object, trace: Trace, deadline: float) -> object:
+    async def answer(
+        self, endpoint: Endpoint, body: object, trace: Trace, deadline: float, failed: GatewayError | None = None
+    ) -> object:
         """Return the endpoint's answer; ``deadline`` (loop time) is kept by the caller, who cancels.
 
         A canary version that fails by itself is answered for by the stable version, once; ``trace`` then tells both.
-        Raises ``GatewayError``.
+        ``failed`` is what the endpoint has made of this request before. Raises ``GatewayError``.
         """
         self._limiter.admit()
         endpoint.lease()
         try:
+            if failed is not None:
+                raise failed
             answer = trace.answer = await endpoint.answer(body, trace, deadline)
             trace.body = body
-        except _FALLS_BACK as error:
+        except FALLS_BACK as error:
             if trace.fallback is None:
                 raise
             return await self._fall_back(error, body, trace, deadline)

@@ -22,6 +22,8 @@ from typing import Any, Final, Protocol
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 EXTENSION: Final = "gateway.reply"
+CARRIED: Final = "gateway.carried"
+"""The ASGI extension that holds what the lane found out about a request before it left it to the application."""
 
 HeaderList = Sequence[tuple[bytes, bytes]]
 Reply = Callable[[int, HeaderList, bytes], bool]
@@ -47,15 +49,19 @@ class LaneLike(Protocol):
 class Flight:
     """One request in the lane; stands where uvicorn keeps the cycle of the connection's current request."""
 
-    __slots__ = ("_protocol", "disconnected", "give_up", "keep_alive", "message_event", "replay", "response_complete")
+    __slots__ = (
+        "_protocol", "carried", "disconnected", "give_up", "keep_alive", "message_event", "replay", "response_complete",
+    )  # fmt: skip
 
-    def __init__(self, protocol: GatewayProtocol, replay: Callable[[], None], *, keep_alive: bool) -> None:
+    def __init__(self, protocol: GatewayProtocol, replay: Callable[[object], None], *, keep_alive: bool) -> None:
         self._protocol = protocol
         self.replay = replay
-        """Handle the request again, as uvicorn would have done; instead of ``reply``."""
+        """``replay(carried)``: hand the request to the application, as uvicorn would have done; not to ``reply``."""
         self.keep_alive = keep_alive
         self.give_up: Callable[[], None] | None = None
         """Called when the client leaves first."""
+        self.carried: object = None
+        """Given to the application with a request that is not taken."""
         self.response_complete = False
         self.disconnected = False
         self.message_event = _NOBODY
@@ -75,7 +81,7 @@ class Flight:
         self.replay = _nothing
 
 
-def _nothing() -> None:
+def _nothing(_carried: object) -> None:
     pass
 
 
@@ -97,6 +103,7 @@ class GatewayProtocol(HttpToolsProtocol):
         self._lane: LaneLike | None = getattr(self.config.loaded_app, "lane", None)
         self._parts: list[bytes] | None = None
         self._flight: Flight | None = None
+        self._carried: object = None
 
     def data_received(self, data: bytes) -> None:
         """Parse what came; a body that did not come whole is uvicorn's."""
@@ -150,6 +157,7 @@ class GatewayProtocol(HttpToolsProtocol):
                 return
         self._flight = None
         self.cycle = before
+        self._carried = flight.carried
         super().on_headers_complete()
         super().on_body(body)
         super().on_message_complete()
@@ -164,7 +172,7 @@ class GatewayProtocol(HttpToolsProtocol):
             flight.forget()
         super().connection_lost(exc)
 
-    def _replay(self, scope: Any, url: bytes, body: bytes, keep_alive: bool) -> None:
+    def _replay(self, scope: Any, url: bytes, body: bytes, keep_alive: bool, carried: object) -> None:
         """Start uvicorn's cycle for a request that the lane had taken; the parser may be further by now."""
         path = url.decode("ascii", "replace")
         scope.update(method="POST", path=path, raw_path=url, query_string=b"")
@@ -187,11 +195,15 @@ class GatewayProtocol(HttpToolsProtocol):
         current: Any = self.cycle
         if current is self._flight:  # no other request has come on the connection meanwhile
             self.cycle = cycle
+        self._carried = carried
         self._flight = None
         self._start_asgi_task(cycle, self.app)
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
-        cycle.scope["extensions"] = {EXTENSION: partial(_reply, cycle)}  # type: ignore[dict-item]  # ours
+        extensions: dict[str, Any] = {EXTENSION: partial(_reply, cycle)}
+        if self._carried is not None:
+            extensions[CARRIED], self._carried = self._carried, None
+        cycle.scope["extensions"] = extensions
         super()._start_asgi_task(cycle, app)
 
 

@@ -20,8 +20,8 @@ from gateway.endpoint import Endpoint
 from gateway.errors import BodyTimeout, ClientGone, GatewayError, HookFailed, MethodNotAllowed, RequestError
 from gateway.http import body as bodies
 from gateway.http.problems import Headers, problem
-from gateway.http.protocol import EXTENSION, Flight, HeaderList
-from gateway.pipeline import Pipeline, too_late
+from gateway.http.protocol import CARRIED, EXTENSION, Flight, HeaderList
+from gateway.pipeline import FALLS_BACK, Drawn, Pipeline, too_late
 from gateway.spec import normalize_url
 from gateway.trace import TRACEPARENT, Trace, parse_traceparent
 
@@ -89,6 +89,8 @@ class ServeRoute:
                 pin = value
         trace = Trace(request_id or f"{random.getrandbits(64):016x}")
         trace.trace_id = parent[3:35]
+        extensions = scope.get("extensions", _NO_EXTENSIONS)
+        drawn: Drawn | None = extensions.get(CARRIED)
         TRACEPARENT.set(parent)  # always: a server may answer several requests in one context
         pipeline = self._pipeline
         pipeline.started()
@@ -102,7 +104,10 @@ class ServeRoute:
             if pin:
                 endpoint = pipeline.pin(normalize_url(pin.decode("latin-1"), None), trace)
             else:
-                endpoint = pipeline.resolve(self._path(scope), trace, key or None)
+                endpoint = pipeline.resolve(self._path(scope), trace, key or None, drawn)
+            if drawn is not None:
+                timeout -= (trace.started_ns - drawn.started_ns) * 1e-9
+                trace.started_ns = drawn.started_ns
             deadline = guard.start(timeout)
             raw = await bodies.read(receive, limit=self._max_body_bytes, announced=length)
             guard.has_body = True
@@ -111,7 +116,7 @@ class ServeRoute:
             body = bodies.decode(raw, content_type, takes_bytes=endpoint.takes_bytes)
             if self._key_field and not key and trace.route in _SPLIT and (key := _key_of(body, self._key_field)):
                 endpoint = pipeline.resolve(self._path(scope), trace, key)
-            answer = await pipeline.answer(endpoint, body, trace, deadline)
+            answer = await pipeline.answer(endpoint, body, trace, deadline, None if drawn is None else drawn.error)
             status, headers, content = _render(answer)
             trace.status = status
             trace.close()
@@ -129,7 +134,7 @@ class ServeRoute:
             pipeline.finished(trace)
         if guard.client_left:
             return
-        reply = scope.get("extensions", _NO_EXTENSIONS).get(EXTENSION)
+        reply = extensions.get(EXTENSION)
         if reply is not None and reply(status, headers, content):
             return
         await send({"type": "http.response.start", "status": status, "headers": headers})
@@ -174,9 +179,8 @@ class Lane:
         pipeline = self._pipeline
         try:
             endpoint = pipeline.resolve(normalize_url(path[self._prefix_length :], None), trace, key or None)
-            # A request that comes back to `ServeRoute` draws again: a share that was drawn must not come back, or a
-            # canary that fails, or that the lane cannot serve, would lose part of its share and of its failures.
-            if endpoint.begin is None or (trace.route != "direct" and not key):
+            if endpoint.begin is None:
+                flight.carried = _drawn(endpoint, trace)
                 return False
             content = bodies.decode(body, content_type, takes_bytes=False)
             if self._loop is None:
@@ -188,6 +192,7 @@ class Lane:
             self._fail(flight, trace, error)
             return True
         if give_up is None:
+            flight.carried = _drawn(endpoint, trace)
             return False
         pipeline.started()
         flight.give_up = partial(self._left, trace, give_up)
@@ -197,10 +202,10 @@ class Lane:
         # Called for every request of a batch in turn: nothing that goes wrong with one may reach the next.
         try:
             if error is not None:
-                if trace.fallback is not None and isinstance(error, GatewayError):
+                if trace.fallback is not None and isinstance(error, FALLS_BACK):
                     # What a failed canary means is decided in one place, the pipeline's `answer`.
                     self._pipeline.unstarted()
-                    flight.replay()
+                    flight.replay(_drawn(endpoint, trace, error))
                     flight.forget()
                 else:
                     self._fail(flight, trace, error)
@@ -226,6 +231,12 @@ class Lane:
         give_up()
         self._pipeline.failed(trace, ClientGone("the client left before the answer was ready"))
         self._pipeline.finished(trace)
+
+
+def _drawn(endpoint: Endpoint, trace: Trace, error: GatewayError | None = None) -> Drawn | None:
+    if trace.route == "direct":
+        return None
+    return Drawn(endpoint, trace.route, trace.fallback, trace.started_ns, error)
 
 
 class _Guard:

@@ -7,6 +7,7 @@ import json
 import random
 import re
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -234,6 +235,52 @@ async def test_every_failure_of_a_canary_is_counted_against_it(server: Server) -
     wire.writer.close()
     assert {"stable", "fallback"} == set(routes)
     assert abs(routes.count("fallback") - 150) < 3 * (300 * 0.25) ** 0.5
+    text = (await stack.client.get("/metrics")).text
+    labels = 'endpoint="e",outcome="model_not_ready",version="2"'
+    assert f"gateway_canary_fallbacks_total{{{labels}}} {routes.count('fallback')}.0" in text
+
+
+class LoneFlight:
+    """What the lane sees of a connection."""
+
+    def __init__(self) -> None:
+        self.answered: list[int] = []
+        self.replayed: list[object] = []
+        self.give_up = self.carried = None
+
+    def reply(self, status: int, headers: object, body: bytes) -> None:
+        """Take the answer."""
+        self.answered.append(status)
+
+    def replay(self, carried: object) -> None:
+        """Take the request back."""
+        self.replayed.append(carried)
+
+    def forget(self) -> None:
+        """Nothing to forget."""
+
+
+async def test_a_canary_without_a_key_is_answered_in_the_lane(stack: Any) -> None:
+    """The common canary request costs no task either; only a failed one goes back, with the side it drew."""
+    stack.deploy("e", "m1", version="1")
+    stack.deploy("e", "m2", version="2")
+    stack.registry.canary["c"] = {"endpoint": "c", "weights": [1.0, 0.0], "load_endpoints": ["e/2", "e/1"]}
+    stack.registry.canary["d"] = {"endpoint": "d", "weights": [0.0, 1.0], "load_endpoints": ["e/2", "e/1"]}
+    await stack.served("e/1", "e/2")
+    await stack.until(lambda: {"c", "d"} <= set(stack.gateway.table.current.canaries))
+    del stack.backend.models[stack.triton_name("e/2")]
+    # a version of weight 1 is its own stable version: name the other one
+    table = stack.gateway.table
+    weighted = table.current.canaries["c"]
+    table.current = replace(table.current, canaries={**table.current.canaries, "c": replace(weighted, stable="e/1")})
+    good, failing = LoneFlight(), LoneFlight()
+    assert stack.gateway.lane.take(good, "/serve/d", [], b'{"text": "good"}')
+    assert stack.gateway.lane.take(failing, "/serve/c", [], b'{"text": "good"}')
+    await stack.until(lambda: good.answered and failing.replayed)
+    assert ([200], []) == (good.answered, good.replayed)
+    (drawn,) = failing.replayed
+    assert ("e/2", "canary", "e/1") == (drawn.endpoint.identity.url, drawn.route, drawn.fallback.identity.url)
+    assert "model_not_ready" == drawn.error.kind
 
 
 async def test_many_clients_get_their_own_answers(server: Server) -> None:
