@@ -30,7 +30,8 @@ Adapters translate foreign exceptions into these with ``raise … from``.
     │   ├── SpecFault               one entry of the serving Task cannot be served
     │   ├── RegistryUnavailable
     │   ├── RegistryRefused         wrong credentials, unknown Task or model
-    │   └── ArtifactCorrupt         a download that does not match its hash
+    │   ├── ArtifactCorrupt         a download that does not match its hash
+    │   └── AnswersDisagree         a version does not answer its own samples as it should
     └── InternalError               a bug of ours
 """
 
@@ -209,6 +210,12 @@ class ArtifactCorrupt(ControlError):
 
     kind = "artifact_corrupt"
     retryable = True
+
+
+class AnswersDisagree(ControlError):
+    """A new version answers the samples of its bundle otherwise than where they were recorded."""
+
+    kind = "answers_disagree"
 
 
 class InternalError(GatewayError):

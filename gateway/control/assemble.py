@@ -18,7 +18,9 @@ from typing import Any, Final
 
 from gateway.backends.base import Backend, ModelInfo
 from gateway.batching import BatchLimits
+from gateway.control import rehearse, samples
 from gateway.control.compile import EndpointPlan, Plan
+from gateway.control.samples import Samples
 from gateway.endpoint import (
     CachedHandler,
     Endpoint,
@@ -29,7 +31,7 @@ from gateway.endpoint import (
     TextHandler,
     TritonCall,
 )
-from gateway.errors import GatewayError, HookFailed, InputRefused, ModelNotReady, RegistryRefused, SpecFault
+from gateway.errors import HookFailed, ModelNotReady, RegistryRefused, SpecFault
 from gateway.metrics import drift
 from gateway.metrics.drift import Bins
 from gateway.metrics.observer import Observer
@@ -39,7 +41,6 @@ from gateway.routing import canary
 from gateway.routing.canary import Weighted
 from gateway.routing.snapshot import Pending, Snapshot
 from gateway.spec import EndpointSpec, Fault, ModelRecord, decode_model, triton_model_name
-from gateway.trace import Trace
 from preprocessing.errors import PreprocessingError, UserCodeError
 from preprocessing.processor import TextProcessor
 from preprocessing.tokenizer import TextTokenizer
@@ -50,7 +51,6 @@ _log = logging.getLogger("triton_gateway.control")
 _POLL_S: Final = 0.2
 _LOOKS_AT_REPLICAS: Final = 48
 """Each look at a name of several Tritons is answered by one of them; so many in a row find the one that lags behind."""
-_WARM_UP: Final = ({"text": "warm up"}, {"text": ["warm up", "a longer text to warm up with, in two rows"]})
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +170,7 @@ class Assembler:
             bundle = folder
         else:
             bundle = None
-        own = bundle / "preprocess.py" if bundle is not None else None
+        own = bundle / samples.HOOK if bundle is not None else None
         code_path = own if own is not None and own.is_file() else None
         # Each version of auto-update brings its own code, the rule's is for those without; elsewhere the code that was
         # named for this one endpoint wins over what its model happens to contain.
@@ -193,7 +193,8 @@ class Assembler:
                 tuple(t.name for t in spec.outputs) or tuple(t.name for t in info.outputs),
             )
         progress("loading and warming up")
-        handler, details = await self._handler(spec, bundle, code_path, model_path, call, info)
+        stored = await self._in_thread(samples.read, bundle) if bundle is not None else None
+        handler, details = await self._handler(spec, bundle, code_path, model_path, call, info, stored)
         identity = Identity(
             url=spec.url, endpoint=spec.endpoint, version=spec.version, fingerprint=plan.fingerprint,
             model_id=record.id if record else "", model_name=record.name if record else "",
@@ -210,11 +211,13 @@ class Assembler:
         model_path: Path | None,
         call: TritonCall | None,
         info: ModelInfo | None,
+        stored: Samples | None,
     ) -> tuple[Handler, Mapping[str, object]]:
-        processor = None
         options = dict(spec.options)
         remembered = _whole(options.pop("response_cache", self._response_cache_entries), "response_cache")
-        if bundle is not None and info is not None and (bundle / "tokenizer.json").is_file():
+        has_text_files = bundle is not None and info is not None and (bundle / "tokenizer.json").is_file()
+        processor = None
+        if bundle is not None and info is not None and has_text_files:
             try:
                 processor = await self._in_thread(_load_processor, bundle, info, options, self._word_cache_words)
             except PreprocessingError as error:
@@ -228,25 +231,33 @@ class Assembler:
                 await asyncio.shield(self._in_thread(code.unload))
                 raise SpecFault(f"engine {spec.engine} needs a process method in its Preprocess class")
             hooks = HookHandler(code, call=call, default=processor, threads=self._hook_threads)
+            # Samples tell what the bundle answers by itself: with its own code, not with another's in front of it.
+            if stored is not None and bundle is not None and code_path == bundle / samples.HOOK:
+                await _checked(hooks, stored)
             return hooks, {"task": "preprocess code", "stages": _stages(code)}
-        if processor is not None and call is not None:
+        if processor is not None and call is not None and info is not None and bundle is not None:
             counts = _Counts(self._observer, spec.endpoint, spec.version, processor.tokenizer)
-            text = TextHandler(
-                processor,
-                call.backend,
-                call.model,
-                limits=self._limits_for(info),
-                on_batch=counts.batched,
-                heavy=self._threads,
-            )
-            await self._warm_up(text)
+            text = self._text(processor, call, info, counts.batched)
+            await rehearse.warm_up(text, rehearse.TEXT_BODIES)
+            if stored is not None:
+                # They were recorded without this endpoint's options, which may change what an answer looks like.
+                plain = await self._in_thread(_load_processor, bundle, info, {}, 0) if options else processor
+                await _checked(text if plain is processor else self._text(plain, call, info, _unseen), stored)
             return CachedHandler(text, remembered, counts.cached) if remembered else text, processor.describe()
         if call is not None:
-            return TensorHandler(call), {
-                "task": "tensors",
-                "inputs": [f"{t.name} {t.dtype} {list(t.shape)}" for t in call.inputs],
-            }
+            tensors = TensorHandler(call)
+            if stored is not None:
+                await _checked(tensors, stored)
+            inputs = [f"{t.name} {t.dtype} {list(t.shape)}" for t in call.inputs]
+            return tensors, {"task": "tensors", "inputs": inputs}
         raise SpecFault("has neither a model for Triton nor preprocess code")
+
+    def _text(
+        self, processor: TextProcessor, call: TritonCall, info: ModelInfo, on_batch: Callable[[int, int, int], None]
+    ) -> TextHandler:
+        return TextHandler(
+            processor, call.backend, call.model, limits=self._limits_for(info), on_batch=on_batch, heavy=self._threads
+        )
 
     def _limits_for(self, info: ModelInfo | None) -> BatchLimits:
         # Triton refuses calls of more rows than the model's max_batch_size.
@@ -310,16 +321,6 @@ class Assembler:
             await asyncio.sleep(_POLL_S)
         return await backend.describe(model)
 
-    async def _warm_up(self, handler: TextHandler) -> None:
-        loop = asyncio.get_running_loop()
-        for body in _WARM_UP:
-            try:
-                await handler.answer(body, Trace("warm-up"), loop.time() + 60)
-            except InputRefused:
-                continue  # an endpoint may refuse what is long or comes in lists
-            except GatewayError as error:
-                raise type(error)(f"warm-up failed: {error.message}", hint=error.hint) from error
-
     async def _in_thread(self, call: Callable[..., Any], *args: Any) -> Any:
         return await asyncio.get_running_loop().run_in_executor(self._threads, call, *args)
 
@@ -379,6 +380,18 @@ class _Counts:
 
     def cached(self, is_hit: bool) -> None:
         self._observer.cached(self._endpoint, self._version, is_hit=is_hit)
+
+
+async def _checked(handler: Handler, stored: Samples) -> None:
+    try:
+        await rehearse.check(handler, stored)
+    except BaseException:
+        await handler.close()
+        raise
+
+
+def _unseen(_rows: int, _padded: int, _tokens: int) -> None:
+    """Calls of a rehearsal are no traffic."""
 
 
 def _load_processor(

@@ -31,6 +31,7 @@ STATUS: Final[dict[str, int]] = {
     "registry_unavailable": 500,
     "registry_refused": 500,
     "artifact_corrupt": 500,
+    "answers_disagree": 500,
     "backend_garbage": 502,
     "model_failed": 502,
     "unavailable": 503,

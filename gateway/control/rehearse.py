@@ -1,0 +1,81 @@
+"""A version's first requests, before anybody's: warm-up, and the samples of its bundle with the answers they must give.
+
+Called by ``assemble`` on handlers that nobody else knows yet. Whatever goes wrong here is a reason not to serve the
+version; the one that is served goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, Final
+
+import orjson
+
+from gateway.control.samples import Samples, difference
+from gateway.endpoint import Handler
+from gateway.errors import AnswersDisagree, DeadlineExceeded, GatewayError, InputRefused
+from gateway.trace import Trace
+
+TEXT_BODIES: Final = ({"text": "warm up"}, {"text": ["warm up", "a longer text to warm up with, in two rows"]})
+
+_PATIENCE_S: Final = 60.0
+_OPTIONS: Final = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
+
+
+async def warm_up(handler: Handler, bodies: Sequence[object]) -> None:
+    """Have every body answered; one that is refused as input is no failure. Raises ``GatewayError``."""
+    for body in bodies:
+        try:
+            await _answer(handler, body)
+        except InputRefused:
+            continue  # an endpoint may refuse what is long or comes in lists
+        except GatewayError as error:
+            raise type(error)(f"warm-up failed: {error.message}", hint=error.hint) from error
+
+
+async def check(handler: Handler, samples: Samples) -> None:
+    """Answer the samples of a bundle and compare. Raises ``AnswersDisagree``, or what a sample failed with."""
+    for number, sample in enumerate(samples.samples):
+        try:
+            answer = await _answer(handler, sample.body)
+        except GatewayError as error:
+            raise type(error)(f"sample {number} of the bundle failed: {error.message}", hint=error.hint) from error
+        if not sample.has_answer:
+            continue
+        try:
+            plain = _json(answer)
+        except (TypeError, ValueError) as error:
+            raise AnswersDisagree(f"sample {number} of the bundle has an answer that is not JSON: {error}") from error
+        if found := difference(sample.answer, plain, samples.tolerance):
+            raise AnswersDisagree(
+                f"sample {number} of the bundle: {found}",
+                hint="the model, its files or this Triton are not what they were where the samples were recorded",
+            )
+
+
+async def _answer(handler: Handler, body: object) -> object:
+    try:
+        async with asyncio.timeout(_PATIENCE_S) as limit:
+            return await handler.answer(body, Trace("warm-up"), limit.when() or 0.0)
+    except TimeoutError:
+        raise DeadlineExceeded(f"no answer within {_PATIENCE_S:g} s") from None
+
+
+def _json(answer: object) -> Any:
+    if isinstance(answer, bytes | bytearray | memoryview):
+        return orjson.loads(answer)
+    content = getattr(answer, "body", None)  # a response object of a hook's own
+    if isinstance(content, bytes):
+        return orjson.loads(content)
+    return orjson.loads(orjson.dumps(answer, default=_plain, option=_OPTIONS))
+
+
+def _plain(value: object) -> object:
+    for method in ("tolist", "model_dump"):
+        convert = getattr(value, method, None)
+        if callable(convert):
+            return convert()
+    if isinstance(value, set | frozenset):
+        return list(value)
+    raise TypeError(f"{type(value).__name__} has no JSON form")
