@@ -31,8 +31,9 @@ from gateway.control.assemble import Assembler, ModelRecords
 from gateway.control.reconcile import Reconciler
 from gateway.errors import EndpointNotFound, GatewayError, VersionNotFound
 from gateway.health import Health
+from gateway.http.edge import Receive, Scope, Send
 from gateway.http.ops import build_ops, product_version
-from gateway.http.routes import Lane, Receive, Scope, Send, ServeRoute
+from gateway.http.routes import Lane, ServeRoute
 from gateway.metrics import exposition
 from gateway.metrics.live import STEP_S
 from gateway.metrics.observer import FLUSH_S, Observer

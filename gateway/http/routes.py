@@ -9,36 +9,25 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Callable
 from functools import partial
-from typing import Any, Final
+from typing import Final
 from urllib.parse import parse_qs, quote
 
-import orjson
-
 from gateway.endpoint import Endpoint
-from gateway.errors import BodyTimeout, ClientGone, GatewayError, HookFailed, MethodNotAllowed, RequestError
+from gateway.errors import ClientGone, GatewayError, MethodNotAllowed
 from gateway.http import body as bodies
+from gateway.http.edge import NO_EXTENSIONS, Guard, Receive, Scope, Send, clean_id, labels, render, timeout_of
 from gateway.http.problems import Headers, problem
 from gateway.http.protocol import CARRIED, EXTENSION, Flight, HeaderList
-from gateway.pipeline import FALLS_BACK, Drawn, Pipeline, too_late
+from gateway.pipeline import FALLS_BACK, Drawn, Pipeline
 from gateway.spec import normalize_url
 from gateway.trace import TRACEPARENT, Trace, parse_traceparent
 
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-
-_JSON: Final = (b"content-type", b"application/json")
-_BINARY: Final = (b"content-type", b"application/octet-stream")
-_OPTIONS: Final = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
-_NO_EXTENSIONS: Final[dict[str, Any]] = {}
 _LANE_BYTES: Final = 64 << 10
 _NOT_FOR_THE_LANE: Final = frozenset({b"content-encoding", b"x-request-timeout-ms", b"traceparent", b"x-route-to"})
 _PIN: Final = b"x-route-to"
 _SPLIT: Final = ("canary", "stable")
-_WATCH_AFTER_S: Final = 0.1
-"""Most requests are answered sooner, so that watching for the client's departure costs them one timer."""
 
 
 class ServeRoute:
@@ -78,7 +67,7 @@ class ServeRoute:
             elif name == b"content-encoding":
                 encoding = value
             elif name == b"x-request-id":
-                request_id = _clean_id(value)
+                request_id = clean_id(value)
             elif name == key_header:
                 key = value.decode("latin-1")
             elif name == b"x-request-timeout-ms":
@@ -89,18 +78,18 @@ class ServeRoute:
                 pin = value
         trace = Trace(request_id or f"{random.getrandbits(64):016x}")
         trace.trace_id = parent[3:35]
-        extensions = scope.get("extensions", _NO_EXTENSIONS)
+        extensions = scope.get("extensions", NO_EXTENSIONS)
         drawn: Drawn | None = extensions.get(CARRIED)
         TRACEPARENT.set(parent)  # always: a server may answer several requests in one context
         pipeline = self._pipeline
         pipeline.started()
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
-        guard = _Guard(receive, self._loop)
+        guard = Guard(receive, self._loop)
         try:
             if scope["method"] != "POST":
                 raise MethodNotAllowed(f"{scope['method']} is not how an endpoint is called", hint="use POST")
-            timeout = _timeout(timeout_ms, self._timeout) if timeout_ms else self._timeout
+            timeout = timeout_of(timeout_ms, self._timeout) if timeout_ms else self._timeout
             if pin:
                 endpoint = pipeline.pin(normalize_url(pin.decode("latin-1"), None), trace)
             else:
@@ -117,11 +106,11 @@ class ServeRoute:
             if self._key_field and not key and trace.route in _SPLIT and (key := _key_of(body, self._key_field)):
                 endpoint = pipeline.resolve(self._path(scope), trace, key)
             answer = await pipeline.answer(endpoint, body, trace, deadline, None if drawn is None else drawn.error)
-            status, headers, content = _render(answer)
+            status, headers, content = render(answer)
             trace.status = status
             trace.close()
             headers += endpoint.headers if trace.route != "fallback" else trace.fallback.headers
-            headers += _labels(trace)
+            headers += labels(trace)
             headers.append((b"content-length", str(len(content)).encode()))
         except (Exception, asyncio.CancelledError) as error:
             if isinstance(error, asyncio.CancelledError) and not guard.ended_it():
@@ -170,7 +159,7 @@ class Lane:
             if name == b"content-type":
                 content_type = value
             elif name == b"x-request-id":
-                request_id = _clean_id(value)
+                request_id = clean_id(value)
             elif name == self._key_header:
                 key = value.decode("latin-1")
             elif name in _NOT_FOR_THE_LANE:
@@ -210,11 +199,11 @@ class Lane:
                 else:
                     self._fail(flight, trace, error)
                 return
-            status, headers, content = _render(answer)
+            status, headers, content = render(answer)
             trace.status = status
             trace.close()
             headers += endpoint.headers
-            headers += _labels(trace)
+            headers += labels(trace)
             headers.append((b"content-length", str(len(content)).encode()))
             self._pipeline.finished(trace)
             flight.reply(status, headers, content)
@@ -239,83 +228,12 @@ def _drawn(endpoint: Endpoint, trace: Trace, error: GatewayError | None = None) 
     return Drawn(endpoint, trace.route, trace.fallback, trace.started_ns, error)
 
 
-class _Guard:
-    """Ends a request whose time is over or whose client has left, by cancelling its task.
-
-    One timer per request; only a request that takes longer than ``_WATCH_AFTER_S`` pays for more: then its client is
-    listened to, and a second timer waits for the deadline.
-    """
-
-    __slots__ = ("_deadline", "_listener", "_loop", "_receive", "_task", "_timeout", "_timer", "has_body", "reason")
-
-    def __init__(self, receive: Receive, loop: asyncio.AbstractEventLoop) -> None:
-        self._receive = receive
-        self._loop = loop
-        self._timer: asyncio.TimerHandle | None = None
-        self._listener: asyncio.Task[None] | None = None
-        self.has_body = False
-        self.reason: GatewayError | None = None
-
-    @property
-    def client_left(self) -> bool:
-        return isinstance(self.reason, ClientGone)
-
-    def start(self, timeout: float) -> float:
-        """Begin; returns the deadline in loop time."""
-        loop = self._loop
-        self._task = asyncio.current_task(loop)
-        self._timeout = timeout
-        self._deadline = loop.time() + timeout
-        self._timer = loop.call_later(min(timeout, _WATCH_AFTER_S), self._wake)
-        return self._deadline
-
-    def stop(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None  # it refers back to this guard
-        if self._listener is not None:
-            self._listener.cancel()
-            self._listener = None
-        self._task = None
-
-    def ended_it(self) -> bool:
-        """True when a cancellation of the request's task was ours; it is then taken back."""
-        if self.reason is None or self._task is None:
-            return False
-        self._task.uncancel()
-        return True
-
-    def _wake(self) -> None:
-        left = self._deadline - self._loop.time()
-        if left <= 0.001:
-            self._end(too_late(self._timeout) if self.has_body else _body_too_slow(self._timeout))
-            return
-        # Before the body is complete the route itself listens.
-        if self.has_body and self._listener is None:
-            self._listener = self._loop.create_task(self._until_gone())
-        self._timer = self._loop.call_later(left if self.has_body else min(left, _WATCH_AFTER_S), self._wake)
-
-    async def _until_gone(self) -> None:
-        while (await self._receive())["type"] != "http.disconnect":
-            pass
-        self._end(ClientGone("the client left before the answer was ready"))
-
-    def _end(self, reason: GatewayError) -> None:
-        self.reason = reason
-        if self._task is not None:
-            self._task.cancel()
-
-
 def _key_of(body: object, field: list[str]) -> str:
     for name in field:
         if not isinstance(body, dict):
             return ""
         body = body.get(name)
     return str(body) if isinstance(body, str | int) else ""
-
-
-def _body_too_slow(timeout: float) -> BodyTimeout:
-    return BodyTimeout(f"the body did not arrive within {timeout:g} s")
 
 
 def _problem(error: GatewayError, trace: Trace) -> tuple[int, Headers, bytes]:
@@ -326,68 +244,3 @@ def _problem(error: GatewayError, trace: Trace) -> tuple[int, Headers, bytes]:
         headers.append((b"x-served-by", quote(trace.url, safe="/").encode()))
     headers.append((b"content-length", str(len(content)).encode()))
     return status, headers, content
-
-
-def _render(answer: object) -> tuple[int, Headers, bytes]:
-    if isinstance(answer, bytes | bytearray | memoryview):
-        return 200, [_BINARY], bytes(answer)
-    content = getattr(answer, "body", None)
-    status = getattr(answer, "status_code", None)
-    if isinstance(content, bytes) and isinstance(status, int):
-        # A hook may answer with a Starlette response of its own, as it may in clearml-serving.
-        raw = getattr(answer, "raw_headers", [])
-        return status, [(k, v) for k, v in raw if k.lower() != b"content-length"], content
-    try:
-        return 200, [_JSON], orjson.dumps(answer, default=_plain, option=_OPTIONS)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise HookFailed(
-            f"the answer cannot be written as JSON: {error}", hint="return dicts, lists, strings, numbers or arrays"
-        ) from error
-
-
-def _plain(value: object) -> object:
-    # What orjson does not know but numpy and hooks produce: non-contiguous arrays, tuples' cousins, numpy scalars.
-    for method in ("tolist", "model_dump"):
-        convert = getattr(value, method, None)
-        if callable(convert):
-            return convert()
-    if isinstance(value, set | frozenset):
-        return list(value)
-    if isinstance(value, bytes):
-        return value.decode("utf-8", "replace")
-    raise TypeError(f"{type(value).__name__} has no JSON form")
-
-
-def _labels(trace: Trace) -> Headers:
-    return [
-        (b"x-request-id", trace.request_id.encode()),
-        (b"x-route", trace.route.encode()),
-        (b"x-total-time", _ms(trace.total_ns)),
-        (b"x-tokenization-time", _ms(trace.prepare_ns)),
-        (b"x-queue-time", _ms(trace.queue_ns)),
-        (b"x-inference-time", _ms(trace.infer_ns)),
-        (b"x-compute-time", _ms(trace.prepare_ns + trace.infer_ns + trace.finish_ns)),
-    ]
-
-
-def _ms(ns: int) -> bytes:
-    return b"%.3f" % (ns * 1e-6)
-
-
-def _clean_id(value: bytes) -> str:
-    # The id is echoed in headers and logs: only what is printable and short is taken over.
-    if 0 < len(value) <= 128 and value.isascii():
-        text = value.decode("ascii")
-        if text.isprintable():
-            return text
-    return ""
-
-
-def _timeout(header: bytes, most: float) -> float:
-    try:
-        wanted = int(header) / 1000
-    except ValueError:
-        wanted = 0.0
-    if wanted <= 0:
-        raise RequestError("x-request-timeout-ms must be a whole number of milliseconds above 0")
-    return min(wanted, most)
