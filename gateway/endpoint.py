@@ -23,7 +23,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from gateway.backends.base import Backend, TensorInfo
+from gateway.backends.base import Backend, ModelInfo, TensorInfo
 from gateway.batching import BatchLimits, Entry, MicroBatcher, Outputs
 from gateway.errors import (
     BackendGarbage,
@@ -91,8 +91,8 @@ class Handler(Protocol):
 class Endpoint:
     """A handler with its identity, counted leases and an orderly end."""
 
-    __slots__ = ("_handler", "_idle", "_leases", "_retired", "answer", "begin", "headers", "identity",
-                 "is_text", "takes_bytes")  # fmt: skip
+    __slots__ = ("_idle", "_leases", "_retired", "answer", "begin", "handler", "headers", "identity",
+                 "is_text", "takes_bytes", "task", "text")  # fmt: skip
 
     def __init__(self, identity: Identity, handler: Handler) -> None:
         self.identity = identity
@@ -101,9 +101,14 @@ class Endpoint:
             (b"x-served-by", quote(identity.url, safe="/").encode()),
             (b"x-model-id", identity.model_id.encode("ascii", "backslashreplace")),
         )
-        self._handler = handler
+        self.handler = handler
         self.takes_bytes = handler.takes_bytes
         self.is_text = isinstance(handler, TextHandler)
+        behind = handler.handler if isinstance(handler, CachedHandler) else handler
+        self.text = behind if isinstance(behind, TextHandler) else None
+        """The handler of a text task without user code, also where its answers are remembered."""
+        self.task = self.text.processor.config.task if self.text is not None else ""
+        """The text task, for request forms that differ by task; empty for hooks and plain tensors."""
         self.answer = handler.answer
         self.begin = handler.begin if isinstance(handler, TextHandler) else None
         """How to answer without a coroutine, where the handler can; see ``TextHandler.begin``."""
@@ -128,7 +133,7 @@ class Endpoint:
         if self._leases:
             self._idle.clear()
             await self._idle.wait()
-        await self._handler.close()
+        await self.handler.close()
 
 
 class TextHandler:
@@ -146,9 +151,9 @@ class TextHandler:
         on_batch: Callable[[int, int, int], None],
         heavy: ThreadPoolExecutor,
     ) -> None:
-        self._processor = processor
-        self._backend = backend
-        self._model = model
+        self.processor = processor
+        self.backend = backend
+        self.model = model
         self._heavy = heavy
         self._batcher: MicroBatcher[Encoded] = MicroBatcher(
             self._run, limits=limits, on_batch=on_batch, padding_side=processor.config.padding_side
@@ -156,10 +161,26 @@ class TextHandler:
 
     async def answer(self, body: object, trace: Trace, deadline: float) -> object:
         """See ``Handler.answer``."""
-        processor = self._processor
+        outputs, prepared = await self.run(body, trace, deadline)
         started = perf_counter_ns()
         try:
-            if processor.is_heavy(body):
+            answer = self.processor.finish(outputs, prepared)
+        except PreprocessingError as error:
+            raise translate(error) from error
+        trace.finish_ns = perf_counter_ns() - started
+        return answer
+
+    async def run(self, body: object, trace: Trace, deadline: float) -> tuple[Outputs, Prepared]:
+        """Return the model's own outputs for ``body``, one row per row of what was prepared, and that.
+
+        ``body`` may be ``Prepared`` already (token ids instead of text). Raises ``GatewayError``.
+        """
+        processor = self.processor
+        started = perf_counter_ns()
+        try:
+            if isinstance(body, Prepared):
+                prepared = body
+            elif processor.is_heavy(body):
                 prepared = await asyncio.get_running_loop().run_in_executor(self._heavy, processor.prepare, body)
             else:
                 prepared = processor.prepare(body)
@@ -171,13 +192,7 @@ class TextHandler:
             outputs, trace.queue_ns, trace.infer_ns = await self._batcher.submit(prepared.rows, deadline)
         except BackendRefused as error:
             raise _not_the_callers_fault(error) from error
-        started = perf_counter_ns()
-        try:
-            answer = processor.finish(outputs, prepared)
-        except PreprocessingError as error:
-            raise translate(error) from error
-        trace.finish_ns = perf_counter_ns() - started
-        return answer
+        return outputs, prepared
 
     def begin(self, body: object, trace: Trace, deadline: float, done: Done) -> Callable[[], None] | None:
         """Start to answer without a coroutine: ``done`` is called from the loop when the answer or the error is there.
@@ -185,7 +200,7 @@ class TextHandler:
         What ``answer`` does, for requests that need neither a thread nor several calls; None for the others, before
         anything has happened. Returns what gives the request up. Raises ``GatewayError`` for input that is refused.
         """
-        processor = self._processor
+        processor = self.processor
         if processor.is_heavy(body):
             return None
         started = perf_counter_ns()
@@ -217,7 +232,7 @@ class TextHandler:
             return
         started = perf_counter_ns()
         try:
-            answer = self._processor.finish(outputs, prepared)
+            answer = self.processor.finish(outputs, prepared)
         except PreprocessingError as refused:
             done(None, translate(refused))
             return
@@ -229,9 +244,9 @@ class TextHandler:
         await self._batcher.close()
 
     async def _run(self, rows: Sequence[Encoded], timeout: float) -> dict[str, NDArray[Any]]:
-        processor = self._processor
-        return await self._backend.infer(
-            self._model, processor.collate_rows(rows), processor.output_names or (), timeout=timeout
+        processor = self.processor
+        return await self.backend.infer(
+            self.model, processor.collate_rows(rows), processor.output_names or (), timeout=timeout
         )
 
 
@@ -245,7 +260,7 @@ class CachedHandler:
     takes_bytes = False
 
     def __init__(self, handler: Handler, most: int, on_cache: Callable[[bool], None]) -> None:
-        self._handler = handler
+        self.handler = handler
         self._most = most
         self._on_cache = on_cache
         self._answers: OrderedDict[bytes, tuple[object, int]] = OrderedDict()
@@ -261,7 +276,7 @@ class CachedHandler:
             answer, trace.rows = found
             trace.prepare_ns = perf_counter_ns() - started
             return answer
-        answer = await self._handler.answer(body, trace, deadline)
+        answer = await self.handler.answer(body, trace, deadline)
         self._answers[key] = (answer, trace.rows)
         if len(self._answers) > self._most:
             self._answers.popitem(last=False)
@@ -269,7 +284,7 @@ class CachedHandler:
 
     async def close(self) -> None:
         """See ``Handler.close``."""
-        await self._handler.close()
+        await self.handler.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,6 +295,8 @@ class TritonCall:
     model: str
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[str, ...]
+    info: ModelInfo | None = None
+    """The loaded model as Triton describes it, where that is known."""
 
     async def __call__(self, data: object, timeout: float) -> object:
         """Send ``data`` as the model's inputs; one output comes back as an array, several as a list of arrays.
@@ -325,11 +342,11 @@ class TensorHandler:
     takes_bytes = False
 
     def __init__(self, call: TritonCall) -> None:
-        self._call = call
+        self.call = call
 
     async def answer(self, body: object, trace: Trace, deadline: float) -> object:
         """See ``Handler.answer``; the body is ``{input name: nested lists}``, the answer ``{output name: array}``."""
-        names = [t.name for t in self._call.inputs]
+        names = [t.name for t in self.call.inputs]
         if not isinstance(body, dict) or any(n not in body for n in names):
             raise InputRefused(
                 f"the body must be an object with the model's inputs {', '.join(names)}",
@@ -337,11 +354,11 @@ class TensorHandler:
             )
         trace.rows = 1
         started = perf_counter_ns()
-        tensors = self._call.tensors(body)
+        tensors = self.call.tensors(body)
         trace.prepare_ns = perf_counter_ns() - started
         started = perf_counter_ns()
         left = deadline - asyncio.get_running_loop().time()
-        outputs = await self._call.backend.infer(self._call.model, tensors, self._call.outputs, timeout=left)
+        outputs = await self.call.backend.infer(self.call.model, tensors, self.call.outputs, timeout=left)
         trace.infer_ns = perf_counter_ns() - started
         return outputs
 
@@ -367,7 +384,7 @@ class HookHandler:
         threads: int,
     ) -> None:
         self._code = code
-        self._call = call
+        self.call = call
         self._default = default
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix=f"hook-{code.name}"[:40])
         self._slots = asyncio.Semaphore(threads)
@@ -384,8 +401,8 @@ class HookHandler:
         started = perf_counter_ns()
         if self._code.has_process:
             data = await self._stage("process", data, state, statistics)
-        elif self._call is not None:
-            data = await self._call(data, deadline - loop.time())
+        elif self.call is not None:
+            data = await self.call(data, deadline - loop.time())
         trace.infer_ns = perf_counter_ns() - started
         started = perf_counter_ns()
         if self._code.has_postprocess:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -37,6 +37,10 @@ _log = logging.getLogger("triton_gateway.request")
 
 FALLS_BACK: Final = (Unavailable, Overloaded, ModelFailed, BackendGarbage, HookFailed, InternalError)
 """Failures of a version, not of the request: another version may well answer it."""
+
+
+Via = Callable[[Endpoint, Trace, float], Awaitable[object]]
+"""``via(endpoint, trace, deadline)``: what a request form does with the endpoint that was chosen."""
 
 
 def too_late(timeout: float) -> DeadlineExceeded:
@@ -98,31 +102,43 @@ class Pipeline:
         return endpoint
 
     async def answer(
-        self, endpoint: Endpoint, body: object, trace: Trace, deadline: float, failed: GatewayError | None = None
+        self,
+        endpoint: Endpoint,
+        body: object,
+        trace: Trace,
+        deadline: float,
+        failed: GatewayError | None = None,
+        via: Via | None = None,
     ) -> object:
         """Return the endpoint's answer; ``deadline`` (loop time) is kept by the caller, who cancels.
 
         A canary version that fails by itself is answered for by the stable version, once; ``trace`` then tells both.
-        ``failed`` is what the endpoint has made of this request before. Raises ``GatewayError``.
+        ``failed`` is what the endpoint has made of this request before; ``via`` asks the endpoint in another way than
+        for its answer to ``body`` (tensors instead of text). Raises ``GatewayError``.
         """
         self._limiter.admit()
         endpoint.lease()
         try:
             if failed is not None:
                 raise failed
-            answer = trace.answer = await endpoint.answer(body, trace, deadline)
+            if via is None:
+                answer = trace.answer = await endpoint.answer(body, trace, deadline)
+            else:
+                answer = trace.answer = await via(endpoint, trace, deadline)
             trace.body = body
         except FALLS_BACK as error:
             if trace.fallback is None:
                 raise
-            return await self._fall_back(error, body, trace, deadline)
+            return await self._fall_back(error, body, trace, deadline, via)
         else:
             return answer
         finally:
             endpoint.release()
             self._limiter.release()
 
-    async def _fall_back(self, error: GatewayError, body: object, trace: Trace, deadline: float) -> object:
+    async def _fall_back(
+        self, error: GatewayError, body: object, trace: Trace, deadline: float, via: Via | None
+    ) -> object:
         stable: Endpoint = trace.fallback
         if isinstance(body, bytes) and not stable.takes_bytes:
             raise error
@@ -135,7 +151,10 @@ class Pipeline:
         _label(trace, stable)
         stable.lease()
         try:
-            answer = trace.answer = await stable.answer(body, trace, deadline)
+            if via is None:
+                answer = trace.answer = await stable.answer(body, trace, deadline)
+            else:
+                answer = trace.answer = await via(stable, trace, deadline)
             trace.body = body
             return answer
         finally:

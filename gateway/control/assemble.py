@@ -191,6 +191,7 @@ class Assembler:
                 triton_name,
                 info.inputs,
                 tuple(t.name for t in spec.outputs) or tuple(t.name for t in info.outputs),
+                info,
             )
         progress("loading and warming up")
         stored = await self._in_thread(samples.read, bundle) if bundle is not None else None
