@@ -10,6 +10,7 @@ import contextlib
 import gc
 import logging
 import os
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -51,6 +52,7 @@ _log = logging.getLogger("triton_gateway")
 
 _SETTLE_S: Final = 5.0
 _LINEAGE_S: Final = 60.0
+_END_S: Final = 5.0
 
 MakeBackend = Callable[[str, bool], Backend]
 
@@ -183,6 +185,9 @@ class Gateway:
             for backend in self._backends.values():
                 await backend.close()
             threads.shutdown(wait=False, cancel_futures=True)
+            if self._is_whole_process:
+                # A thread in which somebody's code hangs would keep the process from ending: Python waits for it.
+                threading.Thread(target=_end_process, daemon=True).start()
 
     async def _settle(self) -> None:
         """Wait a little for what can be served at once, so that a worker that joins others takes no request before.
@@ -256,6 +261,11 @@ class Gateway:
         except GatewayError as error:
             _log.info("send_request to %s was refused: %s", path, error.message)
             return None
+
+
+def _end_process() -> None:
+    time.sleep(_END_S)
+    os._exit(0)
 
 
 def _calm_garbage_collection() -> None:

@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter_ns
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 from urllib.parse import quote
 
 import numpy as np
@@ -33,6 +33,7 @@ from gateway.errors import (
     InputRefused,
     InternalError,
     ModelFailed,
+    SpecFault,
 )
 from gateway.metrics.drift import Bins
 from gateway.trace import Trace
@@ -45,10 +46,14 @@ from preprocessing.errors import (
     UserCodeRefused,
 )
 from preprocessing.processor import TextProcessor
-from preprocessing.types import Encoded, Prepared
+from preprocessing.types import Encoded, Prepared, pack
 from preprocessing.user_code import Hook, Stage, UserCode
 
 _log = logging.getLogger("triton_gateway.endpoint")
+
+_BODY_EVERY_S: Final = 10.0
+_MOST_BODY_BYTES: Final = 256 << 10
+"""A hook's endpoint keeps one of its bodies, so often and up to this size, to try the next version with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +121,11 @@ class Endpoint:
         self._retired = False
         self._idle = asyncio.Event()
         self._idle.set()
+
+    @property
+    def last_body(self) -> bytes | None:
+        """A body that this version's code has answered lately; None where none was kept."""
+        return self._handler.last_body if isinstance(self._handler, HookHandler) else None
 
     def lease(self) -> None:
         """Hold the endpoint open for one request; ``release`` must follow."""
@@ -238,6 +248,20 @@ class TextHandler:
             return
         trace.finish_ns = perf_counter_ns() - started
         done(answer, None)
+
+    async def try_highest_token(self, timeout: float) -> None:
+        """Have the model run the tokenizer's highest id: weights know their vocabulary better than config.json does.
+
+        Raises ``SpecFault`` where the model fails on it, and what the backend raises.
+        """
+        highest = self._processor.tokenizer.vocab_size - 1
+        try:
+            await self._run([Encoded(pack([highest]))], timeout)
+        except BackendRefused as error:
+            raise SpecFault(
+                f"the model fails on the highest token id of its tokenizer, {highest}: {error.message}",
+                hint="the tokenizer belongs to another model, or tokens were added without resizing the model",
+            ) from error
 
     async def close(self) -> None:
         """See ``Handler.close``."""
@@ -388,11 +412,18 @@ class HookHandler:
         self._default = default
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix=f"hook-{code.name}"[:40])
         self._slots = asyncio.Semaphore(threads)
+        self._next_body_at = 0.0
+        self.last_body: bytes | None = None
+        """A body that was answered lately: what the next version of this code is tried with."""
 
     async def answer(self, body: object, trace: Trace, deadline: float) -> object:
         """See ``Handler.answer``."""
         loop = asyncio.get_running_loop()
         state: dict[str, object] = {}
+        kept = None
+        if (now := loop.time()) >= self._next_body_at:
+            self._next_body_at = now + _BODY_EVERY_S
+            kept = _copied(body)
         statistics = trace.collect
         trace.rows = 1
         started = perf_counter_ns()
@@ -408,6 +439,8 @@ class HookHandler:
         if self._code.has_postprocess:
             data = await self._stage("postprocess", data, state, statistics)
         trace.finish_ns = perf_counter_ns() - started
+        if kept is not None:
+            self.last_body = kept
         return data
 
     async def close(self) -> None:
@@ -447,6 +480,15 @@ class HookHandler:
             return await result if inspect.isawaitable(result) else result
         except UserCodeError as error:
             raise translate(error) from error
+
+
+def _copied(body: object) -> bytes | None:
+    # Before the hook gets it: hooks change bodies in place.
+    try:
+        copied = body if isinstance(body, bytes) else orjson.dumps(body)
+    except TypeError:
+        return None
+    return copied if len(copied) <= _MOST_BODY_BYTES else None
 
 
 def _not_the_callers_fault(error: BackendRefused) -> ModelFailed:

@@ -164,7 +164,8 @@ class Settings(BaseSettings):
     )  # fmt: skip
     ready_timeout: Seconds = Field(
         600.0, gt=0, validation_alias=_names("ready_timeout"),
-        description="How long a new version may take to become ready in Triton before it is reported as failed.",
+        description="How long a new version may take to become ready in Triton, and its code to load, before it is "
+        "reported as failed.",
     )  # fmt: skip
     drain_timeout: Seconds = Field(
         30.0, gt=0, validation_alias=_names("drain_timeout"),

@@ -26,8 +26,8 @@ class FakeBackend:
     """A backend in memory: ``models`` by name, each a function from inputs to outputs.
 
     ``latency`` seconds per call; ``calls`` records ``(model, rows)``, ``parents`` the ``traceparent`` of each;
-    ``fail_with`` makes every call raise it; ``is_up`` False makes the server unreachable; ``hold`` (an event) keeps
-    calls waiting until it is set.
+    ``refusals``: model → why it was not loaded; ``fail_with`` makes every call raise it; ``is_up`` False makes the
+    server unreachable; ``hold`` (an event) keeps calls waiting until it is set.
     """
 
     def __init__(self, models: Mapping[str, tuple[ModelInfo, Run]] | None = None) -> None:
@@ -38,6 +38,7 @@ class FakeBackend:
         self.is_up = True
         self.fail_with: GatewayError | None = None
         self.hold: asyncio.Event | None = None
+        self.refusals: dict[str, str] = {}
 
     def add(self, name: str, inputs: Mapping[str, str], outputs: Mapping[str, str], run: Run) -> None:
         """Load a model: tensor names to numpy type names, first dimension = rows."""
@@ -78,6 +79,10 @@ class FakeBackend:
     async def why_not_ready(self, model: str) -> str:
         """See ``Backend.why_not_ready``."""
         return f"the fake backend does not have {model}" if self.is_up else "the fake backend is down"
+
+    async def refusal(self, model: str) -> str:
+        """See ``Backend.refusal``; what ``refusals`` says."""
+        return self.refusals.get(model, "") if self.is_up else ""
 
     async def describe(self, model: str) -> ModelInfo:
         """See ``Backend.describe``."""

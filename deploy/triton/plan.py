@@ -131,10 +131,16 @@ def _away(seen: Observed, is_dispensable: bool, situation: Situation) -> list[Ac
         return [Action("keep", name, "its steps are running")]
     if situation.holds_all:
         return [Action("keep", name, "the desired state is not known")]
-    if seen.url in situation.held_urls:
-        return [Action("keep", name, f"the entry of endpoint {seen.url} cannot be read now")]
-    if not is_dispensable:
-        return [Action("keep", name, f"the next model of {seen.url} is not ready yet")]
+    if seen.url in situation.held_urls or not is_dispensable:
+        if seen.url in situation.held_urls:
+            why = f"the entry of endpoint {seen.url} cannot be read now"
+        else:
+            why = f"the next model of {seen.url} is not ready yet"
+        # Gateways still call it: a Triton that was restarted needs it as much as what is wanted.
+        is_lost = seen.recipe is not None and seen.state == "absent" and situation.triton_answers
+        if is_lost and situation.retry_in.get(name, 0.0) <= 0:
+            return [Action("load", name, why), Action("wait_ready", name, "before gateways call it")]
+        return [Action("keep", name, why)]
     if not situation.triton_answers:
         return [Action("keep", name, "Triton does not answer")]
     since, grace = situation.unwanted_for.get(name, 0.0), situation.grace

@@ -60,6 +60,13 @@ class Backend(Protocol):
         """Return the server's own reason, in one line, why ``model`` cannot be called; never raises."""
         ...
 
+    async def refusal(self, model: str) -> str:
+        """Return the server's reason, in one line, for having refused to load ``model``; never raises.
+
+        Empty when it has not refused: the model is ready, loading, unknown, or nobody answers.
+        """
+        ...
+
     async def describe(self, model: str) -> ModelInfo:
         """Return the loaded model's tensors. Raises ``ModelNotReady`` or ``BackendUnavailable``."""
         ...

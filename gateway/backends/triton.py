@@ -6,6 +6,7 @@ Speaks the Open Inference Protocol over one ``grpc.aio`` channel per address. Te
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -37,6 +38,7 @@ _TO_TRITON: Final = {
 _FROM_TRITON: Final = {name: dtype for dtype, name in _TO_TRITON.items()}
 _BYTES: Final = "BYTES"
 _PROBE_S: Final = 2.0
+_MOST_REPLICAS: Final = 16
 
 _OPTIONS: Final = (
     ("grpc.max_send_message_length", -1),
@@ -56,6 +58,7 @@ class TritonBackend:
 
     def __init__(self, address: str, *, compression: bool = False, options: Sequence[tuple[str, Any]] = ()) -> None:
         self.address = address
+        self._is_several = address.startswith("dns:") or "," in address
         merged = dict(_OPTIONS) | dict(options)
         self._channel = grpc.aio.insecure_channel(
             address.removeprefix("grpc://"),
@@ -100,8 +103,31 @@ class TritonBackend:
             metadata = (("traceparent", parent),) if parent else None
             response = await self._infer(request, timeout=timeout, metadata=metadata)
         except grpc.RpcError as error:
-            raise _translate(error, model, self.address) from error
+            known = _translate(error, model, self.address)
+            if not (self._is_several and isinstance(known, ModelNotReady)):
+                raise known from error
+            response = await self._ask_others(request, known, timeout, metadata)
         return _unpack(response)
+
+    async def _ask_others(
+        self, request: Any, error: GatewayError, timeout: float, metadata: tuple[tuple[str, str], ...] | None
+    ) -> Any:
+        """Repeat a call that one of several Tritons could not take because it does not have the model (any more).
+
+        Nothing was run there. Calls go round, so a few in a row find one that has it. Raises ``error``, or another.
+        """
+        until = time.monotonic() + timeout
+        for _ in range(_MOST_REPLICAS):
+            left = until - time.monotonic()
+            if left <= 0:
+                break
+            try:
+                return await self._infer(request, timeout=left, metadata=metadata)
+            except grpc.RpcError as again:
+                error = _translate(again, request.model_name, self.address)
+                if not isinstance(error, ModelNotReady):
+                    break
+        raise error
 
     async def is_live(self) -> bool:
         """See ``Backend.is_live``."""
@@ -127,6 +153,15 @@ class TritonBackend:
         if not entries:
             return "Triton does not have the model yet"
         return str(entries[0].reason or entries[0].state or "Triton is loading it").splitlines()[0][:300]
+
+    async def refusal(self, model: str) -> str:
+        """See ``Backend.refusal``; Triton keeps the reason of the last load in its index."""
+        try:
+            index = await self._index(pb.RepositoryIndexRequest(), timeout=_PROBE_S)
+        except grpc.RpcError:
+            return ""
+        reasons = [m.reason for m in index.models if m.name == model and m.state == "UNAVAILABLE"]
+        return str(reasons[0]).splitlines()[0][:300] if reasons and reasons[0] not in ("", "unloaded") else ""
 
     async def describe(self, model: str) -> ModelInfo:
         """See ``Backend.describe``."""

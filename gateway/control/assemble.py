@@ -20,6 +20,7 @@ from gateway.backends.base import Backend, ModelInfo
 from gateway.batching import BatchLimits
 from gateway.control import rehearse, samples
 from gateway.control.compile import EndpointPlan, Plan
+from gateway.control.loading import CodeLoader
 from gateway.control.samples import Samples
 from gateway.endpoint import (
     CachedHandler,
@@ -31,7 +32,7 @@ from gateway.endpoint import (
     TextHandler,
     TritonCall,
 )
-from gateway.errors import HookFailed, ModelNotReady, RegistryRefused, SpecFault
+from gateway.errors import ModelNotReady, RegistryRefused, SpecFault
 from gateway.metrics import drift
 from gateway.metrics.drift import Bins
 from gateway.metrics.observer import Observer
@@ -41,7 +42,7 @@ from gateway.routing import canary
 from gateway.routing.canary import Weighted
 from gateway.routing.snapshot import Pending, Snapshot
 from gateway.spec import EndpointSpec, Fault, ModelRecord, decode_model, triton_model_name
-from preprocessing.errors import PreprocessingError, UserCodeError
+from preprocessing.errors import PreprocessingError
 from preprocessing.processor import TextProcessor
 from preprocessing.tokenizer import TextTokenizer
 from preprocessing.user_code import UserCode
@@ -49,6 +50,7 @@ from preprocessing.user_code import UserCode
 _log = logging.getLogger("triton_gateway.control")
 
 _POLL_S: Final = 0.2
+_ASK_S: Final = 2.0
 _LOOKS_AT_REPLICAS: Final = 48
 """Each look at a name of several Tritons is answered by one of them; so many in a row find the one that lags behind."""
 
@@ -110,6 +112,10 @@ class ModelRecords:
             with contextlib.suppress(RegistryRefused):
                 self._records[model_id] = self._registry.model(model_id)
 
+    def raw(self, model_id: str | None) -> Mapping[str, Any] | None:
+        """Return a record's fields as they were last read; None where it was not."""
+        return self._records.get(model_id or "")
+
     def known(self) -> dict[str, ModelRecord]:
         """Return every record that was read."""
         return {model_id: decode_model(raw) for model_id, raw in self._records.items()}
@@ -154,15 +160,30 @@ class Assembler:
         self._ready_timeout = ready_timeout
         self._send_request = send_request
         self._threads = threads
+        self._code = CodeLoader(ready_timeout)
 
-    async def build(self, plan: EndpointPlan, progress: Callable[[str], None]) -> Endpoint:
-        """Return a ready endpoint; ``progress`` is told each step. Raises ``GatewayError`` with the reason."""
+    def give_up(self, plan: EndpointPlan) -> None:
+        """Forget what attempts to build ``plan`` have left behind: it is not wanted any more."""
+        self._code.give_up(plan.spec)
+
+    async def build(
+        self,
+        plan: EndpointPlan,
+        progress: Callable[[str], None],
+        *,
+        record: ModelRecord | None = None,
+        seen: Sequence[bytes] = (),
+    ) -> Endpoint:
+        """Return a ready endpoint; ``progress`` is told each step. Raises ``GatewayError`` with the reason.
+
+        ``record`` is the model's, where it is not the registry's present one. ``seen`` are bodies that a version of the
+        same endpoint has answered: code that fails on one is refused.
+        """
         spec = plan.spec
-        record: ModelRecord | None = None
         model_path: Path | None = None
         if spec.model_id:
             progress("downloading the model")
-            record = await self._in_thread(self._records.get, spec.model_id)
+            record = record or await self._in_thread(self._records.get, spec.model_id)
             folder = await self._in_thread(self._cache.model, record)
             files = list(folder.iterdir())
             # clearml hands a hook the file of a single-file model, the folder of a packaged one.
@@ -195,7 +216,7 @@ class Assembler:
             )
         progress("loading and warming up")
         stored = await self._in_thread(samples.read, bundle) if bundle is not None else None
-        handler, details = await self._handler(spec, bundle, code_path, model_path, call, info, stored)
+        handler, details = await self._handler(spec, bundle, code_path, model_path, call, info, stored, seen)
         identity = Identity(
             url=spec.url, endpoint=spec.endpoint, version=spec.version, fingerprint=plan.fingerprint,
             model_id=record.id if record else "", model_name=record.name if record else "",
@@ -213,9 +234,11 @@ class Assembler:
         call: TritonCall | None,
         info: ModelInfo | None,
         stored: Samples | None,
+        seen: Sequence[bytes],
     ) -> tuple[Handler, Mapping[str, object]]:
         options = dict(spec.options)
         remembered = _whole(options.pop("response_cache", self._response_cache_entries), "response_cache")
+        rehearses = _flag(options.pop("rehearse", True), "rehearse")
         has_text_files = bundle is not None and info is not None and (bundle / "tokenizer.json").is_file()
         processor = None
         if bundle is not None and info is not None and has_text_files:
@@ -234,21 +257,25 @@ class Assembler:
             hooks = HookHandler(code, call=call, default=processor, threads=self._hook_threads)
             # Samples tell what the bundle answers by itself: with its own code, not with another's in front of it.
             if stored is not None and bundle is not None and code_path == bundle / samples.HOOK:
-                await _checked(hooks, stored)
+                await _closed_on_failure(hooks, rehearse.check(hooks, stored))
+            if rehearses and seen:
+                await _closed_on_failure(hooks, rehearse.answer_again(hooks, seen))
             return hooks, {"task": "preprocess code", "stages": _stages(code)}
         if processor is not None and call is not None and info is not None and bundle is not None:
             counts = _Counts(self._observer, spec.endpoint, spec.version, processor.tokenizer)
             text = self._text(processor, call, info, counts.batched)
             await rehearse.warm_up(text, rehearse.TEXT_BODIES)
+            await text.try_highest_token(rehearse.PATIENCE_S)
             if stored is not None:
                 # They were recorded without this endpoint's options, which may change what an answer looks like.
                 plain = await self._in_thread(_load_processor, bundle, info, {}, 0) if options else processor
-                await _checked(text if plain is processor else self._text(plain, call, info, _unseen), stored)
+                checked = text if plain is processor else self._text(plain, call, info, _unseen)
+                await _closed_on_failure(checked, rehearse.check(checked, stored))
             return CachedHandler(text, remembered, counts.cached) if remembered else text, processor.describe()
         if call is not None:
             tensors = TensorHandler(call)
             if stored is not None:
-                await _checked(tensors, stored)
+                await rehearse.check(tensors, stored)
             inputs = [f"{t.name} {t.dtype} {list(t.shape)}" for t in call.inputs]
             return tensors, {"task": "tensors", "inputs": inputs}
         raise SpecFault("has neither a model for Triton nor preprocess code")
@@ -267,26 +294,12 @@ class Assembler:
 
     async def _load_code(self, spec: EndpointSpec, path: Path, model_path: Path | None) -> UserCode:
         send = self._sender(is_async=spec.engine == "custom_async")
-        loading = asyncio.get_running_loop().run_in_executor(
-            self._threads,
-            lambda: UserCode.load(
-                path, name=spec.url, endpoint=HookEndpoint.of(spec), send_request=send, model_path=model_path
-            ),
+        endpoint = HookEndpoint.of(spec)
+        return await self._code.load(
+            spec,
+            path,
+            lambda: UserCode.load(path, name=spec.url, endpoint=endpoint, send_request=send, model_path=model_path),
         )
-        try:
-            return await asyncio.shield(loading)
-        except UserCodeError as error:
-            raise HookFailed(error.message, hint=error.hint or "") from error
-        except asyncio.CancelledError:
-            # The thread goes on loading: what nobody will use is unloaded when it is there.
-            loading.add_done_callback(self._unload_unused)
-            raise
-
-    def _unload_unused(self, loading: asyncio.Future[UserCode]) -> None:
-        if loading.cancelled() or loading.exception() is not None:
-            return
-        with contextlib.suppress(RuntimeError):  # the threads have been shut down: so is the process
-            self._threads.submit(loading.result().unload)
 
     def _sender(self, *, is_async: bool) -> Callable[..., Any]:
         """``send_request`` for hooks: blocking in threads; awaitable on the loop, where blocking would stop it."""
@@ -307,11 +320,16 @@ class Assembler:
     async def _ready(self, backend: Backend, model: str, progress: Callable[[str], None], looks: int) -> ModelInfo:
         loop = asyncio.get_running_loop()
         until = loop.time() + self._ready_timeout
-        asked = 0.0
+        asked, refused = 0.0, False
         while not await _is_ready(backend, model, looks):
             now = loop.time()
-            if now - asked >= 2:  # the reason is for people: it need not be asked as often
+            if now - asked >= _ASK_S:  # the reason is for people: it need not be asked as often
                 asked = now
+                refusal = await backend.refusal(model)
+                # Once may be from an attempt of before, which is just being repeated.
+                if refusal and refused:
+                    raise ModelNotReady(f"Triton refuses the model: {refusal}", hint="mend it and register it again")
+                refused = bool(refusal)
                 progress(await backend.why_not_ready(model))
             if now > until:
                 reason = await backend.why_not_ready(model)
@@ -383,9 +401,9 @@ class _Counts:
         self._observer.cached(self._endpoint, self._version, is_hit=is_hit)
 
 
-async def _checked(handler: Handler, stored: Samples) -> None:
+async def _closed_on_failure(handler: Handler, rehearsal: Coroutine[Any, Any, None]) -> None:
     try:
-        await rehearse.check(handler, stored)
+        await rehearsal
     except BaseException:
         await handler.close()
         raise
@@ -435,6 +453,13 @@ def _whole(value: object, name: str) -> int:
     if not text.isdecimal():
         raise SpecFault(f"gateway.{name} must be a whole number, not {text}")
     return int(text)
+
+
+def _flag(value: object, name: str) -> bool:
+    found = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}.get(str(value).lower())
+    if found is None:
+        raise SpecFault(f"gateway.{name} must be true or false, not {value}")
+    return found
 
 
 def _stages(code: UserCode) -> list[str]:

@@ -16,8 +16,10 @@ from dataclasses import replace
 from typing import Any, Final
 
 from gateway.backends.base import Backend
+from gateway.control import kept
 from gateway.control.assemble import Assembler, ModelRecords, assemble_snapshot, refused
 from gateway.control.compile import EndpointPlan, Plan, compile_spec
+from gateway.control.kept import Kept
 from gateway.endpoint import Endpoint
 from gateway.errors import ControlError, GatewayError, RegistryRefused, RegistryUnavailable
 from gateway.health import Health
@@ -28,7 +30,7 @@ from gateway.registry.base import Registry
 from gateway.registry.cache import SpecStore
 from gateway.routing.snapshot import Pending
 from gateway.routing.table import RoutingTable
-from gateway.spec import decode
+from gateway.spec import decode, decode_model
 
 _log = logging.getLogger("triton_gateway.control")
 
@@ -37,6 +39,8 @@ _RETRY_MOST_S: Final = 30.0
 _LOOK_TIMEOUT_S: Final = 90.0
 _PROBE_S: Final = 1.0
 _PATIENCE_S: Final = 3.0
+_HOLDS_UP_S: Final = 60.0
+"""So long a version that is being built keeps the process from being ready: one that hangs must not do it for ever."""
 
 
 class Reconciler:
@@ -81,6 +85,12 @@ class Reconciler:
         self._serving: dict[str, Endpoint] = {}
         self._pending: dict[str, Pending] = {}
         self._builds: dict[str, tuple[str, asyncio.Task[None]]] = {}
+        self._began: dict[str, float] = {}
+        self._plans: dict[str, Kept] = {}
+        """How what is served was planned."""
+        self._kept: dict[str, Kept] = {}
+        """What was served before this process, where the Task wants something else."""
+        self._restores: dict[str, asyncio.Task[None]] = {}
         self._retiring: set[asyncio.Task[None]] = set()
         self._seen: set[tuple[str, str]] = set()
         self._answered = False
@@ -90,6 +100,10 @@ class Reconciler:
     async def run(self) -> None:
         """Follow the Task until cancelled. Fetches at once, then every ``poll_frequency`` seconds."""
         probe = asyncio.create_task(self._probe_backends())
+        self._kept = kept.decode(await asyncio.to_thread(self._store.kept))
+        # A model that was deleted since goes on being served, from the cache.
+        stored = await asyncio.to_thread(self._store.load)
+        self._records.learn(stored[1] if stored is not None else {})
         try:
             await self._first_look()
             while True:
@@ -134,6 +148,7 @@ class Reconciler:
             self.last_contact = time.time()
             self._observer.contacted(self.last_contact)
             self._answered = True
+            self._publish_health()
             if await asyncio.to_thread(self._references.look):
                 self._watch()
             return
@@ -199,11 +214,17 @@ class Reconciler:
                 continue
             self._pending[url] = Pending(url, "building", "starting")
             if url not in self._builds:
+                self._began[url] = asyncio.get_running_loop().time()
                 build = asyncio.create_task(self._build(wanted), name=f"build {url}")
                 self._builds[url] = (wanted.fingerprint, build)
         # An endpoint whose new configuration cannot be used keeps the version it had.
-        kept = plan.endpoints.keys() | self._pending.keys()
-        removed = [self._serving.pop(url) for url in list(self._serving) if url not in kept]
+        stays = plan.endpoints.keys() | self._pending.keys()
+        removed = [self._serving.pop(url) for url in list(self._serving) if url not in stays]
+        for url, former in list(self._kept.items()):
+            if url not in stays:
+                self._forget(url)
+            elif url not in self._serving and url not in self._restores:
+                self._restores[url] = asyncio.create_task(self._restore(url, former), name=f"restore {url}")
         self._health.first_sync_done = True
         self._swap(removed)
         return True
@@ -218,14 +239,34 @@ class Reconciler:
             self._swap([])
 
     async def _build(self, plan: EndpointPlan) -> None:
+        url = plan.spec.url
+        try:
+            endpoint = await self._built(plan)
+        except asyncio.CancelledError:
+            self._assembler.give_up(plan)
+            raise
+        self._builds.pop(url, None)
+        self._pending.pop(url, None)
+        self._forget(url)
+        replaced = self._serving.get(url)
+        self._serving[url] = endpoint
+        self._plans[url] = Kept(plan, self._records.raw(plan.spec.model_id))
+        _log.info("endpoint %s is served%s", url, " (replaces the previous one)" if replaced else "")
+        self._swap([replaced] if replaced else [])
+        self._save()
+
+    async def _built(self, plan: EndpointPlan) -> Endpoint:
+        """Try until it works."""
         url, delay, failures, said = plan.spec.url, _RETRY_FIRST_S, 0, ""
 
         def progress(step: str) -> None:
-            self._note(Pending(url, "building", step, failures))
+            # A version that failed stays failed, with its reason, until it is served: that is what a reader needs.
+            if not failures:
+                self._note(Pending(url, "building", step))
 
         while True:
             try:
-                endpoint = await self._assembler.build(plan, progress)
+                endpoint = await self._assembler.build(plan, progress, seen=self._seen_by(url, plan.spec.endpoint))
             except GatewayError as error:
                 reason, outcome = _reason(error), error.kind
             except Exception as error:  # noqa: BLE001 - one endpoint's bug of ours must not end its retries
@@ -233,7 +274,7 @@ class Reconciler:
                 _log.exception("building %s failed unexpectedly", url)
             else:
                 self._observer.built("ok")
-                break
+                return endpoint
             self._observer.built(outcome)
             failures += 1
             if reason != said:
@@ -243,13 +284,47 @@ class Reconciler:
             self._publish_health()
             await asyncio.sleep(delay)
             delay = min(delay * 2, _RETRY_MOST_S)
-        self._builds.pop(url, None)
-        self._pending.pop(url, None)
-        replaced = self._serving.get(url)
-        self._serving[url] = endpoint
-        _log.info("endpoint %s is served%s", url, " (replaces the previous one)" if replaced else "")
-        self._swap([replaced] if replaced else [])
-        self._save()
+
+    def _seen_by(self, url: str, name: str) -> list[bytes]:
+        """Return a body that this version, or else another one of the same endpoint, has answered lately."""
+        family = sorted(
+            (e for e in self._serving.values() if e.identity.endpoint == name and e.last_body is not None),
+            key=lambda e: e.identity.url != url,
+        )
+        return [e.last_body for e in family[:1] if e.last_body is not None]
+
+    async def _restore(self, url: str, former: Kept) -> None:
+        """Serve again what was served before this process started, until what the Task wants can be."""
+        delay, said = _RETRY_FIRST_S, ""
+        while True:
+            try:
+                record = decode_model(former.record) if former.record is not None else None
+                endpoint = await self._assembler.build(former.plan, lambda _step: None, record=record)
+            except GatewayError as error:
+                reason = _reason(error)
+            except Exception as error:  # noqa: BLE001 - as in `_build`
+                reason = f"unexpected {type(error).__name__}: {error}"
+                _log.exception("restoring %s failed unexpectedly", url)
+            else:
+                break
+            if reason != said:
+                _log.warning("endpoint %s: the version served before cannot be restored: %s", url, reason)
+                said = reason
+            await asyncio.sleep(delay)
+            delay = min(delay * 2, _RETRY_MOST_S)
+        self._restores.pop(url, None)
+        if url in self._serving or url not in self._kept:
+            await endpoint.retire()
+            return
+        self._serving[url], self._plans[url] = endpoint, former
+        _log.info("endpoint %s is served by the version before, until the new one is ready", url)
+        self._swap([])
+
+    def _forget(self, url: str) -> None:
+        self._kept.pop(url, None)
+        restore = self._restores.pop(url, None)
+        if restore is not None:
+            restore.cancel()
 
     def _note(self, pending: Pending) -> None:
         self._pending[pending.url] = pending
@@ -285,12 +360,16 @@ class Reconciler:
 
     def _publish_health(self) -> None:
         health = self._health
+        now = asyncio.get_running_loop().time()
         health.serving = len(self._serving)
         # A url whose old version still answers, or whose new one has failed, holds nobody up.
         health.pending = tuple(
             p.url
             for p in self._pending.values()
-            if p.state == "building" and p.failures == 0 and p.url not in self._serving
+            if p.state == "building"
+            and p.failures == 0
+            and p.url not in self._serving
+            and now - self._began.get(p.url, now) < _HOLDS_UP_S
         )
         ready = {(e.identity.endpoint, e.identity.version): True for e in self._serving.values()}
         if self._plan is not None:
@@ -303,9 +382,19 @@ class Reconciler:
     def _save(self) -> None:
         if self._task is not None:
             try:
-                self._store.save(self._task, self._records.snapshot())
+                self._store.save(self._task, self._records.snapshot(), kept.encode(self._outdated()))
             except OSError as error:
                 _log.warning("the last-good state cannot be stored: %s", error)
+
+    def _outdated(self) -> dict[str, Kept]:
+        """Return the versions in service, or to be restored, of which the Task wants another one."""
+        wanted = self._plan.endpoints if self._plan is not None else {}
+        served = {url: self._plans[url] for url in self._serving if url in self._plans}
+        return {
+            url: one
+            for url, one in {**self._kept, **served}.items()
+            if url not in wanted or wanted[url].fingerprint != one.plan.fingerprint
+        }
 
     def _report(self, message: str, error: BaseException | None) -> None:
         hint = getattr(error, "hint", "")
@@ -328,7 +417,7 @@ class Reconciler:
             await asyncio.sleep(_PROBE_S)
 
     async def _stop_builds(self) -> None:
-        tasks = [task for _, task in self._builds.values()]
+        tasks = [*(task for _, task in self._builds.values()), *self._restores.values()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

@@ -19,7 +19,7 @@ from gateway.trace import Trace
 
 TEXT_BODIES: Final = ({"text": "warm up"}, {"text": ["warm up", "a longer text to warm up with, in two rows"]})
 
-_PATIENCE_S: Final = 60.0
+PATIENCE_S: Final = 60.0
 _OPTIONS: Final = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
 
 
@@ -32,6 +32,28 @@ async def warm_up(handler: Handler, bodies: Sequence[object]) -> None:
             continue  # an endpoint may refuse what is long or comes in lists
         except GatewayError as error:
             raise type(error)(f"warm-up failed: {error.message}", hint=error.hint) from error
+
+
+async def answer_again(handler: Handler, seen: Sequence[bytes]) -> None:
+    """Answer bodies that were answered before; what the answers are is not compared. Raises ``GatewayError``.
+
+    A body that is refused as input (``ValueError`` in a hook) is no failure: what a version takes may change.
+    """
+    for raw in seen:
+        try:
+            body: object = orjson.loads(raw)
+        except ValueError:
+            body = raw
+        try:
+            await _answer(handler, body)
+        except InputRefused:
+            continue
+        except GatewayError as error:
+            raise type(error)(
+                f"the last request that was answered fails with this version: {error.message}",
+                hint="mend its code, or add the endpoint with --aux-config gateway.rehearse=false where requests "
+                "look different from now on",
+            ) from error
 
 
 async def check(handler: Handler, samples: Samples) -> None:
@@ -56,10 +78,10 @@ async def check(handler: Handler, samples: Samples) -> None:
 
 async def _answer(handler: Handler, body: object) -> object:
     try:
-        async with asyncio.timeout(_PATIENCE_S) as limit:
+        async with asyncio.timeout(PATIENCE_S) as limit:
             return await handler.answer(body, Trace("warm-up"), limit.when() or 0.0)
     except TimeoutError:
-        raise DeadlineExceeded(f"no answer within {_PATIENCE_S:g} s") from None
+        raise DeadlineExceeded(f"no answer within {PATIENCE_S:g} s") from None
 
 
 def _json(answer: object) -> Any:

@@ -18,6 +18,7 @@ import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
+from types import MappingProxyType
 from typing import Any
 
 from gateway.errors import ArtifactCorrupt, RegistryUnavailable, SpecFault
@@ -121,9 +122,17 @@ class SpecStore:
     def __init__(self, root: Path) -> None:
         self._path = root / "last-good.json"
 
-    def save(self, task: Mapping[str, Any], models: Mapping[str, Mapping[str, Any]]) -> None:
-        """Replace the stored state atomically; unchanged state is not written again."""
-        text = json.dumps({"task": task, "models": models}, sort_keys=True, default=str)
+    def save(
+        self,
+        task: Mapping[str, Any],
+        models: Mapping[str, Mapping[str, Any]],
+        kept: Mapping[str, Any] = MappingProxyType({}),
+    ) -> None:
+        """Replace the stored state atomically; unchanged state is not written again.
+
+        ``kept``: JSON values of versions that are served although the Task wants others.
+        """
+        text = json.dumps({"task": task, "models": models, "kept": dict(kept)}, sort_keys=True, default=str)
         with contextlib.suppress(OSError):
             if self._path.read_text() == text:
                 return
@@ -132,11 +141,23 @@ class SpecStore:
 
     def load(self) -> tuple[Mapping[str, Any], Mapping[str, Mapping[str, Any]]] | None:
         """Return ``(task, models by id)``, or None when nothing (readable) is stored."""
+        state = self._read()
+        try:
+            return state["task"], state["models"]
+        except KeyError:
+            return None
+
+    def kept(self) -> Mapping[str, Any]:
+        """Return what was kept; empty where nothing (readable) is stored."""
+        kept = self._read().get("kept")
+        return kept if isinstance(kept, dict) else {}
+
+    def _read(self) -> dict[str, Any]:
         try:
             state = json.loads(self._path.read_text())
-            return state["task"], state["models"]
-        except (OSError, ValueError, KeyError, TypeError):
-            return None
+        except (OSError, ValueError):
+            return {}
+        return state if isinstance(state, dict) else {}
 
 
 def _is_complete(entry: Path) -> bool:

@@ -70,6 +70,7 @@ async def test_loaded_model_is_ready_and_described(backend: tuple[Backend, str])
     """Names and numpy types of inputs and outputs."""
     port, model = backend
     assert (True, True) == (await port.is_live(), await port.is_ready(model))
+    assert "" == await port.refusal(model)
     info = await port.describe(model)
     assert {"input_ids": "int64", "attention_mask": "int64"} == {t.name: t.dtype for t in info.inputs}
     assert info.max_batch_size > 0
@@ -81,6 +82,7 @@ async def test_model_that_is_not_loaded_is_not_ready(backend: tuple[Backend, str
     port, _ = backend
     assert await port.is_ready("nobody") is False
     assert "nobody" in await port.why_not_ready("nobody") or "does not have" in await port.why_not_ready("nobody")
+    assert "" == await port.refusal("nobody")
     with pytest.raises(ModelNotReady):
         await port.describe("nobody")
     with pytest.raises(ModelNotReady):

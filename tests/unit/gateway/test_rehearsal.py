@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import threading
 import zipfile
 from typing import Any
 
 import numpy as np
 
+from gateway.errors import ModelFailed
 from tests.unit.gateway.conftest import classify
 
 GOOD = {
@@ -91,3 +94,109 @@ async def test_other_code_in_front_of_the_bundle_is_not_held_to_its_samples(stac
     add(stack, "m1", [GOOD])
     stack.add_hook("e", CODE.format(factor=1), model_id="m1", engine="custom")
     await stack.served("e")
+
+
+VERSION = """
+class Preprocess:
+    def process(self, body, state, collect_custom_statistics_fn=None):
+        {line}
+        return {{"v": {version}}}
+"""
+
+
+async def test_code_that_fails_on_the_first_call_is_not_served(stack: Any) -> None:
+    """The last request that the running version answered is answered by the new one before anybody's is."""
+    stack.add_hook("h", VERSION.format(line='body.pop("x")', version=1))
+    await stack.served("h")
+    assert {"v": 1} == (await stack.client.post("/serve/h", json={"x": 1})).json()
+    stack.add_hook("h", VERSION.format(line="raise KeyError('weights')", version=2))
+    await stack.until(lambda: stack.state("h")[0] == "failed")
+    assert "the last request that was answered fails with this version" in stack.state("h")[1]
+    assert {"v": 1} == (await stack.client.post("/serve/h", json={"x": 1})).json()
+    stack.add_hook("h", VERSION.format(line='body["x"]', version=3))
+    await stack.until(lambda: stack.state("h") == ("", ""))
+    assert {"v": 3} == (await stack.client.post("/serve/h", json={"x": 1})).json()
+
+
+async def test_a_new_version_is_tried_with_a_request_of_its_sibling(stack: Any) -> None:
+    """Versions of one endpoint take the same requests."""
+    stack.add_hook("h/1", VERSION.format(line="pass", version=1))
+    await stack.served("h/1")
+    stack.registry.endpoints["h/1"] |= {"serving_url": "h", "version": "1"}
+    await stack.until(lambda: stack.gateway.table.current.endpoints["h/1"].identity.version == "1")
+    await stack.client.post("/serve/h/1", json={"x": 1})
+    stack.add_hook("h2", VERSION.format(line="raise KeyError('x')", version=2))
+    entry = stack.registry.endpoints.pop("h2")
+    stack.registry.endpoints["h/2"] = {**entry, "serving_url": "h", "version": "2"}
+    await stack.until(lambda: stack.state("h/2")[0] == "failed")
+
+
+async def test_requests_that_look_different_from_now_on(stack: Any) -> None:
+    """A refused body (ValueError) is no failure, and the rehearsal can be left out."""
+    stack.add_hook("h", VERSION.format(line="pass", version=1))
+    await stack.served("h")
+    await stack.client.post("/serve/h", json={"x": 1})
+    stack.add_hook("h", VERSION.format(line="raise ValueError('give y')", version=2))
+    await stack.until(lambda: stack.gateway.table.current.endpoints["h"].last_body is None)
+    former = stack.gateway.table.current.endpoints["h"]
+    stack.add_hook("h", VERSION.format(line='body["y"]', version=3))
+    await stack.until(lambda: stack.gateway.table.current.endpoints["h"] is not former)
+    await stack.client.post("/serve/h", json={"y": 1})
+    stack.add_hook("h", VERSION.format(line='body["z"]', version=4))
+    await stack.until(lambda: stack.state("h")[0] == "failed")
+    stack.registry.endpoints["h"]["auxiliary_cfg"] = {"gateway": {"rehearse": "false"}}
+    await stack.until(lambda: stack.state("h") == ("", ""))
+    assert {"v": 4} == (await stack.client.post("/serve/h", json={"z": 1})).json()
+
+
+async def test_code_that_never_ends_loading_harms_nobody(make_stack: Any) -> None:
+    """It has a thread of its own, one for all attempts; the version before it serves, others are built."""
+    stack = make_stack()
+    stack.settings = stack.settings.model_copy(update={"ready_timeout": 0.2})
+    stack.gateway = stack.new_gateway()
+    stack.client = stack.new_client(stack.gateway)
+    async with stack.gateway.running(), stack.client:
+        stack.add_hook("h", VERSION.format(line="pass", version=1))
+        await stack.served("h")
+        before = threading.active_count()
+        for number in range(12):
+            source = f"import threading\nthreading.Event().wait(5)  # {number}\n" + VERSION.format(line="", version=2)
+            stack.add_hook(f"stuck{number}", source)
+        stack.add_hook("h", "import threading\nthreading.Event().wait(5)\n" + VERSION.format(line="", version=2))
+        await stack.until(lambda: stack.state("h")[0] == "failed" and stack.state("stuck11")[0] == "failed")
+        assert "did not finish loading within 0.2 s" in stack.state("h")[1]
+        stack.add_hook("fine", VERSION.format(line="pass", version=7))
+        await stack.until(lambda: "fine" in stack.gateway.table.current.endpoints)
+        assert {"v": 1} == (await stack.client.post("/serve/h", json={})).json()
+        await asyncio.sleep(1.5)  # another attempt each
+        loading = [t for t in threading.enumerate() if t.name == "load-code"]
+        assert 13 == len(loading), before
+
+
+async def test_weights_that_do_not_know_the_tokenizers_ids_are_refused(stack: Any) -> None:
+    """Also where config.json says nothing of a vocabulary."""
+    stack.add_text_model("m1")
+    stack.registry.add_endpoint("e", "m1")
+
+    def small_table(inputs: dict[str, Any]) -> dict[str, Any]:
+        if inputs["input_ids"].tolist() == [[10]]:
+            raise ModelFailed("indices element out of data bounds, idx=10 must be within the inclusive range [-10,9]")
+        return classify(inputs)
+
+    stack.load("e", small_table)
+    await stack.until(lambda: stack.state("e")[0] == "failed")
+    assert "fails on the highest token id of its tokenizer, 10: indices element out of data" in stack.state("e")[1]
+
+
+async def test_a_model_that_triton_refuses_fails_at_once_with_tritons_reason(stack: Any) -> None:
+    """Nobody waits for the whole time that loading may take; a repaired one is served."""
+    stack.deploy("e", "m1")
+    await stack.served("e")
+    stack.add_text_model("m2")
+    stack.registry.add_endpoint("e", "m2")
+    stack.backend.refusals[stack.triton_name("e")] = "unexpected input 'x'"
+    await stack.until(lambda: stack.state("e")[0] == "failed")
+    assert "Triton refuses the model: unexpected input 'x'" in stack.state("e")[1]
+    assert "m1" == (await stack.client.post("/serve/e", json={"text": "good"})).headers["x-model-id"]
+    stack.load("e")
+    await stack.until(lambda: stack.gateway.table.current.endpoints["e"].identity.model_id == "m2")

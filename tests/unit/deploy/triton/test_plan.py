@@ -144,3 +144,13 @@ def test_a_model_whose_processes_died_is_written_and_loaded_again():
     """Triton replaces it without a gap when its files are newer."""
     seen = {"a-1": Observed("a-1", "a", "r1", "ready", is_damaged=True)}
     assert ["write", "load", "wait_ready"] == kinds(plan({"a-1": Wanted("a-1", "a", "r1")}, seen, Situation()), "a-1")
+
+
+def test_a_model_that_gateways_still_call_is_loaded_again_after_a_restart_of_triton() -> None:
+    """Its successor is not ready: an empty Triton needs what serves now as much as what is wanted."""
+    seen = {"old": Observed("old", "e", "r", "absent"), "new": Observed("new", "e", None, "absent")}
+    steps = plan({"new": Wanted("new", "e", "r")}, seen, Situation(retry_in={"new": 5.0}))
+    assert [("load", "old"), ("wait_ready", "old")] == [(s.kind, s.name) for s in steps if s.name == "old"]
+    held = Situation(held_urls=frozenset({"e"}))
+    steps = plan({}, {"old": Observed("old", "e", "r", "absent")}, held)
+    assert ["load", "wait_ready"] == [s.kind for s in steps]

@@ -1,0 +1,89 @@
+"""Loads ``Preprocess`` code in threads of their own, so that code which never ends loading harms nobody else.
+
+Called by ``assemble``. Such a thread cannot be stopped: it is left alone, and the next attempt to build the same
+version waits for the same thread instead of starting another. Threads are daemons: they keep no process from ending.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from gateway.errors import HookFailed
+from gateway.spec import EndpointSpec
+from preprocessing.errors import UserCodeError
+from preprocessing.user_code import UserCode
+
+
+class CodeLoader:
+    """Runs one load per version at a time; ``patience`` in seconds is how long one attempt waits for it."""
+
+    def __init__(self, patience: float) -> None:
+        self._patience = patience
+        self._loads: dict[tuple[EndpointSpec, Path], asyncio.Future[UserCode]] = {}
+
+    async def load(self, spec: EndpointSpec, path: Path, load: Callable[[], UserCode]) -> UserCode:
+        """Return what ``load`` makes. Raises ``HookFailed`` where it raises, or takes longer than the patience."""
+        key = spec, path
+        loading = self._loads.get(key)
+        if loading is None:
+            loading = self._loads[key] = _in_own_thread(load)
+        try:
+            async with asyncio.timeout(self._patience):
+                code = await asyncio.shield(loading)
+        except TimeoutError:
+            raise HookFailed(
+                f"its code did not finish loading within {self._patience:g} s",
+                hint="it may wait for something for ever; it is served as soon as it ends",
+            ) from None
+        except asyncio.CancelledError:
+            self.give_up(spec)
+            raise
+        except UserCodeError as error:
+            self._loads.pop(key, None)
+            raise HookFailed(error.message, hint=error.hint or "") from error
+        self._loads.pop(key, None)
+        return code
+
+    def give_up(self, spec: EndpointSpec) -> None:
+        """Nobody wants this version any more: its code is unloaded when it ends loading."""
+        for key in [key for key in self._loads if key[0] == spec]:
+            self._loads.pop(key).add_done_callback(_unload_unused)
+
+
+def _in_own_thread(load: Callable[[], UserCode]) -> asyncio.Future[UserCode]:
+    loop = asyncio.get_running_loop()
+    loading: asyncio.Future[UserCode] = loop.create_future()
+
+    def done(code: UserCode | None, error: BaseException | None) -> None:
+        if loading.cancelled():
+            return
+        if code is not None:
+            loading.set_result(code)
+        elif error is not None:
+            loading.set_exception(error)
+
+    def work() -> None:
+        code, failure = None, None
+        try:
+            code = load()
+        except BaseException as error:  # noqa: BLE001 - handed to whoever waits
+            failure = error
+        with contextlib.suppress(RuntimeError):  # the loop is closed: so is the process
+            loop.call_soon_threadsafe(done, code, failure)
+
+    threading.Thread(target=work, name="load-code", daemon=True).start()
+    return loading
+
+
+def _unload_unused(loading: asyncio.Future[UserCode]) -> None:
+    if not loading.cancelled() and loading.exception() is None:
+        threading.Thread(target=_unload, args=(loading.result(),), name="unload-code", daemon=True).start()
+
+
+def _unload(code: UserCode) -> None:
+    with contextlib.suppress(UserCodeError):  # nobody is served by it
+        code.unload()
