@@ -125,7 +125,7 @@ class Endpoint:
     @property
     def last_body(self) -> bytes | None:
         """A body that this version's code has answered lately; None where none was kept."""
-        return self._handler.last_body if isinstance(self._handler, HookHandler) else None
+        return self.handler.last_body if isinstance(self.handler, HookHandler) else None
 
     def lease(self) -> None:
         """Hold the endpoint open for one request; ``release`` must follow."""
@@ -254,7 +254,7 @@ class TextHandler:
 
         Raises ``SpecFault`` where the model fails on it, and what the backend raises.
         """
-        highest = self._processor.tokenizer.vocab_size - 1
+        highest = self.processor.tokenizer.vocab_size - 1
         try:
             await self._run([Encoded(pack([highest]))], timeout)
         except BackendRefused as error:

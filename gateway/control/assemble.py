@@ -239,9 +239,11 @@ class Assembler:
         options = dict(spec.options)
         remembered = _whole(options.pop("response_cache", self._response_cache_entries), "response_cache")
         rehearses = _flag(options.pop("rehearse", True), "rehearse")
-        has_text_files = bundle is not None and info is not None and (bundle / "tokenizer.json").is_file()
+        is_raw = options.get("task") == "tensors" and bool(options.pop("task"))
         processor = None
-        if bundle is not None and info is not None and has_text_files:
+        if bundle is not None and info is not None and code_path is None and not is_raw:
+            _refuse_without_tokenizer(bundle, info)
+        if bundle is not None and info is not None and (bundle / "tokenizer.json").is_file() and not is_raw:
             try:
                 processor = await self._in_thread(_load_processor, bundle, info, options, self._word_cache_words)
             except PreprocessingError as error:
@@ -407,6 +409,17 @@ async def _closed_on_failure(handler: Handler, rehearsal: Coroutine[Any, Any, No
     except BaseException:
         await handler.close()
         raise
+
+
+def _refuse_without_tokenizer(bundle: Path, info: ModelInfo) -> None:
+    # Served as tensors, it would answer none of the requests that its earlier version answers.
+    is_text = (bundle / "config.json").is_file() and any(t.name == "input_ids" for t in info.inputs)
+    if is_text and not (bundle / "tokenizer.json").is_file():
+        raise SpecFault(
+            "the bundle has a config.json, and its model takes input_ids, but there is no tokenizer.json",
+            hint="save the tokenizer beside the model (tokenizer.save_pretrained), or add the endpoint with "
+            "--aux-config gateway.task=tensors to send token ids yourself",
+        )
 
 
 def _unseen(_rows: int, _padded: int, _tokens: int) -> None:
