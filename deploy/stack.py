@@ -164,7 +164,9 @@ class Stack:
             env["CLEARML_SERVING_TASK_ID"] = task_id
             triton_grpc = await triton_up
             sync_up = group.create_task(self._start_sync(triton, triton_grpc, env))
-            gateway_up = group.create_task(self._start_gateway(gateway, chosen.gateway, triton_grpc, env))
+            # what the environment says goes before the embedded server's own port
+            near = {} if isinstance(triton, ExternalServer) else {"TRITON_GATEWAY_TRITON_HTTP": str(chosen.triton_http)}
+            gateway_up = group.create_task(self._start_gateway(gateway, chosen.gateway, triton_grpc, {**near, **env}))
             await sync_up
             await gateway_up
             await self._start_prometheus(gateway, triton, chosen, env)

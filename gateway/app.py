@@ -290,6 +290,12 @@ def _post(url: str, data: Any, timeout: float) -> Any:
         return None
 
 
+def _http_for(settings: Settings, address: str) -> str:
+    # Addresses of their own belong to the default Triton; the serving Task may name others.
+    own = settings.triton_http
+    return own if own in ("auto", "off") or own.isdecimal() or address == settings.triton_grpc else "auto"
+
+
 def create_app(environ: Mapping[str, str] | None = None) -> Gateway:
     """Return the application of a real worker, configured from the environment."""
     environ = os.environ if environ is None else environ
@@ -302,7 +308,9 @@ def create_app(environ: Mapping[str, str] | None = None) -> Gateway:
         settings,
         registry=registry,
         lineage_source=registry,
-        make_backend=lambda address, compression: TritonBackend(address, compression=compression, options=options),
+        make_backend=lambda address, compression: TritonBackend(
+            address, compression=compression, options=options, http=_http_for(settings, address)
+        ),
         multiprocess_dir=Path(multiprocess) if multiprocess else None,
         is_whole_process=True,
     )

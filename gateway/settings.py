@@ -83,6 +83,12 @@ class Settings(BaseSettings):
         description="gRPC address of Triton, used when the serving Task names none (`clearml-serving config "
         "--triton-grpc-server`). `dns:///name:8001` spreads calls over all replicas behind the name.",
     )  # fmt: skip
+    triton_http: str = Field(
+        "auto", validation_alias=_names("triton_http"),
+        description="Triton's HTTP, over which models are called where it answers: a fraction of gRPC's cost. A port "
+        "(of the same hosts), addresses (`host:8000`, comma separated; for the default Triton only), `auto` (port 8000 "
+        "where gRPC has 8001) or `off`. Everything else stays gRPC, which also takes over when HTTP does not answer.",
+    )  # fmt: skip
     triton_grpc_compression: bool = Field(
         False, validation_alias=_names("triton_grpc_compression", "CLEARML_DEFAULT_TRITON_GRPC_COMPRESSION"),
         description="gzip the calls to Triton.",

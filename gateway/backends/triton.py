@@ -2,41 +2,29 @@
 
 Speaks the Open Inference Protocol over one ``grpc.aio`` channel per address. Tensors travel as raw bytes
 (``raw_input_contents``) and come back as views of the received message: no per-element conversion in either direction.
+Where Triton's HTTP answers too, inference takes that way (``backends.http``), which costs a fraction; gRPC then carries
+everything else, and every call that HTTP did not answer.
 """
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Sequence
 from typing import Any, Final
 
 import grpc
-import numpy as np
 from numpy.typing import NDArray
 from tritonclient.grpc import service_pb2 as pb
 
 from gateway.backends.base import ModelInfo, TensorInfo, Tensors
-from gateway.errors import (
-    BackendGarbage,
-    BackendRefused,
-    BackendUnavailable,
-    DeadlineExceeded,
-    GatewayError,
-    ModelFailed,
-    ModelNotReady,
-    Overloaded,
-)
+from gateway.backends.complaints import Complaint, translate
+from gateway.backends.http import HttpCalls, NotAnswered, http_hosts
+from gateway.backends.tensors import FROM_TRITON, pack, unpack
+from gateway.errors import BackendGarbage, GatewayError, ModelNotReady
 from gateway.trace import TRACEPARENT
 
 _SERVICE: Final = "/inference.GRPCInferenceService/"
-_TO_TRITON: Final = {
-    np.dtype(np.bool_): "BOOL", np.dtype(np.int8): "INT8", np.dtype(np.int16): "INT16", np.dtype(np.int32): "INT32",
-    np.dtype(np.int64): "INT64", np.dtype(np.uint8): "UINT8", np.dtype(np.uint16): "UINT16",
-    np.dtype(np.uint32): "UINT32", np.dtype(np.uint64): "UINT64", np.dtype(np.float16): "FP16",
-    np.dtype(np.float32): "FP32", np.dtype(np.float64): "FP64",
-}  # fmt: skip
-_FROM_TRITON: Final = {name: dtype for dtype, name in _TO_TRITON.items()}
-_BYTES: Final = "BYTES"
 _PROBE_S: Final = 2.0
 _MOST_REPLICAS: Final = 16
 
@@ -54,11 +42,21 @@ _OPTIONS: Final = (
 
 
 class TritonBackend:
-    """One Triton, or all replicas behind one ``dns:///`` name (round robin)."""
+    """One Triton, or all replicas behind one ``dns:///`` name (round robin). ``http`` as ``http_hosts`` takes it."""
 
-    def __init__(self, address: str, *, compression: bool = False, options: Sequence[tuple[str, Any]] = ()) -> None:
+    def __init__(
+        self,
+        address: str,
+        *,
+        compression: bool = False,
+        options: Sequence[tuple[str, Any]] = (),
+        http: str = "off",
+    ) -> None:
         self.address = address
         self._is_several = address.startswith("dns:") or "," in address
+        # Compression is asked for where the network is dear: what HTTP would send is not compressed.
+        hosts = [] if compression else http_hosts(address, http)
+        self._http = HttpCalls(address, hosts) if hosts else None
         merged = dict(_OPTIONS) | dict(options)
         self._channel = grpc.aio.insecure_channel(
             address.removeprefix("grpc://"),
@@ -81,25 +79,26 @@ class TritonBackend:
         self, model: str, inputs: Tensors, outputs: Sequence[str], *, timeout: float, request_id: str = ""
     ) -> dict[str, NDArray[Any]]:
         """Run one inference; see ``Backend.infer``."""
+        parent = TRACEPARENT.get()
+        http = self._http
+        if http is not None and http.is_up:
+            loop = asyncio.get_running_loop()
+            began = loop.time()
+            try:
+                return await http.infer(model, inputs, outputs, timeout=timeout, request_id=request_id, parent=parent)
+            except (NotAnswered, ModelNotReady):  # a server that leaves or has just come; gRPC may know another
+                timeout -= loop.time() - began
         request = pb.ModelInferRequest(model_name=model, id=request_id)
         raw = request.raw_input_contents
         for name, array in inputs.items():
             tensor = request.inputs.add()
             tensor.name = name
             tensor.shape.extend(array.shape)
-            if array.dtype.kind in "OSU":
-                tensor.datatype = _BYTES
-                raw.append(_pack_bytes(array))
-                continue
-            try:
-                tensor.datatype = _TO_TRITON[array.dtype]
-            except KeyError:
-                raise BackendRefused(f"input {name} has type {array.dtype}, which Triton has no name for") from None
-            raw.append(array.tobytes())
+            tensor.datatype, packed = pack(name, array)
+            raw.append(packed)
         for name in outputs:
             request.outputs.add().name = name
         try:
-            parent = TRACEPARENT.get()
             metadata = (("traceparent", parent),) if parent else None
             response = await self._infer(request, timeout=timeout, metadata=metadata)
         except grpc.RpcError as error:
@@ -164,7 +163,9 @@ class TritonBackend:
         return str(reasons[0]).splitlines()[0][:300] if reasons and reasons[0] not in ("", "unloaded") else ""
 
     async def describe(self, model: str) -> ModelInfo:
-        """See ``Backend.describe``."""
+        """See ``Backend.describe``. Whoever describes a model is about to call it: HTTP is looked for."""
+        if self._http is not None:
+            await self._http.start()
         try:
             metadata = await self._metadata(pb.ModelMetadataRequest(name=model), timeout=_PROBE_S)
             config = await self._config(pb.ModelConfigRequest(name=model), timeout=_PROBE_S)
@@ -179,11 +180,13 @@ class TritonBackend:
 
     async def close(self) -> None:
         """See ``Backend.close``."""
+        if self._http is not None:
+            await self._http.close()
         await self._channel.close()
 
 
 def _info(tensor: Any) -> TensorInfo:
-    dtype = _FROM_TRITON.get(tensor.datatype)
+    dtype = FROM_TRITON.get(tensor.datatype)
     return TensorInfo(tensor.name, dtype.name if dtype is not None else "object", tuple(tensor.shape))
 
 
@@ -191,66 +194,27 @@ def _unpack(response: Any) -> dict[str, NDArray[Any]]:
     raw = response.raw_output_contents
     if len(raw) != len(response.outputs):
         raise BackendGarbage(f"Triton sent {len(raw)} buffers for {len(response.outputs)} outputs")
-    found: dict[str, NDArray[Any]] = {}
-    for output, buffer in zip(response.outputs, raw, strict=True):
-        if output.datatype == _BYTES:
-            found[output.name] = _unpack_bytes(buffer).reshape(output.shape)
-            continue
-        try:
-            found[output.name] = np.frombuffer(buffer, dtype=_FROM_TRITON[output.datatype]).reshape(output.shape)
-        except (KeyError, ValueError) as error:
-            raise BackendGarbage(
-                f"Triton's output {output.name} ({output.datatype} {list(output.shape)}) does not fit its "
-                f"{len(buffer)} bytes"
-            ) from error
-    return found
+    return {
+        output.name: unpack(output.name, output.datatype, output.shape, buffer)
+        for output, buffer in zip(response.outputs, raw, strict=True)
+    }
 
 
-def _pack_bytes(array: NDArray[Any]) -> bytes:
-    parts = []
-    for item in array.ravel().tolist():
-        value = item if isinstance(item, bytes) else str(item).encode()
-        parts.append(len(value).to_bytes(4, "little"))
-        parts.append(value)
-    return b"".join(parts)
-
-
-def _unpack_bytes(buffer: bytes) -> NDArray[Any]:
-    items, at = [], 0
-    while at + 4 <= len(buffer):
-        size = int.from_bytes(buffer[at : at + 4], "little")
-        items.append(buffer[at + 4 : at + 4 + size])
-        at += 4 + size
-    return np.array(items, dtype=object)
+_COMPLAINTS: Final[dict[grpc.StatusCode, Complaint]] = {
+    grpc.StatusCode.DEADLINE_EXCEEDED: "late",
+    grpc.StatusCode.INVALID_ARGUMENT: "invalid",
+    grpc.StatusCode.NOT_FOUND: "not_found",
+    grpc.StatusCode.RESOURCE_EXHAUSTED: "full",
+    grpc.StatusCode.UNAVAILABLE: "unavailable",
+    grpc.StatusCode.CANCELLED: "cancelled",
+    grpc.StatusCode.INTERNAL: "failed",
+    grpc.StatusCode.UNKNOWN: "failed",
+}
 
 
 def _translate(error: grpc.RpcError, model: str, address: str) -> GatewayError:
     code = error.code()
     detail = (error.details() or "").splitlines()[0:1]
     text = detail[0] if detail else code.name
-    match code:
-        case grpc.StatusCode.DEADLINE_EXCEEDED:
-            return DeadlineExceeded("Triton did not answer within the request's time")
-        case grpc.StatusCode.INVALID_ARGUMENT:
-            return BackendRefused(f"Triton refuses the tensors: {text}")
-        case grpc.StatusCode.NOT_FOUND:
-            return ModelNotReady(f"model {model} is not loaded: {text}", retry_after=1)
-        case grpc.StatusCode.RESOURCE_EXHAUSTED:
-            return Overloaded(f"Triton is full: {text}", retry_after=1)
-        case grpc.StatusCode.UNAVAILABLE:
-            # Triton's core reports three different things as UNAVAILABLE; only the text tells them apart.
-            if "maximum queue size" in text:
-                return Overloaded(f"Triton's queue is full: {text}", retry_after=1)
-            if "unknown model" in text or "not ready" in text or "not found" in text:
-                return ModelNotReady(f"model {model} is not loaded: {text}", retry_after=1)
-            if "timeout expired" in text.lower():
-                return DeadlineExceeded(f"Triton dropped the request from its queue: {text}")
-            return BackendUnavailable(
-                f"Triton at {address} does not answer", hint="it may be starting: try again shortly", retry_after=1
-            )
-        case grpc.StatusCode.CANCELLED:
-            return BackendUnavailable(f"the connection to Triton at {address} was closed", retry_after=1)
-        case grpc.StatusCode.INTERNAL | grpc.StatusCode.UNKNOWN:
-            return ModelFailed(f"the model failed: {text}")
-        case _:
-            return BackendUnavailable(f"Triton at {address} answers {code.name}: {text}", retry_after=1)
+    complaint = _COMPLAINTS.get(code, "other")
+    return translate(complaint, f"{code.name}: {text}" if complaint == "other" else text, model=model, address=address)

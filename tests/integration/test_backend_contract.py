@@ -25,7 +25,7 @@ def _tokens(inputs: dict[str, Any]) -> dict[str, Any]:
     return {"tokens": worth, "logits": worth.sum(1, keepdims=True)}
 
 
-@pytest.fixture(params=["fake", "triton"])
+@pytest.fixture(params=["fake", "grpc", "http"])
 async def backend(
     request: pytest.FixtureRequest, tmp_path: Path, make_token_model: Callable[..., Path]
 ) -> AsyncIterator[tuple[Backend, str]]:
@@ -39,7 +39,9 @@ async def backend(
         return
     embedded = request.getfixturevalue("embedded_triton")
     name = embedded.serve(make_token_model(tmp_path / "model" / "model.onnx"))
-    real = TritonBackend(embedded.grpc)
+    real = TritonBackend(embedded.grpc, http=embedded.http if request.param == "http" else "off")
+    await real.describe(name)
+    assert (request.param == "http") == bool(real._http and real._http.is_up)
     yield real, name
     await real.close()
     embedded.withdraw(name)
