@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import importlib
 import os
 import shutil
 import signal
@@ -19,11 +20,16 @@ from types import FrameType
 
 from pydantic import ValidationError
 
-from gateway.settings import Settings
+from gateway.settings import Settings, trace_protocol
 
 
 def run(settings: Settings) -> int:
     """Serve until SIGTERM or SIGINT; returns the exit code. Prints one line and returns 1 when the port is taken."""
+    try:
+        _require_exporter()
+    except (ValueError, ModuleNotFoundError) as error:
+        print(f"error: {error}", file=sys.stderr)  # noqa: T201 - the one thing a person at the terminal must see
+        return 2
     try:
         listener = _listen(settings.host, settings.port)
     except OSError as error:
@@ -49,6 +55,22 @@ def run(settings: Settings) -> int:
             # A folder left over from other software would silently change what /metrics means.
             os.environ.pop("PROMETHEUS_MULTIPROC_DIR", None)
         return _serve(settings, listener)
+
+
+def _require_exporter() -> None:
+    """Find out before any worker starts whether spans can leave. Raises with what to do where they cannot."""
+    protocol = trace_protocol(os.environ)
+    if not protocol:
+        return
+    form = "grpc" if protocol == "grpc" else "http"
+    for module in ("opentelemetry.sdk.trace", f"opentelemetry.exporter.otlp.proto.{form}.trace_exporter"):
+        try:
+            importlib.import_module(module)
+        except ModuleNotFoundError as error:
+            raise ModuleNotFoundError(
+                f"OTEL_EXPORTER_OTLP_ENDPOINT is set, but {error.name} is not installed; run `pip install "
+                '"triton-gateway[otel]"`, or unset it'
+            ) from error
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -10,6 +10,7 @@ import contextlib
 import gc
 import logging
 import os
+import socket
 import threading
 import time
 import urllib.error
@@ -18,7 +19,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import orjson
 from fastapi import FastAPI
@@ -39,13 +40,13 @@ from gateway.metrics import exposition
 from gateway.metrics.live import STEP_S
 from gateway.metrics.observer import FLUSH_S, Observer
 from gateway.metrics.references import References
-from gateway.pipeline import Pipeline
+from gateway.pipeline import Pipeline, RequestSpans, SpannedPipeline
 from gateway.registry.base import Registry
 from gateway.registry.cache import ArtifactCache, SpecStore
 from gateway.registry.clearml import ClearMLRegistry
 from gateway.registry.lineage import LineageSource, lineage
 from gateway.routing.table import RoutingTable
-from gateway.settings import Settings, grpc_options
+from gateway.settings import Settings, grpc_options, trace_protocol
 from gateway.spec import normalize_url
 
 _log = logging.getLogger("triton_gateway")
@@ -55,6 +56,14 @@ _LINEAGE_S: Final = 60.0
 _END_S: Final = 5.0
 
 MakeBackend = Callable[[str, bool], Backend]
+
+
+class ClosableSpans(RequestSpans, Protocol):
+    """Spans that are flushed when the worker stops."""
+
+    def close(self) -> None:
+        """Send what is waiting; may block for some seconds."""
+        ...
 
 
 class Gateway:
@@ -75,6 +84,7 @@ class Gateway:
         lineage_source: LineageSource | None = None,
         records_frequency: float = 30.0,
         is_whole_process: bool = False,
+        spans: ClosableSpans | None = None,
     ) -> None:
         self._settings = settings
         self._registry = registry
@@ -90,9 +100,11 @@ class Gateway:
         self.health = Health()
         self.table = RoutingTable()
         self._prefix = f"/{settings.serve_path.strip('/')}/"
-        self.pipeline = Pipeline(
-            self.table, Limiter(Limit(settings.max_in_flight)), self.observer, self.health,
-            access_log=settings.access_log,
+        self._spans = spans
+        parts = (self.table, Limiter(Limit(settings.max_in_flight)), self.observer, self.health)
+        self.pipeline = (
+            Pipeline(*parts, access_log=settings.access_log) if spans is None
+            else SpannedPipeline(*parts, spans=spans, access_log=settings.access_log)
         )  # fmt: skip
         self._serve = ServeRoute(
             self.pipeline, prefix=self._prefix, max_body_bytes=settings.max_body_bytes,
@@ -185,6 +197,8 @@ class Gateway:
             for backend in self._backends.values():
                 await backend.close()
             threads.shutdown(wait=False, cancel_futures=True)
+            if self._spans is not None:
+                await asyncio.to_thread(self._spans.close)
             if self._is_whole_process:
                 # A thread in which somebody's code hangs would keep the process from ending: Python waits for it.
                 threading.Thread(target=_end_process, daemon=True).start()
@@ -313,4 +327,15 @@ def create_app(environ: Mapping[str, str] | None = None) -> Gateway:
         ),
         multiprocess_dir=Path(multiprocess) if multiprocess else None,
         is_whole_process=True,
+        spans=_spans(environ),
     )
+
+
+def _spans(environ: Mapping[str, str]) -> ClosableSpans | None:
+    protocol = trace_protocol(environ)
+    if not protocol:
+        return None
+    # Imported here: OpenTelemetry is an extra, and without an endpoint nobody waits for its import.
+    from gateway.spans import exporting
+
+    return exporting(protocol, version=product_version(), instance=f"{socket.gethostname()}-{os.getpid()}")

@@ -202,6 +202,23 @@ class Settings(BaseSettings):
         return {source.strip(): target.strip() for source, target in pairs}
 
 
+def trace_protocol(environ: Mapping[str, str]) -> str:
+    """Return how spans leave, ``grpc`` or ``http/protobuf``; nothing where no ``OTEL_*`` endpoint asks for them.
+
+    Raises ``ValueError`` for a protocol there is no exporter for.
+    """
+    endpoint = environ.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") or environ.get("OTEL_EXPORTER_OTLP_ENDPOINT", "")
+    is_off = environ.get("OTEL_SDK_DISABLED", "").lower() == "true" or environ.get("OTEL_TRACES_EXPORTER") == "none"
+    if not endpoint or is_off:
+        return ""
+    chosen = environ.get("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL") or environ.get("OTEL_EXPORTER_OTLP_PROTOCOL")
+    # The standard's default is http/protobuf; on the port that is gRPC's by the same standard nobody means that.
+    protocol = chosen or ("grpc" if endpoint.rstrip("/").endswith(":4317") else "http/protobuf")
+    if protocol not in ("grpc", "http/protobuf"):
+        raise ValueError(f"OTEL_EXPORTER_OTLP_PROTOCOL must be grpc or http/protobuf, not {protocol!r}")
+    return protocol
+
+
 def grpc_options(environ: Mapping[str, str]) -> tuple[tuple[str, Any], ...]:
     """Return ``CLEARML_GRPC_*`` variables as gRPC channel options, numbers converted, as clearml-serving does."""
     options = []

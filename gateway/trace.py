@@ -45,7 +45,7 @@ class Trace:
         "total_ns", "trace_id", "truncated", "unknown_tokens", "url", "version",
     )  # fmt: skip
 
-    def __init__(self, request_id: str) -> None:
+    def __init__(self, request_id: str, parent: str = "") -> None:
         self.request_id = request_id
         self.started_ns = perf_counter_ns()
         self.total_ns = 0
@@ -57,8 +57,8 @@ class Trace:
         self.rows = self.tokens = self.unknown_tokens = self.truncated = 0
         self.status = 0
         self.outcome = "ok"
-        self.trace_id = ""
-        """The caller's trace, where there is one (``traceparent``)."""
+        self.trace_id = parent and parent[3:35]
+        """The caller's trace, where there is one (``traceparent``), or the one begun here."""
         self.error: BaseException | None = None
         self.custom: dict[str, object] | None = None
         """What a hook reported through ``collect_custom_statistics_fn``."""

@@ -5,6 +5,7 @@ Ends when the server ends, with the reason on stderr, so that the supervisor of 
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from pathlib import Path
@@ -27,7 +28,14 @@ def command(state_dir: Path, repository: Path, host: str, grpc_port: int, http_p
     """Run the embedded Triton (tritonserver on PATH, else the nvidia-pytriton wheel's) until SIGTERM."""
     from deploy import processes
     from deploy.errors import ChildFailed, DeployError
-    from deploy.triton.launcher import ExternalServer, LaunchError, Ports, TritonLauncher, detect_server
+    from deploy.triton.launcher import (
+        ExternalServer,
+        LaunchError,
+        Ports,
+        TritonLauncher,
+        detect_server,
+        trace_arguments,
+    )
 
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -39,6 +47,7 @@ def command(state_dir: Path, repository: Path, host: str, grpc_port: int, http_p
         launcher = TritonLauncher(
             server, state_dir=state_dir.absolute(), repository=repository.absolute(), host=host,
             ports=Ports(grpc=grpc_port, http=http_port, metrics=metrics_port), backoff_s=_NEVER_BY_ITSELF,
+            extra_arguments=trace_arguments(os.environ),
         )  # fmt: skip
         try:
             launcher.start(lambda text: click.echo(text, err=True))

@@ -28,6 +28,7 @@ from types import TracebackType
 
 from deploy.triton.client import AdminClient
 from deploy.triton.layout import Engine
+from gateway.settings import trace_protocol
 
 log = logging.getLogger("triton_gateway.triton")
 
@@ -169,6 +170,22 @@ def find_wheel(python: str) -> Wheel | None:
         stub=stub if stub.exists() else None,
         stub_versions=tuple(versions),
     )
+
+
+def trace_arguments(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Return what makes Triton join the gateway's traces where ``OTEL_*`` variables ask for spans over HTTP.
+
+    Triton exports over OTLP/HTTP only: where the variables say gRPC it is left out.
+    """
+    if trace_protocol(environ) != "http/protobuf":
+        return ()
+    whole = environ.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+    url = whole or f"{environ['OTEL_EXPORTER_OTLP_ENDPOINT'].rstrip('/')}/v1/traces"
+    settings = (
+        "mode=opentelemetry", f"opentelemetry,url={url.removeprefix('http://')}",
+        "opentelemetry,resource=service.name=triton", "rate=1", "level=TIMESTAMPS",
+    )  # fmt: skip
+    return tuple(f"--trace-config={setting}" for setting in settings)
 
 
 class TritonLauncher:

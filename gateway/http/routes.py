@@ -76,12 +76,11 @@ class ServeRoute:
                 parent = parse_traceparent(value)
             elif name == pin_header:
                 pin = value
-        trace = Trace(request_id or f"{random.getrandbits(64):016x}")
-        trace.trace_id = parent[3:35]
         extensions = scope.get("extensions", NO_EXTENSIONS)
         drawn: Drawn | None = extensions.get(CARRIED)
         TRACEPARENT.set(parent)  # always: a server may answer several requests in one context
         pipeline = self._pipeline
+        trace = pipeline.new_trace(request_id or f"{random.getrandbits(64):016x}", parent)
         pipeline.started()
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
@@ -164,8 +163,8 @@ class Lane:
                 key = value.decode("latin-1")
             elif name in _NOT_FOR_THE_LANE:
                 return False
-        trace = Trace(request_id or f"{random.getrandbits(64):016x}")
         pipeline = self._pipeline
+        trace = pipeline.new_trace(request_id or f"{random.getrandbits(64):016x}")
         try:
             endpoint = pipeline.resolve(normalize_url(path[self._prefix_length :], None), trace, key or None)
             if endpoint.begin is None:

@@ -1,0 +1,179 @@
+"""OpenTelemetry: one span per request and one for each of its stages, exported over OTLP.
+
+The only file of the gateway that imports ``opentelemetry``, and imported only where an ``OTEL_*`` endpoint is set
+(``settings.trace_protocol``): without one a gateway holds a plain ``Pipeline`` and no request knows of spans.
+
+Spans are made when a request is over, of the times its ``Trace`` has anyway; only their ids exist from the start,
+because the call to Triton carries the id of the stage ``infer`` as its parent. Stages are placed one after the other up
+to the end: the trace holds how long each took, not when it began.
+"""
+
+from __future__ import annotations
+
+import importlib
+import random
+from time import time_ns
+from typing import Any, Final
+
+from opentelemetry.context import Context
+from opentelemetry.sdk.resources import SERVICE_INSTANCE_ID, SERVICE_NAME, SERVICE_VERSION, Resource
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
+from opentelemetry.sdk.trace.sampling import Decision
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind, TraceFlags, set_span_in_context
+from opentelemetry.trace.status import Status, StatusCode
+
+from gateway.errors import MethodNotAllowed
+from gateway.trace import TRACEPARENT, Trace
+
+_STAGES: Final = ("prepare", "queue", "infer", "finish")
+_OK: Final = Status()
+_SAMPLED: Final = TraceFlags(TraceFlags.SAMPLED)
+_NOT_SAMPLED: Final = TraceFlags(TraceFlags.DEFAULT)
+
+
+class SpannedTrace(Trace):
+    """A trace that becomes spans: their ids, and the wall clock (ns since 1970) at its start."""
+
+    __slots__ = ("began_ns", "context", "infer", "parent")
+
+    def __init__(
+        self,
+        request_id: str,
+        parent: str,
+        *,
+        context: SpanContext,
+        above: SpanContext | None,
+        infer: int,
+    ) -> None:
+        super().__init__(request_id, parent)
+        self.began_ns = time_ns()
+        self.context = context
+        self.parent = above
+        self.infer = infer
+
+
+class Spans:
+    """Gives requests their ids and hands their spans to ``processor``. One event loop calls it.
+
+    Sampling follows ``OTEL_TRACES_SAMPLER``, the resource ``OTEL_SERVICE_NAME`` and ``OTEL_RESOURCE_ATTRIBUTES``.
+    """
+
+    def __init__(self, processor: SpanProcessor, *, version: str, instance: str) -> None:
+        self._processor = processor
+        named = Resource.create({SERVICE_VERSION: version, SERVICE_INSTANCE_ID: instance})
+        if str(named.attributes.get(SERVICE_NAME, "")).startswith("unknown_service"):
+            named = named.merge(Resource({SERVICE_NAME: "triton-gateway"}))
+        self._resource = named
+        self._scope = InstrumentationScope("triton-gateway", version)
+        # The provider is what reads the sampler's variables; nothing else of it is used.
+        self._sampler = TracerProvider(resource=named, shutdown_on_exit=False).sampler
+
+    def begin(self, request_id: str, parent: str = "") -> SpannedTrace:
+        """Open a request's trace under ``parent`` (a ``traceparent``, or nothing), and carry it on to what it calls."""
+        above: SpanContext | None = None
+        inherited: Context | None = None
+        if parent:
+            trace_id = int(parent[3:35], 16)
+            flags = _SAMPLED if int(parent[53:55], 16) & 1 else _NOT_SAMPLED
+            above = SpanContext(trace_id, int(parent[36:52], 16), is_remote=True, trace_flags=flags)
+            inherited = set_span_in_context(NonRecordingSpan(above))
+        else:
+            trace_id = random.getrandbits(128) or 1
+        decision = self._sampler.should_sample(inherited, trace_id, "POST", SpanKind.SERVER).decision
+        flags = _NOT_SAMPLED if decision is Decision.DROP else _SAMPLED
+        infer = _span_id()
+        TRACEPARENT.set(f"00-{trace_id:032x}-{infer:016x}-{flags:02x}")
+        trace = SpannedTrace(
+            request_id, parent, above=above, infer=infer,
+            context=SpanContext(trace_id, _span_id(), is_remote=False, trace_flags=flags),
+        )  # fmt: skip
+        trace.trace_id = f"{trace_id:032x}"
+        return trace
+
+    def finished(self, trace: Trace) -> None:
+        """Hand over the spans of a closed trace, where it was sampled."""
+        if not isinstance(trace, SpannedTrace) or not trace.context.trace_flags.sampled:
+            return
+        began, ended = trace.began_ns, trace.began_ns + trace.total_ns
+        failed = Status(StatusCode.ERROR, _reason(trace)) if trace.error is not None else _OK
+        # Each stage ends where the next begins, the last with the request; a failed request's last stage is the one
+        # that failed, and lasts from what is known to the end.
+        lengths = {stage: int(getattr(trace, f"{stage}_ns")) for stage in _STAGES}
+        if trace.error is not None and lengths["prepare"]:
+            at = began + max(0, trace.total_ns - sum(lengths.values()) - 1) if lengths["infer"] else began
+            unfinished = "finish" if lengths["infer"] else "infer"
+            lengths[unfinished] = max(1, trace.total_ns - sum(lengths.values()))
+        else:
+            at, unfinished = max(began, ended - sum(lengths.values())), ""
+        for stage in _STAGES:
+            if lengths[stage]:
+                self._emit(
+                    trace, stage, at, min(at + lengths[stage], ended), failed if stage == unfinished else _OK,
+                    {"gateway.model_id": trace.model_id} if stage == "infer" else {},
+                    span_id=trace.infer if stage == "infer" else _span_id(), above=trace.context,
+                    kind=SpanKind.CLIENT if stage == "infer" else SpanKind.INTERNAL,
+                )  # fmt: skip
+                at += lengths[stage]
+        attributes: dict[str, Any] = {
+            "http.request.method": "_OTHER" if trace.outcome == MethodNotAllowed.kind else "POST",
+            "http.response.status_code": trace.status,
+            "gateway.request_id": trace.request_id, "gateway.endpoint": trace.endpoint,
+            "gateway.version": trace.version, "gateway.route": trace.route, "gateway.outcome": trace.outcome,
+            "gateway.rows": trace.rows, "gateway.tokens": trace.tokens,
+        }  # fmt: skip
+        if trace.error is not None:
+            attributes["error.type"] = trace.outcome
+        # A caller's mistake is no error of the server's, by OpenTelemetry's conventions for HTTP.
+        status = failed if trace.status >= 500 or trace.status == 0 else _OK
+        self._emit(
+            trace, f"POST {trace.url}".strip(), began, ended, status, attributes, span_id=trace.context.span_id,
+            above=trace.parent, kind=SpanKind.SERVER,
+        )  # fmt: skip
+
+    def close(self) -> None:
+        """Send what is waiting and stop; blocks, at most for the exporter's timeout."""
+        self._processor.shutdown()
+
+    def _emit(
+        self,
+        trace: SpannedTrace,
+        name: str,
+        start: int,
+        end: int,
+        status: Status,
+        attributes: dict[str, Any],
+        *,
+        span_id: int,
+        above: SpanContext | None,
+        kind: SpanKind,
+    ) -> None:
+        context = SpanContext(
+            trace.context.trace_id, span_id, is_remote=False, trace_flags=trace.context.trace_flags
+        )  # fmt: skip
+        self._processor.on_end(
+            ReadableSpan(
+                name, context, above, self._resource, attributes, kind=kind, status=status, start_time=start,
+                end_time=end, instrumentation_scope=self._scope,
+            )
+        )  # fmt: skip
+
+
+def exporting(protocol: str, *, version: str, instance: str) -> Spans:
+    """Return spans that leave over OTLP (``grpc`` or ``http/protobuf``) to where the ``OTEL_*`` variables say.
+
+    Raises ``ModuleNotFoundError`` where the exporter of that protocol is not installed.
+    """
+    form = "grpc" if protocol == "grpc" else "http"
+    module = importlib.import_module(f"opentelemetry.exporter.otlp.proto.{form}.trace_exporter")
+    exporter: SpanExporter = module.OTLPSpanExporter()
+    return Spans(BatchSpanProcessor(exporter), version=version, instance=instance)
+
+
+def _span_id() -> int:
+    return random.getrandbits(64) or 1
+
+
+def _reason(trace: Trace) -> str:
+    return str(trace.error)[:300] or trace.outcome

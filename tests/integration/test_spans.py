@@ -1,0 +1,236 @@
+"""Spans over the wire: a real OTLP receiver gets the gateway's, and real Triton's as a part of the same trace."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import http.server
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+import zipfile
+from collections.abc import Callable, Iterator
+from concurrent import futures
+from pathlib import Path
+from typing import Any
+
+import grpc
+import httpx
+import pytest
+from google.protobuf import json_format
+from opentelemetry.proto.collector.trace.v1 import trace_service_pb2 as pb
+from opentelemetry.proto.collector.trace.v1 import trace_service_pb2_grpc as rpc
+from opentelemetry.sdk.resources import Resource
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+from deploy.triton.build import Builder
+from deploy.triton.client import AdminClient
+from deploy.triton.launcher import PathServer, TritonLauncher, WheelServer, detect_server, trace_arguments
+from deploy.triton.model_config import Tuning
+from deploy.triton.repository import ModelRepository, OnDisk
+from gateway.app import Gateway
+from gateway.backends.triton import TritonBackend
+from gateway.settings import Settings
+from gateway.spans import exporting
+from gateway.spec import decode, decode_model, triton_model_name
+from gateway.testing import FakeRegistry
+
+pytestmark = pytest.mark.integration
+
+CALLER = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+
+
+class Receiver:
+    """Keeps every span it is sent, as (service, span)."""
+
+    def __init__(self) -> None:
+        self.spans: list[tuple[str, Any]] = []
+
+    def take(self, request: pb.ExportTraceServiceRequest) -> None:
+        for group in request.resource_spans:
+            names = {a.key: a.value.string_value for a in group.resource.attributes}
+            for scope in group.scope_spans:
+                self.spans += [(names.get("service.name", ""), span) for span in scope.spans]
+
+    def of(self, service: str) -> dict[str, Any]:
+        return {span.name: span for name, span in list(self.spans) if name == service}
+
+
+def _from_json(body: bytes) -> pb.ExportTraceServiceRequest:
+    """OTLP's JSON form, which Triton sends: ids are in hexadecimal, where protobuf's own JSON has base64."""
+    content = json.loads(body)
+    for group in content["resourceSpans"]:
+        for scope in group["scopeSpans"]:
+            for span in scope["spans"]:
+                for name in ("traceId", "spanId", "parentSpanId"):
+                    span[name] = base64.b64encode(bytes.fromhex(span.get(name, ""))).decode()
+    return json_format.ParseDict(content, pb.ExportTraceServiceRequest(), ignore_unknown_fields=True)
+
+
+@pytest.fixture
+def over_http() -> Iterator[tuple[Receiver, str]]:
+    """OTLP over HTTP: `POST /v1/traces`, protobuf."""
+    receiver = Receiver()
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["content-length"]))
+            if self.path == "/v1/traces":
+                is_json = self.headers["content-type"] == "application/json"
+                receiver.take(_from_json(body) if is_json else pb.ExportTraceServiceRequest.FromString(body))
+            self.send_response(200 if self.path == "/v1/traces" else 404)
+            self.send_header("content-length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield receiver, f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+@pytest.fixture
+def over_grpc() -> Iterator[tuple[Receiver, str]]:
+    """OTLP over gRPC, with the protocol's own service class."""
+    receiver = Receiver()
+
+    class Service(rpc.TraceServiceServicer):
+        def Export(self, request: Any, context: Any) -> Any:
+            receiver.take(request)
+            return pb.ExportTraceServiceResponse()
+
+    server = grpc.server(futures.ThreadPoolExecutor(2))
+    rpc.add_TraceServiceServicer_to_server(Service(), server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    yield receiver, f"http://127.0.0.1:{port}"
+    server.stop(1).wait()
+
+
+async def until(fact: Callable[[], Any], *, within: float = 30.0) -> Any:
+    """Wait until something holds and return it."""
+    deadline = time.monotonic() + within
+    while not (found := fact()):
+        assert time.monotonic() < deadline, "this did not come true"
+        await asyncio.sleep(0.05)
+    return found
+
+
+def bundle_of(folder: Path, make_token_model: Callable[..., Path]) -> Path:
+    """A text model: the ids' sum."""
+    folder.mkdir()
+    make_token_model(folder / "model.onnx")
+    tokenizer = Tokenizer(models.WordLevel({"[PAD]": 0, "[UNK]": 1, "one": 2, "two": 3}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.save(str(folder / "tokenizer.json"))
+    (folder / "config.json").write_text(json.dumps({
+        "architectures": ["BertForSequenceClassification"], "model_type": "bert", "pad_token_id": 0,
+        "id2label": {"0": "SUM"}, "max_position_embeddings": 16, "vocab_size": 4,
+    }))  # fmt: skip
+    return folder
+
+
+async def test_gateway_and_triton_are_one_trace(
+    over_http: tuple[Receiver, str], tmp_path: Path, make_token_model: Callable[..., Path],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """The caller's trace id on every span; Triton's request hangs below the gateway's `infer`, over gRPC."""
+    receiver, address = over_http
+    environ = {"OTEL_EXPORTER_OTLP_ENDPOINT": address, "OTEL_BSP_SCHEDULE_DELAY": "100"}
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    server = detect_server()
+    assert isinstance(server, PathServer | WheelServer)
+    bundle = bundle_of(tmp_path / "bundle", make_token_model)
+    archive = tmp_path / "bundle.zip"
+    with zipfile.ZipFile(archive, "w") as packed:
+        for file in bundle.iterdir():
+            packed.write(file, file.name)
+    registry = FakeRegistry()
+    registry.add_model("m", archive, is_package=True)
+    registry.add_endpoint("t", "m")
+    spec = decode(registry.task()).endpoints["t"]
+    name = triton_model_name(spec, decode_model(registry.model("m")))
+    repository = ModelRepository(tmp_path / "models")
+    repository.open()
+    arguments = (*trace_arguments(environ), "--trace-config=opentelemetry,bsp_schedule_delay=200")
+    with TritonLauncher(
+        server, state_dir=tmp_path, repository=repository.root, extra_arguments=arguments
+    ) as launcher:  # fmt: skip
+        builder = Builder("python", Tuning())
+        build = builder.build(name, spec, decode_model(registry.model("m")), bundle)
+        repository.write(OnDisk(name, "t", "m", builder.recipe, build.instances), build.config, bundle, build.linked,
+                         build.texts)  # fmt: skip
+        admin = AdminClient(launcher.addresses.grpc, load_timeout_s=60)
+        admin.load(name)
+        gateway = Gateway(
+            Settings(state_dir=tmp_path / "state", poll_frequency="1s", triton_grpc=launcher.addresses.grpc),
+            registry=registry,
+            make_backend=lambda address, compression: TritonBackend(address, compression=compression, options=()),
+            spans=exporting("http/protobuf", version="1", instance="test"),
+        )
+        async with gateway.running():
+            client = httpx.AsyncClient(transport=httpx.ASGITransport(gateway), base_url="http://gateway")
+            await until(lambda: "t" in gateway.table.current.endpoints)
+            reply = await client.post("/serve/t", json={"text": "one two"}, headers={"traceparent": CALLER})
+            assert 200 == reply.status_code, reply.text
+            await client.aclose()
+        # closing flushed the gateway's own; Triton sends in its own time
+        await until(
+            lambda: (
+                {"InferRequest", "compute"}
+                <= {s.name for name, s in list(receiver.spans) if name == "triton" and s.trace_id.hex() == CALLER[3:35]}
+            )
+        )
+        admin.close()
+    repository.close()
+    # Triton also traces the calls that warm a version up before it is served: they belong to no request.
+    receiver.spans = [(service, span) for service, span in receiver.spans if span.trace_id.hex() == CALLER[3:35]]
+    ours, theirs = receiver.of("triton-gateway"), receiver.of("triton")
+    assert {"POST t", "prepare", "queue", "infer", "finish"} == set(ours)
+    assert CALLER[36:52] == ours["POST t"].parent_span_id.hex()
+    assert ours["infer"].span_id == theirs["InferRequest"].parent_span_id
+    assert ours["infer"].start_time_unix_nano <= theirs["InferRequest"].start_time_unix_nano + 5_000_000
+    ids = {span.span_id for _, span in receiver.spans} | {bytes.fromhex(CALLER[36:52])}
+    assert [] == [span.name for _, span in receiver.spans if span.parent_span_id not in ids]
+
+
+async def test_spans_leave_over_grpc_with_the_names_of_the_environment(
+    over_grpc: tuple[Receiver, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES are the service's; a flush at the end loses nothing."""
+    receiver, address = over_grpc
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", address)
+    monkeypatch.setenv("OTEL_SERVICE_NAME", "sentiment")
+    monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment=test")
+    spans = exporting("grpc", version="1", instance="test")
+    for _ in range(5):
+        trace = spans.begin("id")
+        trace.url, trace.prepare_ns = "e", 1000
+        trace.close()
+        spans.finished(trace)
+    await asyncio.to_thread(spans.close)
+    assert [("sentiment", "prepare"), ("sentiment", "POST e")] * 5 == [(s, span.name) for s, span in receiver.spans]
+    assert Resource.create().attributes["deployment.environment"] == "test"
+
+
+def test_endpoint_without_the_extra_is_one_line_before_anything_starts() -> None:
+    """What is missing, how to install it, exit code 2."""
+    done = subprocess.run(
+        [sys.executable, "-c",
+         "import sys; sys.modules['opentelemetry.sdk.trace'] = None\n"
+         "from gateway.__main__ import main; sys.exit(main())"],
+        env={**os.environ, "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9", "TRITON_GATEWAY_PORT": "0"},
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert 2 == done.returncode
+    (line,) = done.stderr.splitlines()
+    assert 'pip install "triton-gateway[otel]"' in line

@@ -1,0 +1,183 @@
+"""Requests as spans: ids and parents by W3C, times of the stages, sampling; nothing of it without an endpoint."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from itertools import pairwise
+from typing import Any
+
+import httpx
+import pytest
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
+from opentelemetry.trace import SpanKind, StatusCode
+
+from gateway.app import Gateway
+from gateway.errors import ModelFailed
+from gateway.pipeline import Pipeline
+from gateway.settings import trace_protocol
+from gateway.spans import Spans
+from gateway.trace import Trace
+
+CALLER = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+
+
+class Kept(SpanProcessor):
+    """Keeps what is exported."""
+
+    def __init__(self) -> None:
+        self.spans: list[ReadableSpan] = []
+
+    def on_end(self, span: ReadableSpan) -> None:
+        self.spans.append(span)
+
+    def named(self) -> dict[str, ReadableSpan]:
+        return {span.name: span for span in self.spans}
+
+
+class Spanned:
+    """A gateway that makes spans, over the stack's fakes."""
+
+    def __init__(self, stack: Any) -> None:
+        self.stack = stack
+        self.kept = Kept()
+        self.gateway = Gateway(
+            stack.settings, registry=stack.registry, make_backend=lambda *_: stack.backend, records_frequency=0.05,
+            spans=Spans(self.kept, version="1", instance="here"),
+        )  # fmt: skip
+        stack.gateway = self.gateway
+        self.client = stack.new_client(self.gateway)
+
+    async def post(self, body: Any, path: str = "e", **headers: str) -> httpx.Response:
+        return await self.client.post(f"/serve/{path}", json=body, headers=headers)
+
+
+@pytest.fixture
+async def spanned(make_stack: Any) -> AsyncIterator[Spanned]:
+    """Running, with the text endpoint `e`."""
+    made = Spanned(make_stack())
+    async with made.gateway.running(), made.client:
+        made.stack.deploy("e")
+        await made.stack.served("e")
+        yield made
+
+
+async def test_request_is_a_span_and_so_are_its_stages(spanned: Spanned) -> None:
+    """Children in order, without gaps between them, within the request's own time."""
+    reply = await spanned.post({"text": "good film"}, **{"x-request-id": "mine"})
+    found = spanned.kept.named()
+    assert {"POST e", "prepare", "queue", "infer", "finish"} == set(found)
+    root = found["POST e"]
+    assert (SpanKind.SERVER, None, StatusCode.UNSET) == (root.kind, root.parent, root.status.status_code)
+    assert root.attributes is not None
+    assert ("mine", 200, "ok") == tuple(
+        root.attributes[n] for n in ("gateway.request_id", "http.response.status_code", "gateway.outcome")
+    )
+    assert "triton-gateway" == root.resource.attributes["service.name"]
+    stages = [found[n] for n in ("prepare", "queue", "infer", "finish")]
+    assert {root.context.span_id} == {s.parent.span_id for s in stages if s.parent}
+    assert {root.context.trace_id} == {s.context.trace_id for s in spanned.kept.spans}
+    times = [(s.start_time or 0, s.end_time or 0) for s in stages]
+    assert all(start < end for start, end in times)
+    assert all(before[1] == after[0] for before, after in pairwise(times))
+    assert (root.start_time or 0) <= times[0][0] <= times[-1][1] <= (root.end_time or 0)
+    infer_ms = ((found["infer"].end_time or 0) - (found["infer"].start_time or 0)) / 1e6
+    assert float(reply.headers["x-inference-time"]) == pytest.approx(infer_ms, abs=0.001)
+
+
+async def test_callers_trace_goes_on_and_triton_hangs_below_the_stage_infer(spanned: Spanned) -> None:
+    """The parent of the request is the caller's span; the call to Triton carries the id of the span `infer`."""
+    await spanned.post({"text": "good"}, traceparent=CALLER)
+    found = spanned.kept.named()
+    parent = found["POST e"].parent
+    assert parent is not None
+    assert (CALLER[3:35], CALLER[36:52]) == (f"{parent.trace_id:032x}", f"{parent.span_id:016x}")
+    assert [f"00-{CALLER[3:35]}-{found['infer'].context.span_id:016x}-01"] == spanned.stack.backend.parents[-1:]
+
+
+async def test_trace_that_its_caller_does_not_record_is_passed_on_and_not_exported(spanned: Spanned) -> None:
+    """The flag 00 goes on to Triton with the caller's trace id."""
+    await spanned.post({"text": "good"}, traceparent=CALLER[:-1] + "0")
+    assert [] == spanned.kept.spans
+    carried = spanned.stack.backend.parents[-1]
+    assert (CALLER[3:35], "00") == (carried[3:35], carried[-2:])
+
+
+async def test_sampler_of_the_environment_decides(make_stack: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """OTEL_TRACES_SAMPLER=parentbased_always_off records what a caller records, and nothing else."""
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER", "parentbased_always_off")
+    made = Spanned(make_stack())
+    async with made.gateway.running(), made.client:
+        made.stack.deploy("e")
+        await made.stack.served("e")
+        await made.post({"text": "good"})
+        assert [] == made.kept.spans
+        await made.post({"text": "good"}, traceparent=CALLER)
+        assert "POST e" in made.kept.named()
+
+
+async def test_failure_is_on_the_stage_that_failed(spanned: Spanned) -> None:
+    """A model that fails ends the span `infer` with the error, whose id Triton has as parent."""
+    spanned.stack.backend.fail_with = ModelFailed("the model failed: boom")
+    assert 500 <= (await spanned.post({"text": "good"})).status_code
+    found = spanned.kept.named()
+    assert {"POST e", "prepare", "infer"} == set(found)
+    assert [StatusCode.ERROR] * 2 == [found[n].status.status_code for n in ("POST e", "infer")]
+    assert "boom" in (found["infer"].status.description or "")
+    assert f"{found['infer'].context.span_id:016x}" == spanned.stack.backend.parents[-1][36:52]
+    assert "model_failed" == (found["POST e"].attributes or {})["error.type"]
+
+
+async def test_callers_mistake_is_a_span_without_an_error_status(spanned: Spanned) -> None:
+    """By OpenTelemetry's conventions 4xx is not the server's error; its kind is an attribute."""
+    for path, body, kind in (("e", {"text": ""}, "input_refused"), ("nowhere", {}, "endpoint_not_found")):
+        spanned.kept.spans.clear()
+        await spanned.post(body, path)
+        (span,) = spanned.kept.spans
+        assert (StatusCode.UNSET, kind) == (span.status.status_code, (span.attributes or {})["error.type"])
+
+
+async def test_hooks_request_to_another_endpoint_is_a_part_of_its_trace(spanned: Spanned) -> None:
+    """send_request in process: the inner request hangs below the outer one, and the outer call to Triton is its own."""
+    spanned.stack.add_hook("outer", """
+class Preprocess:
+    async def process(self, body, state, collect_custom_statistics_fn=None):
+        return await self.send_request("e", data=body)
+""")  # fmt: skip
+    await spanned.stack.served("e", "outer")
+    assert 200 == (await spanned.post({"text": "good"}, "outer")).status_code
+    found = spanned.kept.named()
+    inner = found["POST e"]
+    assert found["POST outer"].context.trace_id == inner.context.trace_id
+    assert inner.parent is not None
+    outers = [s for s in spanned.kept.spans if s.parent and s.parent.span_id == found["POST outer"].context.span_id]
+    assert inner.parent.span_id in {s.context.span_id for s in outers if s.name == "infer"}
+
+
+async def test_without_an_endpoint_requests_are_plain(stack: Any) -> None:
+    """Decided when the gateway is made: a plain pipeline, plain traces."""
+    assert type(stack.gateway.pipeline) is Pipeline
+    assert stack.gateway.pipeline.new_trace is Trace
+
+
+@pytest.mark.parametrize(
+    ("environ", "expected"),
+    [
+        ({}, ""),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": ""}, ""),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4318"}, "http/protobuf"),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4317/"}, "grpc"),
+        ({"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://c/v1/traces"}, "http/protobuf"),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4318", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}, "grpc"),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4318", "OTEL_SDK_DISABLED": "true"}, ""),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4318", "OTEL_TRACES_EXPORTER": "none"}, ""),
+    ],
+)
+def test_standard_variables_switch_spans_on(environ: dict[str, str], expected: str) -> None:
+    """An endpoint does; the standard's switches take it back."""
+    assert expected == trace_protocol(environ)
+
+
+def test_protocol_without_an_exporter_is_refused_by_name() -> None:
+    """With what can be said instead."""
+    with pytest.raises(ValueError, match="grpc or http/protobuf"):
+        trace_protocol({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c", "OTEL_EXPORTER_OTLP_PROTOCOL": "http/json"})
