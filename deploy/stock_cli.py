@@ -77,8 +77,9 @@ class StockCli:
         return _only(_NEW_MODEL, output)
 
     async def add_endpoint(
-        self, task_id: str, endpoint: str, model_id: str, *, inputs: Sequence[Tensor], outputs: Sequence[Tensor]
-    ) -> None:
+        self, task_id: str, endpoint: str, model_id: str, *, inputs: Sequence[Tensor], outputs: Sequence[Tensor],
+        version: str = "",
+    ) -> None:  # fmt: skip
         """``clearml-serving model add`` of a Triton endpoint; the tool insists on a description of every tensor."""
         described: list[str] = []
         for side, tensors in (("input", inputs), ("output", outputs)):
@@ -87,7 +88,7 @@ class StockCli:
             described += [f"--{side}-size", *(json.dumps(tensor.shape) for tensor in tensors)]
         await self.run(
             "--id", task_id, "model", "add", "--engine", "triton", "--endpoint", endpoint, "--model-id", model_id,
-            *described,
+            *(("--version", version) if version else ()), *described,
         )  # fmt: skip
 
     async def run(self, *arguments: str) -> str:

@@ -174,6 +174,7 @@ class Gateway:
             records_frequency=self._records_frequency,
             references=References(Path(settings.reference_dir or state_dir / "references")),
             metric_log_frequency=settings.metric_log_frequency,
+            pinned=settings.pinned(),
         )
         # The default Triton is probed from the start, so that readiness knows about it before the first endpoint.
         self._backend_for(settings.triton_grpc, settings.triton_grpc_compression)

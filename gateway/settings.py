@@ -168,6 +168,11 @@ class Settings(BaseSettings):
         description="Folder of reference distributions (`ENDPOINT.json`, `ENDPOINT/VERSION.json`) that go before those "
         "in model folders; empty: `references` in the state folder.",
     )  # fmt: skip
+    pinned_endpoints: str = Field(
+        "", validation_alias=_names("pinned_endpoints"),
+        description="Comma separated paths (`name`, `name/version`) without which this process is not ready: "
+        "a load balancer then sends it nothing until it can serve all of them.",
+    )  # fmt: skip
     ready_timeout: Seconds = Field(
         600.0, gt=0, validation_alias=_names("ready_timeout"),
         description="How long a new version may take to become ready in Triton, and its code to load, before it is "
@@ -195,6 +200,10 @@ class Settings(BaseSettings):
                 value = f"{value}s"
             found[f"TRITON_GATEWAY_{name.upper()}"] = str(value)
         return found
+
+    def pinned(self) -> tuple[str, ...]:
+        """Return ``pinned_endpoints`` as paths without slashes around them."""
+        return tuple(part.strip().strip("/") for part in self.pinned_endpoints.split(",") if part.strip(" /"))
 
     def files_rewrites(self) -> dict[str, str]:
         """Return ``files_rewrite`` as a mapping of prefixes."""

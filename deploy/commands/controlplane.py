@@ -32,8 +32,24 @@ from deploy.commands._options import PORT
     "--public-url", default=None, envvar="TRITON_GATEWAY_CONTROLPLANE_PUBLIC_URL", show_envvar=True,
     help="Address clients are told, where it differs from host and port.",
 )  # fmt: skip
+@click.option(
+    "--access-key", default="", envvar="TRITON_GATEWAY_CONTROLPLANE_ACCESS_KEY", show_envvar=True,
+    help="Access key of its one user.  [default: generated]",
+)  # fmt: skip
+@click.option(
+    "--secret-key", default="", envvar="TRITON_GATEWAY_CONTROLPLANE_SECRET_KEY", show_envvar=True,
+    help="Secret key of its one user; better from the variable: a command line can be seen.  [default: generated]",
+)  # fmt: skip
+@click.option(
+    "--client-config", type=click.Path(path_type=Path, dir_okay=False), default=None,
+    envvar="TRITON_GATEWAY_CONTROLPLANE_CLIENT_CONFIG", show_envvar=True,
+    help="Write a clearml.conf with address and keys here, for clients that share this folder.",
+)  # fmt: skip
 @click.option("--show-env", is_flag=True, help="Print the environment for the clearml-serving CLI and exit.")
-def command(state_dir: Path, host: str, port: int, public_url: str | None, show_env: bool) -> int:
+def command(
+    state_dir: Path, host: str, port: int, public_url: str | None, access_key: str, secret_key: str,
+    client_config: Path | None, show_env: bool,
+) -> int:  # fmt: skip
     """Offer the ClearML API and file server to the stock clearml SDK and clearml-serving CLI.
 
     \b
@@ -43,7 +59,7 @@ def command(state_dir: Path, host: str, port: int, public_url: str | None, show_
     """
     import shlex
 
-    from deploy import ports, web
+    from deploy import controlplane, ports, web
     from deploy.controlplane import (
         BadCredentials,
         ControlPlaneSettings,
@@ -55,6 +71,16 @@ def command(state_dir: Path, host: str, port: int, public_url: str | None, show_
     from deploy.errors import StateDirUnusable
 
     state_dir = state_dir.absolute()
+    try:
+        if access_key or secret_key:
+            controlplane.fixed(state_dir, access_key=access_key, secret_key=secret_key)
+        if client_config is not None:
+            address = public_url or f"http://{web.reachable_host(host)}:{port}"
+            text = controlplane.client_config(Credentials.load_or_create(state_dir), address)
+            client_config.parent.mkdir(parents=True, exist_ok=True)
+            controlplane.write_private(client_config, text)
+    except (BadCredentials, OSError) as error:
+        raise StateDirUnusable(str(error)) from error
     if show_env:
         running = read_endpoint(state_dir)
         address = public_url or (running["api"] if running else f"http://{web.reachable_host(host)}:{port}")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import threading
 import time
 from pathlib import Path
 
 import click
+
+from deploy.commands._options import PORT
 
 
 @click.command(
@@ -48,11 +51,15 @@ import click
     "--files-rewrite", default="", envvar="TRITON_GATEWAY_FILES_REWRITE", show_envvar=True, metavar="FROM=TO,…",
     help="Address prefixes as uploaders wrote them, and as they are reachable from here.",
 )  # fmt: skip
+@click.option(
+    "--health-port", type=PORT, default=None, envvar="TRITON_GATEWAY_SYNC_HEALTH_PORT", show_envvar=True,
+    help="Answer /livez, /readyz (Triton holds what is wanted) and /status here, for probes.  [default: nowhere]",
+)  # fmt: skip
 @click.option("--log-format", type=click.Choice(["auto", "json", "text"]), default="auto", show_default=True,
               envvar="TRITON_GATEWAY_LOG_FORMAT", show_envvar=True, help="Form of the log on stderr.")  # fmt: skip
 def command(
     state_dir: Path, repository: Path | None, triton_grpc: str, engine: str, serving_task_id: str,
-    poll_frequency: str, files_rewrite: str, log_format: str,
+    poll_frequency: str, files_rewrite: str, health_port: int | None, log_format: str,
 ) -> int:  # fmt: skip
     """Keep a Triton at the serving Task: fetch models, verify them, write, load, unload.
 
@@ -64,11 +71,13 @@ def command(
       tritonserver --model-control-mode=explicit --model-repository=/models &
       triton-gateway sync --repository /models --triton-grpc 127.0.0.1:8001 --poll-frequency 10s
     """
+    from deploy import ports
     from deploy.auto_update import AutoUpdate
     from deploy.errors import DeployError
     from deploy.registry import ClearMLStore
+    from deploy.triton import health
     from deploy.triton.plan import Grace
-    from deploy.triton.sync import SyncSettings, run_sync
+    from deploy.triton.sync import ModelSync, SyncSettings, run_sync
     from gateway import logs
     from gateway.errors import GatewayError
     from gateway.registry.clearml import ClearMLRegistry
@@ -93,7 +102,16 @@ def command(
     try:
         registry = ClearMLRegistry(serving_task_id, files_rewrite=rewrites)
         auto_update = AutoUpdate(ClearMLStore(registry), clock=time.monotonic, every_s=max(5.0, poll_s))
-        run_sync(settings, registry, stop, auto_update=auto_update)
+        with contextlib.ExitStack() as stack:
+
+            def answer(sync: ModelSync) -> None:
+                if health_port is not None:
+                    server = health.serve(health_port, sync.status, lambda: sync.last_round, time.monotonic)
+                    stack.callback(server.shutdown)
+
+            if health_port:
+                ports.require_free("0.0.0.0", health_port, what="health probes", option="--health-port")  # noqa: S104 - probes come from outside
+            run_sync(settings, registry, stop, started=answer, auto_update=auto_update)
     except GatewayError as error:
         raise DeployError(error.message, hint=error.hint) from error
     return 0

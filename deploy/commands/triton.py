@@ -18,9 +18,11 @@ _NEVER_BY_ITSELF = (3600.0, 3600.0)
 
 
 @click.command(name="triton", hidden=True)
-@click.option("--state-dir", type=click.Path(path_type=Path, file_okay=False), required=True)
-@click.option("--repository", type=click.Path(path_type=Path, file_okay=False), required=True)
-@click.option("--host", default="127.0.0.1", show_default=True)
+@click.option("--state-dir", type=click.Path(path_type=Path, file_okay=False), required=True,
+              envvar="TRITON_GATEWAY_STATE_DIR")  # fmt: skip
+@click.option("--repository", type=click.Path(path_type=Path, file_okay=False), required=True,
+              envvar="TRITON_GATEWAY_MODEL_REPOSITORY")  # fmt: skip
+@click.option("--host", default="127.0.0.1", show_default=True, envvar="TRITON_GATEWAY_TRITON_HOST")
 @click.option("--grpc-port", type=PORT, default=8001, show_default=True)
 @click.option("--http-port", type=PORT, default=8000, show_default=True)
 @click.option("--metrics-port", type=PORT, default=8002, show_default=True)

@@ -5,7 +5,14 @@ and nothing of the gateway. Others use what is named here; `docs/clearml-compati
 call by call.
 """
 
-from deploy.controlplane.credentials import BadCredentials, Credentials, environment
+from deploy.controlplane.credentials import (
+    BadCredentials,
+    Credentials,
+    client_config,
+    environment,
+    fixed,
+    write_private,
+)
 from deploy.controlplane.server import ControlPlaneSettings, PortTaken, StateInUse, read_endpoint, run, serve
 
 __all__ = [
@@ -14,8 +21,11 @@ __all__ = [
     "Credentials",
     "PortTaken",
     "StateInUse",
+    "client_config",
     "environment",
+    "fixed",
     "read_endpoint",
     "run",
     "serve",
+    "write_private",
 ]

@@ -8,10 +8,11 @@ import json
 import os
 import secrets
 import string
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 FILE_NAME = "credentials.json"
+MIN_KEY = 16
 
 _ALPHABET = string.ascii_uppercase + string.digits
 
@@ -81,6 +82,45 @@ class Credentials:
             finally:
                 temporary.unlink()
         return cls.load(state_dir)
+
+
+def fixed(state_dir: Path, *, access_key: str, secret_key: str) -> Credentials:
+    """Store keys that were chosen elsewhere (a Secret of the cluster) as those of `state_dir`, and return them.
+
+    Raises:
+        BadCredentials: a key is missing, too short, or the file is damaged.
+        OSError: the directory cannot be written.
+    """
+    if len(access_key) < MIN_KEY or len(secret_key) < MIN_KEY:
+        raise BadCredentials(f"access key and secret key have to be given together, {MIN_KEY} characters or more each")
+    kept = Credentials.load_or_create(state_dir)
+    if (kept.access_key, kept.secret_key) == (access_key, secret_key):
+        return kept
+    wanted = replace(kept, access_key=access_key, secret_key=secret_key)
+    write_private(state_dir / FILE_NAME, json.dumps(asdict(wanted), indent=1))
+    return wanted
+
+
+def write_private(path: Path, text: str) -> None:
+    """Write a file that only this user can read, in one atomic step."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+def client_config(credentials: Credentials, base_url: str) -> str:
+    """The clearml.conf that points the clearml SDK and the clearml-serving CLI to the control plane at `base_url`."""
+    base = json.dumps(base_url.rstrip("/"))
+    files = json.dumps(f"{base_url.rstrip('/')}/files")
+    return (
+        f"api {{\n  api_server: {base}\n  web_server: {base}\n  files_server: {files}\n  credentials {{\n"
+        f"    access_key: {json.dumps(credentials.access_key)}\n    secret_key: {json.dumps(credentials.secret_key)}\n"
+        "  }\n}\n"
+    )
 
 
 def environment(credentials: Credentials, base_url: str) -> dict[str, str]:

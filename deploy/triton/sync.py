@@ -279,6 +279,8 @@ class ModelSync:
         self._status_lock = threading.Lock()
         self._published = ""
         self._triton_answers = False
+        self.last_round = clock()
+        """When the last round ended, by the clock that was given: a loop that stands still is not alive."""
 
     @property
     def sees_stubs(self) -> bool:
@@ -305,6 +307,7 @@ class ModelSync:
                     self.step()
                 except Exception:
                     log.exception("a round of model sync failed; the next one starts anew")
+                self.last_round = self._clock()
                 # A set stop event is seen within this; a finished job or a restarted Triton wakes the loop at once.
                 for _ in range(10):
                     if stop.is_set() or self._wake.wait(self._pause() / 10):

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -63,6 +63,7 @@ class Reconciler:
         records_frequency: float,
         references: References,
         metric_log_frequency: float = 1.0,
+        pinned: Sequence[str] = (),
     ) -> None:
         self._registry = registry
         self._store = store
@@ -78,6 +79,7 @@ class Reconciler:
         self._records_frequency = records_frequency
         self._references = references
         self._metric_log_frequency = metric_log_frequency
+        self._pinned = tuple(pinned)
         self._marker: str | None = None
         self._records_due = 0.0
         self._task: Mapping[str, Any] | None = None
@@ -371,6 +373,8 @@ class Reconciler:
             and p.url not in self._serving
             and now - self._began.get(p.url, now) < _HOLDS_UP_S
         )
+        routes = self._table.current
+        health.missing = tuple(p for p in self._pinned if p not in routes.endpoints and p not in routes.canaries)
         ready = {(e.identity.endpoint, e.identity.version): True for e in self._serving.values()}
         if self._plan is not None:
             for plan in self._plan.endpoints.values():

@@ -7,8 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from pyhocon import ConfigFactory
 
-from deploy.controlplane.credentials import FILE_NAME, BadCredentials, Credentials, environment
+from deploy.controlplane.credentials import FILE_NAME, BadCredentials, Credentials, client_config, environment, fixed
 
 
 def test_credentials_are_generated_once_and_kept(tmp_path: Path) -> None:
@@ -59,3 +60,25 @@ def test_environment_points_everything_to_one_port(tmp_path: Path) -> None:
         "CLEARML_API_ACCESS_KEY": credentials.access_key,
         "CLEARML_API_SECRET_KEY": credentials.secret_key,
     }
+
+
+def test_keys_chosen_elsewhere_are_kept_and_tokens_stay_valid(tmp_path: Path) -> None:
+    first = Credentials.load_or_create(tmp_path)
+    chosen = fixed(tmp_path, access_key="A" * 20, secret_key="s" * 40)
+    assert (chosen.access_key, chosen.secret_key, chosen.token_secret) == ("A" * 20, "s" * 40, first.token_secret)
+    assert Credentials.load(tmp_path) == chosen == fixed(tmp_path, access_key="A" * 20, secret_key="s" * 40)
+    assert stat.S_IMODE((tmp_path / FILE_NAME).stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize(("access", "secret"), [("A" * 20, ""), ("", "s" * 40), ("short", "s" * 40)])
+def test_half_or_weak_keys_are_refused(tmp_path: Path, access: str, secret: str) -> None:
+    with pytest.raises(BadCredentials, match="16 characters"):
+        fixed(tmp_path, access_key=access, secret_key=secret)
+
+
+def test_client_config_is_what_clearml_reads(tmp_path: Path) -> None:
+    credentials = Credentials.load_or_create(tmp_path)
+    read = ConfigFactory.parse_string(client_config(credentials, "http://controlplane:8008/"))["api"]
+    assert read["api_server"] == "http://controlplane:8008"
+    assert read["files_server"] == "http://controlplane:8008/files"
+    assert read["credentials"] == {"access_key": credentials.access_key, "secret_key": credentials.secret_key}

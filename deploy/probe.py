@@ -1,0 +1,31 @@
+"""``python -m deploy.probe URL``: end with 0 when the address answers 2xx within 3 s; for images' health checks.
+
+Images have no curl. Imports nothing of ours and next to nothing else: it runs every few seconds.
+"""
+
+from __future__ import annotations
+
+import http.client
+import sys
+from urllib.parse import urlsplit
+
+
+def main(arguments: list[str]) -> int:
+    """Ask once; the exit code is the answer, one line says what went wrong."""
+    parts = urlsplit(arguments[0])
+    connection = http.client.HTTPConnection(parts.hostname or "127.0.0.1", parts.port or 80, timeout=3)
+    try:
+        connection.request("GET", parts.path or "/")
+        reply = connection.getresponse()
+        if 200 <= reply.status < 300:
+            return 0
+        print(f"{arguments[0]} answered {reply.status}: {reply.read(500).decode(errors='replace')}")  # noqa: T201 - shown by `docker inspect`
+    except OSError as error:
+        print(f"{arguments[0]} does not answer: {error}")  # noqa: T201 - as above
+    finally:
+        connection.close()
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

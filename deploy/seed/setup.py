@@ -1,0 +1,81 @@
+"""``python -m deploy.seed.setup``: give an empty registry a serving Task that serves the seed model, then end.
+
+Everything through the stock ``clearml-serving`` CLI, as a user would type it: two versions of endpoint ``demo``, a
+canary of 80 to 20 between them, and two declared variables. A registry with any serving Task in it is left alone, so
+it may run at every start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from deploy.errors import DeployError
+from deploy.stock_cli import StockCli, Tensor
+
+ENDPOINT = "demo"
+MODEL = Path(__file__).parent / "model"
+WAIT_S = 120.0
+
+_INPUTS = tuple(Tensor(name, "int64", (-1, -1)) for name in ("input_ids", "attention_mask"))
+_OUTPUTS = (Tensor("logits", "float32", (-1, 2)),)
+
+
+def existing(wait_s: float) -> str:
+    """Return the id of the serving Task there is, or nothing; waits for a registry that is still starting."""
+    from gateway.errors import RegistryRefused, RegistryUnavailable
+    from gateway.registry.clearml import ClearMLRegistry
+
+    until = time.monotonic() + wait_s
+    while True:
+        try:
+            return ClearMLRegistry().followed()
+        except RegistryUnavailable as error:
+            if time.monotonic() > until:
+                raise DeployError(f"the registry does not answer: {error}", hint="is its container running?") from error
+            time.sleep(1)
+        except RegistryRefused as error:
+            if "no serving service" in error.message:
+                return ""
+            raise DeployError(error.message, hint=error.hint) from error
+
+
+async def register(cli: StockCli) -> str:
+    """Create the serving Task and what it serves; returns its id."""
+    task = await cli.create_service("triton-gateway")
+    for version in ("1", "2"):
+        model = await cli.upload_model(task, MODEL, name=f"words {version}", project="triton-gateway demo")
+        await cli.add_endpoint(task, ENDPOINT, model, inputs=_INPUTS, outputs=_OUTPUTS, version=version)
+    await cli.run(
+        "--id", task, "model", "canary", "--endpoint", ENDPOINT, "--weights", "0.8", "0.2",
+        "--input-endpoints", f"{ENDPOINT}/1", f"{ENDPOINT}/2",
+    )  # fmt: skip
+    await cli.run(
+        "--id", task, "metrics", "add", "--endpoint", f"{ENDPOINT}/*", "--variable-scalar",
+        "score=0.5,0.6,0.7,0.8,0.9", "--variable-enum", "channel=web,app", "--variable-value", "age",
+    )  # fmt: skip
+    return task
+
+
+def main() -> int:
+    """Do it unless there is one."""
+    try:
+        task = existing(WAIT_S)
+        if task:
+            print(f"serving Task {task} exists: nothing to do")  # noqa: T201 - what the container's log shows
+            return 0
+        with tempfile.TemporaryDirectory() as folder:
+            task = asyncio.run(register(StockCli(env=os.environ, log=Path(folder) / "clearml-serving.log")))
+    except DeployError as error:
+        print(f"setup: {error.line()}", file=sys.stderr)  # noqa: T201 - as above
+        return 1
+    print(f"serving Task {task} serves {ENDPOINT}/1 and {ENDPOINT}/2, 80 to 20 behind {ENDPOINT}")  # noqa: T201 - as above
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,229 @@
+"""docker-compose.yml brought up under podman, as it is: one request end to end, every target up, every board with data.
+
+Run by ``.ci/containers/run`` (``make containers``) in a network namespace of its own, after it has built the images;
+never part of the usual run. Prometheus, Alertmanager and HAProxy are Debian's, Grafana is left out: its boards' queries
+are asked of the stack's Prometheus instead.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dashboards.boards import ANNOTATIONS, BOARDS
+
+ROOT = Path(__file__).parents[2]
+GATEWAY, PROMETHEUS = "http://127.0.0.1:8080", "http://127.0.0.1:9090"
+
+KNOWN_EMPTY = {
+    ("Gateway · Triton", "GPU"): "no GPU here",
+    ("Gateway · Triton", "GPU memory"): "no GPU here",
+    ("Gateway · overview", "Alerts"): "nothing need be firing",
+}
+"""Panels without data in this stack, and why."""
+
+
+def sh(*command: str, timeout: float = 120, check: bool = True) -> str:
+    """Run a program and return what it printed."""
+    done = subprocess.run(command, cwd=ROOT, timeout=timeout, text=True, capture_output=True, check=False)
+    assert not check or done.returncode == 0, f"{command}: {done.stdout[-3000:]}{done.stderr[-3000:]}"
+    return done.stdout
+
+
+def compose(*arguments: str, timeout: float = 240) -> str:
+    """Run Compose over our file and the stand-ins."""
+    files = ("-f", "docker-compose.yml", "-f", ".ci/containers/stand-ins.yml")
+    return sh(os.environ["COMPOSE"], *files, *arguments, timeout=timeout)
+
+
+def ask(url: str, body: Any = None) -> tuple[int, Any]:
+    """Return status and JSON; 0 when nobody answers."""
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(url, data, {"content-type": "application/json"})
+    try:
+        with urllib.request.urlopen(request, timeout=10) as reply:
+            return reply.status, json.loads(reply.read() or b"null")
+    except urllib.error.HTTPError as error:
+        return error.code, None
+    except (OSError, ValueError):
+        return 0, None
+
+
+def query(expr: str) -> list[dict[str, Any]]:
+    """Series of an instant query; an expression that Prometheus refuses fails the test."""
+    code, answer = ask(f"{PROMETHEUS}/api/v1/query?{urllib.parse.urlencode({'query': expr})}")
+    assert 200 == code, f"{expr}: {code}"
+    return list(answer["data"]["result"])
+
+
+def until(fact: Callable[[], Any], within: float, what: str) -> Any:
+    """Wait until something holds and return it."""
+    deadline = time.monotonic() + within
+    while not (found := fact()):
+        assert time.monotonic() < deadline, f"{what}: not within {within:.0f} s"
+        time.sleep(1)
+    return found
+
+
+@pytest.fixture(scope="module")
+def podman() -> Iterator[None]:
+    """Podman's Docker-compatible service, and health checks, which only tick with systemd."""
+    address = f"unix://{os.environ['CONTAINERS_WORK']}/podman.sock"
+    os.environ |= {"DOCKER_HOST": address, "DOCKER_BUILDKIT": "0"}
+    service = subprocess.Popen(["podman", "system", "service", "--time=0", address], stderr=subprocess.DEVNULL)
+    stop = threading.Event()
+
+    def tick() -> None:
+        while not stop.wait(1):
+            for container in sh("podman", "ps", "-q", check=False).split():
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    sh("podman", "healthcheck", "run", container, check=False, timeout=20)
+
+    ticking = threading.Thread(target=tick)
+    ticking.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        ticking.join()
+        service.terminate()
+        service.wait(20)
+
+
+@pytest.fixture(scope="module")
+def stack(podman: None) -> Iterator[None]:
+    """The compose file's default profiles, up; logs are shown when a test failed."""
+    try:
+        compose("up", "-d", "--no-build")
+        until(lambda: 200 == ask(f"{GATEWAY}/serve/demo", {"text": "good"})[0], 180, "an answer through the balancer")
+        yield
+    finally:
+        print(compose("logs", "--no-color", "--tail", "40"))
+        compose("down", "-v", "--timeout", "20")
+
+
+@pytest.mark.timeout(420)
+def test_one_request_is_answered_end_to_end(stack: None) -> None:
+    """Raw text in, the right answer out: balancer, gateway, Triton in containers of their own."""
+    code, answer = ask(f"{GATEWAY}/serve/demo/1", {"text": "what a wonderful film"})
+    assert (200, "POSITIVE") == (code, answer["label"])
+    code, answer = ask(f"{GATEWAY}/serve/demo/2", {"text": ["a boring mess", "lovely staff"]})
+    assert 200 == code
+    assert ["NEGATIVE", "POSITIVE"] == [each["label"] for each in answer["results"]]
+
+
+def test_every_container_runs_as_nobody_on_a_read_only_root(stack: None) -> None:
+    """What the compose file asks for is in force in the running containers of ours."""
+    for service in ("gateway", "controlplane", "sync", "triton"):
+        container = compose("ps", "-q", service).split()[0]
+        who = sh("podman", "exec", container, "id", "-u").strip()
+        assert "65532" == who, service
+        touched = subprocess.run(
+            ["podman", "exec", container, "touch", "/opt/venv/x"], capture_output=True, text=True, check=False
+        )
+        assert "Read-only file system" in touched.stderr, service
+        has_torch = "import importlib.util as u; print(u.find_spec('torch'))"
+        assert "None" == sh("podman", "exec", container, "python", "-c", has_torch).strip()
+        compilers = sh("podman", "exec", container, "sh", "-c", "command -v gcc cc g++ make pip || true")
+        assert [] == [line for line in compilers.split() if line.startswith("/opt/venv") or "cc" in line]
+
+
+def test_every_target_is_up(stack: None) -> None:
+    """Two gateways, Triton, Prometheus and Alertmanager, found by name."""
+
+    def jobs() -> dict[str, int]:
+        found: dict[str, int] = {}
+        for series in query("up == 1"):
+            found[series["metric"]["job"]] = found.get(series["metric"]["job"], 0) + 1
+        return found
+
+    wanted = {"triton-gateway": 2, "triton": 1, "prometheus": 1, "alertmanager": 1}
+    until(lambda: jobs() == wanted, 60, f"{wanted} are up")
+    assert [] == query("up == 0")
+    _, alertmanagers = ask(f"{PROMETHEUS}/api/v1/alertmanagers")
+    assert 1 == len(alertmanagers["data"]["activeAlertmanagers"])
+    _, rules = ask(f"{PROMETHEUS}/api/v1/rules")
+    groups = rules["data"]["groups"]
+    assert groups
+    assert [] == [rule["name"] for group in groups for rule in group["rules"] if rule["health"] == "err"]
+
+
+def panel_queries() -> list[tuple[str, str, str]]:
+    """Board, panel and expression of every query, with template variables filled in."""
+    found = [(b.title, p.title, q.expr) for b in BOARDS for p in b.panels() for q in p.queries]
+    found += [("annotations", name, expr) for name, expr, _ in ANNOTATIONS]
+    filled = []
+    for board, panel, expr in found:
+        for name, value in (("$__rate_interval", "1m"), ("$endpoint", ".*"), ("$version", ".*"), ("$variable", ".*"),
+                            ("$model", ".*")):  # fmt: skip
+            expr = expr.replace(name, value)
+        filled.append((board, panel, expr))
+    return filled
+
+
+@pytest.mark.timeout(420)
+def test_every_panel_of_every_board_has_data(stack: None) -> None:
+    """With the stack's own traffic behind it; what has none here is listed with its reason."""
+    traffic = subprocess.Popen(
+        [sys.executable, "-m", "deploy.seed.traffic", f"{GATEWAY}/serve", "--rate", "20", "--seconds", "200"],
+        cwd=ROOT, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    wanted = panel_queries()
+    try:
+        deadline = time.monotonic() + 180
+        while True:
+            left = [
+                (board, panel, expr) for board, panel, expr in wanted
+                if (board, panel) not in KNOWN_EMPTY and not any(s["value"][1] != "NaN" for s in query(expr))
+            ]  # fmt: skip
+            if not left or time.monotonic() > deadline:
+                break
+            time.sleep(5)
+    finally:
+        traffic.terminate()
+        traffic.wait(20)
+    assert [] == [f"{board} / {panel}: {expr}" for board, panel, expr in left]
+
+
+def test_a_gateway_is_added_and_one_taken_away_without_a_failed_request(stack: None) -> None:
+    """`--scale gateway=3`, then 1: the balancer follows; every request meanwhile is answered."""
+    stop, counts = threading.Event(), {True: 0, False: 0}
+
+    def load() -> None:
+        while not stop.wait(0.05):
+            counts[200 == ask(f"{GATEWAY}/serve/demo", {"text": "good"})[0]] += 1
+
+    thread = threading.Thread(target=load)
+    thread.start()
+    try:
+        for replicas in (3, 1):
+            compose("up", "-d", "--no-build", "--no-recreate", "--scale", f"gateway={replicas}", "gateway")
+            until(lambda n=replicas: n == len(query('up{job="triton-gateway"} == 1')), 90, f"{replicas} gateways")
+    finally:
+        stop.set()
+        thread.join()
+    assert counts[False] == 0, counts
+    assert counts[True] > 20
+
+
+def test_it_is_torn_down_without_a_trace(podman: None) -> None:
+    """After `down -v` no container, network or volume of the project is left. Runs last: the fixture took it down."""
+    compose("up", "-d", "--no-build", "prometheus", "alertmanager")
+    compose("down", "-v", "--timeout", "10")
+    label = "label=com.docker.compose.project=triton-gateway"
+    assert [] == sh("podman", "ps", "-aq", "--filter", label).split()
+    assert [] == sh("podman", "volume", "ls", "-q", "--filter", label).split()
+    assert [] == sh("podman", "network", "ls", "-q", "--filter", label).split()
