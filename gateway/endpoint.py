@@ -172,9 +172,15 @@ class TextHandler:
     async def answer(self, body: object, trace: Trace, deadline: float) -> object:
         """See ``Handler.answer``."""
         outputs, prepared = await self.run(body, trace, deadline)
+        processor = self.processor
         started = perf_counter_ns()
         try:
-            answer = self.processor.finish(outputs, prepared)
+            if processor.is_heavy(body):  # what was much to encode can be much to decode: windows, labels, documents
+                answer: object = await asyncio.get_running_loop().run_in_executor(
+                    self._heavy, processor.finish, outputs, prepared
+                )
+            else:
+                answer = processor.finish(outputs, prepared)
         except PreprocessingError as error:
             raise translate(error) from error
         trace.finish_ns = perf_counter_ns() - started

@@ -18,22 +18,36 @@ from preprocessing.errors import InvalidBundle, InvalidOption, UnsupportedTask
 
 Side: TypeAlias = Literal["left", "right"]
 Activation: TypeAlias = Literal["softmax", "sigmoid", "none"]
+LongTexts: TypeAlias = Literal["cut", "window", "refuse"]
+Aggregation: TypeAlias = Literal["none", "simple", "first", "average", "max"]
 Pooling: TypeAlias = Literal["cls", "max", "mean", "mean_sqrt_len", "weightedmean", "lasttoken"]
 
 ACTIVATIONS: Final[tuple[Activation, ...]] = get_args(Activation)
+LONG_TEXTS: Final[tuple[LongTexts, ...]] = get_args(LongTexts)
+AGGREGATIONS: Final[tuple[Aggregation, ...]] = get_args(Aggregation)
 POOLINGS: Final[tuple[Pooling, ...]] = get_args(Pooling)
 
-# Architecture names are `<Family>For<Something>`: the suffix is the task. Heads that do not exist yet are named too, so
-# that the refusal says what the model is.
-ARCHITECTURE_TASKS: Final[Mapping[str, str]] = {
-    "ForSequenceClassification": "text-classification",
-    "ForTokenClassification": "token-classification",
-    "ForQuestionAnswering": "question-answering",
-    "ForMaskedLM": "fill-mask",
-    "ForCausalLM": "text-generation",
-    "LMHeadModel": "text-generation",
-}
+CLASSIFICATION: Final = "text-classification"
+TOKENS: Final = "token-classification"
+QUESTION_ANSWERING: Final = "question-answering"
+FILL_MASK: Final = "fill-mask"
+GENERATION: Final = "text-generation"
 EMBEDDINGS: Final = "sentence-embeddings"
+FEATURES: Final = "feature-extraction"
+RANKING: Final = "ranking"
+ZERO_SHOT: Final = "zero-shot-classification"
+
+# Architecture names are `<Family>For<Something>`: the suffix is the task.
+ARCHITECTURE_TASKS: Final[Mapping[str, str]] = {
+    "ForSequenceClassification": CLASSIFICATION,
+    "ForTokenClassification": TOKENS,
+    "ForQuestionAnswering": QUESTION_ANSWERING,
+    "ForMaskedLM": FILL_MASK,
+    "ForCausalLM": GENERATION,
+    "LMHeadModel": GENERATION,
+}
+WINDOWED: Final = frozenset({TOKENS, QUESTION_ANSWERING})
+"""Tasks that read a long text in several rows."""
 
 _T = TypeVar("_T", bound=str)
 
@@ -51,7 +65,8 @@ _DEFAULT_MAX_LENGTH: Final = 512
 OPTIONS: Final = frozenset(
     {
         *("task", "max_length", "truncate", "max_rows", "max_chars", "heavy_chars"),
-        *("pooling", "normalize", "function_to_apply", "top_k"),
+        *("long_texts", "stride", "allow_empty", "pooling", "normalize", "truncate_dim", "function_to_apply", "top_k"),
+        *("aggregation_strategy", "ignore_labels", "candidate_labels", "hypothesis_template", "multi_label"),
     }
 )
 _POOLING_MODULE: Final = "Pooling"
@@ -69,6 +84,12 @@ class TaskConfig:
     max_length: int = _DEFAULT_MAX_LENGTH
     """Tokens per row, special tokens included; longer texts are cut, or refused where `truncate` is off."""
     truncate: bool = True
+    """Whether longer texts are read at all, in part or in several rows."""
+    long_texts: LongTexts = "cut"
+    stride: int | None = None
+    """Tokens that neighbouring windows of a long text share; None for the task's own number."""
+    allow_empty: bool = False
+    """Whether texts that are empty or only white space are read, as transformers' pipelines do."""
     truncation_side: Side = "right"
     padding_side: Side = "right"
     pad_id: int = 0
@@ -78,11 +99,25 @@ class TaskConfig:
     vocab_size: int | None = None
     """Rows of the model's embedding table: no token id may reach it."""
 
+    mask_id: int | None = None
+    unknown_id: int | None = None
+    """The ids of the tokenizer's mask and unknown tokens, as its files name them."""
+    cleans_up: bool = False
+    """Whether decoded text loses the spaces in front of punctuation (`clean_up_tokenization_spaces`)."""
+
     labels: tuple[str, ...] = ()
     activation: Activation = "none"
     top_k: int | None = None
     """How many labels an answer lists unless the request says otherwise; None for all."""
 
+    aggregation: Aggregation = "simple"
+    ignored_labels: tuple[str, ...] = ("O",)
+    candidate_labels: tuple[str, ...] = ()
+    hypothesis_template: str = "This example is {}."
+    multi_label: bool = False
+
+    truncate_dim: int | None = None
+    """How many of a vector's numbers are kept; None for all."""
     pooling: tuple[Pooling, ...] = ()
     """Token vectors to one vector, results concatenated in this order; empty where only the model's own graph can pool.
     """
@@ -112,11 +147,12 @@ class TaskConfig:
             task=task,
             architecture=_architecture(model),
             model_type=model.get("model_type") if isinstance(model.get("model_type"), str) else None,
-            **_token_limits(folder, model, tokenizer, modules, chosen),
+            **_token_limits(folder, model, tokenizer, modules, chosen, task),
             **_padding(folder, model, tokenizer),
+            **_special_ids(folder, tokenizer),
             input_names=_input_names(model),
             vocab_size=_positive(model.get("vocab_size")),
-            **(_embedding(folder, model, modules, chosen) if task == EMBEDDINGS else _labelling(model, chosen)),
+            **(_embedding(folder, model, modules, chosen) if task == EMBEDDINGS else _labelling(model, task, chosen)),
             **_request_limits(chosen),
         )
 
@@ -135,7 +171,7 @@ def _task(model: Mapping[str, Any], modules: Sequence[_Module], options: _Option
     architecture = _architecture(model)
     for suffix, task in ARCHITECTURE_TASKS.items():
         if architecture and architecture.endswith(suffix):
-            return task
+            return RANKING if task == CLASSIFICATION and _is_cross_encoder(model) else task
     if architecture and architecture.endswith("Model"):
         return EMBEDDINGS
     known = ", ".join(f"*{suffix}" for suffix in ARCHITECTURE_TASKS)
@@ -143,6 +179,11 @@ def _task(model: Mapping[str, Any], modules: Sequence[_Module], options: _Option
         f"The task of this model is unknown: config.json names the architecture {architecture or '(none)'}",
         hint=f"known are {known}, plain encoders (*Model) and sentence-transformers folders; or set the option task",
     )
+
+
+def _is_cross_encoder(model: Mapping[str, Any]) -> bool:
+    """sentence-transformers' CrossEncoder writes itself into config.json; with one label it compares two texts."""
+    return isinstance(model.get("sentence_transformers"), dict) and len(_labels(model)) == 1
 
 
 def _architecture(model: Mapping[str, Any]) -> str | None:
@@ -156,7 +197,12 @@ def _architecture(model: Mapping[str, Any]) -> str | None:
 
 
 def _token_limits(
-    folder: Path, model: Mapping[str, Any], tokenizer: Mapping[str, Any], modules: Sequence[_Module], options: _Options
+    folder: Path,
+    model: Mapping[str, Any],
+    tokenizer: Mapping[str, Any],
+    modules: Sequence[_Module],
+    options: _Options,
+    task: str,
 ) -> dict[str, Any]:
     """The smallest of what sentence-transformers, the tokenizer and the position table allow; what tokenizer.json has
     baked in for itself is never one of them.
@@ -181,9 +227,21 @@ def _token_limits(
                 hint=f"set max_length to at most {table}, or leave it out for {max_length}",
             )
         max_length = wanted
+    long_texts: LongTexts = "window" if task in WINDOWED else "cut"
+    if not options.flag("truncate", default=True):
+        long_texts = "refuse"
+    if "long_texts" in options:
+        long_texts = options.choice("long_texts", LONG_TEXTS)
+        if long_texts == "window" and task not in WINDOWED:
+            raise InvalidOption(
+                f"The task {task} does not read a long text in windows", hint="set long_texts to cut or refuse"
+            )
     return {
         "max_length": max_length,
-        "truncate": options.flag("truncate", default=True),
+        "truncate": long_texts != "refuse",
+        "long_texts": long_texts,
+        "stride": options.count("stride", least=0) if "stride" in options else None,
+        "allow_empty": options.flag("allow_empty", default=False),
         "truncation_side": _side(tokenizer, "truncation_side"),
         "padding_side": _side(tokenizer, "padding_side"),
         "lowercase": sentence.get("do_lower_case") is True,
@@ -209,6 +267,15 @@ def _padding(folder: Path, model: Mapping[str, Any], tokenizer: Mapping[str, Any
     }
 
 
+def _special_ids(folder: Path, tokenizer: Mapping[str, Any]) -> dict[str, Any]:
+    special = _read_json(folder / "special_tokens_map.json")
+    ids = {}
+    for field_name, key in (("mask_id", "mask_token"), ("unknown_id", "unk_token")):
+        token = _token(tokenizer.get(key)) or _token(special.get(key))
+        ids[field_name] = None if token is None else _id_in_tokenizer(_read_json(folder / "tokenizer.json"), token)
+    return {**ids, "cleans_up": tokenizer.get("clean_up_tokenization_spaces") is True}
+
+
 def _id_in_tokenizer(tokenizer: Mapping[str, Any], token: str) -> int | None:
     added = tokenizer.get("added_tokens")
     for entry in added if isinstance(added, list) else []:
@@ -216,6 +283,8 @@ def _id_in_tokenizer(tokenizer: Mapping[str, Any], token: str) -> int | None:
             return int(entry["id"])
     model = tokenizer.get("model")
     vocabulary = model.get("vocab") if isinstance(model, dict) else None
+    if isinstance(vocabulary, list):  # Unigram: pieces with their scores, numbered by position
+        return next((i for i, entry in enumerate(vocabulary) if isinstance(entry, list) and entry[:1] == [token]), None)
     found = vocabulary.get(token) if isinstance(vocabulary, dict) else None
     return found if isinstance(found, int) else None
 
@@ -236,13 +305,17 @@ def _request_limits(options: _Options) -> dict[str, Any]:
 # --- classification ---------------------------------------------------------------------------------------------------
 
 
-def _labelling(model: Mapping[str, Any], options: _Options) -> dict[str, Any]:
-    """Labels and activation as `transformers`' text-classification pipeline decides them."""
+def _labelling(model: Mapping[str, Any], task: str, options: _Options) -> dict[str, Any]:
+    """Labels and activation as `transformers`' text-classification pipeline decides them, and a cross-encoder's as
+    sentence-transformers does; and the options of tasks that have labels.
+    """
     labels = _labels(model)
     problem = model.get("problem_type")
     activation: Activation
     if "function_to_apply" in options:
         activation = options.choice("function_to_apply", ACTIVATIONS)
+    elif task == RANKING:
+        activation = _cross_encoder_activation(model)
     elif problem == "regression":
         activation = "none"
     elif problem == "multi_label_classification" or len(labels) == 1:
@@ -250,7 +323,31 @@ def _labelling(model: Mapping[str, Any], options: _Options) -> dict[str, Any]:
     else:
         activation = "softmax"
     top_k = options.count("top_k") if "top_k" in options else None
-    return {"labels": labels, "activation": activation, "top_k": top_k}
+    chosen: dict[str, Any] = {"labels": labels, "activation": activation, "top_k": top_k}
+    if "aggregation_strategy" in options:
+        chosen["aggregation"] = options.choice("aggregation_strategy", AGGREGATIONS)
+    if "ignore_labels" in options:
+        chosen["ignored_labels"] = options.names("ignore_labels")
+    if "candidate_labels" in options:
+        chosen["candidate_labels"] = options.names("candidate_labels")
+    if "hypothesis_template" in options:
+        chosen["hypothesis_template"] = options.text("hypothesis_template")
+    if "multi_label" in options:
+        chosen["multi_label"] = options.flag("multi_label", default=False)
+    return chosen
+
+
+def _cross_encoder_activation(model: Mapping[str, Any]) -> Activation:
+    """A sigmoid unless the model names another; sentence-transformers writes the class's path."""
+    own = model.get("sentence_transformers")
+    named = own.get("activation_fn") if isinstance(own, dict) else model.get("sbert_ce_default_activation_function")
+    kind = str(named).rsplit(".", 1)[-1] if named is not None else "Sigmoid"
+    known: Mapping[str, Activation] = {"Sigmoid": "sigmoid", "Identity": "none", "Softmax": "softmax"}
+    if kind not in known:
+        raise UnsupportedTask(
+            f"config.json names the activation {kind}, which is not known", hint="set function_to_apply"
+        )
+    return known[kind]
 
 
 def _labels(model: Mapping[str, Any]) -> tuple[str, ...]:
@@ -326,7 +423,9 @@ def _embedding(folder: Path, model: Mapping[str, Any], modules: Sequence[_Module
         raise UnsupportedTask(
             "This model leaves its prompt out of pooling (include_prompt is false), which is not supported"
         )
+    stated_dim = _positive(sentence.get("truncate_dim"))
     return {
+        "truncate_dim": options.count("truncate_dim") if "truncate_dim" in options else stated_dim,
         "pooling": pooling,
         "normalize": options.flag("normalize", default=any(module.kind == "Normalize" for module in modules)),
         "prompts": prompts,
@@ -373,12 +472,12 @@ class _Options:
     def __contains__(self, name: str) -> bool:
         return self._values.get(name) is not None
 
-    def count(self, name: str) -> int:
+    def count(self, name: str, *, least: int = 1) -> int:
         value = self._values[name]
         if isinstance(value, str) and value.strip().isdecimal():
             value = int(value)
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise InvalidOption(f"{name} must be a whole number of at least 1, not {value!r}")
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise InvalidOption(f"{name} must be a whole number of at least {least}, not {value!r}")
         return value
 
     def flag(self, name: str, *, default: bool) -> bool:
@@ -398,6 +497,17 @@ class _Options:
         if not isinstance(value, str) or not value.strip():
             raise InvalidOption(f"{name} must be text, not {value!r}")
         return value.strip()
+
+    def names(self, name: str) -> tuple[str, ...]:
+        """A list, or text with commas."""
+        value = self._values[name]
+        parts = value.split(",") if isinstance(value, str) else value
+        if not isinstance(parts, list | tuple) or not all(isinstance(part, str) for part in parts):
+            raise InvalidOption(f"{name} must be names with commas between them, not {value!r}")
+        found = tuple(part.strip() for part in parts if part.strip())
+        if not found:
+            raise InvalidOption(f"{name} names nothing")
+        return found
 
     def choice(self, name: str, choices: Sequence[_T]) -> _T:
         value = self.text(name)

@@ -16,9 +16,10 @@ from preprocessing.collate import INPUT_NAMES, collate, padded_tokens
 from preprocessing.config import TaskConfig
 from preprocessing.errors import InvalidBundle, InvalidInput
 from preprocessing.heads import head_for
-from preprocessing.heads.base import Head
+from preprocessing.heads.base import Head, refuse_many
 from preprocessing.tokenizer import TextTokenizer
-from preprocessing.types import Encoded, Prepared, Tensors
+from preprocessing.types import Encoded, ParsedRequest, Prepared, Tensors, Windows
+from preprocessing.windows import Windower
 
 
 class Processor(Protocol):
@@ -73,6 +74,10 @@ class TextProcessor:
         self.input_names = names
         self.output_names = None if output_names is None else head.select_outputs(output_names)
         """The outputs to ask the backend for; None for all, where its outputs were not known at load."""
+        self._windower = tokenizer.make_windower() if head.needs_windows else None
+        # Only a tokenizer that adds nothing can make a row without tokens.
+        self._may_be_empty = not tokenizer.adds_special_tokens
+        self._text_fields = tuple(head.text_fields)
         self._dtypes = dict(input_dtypes or {})
         self._pad_to_multiple_of = pad_to_multiple_of
 
@@ -92,10 +97,11 @@ class TextProcessor:
         words the tokenizer may remember (True: the usual number, False: none). Raises InvalidBundle.
         """
         config = TaskConfig.from_folder(folder, options)
+        tokenizer = TextTokenizer.from_folder(folder, config, word_cache=word_cache)
         return cls(
             config,
-            TextTokenizer.from_folder(folder, config, word_cache=word_cache),
-            head_for(config),
+            tokenizer,
+            head_for(config, tokenizer),
             input_names=input_names,
             input_dtypes=input_dtypes,
             output_names=output_names,
@@ -107,13 +113,15 @@ class TextProcessor:
         if not isinstance(body, dict):
             return False
         left = self.config.heavy_chars
-        for name in ("text", "text_pair"):
+        for name in self._text_fields:
             value = body.get(name)
             for item in value if isinstance(value, list) else (value,):
                 if isinstance(item, str):
                     left -= len(item)
                 elif isinstance(item, dict):
                     left -= sum(len(part) for part in item.values() if isinstance(part, str))
+                elif isinstance(item, list):
+                    left -= sum(len(part) + 1 for part in item if isinstance(part, str))
                 left -= 1
                 if left < 0:
                     return True
@@ -122,9 +130,13 @@ class TextProcessor:
     def prepare(self, body: object) -> Prepared:
         """Parse, then encode; where truncation is off, a text that is too long is refused."""
         request = self.head.parse(body)
-        rows = self.tokenizer.encode_batch(request.texts, offsets=self.head.needs_offsets)
+        if self._windower is not None:
+            return self._prepare_windows(self._windower, request)
+        rows = self.tokenizer.encode_batch(request.texts)
         if not self.config.truncate:
-            self._refuse_truncated(rows, is_batch=request.is_batch)
+            self._refuse_truncated(rows, request)
+        if self._may_be_empty:
+            self._refuse_empty(rows)
         return Prepared(rows, request)
 
     def weight(self, prepared: Prepared) -> int:
@@ -163,10 +175,33 @@ class TextProcessor:
             **self.head.describe(),
         }
 
-    def _refuse_truncated(self, rows: Sequence[Encoded], *, is_batch: bool) -> None:
+    def _prepare_windows(self, windower: Windower, request: ParsedRequest) -> Prepared:
+        windows = request.windows or Windows()
+        if windows.only_if_cut:
+            rows = self.tokenizer.encode_batch(request.texts)
+            cut = [i for i, row in enumerate(rows) if row.truncated]
+            if cut:
+                texts: Any = [request.texts[i] for i in cut]
+                for i, row in zip(cut, windower.encode(texts, windows), strict=True):
+                    rows[i] = row
+        else:
+            rows = list(windower.encode(request.texts, windows))
+            refuse_many(len(rows), self.config, self._text_fields[-1])
+        if not self.config.truncate:
+            self._refuse_truncated(rows, request)
+        if self._may_be_empty:
+            self._refuse_empty(rows)
+        return Prepared(rows, request)
+
+    def _refuse_empty(self, rows: Sequence[Encoded]) -> None:
+        if any(row.n_tokens == 0 for row in rows):
+            name = self._text_fields[0]
+            raise InvalidInput(f"{name} has no tokens: nothing is left of it for the model to read", field=name)
+
+    def _refuse_truncated(self, rows: Sequence[Encoded], request: ParsedRequest) -> None:
         for i, row in enumerate(rows):
             if row.truncated:
-                field = f"text[{i}]" if is_batch else "text"
+                field = self.head.field_of(request, i)
                 raise InvalidInput(
                     f"{field} is longer than the {self.config.max_length} tokens this endpoint takes",
                     field=field,

@@ -25,6 +25,7 @@ from preprocessing.descriptions import NotUnderstood
 from preprocessing.errors import InvalidBundle, InvalidOption, TokenizationFailed
 from preprocessing.framing import Framing
 from preprocessing.types import Encoded, Texts, pack
+from preprocessing.windows import Windower
 from preprocessing.word_cache import DEFAULT_MAX_WORDS, CacheState, WordCache
 
 
@@ -136,6 +137,52 @@ class TextTokenizer:
         for i, row in zip(unanswered, self._encode([texts[i] for i in unanswered]), strict=True):  # type: ignore[arg-type]
             rows[i] = row
         return rows  # type: ignore[return-value] # all filled
+
+    def make_windower(self) -> Windower:
+        """What divides long texts into rows, with copies of the tokenizer of its own."""
+        return Windower(
+            self._tokenizer,
+            max_length=self.max_length,
+            truncation_side=self._truncation_side,
+            unknown_id=self._unknown_id,
+        )
+
+    # --- what heads ask of a vocabulary (`heads.base.Vocabulary`) ---
+
+    @property
+    def is_word_aware(self) -> bool:
+        """Whether a token's own text tells if it continues a word (WordPiece's prefix)."""
+        return bool(getattr(self._tokenizer.model, "continuing_subword_prefix", None))
+
+    @property
+    def adds_special_tokens(self) -> bool:
+        """Whether even an empty text has a token."""
+        return int(self._tokenizer.num_special_tokens_to_add(False)) > 0
+
+    def token_of(self, token_id: int) -> str:
+        """A token as the vocabulary writes it; empty where there is none of that id."""
+        return str(self._tokenizer.id_to_token(token_id) or "")
+
+    def id_of(self, token: str) -> int | None:
+        """The id of exactly this token."""
+        found = self._tokenizer.token_to_id(token)
+        return None if found is None else int(found)
+
+    def first_id(self, text: str) -> int | None:
+        """The first token that a text begins with, special ones not counted; None where it has none."""
+        ids = _guarded(self._tokenizer.encode_batch_fast, [text], add_special_tokens=False)[0].ids
+        return int(ids[0]) if ids else None
+
+    def join(self, tokens: Sequence[str]) -> str:
+        """Tokens as readable text."""
+        decoder = self._tokenizer.decoder
+        return " ".join(tokens) if decoder is None else str(decoder.decode(list(tokens)))
+
+    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
+        """Ids as readable text."""
+        return str(self._tokenizer.decode(list(ids), skip_special_tokens=skip_special_tokens))
+
+    # ---
 
     def _encode(self, texts: Texts, *, offsets: bool = False) -> list[Encoded]:
         """By the library, which releases the interpreter lock while it works."""

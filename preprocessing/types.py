@@ -9,7 +9,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,15 +70,64 @@ def _packed(values: bytes | IntArray) -> bytes:
     return np.asarray(values, dtype=np.int64).tobytes()
 
 
+class Window(Encoded):
+    """One of the rows that a text too long for the model is read in, with what its tokens came from.
+
+    `source` is the position of the text (or pair) among the request's; `special` ([tokens], bool) marks tokens that the
+    post-processor added; `sequence` ([tokens], int8) is 0 for the tokens of the first text, 1 for those of the second,
+    -1 for special ones; `words` ([tokens], int32) numbers the words of each text, -1 where a token belongs to none.
+    `offsets` are always there, in characters of the token's own text.
+    """
+
+    __slots__ = ("sequence", "source", "special", "words")
+
+    def __init__(
+        self,
+        ids: bytes,
+        type_ids: bytes | None,
+        n_unknown: int,
+        truncated: bool,
+        offsets: IntArray,
+        *,
+        source: int,
+        special: NDArray[np.bool_],
+        sequence: NDArray[np.int8],
+        words: NDArray[np.int32],
+    ) -> None:
+        super().__init__(ids, type_ids, n_unknown, truncated, offsets)
+        self.source = source
+        self.special = special
+        self.sequence = sequence
+        self.words = words
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """How texts that are too long become rows: neighbouring windows share `stride` tokens of the text.
+
+    Of a pair only the text that `cuts` names is divided; the other one, which the request calls `whole`, is in every
+    window. Rows have at most `max_length` tokens (None: as many as the endpoint's rows). Where `keeps_all` is false,
+    the first window is the row, and it is marked as truncated. Where `only_if_cut`, rows that fit are plain ones.
+    """
+
+    stride: int = 0
+    max_length: int | None = None
+    cuts: Literal["first", "second"] = "first"
+    whole: str = "text"
+    keeps_all: bool = True
+    only_if_cut: bool = False
+
+
 @dataclass(slots=True, eq=False)
 class ParsedRequest:
-    """A request body that was found right: the texts to encode, whether the client sent a list, and the head's checked
-    parameters.
+    """A request body that was found right: the texts to encode, whether the client sent a list, the head's checked
+    parameters, and (None for most tasks) how long texts are divided into rows.
     """
 
     texts: Texts
     is_batch: bool
     options: Mapping[str, Any] = field(default_factory=dict)
+    windows: Windows | None = None
 
 
 @dataclass(slots=True, eq=False)

@@ -266,7 +266,7 @@ class Assembler:
         if processor is not None and call is not None and info is not None and bundle is not None:
             counts = _Counts(self._observer, spec.endpoint, spec.version, processor.tokenizer)
             text = self._text(processor, call, info, counts.batched)
-            await rehearse.warm_up(text, rehearse.TEXT_BODIES)
+            await rehearse.warm_up(text, (processor.describe()["example"], *rehearse.TEXT_BODIES))
             await text.try_highest_token(rehearse.PATIENCE_S)
             if stored is not None:
                 # They were recorded without this endpoint's options, which may change what an answer looks like.

@@ -2,26 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from preprocessing.config import TaskConfig
 from preprocessing.errors import UnsupportedTask
-from preprocessing.heads.base import Head
+from preprocessing.heads.base import Head, Vocabulary
 from preprocessing.heads.embedding import SentenceEmbedding
+from preprocessing.heads.features import FeatureExtraction
+from preprocessing.heads.fill_mask import FillMask
+from preprocessing.heads.ranking import Ranking
 from preprocessing.heads.sequence_classification import SequenceClassification
+from preprocessing.heads.zero_shot import ZeroShot
 
-HEADS: Final[Mapping[str, Callable[[TaskConfig], Head]]] = {
-    SequenceClassification.task: SequenceClassification,
-    SentenceEmbedding.task: SentenceEmbedding,
+HEADS: Final[Mapping[str, Callable[[TaskConfig, Vocabulary], Head]]] = {
+    SequenceClassification.task: lambda config, _: SequenceClassification(config),
+    SentenceEmbedding.task: lambda config, _: SentenceEmbedding(config),
+    FeatureExtraction.task: lambda config, _: FeatureExtraction(config),
+    Ranking.task: lambda config, _: Ranking(config),
+    ZeroShot.task: lambda config, _: ZeroShot(config),
+    FillMask.task: FillMask,
 }
 
 
-def head_for(config: TaskConfig) -> Head:
+class _NoVocabulary:
+    """Stands where there is no tokenizer: heads can be asked about themselves, and those that decode answer blanks."""
+
+    is_word_aware = False
+
+    def token_of(self, token_id: int) -> str:
+        return f"[{token_id}]"
+
+    def id_of(self, token: str) -> int | None:
+        del token
+        return None
+
+    def first_id(self, text: str) -> int | None:
+        del text
+        return None
+
+    def join(self, tokens: Sequence[str]) -> str:
+        return " ".join(tokens)
+
+    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
+        del skip_special_tokens
+        return " ".join(map(str, ids))
+
+
+def head_for(config: TaskConfig, vocabulary: Vocabulary | None = None) -> Head:
     """The head of the config's task; raises UnsupportedTask, which names the tasks there are."""
     build = HEADS.get(config.task)
     if build is None:
         raise UnsupportedTask(
             f"The task {config.task} is not supported", hint=f"supported are {', '.join(sorted(HEADS))}"
         )
-    return build(config)
+    return build(config, vocabulary or _NoVocabulary())

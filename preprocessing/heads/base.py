@@ -7,37 +7,74 @@ this one and one line in `heads/__init__.py`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from preprocessing.config import TaskConfig
+from preprocessing.config import Side, TaskConfig
 from preprocessing.errors import InvalidBundle, InvalidInput, InvalidOutput
-from preprocessing.types import FloatArray, ParsedRequest, Prepared, Tensors, Texts
+from preprocessing.types import Encoded, FloatArray, ParsedRequest, Prepared, Tensors, Texts, Window
 
 Results: TypeAlias = Sequence[Mapping[str, Any]] | FloatArray
 """One result per text, in order: objects, or the rows of an array."""
 
+_T = TypeVar("_T", bound=str)
 _FIELDS: Final = ("text", "text_pair", "parameters")
 _OTHER_NAMES: Final = ("inputs", "input", "texts", "sentence", "sentences", "query", "content", "prompt")
 _EXAMPLE: Final = 'send {"text": "…"} or {"text": ["…", "…"]}'
 
 
+class Vocabulary(Protocol):
+    """What a head may ask of the tokenizer: ids and tokens, never texts of a request."""
+
+    @property
+    def is_word_aware(self) -> bool:
+        """Whether a token's own text tells if it continues a word (WordPiece's prefix)."""
+
+    def token_of(self, token_id: int) -> str:
+        """A token as the vocabulary writes it."""
+
+    def id_of(self, token: str) -> int | None:
+        """The id of exactly this token."""
+
+    def first_id(self, text: str) -> int | None:
+        """The first token that a text begins with."""
+
+    def join(self, tokens: Sequence[str]) -> str:
+        """Tokens as readable text."""
+
+    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
+        """Ids as readable text."""
+
+
 class Head(Protocol):
-    """One task: how its request reads, and what its outputs mean."""
+    """One task: how its request reads, and what its outputs mean.
+
+    One request may become more rows than it has texts in two ways. A head may list more texts than the request has
+    (a pair per candidate label, per document): `decode` then groups by position. Or it may ask for windows
+    (`ParsedRequest.windows`): rows are then `types.Window`, and say which text they are from.
+    """
 
     @property
     def task(self) -> str:
         """The task's name."""
 
     @property
-    def needs_offsets(self) -> bool:
-        """Whether rows must carry character offsets."""
+    def text_fields(self) -> Sequence[str]:
+        """The body's fields that hold texts; their characters tell how long preparing takes."""
+
+    @property
+    def needs_windows(self) -> bool:
+        """Whether `parse` asks for windows."""
 
     def parse(self, body: object) -> ParsedRequest:
         """Check a decoded request body; raises InvalidInput, which says what to send."""
+
+    def field_of(self, request: ParsedRequest, row: int) -> str:
+        """What the request calls the text of this row (as encoded), for messages."""
 
     def select_outputs(self, available: Sequence[str]) -> tuple[str, ...]:
         """Which of the backend's outputs to ask for; raises InvalidBundle where none is usable."""
@@ -53,6 +90,50 @@ class Head(Protocol):
 
 
 # --- requests ---------------------------------------------------------------------------------------------------------
+
+
+def read_body(
+    body: object, fields: Sequence[str], required: Sequence[str], example: str
+) -> tuple[dict[str, Any], Mapping[str, object]]:
+    """A body's fields and its still unchecked `parameters` (an empty mapping where there are none)."""
+    if not isinstance(body, dict):
+        raise InvalidInput(f"The request body must be an object, not {_kind(body)}", hint=example)
+    for name in body:
+        if name not in fields and name != "parameters":
+            raise InvalidInput(
+                f"Unknown field {_shown(name)}",
+                field=_shown(name),
+                hint=f"known are {', '.join((*fields, 'parameters'))}",
+            )
+    for name in required:
+        if body.get(name) is None:
+            raise InvalidInput(f"The field {name} is missing", field=name, hint=example)
+    parameters = body.get("parameters")
+    if parameters is None:
+        parameters = {}
+    elif not isinstance(parameters, dict):
+        raise InvalidInput(f"parameters must be an object, not {_kind(parameters)}", field="parameters")
+    return body, parameters
+
+
+def read_text(value: object, field: str, config: TaskConfig) -> str:
+    """A string that the endpoint takes: not too long, valid Unicode, not empty unless the endpoint reads empty ones."""
+    return _text(value, field, config)
+
+
+def text_field(request: ParsedRequest, row: int) -> str:
+    """`field_of` for tasks with one row per text."""
+    return f"text[{row}]" if request.is_batch else "text"
+
+
+def refuse_many(rows: int, config: TaskConfig, field: str) -> None:
+    """Raise where a request makes more rows than the endpoint takes at once."""
+    if rows > config.max_rows:
+        raise InvalidInput(
+            f"The request makes {rows} rows, at most {config.max_rows} are taken at once",
+            field=field,
+            hint="send several requests",
+        )
 
 
 def parse_texts(body: object, config: TaskConfig, *, pairs: bool) -> tuple[Texts, bool, Mapping[str, object]]:
@@ -88,6 +169,77 @@ def refuse_unknown_parameters(parameters: Mapping[str, object], known: Sequence[
         if name not in known:
             takes = f"this endpoint takes {', '.join(known)}" if known else "this endpoint takes none"
             raise InvalidInput(f"Unknown parameter {_shown(name)}", field="parameters", hint=takes)
+
+
+def count_of(parameters: Mapping[str, object], name: str, *, least: int = 1, most: int | None = None) -> int | None:
+    """A whole number, None where the parameter is missing or null."""
+    value = parameters.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or value < least or (most is not None and value > most):
+        upper = "" if most is None else f" and at most {most}"
+        raise InvalidInput(f"{name} must be a whole number of at least {least}{upper}", field=f"parameters.{name}")
+    return value
+
+
+def number_of(parameters: Mapping[str, object], name: str, *, above: float, most: float = math.inf) -> float | None:
+    """A finite number greater than `above`, None where the parameter is missing or null."""
+    value = parameters.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not above < value <= most or value == math.inf:
+        upper = "" if most == math.inf else f" and at most {most:g}"
+        raise InvalidInput(f"{name} must be a number above {above:g}{upper}", field=f"parameters.{name}")
+    return float(value)
+
+
+def flag_of(parameters: Mapping[str, object], name: str) -> bool | None:
+    """True or false, None where the parameter is missing or null."""
+    value = parameters.get(name)
+    if value is not None and not isinstance(value, bool):
+        raise InvalidInput(f"{name} must be true or false", field=f"parameters.{name}")
+    return value
+
+
+def strings_of(
+    parameters: Mapping[str, object], name: str, *, splits: bool = False, most: int = 1000
+) -> tuple[str, ...] | None:
+    """A list of strings, None where the parameter is missing or null; one string is a list of one, or where `splits`,
+    a list with commas.
+    """
+    value = parameters.get(name)
+    if value is None:
+        return None
+    if isinstance(value, str):
+        value = [part.strip() for part in value.split(",") if part.strip()] if splits else [value]
+    if not isinstance(value, list) or not value or not all(isinstance(item, str) and item for item in value):
+        raise InvalidInput(f"{name} must be a list of strings that are not empty", field=f"parameters.{name}")
+    if len(value) > most:
+        raise InvalidInput(f"{name} has {len(value)} items, at most {most} are taken", field=f"parameters.{name}")
+    for item in value:
+        refuse_half_pairs(item, f"parameters.{name}")
+    return tuple(value)
+
+
+def choice_of(parameters: Mapping[str, object], name: str, choices: Sequence[_T]) -> _T | None:
+    """One of the choices, None where the parameter is missing or null."""
+    value = parameters.get(name)
+    if value is None:
+        return None
+    for choice in choices:
+        if choice == value:
+            return choice
+    raise InvalidInput(f"{name} must be one of {', '.join(choices)}", field=f"parameters.{name}")
+
+
+def refuse_half_pairs(value: str, field: str) -> None:
+    """Raise where a string holds half a surrogate pair, which no tokenizer takes."""
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise InvalidInput(
+            f"{field} is not valid Unicode: half a surrogate pair at character {error.start}", field=field
+        ) from error
 
 
 def _list(items: list[object], pair: object, config: TaskConfig, *, pairs: bool) -> Texts:
@@ -141,7 +293,7 @@ def _text(value: object, field: str, config: TaskConfig) -> str:
         if isinstance(value, list):
             hint = 'send pairs as {"text": ["a", …], "text_pair": ["b", …]}'
         raise InvalidInput(f"{field} must be a string, not {_kind(value)}", field=field, hint=hint)
-    if not value or value.isspace():
+    if (not value or value.isspace()) and not config.allow_empty:
         raise InvalidInput(f"{field} is empty", field=field, hint="send some text, or leave the item out")
     if len(value) > config.max_chars:
         raise InvalidInput(
@@ -150,12 +302,7 @@ def _text(value: object, field: str, config: TaskConfig) -> str:
             hint=f"the model reads {config.max_length} tokens of it; cut or split it",
         )
     if not value.isascii():  # only then can it hold half a surrogate pair
-        try:
-            value.encode("utf-8")
-        except UnicodeEncodeError as error:
-            raise InvalidInput(
-                f"{field} is not valid Unicode: half a surrogate pair at character {error.start}", field=field
-            ) from error
+        refuse_half_pairs(value, field)
     return value
 
 
@@ -235,3 +382,38 @@ def counts(prepared: Prepared) -> dict[str, object]:
     if any(row.truncated for row in rows):
         answer["truncated"] = [row.truncated for row in rows]
     return answer
+
+
+def group_counts(prepared: Prepared, groups: Sequence[Sequence[Encoded]]) -> dict[str, object]:
+    """What `counts` says, for tasks that read each text in a group of rows: `tokens` of a text are those of all its
+    rows, `windows` (where any text has more than one) is the number of its rows.
+    """
+    tokens = [sum(row.n_tokens for row in group) for group in groups]
+    cut = [any(row.truncated for row in group) for group in groups]
+    several = [len(group) for group in groups]
+    windowed = prepared.request.windows is not None and max(several) > 1
+    if not prepared.is_batch:
+        return {
+            "tokens": tokens[0],
+            **({"truncated": True} if cut[0] else {}),
+            **({"windows": several[0]} if windowed else {}),
+        }
+    return {
+        "tokens": tokens,
+        **({"truncated": cut} if any(cut) else {}),
+        **({"windows": several} if windowed else {}),
+    }
+
+
+def windows_by_text(prepared: Prepared) -> list[list[int]]:
+    """The positions of each text's rows."""
+    groups: list[list[int]] = [[] for _ in prepared.request.texts]
+    for position, row in enumerate(prepared.rows):
+        groups[cast("Window", row).source].append(position)
+    return groups
+
+
+def own_tokens(tensor: NDArray[Any], row: int, length: int, side: Side) -> NDArray[Any]:
+    """What a tensor [rows, tokens, …] says of one row's own tokens."""
+    whole: NDArray[Any] = tensor[row]
+    return whole[:length] if side == "right" else whole[len(whole) - length :]

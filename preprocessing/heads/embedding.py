@@ -1,7 +1,8 @@
 """Sentence embeddings: one text to one vector, pooled and normalised as the model folder's own sentence-transformers
 files say.
 
-Request: `{"text": …, "parameters": {"normalize": true, "prompt_name": "query"}}`, parameters optional; no pairs.
+Request: `{"text": …, "parameters": {"normalize": true, "prompt_name": "query", "truncate_dim": 256}}`, parameters
+optional; no pairs.
 
 Answer for one text: `{"embedding": [x, …], "tokens": n}`, for a list: `{"embeddings": [[x, …], …], "tokens": [n, …]}`;
 `"truncated"` (true, or a list of booleans) is there only when something was cut. Vectors are float32 numpy arrays:
@@ -20,12 +21,15 @@ from preprocessing.config import EMBEDDINGS, TaskConfig
 from preprocessing.errors import InvalidInput, InvalidOutput
 from preprocessing.heads.base import (
     Results,
+    count_of,
     counts,
+    flag_of,
     parse_texts,
     prefer,
     refuse_non_finite,
     refuse_unknown_parameters,
     take,
+    text_field,
 )
 from preprocessing.types import FloatArray, ParsedRequest, Prepared, Tensors
 
@@ -44,11 +48,12 @@ class SentenceEmbedding:
     """The head of sentence-transformers folders and of plain encoders."""
 
     task: Final = EMBEDDINGS
-    needs_offsets: Final = False
+    text_fields: Final = ("text",)
+    needs_windows: Final = False
 
     def __init__(self, config: TaskConfig) -> None:
         self._config = config
-        self._parameters = ("normalize", "prompt_name") if config.prompts else ("normalize",)
+        self._parameters = ("normalize", "truncate_dim", *(("prompt_name",) if config.prompts else ()))
 
     def parse(self, body: object) -> ParsedRequest:
         """Single texts, stripped (and lower-cased where the model says so) and given their prompt as
@@ -63,12 +68,14 @@ class SentenceEmbedding:
             texts = [(prompt + text).strip() for text in texts]
         if config.lowercase:
             texts = [text.lower() for text in texts]
-        normalize = parameters.get("normalize")
-        if normalize is None:
+        if not parameters:
             return ParsedRequest(texts, is_batch)
-        if not isinstance(normalize, bool):
-            raise InvalidInput("normalize must be true or false", field="parameters.normalize")
-        return ParsedRequest(texts, is_batch, {"normalize": normalize})
+        given = {"normalize": flag_of(parameters, "normalize"), "truncate_dim": count_of(parameters, "truncate_dim")}
+        return ParsedRequest(texts, is_batch, {name: value for name, value in given.items() if value is not None})
+
+    def field_of(self, request: ParsedRequest, row: int) -> str:
+        """`text`, or its item."""
+        return text_field(request, row)
 
     def select_outputs(self, available: Sequence[str]) -> tuple[str, ...]:
         """A pooled output where the graph has one, else the token vectors, else the only output."""
@@ -96,8 +103,17 @@ class SentenceEmbedding:
         else:
             vectors = pool(tensor, lengths, config.pooling, padding_side=config.padding_side)
         refuse_non_finite(name, vectors)
-        normalized = prepared.request.options.get("normalize", config.normalize)
-        return np.ascontiguousarray(l2_normalize(vectors) if normalized else vectors)
+        options = prepared.request.options
+        normalized = options.get("normalize", config.normalize)
+        if normalized:
+            vectors = l2_normalize(vectors)
+        size = options.get("truncate_dim", config.truncate_dim)
+        if size is not None and size < vectors.shape[1]:
+            vectors = vectors[:, :size]
+            # As sentence-transformers: the model's own normalisation comes before the cut, the request's after it.
+            if options.get("normalize"):
+                vectors = l2_normalize(vectors)
+        return np.ascontiguousarray(vectors)
 
     def render(self, results: Results, prepared: Prepared) -> dict[str, object]:
         """One text's vector under `embedding`, a list's under `embeddings`."""
@@ -109,7 +125,7 @@ class SentenceEmbedding:
         """How vectors are made, and an example."""
         config = self._config
         return {
-            "embedding_size": config.embedding_size and config.embedding_size * max(len(config.pooling), 1),
+            "embedding_size": self._size(),
             "pooling": list(config.pooling),
             "normalize": config.normalize,
             "prompts": sorted(config.prompts),
@@ -118,6 +134,11 @@ class SentenceEmbedding:
             "text_pairs": False,
             "example": {"text": ["A man is eating food.", "Someone has a meal."]},
         }
+
+    def _size(self) -> int | None:
+        config = self._config
+        whole = config.embedding_size and config.embedding_size * max(len(config.pooling), 1)
+        return min(whole, config.truncate_dim) if whole and config.truncate_dim else whole
 
     def _prompt(self, parameters: Mapping[str, object]) -> str:
         name = parameters.get("prompt_name")

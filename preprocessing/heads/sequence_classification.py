@@ -22,15 +22,18 @@ from numpy.typing import NDArray
 
 from preprocessing.activations import sigmoid, softmax
 from preprocessing.config import ACTIVATIONS, Activation, TaskConfig
-from preprocessing.errors import InvalidInput, InvalidOutput
+from preprocessing.errors import InvalidOutput
 from preprocessing.heads.base import (
     Results,
+    choice_of,
+    count_of,
     counts,
     parse_texts,
     prefer,
     refuse_non_finite,
     refuse_unknown_parameters,
     take,
+    text_field,
 )
 from preprocessing.types import FloatArray, ParsedRequest, Prepared, Tensors
 
@@ -43,7 +46,8 @@ class SequenceClassification:
     """The head of `*ForSequenceClassification` models: single label, multi label and regression."""
 
     task: Final = "text-classification"
-    needs_offsets: Final = False
+    text_fields: Final = ("text", "text_pair")
+    needs_windows: Final = False
 
     def __init__(self, config: TaskConfig) -> None:
         self._config = config
@@ -54,7 +58,15 @@ class SequenceClassification:
         if not parameters:
             return ParsedRequest(texts, is_batch)
         refuse_unknown_parameters(parameters, _PARAMETERS)
-        return ParsedRequest(texts, is_batch, {**_top_k(parameters), **_function(parameters)})
+        given = {
+            "top_k": count_of(parameters, "top_k"),
+            "function_to_apply": choice_of(parameters, "function_to_apply", ACTIVATIONS),
+        }
+        return ParsedRequest(texts, is_batch, {name: value for name, value in given.items() if value is not None})
+
+    def field_of(self, request: ParsedRequest, row: int) -> str:
+        """`text`, or its item."""
+        return text_field(request, row)
 
     def select_outputs(self, available: Sequence[str]) -> tuple[str, ...]:
         """`logits`, or the only output."""
@@ -149,23 +161,3 @@ def _apply(function: Activation, logits: NDArray[Any]) -> FloatArray:
     if function == "sigmoid":
         return sigmoid(logits)
     return logits.astype(np.float32, copy=False)
-
-
-def _top_k(parameters: Mapping[str, object]) -> dict[str, object]:
-    value = parameters.get("top_k")
-    if value is None:
-        return {}
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise InvalidInput("top_k must be a whole number of at least 1", field="parameters.top_k")
-    return {"top_k": value}
-
-
-def _function(parameters: Mapping[str, object]) -> dict[str, object]:
-    value = parameters.get("function_to_apply")
-    if value is None:
-        return {}
-    if value not in ACTIVATIONS:
-        raise InvalidInput(
-            f"function_to_apply must be one of {', '.join(ACTIVATIONS)}", field="parameters.function_to_apply"
-        )
-    return {"function_to_apply": value}

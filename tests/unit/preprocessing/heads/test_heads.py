@@ -6,11 +6,13 @@ from preprocessing.config import TaskConfig
 from preprocessing.errors import UnsupportedTask
 from preprocessing.heads import HEADS, head_for
 
+LABELS = {"zero-shot-classification": ("entailment", "neutral", "contradiction"), "ranking": ("relevance",)}
+
 
 @pytest.mark.parametrize("task", HEADS)
 def test_every_task_builds_its_own_head(task: str) -> None:
     """And each describes itself with a request it would accept."""
-    head = head_for(TaskConfig(task=task, labels=("a", "b"), pooling=("mean",)))
+    head = head_for(TaskConfig(task=task, labels=LABELS.get(task, ("a", "b")), pooling=("mean",), mask_id=1))
     assert task == head.task
     assert head.parse(head.describe()["example"]).texts
 
@@ -18,5 +20,5 @@ def test_every_task_builds_its_own_head(task: str) -> None:
 def test_unknown_task_is_refused_with_the_known_ones() -> None:
     """A task that config.py can name but nothing can do ends here."""
     with pytest.raises(UnsupportedTask) as caught:
-        head_for(TaskConfig(task="token-classification"))
-    assert "supported are sentence-embeddings, text-classification" in str(caught.value)
+        head_for(TaskConfig(task="table-question-answering"))
+    assert "supported are feature-extraction, fill-mask" in str(caught.value)

@@ -1,0 +1,80 @@
+"""Feature extraction: a text to one vector per token, special tokens included, as `transformers`' feature-extraction
+pipeline returns them.
+
+Request: `{"text": …}`; no parameters, no pairs. Answer for one text: `{"features": [[x, …], …], "tokens": n}`, one
+vector per token; for a list: `{"results": [{"features": […]}, …], "tokens": [n, …]}`. Vectors are float32 numpy arrays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, cast
+
+import numpy as np
+
+from preprocessing.config import FEATURES, TaskConfig
+from preprocessing.errors import InvalidOutput
+from preprocessing.heads.base import (
+    Results,
+    counts,
+    own_tokens,
+    parse_texts,
+    prefer,
+    refuse_non_finite,
+    refuse_unknown_parameters,
+    take,
+    text_field,
+)
+from preprocessing.types import ParsedRequest, Prepared, Tensors
+
+_OUTPUTS: Final = ("last_hidden_state", "token_embeddings", "hidden_states")
+
+
+class FeatureExtraction:
+    """The head of encoders whose token vectors are wanted themselves."""
+
+    task: Final = FEATURES
+    text_fields: Final = ("text",)
+    needs_windows: Final = False
+
+    def __init__(self, config: TaskConfig) -> None:
+        self._config = config
+
+    def parse(self, body: object) -> ParsedRequest:
+        """Single texts."""
+        texts, is_batch, parameters = parse_texts(body, self._config, pairs=False)
+        refuse_unknown_parameters(parameters, ())
+        return ParsedRequest(texts, is_batch)
+
+    def field_of(self, request: ParsedRequest, row: int) -> str:
+        """`text`, or its item."""
+        return text_field(request, row)
+
+    def select_outputs(self, available: Sequence[str]) -> tuple[str, ...]:
+        """The token vectors, or the only output."""
+        return prefer(available, _OUTPUTS, self.task)
+
+    def decode(self, outputs: Tensors, prepared: Prepared) -> list[Mapping[str, Any]]:
+        """Each text's own tokens' vectors, without padding."""
+        rows = prepared.rows
+        name, tensor = take(outputs, _OUTPUTS)
+        if tensor.ndim != 3 or len(tensor) != len(rows) or tensor.shape[1] < max(row.n_tokens for row in rows):
+            raise InvalidOutput(
+                f"Output {name} has shape {list(tensor.shape)} for {len(rows)} rows",
+                hint="expected rows × tokens × size",
+            )
+        own = [own_tokens(tensor, i, row.n_tokens, self._config.padding_side) for i, row in enumerate(rows)]
+        for values in own:  # what the model makes of padding is nobody's business
+            refuse_non_finite(name, values)
+        return [{"features": np.ascontiguousarray(values, dtype=np.float32)} for values in own]
+
+    def render(self, results: Results, prepared: Prepared) -> dict[str, object]:
+        """One text's vectors at the top level, a list's under `results`."""
+        objects = cast("Sequence[Mapping[str, Any]]", results)
+        if not prepared.is_batch:
+            return {**objects[0], **counts(prepared)}
+        return {"results": list(objects), **counts(prepared)}
+
+    def describe(self) -> dict[str, object]:
+        """An example."""
+        return {"parameters": [], "text_pairs": False, "example": {"text": "A man is eating food."}}

@@ -1,0 +1,160 @@
+"""Fill-mask: a text with mask tokens to the tokens that fit best, as `transformers`' fill-mask pipeline answers.
+
+Request: `{"text": "Paris is the [MASK] of France.", "parameters": {"top_k": 5, "targets": ["capital", …]}}`, parameters
+optional; the mask token is the model's own (the endpoint's description names it).
+
+Answer for one text: `{"predictions": [{"score": s, "token": id, "token_str": "…", "sequence": "…"}, …], "tokens": n}`,
+with several masks one such list for each; for a list: `{"results": [{"predictions": […]}, …], "tokens": [n, …]}`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, cast
+
+import numpy as np
+
+from preprocessing.activations import softmax
+from preprocessing.config import FILL_MASK, TaskConfig
+from preprocessing.errors import InvalidBundle, InvalidInput, InvalidOutput
+from preprocessing.heads.base import (
+    Results,
+    Vocabulary,
+    count_of,
+    counts,
+    own_tokens,
+    parse_texts,
+    prefer,
+    refuse_non_finite,
+    refuse_unknown_parameters,
+    strings_of,
+    take,
+    text_field,
+)
+from preprocessing.text import clean_up
+from preprocessing.types import Encoded, ParsedRequest, Prepared, Tensors
+
+_OUTPUTS: Final = ("logits",)
+_PARAMETERS: Final = ("top_k", "targets")
+_TOP_K: Final = 5
+
+
+class FillMask:
+    """The head of `*ForMaskedLM` models."""
+
+    task: Final = FILL_MASK
+    text_fields: Final = ("text",)
+    needs_windows: Final = False
+
+    def __init__(self, config: TaskConfig, vocabulary: Vocabulary) -> None:
+        if config.mask_id is None:
+            raise InvalidBundle(
+                "The tokenizer names no mask token",
+                hint="tokenizer_config.json needs mask_token; save_pretrained() writes it",
+            )
+        self._config = config
+        self._vocabulary = vocabulary
+        self._mask_id = config.mask_id
+        self._mask = vocabulary.token_of(config.mask_id)
+
+    def parse(self, body: object) -> ParsedRequest:
+        """Texts that each hold the mask token."""
+        texts, is_batch, parameters = parse_texts(body, self._config, pairs=False)
+        refuse_unknown_parameters(parameters, _PARAMETERS)
+        request = ParsedRequest(texts, is_batch, self._options(parameters))
+        for i, text in enumerate(cast("Sequence[str]", texts)):
+            if self._mask not in text:
+                field = text_field(request, i)
+                raise InvalidInput(f"{field} has no {self._mask}", field=field, hint="put it where a word is missing")
+        return request
+
+    def field_of(self, request: ParsedRequest, row: int) -> str:
+        """`text`, or its item."""
+        return text_field(request, row)
+
+    def select_outputs(self, available: Sequence[str]) -> tuple[str, ...]:
+        """`logits`, or the only output."""
+        return prefer(available, _OUTPUTS, self.task)
+
+    def decode(self, outputs: Tensors, prepared: Prepared) -> list[Mapping[str, Any]]:
+        """Per mask the best tokens, their probabilities over the whole vocabulary."""
+        rows, options = prepared.rows, prepared.request.options
+        name, logits = take(outputs, _OUTPUTS)
+        if logits.ndim != 3 or len(logits) != len(rows) or logits.shape[1] < max(row.n_tokens for row in rows):
+            raise InvalidOutput(
+                f"Output {name} has shape {list(logits.shape)} for {len(rows)} rows",
+                hint="expected rows × tokens × vocabulary",
+            )
+        results: list[Mapping[str, Any]] = []
+        for i, row in enumerate(rows):
+            masks = np.flatnonzero(row.ids == self._mask_id)
+            if not len(masks):
+                field = text_field(prepared.request, i)
+                raise InvalidInput(
+                    f"The {self._mask} of {field} lies behind what the model reads ({self._config.max_length} tokens)",
+                    field=field,
+                    hint="shorten the text in front of it",
+                )
+            own = own_tokens(logits, i, row.n_tokens, self._config.padding_side)[masks]
+            refuse_non_finite(name, own)
+            lists = self._best(row, masks.tolist(), softmax(own), options)
+            results.append({"predictions": lists[0] if len(lists) == 1 else lists})
+        return results
+
+    def render(self, results: Results, prepared: Prepared) -> dict[str, object]:
+        """One text's predictions at the top level, a list's under `results`."""
+        objects = cast("Sequence[Mapping[str, Any]]", results)
+        if not prepared.is_batch:
+            return {**objects[0], **counts(prepared)}
+        return {"results": list(objects), **counts(prepared)}
+
+    def describe(self) -> dict[str, object]:
+        """The mask token and an example."""
+        return {
+            "mask_token": self._mask,
+            "parameters": list(_PARAMETERS),
+            "text_pairs": False,
+            "example": {"text": f"Paris is the {self._mask} of France."},
+        }
+
+    def _options(self, parameters: Mapping[str, object]) -> dict[str, Any]:
+        options: dict[str, Any] = {"top_k": count_of(parameters, "top_k") or self._config.top_k or _TOP_K}
+        targets = strings_of(parameters, "targets")
+        if targets is not None:
+            ids = [self._target(target) for target in targets]
+            options["targets"] = sorted({id_ for id_ in ids if id_ is not None})
+            if not options["targets"]:
+                raise InvalidInput("No target is in the model's vocabulary", field="parameters.targets")
+        return options
+
+    def _target(self, target: str) -> int | None:
+        """The token of that name, else the first one the target begins with."""
+        known = self._vocabulary.id_of(target)
+        return self._vocabulary.first_id(target) if known is None else known
+
+    def _best(
+        self, row: Encoded, masks: Sequence[int], scores: Any, options: Mapping[str, Any]
+    ) -> list[list[dict[str, Any]]]:
+        targets = options.get("targets")
+        choices = np.arange(scores.shape[1]) if targets is None else np.array(targets)
+        lists = []
+        for mask, own in zip(masks, scores, strict=True):
+            values = own[choices]
+            size = min(options["top_k"], len(values))
+            best = np.argpartition(-values, size - 1)[:size]
+            best = best[np.argsort(-values[best], kind="stable")]
+            lists.append(
+                [self._prediction(row, mask, int(choices[i]), float(values[i]), is_only=len(masks) == 1) for i in best]
+            )
+        return lists
+
+    def _prediction(self, row: Encoded, mask: int, token: int, score: float, *, is_only: bool) -> dict[str, Any]:
+        ids = row.ids.tolist()
+        ids[mask] = token
+        pad_id = self._config.pad_id
+        sequence = self._decoded([id_ for id_ in ids if id_ != pad_id], skip_special_tokens=is_only)
+        return {"score": score, "token": token, "token_str": self._decoded([token]), "sequence": sequence}
+
+    def _decoded(self, ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
+        text = self._vocabulary.decode(ids, skip_special_tokens=skip_special_tokens)
+        return clean_up(text) if self._config.cleans_up else text

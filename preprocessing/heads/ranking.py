@@ -1,0 +1,155 @@
+"""Ranking: a query and documents to the documents in order of relevance, as sentence-transformers' `CrossEncoder.rank`
+orders them.
+
+Request: `{"query": "…", "documents": ["…", …], "parameters": {"top_n": 3, "return_documents": true}}`, parameters
+optional; several at once with a list of queries and a list of lists of documents.
+
+Answer: `{"results": [{"index": 2, "score": 0.98, "document": "…"}, …], "tokens": n}`, best first; `index` is the
+document's place in the request, `document` is there where `return_documents` is on, `"truncated": true` in a result
+whose query and document were cut. For several queries: `{"results": [{"results": […]}, …], "tokens": [n, …]}`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, cast
+
+import numpy as np
+
+from preprocessing.activations import sigmoid
+from preprocessing.config import RANKING, TaskConfig
+from preprocessing.errors import InvalidBundle, InvalidInput, InvalidOutput
+from preprocessing.heads.base import (
+    Results,
+    choice_of,
+    count_of,
+    flag_of,
+    group_counts,
+    prefer,
+    read_body,
+    read_text,
+    refuse_many,
+    refuse_non_finite,
+    refuse_unknown_parameters,
+    take,
+)
+from preprocessing.types import ParsedRequest, Prepared, Tensors
+
+_OUTPUTS: Final = ("logits",)
+_PARAMETERS: Final = ("top_n", "return_documents", "function_to_apply")
+_FUNCTIONS: Final = ("sigmoid", "none")
+_EXAMPLE: Final = 'send {"query": "…", "documents": ["…", "…"]}'
+
+
+class Ranking:
+    """The head of cross-encoders: one score per pair of query and document."""
+
+    task: Final = RANKING
+    text_fields: Final = ("query", "documents")
+    needs_windows: Final = False
+
+    def __init__(self, config: TaskConfig) -> None:
+        if len(config.labels) > 1:
+            raise InvalidBundle(
+                f"Ranking needs a model with one score per pair, this one has {len(config.labels)} labels",
+                hint="serve it as text-classification",
+            )
+        self._config = config
+
+    def parse(self, body: object) -> ParsedRequest:
+        """Each query with each of its documents as a pair."""
+        found, parameters = read_body(body, ("query", "documents"), ("query", "documents"), _EXAMPLE)
+        refuse_unknown_parameters(parameters, _PARAMETERS)
+        query, documents = found["query"], found["documents"]
+        is_batch = isinstance(query, list)
+        if is_batch:
+            if not query or not isinstance(documents, list) or len(documents) != len(query):
+                raise InvalidInput(
+                    "query is a list, so documents must be a list of lists, one per query", field="documents"
+                )
+            lists = [
+                (read_text(q, f"query[{i}]", self._config), self._documents(d, f"documents[{i}]"))
+                for i, (q, d) in enumerate(zip(query, documents, strict=True))
+            ]
+        else:
+            lists = [(read_text(query, "query", self._config), self._documents(documents, "documents"))]
+        pairs = [(q, document) for q, own in lists for document in own]
+        refuse_many(len(pairs), self._config, "documents")
+        options = {
+            "sizes": [len(own) for _, own in lists],
+            "top_n": count_of(parameters, "top_n"),
+            "return_documents": flag_of(parameters, "return_documents") or False,
+            "function_to_apply": choice_of(parameters, "function_to_apply", _FUNCTIONS),
+        }
+        return ParsedRequest(pairs, is_batch, options)
+
+    def field_of(self, request: ParsedRequest, row: int) -> str:
+        """The document; of several queries, whose."""
+        for query, size in enumerate(request.options["sizes"]):
+            if row < size:
+                return f"documents[{query}][{row}]" if request.is_batch else f"documents[{row}]"
+            row -= size
+        return "documents"
+
+    def select_outputs(self, available: Sequence[str]) -> tuple[str, ...]:
+        """`logits`, or the only output."""
+        return prefer(available, _OUTPUTS, self.task)
+
+    def decode(self, outputs: Tensors, prepared: Prepared) -> list[Mapping[str, Any]]:
+        """Per query its documents, best first; equal scores in the request's order."""
+        options, rows, pairs = prepared.request.options, prepared.rows, prepared.request.texts
+        name, logits = take(outputs, _OUTPUTS)
+        if logits.size != len(rows) or len(logits) != len(rows):
+            raise InvalidOutput(
+                f"Output {name} has shape {list(logits.shape)} for {len(rows)} pairs", hint="expected one score each"
+            )
+        refuse_non_finite(name, logits)
+        raw = logits.reshape(-1).astype(np.float32, copy=False)
+        function = options["function_to_apply"] or self._config.activation
+        scores = sigmoid(raw) if function == "sigmoid" else raw
+        results: list[Mapping[str, Any]] = []
+        start = 0
+        for size in options["sizes"]:
+            # By the raw score: a sigmoid makes large ones equal.
+            order = np.argsort(-raw[start : start + size], kind="stable")[: options["top_n"]]
+            ranked: list[dict[str, Any]] = []
+            for index in order.tolist():
+                result = {"index": index, "score": float(scores[start + index])}
+                if options["return_documents"]:
+                    result["document"] = pairs[start + index][1]
+                if rows[start + index].truncated:
+                    result["truncated"] = True
+                ranked.append(result)
+            results.append({"results": ranked})
+            start += size
+        return results
+
+    def render(self, results: Results, prepared: Prepared) -> dict[str, object]:
+        """One query's results at the top level."""
+        objects = cast("Sequence[Mapping[str, Any]]", results)
+        groups, start = [], 0
+        for size in prepared.request.options["sizes"]:
+            groups.append(prepared.rows[start : start + size])
+            start += size
+        counted = group_counts(prepared, groups)
+        counted.pop("truncated", None)  # each result says it for itself
+        return {**(objects[0] if not prepared.is_batch else {"results": list(objects)}), **counted}
+
+    def describe(self) -> dict[str, object]:
+        """The score's scale and an example."""
+        return {
+            "function_to_apply": self._config.activation,
+            "parameters": list(_PARAMETERS),
+            "text_pairs": True,
+            "example": {
+                "query": "Who wrote Faust?",
+                "documents": ["Goethe wrote Faust.", "The weather is fine."],
+            },
+        }
+
+    def _documents(self, value: object, field: str) -> list[str]:
+        if not isinstance(value, list) or not value:
+            raise InvalidInput(f"{field} must be a list of at least one string", field=field, hint=_EXAMPLE)
+        # An object with the text alone is how Cohere's and Jina's clients send a document.
+        texts = [item["text"] if isinstance(item, dict) and set(item) == {"text"} else item for item in value]
+        return [read_text(text, f"{field}[{i}]", self._config) for i, text in enumerate(texts)]

@@ -1,0 +1,156 @@
+"""Zero-shot classification: a text and labels of the request's own to the labels in order, by a natural language
+inference model, as `transformers`' zero-shot-classification pipeline does.
+
+Request: `{"text": …, "parameters": {"candidate_labels": ["…", …], "hypothesis_template": "This example is {}.",
+"multi_label": false}}`; labels may also come from the endpoint's options.
+
+Answer for one text: `{"label": L, "score": s, "scores": {L: s, …}, "tokens": n}`, best first; for a list:
+`{"results": [{"label": …}, …], "tokens": [n, …]}`. `tokens` counts the text once per label, as the model reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, cast
+
+import numpy as np
+
+from preprocessing.activations import softmax
+from preprocessing.config import ZERO_SHOT, TaskConfig
+from preprocessing.errors import InvalidBundle, InvalidInput, InvalidOption, InvalidOutput
+from preprocessing.heads.base import (
+    Results,
+    flag_of,
+    group_counts,
+    parse_texts,
+    prefer,
+    refuse_half_pairs,
+    refuse_many,
+    refuse_non_finite,
+    refuse_unknown_parameters,
+    strings_of,
+    take,
+    text_field,
+)
+from preprocessing.types import Encoded, ParsedRequest, Prepared, Tensors, Windows
+
+_OUTPUTS: Final = ("logits",)
+_PARAMETERS: Final = ("candidate_labels", "hypothesis_template", "multi_label")
+# Only the text gives way, never the hypothesis.
+_ROWS: Final = Windows(cuts="first", whole="parameters.candidate_labels", keeps_all=False, only_if_cut=True)
+
+
+class ZeroShot:
+    """The head of natural language inference models; the label that starts with `entail` is the one that counts."""
+
+    task: Final = ZERO_SHOT
+    text_fields: Final = ("text",)
+    needs_windows: Final = True
+
+    def __init__(self, config: TaskConfig) -> None:
+        found = [i for i, label in enumerate(config.labels) if label.lower().startswith("entail")]
+        if not found or len(config.labels) < 2:
+            raise InvalidBundle(
+                f"Zero-shot classification needs a label `entailment`, this model has {', '.join(config.labels)}",
+                hint="correct id2label in config.json, or use a natural language inference model",
+            )
+        self._entailment = found[0]
+        self._contradiction = len(config.labels) - 1 if self._entailment == 0 else 0
+        self._config = config
+        if "{}" not in config.hypothesis_template:
+            raise InvalidOption("hypothesis_template has no {} where the label belongs")
+
+    def parse(self, body: object) -> ParsedRequest:
+        """Each text with each label's hypothesis as a pair."""
+        config = self._config
+        found, is_batch, parameters = parse_texts(body, config, pairs=False)
+        refuse_unknown_parameters(parameters, _PARAMETERS)
+        labels = strings_of(parameters, "candidate_labels", splits=True) or config.candidate_labels
+        if not labels:
+            raise InvalidInput(
+                "parameters.candidate_labels is missing",
+                field="parameters.candidate_labels",
+                hint='send {"text": "…", "parameters": {"candidate_labels": ["…", "…"]}}',
+            )
+        if len(set(labels)) != len(labels):
+            raise InvalidInput("candidate_labels has a label twice", field="parameters.candidate_labels")
+        template = parameters.get("hypothesis_template")
+        if template is None:
+            template = config.hypothesis_template
+        hypotheses = _hypotheses(template, labels)
+        texts = cast("Sequence[str]", found)
+        refuse_many(len(texts) * len(labels), config, "parameters.candidate_labels")
+        multi_label = flag_of(parameters, "multi_label")
+        options = {"labels": labels, "multi_label": config.multi_label if multi_label is None else multi_label}
+        pairs = [(text, hypothesis) for text in texts for hypothesis in hypotheses]
+        return ParsedRequest(pairs, is_batch, options, _ROWS)
+
+    def field_of(self, request: ParsedRequest, row: int) -> str:
+        """The text, whichever the label."""
+        return text_field(request, row // len(request.options["labels"]))
+
+    def select_outputs(self, available: Sequence[str]) -> tuple[str, ...]:
+        """`logits`, or the only output."""
+        return prefer(available, _OUTPUTS, self.task)
+
+    def decode(self, outputs: Tensors, prepared: Prepared) -> list[Mapping[str, Any]]:
+        """Entailment against the other labels' entailment, or (`multi_label`, one label) against contradiction."""
+        labels: Sequence[str] = prepared.request.options["labels"]
+        name, logits = take(outputs, _OUTPUTS)
+        wanted = (len(prepared.rows), len(self._config.labels))
+        if logits.shape != wanted:
+            raise InvalidOutput(
+                f"Output {name} has shape {list(logits.shape)}, expected {list(wanted)}",
+                hint="rows × labels of config.json's id2label",
+            )
+        refuse_non_finite(name, logits)
+        by_text = logits.reshape(-1, len(labels), wanted[1])
+        if prepared.request.options["multi_label"] or len(labels) == 1:
+            scores = softmax(by_text[:, :, [self._contradiction, self._entailment]])[:, :, 1]
+        else:
+            scores = softmax(by_text[:, :, self._entailment])
+        results: list[Mapping[str, Any]] = []
+        for own in scores:
+            order = np.argsort(-own, kind="stable").tolist()
+            ranked = {labels[i]: float(own[i]) for i in order}
+            results.append({"label": labels[order[0]], "score": float(own[order[0]]), "scores": ranked})
+        return results
+
+    def render(self, results: Results, prepared: Prepared) -> dict[str, object]:
+        """One text's result at the top level, a list's under `results`."""
+        objects = cast("Sequence[Mapping[str, Any]]", results)
+        size = len(prepared.request.options["labels"])
+        groups: list[list[Encoded]] = [
+            prepared.rows[start : start + size] for start in range(0, len(prepared.rows), size)
+        ]
+        counted = group_counts(prepared, groups)
+        counted.pop("windows", None)
+        return {**(objects[0] if not prepared.is_batch else {"results": list(objects)}), **counted}
+
+    def describe(self) -> dict[str, object]:
+        """The endpoint's own labels, if it has any, and an example."""
+        config = self._config
+        return {
+            "candidate_labels": list(config.candidate_labels),
+            "hypothesis_template": config.hypothesis_template,
+            "multi_label": config.multi_label,
+            "parameters": list(_PARAMETERS),
+            "text_pairs": False,
+            "example": {
+                "text": "My phone does not charge any more.",
+                "parameters": {"candidate_labels": ["hardware", "billing", "delivery"]},
+            },
+        }
+
+
+def _hypotheses(template: object, labels: Sequence[str]) -> list[str]:
+    # Not str.format: a template of the caller's could reach into Python objects with it.
+    field = "parameters.hypothesis_template"
+    if not isinstance(template, str) or "{}" not in template:
+        raise InvalidInput(
+            "hypothesis_template must be a string with {} where the label belongs",
+            field=field,
+            hint='as in "This example is {}."',
+        )
+    refuse_half_pairs(template, field)
+    return [template.replace("{}", label) for label in labels]
