@@ -34,9 +34,10 @@ from gateway.control.reconcile import Reconciler
 from gateway.errors import EndpointNotFound, GatewayError, VersionNotFound
 from gateway.health import Health
 from gateway.http.edge import Receive, Scope, Send
+from gateway.http.forms import FormRoutes, Limits
 from gateway.http.ops import build_ops, product_version
 from gateway.http.routes import Lane, ServeRoute
-from gateway.metrics import exposition
+from gateway.metrics import exposition, statistics
 from gateway.metrics.live import STEP_S
 from gateway.metrics.observer import FLUSH_S, Observer
 from gateway.metrics.references import References
@@ -46,6 +47,7 @@ from gateway.registry.cache import ArtifactCache, SpecStore
 from gateway.registry.clearml import ClearMLRegistry
 from gateway.registry.lineage import LineageSource, lineage
 from gateway.routing.table import RoutingTable
+from gateway.rpc.server import RpcServer
 from gateway.settings import Settings, grpc_options, trace_protocol
 from gateway.spec import normalize_url
 
@@ -117,6 +119,11 @@ class Gateway:
             key_header=settings.routing_key_header,
         )  # fmt: skip
         """How the server answers the common request without a task; see ``http.protocol``."""
+        self._forms = FormRoutes(
+            self.pipeline, self.table,
+            Limits(settings.max_body_bytes, settings.request_timeout, settings.routing_key_header, settings.allow_pins),
+            self._statistics, started=int(time.time()),
+        )  # fmt: skip
         self._reconciler: Reconciler | None = None
         self._ops = build_ops(
             health=self.health, status=self._status, metrics=self._render_metrics, lineage=self._lineage,
@@ -128,6 +135,8 @@ class Gateway:
         """Dispatch one ASGI connection."""
         if scope["type"] == "http" and scope["path"].startswith(self._prefix):
             await self._serve(scope, receive, send)
+        elif scope["type"] == "http" and self._forms.takes(scope["path"]):
+            await self._forms(scope, receive, send)
         else:
             await self._ops(scope, receive, send)
 
@@ -181,13 +190,17 @@ class Gateway:
         loop = asyncio.create_task(reconciler.run(), name="reconcile")
         flusher = asyncio.create_task(self._flush_metrics()) if self._multiprocess_dir is not None else None
         sampler = asyncio.create_task(self._sample_live())
+        rpc: RpcServer | None = None
         try:
             await self._settle()
+            rpc = await self._start_rpc()
             if self._is_whole_process:
                 _calm_garbage_collection()
             yield
         finally:
             self.health.is_draining = True
+            if rpc is not None:
+                await rpc.stop(settings.drain_timeout)
             loop.cancel()
             await asyncio.gather(loop, return_exceptions=True)
             await reconciler.close()
@@ -203,6 +216,18 @@ class Gateway:
             if self._is_whole_process:
                 # A thread in which somebody's code hangs would keep the process from ending: Python waits for it.
                 threading.Thread(target=_end_process, daemon=True).start()
+
+    async def _start_rpc(self) -> RpcServer | None:
+        settings = self._settings
+        if not settings.grpc_port:
+            return None
+        rpc = RpcServer(
+            self.pipeline, self.table, self.health, self._statistics, version=product_version(),
+            timeout=settings.request_timeout, max_message_bytes=settings.max_body_bytes,
+            key_header=settings.routing_key_header, allows_pins=settings.allow_pins,
+        )  # fmt: skip
+        await rpc.start(settings.host, settings.grpc_port)
+        return rpc
 
     async def _settle(self) -> None:
         """Wait a little for what can be served at once, so that a worker that joins others takes no request before.
@@ -248,6 +273,10 @@ class Gateway:
             # What other workers have answered before this call is on disk after their next flush.
             await asyncio.sleep(2 * FLUSH_S)
         return exposition.render(self._metrics, self._multiprocess_dir), exposition.CONTENT_TYPE
+
+    async def _statistics(self) -> list[dict[str, Any]]:
+        content, _ = await self._render_metrics()
+        return await asyncio.to_thread(statistics.of_exposition, content.decode())
 
     async def _flush_metrics(self) -> None:
         while True:

@@ -61,6 +61,11 @@ class Settings(BaseSettings):
     port: int = Field(
         8080, ge=0, le=65535, validation_alias=_names("port", "CLEARML_SERVING_PORT"), description="Port to listen on."
     )
+    grpc_port: int = Field(
+        0, ge=0, le=65535, validation_alias=_names("grpc_port"),
+        description="Port of the Open Inference Protocol over gRPC (Triton's own protocol), on the same address; "
+        "0 for none. All workers share it.",
+    )  # fmt: skip
     workers: int = Field(
         1, ge=1, le=256, validation_alias=_names("workers", "WEB_CONCURRENCY"),
         description="Worker processes that share the port; one per core is the useful maximum.",

@@ -19,6 +19,7 @@ TO_TRITON: Final = {
     np.dtype(np.int64): "INT64", np.dtype(np.uint8): "UINT8", np.dtype(np.uint16): "UINT16",
     np.dtype(np.uint32): "UINT32", np.dtype(np.uint64): "UINT64", np.dtype(np.float16): "FP16",
     np.dtype(np.float32): "FP32", np.dtype(np.float64): "FP64",
+    np.dtype("V2"): "BF16",  # numpy does not know it: two opaque bytes, passed on as they are
 }  # fmt: skip
 FROM_TRITON: Final = {name: dtype for dtype, name in TO_TRITON.items()}
 BYTES: Final = "BYTES"

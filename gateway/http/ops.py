@@ -20,6 +20,7 @@ from fastapi.staticfiles import StaticFiles
 from swagger_ui_bundle import swagger_ui_path
 
 from gateway.errors import GatewayError
+from gateway.forms.oip import EXTENSIONS
 from gateway.health import Health
 from gateway.http.problems import STATUS
 
@@ -140,7 +141,7 @@ def build_ops(
     @app.get("/v2", tags=["operations"])
     async def metadata() -> dict[str, Any]:
         """Return name and version, as the Open Inference Protocol asks."""
-        return {"name": "triton-gateway", "version": product_version(), "extensions": []}
+        return {"name": "triton-gateway", "version": product_version(), "extensions": list(EXTENSIONS)}
 
     @app.get("/", include_in_schema=False, response_class=HTMLResponse)
     async def page() -> HTMLResponse:

@@ -60,3 +60,27 @@ def problem(error: GatewayError, request_id: str) -> tuple[int, Headers, bytes]:
     if status == 405:
         headers.append((b"allow", b"POST"))
     return status, headers, orjson.dumps(content, default=str)
+
+
+def oip_problem(error: GatewayError, request_id: str) -> tuple[int, Headers, bytes]:
+    """Return the refusal as the Open Inference Protocol has it: ``{"error": …}``; a wrong tensor is 400."""
+    status, headers, _ = problem(error, request_id)
+    return _plain_status(status), headers, orjson.dumps({"error": _sentence(error), "code": error.kind})
+
+
+def openai_problem(error: GatewayError, request_id: str) -> tuple[int, Headers, bytes]:
+    """Return the refusal as OpenAI's API has it: ``{"error": {"message", "type", "param", "code"}}``."""
+    status, headers, _ = problem(error, request_id)
+    status = _plain_status(status)
+    kind = "rate_limit_error" if status == 429 else "invalid_request_error" if status < 500 else "server_error"
+    code = "model_not_found" if error.kind in ("endpoint_not_found", "version_not_found") else error.kind
+    content = {"error": {"message": _sentence(error), "type": kind, "param": None, "code": code}}
+    return status, headers, orjson.dumps(content)
+
+
+def _plain_status(status: int) -> int:
+    return 400 if status == 422 else status
+
+
+def _sentence(error: GatewayError) -> str:
+    return f"{error.message}: {error.hint}" if error.hint else error.message

@@ -11,11 +11,12 @@ import asyncio
 import random
 from collections.abc import Callable
 from functools import partial
-from typing import Final
+from typing import Final, cast
 from urllib.parse import parse_qs, quote
 
 from gateway.endpoint import Endpoint
 from gateway.errors import ClientGone, GatewayError, MethodNotAllowed
+from gateway.forms import huggingface
 from gateway.http import body as bodies
 from gateway.http.edge import NO_EXTENSIONS, Guard, Receive, Scope, Send, clean_id, labels, render, timeout_of
 from gateway.http.problems import Headers, problem
@@ -104,8 +105,11 @@ class ServeRoute:
             body = bodies.decode(raw, content_type, takes_bytes=endpoint.takes_bytes)
             if self._key_field and not key and trace.route in _SPLIT and (key := _key_of(body, self._key_field)):
                 endpoint = pipeline.resolve(self._path(scope), trace, key)
+            convert = None
+            if endpoint.text is not None and huggingface.is_form(body):
+                body, convert = huggingface.read(endpoint.task, cast("dict[str, object]", body))
             answer = await pipeline.answer(endpoint, body, trace, deadline, None if drawn is None else drawn.error)
-            status, headers, content = render(answer)
+            status, headers, content = render(answer if convert is None else convert(answer))
             trace.status = status
             trace.close()
             headers += endpoint.headers if trace.route != "fallback" else trace.fallback.headers
@@ -173,7 +177,10 @@ class Lane:
             content = bodies.decode(body, content_type, takes_bytes=False)
             if self._loop is None:
                 self._loop = asyncio.get_running_loop()
-            done = partial(self._done, flight, endpoint, trace)
+            convert = None
+            if type(content) is dict and "inputs" in content and huggingface.is_form(content):
+                content, convert = huggingface.read(endpoint.task, cast("dict[str, object]", content))
+            done = partial(self._done, flight, endpoint, trace, convert)
             give_up = pipeline.begin(endpoint, content, trace, self._loop.time() + self._timeout, done)
         except Exception as error:  # noqa: BLE001 - the edge: every failure becomes an answer
             pipeline.started()
@@ -186,7 +193,15 @@ class Lane:
         flight.give_up = partial(self._left, trace, give_up)
         return True
 
-    def _done(self, flight: Flight, endpoint: Endpoint, trace: Trace, answer: object, error: Exception | None) -> None:
+    def _done(
+        self,
+        flight: Flight,
+        endpoint: Endpoint,
+        trace: Trace,
+        convert: huggingface.Convert | None,
+        answer: object,
+        error: Exception | None,
+    ) -> None:
         # Called for every request of a batch in turn: nothing that goes wrong with one may reach the next.
         try:
             if error is not None:
@@ -198,7 +213,7 @@ class Lane:
                 else:
                     self._fail(flight, trace, error)
                 return
-            status, headers, content = render(answer)
+            status, headers, content = render(answer if convert is None else convert(answer))
             trace.status = status
             trace.close()
             headers += endpoint.headers

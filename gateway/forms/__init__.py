@@ -1,0 +1,1 @@
+"""Request forms people already know, translated to and from the endpoints' own: pure, no HTTP and no gRPC here."""

@@ -1,0 +1,217 @@
+"""One real gateway in front of the real Triton, for every client and form: text tasks, plain models, a canary."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import time
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+
+from gateway.spec import decode, decode_model, triton_model_name
+from gateway.testing import FakeRegistry
+
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "good", "bad", "film", "hello", "world", "warm", "up"]
+LABELS = ("BAD", "GOOD")
+SIZE = 8
+"""Numbers in a sentence vector."""
+
+DTYPES = {
+    "TEXT": TensorProto.STRING, "HALF": TensorProto.FLOAT16, "I64": TensorProto.INT64, "U8": TensorProto.UINT8,
+    "F64": TensorProto.DOUBLE, "FLAG": TensorProto.BOOL, "F32": TensorProto.FLOAT, "I8": TensorProto.INT8,
+}  # fmt: skip
+"""Inputs of the identity model; each comes back as ``NAME_OUT``."""
+
+
+def _save(path: Path, nodes: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any], weights: Any = ()) -> None:
+    graph = helper.make_graph(nodes, path.stem, inputs, outputs, list(weights))
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    model.ir_version = 8
+    path.parent.mkdir(parents=True, exist_ok=True)
+    onnx.save(model, path)
+
+
+def _token_inputs() -> list[Any]:
+    return [
+        helper.make_tensor_value_info(name, TensorProto.INT64, ["batch", "sequence"])
+        for name in ("input_ids", "attention_mask")
+    ]
+
+
+def _write_identity(folder: Path) -> None:
+    _save(
+        folder / "model.onnx",
+        [helper.make_node("Identity", [name], [f"{name}_OUT"]) for name in DTYPES],
+        [helper.make_tensor_value_info(name, kind, ["batch", "n"]) for name, kind in DTYPES.items()],
+        [helper.make_tensor_value_info(f"{name}_OUT", kind, ["batch", "n"]) for name, kind in DTYPES.items()],
+    )
+
+
+def _write_text_parts(folder: Path, config: Mapping[str, Any]) -> None:
+    tokenizer = Tokenizer(models.WordPiece({w: i for i, w in enumerate(WORDS)}, unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer()
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    base = {"model_type": "bert", "pad_token_id": 0, "max_position_embeddings": 64, "vocab_size": len(WORDS)}
+    (folder / "config.json").write_text(json.dumps({**base, **config}))
+
+
+def _write_classifier(folder: Path) -> None:
+    """Logits are the number of `bad` and of `good` in a text."""
+    _write_text_parts(
+        folder,
+        {"architectures": ["BertForSequenceClassification"], "id2label": {str(i): n for i, n in enumerate(LABELS)}},
+    )
+    table = np.zeros((len(WORDS), 2), np.float32)
+    table[WORDS.index("bad"), 0] = table[WORDS.index("good"), 1] = 1
+    _write_pooled(folder / "model.onnx", table, "logits")
+
+
+def _write_embedder(folder: Path) -> None:
+    """A sentence is the sum of its words' vectors, pooled in the graph."""
+    _write_text_parts(folder, {"architectures": ["BertModel"], "hidden_size": SIZE})
+    modules = [{"idx": 0, "path": "", "type": "sentence_transformers.models.Transformer"},
+               {"idx": 1, "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
+               {"idx": 2, "path": "2_Normalize", "type": "sentence_transformers.models.Normalize"}]  # fmt: skip
+    (folder / "modules.json").write_text(json.dumps(modules))
+    (folder / "1_Pooling").mkdir()
+    pooling = {"word_embedding_dimension": SIZE, "pooling_mode_mean_tokens": True}
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
+    table = np.random.default_rng(7).normal(size=(len(WORDS), SIZE)).astype(np.float32)
+    _write_pooled(folder / "model.onnx", table, "sentence_embedding")
+
+
+def _write_pooled(path: Path, table: Any, output: str) -> None:
+    nodes = [
+        helper.make_node("Gather", ["table", "input_ids"], ["each"]),
+        helper.make_node("Cast", ["attention_mask"], ["mask"], to=TensorProto.FLOAT),
+        helper.make_node("Unsqueeze", ["mask", "last"], ["mask3"]),
+        helper.make_node("Mul", ["each", "mask3"], ["kept"]),
+        helper.make_node("ReduceSum", ["kept", "middle"], [output], keepdims=0),
+    ]
+    weights = [
+        numpy_helper.from_array(table, "table"),
+        numpy_helper.from_array(np.array([2], np.int64), "last"),
+        numpy_helper.from_array(np.array([1], np.int64), "middle"),
+    ]
+    found = helper.make_tensor_value_info(output, TensorProto.FLOAT, ["batch", int(table.shape[1])])
+    _save(path, nodes, _token_inputs(), [found], weights)
+
+
+def _pack(folder: Path) -> Path:
+    archive = folder.with_suffix(".zip")
+    with zipfile.ZipFile(archive, "w") as packed:
+        for file in sorted(folder.rglob("*")):
+            if file.is_file():
+                packed.write(file, file.relative_to(folder))
+    return archive
+
+
+def free_port() -> int:
+    """Return a port nobody uses at the moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@dataclass(frozen=True)
+class Stack:
+    """Where the gateway and its Triton answer; ``triton_names`` by endpoint url."""
+
+    http: str
+    grpc: str
+    triton_http: str
+    triton_grpc: str
+    triton_names: Mapping[str, str]
+
+    @property
+    def url(self) -> str:
+        """The gateway's address with its scheme."""
+        return f"http://{self.http}"
+
+
+@pytest.fixture(scope="session")
+def stack(embedded_triton: Any, tmp_path_factory: pytest.TempPathFactory, make_token_model: Any) -> Iterator[Stack]:
+    """Start the gateway as its own process; all endpoints are served when the test begins."""
+    folder = tmp_path_factory.mktemp("forms")
+    _write_classifier(folder / "classifier")
+    _write_classifier(folder / "classifier2")
+    _write_embedder(folder / "embedder")
+    _write_identity(folder / "identity")
+    make_token_model(folder / "tokens" / "model.onnx")
+    endpoints = [
+        {"url": "sentiment", "model": "classifier", "version": "1"},
+        {"url": "sentiment", "model": "classifier2", "version": "2"},
+        {"url": "vectors", "model": "embedder"},
+        {"url": "team/identity", "model": "identity"},
+        {"url": "tokens", "model": "tokens"},
+    ]
+    http, rpc = free_port(), free_port()
+    registry = FakeRegistry()
+    described = {
+        "models": {e["model"]: str(_pack(folder / e["model"])) for e in endpoints},
+        "endpoints": endpoints,
+        "canaries": {"live": {"sentiment/1": 0.5, "sentiment/2": 0.5}},
+        "settings": {
+            "state_dir": str(folder / "state"), "triton_grpc": embedded_triton.grpc, "port": http, "grpc_port": rpc,
+            "poll_frequency": "200ms", "allow_pins": True,
+        },
+    }  # fmt: skip
+    names: dict[str, str] = {}
+    for model_id, path in described["models"].items():
+        registry.add_model(model_id, Path(path), is_package=True)
+    for endpoint in endpoints:
+        registry.add_endpoint(endpoint["url"], endpoint["model"], version=endpoint.get("version", ""))
+    for url, spec in decode(registry.task()).endpoints.items():
+        assert spec.model_id is not None
+        names[url] = triton_model_name(spec, decode_model(registry.model(spec.model_id)))
+        embedded_triton.serve(folder / spec.model_id, name=names[url])
+    (folder / "stack.json").write_text(json.dumps(described))
+    log = (folder / "gateway.log").open("w")
+    process = subprocess.Popen(
+        [sys.executable, str(Path(__file__).with_name("gateway_process.py")), str(folder / "stack.json")],
+        stdout=log, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+    try:
+        _wait_ready(f"http://127.0.0.1:{http}", process, folder / "gateway.log")
+        yield Stack(f"127.0.0.1:{http}", f"127.0.0.1:{rpc}", embedded_triton.http, embedded_triton.grpc, names)
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(15)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait(5)
+        log.close()
+        for name in names.values():
+            embedded_triton.withdraw(name)
+
+
+def _wait_ready(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        assert process.poll() is None, log.read_text()
+        try:
+            if httpx.get(f"{url}/v2/health/ready", timeout=2).status_code == 200:
+                return
+        except httpx.HTTPError:
+            pass
+        time.sleep(0.1)
+    pytest.fail(f"the gateway did not become ready: {log.read_text()}")

@@ -1,0 +1,42 @@
+"""The real gateway with a registry in memory, for client tests: ``python gateway_process.py DESCRIPTION.json``."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import uvicorn
+
+from gateway.app import Gateway
+from gateway.backends.triton import TritonBackend
+from gateway.http.protocol import GatewayProtocol
+from gateway.settings import Settings
+from gateway.testing import FakeRegistry
+
+
+def main() -> None:
+    """Serve until SIGTERM."""
+    described = json.loads(Path(sys.argv[1]).read_text())
+    registry = FakeRegistry()
+    for model_id, path in described["models"].items():
+        registry.add_model(model_id, Path(path), is_package=True)
+    for endpoint in described["endpoints"]:
+        registry.add_endpoint(endpoint.pop("url"), endpoint.pop("model"), **endpoint)
+    for name, weights in described["canaries"].items():
+        registry.canary[name] = {
+            "endpoint": name, "weights": list(weights.values()), "load_endpoints": list(weights),
+        }  # fmt: skip
+    settings = Settings(**described["settings"])
+    gateway = Gateway(
+        settings, registry=registry,
+        make_backend=lambda address, compression: TritonBackend(address, compression=compression),
+    )  # fmt: skip
+    uvicorn.run(
+        gateway, host=settings.host, port=settings.port, http=GatewayProtocol, loop="uvloop", ws="none", lifespan="on",
+        access_log=False, log_level="warning", timeout_graceful_shutdown=5,
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

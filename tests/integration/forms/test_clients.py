@@ -1,0 +1,207 @@
+"""The clients people have, unmodified, against the gateway in front of the real Triton."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+pytestmark = pytest.mark.integration
+
+
+def text_tensor(module: Any, *texts: str) -> Any:
+    """A BYTES input of texts, as either of Triton's clients has it."""
+    tensor = module.InferInput("text", [len(texts), 1], "BYTES")
+    tensor.set_data_from_numpy(np.array([[t.encode()] for t in texts], dtype=object))
+    return tensor
+
+
+class TestTritonClient:
+    """``tritonclient``, over HTTP and gRPC alike."""
+
+    @pytest.fixture(params=["http", "grpc"])
+    def triton(self, request: pytest.FixtureRequest, stack: Any) -> Any:
+        """The module and a client of it."""
+        if request.param == "http":
+            import tritonclient.http as module
+
+            client: Any = module.InferenceServerClient(stack.http)
+        else:
+            import tritonclient.grpc as module  # type: ignore[no-redef]
+
+            client = module.InferenceServerClient(stack.grpc)
+        yield module, client
+        client.close()
+
+    def test_server_and_models_are_live_and_ready(self, triton: Any) -> None:
+        _, client = triton
+        assert client.is_server_live()
+        assert client.is_server_ready()
+        assert client.is_model_ready("sentiment", "1")
+        assert client.is_model_ready("live")
+
+    def test_metadata_config_statistics_and_index(self, triton: Any) -> None:
+        module, client = triton
+        as_json = {"as_json": True} if "grpc" in module.__name__ else {}
+        metadata = client.get_model_metadata("sentiment", "1", **as_json)
+        assert ("sentiment", ["1"]) == (metadata["name"], metadata["versions"])
+        assert ["text"] == [t["name"] for t in metadata["inputs"]]
+        config = client.get_model_config("vectors", **as_json)
+        config = config.get("config", config)
+        assert "TYPE_STRING" == config["input"][0]["data_type"]
+        client.infer("vectors", [text_tensor(module, "good")])
+        stats = client.get_inference_statistics("vectors", **as_json)["model_stats"]
+        assert int(stats[0]["inference_stats"]["success"]["count"]) >= 1
+        index = client.get_model_repository_index(**as_json)
+        index = index["models"] if isinstance(index, dict) else index
+        assert {"sentiment", "vectors", "tokens", "team/identity"} <= {m["name"] for m in index}
+        assert client.get_server_metadata(**as_json)["name"] == "triton-gateway"
+
+    def test_text_is_tokenized_and_answered_as_tensors(self, triton: Any) -> None:
+        module, client = triton
+        answer = client.infer("sentiment", [text_tensor(module, "good film", "bad bad")], model_version="2",
+                              request_id="abc")  # fmt: skip
+        assert [[b"GOOD"], [b"BAD"]] == answer.as_numpy("label").tolist()
+        logits, probabilities = answer.as_numpy("logits"), answer.as_numpy("probabilities")
+        assert [[0, 1], [2, 0]] == logits.tolist()
+        np.testing.assert_allclose(np.exp(logits) / np.exp(logits).sum(1, keepdims=True), probabilities, rtol=1e-6)
+        response = answer.get_response()
+        assert "abc" == (response["id"] if isinstance(response, dict) else response.id)
+
+    def test_only_wanted_outputs_come_back(self, triton: Any) -> None:
+        module, client = triton
+        wanted = [module.InferRequestedOutput("label")]
+        answer = client.infer("live", [text_tensor(module, "good")], outputs=wanted)
+        assert answer.as_numpy("logits") is None
+        assert [[b"GOOD"]] == answer.as_numpy("label").tolist()
+
+    def test_embedding_equals_that_of_our_own_form(self, triton: Any, stack: Any) -> None:
+        module, client = triton
+        answer = client.infer("vectors", [text_tensor(module, "hello world")]).as_numpy("embedding")
+        ours = httpx.post(f"{stack.url}/serve/vectors", json={"text": "hello world"}).json()["embedding"]
+        np.testing.assert_allclose(answer[0], ours, rtol=1e-6)
+
+    def test_tensors_pass_through_a_plain_model_and_a_text_endpoint(self, triton: Any) -> None:
+        module, client = triton
+        inputs = []
+        for name in ("input_ids", "attention_mask"):
+            inputs.append(module.InferInput(name, [1, 3], "INT64"))
+            inputs[-1].set_data_from_numpy(np.array([[5, 6, 7]] if name == "input_ids" else [[1, 1, 1]], np.int64))
+        assert [[18.0]] == client.infer("tokens", inputs).as_numpy("logits").tolist()
+        assert [[1.0, 1.0]] == client.infer("sentiment", inputs, model_version="1").as_numpy("logits").tolist()
+
+    def test_refusals_name_the_fault(self, triton: Any) -> None:
+        module, client = triton
+        with pytest.raises(Exception, match="does not exist"):
+            client.infer("nobody", [text_tensor(module, "x")])
+        with pytest.raises(Exception, match="unexpected inference output"):
+            client.infer("live", [text_tensor(module, "x")], outputs=[module.InferRequestedOutput("nope")])
+
+    def test_streaming_calls_are_answered_in_order(self, stack: Any) -> None:
+        """``ModelStreamInfer``: one answer per request, an error for one leaves the stream open."""
+        import queue
+
+        import tritonclient.grpc as module
+
+        answers: Any = queue.Queue()
+        with module.InferenceServerClient(stack.grpc) as client:
+            client.start_stream(lambda result, error: answers.put((result, error)))
+            for name in ("live", "nobody", "live"):
+                client.async_stream_infer(name, [text_tensor(module, "good")])
+            found = [answers.get(timeout=10) for _ in range(3)]
+            client.stop_stream()
+        assert [None, "error", None] == [None if error is None else "error" for _, error in found]
+        assert [[b"GOOD"]] == found[2][0].as_numpy("label").tolist()
+
+
+class TestHuggingFaceClient:
+    """``huggingface_hub.InferenceClient(model=URL)``."""
+
+    @pytest.fixture
+    def client(self, stack: Any) -> Any:
+        """A client maker by endpoint."""
+        from huggingface_hub import InferenceClient
+
+        return lambda endpoint: InferenceClient(model=f"{stack.url}/serve/{endpoint}", timeout=10)
+
+    def test_text_classification(self, client: Any) -> None:
+        found = client("live").text_classification("good good film")
+        assert ["GOOD", "BAD"] == [element.label for element in found]
+        assert ["GOOD"] == [e.label for e in client("sentiment/1").text_classification("good", top_k=1)]
+
+    def test_feature_extraction(self, client: Any, stack: Any) -> None:
+        ours = httpx.post(f"{stack.url}/serve/vectors", json={"text": ["good film", "bad"]}).json()["embeddings"]
+        one = client("vectors").feature_extraction("good film", normalize=True)
+        np.testing.assert_allclose(ours[0], one, rtol=1e-6)
+        np.testing.assert_allclose(ours, client("vectors").feature_extraction(["good film", "bad"]), rtol=1e-6)
+
+    def test_sentence_similarity(self, client: Any) -> None:
+        same, other = client("vectors").sentence_similarity("good film", other_sentences=["good film", "bad"])
+        assert same == pytest.approx(1, abs=1e-5)
+        assert other < 0.99
+
+    def test_refusal_is_an_error_of_the_client(self, client: Any) -> None:
+        from huggingface_hub.errors import HfHubHTTPError
+
+        with pytest.raises(HfHubHTTPError, match="422"):
+            client("live").text_classification("good", top_k=-1)
+
+
+class TestOpenAIClient:
+    """The ``openai`` package."""
+
+    @pytest.fixture
+    def client(self, stack: Any) -> Any:
+        """A client that does not retry."""
+        import openai
+
+        with openai.OpenAI(base_url=f"{stack.url}/v1", api_key="none", max_retries=0, timeout=10) as client:
+            yield client
+
+    @pytest.mark.parametrize("encoding", ["float", "base64"])
+    def test_embeddings(self, client: Any, stack: Any, encoding: str) -> None:
+        """The client asks for base64 by itself and decodes it; asked for floats it gets them."""
+        texts = ["good film", "hello world"]
+        ours = httpx.post(f"{stack.url}/serve/vectors", json={"text": texts}).json()
+        extra = {} if encoding == "base64" else {"encoding_format": "float"}
+        answer = client.embeddings.create(model="vectors", input=texts, **extra)
+        np.testing.assert_allclose(ours["embeddings"], [d.embedding for d in answer.data], rtol=1e-6)
+        assert sum(ours["tokens"]) == answer.usage.prompt_tokens == answer.usage.total_tokens
+        assert [0, 1] == [d.index for d in answer.data]
+
+    def test_dimensions_shorten_and_normalise(self, client: Any) -> None:
+        vector = client.embeddings.create(model="vectors", input="good", dimensions=4).data[0].embedding
+        assert 4 == len(vector)
+        assert 1 == pytest.approx(float(np.linalg.norm(vector)), abs=1e-5)
+
+    def test_token_ids_are_taken_as_they_are(self, client: Any, stack: Any) -> None:
+        """Ids of the model's own tokenizer, special tokens included, give what the text gives."""
+        by_text = client.embeddings.create(model="vectors", input="good film").data[0].embedding
+        by_ids = client.embeddings.create(model="vectors", input=[[2, 5, 7, 3]]).data[0].embedding
+        np.testing.assert_allclose(by_text, by_ids, rtol=1e-6)
+
+    def test_models_are_listed_and_retrieved(self, client: Any) -> None:
+        assert {"live", "vectors", "sentiment/1", "team/identity"} <= {m.id for m in client.models.list()}
+        assert "vectors" == client.models.retrieve("vectors").id
+
+    def test_errors_are_openais(self, client: Any) -> None:
+        import openai
+
+        with pytest.raises(openai.NotFoundError) as missing:
+            client.embeddings.create(model="nobody", input="x")
+        assert "model_not_found" == missing.value.code
+        with pytest.raises(openai.BadRequestError, match="text-classification, not embeddings"):
+            client.embeddings.create(model="live", input="x")
+        with pytest.raises(openai.BadRequestError, match="own tokenizer"):
+            client.embeddings.create(model="vectors", input=[[99999]])
+
+
+def test_kserve_v1_form(stack: Any) -> None:
+    """``:predict`` with instances; the list of models has KServe's field."""
+    with httpx.Client(base_url=stack.url) as client:
+        reply = client.post("/v1/models/live:predict", json={"instances": ["good", {"text": "bad"}]})
+        assert ["GOOD", "BAD"] == [p["label"] for p in reply.json()["predictions"]]
+        assert "live" in client.get("/v1/models").json()["models"]
+        assert client.get("/v1/models/live").json()["ready"] is True
