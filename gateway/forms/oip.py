@@ -20,10 +20,11 @@ import orjson
 from numpy.typing import NDArray
 
 from gateway.backends.base import Backend, TensorInfo
+from gateway.backends.tensors import BYTES
 from gateway.endpoint import Endpoint, TensorHandler, TextHandler, translate
 from gateway.errors import EndpointNotFound, InputRefused
 from gateway.forms.base import Header
-from gateway.forms.tensors import BYTES, DTYPES, TensorRequest, objects, shown, write_answer
+from gateway.forms.tensors import DTYPES, TensorRequest, objects, shown, write_answer
 from gateway.pipeline import Via
 from gateway.routing.snapshot import Snapshot
 from gateway.spec import normalize_url

@@ -16,18 +16,12 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
+from gateway.backends.tensors import BYTES, FROM_TRITON, TO_TRITON, pack
 from gateway.errors import BackendGarbage, InputRefused, MalformedBody
 
 Array = NDArray[Any]
 
-BYTES: Final = "BYTES"
-DTYPES: Final[Mapping[str, np.dtype[Any]]] = {
-    "BOOL": np.dtype(np.bool_), "INT8": np.dtype(np.int8), "INT16": np.dtype(np.int16), "INT32": np.dtype(np.int32),
-    "INT64": np.dtype(np.int64), "UINT8": np.dtype(np.uint8), "UINT16": np.dtype(np.uint16),
-    "UINT32": np.dtype(np.uint32), "UINT64": np.dtype(np.uint64), "FP16": np.dtype(np.float16),
-    "FP32": np.dtype(np.float32), "FP64": np.dtype(np.float64), "BF16": np.dtype("V2"), BYTES: np.dtype(object),
-}  # fmt: skip
-_NAMES: Final = {dtype: name for name, dtype in DTYPES.items()}
+DTYPES: Final[Mapping[str, np.dtype[Any]]] = {**FROM_TRITON, BYTES: np.dtype(object)}
 _BINARY_ONLY: Final = ("FP16", "BF16")
 _EXAMPLE: Final = '{"inputs": [{"name": "text", "datatype": "BYTES", "shape": [1, 1], "data": ["…"]}]}'
 
@@ -37,7 +31,7 @@ def datatype_of(array: Array) -> str:
     if array.dtype.kind in "OSU":
         return BYTES
     try:
-        return _NAMES[array.dtype]
+        return TO_TRITON[array.dtype]
     except KeyError:
         raise BackendGarbage(f"the answer has type {array.dtype}, which the protocol has no name for") from None
 
@@ -156,15 +150,6 @@ def unpack_texts(name: str, data: bytes | memoryview) -> Array:
     return objects(items)
 
 
-def pack_texts(array: Array) -> bytes:
-    """Write the elements of a BYTES tensor, each behind its length in four bytes."""
-    parts: list[bytes] = []
-    for item in array.ravel().tolist():
-        value = item if isinstance(item, bytes) else str(item).encode()
-        parts += (len(value).to_bytes(4, "little"), value)
-    return b"".join(parts)
-
-
 def objects(items: Sequence[object]) -> Array:
     """Return items as a flat object array, whatever they are."""
     array = np.empty(len(items), dtype=object)
@@ -174,7 +159,7 @@ def objects(items: Sequence[object]) -> Array:
 
 def to_bytes(array: Array) -> bytes:
     """Return the raw bytes of a tensor."""
-    return pack_texts(array) if array.dtype.kind in "OSU" else array.tobytes()
+    return pack("", array)[1]
 
 
 def write_answer(

@@ -18,11 +18,11 @@ import numpy as np
 from google.protobuf import json_format
 from tritonclient.grpc import service_pb2 as pb
 
+from gateway.backends.tensors import BYTES
 from gateway.endpoint import Endpoint
 from gateway.errors import GatewayError, InputRefused
 from gateway.forms import oip
 from gateway.forms.tensors import (
-    BYTES,
     DTYPES,
     TensorRequest,
     check_shape,
