@@ -110,10 +110,10 @@ class FormRoutes:
     async def _infer(self, scope: Scope, receive: Receive, send: Send, read: Read, refuse: Refuse) -> None:
         headers = dict(scope["headers"])
         parent = parse_traceparent(headers[b"traceparent"]) if b"traceparent" in headers else ""
-        trace = Trace(clean_id(headers.get(b"x-request-id", b"")) or f"{random.getrandbits(64):016x}")
-        trace.trace_id = parent[3:35]
         TRACEPARENT.set(parent)
         pipeline = self._pipeline
+        request_id = clean_id(headers.get(b"x-request-id", b"")) or f"{random.getrandbits(64):016x}"
+        trace = pipeline.new_trace(request_id, parent)
         pipeline.started()
         guard = Guard(receive, asyncio.get_running_loop())
         try:

@@ -214,10 +214,10 @@ class RpcServer:
     async def _answer(self, request: Any, context: Any) -> tuple[Any, tuple[tuple[str, str], ...]]:
         metadata = {key.lower(): value for key, value in context.invocation_metadata() or ()}
         parent = parse_traceparent(str(metadata.get("traceparent", "")).encode("latin-1", "replace"))
-        trace = Trace(_request_id(metadata.get("x-request-id") or request.id) or f"{random.getrandbits(64):016x}")
-        trace.trace_id = parent[3:35]
         TRACEPARENT.set(parent)
         pipeline = self._pipeline
+        request_id = _request_id(metadata.get("x-request-id") or request.id) or f"{random.getrandbits(64):016x}"
+        trace = pipeline.new_trace(request_id, parent)
         pipeline.started()
         timeout = self._timeout
         left = context.time_remaining()
