@@ -288,6 +288,17 @@ CAPACITY: Final = Board(
             _lines("Tokens", "Per second: the honest measure of text traffic.", by(VERSION, _rate(catalog.TOKENS)),
                    unit="ops"),
         )),
+        Section("Scaling signals", (
+            _lines("Work", "Requests each gateway's own CPU has in hand; what its autoscaler looks at beside CPU.",
+                   rules.gateway_work(("instance",), window=_W), "{{instance}}"),
+            _lines("Wait for CPU", "How many of them wait before they are looked at.",
+                   by(("instance",), _rate(catalog.CPU_WAIT, "")), "{{instance}}"),
+            _lines("With Triton", "Requests that wait for Triton: no reason for more gateways.",
+                   rules.triton_wait(("instance",), window=_W), "{{instance}}"),
+            _lines("Queue over compute", "In Triton; what its autoscaler looks at.",
+                   rules.queue_ratio(window=_W), "all", thresholds=((1.0, _ORANGE), (2.0, _RED))),
+            _lines("p95 of a call", "The guard rail of Triton's autoscaler.", rules.infer_p95(window=_W), "all", "s"),
+        )),
         Section("CPU tier", (
             _lines("CPU", "Cores each gateway uses (one process; with several workers use the machine's own metrics).",
                    f"rate(process_cpu_seconds_total{{{_OURS}}}[{_W}])", "{{instance}}"),

@@ -361,6 +361,66 @@ def _state() -> Group:
     )  # fmt: skip
 
 
+WORK: Final = "instance:gateway_work:mean1m"
+"""Requests in the hands of one gateway's own CPU: prepared, finished or waiting for it; not those in Triton's."""
+TRITON_WAIT: Final = "job:gateway_triton_wait:mean1m"
+"""Requests that wait for Triton, or for a call to it to begin."""
+QUEUE_RATIO: Final = "job:triton_queue_compute:ratio_rate1m"
+"""How long calls wait for Triton over how long it computes."""
+INFER_P95: Final = "job:gateway_infer_seconds:p95_1m"
+_SCALING_WINDOW: Final = "1m"
+
+
+def gateway_work(labels: tuple[str, ...], matchers: str = "", window: str = _SCALING_WINDOW) -> str:
+    """Return the expression of ``WORK`` by other labels: what the autoscalers ask for.
+
+    Seconds per second are a mean number of requests: all of their time, less the time with Triton, and the wait before
+    the gateway looked at them.
+    """
+    with_triton = ",".join(filter(None, (matchers, 'stage=~"queue|infer"')))
+    whole = by(labels, rate(f"{_SECONDS}_sum", window, matchers))
+    away = by(labels, rate(f"{catalog.STAGE_SECONDS.name}_sum", window, with_triton))
+    waited = by(labels, rate(catalog.CPU_WAIT.name, window, matchers))
+    # A gateway that has not answered anything yet has no series of the first two.
+    return f"({whole}\n  - {away}\n  or 0 * {waited})\n  + {waited}"
+
+
+def triton_wait(labels: tuple[str, ...], matchers: str = "", window: str = _SCALING_WINDOW) -> str:
+    """Return the expression of ``TRITON_WAIT`` by other labels."""
+    with_triton = ",".join(filter(None, (matchers, 'stage=~"queue|infer"')))
+    return by(labels, rate(f"{catalog.STAGE_SECONDS.name}_sum", window, with_triton))
+
+
+def queue_ratio(matchers: str = "", window: str = _SCALING_WINDOW) -> str:
+    """Return the expression of ``QUEUE_RATIO``: 0 without calls, nothing when no Triton is scraped.
+
+    A ratio of nothing to nothing would be NaN, which a scaler takes for an error; an empty answer must stay one.
+    """
+    queued = f"sum({rate('nv_inference_queue_duration_us', window, matchers)})"
+    computed = f"sum({rate('nv_inference_compute_infer_duration_us', window, matchers)})"
+    return f"{queued} / ({computed} > 0)\n  or 0 * {computed}"
+
+
+def infer_p95(matchers: str = "", window: str = _SCALING_WINDOW) -> str:
+    """Return the expression of ``INFER_P95``: seconds of a call to Triton; 0 without calls, empty without gateways."""
+    stage = ",".join(filter(None, (matchers, 'stage="infer"')))
+    buckets = by(("le",), rate(f"{catalog.STAGE_SECONDS.name}_bucket", window, stage))
+    calls = f"sum({rate(f'{catalog.STAGE_SECONDS.name}_count', window, stage)})"
+    return f"histogram_quantile(0.95, {buckets}) and on () ({calls} > 0)\n  or 0 * {calls}"
+
+
+def _scaling() -> Group:
+    return Group(
+        "gateway-scaling",
+        [
+            Record(WORK, gateway_work(INSTANCE)),
+            Record(TRITON_WAIT, triton_wait(("job",))),
+            Record(QUEUE_RATIO, queue_ratio()),
+            Record(INFER_P95, infer_p95()),
+        ],
+    )
+
+
 def _stage(stage: str) -> str:
     matcher = f'stage="{stage}"'
     seconds = by(VERSION, rate(f"{catalog.STAGE_SECONDS.name}_sum", "5m", matcher))
@@ -373,6 +433,7 @@ RULES: Final = {
     "drift.yml": (_drift(),),
     "canary.yml": (_canary(),),
     "state.yml": (_state(),),
+    "scaling.yml": (_scaling(),),
 }
 """Rule files and their groups."""
 

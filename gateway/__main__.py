@@ -9,10 +9,12 @@ from __future__ import annotations
 import contextlib
 import errno
 import importlib
+import math
 import os
 import shutil
 import signal
 import socket
+import ssl
 import sys
 import tempfile
 from pathlib import Path
@@ -91,6 +93,7 @@ def _serve(settings: Settings, listener: socket.socket) -> int:
     import uvicorn
     from uvicorn.supervisors import Multiprocess
 
+    from gateway.http.certificates import tls_context
     from gateway.http.protocol import GatewayProtocol
 
     config = uvicorn.Config(
@@ -108,6 +111,12 @@ def _serve(settings: Settings, listener: socket.socket) -> int:
         date_header=False,
         backlog=2048,
         timeout_graceful_shutdown=int(settings.drain_timeout),
+        timeout_keep_alive=math.ceil(settings.keep_alive),
+        ssl_certfile=settings.tls_certificate or None,
+        ssl_keyfile=settings.tls_key or None,
+        ssl_ca_certs=settings.tls_client_authority or None,
+        ssl_cert_reqs=ssl.CERT_REQUIRED if settings.tls_client_authority else ssl.CERT_NONE,
+        ssl_context_factory=tls_context if settings.tls_certificate else None,
     )
     if settings.workers == 1:
         server = uvicorn.Server(config)

@@ -10,6 +10,7 @@ import contextlib
 import gc
 import logging
 import os
+import signal
 import socket
 import threading
 import time
@@ -19,6 +20,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Any, Final, Protocol
 
 import orjson
@@ -27,7 +29,7 @@ from fastapi import FastAPI
 from gateway import logs
 from gateway.admission import Limit, Limiter
 from gateway.backends.base import Backend
-from gateway.backends.triton import TritonBackend
+from gateway.backends.triton import TritonBackend, TritonTls
 from gateway.batching import BatchLimits
 from gateway.control.assemble import Assembler, ModelRecords
 from gateway.control.reconcile import Reconciler
@@ -36,6 +38,7 @@ from gateway.health import Health
 from gateway.http.edge import Receive, Scope, Send
 from gateway.http.forms import FormRoutes, Limits
 from gateway.http.ops import build_ops, product_version
+from gateway.http.protocol import Connections
 from gateway.http.routes import Lane, ServeRoute
 from gateway.metrics import exposition, statistics
 from gateway.metrics.live import STEP_S
@@ -54,6 +57,7 @@ from gateway.spec import normalize_url
 _log = logging.getLogger("triton_gateway")
 
 _SETTLE_S: Final = 5.0
+_SAMPLE_S: Final = 0.05
 _LINEAGE_S: Final = 60.0
 _END_S: Final = 5.0
 
@@ -124,6 +128,7 @@ class Gateway:
             Limits(settings.max_body_bytes, settings.request_timeout, settings.routing_key_header, settings.allow_pins),
             self._statistics, started=int(time.time()),
         )  # fmt: skip
+        self.connections = Connections(age=settings.connection_age)
         self._reconciler: Reconciler | None = None
         self._ops = build_ops(
             health=self.health, status=self._status, metrics=self._render_metrics, lineage=self._lineage,
@@ -191,11 +196,13 @@ class Gateway:
         flusher = asyncio.create_task(self._flush_metrics()) if self._multiprocess_dir is not None else None
         sampler = asyncio.create_task(self._sample_live())
         rpc: RpcServer | None = None
+        waits = asyncio.create_task(self._sample_waits())
         try:
             await self._settle()
             rpc = await self._start_rpc()
             if self._is_whole_process:
                 _calm_garbage_collection()
+                self._leave_in_order()
             yield
         finally:
             self.health.is_draining = True
@@ -207,6 +214,7 @@ class Gateway:
             if flusher is not None:
                 flusher.cancel()
             sampler.cancel()
+            waits.cancel()
             self.observer.flush()
             for backend in self._backends.values():
                 await backend.close()
@@ -289,6 +297,43 @@ class Gateway:
             self.observer.live.sample(time.monotonic())
             await asyncio.sleep(STEP_S)
 
+    async def _sample_waits(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            due = loop.time() + _SAMPLE_S
+            await asyncio.sleep(_SAMPLE_S)
+            self.observer.waited(loop.time() - due)
+
+    def leave(self) -> None:
+        """Tell callers to go elsewhere, by readiness and on every answer; everything is still answered."""
+        self.health.is_leaving = True
+        self.connections.leave()
+
+    def _leave_in_order(self) -> None:
+        """On SIGTERM, leave first and stop after the drain delay.
+
+        A server that stops at once closes connections on which a request may just be on its way: the caller sees a
+        broken connection. Told with an answer, it opens the next one elsewhere.
+        """
+        delay = self._settings.drain_delay
+        stop = signal.getsignal(signal.SIGTERM)
+        if not delay or not callable(stop):
+            return
+        loop = asyncio.get_running_loop()
+
+        def begin() -> None:
+            _log.info("leaving: stops in %g s", delay)
+            self.leave()
+            loop.call_later(delay, stop, signal.SIGTERM, None)
+
+        def terminated(number: int, frame: FrameType | None) -> None:
+            if self.health.is_leaving:  # asked twice
+                stop(number, frame)
+            else:
+                loop.call_soon_threadsafe(begin)
+
+        signal.signal(signal.SIGTERM, terminated)
+
     async def _send_request(self, endpoint: str, version: str | None, data: Any) -> Any:
         """Answer a hook's ``send_request``: in process when the endpoint is here, else over HTTP; None when refused."""
         path = normalize_url(endpoint, version)
@@ -347,13 +392,23 @@ def create_app(environ: Mapping[str, str] | None = None) -> Gateway:
     logs.configure(settings.log_format, settings.log_level)
     options = grpc_options(environ)
     multiprocess = environ.get("PROMETHEUS_MULTIPROC_DIR")
+    tls = TritonTls(
+        settings.triton_tls_authority,
+        settings.triton_tls_certificate,
+        settings.triton_tls_key,
+        settings.triton_tls_name,
+    )
     registry = ClearMLRegistry(settings.serving_task_id, files_rewrite=settings.files_rewrites())
     return Gateway(
         settings,
         registry=registry,
         lineage_source=registry,
         make_backend=lambda address, compression: TritonBackend(
-            address, compression=compression, options=options, http=_http_for(settings, address)
+            address,
+            compression=compression,
+            options=options,
+            http=_http_for(settings, address),
+            tls=tls if tls.files() or tls.name else None,
         ),
         multiprocess_dir=Path(multiprocess) if multiprocess else None,
         is_whole_process=True,

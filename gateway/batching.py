@@ -25,6 +25,21 @@ from gateway.trace import TRACEPARENT
 from preprocessing.collate import split_rows
 
 
+class Servers(Protocol):
+    """What the batcher must know of the backend."""
+
+    @property
+    def replicas(self) -> int:
+        """How many servers share the calls now; at least 1."""
+        ...
+
+
+class _One:
+    @property
+    def replicas(self) -> int:
+        return 1
+
+
 class Row(Protocol):
     """What the batcher must know of one sequence."""
 
@@ -161,7 +176,8 @@ class MicroBatcher(Generic[R]):
     """Owned by one endpoint version; every method runs on the event loop it was made on.
 
     ``run(rows, timeout)`` makes one backend call within ``timeout`` seconds and returns outputs whose first dimension
-    is rows. ``on_batch(rows, padded_tokens, tokens)`` is told about every call.
+    is rows. ``on_batch(rows, padded_tokens, tokens)`` is told about every call. ``limits.max_in_flight`` counts for
+    each of the ``servers``.
     """
 
     def __init__(
@@ -171,8 +187,10 @@ class MicroBatcher(Generic[R]):
         limits: BatchLimits,
         on_batch: Callable[[int, int, int], None],
         padding_side: Literal["left", "right"] = "right",
+        servers: Servers | None = None,
     ) -> None:
         self._run = run
+        self._servers: Servers = servers or _One()
         self._limits = limits
         self._on_batch = on_batch
         self._padding_side: Literal["left", "right"] = padding_side
@@ -256,11 +274,16 @@ class MicroBatcher(Generic[R]):
         """True when a call may start now: there is a free one, and it is worth starting beside those that run.
 
         A second call of one row beside a first of thirty would cost the backend as much as the first: it waits until
-        it is a quarter as large, or the first has ended. A lone request finds nothing running and never waits.
+        it is a quarter as large, or the first has ended. A lone request finds nothing running and never waits; with
+        several servers it waits only when each of them may have a call.
         """
-        if not self._calls:
+        calls = len(self._calls)
+        if not calls:
             return True
-        return len(self._calls) < self._limits.max_in_flight and self._waiting_rows * 4 >= self._rows_in_flight
+        servers = self._servers.replicas
+        if calls < servers:
+            return True
+        return calls < self._limits.max_in_flight * servers and self._waiting_rows * 4 * calls >= self._rows_in_flight
 
     def _flush(self) -> None:
         self._flush_scheduled = False

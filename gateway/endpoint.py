@@ -166,7 +166,11 @@ class TextHandler:
         self.model = model
         self._heavy = heavy
         self._batcher: MicroBatcher[Encoded] = MicroBatcher(
-            self._run, limits=limits, on_batch=on_batch, padding_side=processor.config.padding_side
+            self._run,
+            limits=limits,
+            on_batch=on_batch,
+            padding_side=processor.config.padding_side,
+            servers=backend,
         )
 
     async def answer(self, body: object, trace: Trace, deadline: float) -> object:

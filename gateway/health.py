@@ -11,7 +11,7 @@ from __future__ import annotations
 class Health:
     """Mutable facts about this process. Plain attributes: one event loop writes and reads them."""
 
-    __slots__ = ("backend_live", "first_sync_done", "is_draining", "missing", "pending", "serving")
+    __slots__ = ("backend_live", "first_sync_done", "is_draining", "is_leaving", "missing", "pending", "serving")
 
     def __init__(self) -> None:
         self.first_sync_done = False
@@ -21,11 +21,14 @@ class Health:
         """Pinned paths that cannot be served now."""
         self.backend_live: dict[str, bool] = {}
         self.is_draining = False
+        """Nothing is answered any more."""
+        self.is_leaving = False
+        """Everything is answered, but callers are told to go elsewhere."""
 
     def reasons(self) -> list[str]:
         """Return why the process is not ready; empty when it is."""
         found = []
-        if self.is_draining:
+        if self.is_draining or self.is_leaving:
             found.append("shutting down")
         if not self.first_sync_done:
             found.append("the serving Task has not been read yet")

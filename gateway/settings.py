@@ -66,6 +66,26 @@ class Settings(BaseSettings):
         description="Port of the Open Inference Protocol over gRPC (Triton's own protocol), on the same address; "
         "0 for none. All workers share it.",
     )  # fmt: skip
+    tls_certificate: str = Field(
+        "", validation_alias=_names("tls_certificate"),
+        description="PEM file of a certificate with its chain: the port then speaks HTTPS. Files that are replaced are "
+        "read again within ten seconds, for new connections.",
+    )  # fmt: skip
+    tls_key: str = Field("", validation_alias=_names("tls_key"), description="PEM file of its private key.")
+    tls_client_authority: str = Field(
+        "", validation_alias=_names("tls_client_authority"),
+        description="PEM file of the authority whose certificates callers must show (mutual TLS); probes included.",
+    )  # fmt: skip
+    keep_alive: Seconds = Field(
+        75.0, gt=0, validation_alias=_names("keep_alive"),
+        description="How long an idle connection is kept. Longer than a load balancer in front keeps its own, or it "
+        "sends a request on a connection that is just being closed.",
+    )  # fmt: skip
+    connection_age: Seconds = Field(
+        300.0, ge=0, validation_alias=_names("connection_age"),
+        description="After about this time a connection's next answer says `connection: close`, so that callers that "
+        "keep connections for ever find new replicas; 0: never.",
+    )  # fmt: skip
     workers: int = Field(
         1, ge=1, le=256, validation_alias=_names("workers", "WEB_CONCURRENCY"),
         description="Worker processes that share the port; one per core is the useful maximum.",
@@ -86,7 +106,24 @@ class Settings(BaseSettings):
     triton_grpc: str = Field(
         "127.0.0.1:8001", validation_alias=_names("triton_grpc", "CLEARML_DEFAULT_TRITON_GRPC_ADDR"),
         description="gRPC address of Triton, used when the serving Task names none (`clearml-serving config "
-        "--triton-grpc-server`). `dns:///name:8001` spreads calls over all replicas behind the name.",
+        "--triton-grpc-server`). A name is looked up every two seconds and calls are spread over every address it has "
+        "(a headless Service); `ipv4:A:8001,B:8001` is a fixed list.",
+    )  # fmt: skip
+    triton_tls_authority: str = Field(
+        "", validation_alias=_names("triton_tls_authority"),
+        description="PEM file of the authority that signed Triton's certificate. Any `TRITON_TLS` setting, or a "
+        "`grpcs://` address, switches TLS on for every Triton; without this one the system's authorities are trusted.",
+    )  # fmt: skip
+    triton_tls_certificate: str = Field(
+        "", validation_alias=_names("triton_tls_certificate"),
+        description="PEM file of the certificate (with its chain) this gateway shows to Triton, for mutual TLS.",
+    )  # fmt: skip
+    triton_tls_key: str = Field(
+        "", validation_alias=_names("triton_tls_key"), description="PEM file of its private key."
+    )
+    triton_tls_name: str = Field(
+        "", validation_alias=_names("triton_tls_name"),
+        description="Name that Triton's certificate must be for; empty: the host of its address.",
     )  # fmt: skip
     triton_http: str = Field(
         "auto", validation_alias=_names("triton_http"),
@@ -148,7 +185,8 @@ class Settings(BaseSettings):
     )  # fmt: skip
     max_batches_in_flight: int = Field(
         2, gt=0, validation_alias=_names("max_batches_in_flight"),
-        description="Calls to Triton per endpoint version at a time; requests that arrive meanwhile share the next.",
+        description="Calls per endpoint version to each Triton at a time; requests that arrive meanwhile share the "
+        "next.",
     )  # fmt: skip
     word_cache_words: int = Field(
         200_000, ge=0, validation_alias=_names("word_cache_words"),
@@ -182,6 +220,11 @@ class Settings(BaseSettings):
         600.0, gt=0, validation_alias=_names("ready_timeout"),
         description="How long a new version may take to become ready in Triton, and its code to load, before it is "
         "reported as failed.",
+    )  # fmt: skip
+    drain_delay: Seconds = Field(
+        1.0, ge=0, validation_alias=_names("drain_delay"),
+        description="How long a process that got SIGTERM goes on serving, not ready any more and with "
+        "`connection: close` on every answer, before it stops listening. SIGINT stops at once.",
     )  # fmt: skip
     drain_timeout: Seconds = Field(
         30.0, gt=0, validation_alias=_names("drain_timeout"),

@@ -27,7 +27,8 @@ class FakeBackend:
 
     ``latency`` seconds per call; ``calls`` records ``(model, rows)``, ``parents`` the ``traceparent`` of each;
     ``refusals``: model → why it was not loaded; ``fail_with`` makes every call raise it; ``is_up`` False makes the
-    server unreachable; ``hold`` (an event) keeps calls waiting until it is set.
+    server unreachable; ``hold`` (an event) keeps calls waiting until it is set; ``replicas`` is how many servers it
+    says it is.
     """
 
     def __init__(self, models: Mapping[str, tuple[ModelInfo, Run]] | None = None) -> None:
@@ -39,6 +40,7 @@ class FakeBackend:
         self.fail_with: GatewayError | None = None
         self.hold: asyncio.Event | None = None
         self.refusals: dict[str, str] = {}
+        self.replicas = 1
 
     def add(self, name: str, inputs: Mapping[str, str], outputs: Mapping[str, str], run: Run) -> None:
         """Load a model: tensor names to numpy type names, first dimension = rows."""

@@ -37,6 +37,11 @@ class ModelInfo:
 class Backend(Protocol):
     """One inference server (or several replicas behind one address)."""
 
+    @property
+    def replicas(self) -> int:
+        """How many servers share the calls now; at least 1."""
+        ...
+
     async def infer(
         self, model: str, inputs: Tensors, outputs: Sequence[str], *, timeout: float, request_id: str = ""
     ) -> dict[str, NDArray[Any]]:
@@ -53,7 +58,7 @@ class Backend(Protocol):
         ...
 
     async def is_ready(self, model: str) -> bool:
-        """True when ``model`` can be called now; False also when the server does not answer; never raises."""
+        """True when ``model`` can be called now, on every server that answers; False when none does; never raises."""
         ...
 
     async def why_not_ready(self, model: str) -> str:

@@ -29,9 +29,11 @@ from gateway.errors import BackendGarbage, BackendUnavailable, DeadlineExceeded,
 
 _log = logging.getLogger("triton_gateway.backend")
 
-_LOOK_S: Final = 5.0
+_LOOK_S: Final = 2.0
 """How often names are resolved again and servers that do not answer are tried again."""
 _CONNECT_S: Final = 1.0
+_UNHEARD_MS: Final = 5000
+"""How long what was sent may stay unconfirmed by the other side's kernel."""
 _MOST_IDLE: Final = 16
 """Connections kept per server for the next call."""
 _ALIVE: Final = b"GET /v2/health/live HTTP/1.1\r\nHost: triton\r\n\r\n"
@@ -104,6 +106,10 @@ class _Connection(asyncio.Protocol):
     def connection_made(self, transport: Any) -> None:
         self._transport = transport
         self.is_open = True
+        # A server whose node is lost does not even refuse: without this a call to it hangs until its deadline.
+        sock = transport.get_extra_info("socket")
+        if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNHEARD_MS)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.is_open = False

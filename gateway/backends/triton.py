@@ -1,16 +1,21 @@
 """The Triton adapter of the backend port: the only file of the gateway that imports grpc and tritonclient.
 
-Speaks the Open Inference Protocol over one ``grpc.aio`` channel per address. Tensors travel as raw bytes
+Speaks the Open Inference Protocol over one ``grpc.aio`` channel per server. Tensors travel as raw bytes
 (``raw_input_contents``) and come back as views of the received message: no per-element conversion in either direction.
 Where Triton's HTTP answers too, inference takes that way (``backends.http``), which costs a fraction; gRPC then carries
 everything else, and every call that HTTP did not answer.
+Which servers there are and which one gets a call is decided with ``replicas``; a call that one of them could not take
+(it is stopping, it is gone, it does not have the model yet) is made once more at another.
 """
 
 from __future__ import annotations
 
 import asyncio
-import time
+import contextlib
+import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 import grpc
@@ -20,13 +25,15 @@ from tritonclient.grpc import service_pb2 as pb
 from gateway.backends.base import ModelInfo, TensorInfo, Tensors
 from gateway.backends.complaints import Complaint, translate
 from gateway.backends.http import HttpCalls, NotAnswered, http_hosts
+from gateway.backends.replicas import RESOLVE_S, Lookup, RepeatBudget, choose, parse_address, resolve
 from gateway.backends.tensors import FROM_TRITON, pack, unpack
-from gateway.errors import BackendGarbage, GatewayError, ModelNotReady
+from gateway.errors import BackendGarbage, BackendUnavailable, DeadlineExceeded, GatewayError, ModelNotReady
 from gateway.trace import TRACEPARENT
+
+_log = logging.getLogger("triton_gateway.triton")
 
 _SERVICE: Final = "/inference.GRPCInferenceService/"
 _PROBE_S: Final = 2.0
-_MOST_REPLICAS: Final = 16
 
 _OPTIONS: Final = (
     ("grpc.max_send_message_length", -1),
@@ -35,14 +42,105 @@ _OPTIONS: Final = (
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 200),
     ("grpc.max_reconnect_backoff_ms", 1000),
-    ("grpc.keepalive_time_ms", 30_000),
-    ("grpc.keepalive_timeout_ms", 10_000),
-    ("grpc.lb_policy_name", "round_robin"),
+    # A server that is gone without a word (its node is lost) must not keep calls until their deadline. Only while calls
+    # run, and gRPC sends no more than two pings without data: Triton's default tolerates that.
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
 )
+_RETIRE_S: Final = 60.0
+_MOST_REPLICAS: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class TritonTls:
+    """PEM files for TLS to Triton: the authority to trust (empty: the system's), and a client certificate with its key.
+
+    ``name`` is what the server's certificate must be for; empty: the host of the address.
+    """
+
+    authority: str = ""
+    certificate: str = ""
+    key: str = ""
+    name: str = ""
+
+    def files(self) -> tuple[str, ...]:
+        """Return the files that are named."""
+        return tuple(name for name in (self.authority, self.certificate, self.key) if name)
+
+    def changed(self) -> tuple[float, ...]:
+        """Return when the files were changed. Raises ``OSError`` for one that cannot be read."""
+        return tuple(Path(name).stat().st_mtime for name in self.files())
+
+    def credentials(self) -> Any:
+        """Read the files. Raises ``OSError``."""
+        authority, certificate, key = (
+            Path(name).read_bytes() if name else None for name in (self.authority, self.certificate, self.key)
+        )
+        return grpc.ssl_channel_credentials(authority, key, certificate)
+
+
+class _Replica:
+    """One Triton: a channel, its methods, and what the calls to it have shown."""
+
+    __slots__ = (
+        "_channel", "address", "config", "in_flight", "index", "infer", "is_out", "live", "metadata", "missing",
+        "ready",
+    )  # fmt: skip
+
+    def __init__(self, address: str, channel: Any) -> None:
+        self.address = address
+        self._channel = channel
+        self.in_flight = 0
+        self.is_out = False
+        self.missing: set[str] = set()
+        self.infer = self._method("ModelInfer", pb.ModelInferRequest, pb.ModelInferResponse)
+        self.ready = self._method("ModelReady", pb.ModelReadyRequest, pb.ModelReadyResponse)
+        self.live = self._method("ServerLive", pb.ServerLiveRequest, pb.ServerLiveResponse)
+        self.metadata = self._method("ModelMetadata", pb.ModelMetadataRequest, pb.ModelMetadataResponse)
+        self.config = self._method("ModelConfig", pb.ModelConfigRequest, pb.ModelConfigResponse)
+        self.index = self._method("RepositoryIndex", pb.RepositoryIndexRequest, pb.RepositoryIndexResponse)
+
+    def _method(self, name: str, request: Any, response: Any) -> Any:
+        return self._channel.unary_unary(
+            _SERVICE + name, request_serializer=request.SerializeToString, response_deserializer=response.FromString
+        )
+
+    async def has(self, model: str) -> bool | None:
+        """Whether it has the model now; None when it does not answer."""
+        try:
+            return bool((await self.ready(pb.ModelReadyRequest(name=model), timeout=_PROBE_S)).ready)
+        except grpc.RpcError as error:
+            known = _translate(error, model, self.address)
+            return None if isinstance(known, BackendUnavailable | DeadlineExceeded) else False
+
+    async def probe(self) -> bool:
+        """Find out whether it answers, and what it has got meanwhile of what it did not have."""
+        try:
+            is_live = bool((await self.live(pb.ServerLiveRequest(), timeout=_PROBE_S)).live)
+        except grpc.RpcError:
+            is_live = False
+        if is_live:
+            for model in tuple(self.missing):
+                if await self.has(model):
+                    self.missing.discard(model)
+        if self.is_out == is_live:
+            _log.info("Triton at %s %s", self.address, "gets calls" if is_live else "does not answer")
+        self.is_out = not is_live
+        return is_live
+
+    async def close(self, *, within: float = 0.0) -> None:
+        """Let calls in flight end, for ``within`` seconds at most, and close the channel."""
+        try:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(within):
+                    while self.in_flight:  # noqa: ASYNC110 - rare, and nothing waits for it
+                        await asyncio.sleep(0.05)
+        finally:
+            await self._channel.close()
 
 
 class TritonBackend:
-    """One Triton, or all replicas behind one ``dns:///`` name (round robin). ``http`` as ``http_hosts`` takes it."""
+    """One Triton, or all replicas behind one name or list of addresses. ``http`` as ``http_hosts`` takes it."""
 
     def __init__(
         self,
@@ -51,29 +149,35 @@ class TritonBackend:
         compression: bool = False,
         options: Sequence[tuple[str, Any]] = (),
         http: str = "off",
+        tls: TritonTls | None = None,
+        lookup: Lookup = resolve,
+        lookup_every: float = RESOLVE_S,
     ) -> None:
         self.address = address
-        self._is_several = address.startswith("dns:") or "," in address
-        # Compression is asked for where the network is dear: what HTTP would send is not compressed.
-        hosts = [] if compression else http_hosts(address, http)
+        self._lookup = lookup
+        self._lookup_every = lookup_every
+        self.replicas = 1
+        self._target = target = parse_address(address)
+        self._options = dict(_OPTIONS) | dict(options)
+        self._compression = grpc.Compression.Gzip if compression else None
+        self._tls = tls or (TritonTls() if target.is_secure else None)
+        # Compression is asked for where the network is dear: what HTTP would send is not compressed, nor is it TLS.
+        hosts = [] if compression or self._tls else http_hosts(address, http)
         self._http = HttpCalls(address, hosts) if hosts else None
-        merged = dict(_OPTIONS) | dict(options)
-        self._channel = grpc.aio.insecure_channel(
-            address.removeprefix("grpc://"),
-            options=list(merged.items()),
-            compression=grpc.Compression.Gzip if compression else None,
-        )
-        self._infer = self._method("ModelInfer", pb.ModelInferRequest, pb.ModelInferResponse)
-        self._ready = self._method("ModelReady", pb.ModelReadyRequest, pb.ModelReadyResponse)
-        self._live = self._method("ServerLive", pb.ServerLiveRequest, pb.ServerLiveResponse)
-        self._metadata = self._method("ModelMetadata", pb.ModelMetadataRequest, pb.ModelMetadataResponse)
-        self._config = self._method("ModelConfig", pb.ModelConfigRequest, pb.ModelConfigResponse)
-        self._index = self._method("RepositoryIndex", pb.RepositoryIndexRequest, pb.RepositoryIndexResponse)
+        self._tls_changed: tuple[float, ...] = ()
+        self._replicas: list[_Replica] = []
+        self._models: set[str] = set()
+        self._turn = 0
+        self._budget = RepeatBudget()
+        self._resolve_due = 0.0
+        self._resolving: asyncio.Lock = asyncio.Lock()
+        self._retiring: set[asyncio.Task[None]] = set()
+        self._problem = ""
+        if target.fixed:
+            self._join(target.fixed)
 
-    def _method(self, name: str, request: Any, response: Any) -> Any:
-        return self._channel.unary_unary(
-            _SERVICE + name, request_serializer=request.SerializeToString, response_deserializer=response.FromString
-        )
+    def _count(self) -> None:
+        self.replicas = max(1, sum(not replica.is_out for replica in self._replicas))
 
     async def infer(
         self, model: str, inputs: Tensors, outputs: Sequence[str], *, timeout: float, request_id: str = ""
@@ -98,79 +202,114 @@ class TritonBackend:
             raw.append(packed)
         for name in outputs:
             request.outputs.add().name = name
-        try:
-            metadata = (("traceparent", parent),) if parent else None
-            response = await self._infer(request, timeout=timeout, metadata=metadata)
-        except grpc.RpcError as error:
-            known = _translate(error, model, self.address)
-            if not (self._is_several and isinstance(known, ModelNotReady)):
-                raise known from error
-            response = await self._ask_others(request, known, timeout, metadata)
-        return _unpack(response)
+        metadata = (("traceparent", parent),) if parent else None
+        return _unpack(await self._call(model, request, timeout, metadata))
 
-    async def _ask_others(
-        self, request: Any, error: GatewayError, timeout: float, metadata: tuple[tuple[str, str], ...] | None
-    ) -> Any:
-        """Repeat a call that one of several Tritons could not take because it does not have the model (any more).
-
-        Nothing was run there. Calls go round, so a few in a row find one that has it. Raises ``error``, or another.
-        """
-        until = time.monotonic() + timeout
-        for _ in range(_MOST_REPLICAS):
-            left = until - time.monotonic()
-            if left <= 0:
-                break
+    async def _call(self, model: str, request: Any, timeout: float, metadata: Any) -> Any:
+        if not self._replicas:
+            await self._refresh()
+        tried: tuple[_Replica, ...] = ()
+        deadline = 0.0
+        refusal: GatewayError | None = None
+        self._budget.earn()
+        while True:
+            replicas = self._replicas
+            self._turn += 1
+            replica = replicas[0] if len(replicas) == 1 and not tried else choose(replicas, model, self._turn, tried)
+            if replica is None:
+                raise refusal or self._unresolved()
+            if deadline:
+                timeout = deadline - asyncio.get_running_loop().time()
+            elif len(replicas) > 1:
+                deadline = asyncio.get_running_loop().time() + timeout
+            replica.in_flight += 1
             try:
-                return await self._infer(request, timeout=left, metadata=metadata)
-            except grpc.RpcError as again:
-                error = _translate(again, request.model_name, self.address)
-                if not isinstance(error, ModelNotReady):
-                    break
-        raise error
+                return await replica.infer(request, timeout=timeout, metadata=metadata)
+            except grpc.RpcError as error:
+                refusal = _translate(error, model, replica.address)
+                tried += (replica,)
+                if isinstance(refusal, BackendUnavailable):
+                    replica.is_out = True
+                    self._count()
+                    may_repeat = self._budget.spend(len(tried))
+                else:
+                    # Without the model nothing was run there: asking on costs little.
+                    may_repeat = isinstance(refusal, ModelNotReady) and len(tried) < _MOST_REPLICAS
+                    if may_repeat:
+                        replica.missing.add(model)
+                # Of one server nothing is known that another attempt could change.
+                if len(self._replicas) < 2 or not may_repeat:
+                    raise refusal from error
+            finally:
+                replica.in_flight -= 1
 
     async def is_live(self) -> bool:
-        """See ``Backend.is_live``."""
-        try:
-            return bool((await self._live(pb.ServerLiveRequest(), timeout=_PROBE_S)).live)
-        except grpc.RpcError:
+        """See ``Backend.is_live``; also finds out who is behind the name now, and who of them answers."""
+        await self._refresh()
+        if not self._replicas:
             return False
+        found = await asyncio.gather(*(replica.probe() for replica in self._replicas))
+        self._count()
+        return any(found)
 
     async def is_ready(self, model: str) -> bool:
         """See ``Backend.is_ready``."""
-        try:
-            return bool((await self._ready(pb.ModelReadyRequest(name=model), timeout=_PROBE_S)).ready)
-        except grpc.RpcError:
-            return False
+        await self._refresh()
+        self._models.add(model)
+        replicas = self._replicas
+        found = await asyncio.gather(*(replica.has(model) for replica in replicas))
+        for replica, has in zip(replicas, found, strict=True):
+            if has:
+                replica.missing.discard(model)
+            elif has is False:
+                replica.missing.add(model)
+        # Who does not answer is not waited for: it gets no calls either.
+        answered = [has for has in found if has is not None]
+        return bool(answered) and all(answered)
 
     async def why_not_ready(self, model: str) -> str:
         """See ``Backend.why_not_ready``."""
-        try:
-            index = await self._index(pb.RepositoryIndexRequest(), timeout=_PROBE_S)
-        except grpc.RpcError:
-            return f"Triton at {self.address} does not answer"
-        entries = [m for m in index.models if m.name == model]
-        if not entries:
-            return "Triton does not have the model yet"
-        return str(entries[0].reason or entries[0].state or "Triton is loading it").splitlines()[0][:300]
+        reason = f"Triton at {self.address} does not answer" + (f" ({self._problem})" if self._problem else "")
+        for replica in self._replicas:
+            try:
+                index = await replica.index(pb.RepositoryIndexRequest(), timeout=_PROBE_S)
+            except grpc.RpcError:
+                continue
+            entries = [m for m in index.models if m.name == model]
+            if entries and entries[0].state == "READY":
+                continue
+            where = f" (at {replica.address})" if len(self._replicas) > 1 else ""
+            if not entries:
+                return f"Triton does not have the model yet{where}"
+            text = str(entries[0].reason or entries[0].state or "Triton is loading it").splitlines()[0][:300]
+            return f"{text}{where}"
+        return reason
 
     async def refusal(self, model: str) -> str:
         """See ``Backend.refusal``; Triton keeps the reason of the last load in its index."""
-        try:
-            index = await self._index(pb.RepositoryIndexRequest(), timeout=_PROBE_S)
-        except grpc.RpcError:
-            return ""
-        reasons = [m.reason for m in index.models if m.name == model and m.state == "UNAVAILABLE"]
-        return str(reasons[0]).splitlines()[0][:300] if reasons and reasons[0] not in ("", "unloaded") else ""
+        for replica in self._replicas:
+            try:
+                index = await replica.index(pb.RepositoryIndexRequest(), timeout=_PROBE_S)
+            except grpc.RpcError:
+                continue
+            reasons = [m.reason for m in index.models if m.name == model and m.state == "UNAVAILABLE"]
+            if reasons and reasons[0] not in ("", "unloaded"):
+                return str(reasons[0]).splitlines()[0][:300]
+        return ""
 
     async def describe(self, model: str) -> ModelInfo:
         """See ``Backend.describe``. Whoever describes a model is about to call it: HTTP is looked for."""
         if self._http is not None:
             await self._http.start()
+        await self._refresh()
+        replica = choose(self._replicas, model, 0, ())
+        if replica is None:
+            raise self._unresolved()
         try:
-            metadata = await self._metadata(pb.ModelMetadataRequest(name=model), timeout=_PROBE_S)
-            config = await self._config(pb.ModelConfigRequest(name=model), timeout=_PROBE_S)
+            metadata = await replica.metadata(pb.ModelMetadataRequest(name=model), timeout=_PROBE_S)
+            config = await replica.config(pb.ModelConfigRequest(name=model), timeout=_PROBE_S)
         except grpc.RpcError as error:
-            raise _translate(error, model, self.address) from error
+            raise _translate(error, model, replica.address) from error
         return ModelInfo(
             name=model,
             inputs=tuple(_info(t) for t in metadata.inputs),
@@ -182,7 +321,85 @@ class TritonBackend:
         """See ``Backend.close``."""
         if self._http is not None:
             await self._http.close()
-        await self._channel.close()
+        for task in self._retiring:
+            task.cancel()
+        await asyncio.gather(*self._retiring, return_exceptions=True)
+        for replica in self._replicas:
+            await replica.close()
+
+    async def _refresh(self) -> None:
+        """Bring the replicas up to what the name says and the certificates on disk, when it is time to look."""
+        if self._target.fixed and self._tls is None:
+            return
+        async with self._resolving:
+            now = asyncio.get_running_loop().time()
+            if now < self._resolve_due:
+                return
+            self._resolve_due = now + self._lookup_every
+            addresses = self._target.fixed
+            if not addresses:
+                try:
+                    addresses = await self._lookup(self._target.host, self._target.port)
+                except OSError as error:
+                    # Those known go on: a name server that is away says nothing about Triton.
+                    self._problem = f"{self._target.host}: {error.strerror or error}"
+                    return
+            self._problem = ""
+            self._join(addresses)
+
+    def _join(self, addresses: Sequence[str]) -> None:
+        known = {replica.address: replica for replica in self._replicas}
+        # Beside others a new one gets its first call when it has answered, and has what they have.
+        is_beside = bool(known)
+        if self._tls is not None:
+            try:
+                changed = self._tls.changed()
+                if known and changed != self._tls_changed:
+                    _log.info("certificates for Triton at %s have changed: connecting anew", self.address)
+                    known, is_beside = {}, False
+                self._tls_changed = changed
+                credentials = None if known.keys() >= set(addresses) else self._tls.credentials()
+            except OSError as error:
+                self._problem = f"TLS: {error}"
+                return
+        else:
+            credentials = None
+        if [*known] == [*addresses]:
+            return
+        replicas = []
+        for address in addresses:
+            replica = known.pop(address, None)
+            if replica is None:
+                replica = _Replica(address, self._channel(address, credentials))
+                if is_beside:
+                    replica.is_out = True
+                    replica.missing = set(self._models)
+            replicas.append(replica)
+        gone = [replica for replica in self._replicas if replica not in replicas]
+        if self._replicas:
+            _log.info("Triton at %s is now %s", self.address, ", ".join(addresses))
+        self._replicas = replicas
+        self._count()
+        for replica in gone:
+            task = asyncio.get_running_loop().create_task(replica.close(within=_RETIRE_S))
+            self._retiring.add(task)
+            task.add_done_callback(self._retiring.discard)
+
+    def _channel(self, address: str, credentials: Any) -> Any:
+        options = dict(self._options)
+        if self._tls is None:
+            return grpc.aio.insecure_channel(address, options=list(options.items()), compression=self._compression)
+        if name := self._tls.name or self._target.host:
+            options |= {"grpc.ssl_target_name_override": name, "grpc.default_authority": name}
+        return grpc.aio.secure_channel(
+            address, credentials, options=list(options.items()), compression=self._compression
+        )
+
+    def _unresolved(self) -> BackendUnavailable:
+        return BackendUnavailable(
+            f"Triton at {self.address} cannot be reached" + (f" ({self._problem})" if self._problem else ""),
+            hint="it may be starting: try again shortly", retry_after=1,
+        )  # fmt: skip
 
 
 def _info(tensor: Any) -> TensorInfo:

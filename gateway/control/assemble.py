@@ -51,8 +51,6 @@ _log = logging.getLogger("triton_gateway.control")
 
 _POLL_S: Final = 0.2
 _ASK_S: Final = 2.0
-_LOOKS_AT_REPLICAS: Final = 48
-"""Each look at a name of several Tritons is answered by one of them; so many in a row find the one that lags behind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,8 +203,7 @@ class Assembler:
             triton_name = triton_model_name(spec, record)
             backend = self._backend_for(plan.triton_address, plan.triton_compression)
             progress("waiting for Triton to load the model")
-            looks = _LOOKS_AT_REPLICAS if _may_be_several(plan.triton_address) else 1
-            info = await self._ready(backend, triton_name, progress, looks)
+            info = await self._ready(backend, triton_name, progress)
             call = TritonCall(
                 backend,
                 triton_name,
@@ -319,11 +316,11 @@ class Assembler:
 
         return send
 
-    async def _ready(self, backend: Backend, model: str, progress: Callable[[str], None], looks: int) -> ModelInfo:
+    async def _ready(self, backend: Backend, model: str, progress: Callable[[str], None]) -> ModelInfo:
         loop = asyncio.get_running_loop()
         until = loop.time() + self._ready_timeout
         asked, refused = 0.0, False
-        while not await _is_ready(backend, model, looks):
+        while not await backend.is_ready(model):
             now = loop.time()
             if now - asked >= _ASK_S:  # the reason is for people: it need not be asked as often
                 asked = now
@@ -448,17 +445,6 @@ def _read_reference(bundle: Path, url: str) -> dict[str, Bins]:
     except (OSError, ValueError) as error:
         _log.warning("%s: drift is not measured: %s", url, error)
         return {}
-
-
-def _may_be_several(address: str) -> bool:
-    return address.startswith("dns:") or "," in address
-
-
-async def _is_ready(backend: Backend, model: str, looks: int) -> bool:
-    for _ in range(looks):
-        if not await backend.is_ready(model):
-            return False
-    return True
 
 
 def _whole(value: object, name: str) -> int:

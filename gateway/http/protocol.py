@@ -7,6 +7,8 @@
    parsed, queued for the next call to Triton, and answered from the callback of that call. The application offers a
    ``lane`` (see ``routes.Lane``) that takes such requests or leaves them.
 
+Connections end between answers: after an age, and when the process is about to stop (see ``Connections``).
+
 What the lane does not take (other methods and paths, bodies that arrive in parts, pipelined requests, clients that do
 not read) is handled by uvicorn as if there were no lane. Chosen in ``gateway.__main__``; any other ASGI server works
 without either addition.
@@ -15,7 +17,8 @@ without either addition.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+import random
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Final, Protocol
 
@@ -44,6 +47,22 @@ class LaneLike(Protocol):
     def take(self, flight: Flight, path: str, headers: HeaderList, body: bytes) -> bool:
         """Answer through ``flight.reply``, now or later; False, and nothing done, when it is not for the lane."""
         ...
+
+
+class Connections:
+    """What the application decides about connections, and those that are open. ``age`` in seconds, 0 for no end."""
+
+    def __init__(self, *, age: float = 0.0) -> None:
+        self.age = age
+        self.is_leaving = False
+        self.open: Iterable[object] = ()
+
+    def leave(self) -> None:
+        """Make every answer from now on the last one on its connection, on those to come too."""
+        self.is_leaving = True
+        for connection in self.open:
+            if isinstance(connection, GatewayProtocol):
+                connection.leave()
 
 
 class Flight:
@@ -100,10 +119,28 @@ class GatewayProtocol(HttpToolsProtocol):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._lane: LaneLike | None = getattr(self.config.loaded_app, "lane", None)
+        app = self.config.loaded_app
+        self._lane: LaneLike | None = getattr(app, "lane", None)
+        self._stays = True
+        self._age: asyncio.TimerHandle | None = None
+        connections: Connections | None = getattr(app, "connections", None)
+        if connections is not None:
+            connections.open = self.connections
+            self._stays = not connections.is_leaving
+            if connections.age:
+                # Spread out, so that what connected together does not come back together.
+                age = connections.age * random.uniform(0.9, 1.1)  # noqa: S311 - not a secret
+                self._age = self.loop.call_later(age, self.leave)
         self._parts: list[bytes] | None = None
         self._flight: Flight | None = None
         self._carried: object = None
+
+    def leave(self) -> None:
+        """Let the next answer (or the one that is being made) be the last one on this connection."""
+        self._stays = False
+        cycle = self.cycle
+        if cycle is not None and not cycle.response_complete:
+            cycle.keep_alive = False
 
     def data_received(self, data: bytes) -> None:
         """Parse what came; a body that did not come whole is uvicorn's."""
@@ -147,7 +184,7 @@ class GatewayProtocol(HttpToolsProtocol):
         parts, self._parts = self._parts, None
         body = parts[0] if len(parts) == 1 else b"".join(parts)
         lane, before = self._lane, self.cycle
-        keep_alive = self.parser.get_http_version() != "1.0" and self.parser.should_keep_alive()
+        keep_alive = self._stays and self.parser.get_http_version() != "1.0" and self.parser.should_keep_alive()
         flight = Flight(self, partial(self._replay, self.scope, self.url, body, keep_alive), keep_alive=keep_alive)
         self._flight = flight
         self.cycle = flight  # type: ignore[assignment]  # it has what this class and its base read of a cycle
@@ -164,6 +201,8 @@ class GatewayProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Give up what the client no longer waits for."""
+        if self._age is not None:
+            self._age.cancel()
         flight = self._flight
         if flight is not None and not flight.response_complete:
             flight.disconnected = True
@@ -200,6 +239,8 @@ class GatewayProtocol(HttpToolsProtocol):
         self._start_asgi_task(cycle, self.app)
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        if not self._stays:
+            cycle.keep_alive = False
         extensions: dict[str, Any] = {EXTENSION: partial(_reply, cycle)}
         if self._carried is not None:
             extensions[CARRIED], self._carried = self._carried, None

@@ -55,6 +55,11 @@ STAGE_SECONDS: Final = Metric(
     ("endpoint", "version", "stage"), LATENCY_BUCKETS,
 )  # fmt: skip
 IN_FLIGHT: Final = Metric("gateway_requests_in_flight", "gauge", "Requests being worked on now.")
+CPU_WAIT: Final = Metric(
+    "gateway_cpu_wait_seconds_total", "counter",
+    "Seconds requests waited for the gateway's own CPU before they were looked at: how late its event loop was, times "
+    "the requests that began meanwhile. Its rate is how many wait at a time; waiting for Triton is not in it.",
+)  # fmt: skip
 ROWS: Final = Metric(
     "gateway_request_rows", "histogram", "Texts (or hook calls) in one request.", ("endpoint", "version"), ROW_BUCKETS
 )
@@ -145,7 +150,7 @@ LAST_CONTACT: Final = Metric(
 BUILD_INFO: Final = Metric("gateway_build_info", "gauge", "Always 1; the label tells the version.", ("version",))
 
 CATALOG: Final = (
-    REQUESTS, FALLBACKS, REQUEST_SECONDS, STAGE_SECONDS, IN_FLIGHT, ROWS, TOKENS, UNKNOWN_TOKENS, TRUNCATED,
+    REQUESTS, FALLBACKS, REQUEST_SECONDS, STAGE_SECONDS, IN_FLIGHT, CPU_WAIT, ROWS, TOKENS, UNKNOWN_TOKENS, TRUNCATED,
     BATCH_ROWS, BATCH_TOKENS, BATCH_REAL_TOKENS, CACHE, WORD_CACHE,
     VARIABLE_SCALAR, VARIABLE_ENUM, VARIABLE_VALUE, VARIABLE_COUNTER, VARIABLE_IGNORED,
     DRIFT_OBSERVATIONS, DRIFT_REFERENCE, DRIFT_REFERENCE_SIZE, DRIFT_CHI2,

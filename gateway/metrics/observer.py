@@ -50,11 +50,14 @@ class Observer:
         self._counts: dict[tuple[str, ...], Count] = {}
         self._batches: dict[tuple[str, str], _BatchMetrics] = {}
         self._in_flight = 0
+        self._begun = 0
+        self._cpu_wait = Count(self._families[catalog.CPU_WAIT.name])
         self._is_dirty = False
 
     def started(self) -> None:
         """Count a request in."""
         self._in_flight += 1
+        self._begun += 1
         self._is_dirty = True
 
     def unstarted(self) -> None:
@@ -77,6 +80,17 @@ class Observer:
             served = self._served[key[:3]] = _ServedMetrics(self._families, *key[:3])
         served.observe(trace)
         self.watch.answered(trace)
+
+    def waited(self, late: float) -> None:
+        """Take a sample of how late the event loop is (seconds), for the requests that began since the last sample.
+
+        A loop that works through one round of everything that is ready lets a request wait about that round: half of it
+        until the round ends, half of it for its place in the next one. A timer only waits for the first half.
+        """
+        begun, self._begun = self._begun, 0
+        if begun and late > 0:
+            self._cpu_wait.value += 2 * late * begun
+            self._is_dirty = True
 
     def batched(self, endpoint: str, version: str, rows: int, padded_tokens: int, tokens: int) -> None:
         """Count one call to the backend."""
@@ -119,6 +133,7 @@ class Observer:
         self.watch.flush()
         self._is_dirty = False
         self._families[catalog.IN_FLIGHT.name].set(self._in_flight)
+        self._cpu_wait.flush()
         for count in (*self._outcomes.values(), *self._counts.values()):
             count.flush()
         for served in self._served.values():

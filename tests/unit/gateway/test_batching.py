@@ -285,6 +285,24 @@ async def test_deadline_no_call_can_meet_is_refused_before_the_call() -> None:
     assert [[1]] == calls.batches
 
 
+async def test_a_free_server_is_never_waited_for_and_calls_are_limited_per_server() -> None:
+    """Three servers of two calls each: three leave at once, the next three when they are a quarter, no seventh."""
+    calls = Calls()
+    calls.gate.clear()
+
+    class Three:
+        replicas = 3
+
+    batcher = MicroBatcher(calls, limits=BatchLimits(max_in_flight=2), on_batch=lambda *_: None, servers=Three())
+    asked = []
+    for value in range(7):
+        asked.append(asyncio.create_task(ask(batcher, value)))
+        await asyncio.sleep(0.01)
+    assert [[value] for value in range(6)] == calls.batches
+    calls.gate.set()
+    assert [[value * 10] for value in range(7)] == await asyncio.gather(*asked)
+
+
 async def test_second_call_waits_until_it_is_a_quarter_of_what_runs() -> None:
     """Beside a call of eight rows one row waits; two rows leave; beside nothing one row leaves at once."""
     calls = Calls()

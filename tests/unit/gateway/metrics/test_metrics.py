@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.metrics import catalog, exposition
@@ -105,3 +106,23 @@ def test_sums_over_workers_are_exact_and_a_dead_workers_gauge_is_gone(tmp_path: 
     key = (("endpoint", "e"), ("outcome", "ok"), ("route", "direct"), ("version", "1"))
     assert 12.0 == found["gateway_requests_total", key]
     assert 0.0 == found.get(("gateway_requests_in_flight", ()), 0.0)
+
+
+def test_waiting_for_the_cpu_is_the_loops_lateness_times_the_requests_that_began() -> None:
+    """Twice the lateness of a timer: half a round until this one ends, half for the place in the next."""
+    registry = exposition.new_registry()
+    observer = Observer(registry)
+
+    def value() -> float:
+        observer.flush()
+        return registry.get_sample_value("gateway_cpu_wait_seconds_total") or 0.0
+
+    observer.waited(0.5)
+    assert 0 == value()
+    for _ in range(10):
+        observer.started()
+    observer.waited(0.02)
+    assert pytest.approx(0.4) == value()
+    observer.waited(0.02)
+    observer.waited(-0.001)
+    assert pytest.approx(0.4) == value()

@@ -1,0 +1,67 @@
+"""The TLS side of the port: certificates are read again when their files are replaced, without a restart.
+
+``__main__`` hands ``tls_context`` to uvicorn, which calls it in every worker. A cluster renews certificates by
+replacing files; new connections get the new one, those that are open go on.
+"""
+
+from __future__ import annotations
+
+import logging
+import ssl
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from uvicorn import Config
+
+_log = logging.getLogger("triton_gateway.tls")
+
+LOOK_S: Final = 10.0
+"""Seconds between two looks at the files."""
+
+
+class Renewed:
+    """Called at the start of every handshake: puts the newest context in the place of the one that was listening."""
+
+    def __init__(
+        self, make: Callable[[], ssl.SSLContext], files: tuple[str, ...], *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._make = make
+        self._files = files
+        self._clock = clock
+        self._due = clock() + LOOK_S
+        self._seen = self._changed()
+        self._context: ssl.SSLContext | None = None
+
+    def __call__(self, connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
+        """See the class; an ``ssl`` callback."""
+        now = self._clock()
+        if now >= self._due:
+            self._due = now + LOOK_S
+            self._look()
+        if self._context is not None:
+            connection.context = self._context
+
+    def _look(self) -> None:
+        try:
+            changed = self._changed()
+            if changed == self._seen:
+                return
+            self._context = self._make()
+            self._seen = changed
+            _log.info("new certificates from %s", self._files[0])
+        except (OSError, ssl.SSLError) as error:
+            # Certificate and key are two files: between their replacements they do not fit.
+            _log.warning("certificates cannot be read, the old ones stay: %s", error)
+
+    def _changed(self) -> tuple[float, ...]:
+        return tuple(Path(name).stat().st_mtime for name in self._files)
+
+
+def tls_context(config: Config, default: Callable[[], ssl.SSLContext]) -> ssl.SSLContext:
+    """Return the context uvicorn makes of its settings, which renews itself."""
+    context = default()
+    names = (config.ssl_certfile, config.ssl_keyfile, config.ssl_ca_certs)
+    context.sni_callback = Renewed(default, tuple(str(name) for name in names if name))
+    return context
