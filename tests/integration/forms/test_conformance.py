@@ -1,0 +1,539 @@
+"""The Open Inference Protocol v2, asked of the gateway and of the real Triton behind it: the same questions, the same
+answers.
+
+A case names a request and what must come back; every case runs against both. Where Triton answers a body that it cannot
+parse with 500, the gateway says 400 (``UNPARSABLE``): that is the only difference between the two.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import struct
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+pytestmark = pytest.mark.integration
+
+TOKENS, IDENTITY = "tokens", "team/identity"
+
+
+@dataclass(frozen=True)
+class Target:
+    """A server that speaks the protocol; ``names`` are what it calls the two models."""
+
+    kind: str
+    client: httpx.Client
+    grpc: str
+    names: dict[str, str]
+
+    def post(self, body: Any, model: str = TOKENS, *, version: str = "", **headers: str) -> httpx.Response:
+        """Infer; a dict is sent as JSON."""
+        path = f"/v2/models/{self.names.get(model, model)}" + (f"/versions/{version}" if version else "")
+        content = body if isinstance(body, bytes) else json.dumps(body).encode()
+        named = {key.replace("_", "-"): value for key, value in headers.items()}
+        return self.client.post(f"{path}/infer", content=content, headers=named)
+
+    def get(self, path: str, model: str = TOKENS) -> httpx.Response:
+        """GET something of a model."""
+        return self.client.get(f"/v2/models/{self.names.get(model, model)}{path}")
+
+
+@pytest.fixture(params=["gateway", "triton"])
+def target(request: pytest.FixtureRequest, stack: Any) -> Any:
+    """Both servers in turn."""
+    names = {name: name if request.param == "gateway" else stack.triton_names[name] for name in (TOKENS, IDENTITY)}
+    http, grpc = (stack.http, stack.grpc) if request.param == "gateway" else (stack.triton_http, stack.triton_grpc)
+    with httpx.Client(base_url=f"http://{http}", timeout=20) as client:
+        yield Target(request.param, client, grpc, names)
+
+
+def ids(*rows: list[int], **changed: Any) -> dict[str, Any]:
+    """The tensor `input_ids` in JSON, with fields changed (None: left out)."""
+    tensor = {
+        "name": "input_ids", "datatype": "INT64", "shape": [len(rows), len(rows[0])], "data": [n for row in rows for n in row], **changed,
+    }  # fmt: skip
+    return {key: value for key, value in tensor.items() if value is not None}
+
+
+def mask(rows: int = 1, columns: int = 2) -> dict[str, Any]:
+    """The tensor `attention_mask`, all ones."""
+    return ids(*[[1] * columns for _ in range(rows)], name="attention_mask")
+
+
+def outputs(reply: httpx.Response) -> dict[str, Any]:
+    """Outputs by name, of an answer in JSON."""
+    assert 200 == reply.status_code, reply.text
+    return {output["name"]: output for output in reply.json()["outputs"]}
+
+
+# --- what there is ----------------------------------------------------------------------------------------------------
+
+
+def test_server_metadata_names_its_extensions(target: Target) -> None:
+    """Server metadata names its extensions."""
+    found = target.client.get("/v2").json()
+    assert {"name", "version", "extensions"} <= set(found)
+    assert {"binary_tensor_data", "model_configuration", "statistics", "model_repository"} <= set(found["extensions"])
+
+
+@pytest.mark.parametrize("path", ["/v2/health/live", "/v2/health/ready"])
+def test_server_is_live_and_ready(target: Target, path: str) -> None:
+    """Server is live and ready."""
+    assert 200 == target.client.get(path).status_code
+
+
+@pytest.mark.parametrize("version", ["", "/versions/1"])
+def test_model_metadata(target: Target, version: str) -> None:
+    """Names, types and shapes of all tensors; batch and free dimensions are −1."""
+    found = target.get(version).json()
+    assert {"name", "versions", "platform", "inputs", "outputs"} <= set(found)
+    assert (target.names[TOKENS], ["1"]) == (found["name"], found["versions"])
+    assert [
+        {"name": "input_ids", "datatype": "INT64", "shape": [-1, -1]},
+        {"name": "attention_mask", "datatype": "INT64", "shape": [-1, -1]},
+    ] == found["inputs"]
+    assert {"logits": ("FP32", [-1, 1]), "tokens": ("FP32", [-1, -1]), "longest": ("INT64", [-1, 1])} == {
+        output["name"]: (output["datatype"], output["shape"]) for output in found["outputs"]
+    }
+
+
+def test_metadata_knows_every_datatype(target: Target) -> None:
+    """Metadata knows every datatype."""
+    kinds = [tensor["datatype"] for tensor in target.get("", IDENTITY).json()["inputs"]]
+    assert ["BYTES", "FP16", "INT64", "UINT8", "FP64", "BOOL", "FP32", "INT8"] == kinds
+
+
+@pytest.mark.parametrize("version", ["", "/versions/1"])
+def test_model_is_ready(target: Target, version: str) -> None:
+    """Model is ready."""
+    assert 200 == target.get(f"{version}/ready").status_code
+
+
+def test_config_has_what_clients_read(target: Target) -> None:
+    """Names, types and dimensions without the batch, as perf_analyzer wants them."""
+    found = target.get("/config").json()
+    assert found["max_batch_size"] > 0
+    assert [("input_ids", "TYPE_INT64", [-1]), ("attention_mask", "TYPE_INT64", [-1])] == [
+        (tensor["name"], tensor["data_type"], tensor["dims"]) for tensor in found["input"]
+    ]
+    assert {"logits": ("TYPE_FP32", [1]), "tokens": ("TYPE_FP32", [-1]), "longest": ("TYPE_INT64", [1])} == {
+        tensor["name"]: (tensor["data_type"], tensor["dims"]) for tensor in found["output"]
+    }
+
+
+def test_statistics_count_requests_and_rows(target: Target) -> None:
+    """Statistics count requests and rows."""
+
+    def count() -> tuple[int, int]:
+        row = target.get("/stats").json()["model_stats"][0]
+        assert "queue" in row["inference_stats"]
+        assert "compute_infer" in row["inference_stats"]
+        return row["inference_stats"]["success"]["count"], row["inference_count"]
+
+    target.post({"inputs": [ids([1, 2]), mask()]})
+    requests, rows = count()
+    target.post({"inputs": [ids([1, 2], [3, 4]), mask(2)]})
+    assert (requests + 1, rows + 2) == count()
+
+
+def test_statistics_of_all_models(target: Target) -> None:
+    """Statistics of all models."""
+    target.post({"inputs": [ids([1, 2]), mask()]})
+    names = {row["name"] for row in target.client.get("/v2/models/stats").json()["model_stats"]}
+    assert target.names[TOKENS] in names
+
+
+@pytest.mark.parametrize("body", [b"", b"{}", b'{"ready": true}'])
+def test_repository_index(target: Target, body: bytes) -> None:
+    """Repository index."""
+    entries = {e["name"]: e for e in target.client.post("/v2/repository/index", content=body).json()}
+    for name in target.names.values():
+        assert ("1", "READY") == (entries[name]["version"], entries[name]["state"])
+
+
+@pytest.mark.parametrize("path", ["", "/versions/9", "/config"])
+def test_unknown_model_or_version_is_404(target: Target, path: str) -> None:
+    """Unknown model or version is 404."""
+    reply = target.get(path, "nobody" if path != "/versions/9" else TOKENS)
+    assert 404 == reply.status_code
+    assert isinstance(json.loads(reply.text)["error"], str)
+
+
+@pytest.mark.parametrize("path", ["/ready", "/versions/7/ready"])
+def test_unknown_model_is_not_ready(target: Target, path: str) -> None:
+    """A client error (Triton: 400, the gateway: 404), never 200 and never 5xx."""
+    reply = target.get(path, "nobody" if path == "/ready" else TOKENS)
+    assert 400 <= reply.status_code < 500
+
+
+@pytest.mark.parametrize(("method", "path"), [("GET", "/infer"), ("POST", ""), ("GET", "INDEX")])
+def test_wrong_method_is_405(target: Target, method: str, path: str) -> None:
+    """Wrong method is 405."""
+    url = "/v2/repository/index" if path == "INDEX" else f"/v2/models/{target.names[TOKENS]}{path}"
+    assert 405 == target.client.request(method, url).status_code
+
+
+# --- inference --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", ["", "1"])
+def test_inference_answers_all_outputs(target: Target, version: str) -> None:
+    """Inference answers all outputs."""
+    found = outputs(target.post({"inputs": [ids([1, 2], [3, 4]), mask(2)]}, version=version))
+    assert {
+        "logits": ("FP32", [2, 1], [3.0, 7.0]),
+        "tokens": ("FP32", [2, 2], [1.0, 2.0, 3.0, 4.0]),
+        "longest": ("INT64", [2, 1], [2, 2]),
+    } == {name: (o["datatype"], o["shape"], o["data"]) for name, o in found.items()}
+
+
+def test_only_requested_outputs_come(target: Target) -> None:
+    """Only requested outputs come."""
+    wanted = [{"name": "logits"}, {"name": "longest"}]
+    assert {"logits", "longest"} == set(outputs(target.post({"inputs": [ids([1, 2]), mask()], "outputs": wanted})))
+
+
+def test_id_is_echoed_and_names_are_told(target: Target) -> None:
+    """Id is echoed and names are told."""
+    answer = target.post({"id": "x-7", "inputs": [ids([1, 2]), mask()]}).json()
+    assert ("x-7", target.names[TOKENS], "1") == (answer["id"], answer["model_name"], answer["model_version"])
+    assert "id" not in target.post({"inputs": [ids([1, 2]), mask()]}).json()
+
+
+@pytest.mark.parametrize("data", [[1, 2, 3, 4], [[1, 2], [3, 4]], [[[1], [2]], [[3], [4]]]])
+def test_data_may_be_flat_or_nested(target: Target, data: Any) -> None:
+    """Data may be flat or nested."""
+    found = outputs(target.post({"inputs": [ids([1, 2], [3, 4], data=data), mask(2)]}))
+    assert [3.0, 7.0] == found["logits"]["data"]
+
+
+def test_order_of_inputs_does_not_matter(target: Target) -> None:
+    """Order of inputs does not matter."""
+    assert [3.0] == outputs(target.post({"inputs": [mask(), ids([1, 2])]}))["logits"]["data"]
+
+
+def test_gzipped_body_is_read(target: Target) -> None:
+    """Gzipped body is read."""
+    body = gzip.compress(json.dumps({"inputs": [ids([1, 2]), mask()]}).encode())
+    assert [3.0] == outputs(target.post(body, content_encoding="gzip"))["logits"]["data"]
+
+
+@pytest.mark.parametrize(
+    "inputs",
+    [
+        pytest.param([ids([1, 2])], id="missing"),
+        pytest.param([], id="none"),
+        pytest.param([ids([1, 2]), mask(), ids([1, 2], name="extra")], id="extra"),
+        pytest.param([ids([1, 2]), ids([1, 2]), mask()], id="twice"),
+        pytest.param([ids([1, 2], datatype="INT32"), mask()], id="wrong type"),
+        pytest.param([ids([1, 2], datatype="NONSENSE"), mask()], id="no such type"),
+        pytest.param([ids([1, 2], shape=[2]), mask()], id="wrong rank"),
+        pytest.param([ids([1, 2]), mask(2)], id="rows disagree"),
+        pytest.param([ids([1, 2], data=None), mask()], id="no data"),
+        pytest.param([1], id="not an object"),
+        pytest.param([ids([1, 2], shape=[0, 2], data=[]), ids([1, 2], name="attention_mask", shape=[0, 2], data=[])],
+                     id="no rows"),
+    ],
+)  # fmt: skip
+def test_inputs_that_do_not_fit_the_model_are_400(target: Target, inputs: Any) -> None:
+    """Inputs that do not fit the model are 400."""
+    reply = target.post({"inputs": inputs})
+    assert 400 == reply.status_code, reply.text
+    assert reply.json()["error"]
+
+
+UNPARSABLE = {
+    "not JSON": b"{",
+    "a list": b"[1]",
+    "no inputs": b"{}",
+    "inputs an object": b'{"inputs": {}}',
+    "id a number": json.dumps({"id": 7, "inputs": [ids([1, 2]), mask()]}).encode(),
+    "too few numbers": json.dumps({"inputs": [ids([1, 2], shape=[1, 3]), mask()]}).encode(),
+    "negative shape": json.dumps({"inputs": [ids([1, 2], shape=[-1, 2]), mask()]}).encode(),
+    "texts for numbers": json.dumps({"inputs": [ids([1, 2], data=["a", "b"]), mask()]}).encode(),
+    "fractions for whole numbers": json.dumps({"inputs": [ids([1, 2], data=[1.5, 2]), mask()]}).encode(),
+    "no shape": json.dumps({"inputs": [ids([1, 2], shape=None), mask()]}).encode(),
+    "no datatype": json.dumps({"inputs": [ids([1, 2], datatype=None), mask()]}).encode(),
+    "no name": json.dumps({"inputs": [ids([1, 2], name=None), mask()]}).encode(),
+}
+
+
+@pytest.mark.parametrize("case", UNPARSABLE)
+def test_what_cannot_be_parsed_is_refused(target: Target, case: str) -> None:
+    """Triton: 500; the gateway: 400, because it is the caller's fault."""
+    reply = target.post(UNPARSABLE[case])
+    assert (400 if target.kind == "gateway" else 500) == reply.status_code
+    assert reply.json()["error"]
+
+
+@pytest.mark.parametrize(("model", "version"), [("nobody", ""), (TOKENS, "9")])
+def test_inference_of_an_unknown_model_is_404(target: Target, model: str, version: str) -> None:
+    """Inference of an unknown model is 404."""
+    reply = target.post({"inputs": [ids([1, 2]), mask()]}, model, version=version)
+    assert 404 == reply.status_code
+    assert json.loads(reply.text)["error"]
+
+
+def test_unknown_output_is_400(target: Target) -> None:
+    """Unknown output is 400."""
+    reply = target.post({"inputs": [ids([1, 2]), mask()], "outputs": [{"name": "nope"}]})
+    assert 400 == reply.status_code
+    assert "nope" in reply.json()["error"]
+
+
+# --- binary tensors ---------------------------------------------------------------------------------------------------
+
+
+def packed(*tensors: tuple[str, str, list[int], bytes], extra: bytes = b"", length: Any = None, **body: Any) -> Any:
+    """Body and headers of a request with binary tensors."""
+    inputs = [
+        {"name": name, "datatype": kind, "shape": shape, "parameters": {"binary_data_size": len(data)}}
+        for name, kind, shape, data in tensors
+    ]
+    head = json.dumps({"inputs": inputs, **body}).encode()
+    headers = {"inference_header_content_length": str(len(head) if length is None else length)}
+    return head + b"".join(data for *_, data in tensors) + extra, headers
+
+
+def int64(*numbers: int) -> bytes:
+    """Numbers as bytes."""
+    return np.array(numbers, np.int64).tobytes()
+
+
+def both(data: bytes = int64(1, 2)) -> list[Any]:
+    """The two inputs of the token model."""
+    return [("input_ids", "INT64", [1, 2], data), ("attention_mask", "INT64", [1, 2], int64(1, 1))]
+
+
+def unpack(reply: httpx.Response) -> tuple[dict[str, Any], bytes]:
+    """JSON and tail of an answer."""
+    assert 200 == reply.status_code, reply.text
+    size = int(reply.headers["inference-header-content-length"])
+    return json.loads(reply.content[:size]), reply.content[size:]
+
+
+def test_binary_in_json_out(target: Target) -> None:
+    """Binary in JSON out."""
+    body, headers = packed(*both())
+    assert [3.0] == outputs(target.post(body, **headers))["logits"]["data"]
+
+
+def test_binary_out_for_one_output(target: Target) -> None:
+    """Binary out for one output."""
+    wanted = [{"name": "logits", "parameters": {"binary_data": True}}, {"name": "longest"}]
+    answer, tail = unpack(target.post({"inputs": [ids([1, 2]), mask()], "outputs": wanted}))
+    found = {output["name"]: output for output in answer["outputs"]}
+    assert {"binary_data_size": 4} == found["logits"]["parameters"]
+    assert "data" not in found["logits"]
+    assert [2] == found["longest"]["data"]
+    assert struct.pack("<f", 3) == tail
+
+
+def test_binary_out_for_all_outputs_in_the_order_told(target: Target) -> None:
+    """Binary out for all outputs in the order told."""
+    body, headers = packed(*both(), parameters={"binary_data_output": True})
+    answer, tail = unpack(target.post(body, **headers))
+    at, found = 0, {}
+    for output in answer["outputs"]:
+        size = output["parameters"]["binary_data_size"]
+        kind = {"FP32": np.float32, "INT64": np.int64}[output["datatype"]]
+        found[output["name"]] = np.frombuffer(tail[at : at + size], kind).reshape(output["shape"]).tolist()
+        at += size
+    assert {"logits": [[3.0]], "tokens": [[1.0, 2.0]], "longest": [[2]]} == found
+    assert at == len(tail)
+
+
+def test_binary_and_json_inputs_may_be_mixed(target: Target) -> None:
+    """Binary and JSON inputs may be mixed."""
+    head = {"name": "input_ids", "datatype": "INT64", "shape": [1, 2], "parameters": {"binary_data_size": 16}}
+    text = json.dumps({"inputs": [head, mask()]}).encode()
+    reply = target.post(text + int64(1, 2), inference_header_content_length=str(len(text)))
+    assert [3.0] == outputs(reply)["logits"]["data"]
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"extra": b"xx"}, {"length": 99999}, {"length": -1}, {"length": 0}, {"length": "abc"}]
+)
+def test_wrong_lengths_are_400(target: Target, wrong: dict[str, Any]) -> None:
+    """Wrong lengths are 400."""
+    body, headers = packed(*both(), **wrong)
+    assert 400 == target.post(body, **headers).status_code
+
+
+def test_bytes_that_do_not_fit_the_shape_are_400(target: Target) -> None:
+    """Bytes that do not fit the shape are 400."""
+    body, headers = packed(*both(int64(1)))
+    assert 400 == target.post(body, **headers).status_code
+
+
+# --- datatypes --------------------------------------------------------------------------------------------------------
+
+VALUES: dict[str, tuple[str, Any]] = {
+    "I64": ("INT64", [-(2**62), 3]), "U8": ("UINT8", [0, 255]), "F64": ("FP64", [1.5, -2.25]),
+    "FLAG": ("BOOL", [True, False]), "F32": ("FP32", [1.5, 1024.0]), "I8": ("INT8", [-128, 127]),
+    "TEXT": ("BYTES", ["a", "ü 😀"]),
+}  # fmt: skip
+HALF = np.array([[1.5, -2]], np.float16).tobytes()
+
+
+def identity(**changed: Any) -> list[dict[str, Any]]:
+    """All JSON inputs of the identity model."""
+    return [
+        {"name": name, "datatype": kind, "shape": [1, 2], "data": changed.get(name, data)}
+        for name, (kind, data) in VALUES.items()
+    ]
+
+
+def ask_identity(target: Target, rest: list[dict[str, Any]], wanted: list[dict[str, Any]]) -> httpx.Response:
+    """Call the identity model: FP16 as binary data, the rest as given."""
+    half = {"name": "HALF", "datatype": "FP16", "shape": [1, 2], "parameters": {"binary_data_size": 4}}
+    head = json.dumps({"inputs": [half, *rest], "outputs": wanted}).encode()
+    return target.post(head + HALF, IDENTITY, inference_header_content_length=str(len(head)))
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_every_datatype_goes_round_in_json(target: Target, name: str) -> None:
+    """Every datatype goes round in JSON."""
+    found = outputs(ask_identity(target, identity(), [{"name": f"{name}_OUT"}]))[f"{name}_OUT"]
+    assert (VALUES[name][0], [1, 2], VALUES[name][1]) == (found["datatype"], found["shape"], found["data"])
+
+
+def test_half_precision_goes_round_as_binary_data(target: Target) -> None:
+    """Half precision goes round as binary data."""
+    wanted = [{"name": "HALF_OUT", "parameters": {"binary_data": True}}]
+    answer, tail = unpack(ask_identity(target, identity(), wanted))
+    assert ("FP16", HALF) == (answer["outputs"][0]["datatype"], tail)
+
+
+def test_texts_go_round_as_binary_data(target: Target) -> None:
+    """Texts go round as binary data."""
+    wanted = [{"name": "TEXT_OUT", "parameters": {"binary_data": True}}]
+    _, tail = unpack(ask_identity(target, identity(), wanted))
+    assert b"".join(struct.pack("<I", len(t.encode())) + t.encode() for t in VALUES["TEXT"][1]) == tail
+
+
+def test_half_precision_in_json_is_400(target: Target) -> None:
+    """Half precision in JSON is 400."""
+    half = {"name": "HALF", "datatype": "FP16", "shape": [1, 2], "data": [1, 2]}
+    assert 400 == target.post({"inputs": [half, *identity()]}, IDENTITY).status_code
+    assert 400 == ask_identity(target, identity(), [{"name": "HALF_OUT"}]).status_code
+
+
+def test_whole_numbers_are_fine_for_floats(target: Target) -> None:
+    """Whole numbers are fine for floats."""
+    found = outputs(ask_identity(target, identity(F32=[1, 2]), [{"name": "F32_OUT"}]))
+    assert [1.0, 2.0] == found["F32_OUT"]["data"]
+
+
+@pytest.mark.parametrize("changed", [{"TEXT": [1, 2]}, {"FLAG": [1, 0]}, {"U8": [-1, 2]}])
+def test_values_of_another_type_are_refused(target: Target, changed: dict[str, Any]) -> None:
+    """As with the unparsable ones: Triton 500, the gateway 400."""
+    reply = ask_identity(target, identity(**changed), [{"name": "F32_OUT"}])
+    assert (400 if target.kind == "gateway" else 500) == reply.status_code
+
+
+# --- gRPC -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def rpc(target: Target) -> Any:
+    """The service's stub of the target."""
+    import grpc
+    from tritonclient.grpc import service_pb2_grpc
+
+    with grpc.insecure_channel(target.grpc) as channel:
+        yield service_pb2_grpc.GRPCInferenceServiceStub(channel)
+
+
+def message(target: Target, *, raw: bool = True, **changed: Any) -> Any:
+    """A `ModelInferRequest` of the token model."""
+    from tritonclient.grpc import service_pb2 as pb
+
+    request = pb.ModelInferRequest(model_name=target.names[TOKENS], id="r1", **changed)
+    for name, numbers in (("input_ids", [1, 2]), ("attention_mask", [1, 1])):
+        tensor = request.inputs.add(name=name, datatype="INT64", shape=[1, 2])
+        if raw:
+            request.raw_input_contents.append(int64(*numbers))
+        else:
+            tensor.contents.int64_contents.extend(numbers)
+    return request
+
+
+@pytest.mark.parametrize("raw", [True, False], ids=["raw", "typed"])
+def test_rpc_inference(target: Target, rpc: Any, raw: bool) -> None:
+    """GRPC answers raw and typed contents alike."""
+    answer = rpc.ModelInfer(message(target, raw=raw), timeout=10)
+    assert (target.names[TOKENS], "1", "r1") == (answer.model_name, answer.model_version, answer.id)
+    found = dict(zip([o.name for o in answer.outputs], answer.raw_output_contents, strict=True))
+    assert struct.pack("<f", 3) == found["logits"]
+    assert {"logits": [1, 1], "tokens": [1, 2], "longest": [1, 1]} == {o.name: list(o.shape) for o in answer.outputs}
+
+
+def test_rpc_requested_outputs(target: Target, rpc: Any) -> None:
+    """Over gRPC too, only requested outputs come."""
+    request = message(target)
+    request.outputs.add(name="logits")
+    assert ["logits"] == [output.name for output in rpc.ModelInfer(request, timeout=10).outputs]
+
+
+def _change(request: Any, case: str) -> None:
+    if case == "wrong type":
+        request.inputs[0].datatype = "INT32"
+    elif case == "wrong shape":
+        request.inputs[0].shape[1] = 3
+    elif case == "missing":
+        del request.inputs[1], request.raw_input_contents[1]
+    elif case == "twice":
+        request.inputs[1].name = "input_ids"
+    elif case == "unknown output":
+        request.outputs.add(name="nope")
+    elif case == "raw missing":
+        del request.raw_input_contents[1]
+    elif case == "unknown model":
+        request.model_name = "nobody"
+    elif case == "unknown version":
+        request.model_version = "9"
+
+
+@pytest.mark.parametrize(
+    ("case", "code"),
+    [
+        ("wrong type", "INVALID_ARGUMENT"), ("wrong shape", "INVALID_ARGUMENT"), ("missing", "INVALID_ARGUMENT"),
+        ("twice", "INVALID_ARGUMENT"), ("unknown output", "INVALID_ARGUMENT"), ("raw missing", "INVALID_ARGUMENT"),
+        ("unknown model", "NOT_FOUND"), ("unknown version", "NOT_FOUND"),
+    ],
+)  # fmt: skip
+def test_rpc_refusals(target: Target, rpc: Any, case: str, code: str) -> None:
+    """GRPC refuses with the same codes."""
+    import grpc
+
+    request = message(target)
+    _change(request, case)
+    with pytest.raises(grpc.RpcError) as refused:
+        rpc.ModelInfer(request, timeout=10)
+    assert code == refused.value.code().name, refused.value.details()
+
+
+def test_rpc_tells_what_there_is(target: Target, rpc: Any) -> None:
+    """GRPC tells what REST tells."""
+    from tritonclient.grpc import service_pb2 as pb
+
+    name = target.names[TOKENS]
+    assert rpc.ServerLive(pb.ServerLiveRequest(), timeout=10).live
+    assert rpc.ServerReady(pb.ServerReadyRequest(), timeout=10).ready
+    assert rpc.ModelReady(pb.ModelReadyRequest(name=name), timeout=10).ready
+    metadata = rpc.ModelMetadata(pb.ModelMetadataRequest(name=name), timeout=10)
+    assert [("input_ids", "INT64", [-1, -1]), ("attention_mask", "INT64", [-1, -1])] == [
+        (t.name, t.datatype, list(t.shape)) for t in metadata.inputs
+    ]
+    config = rpc.ModelConfig(pb.ModelConfigRequest(name=name), timeout=10).config
+    assert {"input_ids", "attention_mask"} == {t.name for t in config.input}
+    index = rpc.RepositoryIndex(pb.RepositoryIndexRequest(), timeout=10)
+    assert "READY" == {m.name: m.state for m in index.models}[name]
+    stats = rpc.ModelStatistics(pb.ModelStatisticsRequest(name=name), timeout=10).model_stats
+    assert name == stats[0].name
