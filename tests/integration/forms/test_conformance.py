@@ -54,9 +54,8 @@ def target(request: pytest.FixtureRequest, stack: Any) -> Any:
 
 def ids(*rows: list[int], **changed: Any) -> dict[str, Any]:
     """The tensor `input_ids` in JSON, with fields changed (None: left out)."""
-    tensor = {
-        "name": "input_ids", "datatype": "INT64", "shape": [len(rows), len(rows[0])], "data": [n for row in rows for n in row], **changed,
-    }  # fmt: skip
+    data = [number for row in rows for number in row]
+    tensor = {"name": "input_ids", "datatype": "INT64", "shape": [len(rows), len(rows[0])], "data": data, **changed}
     return {key: value for key, value in tensor.items() if value is not None}
 
 
