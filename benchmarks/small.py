@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from benchmarks import servers
@@ -21,59 +22,94 @@ from benchmarks.load import Load, Outcome, percentile, render
 from benchmarks.registry import Registry
 from deploy.stock_cli import StockCli
 
+_CORES = range(os.cpu_count() or 1)
 ROOT = Path(__file__).resolve().parents[1]
 
 
 class Small:
-    """The stack; ``tritons`` 0 for endpoints that are code only."""
+    """The stack; ``tritons`` 0 for endpoints that are code only. ``settings`` are further variables of the gateways.
 
-    def __init__(self, state: Path, *, tritons: int, workers: int = 1) -> None:
+    ``urls`` are the gateways' addresses, ``url`` the first one's.
+    """
+
+    def __init__(
+        self, state: Path, *, tritons: int, workers: int = 1, gateways: int = 1,
+        settings: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:  # fmt: skip
         self.state = state
         self._workers = workers
+        self._settings = settings
         self._open: list[servers.Server | Registry] = []
-        cores = range(os.cpu_count() or 1)
         state.mkdir(parents=True, exist_ok=True)
         try:
-            registry = Registry(state, cores=cores)
+            registry = Registry(state, cores=_CORES)
             self._open.append(registry)
             self.env = {**registry.env, "PYTHONPATH": str(ROOT)}
             self.cli = StockCli(env=self.env, log=state / "logs" / "clearml-serving.log")
             self.task = asyncio.run(self.cli.create_service("trial"))
             self.env["CLEARML_SERVING_TASK_ID"] = self.task
-            addresses = [self._triton(number, cores) for number in range(tritons)]
-            port = servers.free_port()
-            self.url = f"http://{servers.LOOPBACK}:{port}"
-            env = {
-                **self.env, "TRITON_GATEWAY_PORT": str(port), "TRITON_GATEWAY_WORKERS": str(workers),
-                "TRITON_GATEWAY_STATE_DIR": str(state / "gateway"), "CLEARML_SERVING_POLL_FREQ": "500ms",
-                "TRITON_GATEWAY_TRITON_GRPC": f"ipv4:{','.join(addresses)}" if addresses else "127.0.0.1:1",
-            }  # fmt: skip
-            gateway = servers.Server("gateway", [sys.executable, "-m", "gateway"], env=env, cores=cores,
-                                     log=state / "logs" / "gateway.log")  # fmt: skip
-            self._open.append(gateway)
-            gateway.wait_for(f"{self.url}/livez")
+            self._ports = [tuple(servers.free_port() for _ in range(3)) for _ in range(tritons)]
+            self.tritons = [self._triton(number) for number in range(tritons)]
+            self.syncs = [self._sync(number) for number in range(tritons)]
+            self.urls = [f"http://{servers.LOOPBACK}:{servers.free_port()}" for _ in range(gateways)]
+            self.url = self.urls[0]
+            self.gateways = [self._gateway(number) for number in range(gateways)]
         except BaseException:
             self.stop()
             raise
 
-    def _triton(self, number: int, cores: range) -> str:
-        folder = self.state / f"triton-{number}"
-        grpc, http, metrics = (servers.free_port() for _ in range(3))
-        ports = ["--grpc-port", str(grpc), "--http-port", str(http), "--metrics-port", str(metrics)]
-        paths = ["--state-dir", str(folder), "--repository", str(folder / "repository")]
-        self._start("triton", [*paths, *ports], cores, folder).wait_for(f"http://{servers.LOOPBACK}:{http}/v2")
-        address = f"{servers.LOOPBACK}:{grpc}"
-        argv = [*paths, "--triton-grpc", address, "--engine", "python", "--poll-frequency", "500ms"]
-        self._start("sync", argv, cores, folder)
-        return address
+    def restart_gateway(self, number: int = 0) -> None:
+        """Stop a gateway and start it anew, on its port and with its state folder."""
+        self._end(self.gateways[number])
+        self.gateways[number] = self._gateway(number)
 
-    def _start(self, name: str, arguments: list[str], cores: range, folder: Path) -> servers.Server:
+    def restart_triton(self, number: int = 0) -> None:
+        """Stop a Triton and start an empty one on its ports."""
+        self._end(self.tritons[number])
+        self.tritons[number] = self._triton(number)
+
+    def _gateway(self, number: int) -> servers.Server:
+        addresses = [f"{servers.LOOPBACK}:{ports[0]}" for ports in self._ports]
+        env = {
+            **self.env, "TRITON_GATEWAY_PORT": self.urls[number].rpartition(":")[2],
+            "TRITON_GATEWAY_WORKERS": str(self._workers),
+            "TRITON_GATEWAY_STATE_DIR": str(self.state / f"gateway-{number}"), "CLEARML_SERVING_POLL_FREQ": "500ms",
+            "TRITON_GATEWAY_TRITON_GRPC": f"ipv4:{','.join(addresses)}" if addresses else "127.0.0.1:1",
+            **self._settings,
+        }  # fmt: skip
+        gateway = servers.Server("gateway", [sys.executable, "-m", "gateway"], env=env, cores=_CORES,
+                                 log=self.state / "logs" / f"gateway-{number}.log")  # fmt: skip
+        self._open.append(gateway)
+        gateway.wait_for(f"{self.urls[number]}/livez")
+        return gateway
+
+    def _triton(self, number: int) -> servers.Server:
+        grpc, http, metrics = map(str, self._ports[number])
+        ports = ["--grpc-port", grpc, "--http-port", http, "--metrics-port", metrics]
+        server = self._start("triton", [*self._paths(number), *ports], number)
+        server.wait_for(f"http://{servers.LOOPBACK}:{http}/v2")
+        return server
+
+    def _sync(self, number: int) -> servers.Server:
+        address = f"{servers.LOOPBACK}:{self._ports[number][0]}"
+        argv = [*self._paths(number), "--triton-grpc", address, "--engine", "python", "--poll-frequency", "500ms"]
+        return self._start("sync", argv, number)
+
+    def _paths(self, number: int) -> list[str]:
+        folder = self.state / f"triton-{number}"
+        return ["--state-dir", str(folder), "--repository", str(folder / "repository")]
+
+    def _start(self, name: str, arguments: list[str], number: int) -> servers.Server:
         server = servers.Server(
-            name, [sys.executable, "-m", "deploy.cli", name, *arguments], env=self.env, cores=cores,
-            log=self.state / "logs" / f"{folder.name}-{name}.log",
+            name, [sys.executable, "-m", "deploy.cli", name, *arguments], env=self.env, cores=_CORES,
+            log=self.state / "logs" / f"triton-{number}-{name}.log",
         )  # fmt: skip
         self._open.append(server)
         return server
+
+    def _end(self, server: servers.Server) -> None:
+        self._open.remove(server)
+        server.stop()
 
     def run(self, *arguments: str) -> None:
         """Run one command of the stock CLI on the serving Task."""

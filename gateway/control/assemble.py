@@ -319,16 +319,16 @@ class Assembler:
     async def _ready(self, backend: Backend, model: str, progress: Callable[[str], None]) -> ModelInfo:
         loop = asyncio.get_running_loop()
         until = loop.time() + self._ready_timeout
-        asked, refused = 0.0, False
+        asked, refusals = 0.0, 0
         while not await backend.is_ready(model):
             now = loop.time()
             if now - asked >= _ASK_S:  # the reason is for people: it need not be asked as often
                 asked = now
                 refusal = await backend.refusal(model)
                 # Once may be from an attempt of before, which is just being repeated.
-                if refusal and refused:
+                refusals += bool(refusal)
+                if refusal and refusals > 1:
                     raise ModelNotReady(f"Triton refuses the model: {refusal}", hint="mend it and register it again")
-                refused = bool(refusal)
                 progress(await backend.why_not_ready(model))
             if now > until:
                 reason = await backend.why_not_ready(model)

@@ -21,11 +21,14 @@ class Kept:
 
     plan: EndpointPlan
     record: Mapping[str, Any] | None
+    refused: str = ""
+    """Fingerprint of the successor that failed on this version's requests: with none at hand it is not tried again."""
+    reason: str = ""
 
 
 def encode(kept: Mapping[str, Kept]) -> dict[str, Any]:
     """Return kept versions by url as JSON values."""
-    return {url: {"plan": asdict(one.plan), "record": one.record} for url, one in kept.items()}
+    return {url: {**asdict(one), "record": one.record} for url, one in kept.items()}
 
 
 def decode(stored: object) -> dict[str, Kept]:
@@ -33,7 +36,7 @@ def decode(stored: object) -> dict[str, Kept]:
     found = {}
     for url, item in stored.items() if isinstance(stored, Mapping) else ():
         try:
-            found[str(url)] = Kept(_plan(item["plan"]), item["record"])
+            found[str(url)] = Kept(_plan(item["plan"]), item["record"], str(item["refused"]), str(item["reason"]))
         except (KeyError, TypeError, ValueError, AttributeError):
             continue
     return found

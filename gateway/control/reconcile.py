@@ -20,6 +20,7 @@ from gateway.control import kept
 from gateway.control.assemble import Assembler, ModelRecords, assemble_snapshot, refused
 from gateway.control.compile import EndpointPlan, Plan, compile_spec
 from gateway.control.kept import Kept
+from gateway.control.rehearse import FailsOnRequests
 from gateway.endpoint import Endpoint
 from gateway.errors import ControlError, GatewayError, RegistryRefused, RegistryUnavailable
 from gateway.health import Health
@@ -93,6 +94,8 @@ class Reconciler:
         self._kept: dict[str, Kept] = {}
         """What was served before this process, where the Task wants something else."""
         self._restores: dict[str, asyncio.Task[None]] = {}
+        self._lost: set[str] = set()
+        """Urls whose version before could not be restored (yet)."""
         self._retiring: set[asyncio.Task[None]] = set()
         self._seen: set[tuple[str, str]] = set()
         self._answered = False
@@ -268,9 +271,16 @@ class Reconciler:
 
         while True:
             try:
-                endpoint = await self._assembler.build(plan, progress, seen=self._seen_by(url, plan.spec.endpoint))
+                seen = self._seen_by(url, plan.spec.endpoint)
+                self._refuse_again(plan, seen)
+                endpoint = await self._assembler.build(plan, progress, seen=seen)
             except GatewayError as error:
                 reason, outcome = _reason(error), error.kind
+                if isinstance(error, FailsOnRequests) and url in self._plans:
+                    refused = replace(self._plans[url], refused=plan.fingerprint, reason=error.message)
+                    if refused != self._plans[url]:
+                        self._plans[url] = refused
+                        self._save()
             except Exception as error:  # noqa: BLE001 - one endpoint's bug of ours must not end its retries
                 reason, outcome = f"unexpected {type(error).__name__}: {error}", "internal"
                 _log.exception("building %s failed unexpectedly", url)
@@ -286,6 +296,13 @@ class Reconciler:
             self._publish_health()
             await asyncio.sleep(delay)
             delay = min(delay * 2, _RETRY_MOST_S)
+
+    def _refuse_again(self, plan: EndpointPlan, seen: list[bytes]) -> None:
+        """Remember over a restart that a version failed on requests, until there is a request to try it with."""
+        former = self._kept.get(plan.spec.url)
+        if former is None or seen or former.refused != plan.fingerprint or plan.spec.url in self._lost:
+            return
+        raise FailsOnRequests(former.reason, hint="it is tried again with the next request that is answered")
 
     def _seen_by(self, url: str, name: str) -> list[bytes]:
         """Return a body that this version, or else another one of the same endpoint, has answered lately."""
@@ -309,6 +326,7 @@ class Reconciler:
                 _log.exception("restoring %s failed unexpectedly", url)
             else:
                 break
+            self._lost.add(url)
             if reason != said:
                 _log.warning("endpoint %s: the version served before cannot be restored: %s", url, reason)
                 said = reason

@@ -14,13 +14,17 @@ import orjson
 
 from gateway.control.samples import Samples, difference
 from gateway.endpoint import Handler
-from gateway.errors import AnswersDisagree, DeadlineExceeded, GatewayError, InputRefused
+from gateway.errors import AnswersDisagree, DeadlineExceeded, GatewayError, HookFailed, InputRefused
 from gateway.trace import Trace
 
 TEXT_BODIES: Final = ({"text": "warm up"}, {"text": ["warm up", "a longer text to warm up with, in two rows"]})
 
 PATIENCE_S: Final = 60.0
 _OPTIONS: Final = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
+
+
+class FailsOnRequests(HookFailed):
+    """A version fails on a request that the one before it has answered."""
 
 
 async def warm_up(handler: Handler, bodies: Sequence[object]) -> None:
@@ -35,7 +39,7 @@ async def warm_up(handler: Handler, bodies: Sequence[object]) -> None:
 
 
 async def answer_again(handler: Handler, seen: Sequence[bytes]) -> None:
-    """Answer bodies that were answered before; what the answers are is not compared. Raises ``GatewayError``.
+    """Answer bodies that were answered before; what the answers are is not compared. Raises ``FailsOnRequests``.
 
     A body that is refused as input (``ValueError`` in a hook) is no failure: what a version takes may change.
     """
@@ -49,7 +53,7 @@ async def answer_again(handler: Handler, seen: Sequence[bytes]) -> None:
         except InputRefused:
             continue
         except GatewayError as error:
-            raise type(error)(
+            raise FailsOnRequests(
                 f"the last request that was answered fails with this version: {error.message}",
                 hint="mend its code, or add the endpoint with --aux-config gateway.rehearse=false where requests "
                 "look different from now on",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from gateway.registry.cache import SpecStore
@@ -72,3 +73,35 @@ async def test_a_model_deleted_in_the_registry_serves_after_a_restart_too(make_s
     async with second.running():
         await stack.until(lambda: {"e"} == set(second.table.current.endpoints))
         assert "m1" == await model_of(stack, second, "e")
+
+
+CODE = """
+class Preprocess:
+    def process(self, body, state, collect_custom_statistics_fn=None):
+        {line}
+        return {{"v": {version}}}
+"""
+
+
+async def test_code_that_failed_on_requests_is_not_served_by_a_restart(make_stack: Any) -> None:
+    """The verdict is kept until there is a request to try it with again."""
+    stack = make_stack()
+
+    async def version(gateway: Any) -> Any:
+        async with stack.new_client(gateway) as client:
+            return (await client.post("/serve/h", json={"x": 1})).json()
+
+    async with stack.gateway.running():
+        stack.add_hook("h", CODE.format(line="pass", version=1))
+        await stack.served("h")
+        assert {"v": 1} == await version(stack.gateway)
+        stack.add_hook("h", CODE.format(line="raise KeyError('first call')", version=2))
+        await stack.until(lambda: stack.state("h")[0] == "failed")
+    second = stack.gateway = stack.new_gateway()
+    async with second.running():
+        await stack.until(lambda: {"h"} == set(second.table.current.endpoints))
+        await stack.until(lambda: "first call" in stack.state("h")[1])
+        assert [{"v": 1}] * 3 == [await version(second) for _ in range(3)]
+        await asyncio.sleep(1.2)  # it was tried again meanwhile, with the request
+        assert {"v": 1} == await version(second)
+        assert "fails with this version" in stack.state("h")[1]

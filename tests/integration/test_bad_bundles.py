@@ -1,0 +1,317 @@
+"""Every way in which a new version can be bad, on real servers: the version before it serves on, whatever restarts.
+
+One stack for all of them: the embedded control plane, the real Triton with model sync, a gateway process. Each case has
+an endpoint of its own that serves a good bundle and is then given a bad one, all at once, under requests that are never
+repeated.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import resource
+import threading
+import time
+import zipfile
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+from benchmarks.servers import free_port
+from benchmarks.small import Small
+from deploy.controlplane import sections
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(280)]
+
+WORDS = ["[PAD]", "[UNK]", "good", "bad", "film"]
+CODE = """
+import threading
+{at_import}
+class Preprocess:
+    def load(self, path=None):
+        {at_load}
+    def process(self, body, state, collect_custom_statistics_fn=None):
+        {at_call}
+        return {{"label": "GOOD"}}
+"""
+
+
+def text_model(path: Path, *, inputs: tuple[str, str] = ("input_ids", "attention_mask"), rows: int = 5,
+               operator: str = "Gather") -> None:  # fmt: skip
+    """Save a classifier: each token has a value per class, a text has their sum."""
+    table = np.zeros((rows, 2), np.float32)
+    table[2, 1] = table[3, 0] = 1.0
+    ids, mask = inputs
+    nodes = [
+        helper.make_node(operator, ["table", ids], ["worth"], domain="" if operator == "Gather" else "nobody.knows"),
+        helper.make_node("Cast", [mask], ["ones"], to=TensorProto.FLOAT),
+        helper.make_node("Unsqueeze", ["ones", "last"], ["column"]),
+        helper.make_node("Mul", ["worth", "column"], ["each"]),
+        helper.make_node("ReduceSum", ["each", "middle"], ["logits"], keepdims=0),
+    ]
+    graph = helper.make_graph(
+        nodes, "text",
+        [helper.make_tensor_value_info(n, TensorProto.INT64, ["batch", "sequence"]) for n in inputs],
+        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch", 2])],
+        [numpy_helper.from_array(table, "table"), numpy_helper.from_array(np.array([2]), "last"),
+         numpy_helper.from_array(np.array([1]), "middle")],
+    )  # fmt: skip
+    domains = [helper.make_opsetid("", 17), helper.make_opsetid("nobody.knows", 1)]
+    model = helper.make_model(graph, opset_imports=domains)
+    model.ir_version = 8
+    onnx.save(model, path)
+
+
+def text_bundle(folder: Path, **model: Any) -> Path:
+    """A complete bundle: model, tokenizer, config, and a sample with its answer."""
+    folder.mkdir()
+    text_model(folder / "model.onnx", **model)
+    tokenizer = Tokenizer(models.WordLevel({w: i for i, w in enumerate(WORDS)}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.save(str(folder / "tokenizer.json"))
+    (folder / "config.json").write_text(json.dumps({
+        "architectures": ["BertForSequenceClassification"], "model_type": "bert", "pad_token_id": 0,
+        "id2label": {"0": "BAD", "1": "GOOD"}, "max_position_embeddings": 32,
+    }))  # fmt: skip
+    sample = {"body": {"text": "good film"}, "answer": {"label": "GOOD", "score": 0.731}}
+    (folder / "warmup.json").write_text(json.dumps({"samples": [sample]}))
+    return folder
+
+
+def code_bundle(folder: Path, at_import: str = "pass", at_load: str = "pass", at_call: str = "pass") -> Path:
+    """A bundle that is code, and any weights."""
+    folder.mkdir()
+    (folder / "model.bin").write_bytes(b"weights")
+    code = CODE.format(at_import=at_import, at_load=at_load, at_call=at_call)
+    (folder / "preprocess.py").write_text(code)
+    return folder
+
+
+class HalfServer(BaseHTTPRequestHandler):
+    """Promises whole files and sends half of them."""
+
+    folder: Path
+
+    def do_GET(self) -> None:
+        content = (self.folder / self.path.lstrip("/")).read_bytes()
+        self.send_response(200)
+        self.send_header("content-length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content[: len(content) // 2])
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+class Api:
+    """Models and endpoints written straight into the registry: what the stock CLI sends, without its start-up time."""
+
+    def __init__(self, environ: dict[str, str]) -> None:
+        self._host, self._task = environ["CLEARML_API_HOST"], environ["CLEARML_SERVING_TASK_ID"]
+        keys = f"{environ['CLEARML_API_ACCESS_KEY']}:{environ['CLEARML_API_SECRET_KEY']}"
+        self._headers = {"authorization": f"Basic {base64.b64encode(keys.encode()).decode()}"}
+        token = self("auth.login", {})["token"]
+        self._headers = {"authorization": f"Bearer {token}"}
+
+    def __call__(self, action: str, body: dict[str, Any]) -> Any:
+        reply = httpx.post(f"{self._host}/{action}", json=body, headers=self._headers, timeout=30)
+        assert reply.status_code == 200, reply.text
+        return reply.json()["data"]
+
+    def model(self, archive: Path, *, uri: str = "", sha256: str = "") -> str:
+        """Register an archive and return the model's id."""
+        fields = {"uri": uri or archive.as_uri(), "name": archive.stem, "framework": "onnx", "ready": True,
+                  "system_tags": ["package"]}  # fmt: skip
+        model_id = str(self("models.create", fields)["id"])
+        if sha256:
+            item = {"key": "sha256", "type": "str", "value": sha256}
+            self("models.add_or_update_metadata", {"model": model_id, "metadata": [item]})
+        return model_id
+
+    def endpoints(self, entries: dict[str, dict[str, Any]]) -> None:
+        """Replace the serving Task's endpoints."""
+        item = {"name": "endpoints", "value": sections.render(entries)}
+        self("tasks.edit_configuration", {"task": self._task, "configuration": [item], "force": True})
+
+
+def packed(folder: Path) -> Path:
+    """Zip a bundle."""
+    archive = folder.with_suffix(".zip")
+    with zipfile.ZipFile(archive, "w") as out:
+        for file in sorted(folder.iterdir()):
+            out.write(file, file.name)
+    return archive
+
+
+def spoil(name: str, how: Callable[[Path], None], folder: Path) -> Path:
+    """A text bundle with one thing wrong."""
+    bundle = text_bundle(folder / name)
+    how(bundle)
+    return packed(bundle)
+
+
+def _config(bundle: Path, **changes: Any) -> None:
+    config = json.loads((bundle / "config.json").read_text())
+    (bundle / "config.json").write_text(json.dumps({**config, **changes}))
+
+
+def _samples(bundle: Path) -> None:
+    sample = {"body": {"text": "good film"}, "answer": {"label": "BAD"}}
+    (bundle / "warmup.json").write_text(json.dumps({"samples": [sample]}))
+
+
+TEXT_CASES: dict[str, tuple[Callable[[Path], None], str]] = {
+    "corrupt-onnx": (lambda b: (b / "model.onnx").write_bytes(b"\x08garbage" * 99), "Triton"),
+    "no-tokenizer": (lambda b: (b / "tokenizer.json").unlink(), "there is no tokenizer.json"),
+    "small-vocabulary": (lambda b: _config(b, vocab_size=4), "the model's vocab_size is 4"),
+    "small-embedding": (lambda b: text_model(b / "model.onnx", rows=4), "the highest token id of its tokenizer, 4"),
+    "wrong-inputs": (lambda b: text_model(b / "model.onnx", inputs=("ids", "mask")), "takes the inputs ids, mask"),
+    "unknown-operator": (lambda b: text_model(b / "model.onnx", operator="Nonsense"), "Triton refuses the model"),
+    "wrong-answers": (_samples, 'answer.label is "GOOD" instead of "BAD"'),
+    "disk-full": (lambda b: (b / "padding.bin").write_bytes(np.random.default_rng(0).bytes(4 << 20)), "cannot store"),
+}
+CODE_CASES: dict[str, tuple[dict[str, str], str]] = {
+    "raises-at-import": ({"at_import": "raise RuntimeError('broken import')"}, "broken import"),
+    "raises-at-load": ({"at_load": "raise RuntimeError('broken load')"}, "broken load"),
+    "raises-at-call": ({"at_call": "raise KeyError('broken call')"}, "broken call"),
+    "hangs-at-load": ({"at_load": "threading.Event().wait()"}, "did not finish loading within 15 s"),
+}
+
+
+class Callers:
+    """Asks every endpoint in turn, without ever repeating a request, and remembers what was not a good answer."""
+
+    def __init__(self, url: str, bodies: dict[str, Any]) -> None:
+        self.url, self.bodies = url, bodies
+        self.failed: list[str] = []
+        self.asked = 0
+        self._stop = threading.Event()
+        self._threads = [threading.Thread(target=self._run, args=(i,)) for i in range(2)]
+
+    def ask(self, client: httpx.Client, name: str) -> str:
+        """The model that answered, or what happened instead."""
+        try:
+            reply = client.post(f"{self.url}/serve/{name}", json=self.bodies[name])
+        except httpx.TransportError as error:
+            return repr(error)
+        if reply.status_code != 200 or reply.json()["label"] != "GOOD":
+            return reply.text
+        return reply.headers["x-model-id"]
+
+    def _run(self, offset: int) -> None:
+        with httpx.Client(timeout=30) as client:
+            while not self._stop.is_set():
+                for name in list(self.bodies)[offset::2]:
+                    found = self.ask(client, name)
+                    self.asked += 1
+                    if len(found) != 32:
+                        self.failed.append(f"{name}: {found}")
+                time.sleep(0.02)
+
+    def __enter__(self) -> Callers:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+
+
+@pytest.fixture
+def stack(tmp_path: Path) -> Iterator[Small]:
+    """A stack whose gateway gives up on code and models after fifteen seconds."""
+    made = Small(tmp_path / "stack", tritons=1, settings={"TRITON_GATEWAY_READY_TIMEOUT": "15s"})
+    yield made
+    made.stop()
+
+
+def _limit_file_size(pid: int, most: int) -> None:
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (most, resource.RLIM_INFINITY))
+
+
+def test_a_bad_version_never_costs_the_one_before_it(stack: Small, tmp_path: Path) -> None:
+    """Not its own endpoint, not another one, not after a restart of the gateway or of Triton; and it is tried again."""
+    api = Api(stack.env)
+    HalfServer.folder = tmp_path
+    half = ThreadingHTTPServer(("127.0.0.1", free_port()), HalfServer)
+    threading.Thread(target=half.serve_forever, daemon=True).start()
+    good_text = api.model(packed(text_bundle(tmp_path / "good-text")))
+    good_code = api.model(packed(code_bundle(tmp_path / "good-code")))
+
+    entry = {"version": "", "model_id": ""}
+    good: dict[str, dict[str, Any]] = {}
+    bad: dict[str, dict[str, Any]] = {}
+    reasons: dict[str, str] = {}
+    for name, (how, reason) in TEXT_CASES.items():
+        good[name] = {**entry, "engine_type": "triton", "serving_url": name, "model_id": good_text}
+        bad[name] = {**good[name], "model_id": api.model(spoil(name, how, tmp_path))}
+        reasons[name] = reason
+    for name, (lines, reason) in CODE_CASES.items():
+        good[name] = {**entry, "engine_type": "custom", "serving_url": name, "model_id": good_code}
+        bad[name] = {**good[name], "model_id": api.model(packed(code_bundle(tmp_path / name, **lines)))}
+        reasons[name] = reason
+    uri = f"http://127.0.0.1:{half.server_port}/good-text.zip"
+    for name, model_id, reason in (
+        ("truncated", api.model(tmp_path / "truncated.zip", uri=uri), "failed"),
+        ("wrong-hash", api.model(tmp_path / "good-text.zip", sha256="0" * 64), "does not match its recorded hash"),
+        ("not-registered", "f" * 32, "is not in the registry"),
+    ):
+        good[name] = {**entry, "engine_type": "triton", "serving_url": name, "model_id": good_text}
+        bad[name], reasons[name] = {**good[name], "model_id": model_id}, reason
+    good["neighbour"] = bad["neighbour"] = {
+        **entry, "engine_type": "triton", "serving_url": "neighbour", "model_id": good_text,
+    }  # fmt: skip
+    expected = {name: fields["model_id"] for name, fields in good.items()}
+    bodies = {name: {"text": "good film"} for name in good}
+
+    api.endpoints(good)
+    stack.until(lambda s: set(good) == {e["url"] for e in s["endpoints"]}, "the good versions being served")
+
+    def served() -> dict[str, str]:
+        with httpx.Client(timeout=30) as client:
+            asking = Callers(stack.url, bodies)
+            return {name: asking.ask(client, name) for name in bodies}
+
+    def successors(status: Any) -> dict[str, dict[str, str]]:
+        return {e["url"]: e["successor"] for e in status["endpoints"] if e["successor"]}
+
+    def all_failed(status: Any) -> bool:
+        found = successors(status)
+        return set(found) == set(reasons) and all(found[n]["state"] == "failed" for n in reasons)
+
+    assert expected == served()
+    _limit_file_size(stack.gateways[0].pid, 2 << 20)
+    with Callers(stack.url, bodies) as callers:
+        api.endpoints(bad)
+        stack.until(all_failed, "every bad version having failed", within=60)
+        told = {name: successor["reason"] for name, successor in successors(stack.status()).items()}
+        assert {} == {name: told[name] for name, reason in reasons.items() if reason not in told[name]}
+        assert httpx.get(f"{stack.url}/v2/health/ready").status_code == 200
+    assert [] == callers.failed
+    assert callers.asked > 200
+    assert expected == served()
+
+    # Whoever restarts finds the versions before, and the same reasons.
+    stack.restart_gateway()
+    stack.until(lambda s: set(good) == {e["url"] for e in s["endpoints"]}, "the versions before being served again")
+    assert expected | {"disk-full": served()["disk-full"]} == served()
+    stack.restart_triton()
+    until = time.monotonic() + 60
+    while (now := served()) != expected | {"disk-full": now["disk-full"]}:
+        assert time.monotonic() < until, now
+        time.sleep(0.5)
+
+    # What was wrong with the place and not with the bundle comes right by itself: the disk has room again.
+    assert bad["disk-full"]["model_id"] == served()["disk-full"]
+    half.shutdown()
+    half.server_close()
