@@ -32,6 +32,7 @@ from gateway.backends.base import Backend
 from gateway.backends.triton import TritonBackend, TritonTls
 from gateway.batching import BatchLimits
 from gateway.control.assemble import Assembler, ModelRecords
+from gateway.control.hooks import HookSettings
 from gateway.control.reconcile import Reconciler
 from gateway.errors import EndpointNotFound, GatewayError, VersionNotFound
 from gateway.health import Health
@@ -168,7 +169,16 @@ class Gateway:
             limits=BatchLimits(settings.max_batch_rows, settings.max_batch_tokens, settings.max_batches_in_flight),
             word_cache_words=settings.word_cache_words,
             response_cache_entries=settings.response_cache_entries,
-            hook_threads=settings.hook_threads,
+            hooks=HookSettings(
+                isolation=settings.hook_isolation,
+                threads=settings.hook_threads,
+                processes=settings.hook_processes,
+                memory=settings.hook_memory,
+                timeout=settings.hook_timeout,
+                packages=settings.hook_packages,
+                packages_root=state_dir / "packages",
+                batch_rows=settings.max_batch_rows,
+            ),
             ready_timeout=settings.ready_timeout,
             send_request=self._send_request,
             threads=threads,

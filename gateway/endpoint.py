@@ -8,6 +8,7 @@ Triton, and a user's ``Preprocess`` that does everything itself (ClearML's custo
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import logging
 from collections import OrderedDict
@@ -28,6 +29,7 @@ from gateway.batching import BatchLimits, Entry, MicroBatcher, Outputs
 from gateway.errors import (
     BackendGarbage,
     BackendRefused,
+    DeadlineExceeded,
     GatewayError,
     HookFailed,
     InputRefused,
@@ -125,7 +127,7 @@ class Endpoint:
     @property
     def last_body(self) -> bytes | None:
         """A body that this version's code has answered lately; None where none was kept."""
-        return self.handler.last_body if isinstance(self.handler, HookHandler) else None
+        return getattr(self.handler, "last_body", None)
 
     def lease(self) -> None:
         """Hold the endpoint open for one request; ``release`` must follow."""
@@ -416,8 +418,10 @@ class HookHandler:
         call: TritonCall | None,
         default: TextProcessor | None,
         threads: int,
+        timeout: float = 0.0,
     ) -> None:
         self._code = code
+        self._timeout = timeout or None
         self.call = call
         self._default = default
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix=f"hook-{code.name}"[:40])
@@ -482,12 +486,22 @@ class HookHandler:
     ) -> object:
         hook: Hook = getattr(self._code, stage)
         try:
-            if self._code.is_async(stage):
-                return await hook(data, state, statistics)
-            # The semaphore keeps waiting requests cancellable: a queued executor job could not be given up.
-            async with self._slots:
-                result = await asyncio.get_running_loop().run_in_executor(self._pool, hook, data, state, statistics)
-            return await result if inspect.isawaitable(result) else result
+            async with asyncio.timeout(self._timeout):
+                if self._code.is_async(stage):
+                    return await hook(data, state, statistics)
+                # The semaphore keeps waiting requests cancellable: a queued executor job could not be given up.
+                await self._slots.acquire()
+                loop = asyncio.get_running_loop()
+                running = self._pool.submit(hook, data, state, statistics)
+                # A thread is free when the hook has ended, which may be long after its request was given up.
+                running.add_done_callback(partial(_release, loop, self._slots))
+                result = await asyncio.wrap_future(running)
+                return await result if inspect.isawaitable(result) else result
+        except TimeoutError:
+            raise DeadlineExceeded(
+                f"{stage} took longer than the {self._timeout:g} s that gateway.hook_timeout allows",
+                hint="it is still running: code that may hang belongs in a process (gateway.hook_isolation=process)",
+            ) from None
         except UserCodeError as error:
             raise translate(error) from error
 
@@ -499,6 +513,11 @@ def _copied(body: object) -> bytes | None:
     except TypeError:
         return None
     return copied if len(copied) <= _MOST_BODY_BYTES else None
+
+
+def _release(loop: asyncio.AbstractEventLoop, slots: asyncio.Semaphore, _done: object) -> None:
+    with contextlib.suppress(RuntimeError):  # the loop is closed: so is the process
+        loop.call_soon_threadsafe(slots.release)
 
 
 def _not_the_callers_fault(error: BackendRefused) -> ModelFailed:

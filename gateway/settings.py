@@ -29,6 +29,21 @@ def parse_duration(value: object, *, bare_unit: str = "s") -> float:
     return float(match[1]) * _UNITS[match[2] or bare_unit]
 
 
+_SIZES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_SIZE = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*([kmgt]?)(i?b)?\s*$", re.IGNORECASE)
+
+
+def parse_size(value: object) -> int:
+    """Parse ``"512M"``, ``"1.5GiB"`` or a bare number of bytes to bytes; letters count in 1024s.
+
+    Raises ``ValueError`` for anything else.
+    """
+    match = _SIZE.match(str(value))
+    if not match:
+        raise ValueError(f"{value!r} is not a size; write 512M or 2G")
+    return int(float(match[1]) * _SIZES[match[2].lower()])
+
+
 def _seconds(value: object) -> float:
     return parse_duration(value)
 
@@ -42,6 +57,7 @@ SHARES = frozenset({"metric_log_frequency"})
 """Fields that are plain numbers, not durations."""
 
 Seconds = Annotated[float, BeforeValidator(_seconds)]
+Bytes = Annotated[int, BeforeValidator(parse_size)]
 PollFrequency = Annotated[float, BeforeValidator(_clearml_poll)]
 
 
@@ -199,7 +215,33 @@ class Settings(BaseSettings):
     )  # fmt: skip
     hook_threads: int = Field(
         8, gt=0, validation_alias=_names("hook_threads"),
-        description="Threads per endpoint for `Preprocess` code that is not async.",
+        description="Threads per endpoint for `Preprocess` code that is not async and runs in the worker (isolation "
+        "`thread`).",
+    )  # fmt: skip
+    hook_isolation: str = Field(
+        "auto", pattern="^(auto|process|thread)$", validation_alias=_names("hook_isolation"),
+        description="Where `Preprocess` code runs: `process` (its own) or `thread` (of the worker). `auto`: "
+        "hooks of engine triton in threads, all others in processes. One endpoint: `gateway.hook_isolation`.",
+    )  # fmt: skip
+    hook_processes: int = Field(
+        4, ge=1, le=256, validation_alias=_names("hook_processes"),
+        description="Hook processes per endpoint version and worker at most; they start as requests wait and end when "
+        "idle. One endpoint: `gateway.hook_processes`.",
+    )  # fmt: skip
+    hook_memory: Bytes = Field(
+        0, ge=0, validation_alias=_names("hook_memory"),
+        description="Memory one hook process may hold, e.g. `2G`; more ends it. 0: half of what the machine or "
+        "container has. One endpoint: `gateway.hook_memory`.",
+    )  # fmt: skip
+    hook_timeout: Seconds = Field(
+        0.0, ge=0, validation_alias=_names("hook_timeout"),
+        description="Time one call of `Preprocess` code may take; 0: as long as its request may. One endpoint: "
+        "`gateway.hook_timeout`.",
+    )  # fmt: skip
+    hook_packages: str = Field(
+        "refuse", pattern="^(refuse|install)$", validation_alias=_names("hook_packages"),
+        description="When a hook's `requirements.txt` names packages that are not here: `refuse` the endpoint, naming "
+        "them, or `install` them for its hook processes (runs pip).",
     )  # fmt: skip
     metric_log_frequency: float = Field(
         1.0, ge=0, le=1, validation_alias=_names("metric_log_frequency", "CLEARML_DEFAULT_METRIC_LOG_FREQ"),

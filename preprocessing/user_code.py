@@ -40,21 +40,25 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any, Final, Literal, TypeAlias, TypeVar
 
-from preprocessing.errors import InvalidInput, UserCodeFailed, UserCodeLoadError, UserCodeRefused
+from preprocessing.errors import InvalidInput, UserCodeError, UserCodeFailed, UserCodeLoadError, UserCodeRefused
+from preprocessing.typed_hooks import Typed
 
 _T = TypeVar("_T")
 
 Stage: TypeAlias = Literal["preprocess", "process", "postprocess"]
 Statistics: TypeAlias = Callable[[dict[str, Any]], None]
 Hook: TypeAlias = Callable[[Any, MutableMapping[str, Any], Statistics | None], Any]
+BatchHook: TypeAlias = Callable[[list[Any], list[MutableMapping[str, Any]], list[Statistics | None]], Any]
 
 STAGES: Final[tuple[Stage, ...]] = ("preprocess", "process", "postprocess")
 
 _CLASS: Final = "Preprocess"
 # sys.meta_path is replaced, never changed in place: another thread may be going through it, and would skip a finder.
 _META_PATH_LOCK: Final = threading.Lock()
-_STATE_NAMES: Final = frozenset({"state"})
-_STATISTICS_NAMES: Final = frozenset({"collect_custom_statistics_fn", "collect_custom_statistics", "statistics"})
+_STATE_NAMES: Final = frozenset({"state", "states"})
+_STATISTICS_NAMES: Final = frozenset({
+    "collect_custom_statistics_fn", "collect_custom_statistics_fns", "collect_custom_statistics", "statistics",
+})  # fmt: skip
 _SKELETON: Final = "a file that defines `class Preprocess:` with preprocess, process or postprocess"
 
 
@@ -64,6 +68,10 @@ class UserCode:
     A hook that the class does not have returns its data unchanged, as in clearml-serving. A hook for which `is_async`
     is true returns an awaitable; one for which it is false blocks for as long as the user's code does (and may still
     return an awaitable, where a plain method hands on a coroutine: await it then).
+
+    `batch_hooks` has, for each stage with a method `<stage>_batch`, a hook over several requests at once:
+    `hook(bodies, states, statistics)` returns one value per request, where a value that is a `UserCodeError` is that
+    request's failure. `schemas` are the JSON schemas that a typed class declares; bodies and answers are held to them.
     """
 
     def __init__(self, name: str, instance: object, modules: _Modules) -> None:
@@ -74,6 +82,15 @@ class UserCode:
         self._modules = modules
         self._methods = {stage: method for stage in STAGES if (method := _method(instance, stage)) is not None}
         self._async = frozenset(stage for stage, method in self._methods.items() if _is_async(method))
+        self._batch = {stage: m for stage in STAGES if (m := _method(instance, f"{stage}_batch")) is not None}
+        self._async_batch = frozenset(stage for stage, method in self._batch.items() if _is_async(method))
+        defined = [stage for stage in STAGES if stage in self._methods or stage in self._batch]
+        self._first: Stage | None = defined[0] if defined else None
+        self._last: Stage | None = defined[-1] if defined else None
+        first, last = (self._methods.get(s) if s is not None else None for s in (self._first, self._last))
+        self._typed = Typed(instance, first, last)
+        self.schemas = self._typed.schemas()
+        self.batch_hooks: dict[Stage, BatchHook] = {stage: self._batch_hook(stage) for stage in self._batch}
         self.preprocess: Hook = self._hook("preprocess")
         self.process: Hook = self._hook("process")
         self.postprocess: Hook = self._hook("postprocess")
@@ -88,13 +105,15 @@ class UserCode:
         endpoint: object,
         send_request: Callable[..., Any],
         model_path: Path | None = None,
+        token: str | None = None,
     ) -> UserCode:
         """Import the file or folder, make the object, give it `model_endpoint` and `send_request`, call its `load`.
 
         `send_request(endpoint, version, data)` is called for `self.send_request(...)`; pass an async function where
-        hooks are to await it. Raises UserCodeLoadError, and leaves nothing behind.
+        hooks are to await it. `token` becomes part of the modules' names, so that processes that give the same one can
+        read each other's pickles; it is unique otherwise. Raises UserCodeLoadError, and leaves nothing behind.
         """
-        modules = _Modules(path, name)
+        modules = _Modules(path, name, token or uuid.uuid4().hex)
         try:
             user_class = _guarded("import", modules, lambda: _find_class(modules))
             instance = _guarded("load", modules, lambda: _instantiate(user_class, endpoint, send_request))
@@ -110,21 +129,25 @@ class UserCode:
     @property
     def has_preprocess(self) -> bool:
         """Whether the class defines `preprocess`."""
-        return "preprocess" in self._methods
+        return "preprocess" in self._methods or "preprocess" in self._batch
 
     @property
     def has_process(self) -> bool:
         """Whether the class defines `process`, and so does without a backend."""
-        return "process" in self._methods
+        return "process" in self._methods or "process" in self._batch
 
     @property
     def has_postprocess(self) -> bool:
         """Whether the class defines `postprocess`."""
-        return "postprocess" in self._methods
+        return "postprocess" in self._methods or "postprocess" in self._batch
 
     def is_async(self, stage: Stage) -> bool:
         """Whether the hook is a coroutine function, to be awaited rather than run in a thread."""
-        return stage in self._async
+        return stage in self._async or (stage not in self._methods and stage in self._async_batch)
+
+    def is_batch_async(self, stage: Stage) -> bool:
+        """Whether `<stage>_batch` is a coroutine function."""
+        return stage in self._async_batch
 
     def unload(self) -> None:
         """Call the class's own `unload`, if any, and forget its modules; once, later calls do nothing.
@@ -149,27 +172,106 @@ class UserCode:
     def _hook(self, stage: Stage) -> Hook:
         method = self._methods.get(stage)
         if method is None:
-            return _unchanged
+            return self._hook_from_batch(stage) if stage in self._batch else _unchanged
         call = _with_three_arguments(stage, method)
         modules = self._modules
+        check = self._typed.check if stage == self._first and self._typed.request is not None else None
+        render = self._typed.render if stage == self._last and self._typed.response is not None else None
 
         def hook(data: Any, state: MutableMapping[str, Any], statistics: Statistics | None = None) -> Any:
+            if check is not None:
+                data = check(data, stage)
             try:
                 result = call(data, state, statistics)
             except BaseException as error:
                 raise _stage_error(stage, error, modules) from error
-            return _awaited(stage, result, modules) if inspect.isawaitable(result) else result
+            if inspect.isawaitable(result):
+                return _awaited(stage, result, modules, render)
+            return result if render is None else render(result, stage)
 
         return hook
+
+    def _hook_from_batch(self, stage: Stage) -> Hook:
+        def hook(data: Any, state: MutableMapping[str, Any], statistics: Statistics | None = None) -> Any:
+            results = self.batch_hooks[stage]([data], [state], [statistics])
+            return _first_of(results) if inspect.isawaitable(results) else _value(results[0])
+
+        return hook
+
+    def _batch_hook(self, stage: Stage) -> BatchHook:
+        name = f"{stage}_batch"
+        call = _with_three_arguments(name, self._batch[stage])
+        modules = self._modules
+        check = self._typed.check if stage == self._first and self._typed.request is not None else None
+        render = self._typed.render if stage == self._last and self._typed.response is not None else None
+
+        def outcome(result: Any) -> Any:
+            try:
+                if isinstance(result, BaseException):
+                    return _stage_error(name, result, modules)
+                return result if render is None else render(result, stage)
+            except UserCodeError as error:
+                return error
+
+        def sort_out(results: Any, asked: list[Any]) -> list[Any]:
+            wanted = sum(not isinstance(item, UserCodeError) for item in asked)
+            try:
+                found = list(results)
+            except TypeError:
+                found = []
+            if len(found) != wanted:
+                message = f"{name} must return a list of {wanted} values, one per request, and returned "
+                message += f"{len(found)}" if found else f"a {type(results).__name__}"
+                raise UserCodeFailed(message, stage=name, original=ValueError(message))
+            left = iter(found)
+            return [item if isinstance(item, UserCodeError) else outcome(next(left)) for item in asked]
+
+        async def wait(awaitable: Awaitable[Any], asked: list[Any]) -> list[Any]:
+            return sort_out(await _awaited(name, awaitable, modules, None), asked)
+
+        def hook(data: list[Any], states: list[MutableMapping[str, Any]], statistics: list[Statistics | None]) -> Any:
+            asked = data if check is None else [_checked(check, item, stage) for item in data]
+            fit = [i for i, item in enumerate(asked) if not isinstance(item, UserCodeError)]
+            if not fit:
+                return asked
+            try:
+                results = call([asked[i] for i in fit], [states[i] for i in fit], [statistics[i] for i in fit])
+            except BaseException as error:
+                raise _stage_error(name, error, modules) from error
+            return wait(results, asked) if inspect.isawaitable(results) else sort_out(results, asked)
+
+        return hook
+
+
+def _checked(check: Callable[[object, str], object], item: object, stage: str) -> object:
+    try:
+        return check(item, stage)
+    except UserCodeError as error:
+        return error
+
+
+async def _first_of(results: Awaitable[list[Any]]) -> Any:
+    return _value((await results)[0])
+
+
+def _value(outcome: Any) -> Any:
+    if isinstance(outcome, UserCodeError):
+        raise outcome
+    return outcome
 
 
 def _unchanged(data: Any, state: MutableMapping[str, Any], statistics: Statistics | None = None) -> Any:  # noqa: ARG001 the shape of every hook
     return data
 
 
-async def _awaited(stage: str, awaitable: Awaitable[Any], modules: _Modules) -> Any:
+async def _awaited(
+    stage: str, awaitable: Awaitable[Any], modules: _Modules, render: Callable[[object, str], object] | None
+) -> Any:
     try:
-        return await awaitable
+        result = await awaitable
+        return result if render is None else render(result, stage)
+    except UserCodeError:
+        raise
     except asyncio.CancelledError as error:
         task = asyncio.current_task()
         if task is None or task.cancelling():
@@ -340,10 +442,10 @@ def _text_of(error: BaseException) -> str:
 class _Modules:
     """The modules of one load: a package or module of a unique name, found by one finder, forgotten together."""
 
-    def __init__(self, path: Path, name: str) -> None:
+    def __init__(self, path: Path, name: str, token: str) -> None:
         self.shown = path.name
         self._path = path.resolve()
-        self._name = f"_user_code_{re.sub(r'[^0-9a-zA-Z]+', '_', name)}_{uuid.uuid4().hex}"
+        self._name = f"_user_code_{re.sub(r'[^0-9a-zA-Z]+', '_', name)}_{token}"
         self._finder = _Finder(self._name, self._path)
 
     def candidates(self) -> Iterator[ModuleType]:

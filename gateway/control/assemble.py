@@ -11,7 +11,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -20,13 +20,13 @@ from gateway.backends.base import Backend, ModelInfo
 from gateway.batching import BatchLimits
 from gateway.control import rehearse, samples
 from gateway.control.compile import EndpointPlan, Plan
+from gateway.control.hooks import HookBuilder, HookParts, HookSettings
 from gateway.control.loading import CodeLoader
 from gateway.control.samples import Samples
 from gateway.endpoint import (
     CachedHandler,
     Endpoint,
     Handler,
-    HookHandler,
     Identity,
     TensorHandler,
     TextHandler,
@@ -42,6 +42,7 @@ from gateway.routing import canary
 from gateway.routing.canary import Weighted
 from gateway.routing.snapshot import Pending, Snapshot
 from gateway.spec import EndpointSpec, Fault, ModelRecord, decode_model, triton_model_name
+from preprocessing.engines import ENGINES
 from preprocessing.errors import PreprocessingError
 from preprocessing.processor import TextProcessor
 from preprocessing.tokenizer import TextTokenizer
@@ -142,7 +143,7 @@ class Assembler:
         limits: BatchLimits,
         word_cache_words: int,
         response_cache_entries: int,
-        hook_threads: int,
+        hooks: HookSettings,
         ready_timeout: float,
         send_request: Callable[[str, str | None, Any], Coroutine[Any, Any, Any]],
         threads: ThreadPoolExecutor,
@@ -154,11 +155,11 @@ class Assembler:
         self._limits = limits
         self._word_cache_words = word_cache_words
         self._response_cache_entries = response_cache_entries
-        self._hook_threads = hook_threads
         self._ready_timeout = ready_timeout
         self._send_request = send_request
         self._threads = threads
         self._code = CodeLoader(ready_timeout)
+        self._hooks = HookBuilder(hooks, send_request, threads)
 
     def give_up(self, plan: EndpointPlan) -> None:
         """Forget what attempts to build ``plan`` have left behind: it is not wanted any more."""
@@ -234,6 +235,7 @@ class Assembler:
         seen: Sequence[bytes],
     ) -> tuple[Handler, Mapping[str, object]]:
         options = dict(spec.options)
+        hook_settings = self._hooks.take_options(options, spec.engine)
         remembered = _whole(options.pop("response_cache", self._response_cache_entries), "response_cache")
         rehearses = _flag(options.pop("rehearse", True), "rehearse")
         is_raw = options.get("task") == "tensors" and bool(options.pop("task"))
@@ -248,18 +250,18 @@ class Assembler:
                     raise SpecFault(error.message, hint=error.hint or "") from error
                 # With a hook that does its own preprocessing the folder need not be a text task.
                 _log.info("%s: its folder is not used as a text task: %s", spec.url, error.message)
-        if code_path is not None:
-            code = await self._load_code(spec, code_path, model_path)
-            if spec.engine != "triton" and not code.has_process:
-                await asyncio.shield(self._in_thread(code.unload))
-                raise SpecFault(f"engine {spec.engine} needs a process method in its Preprocess class")
-            hooks = HookHandler(code, call=call, default=processor, threads=self._hook_threads)
+        if code_path is not None or spec.engine in ENGINES:
+            endpoint = asdict(HookEndpoint.of(spec))
+            parts = HookParts(spec, code_path, model_path, bundle, endpoint, call, info, processor)
+            hooks, details = await self._hooks.build(
+                parts, hook_settings, lambda path: self._load_code(spec, path, model_path)
+            )
             # Samples tell what the bundle answers by itself: with its own code, not with another's in front of it.
             if stored is not None and bundle is not None and code_path == bundle / samples.HOOK:
                 await _closed_on_failure(hooks, rehearse.check(hooks, stored))
             if rehearses and seen:
                 await _closed_on_failure(hooks, rehearse.answer_again(hooks, seen))
-            return hooks, {"task": "preprocess code", "stages": _stages(code)}
+            return hooks, details
         if processor is not None and call is not None and info is not None and bundle is not None:
             counts = _Counts(self._observer, spec.endpoint, spec.version, processor.tokenizer)
             text = self._text(processor, call, info, counts.batched)
@@ -459,8 +461,3 @@ def _flag(value: object, name: str) -> bool:
     if found is None:
         raise SpecFault(f"gateway.{name} must be true or false, not {value}")
     return found
-
-
-def _stages(code: UserCode) -> list[str]:
-    flags = {"preprocess": code.has_preprocess, "process": code.has_process, "postprocess": code.has_postprocess}
-    return [stage for stage, present in flags.items() if present]

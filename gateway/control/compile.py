@@ -16,8 +16,9 @@ from gateway.errors import SpecFault
 from gateway.metrics import custom
 from gateway.routing import canary
 from gateway.spec import EndpointSpec, Fault, ModelRecord, ServingSpec
+from preprocessing.engines import ENGINES
 
-SERVED_ENGINES: Final = ("triton", "custom", "custom_async")
+SERVED_ENGINES: Final = ("triton", "custom", "custom_async", "sklearn", "xgboost", "lightgbm")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +92,13 @@ def _digest(identity: object) -> str:
 def _refusal(endpoint: EndpointSpec) -> str:
     if endpoint.engine not in SERVED_ENGINES:
         return f"engine {endpoint.engine} is not served by this version; {', '.join(SERVED_ENGINES)} are"
-    if endpoint.engine == "triton" and not endpoint.model_id:
+    if (
+        endpoint.engine not in ("custom", "custom_async")
+        and not endpoint.model_id
+        and not (endpoint.engine in ENGINES and endpoint.preprocess is not None)
+    ):
         return "has no model; add it again with --model-id, or --name and --project of a registered model"
     # A model folder may bring its preprocess code; whether it does is known when it has been fetched.
-    if endpoint.engine != "triton" and endpoint.preprocess is None and not endpoint.model_id:
+    if endpoint.engine in ("custom", "custom_async") and endpoint.preprocess is None and not endpoint.model_id:
         return f"engine {endpoint.engine} needs --preprocess with a Preprocess class that has a process method"
     return ""

@@ -57,8 +57,10 @@ class Stack:
         self.backend = FakeBackend()
         self.backends: dict[str, FakeBackend] = {}
         self.settings = Settings(
-            state_dir=folder / "state", poll_frequency="20ms", ready_timeout=5, triton_grpc="fake:8001", **settings
-        )
+            state_dir=folder / "state", poll_frequency="20ms", ready_timeout=5, triton_grpc="fake:8001",
+            # a process per hook would make this suite slow; test_hook_processes.py is about those
+            **{"hook_isolation": "thread", **settings},
+        )  # fmt: skip
         self.gateway = self.new_gateway()
         self.client = self.new_client(self.gateway)
 
@@ -103,13 +105,15 @@ class Stack:
         version = fields.get("version", "")
         self.load(f"{url}/{version}" if version else url)
 
-    def add_hook(self, url: str, source: str, model_id: str | None = None, engine: str = "custom") -> None:
+    def add_hook(
+        self, url: str, source: str, model_id: str | None = None, engine: str = "custom", **fields: Any
+    ) -> None:
         """Configure an endpoint with preprocess code."""
         path = self.folder / f"code-{hashlib.sha256(source.encode()).hexdigest()[:8]}.py"
         path.write_text(source)
         key = f"py_code_{url}"
         self.registry.add_artifact(key, path, sha256=hashlib.sha256(path.read_bytes()).hexdigest())
-        self.registry.add_endpoint(url, model_id, engine=engine, preprocess_artifact=key)
+        self.registry.add_endpoint(url, model_id, engine=engine, preprocess_artifact=key, **fields)
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait for the control loop; fails after five seconds."""

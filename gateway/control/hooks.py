@@ -1,0 +1,189 @@
+"""Decides where an endpoint's code runs (threads or processes), with which limits and packages, and starts it.
+
+Called by ``assemble``. Models of clearml-serving's Python engines run in processes always: loading one is running a
+program. Hooks in front of Triton run in threads unless the endpoint or the gateway says otherwise (decision 0008).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from gateway.backends.base import ModelInfo
+from gateway.control import packages
+from gateway.endpoint import Handler, HookHandler, TritonCall
+from gateway.errors import SpecFault
+from gateway.hook_handlers import InProcesses, InThreads, StagedHandler
+from gateway.hook_pool import HookPool, PoolLimits, Program, SendRequest
+from gateway.settings import parse_duration, parse_size
+from gateway.spec import EndpointSpec
+from preprocessing.engines import ENGINES
+from preprocessing.processor import TextProcessor
+from preprocessing.user_code import UserCode
+
+_log = logging.getLogger("triton_gateway.control")
+
+LoadCode = Callable[[Path], Awaitable[UserCode]]
+
+_DEFAULT_ISOLATION: Final = {"triton": "thread"}
+
+
+@dataclass(frozen=True, slots=True)
+class HookSettings:
+    """What the gateway's settings say about user code; an endpoint's ``gateway.hook_…`` options go before."""
+
+    isolation: str = "auto"
+    threads: int = 8
+    processes: int = 4
+    memory: int = 0
+    timeout: float = 0.0
+    packages: str = "refuse"
+    packages_root: Path = Path("packages")
+    batch_rows: int = 64
+
+
+@dataclass(frozen=True, slots=True)
+class HookParts:
+    """What ``assemble`` has of one endpoint when it comes to its code."""
+
+    spec: EndpointSpec
+    code: Path | None
+    model: Path | None
+    bundle: Path | None
+    endpoint: Mapping[str, object]
+    call: TritonCall | None
+    info: ModelInfo | None
+    default: TextProcessor | None
+
+
+class HookBuilder:
+    """Makes the handlers of endpoints with code or a Python model. ``send_request`` is what hooks call."""
+
+    def __init__(self, settings: HookSettings, send_request: SendRequest, threads: ThreadPoolExecutor) -> None:
+        self._settings = settings
+        self._send_request = send_request
+        self._threads = threads
+
+    def take_options(self, options: MutableMapping[str, str], engine: str) -> HookSettings:
+        """Take this module's options out of an endpoint's. Raises ``SpecFault`` for a value that cannot be used."""
+        found: dict[str, Any] = {}
+        readers: dict[str, Callable[[str], Any]] = {
+            "isolation": _isolation, "threads": _count, "processes": _count, "memory": parse_size,
+            "timeout": parse_duration,
+        }  # fmt: skip
+        for name, read in readers.items():
+            text = options.pop(f"hook_{name}", None)
+            if text is not None:
+                try:
+                    found[name] = read(text)
+                except ValueError as error:
+                    raise SpecFault(f"gateway.hook_{name}: {error}") from error
+        settings = replace(self._settings, **found)
+        if settings.isolation == "auto":
+            settings = replace(settings, isolation=_DEFAULT_ISOLATION.get(engine, "process"))
+        if engine in ENGINES and settings.isolation == "thread":
+            if "isolation" in found:
+                raise SpecFault(f"engine {engine} runs in processes only; leave out gateway.hook_isolation")
+            settings = replace(settings, isolation="process")
+        if settings.isolation == "process" and "threads" not in found:
+            settings = replace(settings, threads=1)  # the setting counts threads of the worker
+        return settings
+
+    async def build(
+        self, parts: HookParts, settings: HookSettings, load: LoadCode
+    ) -> tuple[Handler, Mapping[str, object]]:
+        """Start the code and return what answers with it; ``load`` loads it into this process.
+
+        Raises ``SpecFault`` and ``HookFailed`` with what keeps it from being served.
+        """
+        extra = await self._packages(parts, settings)
+        isolation = settings.isolation if extra is None else "process"
+        if isolation == "process":
+            return await self._in_processes(parts, settings, extra)
+        assert parts.code is not None  # noqa: S101 - only engines have none
+        code = await load(parts.code)
+        if parts.spec.engine != "triton" and not code.has_process:
+            await asyncio.shield(asyncio.get_running_loop().run_in_executor(self._threads, code.unload))
+            raise SpecFault(_no_process(parts.spec.engine))
+        flags = {"preprocess": code.has_preprocess, "process": code.has_process, "postprocess": code.has_postprocess}
+        stages = [stage for stage, has in flags.items() if has]
+        details = _details(parts.spec, "thread", stages, sorted(code.batch_hooks), code.schemas)
+        if not code.batch_hooks:
+            plain = HookHandler(
+                code, call=parts.call, default=parts.default, threads=settings.threads, timeout=settings.timeout
+            )
+            return plain, details
+        return self._staged(InThreads(code, threads=settings.threads, timeout=settings.timeout), parts), details
+
+    async def _in_processes(
+        self, parts: HookParts, settings: HookSettings, extra: Path | None
+    ) -> tuple[Handler, Mapping[str, object]]:
+        engine = parts.spec.engine
+        program = Program(parts.spec.url, engine, parts.code, parts.model, parts.endpoint, extra)
+        limits = PoolLimits(settings.processes, settings.threads, settings.memory, settings.timeout)
+        pool = HookPool(program, limits, self._send_request)
+        await pool.start()
+        stages = pool.details["stages"]
+        if engine in ("custom", "custom_async") and "process" not in stages:
+            await pool.close()
+            raise SpecFault(_no_process(engine))
+        if engine in ENGINES and "process" in stages:
+            _log.warning(
+                "%s: its process method is not called: engine %s runs the model itself, as in clearml-serving; "
+                "engine custom calls it", parts.spec.url, engine,
+            )  # fmt: skip
+        details = _details(parts.spec, "process", stages, pool.details["batches"], pool.details["schemas"])
+        return self._staged(InProcesses(pool), parts), details
+
+    def _staged(self, place: InProcesses | InThreads, parts: HookParts) -> StagedHandler:
+        return StagedHandler(
+            place, call=parts.call, default=parts.default, heavy=self._threads, most_rows=self._settings.batch_rows,
+            can_stack=parts.info is not None and parts.info.max_batch_size > 0,
+        )  # fmt: skip
+
+    async def _packages(self, parts: HookParts, settings: HookSettings) -> Path | None:
+        if parts.code is None:
+            return None
+        loop = asyncio.get_running_loop()
+        file = await loop.run_in_executor(self._threads, packages.requirements_of, parts.code, parts.bundle)
+        if file is None:
+            return None
+        lacking = await loop.run_in_executor(self._threads, packages.missing, file)
+        if not lacking:
+            return None
+        if settings.packages != "install":
+            raise SpecFault(
+                f"its {packages.FILE} asks for packages that are not installed here: {', '.join(lacking)}",
+                hint="install them where the gateway runs, or set TRITON_GATEWAY_HOOK_PACKAGES=install",
+            )
+        return await loop.run_in_executor(self._threads, packages.install, file, settings.packages_root)
+
+
+def _details(
+    spec: EndpointSpec, isolation: str, stages: list[str], batches: list[str], schemas: Mapping[str, object]
+) -> dict[str, object]:
+    task = f"{spec.engine} model" if spec.engine in ENGINES else "preprocess code"
+    return {
+        "task": task, "stages": stages, "isolation": isolation, **({"batches": batches} if batches else {}), **schemas,
+    }  # fmt: skip
+
+
+def _no_process(engine: str) -> str:
+    return f"engine {engine} needs a process method in its Preprocess class"
+
+
+def _isolation(text: str) -> str:
+    if text not in ("process", "thread", "auto"):
+        raise ValueError(f"must be process or thread, not {text}")
+    return text
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise ValueError(f"must be a whole number of at least 1, not {text}")
+    return int(text)

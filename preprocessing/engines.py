@@ -1,0 +1,104 @@
+"""The engines of clearml-serving that run a model in Python: where its file is, how it is loaded, what predicts.
+
+``load_model`` follows clearml-serving's classes: scikit-learn through joblib, XGBoost and LightGBM as Boosters from
+their own formats; the result of ``predict`` is handed on as it is. Runs in hook processes only, never in a gateway
+worker: a pickle is a program.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from pathlib import Path
+from typing import Any, Final
+
+from preprocessing.errors import UserCodeLoadError
+
+ENGINES: Final = ("sklearn", "xgboost", "lightgbm")
+
+_PACKAGES: Final = {"sklearn": "scikit-learn", "xgboost": "xgboost-cpu or xgboost", "lightgbm": "lightgbm"}
+_PICKLES: Final = (".pkl", ".pickle", ".joblib")
+_SUFFIXES: Final = {
+    "sklearn": (".pkl", ".pickle", ".joblib", ".gz", ".z", ".xz", ".bz2"),
+    "xgboost": (".json", ".ubj", ".bin", ".model", ".bst", ".xgb", ".deprecated", *_PICKLES),
+    "lightgbm": (".txt", ".model", ".lgb", ".lgbm", *_PICKLES),
+}
+
+
+def missing_package(engine: str) -> str | None:
+    """The package an engine needs and this interpreter does not have, as pip calls it."""
+    if engine not in ENGINES or importlib.util.find_spec(engine) is not None:
+        return None
+    return _PACKAGES[engine]
+
+
+def load_model(engine: str, path: Path | None) -> Any:
+    """Load the model of an endpoint without a ``load`` of its own. Raises ``UserCodeLoadError`` saying what to do."""
+    missing = missing_package(engine)
+    if missing:
+        raise UserCodeLoadError(
+            f"engine {engine} needs the package {missing}", stage="load", hint='pip install "triton-gateway[engines]"'
+        )
+    if path is None:
+        raise UserCodeLoadError(
+            f"engine {engine} has no model", stage="load",
+            hint="add the endpoint with --model-id, or --name and --project of a registered model",
+        )  # fmt: skip
+    file = model_file(engine, path)
+    try:
+        if engine == "sklearn" or file.suffix.lower() in _PICKLES:
+            model = importlib.import_module("joblib").load(file)
+        elif engine == "xgboost":
+            model = importlib.import_module("xgboost").Booster()
+            model.load_model(str(file))
+        else:
+            model = importlib.import_module("lightgbm").Booster(model_file=str(file))
+    except Exception as error:
+        reason = (str(error).strip().splitlines() or [""])[0]
+        raise UserCodeLoadError(
+            f"{file.name} cannot be loaded as a model of {engine}: {type(error).__name__}: {reason}",
+            stage="load", hint=_hint(engine, error),
+        ) from error  # fmt: skip
+    if not callable(getattr(model, "predict", None)):
+        raise UserCodeLoadError(
+            f"{file.name} holds a {type(model).__name__}, which has no predict", stage="load",
+            hint="register the fitted estimator itself, or load it in the Preprocess class",
+        )  # fmt: skip
+    return model
+
+
+def model_file(engine: str, path: Path) -> Path:
+    """The model's file: itself, or the one in a folder that can be it. Raises ``UserCodeLoadError``."""
+    if not path.is_dir():
+        return path
+    files = [p for p in sorted(path.rglob("*")) if p.is_file() and p.suffix.lower() in _SUFFIXES[engine]]
+    named = [p for p in files if p.stem == "model"]
+    for found in (files, named):
+        if len(found) == 1:
+            return found[0]
+    raise UserCodeLoadError(
+        f"the model folder has {len(files) or 'no'} files that could be the model of {engine}"
+        + (f" ({', '.join(p.name for p in files[:5])})" if files else f" ({', '.join(_SUFFIXES[engine])})"),
+        stage="load", hint="name one of them model.*, or load it in the Preprocess class",
+    )  # fmt: skip
+
+
+def predict(engine: str, model: Any, data: Any) -> Any:
+    """The model's ``predict``; rows for an XGBoost Booster become the matrix it takes."""
+    if engine == "xgboost" and type(model).__name__ == "Booster":
+        matrix = importlib.import_module("xgboost").DMatrix
+        if not isinstance(data, matrix):
+            if isinstance(data, list | tuple):
+                data = importlib.import_module("numpy").asarray(data, dtype="float32")
+            data = matrix(data)
+    return model.predict(data)
+
+
+def _hint(engine: str, error: Exception) -> str:
+    if isinstance(error, ModuleNotFoundError):
+        return f"install {error.name} where the gateway runs, in the version the model was saved with"
+    if engine == "xgboost":
+        return "save it with Booster.save_model as .json or .ubj, which every version reads"
+    if engine == "lightgbm":
+        return "save it with Booster.save_model"
+    return "save it with joblib.dump, and install the scikit-learn it was saved with"

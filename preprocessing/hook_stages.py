@@ -1,0 +1,58 @@
+"""Runs one stage of a ``Preprocess`` class for one request or for several, and keeps their failures apart.
+
+Used by the gateway's threads and by hook processes; how a single call is made (directly, in a thread, awaited) is the
+caller's ``call``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from preprocessing.errors import UserCodeError
+from preprocessing.user_code import Stage, Statistics, UserCode
+
+Call: TypeAlias = Callable[..., Awaitable[Any]]
+"""``call(hook, is_async, data, state, statistics)`` calls a hook, or a batch hook with lists, and waits for it."""
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """One request on its way through the stages; ``error`` ends it."""
+
+    data: Any
+    state: MutableMapping[str, Any] = field(default_factory=dict)
+    statistics: Statistics | None = None
+    error: UserCodeError | None = None
+
+
+async def run_stage(code: UserCode, stage: Stage, jobs: Sequence[Job], call: Call) -> None:
+    """Put each job's ``data`` through the stage; a job that fails gets its ``error``, the others go on.
+
+    Several jobs go through ``<stage>_batch`` together where the class has it. Where that fails as a whole, each goes
+    through it alone, so that only the request that is at fault fails.
+    """
+    live = [job for job in jobs if job.error is None]
+    batch = code.batch_hooks.get(stage)
+    if batch is not None and len(live) > 1:
+        try:
+            results = await call(
+                batch, code.is_batch_async(stage), [j.data for j in live], [j.state for j in live],
+                [j.statistics for j in live],
+            )  # fmt: skip
+        except UserCodeError:
+            pass  # below, one by one
+        else:
+            for job, result in zip(live, results, strict=True):
+                if isinstance(result, UserCodeError):
+                    job.error = result
+                else:
+                    job.data = result
+            return
+    hook = getattr(code, stage)
+    for job in live:
+        try:
+            job.data = await call(hook, code.is_async(stage), job.data, job.state, job.statistics)
+        except UserCodeError as error:
+            job.error = error
