@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
+
+from gateway.errors import BackendRefused
 
 ECHO = """
 class Preprocess:
@@ -307,3 +310,79 @@ async def test_code_in_the_model_folder_is_enough_for_a_custom_engine(stack: Any
     assert {"code": "own"} == (await stack.client.post("/serve/h", json={})).json()
     await stack.until(lambda: stack.state("bare")[0] == "failed")
     assert "preprocess code" in stack.state("bare")[1]
+
+
+BATCH = """
+class Preprocess:
+    def preprocess_batch(self, bodies, states):
+        for state in states:
+            state["together"] = len(bodies)
+        return [ValueError("x is missing") if "x" not in b else [[b["x"]]] * b.get("rows", 1) for b in bodies]
+    def postprocess_batch(self, data, states):
+        return [{"y": d.ravel().tolist(), "together": s["together"]} for d, s in zip(data, states)]
+"""
+
+
+@pytest.mark.parametrize("isolation", ["thread", "process"])
+async def test_concurrent_requests_share_batch_hooks_and_one_call_to_triton(make_stack: Any, isolation: str) -> None:
+    """Each gets its own rows back; the one that is refused is alone with that; a refused call is split."""
+    stack = make_stack(hook_isolation=isolation)
+
+    def run(inputs: Any) -> Any:
+        if (inputs["x"] == 13).any():
+            raise BackendRefused("unlucky")
+        return {"y": inputs["x"] * 2}
+
+    async with stack.gateway.running(), stack.client:
+        stack.add_text_model("m1")
+        stack.add_hook("t", BATCH, model_id="m1", engine="triton")
+        stack.backend.add(stack.triton_name("t"), {"x": "float32"}, {"y": "float32"}, run)
+        await stack.served("t")
+        stack.backend.latency = 0.1
+        bodies = [{"x": n, "rows": n % 3 + 1} for n in range(10)] + [{}, {"x": 13}]
+        replies = await asyncio.gather(*(stack.client.post("/serve/t", json=body) for body in bodies))
+    assert [[2.0 * n] * (n % 3 + 1) for n in range(10)] == [r.json()["y"] for r in replies[:10]]
+    assert [422, 422] == [r.status_code for r in replies[10:]]
+    assert max(r.json()["together"] for r in replies[:10]) > 1
+    assert max(rows for _, rows in stack.backend.calls) > 3
+
+
+async def test_typed_hook_is_described_and_its_refusals_are_422(stack: Any) -> None:
+    """The schemas are part of what the endpoint says about itself."""
+    source = """
+from pydantic import BaseModel
+class Body(BaseModel):
+    n: int
+class Preprocess:
+    def process(self, body: Body, state, s=None):
+        return {"n": body.n}
+"""
+    stack.add_hook("h", source)
+    await stack.served("h")
+    details = stack.gateway.table.current.endpoints["h"].identity.details
+    assert {"n"} == set(details["request_schema"]["properties"])
+    reply = await stack.client.post("/serve/h", json={"n": "x"})
+    assert (422, "input_refused") == (reply.status_code, reply.json()["code"])
+    assert "n: Input should be a valid integer" in reply.json()["error"]
+
+
+async def test_time_limit_answers_while_the_thread_goes_on(stack: Any, tmp_path: Path) -> None:
+    """504 for the request; the thread is free again when the code has returned, not before."""
+    gate = tmp_path / "gate"
+    source = f"""
+import time
+from pathlib import Path
+class Preprocess:
+    def process(self, body, state, s=None):
+        while body["wait"] and not Path({str(gate)!r}).exists():
+            time.sleep(0.01)
+        return {{}}
+"""
+    limits = {"gateway": {"hook_timeout": "100ms", "hook_threads": "1"}}
+    stack.add_hook("h", source, auxiliary_cfg=limits)
+    await stack.served("h")
+    assert 504 == (await stack.client.post("/serve/h", json={"wait": True})).status_code
+    assert 504 == (await stack.client.post("/serve/h", json={"wait": False})).status_code
+    gate.touch()
+    await asyncio.sleep(0.1)
+    assert 200 == (await stack.client.post("/serve/h", json={"wait": False})).status_code

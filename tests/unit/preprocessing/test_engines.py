@@ -1,0 +1,115 @@
+"""Models of the Python engines, in every form clearml-serving takes them; the real libraries."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import joblib
+import lightgbm
+import numpy as np
+import pytest
+import xgboost
+from sklearn.linear_model import LogisticRegression
+
+from preprocessing.engines import load_model, missing_package, model_file, predict
+from preprocessing.errors import UserCodeLoadError
+
+X = np.array([[0.0, 1.0], [1.0, 0.0], [0.2, 0.9], [0.8, 0.1]] * 10)
+Y = np.array([0, 1, 0, 1] * 10)
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], tuple[Path, Any]]:
+    """Train a model of an engine and save it under a name; the path, and what it predicts for X."""
+    folder = tmp_path_factory.mktemp("models")
+    logistic = LogisticRegression().fit(X, Y)
+    booster = xgboost.train({"objective": "binary:logistic"}, xgboost.DMatrix(X, Y), 3)
+    light = lightgbm.train({"objective": "binary", "verbose": -1, "min_data_in_leaf": 1}, lightgbm.Dataset(X, Y), 3)
+
+    def save(engine: str, name: str) -> tuple[Path, Any]:
+        path = folder / name
+        model, wanted = {
+            "sklearn": (logistic, logistic.predict(X)),
+            "xgboost": (booster, booster.predict(xgboost.DMatrix(X))),
+            "lightgbm": (light, light.predict(X)),
+        }[engine]
+        if name.endswith((".pkl", ".joblib", ".gz")):
+            joblib.dump(model, path)
+        else:
+            model.save_model(path)
+        return path, wanted
+
+    return save
+
+
+@pytest.mark.parametrize(
+    ("engine", "name"),
+    [
+        ("sklearn", "model.pkl"),
+        ("sklearn", "model.joblib"),
+        ("sklearn", "model.pkl.gz"),
+        ("xgboost", "model.json"),
+        ("xgboost", "model.ubj"),
+        ("xgboost", "booster.pkl"),
+        ("lightgbm", "model.txt"),
+        ("lightgbm", "light.pkl"),
+    ],
+)
+def test_saved_model_predicts_what_it_did(saved: Any, tmp_path: Path, engine: str, name: str) -> None:
+    """From the file, and from the folder of a package it lies in; rows as lists and as arrays."""
+    path, wanted = saved(engine, name)
+    (tmp_path / "readme.md").touch()
+    (tmp_path / name).write_bytes(path.read_bytes())
+    for place in (path, tmp_path):
+        model = load_model(engine, place)
+        for rows in (X, X.tolist()):
+            assert np.allclose(wanted, predict(engine, model, rows))
+
+
+def test_the_matrix_that_a_hook_makes_is_taken_as_it_is(saved: Any) -> None:
+    """clearml-serving's XGBoost hooks return a DMatrix."""
+    path, wanted = saved("xgboost", "model.json")
+    assert np.allclose(wanted, predict("xgboost", load_model("xgboost", path), xgboost.DMatrix(X)))
+
+
+@pytest.mark.parametrize(
+    ("engine", "content", "said"),
+    [
+        ("sklearn", b"no pickle", "cannot be loaded as a model of sklearn"),
+        ("xgboost", b"{}", "cannot be loaded as a model of xgboost"),
+        ("lightgbm", b"tree", "cannot be loaded as a model of lightgbm"),
+    ],
+)
+def test_file_that_is_no_model_is_told(tmp_path: Path, engine: str, content: bytes, said: str) -> None:
+    """Which file, why, and how to save it."""
+    path = tmp_path / {"sklearn": "m.pkl", "xgboost": "m.json", "lightgbm": "m.txt"}[engine]
+    path.write_bytes(content)
+    with pytest.raises(UserCodeLoadError, match=said) as refused:
+        load_model(engine, path)
+    assert "save" in (refused.value.hint or "")
+
+
+def test_pickle_of_something_else_is_told(tmp_path: Path) -> None:
+    """Say, the training data."""
+    joblib.dump({"x": 1}, tmp_path / "m.pkl")
+    with pytest.raises(UserCodeLoadError, match="dict, which has no predict"):
+        load_model("sklearn", tmp_path / "m.pkl")
+
+
+def test_folder_with_several_candidates_wants_a_name(tmp_path: Path) -> None:
+    """One called model.* wins."""
+    for name in ("a.txt", "b.txt"):
+        (tmp_path / name).touch()
+    with pytest.raises(UserCodeLoadError, match="2 files that could be the model"):
+        model_file("lightgbm", tmp_path)
+    (tmp_path / "model.txt").touch()
+    assert tmp_path / "model.txt" == model_file("lightgbm", tmp_path)
+
+
+def test_endpoint_without_a_model_is_told() -> None:
+    """And every engine is installed here."""
+    with pytest.raises(UserCodeLoadError, match="has no model"):
+        load_model("sklearn", None)
+    assert [None] * 3 == [missing_package(e) for e in ("sklearn", "xgboost", "lightgbm")]
