@@ -29,6 +29,7 @@ _COMMANDS = {
     "plan": "Show what the serving Task would change, and its faults.",
     "wait": "Wait until a change is live on every gateway.",
     "lineage": "Show where a served model comes from.",
+    "optimize": "Make the fastest bundle of a model that still answers the same.",
     "drift": "Capture reference distributions, report drift.",
     "canary": "Set weights, or roll a version out step by step behind a statistical gate.",
 }

@@ -116,7 +116,7 @@ def export_embedding_model(source: Path, root: Path, *, name: str) -> Report:
         )
     root.mkdir(parents=True, exist_ok=True)
     remove_leftovers(root)
-    with _aside(root, bundle) as folder:
+    with aside(root, bundle) as folder:
         difference = _export(source, folder / "model.onnx")
         for file in _TOKENIZER_FILES:
             if (source / file).is_file():
@@ -126,7 +126,8 @@ def export_embedding_model(source: Path, root: Path, *, name: str) -> Report:
 
 
 @contextlib.contextmanager
-def _aside(root: Path, final: Path) -> Iterator[Path]:
+def aside(root: Path, final: Path) -> Iterator[Path]:
+    """Give a folder to fill, which gets its final name when the block ends well and disappears when it does not."""
     folder = Path(tempfile.mkdtemp(dir=root, prefix=".", suffix=".part"))
     try:
         folder.chmod(0o755)

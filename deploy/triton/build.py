@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from deploy.triton.execution import check_cpu, read_execution, this_cpu
 from deploy.triton.layout import Engine, choose_kind, find_onnx, lay_out
 from deploy.triton.model_config import FORMAT, Tuning, auxiliary_backend, build_config, cpu_instances
 from deploy.triton.onnx_signature import onnx_signature
@@ -33,8 +34,10 @@ class Build:
 class Builder:
     """Builds model folders for one kind of server; ``recipe`` names how, so that a change of it rebuilds them."""
 
-    def __init__(self, engine: Engine, tuning: Tuning) -> None:
+    def __init__(self, engine: Engine, tuning: Tuning, features: frozenset[str] | None = None) -> None:
         self._engine: Engine = engine
+        # Model sync runs beside its Triton (they share a folder), so this machine's CPU is the one that will serve.
+        self._features = this_cpu() if features is None else features
         self._tuning = tuning
         self._program = _PROGRAM.read_text() if engine == "python" else ""
         # Instances and threads are only written for the embedded server: elsewhere another machine changes nothing.
@@ -47,6 +50,9 @@ class Builder:
         if not files:
             raise SpecFault(f"model {record.id} ({record.name}) holds no files", hint="upload it again")
         kind = choose_kind(files, record.framework, auxiliary_backend(endpoint))
+        execution = read_execution(folder) if kind == "onnx" else None
+        if execution is not None:
+            check_cpu(execution, self._features)
         signature = onnx_signature(folder / find_onnx(files)) if kind == "onnx" else None
         layout = lay_out(kind, files, external=signature.external_files if signature else ())
         config = build_config(
@@ -57,6 +63,7 @@ class Builder:
             signature=signature,
             pad_token_id=_pad_token_id(folder),
             tuning=self._tuning,
+            execution=execution,
         )
         texts = {"1/model.py": self._program} if self._engine == "python" and kind == "onnx" else {}
         return Build(config, layout.files, texts, cpu_instances(config) if texts else 0)

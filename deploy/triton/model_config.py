@@ -17,7 +17,9 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
 from deploy.triton.auxiliary import apply_pairs, parse_pbtxt, unquote
+from deploy.triton.execution import Execution
 from deploy.triton.layout import Engine, Kind
+from deploy.triton.native import finish_natively, run_natively
 from deploy.triton.onnx_signature import GraphTensor, OnnxSignature
 from gateway.errors import SpecFault
 from gateway.spec import EndpointSpec, TensorSpec
@@ -84,6 +86,7 @@ def build_config(
     signature: OnnxSignature | None = None,
     pad_token_id: int = 0,
     tuning: Tuning | None = None,
+    execution: Execution | None = None,
 ) -> str:
     """Return the text of config.pbtxt. Raises ``SpecFault`` when the sources contradict each other."""
     tuning = tuning or Tuning()
@@ -93,6 +96,11 @@ def build_config(
             hint="export it to ONNX, or use a full Triton (--triton-grpc, or the NGC container)",
         )
     config, has_batch, user_max = _user_config(endpoint)
+    if execution is not None and execution.target == "gpu" and engine == "python":
+        raise SpecFault(
+            "the bundle was made for a Triton with a GPU, the embedded Triton has none",
+            hint="make one with `triton-gateway optimize --target cpu`, or use NVIDIA's container (--triton-grpc)",
+        )
     runs_here = engine == "python" and kind == "onnx"
     user_pads = "pad_values" in config.parameters
     inputs = _merge("input", endpoint.inputs, config.input)
@@ -108,11 +116,17 @@ def build_config(
     config.max_batch_size = batch
     _write("input", config, inputs, signature.inputs if signature else (), batch > 0)
     _write("output", config, outputs, signature.outputs if signature else (), batch > 0)
+    if execution is not None and not runs_here:
+        run_natively(config, execution)
     _choose_backend(config, kind, runs_here=runs_here)
+    if execution is not None and not runs_here:
+        finish_natively(config)
     if batch > 0 and config.WhichOneof("scheduling_choice") is None:
         config.dynamic_batching.SetInParent()
     if runs_here:
         _tune_for_cpu(config, tuning, pad_token_id, user_pads=user_pads)
+        if execution is not None:
+            _run_here(config, execution)
     return str(text_format.MessageToString(config))
 
 
@@ -317,6 +331,16 @@ def _tune_for_cpu(config: Any, tuning: Tuning, pad_token_id: int, *, user_pads: 
     if not user_pads and any("mask" in t.name.lower() for t in ragged):
         pads = {t.name: pad_token_id if _is_token_ids(t.name) else 0 for t in ragged}
         config.parameters["pad_values"].string_value = json.dumps(pads, sort_keys=True)
+
+
+def _run_here(config: Any, execution: Execution) -> None:
+    """Hand engine and precision to our program; what the user says with ``--aux-config parameters.…`` wins."""
+    wanted: dict[str, str] = {"engine": execution.engine, "precision": execution.precision}
+    if execution.pad_to > 1:
+        wanted |= {"pad_to": str(execution.pad_to), "max_length": str(execution.max_length)}
+    for name, value in wanted.items():
+        if name not in config.parameters:
+            config.parameters[name].string_value = value
 
 
 def _is_token_ids(name: str) -> bool:

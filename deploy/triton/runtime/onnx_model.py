@@ -1,9 +1,11 @@
-"""An ONNX model on Triton's python backend: ONNX Runtime behind ``execute``, for a Triton without its ONNX backend.
+"""An ONNX model on Triton's python backend: ONNX Runtime or OpenVINO behind ``execute``, for a Triton without those.
 
 Copied as ``1/model.py`` into every model's folder by ``deploy/triton/layout.py`` and run by Triton's stub process, so
-it imports nothing of ours: numpy, onnxruntime and the stub's own module only. It must never fail a request because of
+it imports nothing of ours: numpy, an engine and the stub's own module only. It must never fail a request because of
 another request that happened to arrive with it, and must never answer with a shape that depends on its neighbours.
-Parameters of config.pbtxt: ``threads``, ``max_padding`` and ``pad_values`` (JSON: input name → value to pad with).
+Parameters of config.pbtxt: ``threads``, ``max_padding``, ``pad_values`` (JSON: input name → value to pad with),
+``engine`` (``onnxruntime``, ``openvino``), ``precision`` (``bf16``, for OpenVINO), ``spinning`` (``true``, for ONNX
+Runtime), ``pad_to`` (lengths are padded to its multiples) and ``max_length`` (up to which those are warmed up).
 """
 
 from __future__ import annotations
@@ -99,11 +101,11 @@ def group_by_length(items: Sequence[Item], padded: Mapping[str, int], max_paddin
     return groups
 
 
-def stack(group: Sequence[Item], padded: Mapping[str, int]) -> tuple[dict[str, Any], int]:
-    """Return the batch of a group, padded on the right to its longest, and that length (0: nothing was padded)."""
-    if len(group) == 1:
-        return group[0].feeds, group[0].length or 0
-    longest = max(item.length or 0 for item in group)
+def stack(group: Sequence[Item], padded: Mapping[str, int], pad_to: int = 1) -> tuple[dict[str, Any], int]:
+    """Return the batch of a group, padded on the right to a multiple of ``pad_to``, and that length (0: not padded)."""
+    longest = -(-max(item.length or 0 for item in group) // pad_to) * pad_to
+    if len(group) == 1 and (group[0].length or 0) in (0, longest):
+        return group[0].feeds, longest
     batch: dict[str, Any] = {}
     for name, first in group[0].feeds.items():
         if name in padded and group[0].length is not None:
@@ -129,14 +131,69 @@ def cut(output: Any, start: int, item: Item, longest: int, dynamic_axes: Sequenc
     return own
 
 
+@dataclass(frozen=True, slots=True)
+class Port:
+    """An input or output as ONNX Runtime describes it: name, ``tensor(…)``, sizes and symbols."""
+
+    name: str
+    type: str
+    shape: tuple[Any, ...]
+
+
+class OpenVino:
+    """A model in OpenVINO, called as an ONNX Runtime session is."""
+
+    def __init__(self, path: Path, threads: int, precision: str) -> None:
+        openvino = importlib.import_module("openvino")
+        core = openvino.Core()
+        properties = {
+            "INFERENCE_NUM_THREADS": threads,
+            "NUM_STREAMS": "1",
+            "PERFORMANCE_HINT": "LATENCY",
+            "INFERENCE_PRECISION_HINT": "bf16" if precision == "bf16" else "f32",
+            # Instances are processes that know nothing of each other: pinned, all of them would take the first core.
+            "ENABLE_CPU_PINNING": False,
+        }
+        model = core.compile_model(core.read_model(str(path)), "CPU", properties)
+        self._request = model.create_infer_request()
+        self._inputs = [_port(p) for p in model.inputs]
+        self._outputs = [_port(p) for p in model.outputs]
+        self._positions = {p.name: i for i, p in enumerate(self._outputs)}
+
+    def get_inputs(self) -> list[Port]:
+        """Describe the inputs."""
+        return self._inputs
+
+    def get_outputs(self) -> list[Port]:
+        """Describe the outputs."""
+        return self._outputs
+
+    def run(self, names: Sequence[str], feeds: Mapping[str, Any]) -> list[Any]:
+        """Run one batch and return the named outputs, each in memory of its own."""
+        self._request.infer(dict(feeds), share_inputs=True)
+        return [self._request.get_output_tensor(self._positions[n]).data.copy() for n in names]
+
+
+def _port(port: Any) -> Port:
+    # OpenVINO does not keep ONNX' names of dynamic dimensions; text inputs are as long as each other.
+    shape = tuple(f"axis{i}" if d.is_dynamic else d.get_length() for i, d in enumerate(port.get_partial_shape()))
+    kinds = {"i64": "int64", "i32": "int32", "i16": "int16", "i8": "int8", "u8": "uint8", "u16": "uint16",
+             "u32": "uint32", "u64": "uint64", "f16": "float16", "f32": "float", "f64": "double",
+             "boolean": "bool"}  # fmt: skip
+    kind = port.get_element_type().get_type_name()
+    return Port(port.get_any_name(), f"tensor({kinds.get(kind, kind)})", shape)
+
+
 class Runner:
-    """One ONNX Runtime session and the rules of its model: what is padded, what is batched, what is cut."""
+    """One session and the rules of its model: what is padded, what is batched, what is cut."""
 
     def __init__(self, session: Any, config: Mapping[str, Any]) -> None:
         parameters = {k: str(v.get("string_value", "")) for k, v in (config.get("parameters") or {}).items()}
         self._session = session
         self._is_batched = int(config.get("max_batch_size") or 0) > 0
         self._max_padding = float(parameters.get("max_padding") or MAX_PADDING)
+        self._pad_to = max(1, int(parameters.get("pad_to") or 1))
+        self._max_length = int(parameters.get("max_length") or 0)
         self._inputs = {i.name: i for i in session.get_inputs()}
         self._outputs = {o.name: o for o in session.get_outputs()}
         self._declared = {o["name"]: o["data_type"] for o in config.get("output") or ()}
@@ -152,6 +209,15 @@ class Runner:
     def input_names(self) -> tuple[str, ...]:
         """Names of the graph's inputs."""
         return tuple(self._inputs)
+
+    def warm_up(self) -> None:
+        """Run every padded length once: OpenVINO compiles for each shape when it first sees it."""
+        if self._pad_to <= 1 or not self._padded or set(self._padded) != set(self._inputs):
+            return
+        for length in range(self._pad_to, self._max_length + 1, self._pad_to):
+            ones = {n: np.ones((1, length), dtype=_ONNX_TYPES[i.type]) for n, i in self._inputs.items()}
+            feeds = {n: v * 0 if "type" in n else v for n, v in ones.items()}
+            self._session.run(list(self._outputs), feeds)
 
     def read(self, index: int, feeds: Mapping[str, Any], outputs: Sequence[str]) -> Item:
         """Check one request and bring its tensors to the graph's types. Raises ``Refused``."""
@@ -202,8 +268,9 @@ class Runner:
     def _run_alone(self, item: Item, answer: Callable[[int, dict[str, Any]], None],
                    refuse: Callable[[int, str], None]) -> None:  # fmt: skip
         try:
-            outputs, _ = self._call([item])
-            answers = {n: self._typed(n, outputs[n]) for n in item.outputs}
+            outputs, longest = self._call([item])
+            answers = {n: self._typed(n, cut(outputs[n], 0, item, longest, self._dynamic[n]) if item.length else
+                                      outputs[n]) for n in item.outputs}  # fmt: skip
         except Exception as error:  # noqa: BLE001 - ORT raises several unrelated types; the sender gets the reason
             refuse(item.index, first_line(error))
             return
@@ -211,7 +278,7 @@ class Runner:
 
     def _call(self, group: Sequence[Item]) -> tuple[dict[str, Any], int]:
         names = sorted({name for item in group for name in item.outputs})
-        batch, longest = stack(group, self._padded)
+        batch, longest = stack(group, self._padded, self._pad_to)
         outputs = dict(zip(names, self._session.run(names, batch), strict=True))
         if self._is_batched:
             rows = sum(item.rows for item in group)
@@ -233,6 +300,30 @@ class Runner:
         return padded if len(symbols) == 1 and not isinstance(next(iter(symbols)), int) else {}
 
 
+def _onnx_runtime(path: Path, parameters: Mapping[str, str]) -> Any:
+    runtime = importlib.import_module("onnxruntime")
+    runtime.disable_telemetry_events()  # it would write a device id and an event store below the home directory
+    options = runtime.SessionOptions()
+    options.intra_op_num_threads = int(parameters.get("threads") or 1)
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    # Spinning threads of several instances would take the cores from each other and from the gateway.
+    spinning = parameters.get("spinning", "").lower() in ("1", "true", "yes")
+    options.add_session_config_entry("session.intra_op.allow_spinning", "1" if spinning else "0")
+    return runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+
+
+def _openvino(path: Path, parameters: Mapping[str, str]) -> Any:
+    return OpenVino(path, int(parameters.get("threads") or 1), parameters.get("precision", ""))
+
+
+ENGINES: Mapping[str, tuple[str, Callable[[Path, Mapping[str, str]], Any], str]] = {
+    "onnxruntime": ("ONNX Runtime", _onnx_runtime, "onnxruntime"),
+    "openvino": ("OpenVINO", _openvino, "openvino"),
+}
+"""What ``parameters.engine`` can name: for people, how it loads a file, the package it needs."""
+
+
 class TritonPythonModel:
     """What Triton's python backend calls; the class name and methods are Triton's."""
 
@@ -243,23 +334,24 @@ class TritonPythonModel:
             raise self._backend.TritonModelException(
                 f"numpy {np.__version__} makes this stub return empty tensors without an error; install 'numpy<2'"
             )
-        runtime = importlib.import_module("onnxruntime")
-        runtime.disable_telemetry_events()  # it would write a device id and an event store below the home directory
         config = json.loads(args["model_config"])
-        options = runtime.SessionOptions()
-        threads = (config.get("parameters") or {}).get("threads") or {}
-        options.intra_op_num_threads = int(threads.get("string_value") or 1)
-        options.inter_op_num_threads = 1
-        options.log_severity_level = 3
-        # Spinning threads of several instances would take the cores from each other and from the gateway.
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        parameters = {k: str(v.get("string_value", "")) for k, v in (config.get("parameters") or {}).items()}
+        engine = parameters.get("engine") or "onnxruntime"
         path = Path(args["model_repository"]) / args["model_version"] / "model.onnx"
+        if engine not in ENGINES:
+            raise self._backend.TritonModelException(f"engine {engine!r} is not one of {', '.join(ENGINES)}")
+        name, load, package = ENGINES[engine]
         try:
-            session = runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+            session = load(path, parameters)
+        except ModuleNotFoundError as error:
+            raise self._backend.TritonModelException(
+                f"the model runs on {name}, which is not installed beside this Triton; run `pip install {package}`"
+            ) from error
         except Exception as error:
-            message = f"ONNX Runtime cannot load the model: {first_line(error)}"
+            message = f"{name} cannot load the model: {first_line(error)}"
             raise self._backend.TritonModelException(message) from error
         self._runner = Runner(session, config)
+        self._runner.warm_up()
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
         """Answer every request of one call, each with its outputs or its own error."""

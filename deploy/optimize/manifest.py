@@ -1,0 +1,84 @@
+"""What makes a bundle reproducible: versions, machine, arguments and the hash of every file in it."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import re
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Final
+
+from deploy.triton.cores import available_cores
+from deploy.triton.execution import BF16, INT8, this_cpu
+
+FILE: Final = "manifest.json"
+FORMAT: Final = 1
+
+_PACKAGES: Final = (
+    "triton-gateway", "torch", "transformers", "tokenizers", "onnx", "onnxscript", "onnxruntime", "openvino", "nncf",
+    "numpy",
+)  # fmt: skip
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of everything that takes part, with Python's."""
+    found = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def machine() -> dict[str, Any]:
+    """Return what this machine is, as far as it matters: CPU, cores, the instructions candidates differ by."""
+    try:
+        found = re.search(r"(?m)^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text())
+    except OSError:
+        found = None
+    features = this_cpu()
+    named = sorted(features.intersection((*BF16, *INT8, "avx2", "avx512f")))
+    return {
+        "cpu": found[1].strip() if found else platform.processor() or platform.machine(),
+        "architecture": platform.machine(),
+        "cores": available_cores(),
+        "features": named,
+    }
+
+
+def hashes(folder: Path) -> dict[str, str]:
+    """Return the sha256 of every file of a bundle, the manifest itself aside."""
+    found: dict[str, str] = {}
+    for path in sorted(p for p in folder.rglob("*") if p.is_file() and p.name != FILE):
+        with path.open("rb") as file:
+            found[path.relative_to(folder).as_posix()] = hashlib.file_digest(file, "sha256").hexdigest()
+    return found
+
+
+def short(values: Mapping[str, Any]) -> dict[str, str]:
+    """Return the facts of a manifest that fit into the registry's metadata: name → text."""
+    chosen, source, samples = values["chosen"], values["source"], values["samples"]
+    parity = chosen["parity"]
+    return {
+        "candidate": str(chosen["candidate"]),
+        "engine": str(chosen["engine"]),
+        "precision": str(chosen["precision"]),
+        "target": str(values["target"]),
+        "source": str(source["given"]),
+        "source_digest": str(source["digest"]),
+        "task": str(source["task"]),
+        "samples": f"{samples['count']} ({samples['source']})",
+        "mean_cosine": f"{parity['mean_cosine']:.6f}",
+        "min_cosine": f"{parity['min_cosine']:.6f}",
+        "max_difference": f"{parity['max_difference']:.3e}",
+        "same_answers": f"{parity['decisions']:.4f}",
+        **({"same_neighbours": f"{parity['neighbours']:.4f}"} if parity["neighbours"] is not None else {}),
+        **({"times_pytorch": f"{chosen['times_pytorch']:.2f}"} if chosen["times_pytorch"] else {}),
+        "cpu": str(values["machine"]["cpu"]),
+        "cpu_needs": "; ".join(" or ".join(group) for group in chosen["needs"]) or "any",
+        "accepted": str(values["accepted"] or ""),
+        "versions": ", ".join(f"{k} {v}" for k, v in values["versions"].items()),
+    }

@@ -1,0 +1,353 @@
+"""The accuracy gate: the original and a candidate answer the same texts through the same ``preprocessing``, compared.
+
+The truth is every text alone, unpadded, in PyTorch; a candidate answers them alone and in padded batches of mixed
+length, with the bundle's own tokenizer and labels, through the program that runs it in Triton. Two kinds of verdict:
+a *fault* means the bundle is wrong (other tokens, other labels, a length it cannot do, a mask it ignores) and is never
+accepted; an *excess* means it is less exact than asked for, which a person may accept with a reason.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from deploy.errors import DeployError
+from deploy.optimize.engine import Engine
+from deploy.triton.execution import Precision
+from preprocessing.config import EMBEDDINGS
+from preprocessing.errors import PreprocessingError
+from preprocessing.processor import TextProcessor
+from preprocessing.types import Prepared
+
+Answer = Mapping[str, Any]
+Say = Callable[[str], None]
+
+_MASK_COSINE: Final = 0.99
+"""Below this a text's answer beside others is another answer; int8 that scales whole batches stays above it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerance:
+    """What a candidate may lose. ``difference`` is relative to the largest number of the original above 1."""
+
+    difference: float
+    mean_cosine: float
+    min_cosine: float
+    decisions: float
+    """Share of texts with the same answer, numbers aside."""
+    shift: float
+    """Largest change of a class's mean score, and of its share of the predictions."""
+    neighbours: float
+    """Share of embeddings whose nearest neighbour stays the same."""
+
+
+EXACT: Final = Tolerance(1e-4, 0.99999, 0.9999, 0.999, 0.001, 0.99)
+REDUCED: Final = Tolerance(float("inf"), 0.999, 0.99, 0.99, 0.02, 0.95)
+
+
+def tolerance_for(precision: Precision, overrides: Mapping[str, float]) -> Tolerance:
+    """Return what is asked of a precision; ``overrides`` (by field) win."""
+    base = EXACT if precision == "fp32" else REDUCED
+    return replace(base, **dict(overrides))
+
+
+def parse_tolerance(text: str) -> dict[str, float]:
+    """Read ``mean_cosine=0.99,neighbours=0.9``. Raises ``DeployError``."""
+    found: dict[str, float] = {}
+    known = list(asdict(EXACT))
+    for part in filter(None, (p.strip() for p in text.split(","))):
+        name, _, value = part.partition("=")
+        try:
+            found[name.strip()] = float(value)
+        except ValueError as error:
+            raise DeployError(f"--tolerance {part} is not NAME=NUMBER") from error
+        if name.strip() not in known:
+            raise DeployError(f"--tolerance has no {name.strip()!r}", hint=f"known are {', '.join(known)}")
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Parity:
+    """What was found for one candidate; shares and cosines from 0 to 1."""
+
+    candidate: str
+    texts: int
+    max_difference: float = float("nan")
+    scale: float = 1.0
+    mean_cosine: float = 0.0
+    min_cosine: float = 0.0
+    decisions: float = 0.0
+    shift: float = 0.0
+    neighbours: float | None = None
+    companions: float = float("nan")
+    """Largest difference between a text alone and the same text in a padded batch."""
+    classes: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    """Class → share of the predictions, original and candidate."""
+    faults: tuple[str, ...] = ()
+    excesses: tuple[str, ...] = ()
+
+    @property
+    def is_within(self) -> bool:
+        """Nothing wrong and nothing beyond the tolerance."""
+        return not self.faults and not self.excesses
+
+
+@dataclass(frozen=True, slots=True)
+class Truth:
+    """The original's answers: for each body its tokens as transformers makes them, raw outputs, finished answer."""
+
+    bodies: Sequence[Mapping[str, Any]]
+    tokens: Sequence[Sequence[int]]
+    outputs: Sequence[Mapping[str, NDArray[Any]]]
+    answers: Sequence[Answer]
+    labels: tuple[str, ...]
+
+
+def find_truth(
+    folder: Path, processor: TextProcessor, bodies: Sequence[Mapping[str, Any]],
+    run: Callable[[Mapping[str, Any]], Mapping[str, Any]], say: Say,
+) -> Truth:  # fmt: skip
+    """Ask the original in ``folder`` every body, alone. ``run`` is PyTorch; tokens are transformers' own."""
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    tokens: list[Sequence[int]] = []
+    outputs: list[Mapping[str, NDArray[Any]]] = []
+    answers: list[Answer] = []
+    for number, body in enumerate(bodies):
+        prepared = processor.prepare(body)
+        tokens.append(_reference_tokens(tokenizer, prepared, processor))
+        found = {name: np.asarray(value) for name, value in run(processor.collate_rows(prepared.rows)).items()}
+        outputs.append(found)
+        answers.append(_plain(processor.finish(_selected(processor, found), prepared)))
+        if number % 20 == 19:
+            say(f"PyTorch: {number + 1} of {len(bodies)} texts")
+    return Truth(bodies, tokens, outputs, answers, processor.config.labels)
+
+
+def judge(
+    candidate: str, bundle: Path, truth: Truth, engine: Callable[[], Engine], tolerance: Tolerance,
+    options: Mapping[str, object] | None = None,
+) -> Parity:  # fmt: skip
+    """Compare a candidate, with the tokenizer and configuration in ``bundle``, with the truth. Never raises for a
+    candidate's fault: it is in the result.
+    """
+    texts = len(truth.bodies)
+    try:
+        processor = TextProcessor.from_folder(bundle, options=options)
+        opened = engine()
+        processor = TextProcessor.from_folder(
+            bundle, options=options, input_names=[p.name for p in opened.session.get_inputs()],
+            output_names=opened.output_names,
+        )  # fmt: skip
+        prepared = [processor.prepare(body) for body in truth.bodies]
+    except (PreprocessingError, DeployError) as error:
+        return Parity(candidate, texts, faults=(error.message,))
+    faults = [*_token_faults(truth, prepared), *_label_faults(truth, processor)]
+    requests = [processor.collate_rows(p.rows) for p in prepared]
+    alone = opened.answer(requests, together=False)
+    together = opened.answer(requests, together=True)
+    faults += _length_faults(prepared, alone, together)
+    if any(isinstance(a, str) for a in (*alone, *together)):
+        return Parity(candidate, texts, faults=tuple(faults))
+    return _compared(candidate, truth, processor, prepared, alone, together, tolerance, faults)  # type: ignore[arg-type]
+
+
+def _compared(
+    candidate: str, truth: Truth, processor: TextProcessor, prepared: Sequence[Prepared],
+    alone: Sequence[Mapping[str, Any]], together: Sequence[Mapping[str, Any]], tolerance: Tolerance, faults: list[str],
+) -> Parity:  # fmt: skip
+    try:
+        answers = [
+            _plain(processor.finish(_selected(processor, out), p)) for out, p in zip(together, prepared, strict=True)
+        ]
+    except PreprocessingError as error:
+        return Parity(candidate, len(alone), faults=(*faults, error.message))
+    shapes = [
+        f"{name} has shape {list(one[name].shape)} instead of {list(true[name].shape)}"
+        for one, true in zip(together, truth.outputs, strict=True)
+        for name in true
+        if name not in one or one[name].shape != true[name].shape
+    ]
+    if shapes:
+        return Parity(candidate, len(alone), faults=(*faults, f"output {shapes[0]}"))
+    is_embedding = processor.config.task == EMBEDDINGS
+    true_vectors = [_vector(o, a, is_embedding=is_embedding) for o, a in zip(truth.outputs, truth.answers, strict=True)]
+    vectors = [_vector(o, a, is_embedding=is_embedding) for o, a in zip(together, answers, strict=True)]
+    lonely = [np.concatenate([v.ravel() for v in o.values()]) for o in alone]
+    beside = [np.concatenate([v.ravel() for v in o.values()]) for o in together]
+    cosines = np.array([cosine(a, b) for a, b in zip(true_vectors, vectors, strict=True)])
+    differences = [float(np.abs(a - b).max()) for a, b in zip(true_vectors, vectors, strict=True)]
+    scale = max(1.0, *(float(np.abs(v).max()) for v in true_vectors))
+    mask = min(cosine(a, b) for a, b in zip(lonely, beside, strict=True))
+    if mask < _MASK_COSINE:
+        faults.append(
+            f"a text's answer depends on the padding or the texts beside it (cosine {mask:.3f} to the same text "
+            "alone): is the attention mask used?"
+        )
+    classes, shift = class_shift(truth.answers, answers)
+    parity = Parity(
+        candidate, len(alone),
+        max_difference=max(differences), scale=scale,
+        mean_cosine=float(cosines.mean()), min_cosine=float(cosines.min()),
+        decisions=float(np.mean([_decision(a) == _decision(b) for a, b in zip(truth.answers, answers, strict=True)])),
+        shift=shift,
+        neighbours=neighbours(true_vectors, vectors) if is_embedding and len(vectors) > 2 else None,
+        companions=max(float(np.abs(a - b).max()) for a, b in zip(lonely, beside, strict=True)),
+        classes=classes, faults=tuple(faults),
+    )  # fmt: skip
+    return replace(parity, excesses=tuple(excesses(parity, tolerance)))
+
+
+def excesses(found: Parity, tolerance: Tolerance) -> list[str]:
+    """Return what is beyond the tolerance, each in a few words."""
+    lines = []
+    if not found.max_difference <= tolerance.difference * found.scale:
+        lines.append(
+            f"largest difference {found.max_difference:.1e} (allowed {tolerance.difference * found.scale:.1e})"
+        )
+    for name, least in (("mean_cosine", tolerance.mean_cosine), ("min_cosine", tolerance.min_cosine)):
+        if not getattr(found, name) >= least:
+            lines.append(f"{name.replace('_', ' ')} {getattr(found, name):.5f} (at least {least:g})")
+    if not found.decisions >= tolerance.decisions:
+        lines.append(f"{1 - found.decisions:.1%} of the answers changed (at most {1 - tolerance.decisions:.1%})")
+    if not found.shift <= tolerance.shift:
+        lines.append(f"a class shifted by {found.shift:.3f} (at most {tolerance.shift:g})")
+    if found.neighbours is not None and not found.neighbours >= tolerance.neighbours:
+        lines.append(
+            f"{1 - found.neighbours:.1%} of the nearest neighbours changed (at most {1 - tolerance.neighbours:.1%})"
+        )
+    return lines
+
+
+def cosine(one: NDArray[Any], other: NDArray[Any]) -> float:
+    """Return the cosine of two vectors; a single number is compared as a direction with 1 beside it."""
+    a, b = one.ravel().astype(np.float64), other.ravel().astype(np.float64)
+    if a.size == 1:
+        a, b = np.append(a, 1.0), np.append(b, 1.0)
+    lengths = float(np.linalg.norm(a) * np.linalg.norm(b))
+    return float(a @ b) / lengths if lengths else float(np.array_equal(a, b))
+
+
+def neighbours(true: Sequence[NDArray[Any]], found: Sequence[NDArray[Any]]) -> float:
+    """Return the share of vectors whose nearest other vector (by cosine) is the same in both lists."""
+
+    def nearest(vectors: Sequence[NDArray[Any]]) -> NDArray[Any]:
+        matrix = np.stack([v.ravel() for v in vectors]).astype(np.float64)
+        matrix /= np.maximum(np.linalg.norm(matrix, axis=1, keepdims=True), 1e-12)
+        similar = matrix @ matrix.T
+        np.fill_diagonal(similar, -np.inf)
+        return np.asarray(similar.argmax(1))
+
+    return float(np.mean(nearest(true) == nearest(found)))
+
+
+def class_shift(true: Sequence[Answer], found: Sequence[Answer]) -> tuple[dict[str, tuple[float, float]], float]:
+    """Return each class's share of the predictions, and the largest change of a share or of a mean score."""
+    if not all("label" in a for a in (*true, *found)):
+        return {}, 0.0
+    before, after = Counter(a["label"] for a in true), Counter(a["label"] for a in found)
+    names = sorted({*before, *after})
+    classes = {name: (before[name] / len(true), after[name] / len(found)) for name in names}
+    scores = sorted({name for a in true for name in a.get("scores", {})})
+    means = [
+        abs(float(np.mean([a["scores"].get(n, 0.0) for a in true]) - np.mean([b["scores"].get(n, 0.0) for b in found])))
+        for n in scores
+    ]
+    return classes, max([abs(a - b) for a, b in classes.values()] + means, default=0.0)
+
+
+def _reference_tokens(tokenizer: Any, prepared: Prepared, processor: TextProcessor) -> Sequence[int]:
+    text = prepared.request.texts[0]
+    texts = text if isinstance(text, tuple) else (text,)
+    encoded = tokenizer(*texts, truncation=True, max_length=processor.config.max_length)
+    ids: list[int] = list(encoded["input_ids"])
+    return ids
+
+
+def _token_faults(truth: Truth, prepared: Sequence[Prepared]) -> list[str]:
+    wrong = [i for i, p in enumerate(prepared) if p.rows[0].ids.tolist() != list(truth.tokens[i])]
+    if not wrong:
+        return []
+    first = wrong[0]
+    return [
+        f"the bundle's tokenizer makes other tokens than the original's for {len(wrong)} of {len(prepared)} texts, "
+        f"for example {prepared[first].rows[0].ids.tolist()[:6]} instead of {list(truth.tokens[first])[:6]}"
+    ]
+
+
+def _label_faults(truth: Truth, processor: TextProcessor) -> list[str]:
+    labels = processor.config.labels
+    if labels == truth.labels:
+        return []
+    changed = [
+        f"{i} is {b} instead of {a}" for i, (a, b) in enumerate(zip(truth.labels, labels, strict=False)) if a != b
+    ]
+    return [f"the bundle's labels are not the original's: {', '.join(changed[:4]) or f'{len(labels)} labels'}"]
+
+
+def _length_faults(prepared: Sequence[Prepared], *answers: Sequence[Mapping[str, Any] | str]) -> list[str]:
+    for found in answers:
+        failed = [(p.n_tokens, a) for p, a in zip(prepared, found, strict=True) if isinstance(a, str)]
+        if failed:
+            lengths = sorted({length for length, _ in failed})
+            worked = sorted({p.n_tokens for p, a in zip(prepared, found, strict=True) if not isinstance(a, str)})
+            fixed = f"; it works for {worked[0]} tokens only: the exporter fixed the length" if len(worked) == 1 else ""
+            return [
+                f"the graph cannot run texts of {', '.join(map(str, lengths[:5]))}{' …' if len(lengths) > 5 else ''} "
+                f"tokens{fixed}: {failed[0][1]}"
+            ]
+    return []
+
+
+def _selected(processor: TextProcessor, outputs: Mapping[str, Any]) -> dict[str, Any]:
+    names = processor.output_names or tuple(outputs)
+    return {name: np.asarray(outputs[name]) for name in names if name in outputs}
+
+
+def _vector(outputs: Mapping[str, Any], answer: Answer, *, is_embedding: bool) -> NDArray[Any]:
+    if is_embedding:
+        return np.asarray(answer["embedding"], dtype=np.float32)
+    return np.concatenate([np.asarray(value).ravel() for value in outputs.values()])
+
+
+def _plain(answer: object) -> Answer:
+    """Return an answer as JSON values."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, np.ndarray):
+            return value.tolist()
+        if isinstance(value, np.generic):
+            return value.item()
+        if isinstance(value, Mapping):
+            return {str(k): plain(v) for k, v in value.items()}
+        if isinstance(value, list | tuple):
+            return [plain(v) for v in value]
+        return value
+
+    found = plain(answer)
+    return found if isinstance(found, dict) else {"answer": found}
+
+
+def _decision(answer: Answer) -> str:
+    """Return the part of an answer that is a decision: its label, else everything that is not a fraction."""
+    if "label" in answer:
+        return str(answer["label"])
+
+    def discrete(value: Any) -> Any:
+        if isinstance(value, float):
+            return None
+        if isinstance(value, Mapping):
+            return {k: discrete(v) for k, v in value.items()}
+        if isinstance(value, list):
+            return [discrete(v) for v in value] if not all(isinstance(v, float) for v in value) else None
+        return value
+
+    return json.dumps(discrete(answer), sort_keys=True)

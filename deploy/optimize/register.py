@@ -1,0 +1,128 @@
+"""Registers a bundle in ClearML: one Task that says how it was made, one model with metadata, plots and its origin.
+
+Called by ``triton-gateway optimize --register``. The one file of ``deploy/optimize`` that imports clearml. The Task is
+of type "optimizer"; the original is connected to it as an input model, so that ClearML's lineage leads from the served
+bundle to where its weights came from.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from deploy.errors import DeployError
+from deploy.optimize import manifest
+
+_MODEL_ID = re.compile(r"[0-9a-f]{32}")
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """The ids of what was made."""
+
+    task_id: str
+    model_id: str
+
+
+def fetch_source(model_id: str) -> Path:
+    """Return a local copy of a ClearML model that is named as the original. Raises ``DeployError``."""
+    from clearml import Model
+
+    with _failing_clearly(f"model {model_id} cannot be fetched"), contextlib.redirect_stdout(sys.stderr):
+        return Path(str(Model(model_id).get_local_copy(raise_on_error=True)))
+
+
+def is_model_id(given: str) -> bool:
+    """Say whether ``given`` has the form of a ClearML id."""
+    return _MODEL_ID.fullmatch(given) is not None
+
+
+def register(
+    bundle: Path, values: Mapping[str, Any], *, project: str, name: str, tags: Sequence[str], source: str
+) -> Registered:
+    """Upload the bundle and publish it. ``source`` is what the user gave: a folder, a hub name or a ClearML model id.
+
+    Raises ``DeployError`` when ClearML refuses or cannot be reached.
+    """
+    from clearml import InputModel, OutputModel, Task
+
+    with _failing_clearly("the bundle cannot be registered"), contextlib.redirect_stdout(sys.stderr):
+        task = Task.init(
+            project_name=project, task_name=f"optimize {name}", task_type=Task.TaskTypes.optimizer,
+            reuse_last_task_id=False, output_uri=True, auto_connect_arg_parser=False, auto_connect_frameworks=False,
+            auto_resource_monitoring=False, auto_connect_streams=False,
+        )  # fmt: skip
+        try:
+            model_id = _fill(task, InputModel, OutputModel, bundle, values, name=name, tags=tags, source=source)
+            task.flush(wait_for_uploads=True)
+        except BaseException:
+            task.mark_failed(status_reason="the bundle could not be uploaded")
+            raise
+        finally:
+            task.close()
+        return Registered(str(task.id), model_id)
+
+
+def _fill(
+    task: Any, input_model: Any, output_model: Any, bundle: Path, values: Mapping[str, Any], *, name: str,
+    tags: Sequence[str], source: str,
+) -> str:  # fmt: skip
+    task.add_tags(["optimized", *tags])
+    task.set_parameters({f"optimize/{key}": str(value) for key, value in values["arguments"].items()})
+    task.connect_configuration({k: v for k, v in values.items() if k != "files"}, name="manifest")
+    origin = (
+        input_model(model_id=source)
+        if is_model_id(source)
+        else input_model.import_model(
+            weights_url=_address(source), name=f"source of {name}", framework="PyTorch",
+            tags=["source", str(values["source"]["digest"])[:12]],
+        )
+    )  # fmt: skip
+    task.connect(origin, name="source")
+    logger = task.get_logger()
+    for row in values["parity"]:
+        logger.report_single_value(f"mean cosine, {row['candidate']}", row["mean_cosine"])
+    if values["chosen"]["times_pytorch"]:
+        logger.report_single_value("times as fast as PyTorch", values["chosen"]["times_pytorch"])
+    logger.report_image("report", "accuracy and speed", local_path=str(bundle / "report.png"))
+    logger.report_text((bundle / "report.md").read_text(encoding="utf-8"), print_console=False)
+    model = output_model(
+        task=task, name=name, framework="ONNX", tags=["optimized", values["chosen"]["candidate"], *tags]
+    )
+    model.update_weights_package(weights_path=str(bundle), auto_delete_file=False, async_enable=False)
+    model.set_all_metadata({key: {"value": value, "type": "str"} for key, value in manifest.short(values).items()})
+    model.report_text((bundle / "report.md").read_text(encoding="utf-8"), print_console=False)
+    model.report_image("report", "accuracy and speed", 0, local_path=str(bundle / "report.png"))
+    model.publish()
+    return str(model.id)
+
+
+def _address(source: str) -> str:
+    folder = Path(source).expanduser()
+    return folder.resolve().as_uri() if folder.is_dir() else f"https://huggingface.co/{source}"
+
+
+@contextlib.contextmanager
+def _failing_clearly(what: str) -> Any:
+    try:
+        yield
+    except DeployError:
+        raise
+    except Exception as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+        raise DeployError(
+            f"{what}: {reason}",
+            hint="CLEARML_API_HOST and its keys (or clearml.conf) name the server; `source .triton-gateway/env` sets "
+            "those of `triton-gateway up`",
+        ) from error
+
+
+def dump(values: Mapping[str, Any]) -> str:
+    """Return values as the JSON that programs get."""
+    return json.dumps(values, indent=2, ensure_ascii=False, default=str)

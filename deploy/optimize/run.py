@@ -1,0 +1,441 @@
+"""The whole way from a Hugging Face model to a bundle: export, candidates, accuracy, speed, choice, files.
+
+Called by ``triton-gateway optimize``. What takes long is kept in a work folder named after everything it depends on,
+so that an interrupted run goes on where it stopped; the bundle appears under its final name when it is complete.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from importlib import util
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import numpy as np
+
+from deploy.errors import DeployError, ExportFailed, MissingPart
+from deploy.optimize import candidates, manifest, parity, reference, report, samples, serving, speed
+from deploy.optimize.candidates import Candidate
+from deploy.optimize.engine import Engine
+from deploy.optimize.export import aside
+from deploy.optimize.graph import Original
+from deploy.optimize.parity import Parity, Truth
+from deploy.optimize.source import Source, copy_texts, find_source
+from deploy.optimize.speed import ORIGINAL, Cell, Load, Timing
+from deploy.stock_cli import Tensor
+from deploy.triton import execution
+from deploy.triton.cores import available_cores
+from deploy.triton.execution import Target
+from preprocessing.processor import TextProcessor
+
+EXPORTER: Final = "2"
+"""Part of the work folder's name: raise it when the same model gives another graph or another measurement."""
+
+NEEDED: Final = ("torch", "transformers", "onnx", "onnxscript", "onnxruntime", "openvino", "nncf", "matplotlib")
+
+_WARM_UP_SAMPLES: Final = 8
+_LEAST_REFERENCE: Final = 100
+"""Texts of the user's own from which reference distributions are made."""
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the user asks for."""
+
+    model: str
+    output: Path
+    task: str = "auto"
+    target: Target = "cpu"
+    precision: Literal["auto", "fp32", "bf16", "fp16", "int8"] = "auto"
+    load: Load = "throughput"
+    samples: Path | None = None
+    tolerance: Mapping[str, float] = field(default_factory=dict)
+    accept: str = ""
+    name: str = ""
+    is_quick: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What was made."""
+
+    bundle: Path
+    chosen: Candidate
+    parity: Parity
+    times_pytorch: float
+    inputs: Sequence[Tensor]
+    outputs: Sequence[Tensor]
+    tuned: serving.Tuned
+    manifest: Mapping[str, Any]
+
+
+class BeyondTolerance(DeployError):
+    """No candidate is as exact as asked for, or the bundle would be wrong."""
+
+
+def optimize(options: Options, say: Say, progress: Say) -> Outcome:
+    """Make the bundle. ``say`` gets lasting lines, ``progress`` what is going on. Raises ``DeployError``."""
+    missing = [package for package in NEEDED if util.find_spec(package) is None]
+    if missing:
+        raise MissingPart(
+            f"optimizing a model needs {', '.join(missing)}", hint='run `pip install "triton-gateway[optimize]"`'
+        )
+    tried, left = _candidates(options)
+    options.output.mkdir(parents=True, exist_ok=True)
+    source = find_source(options.model, task=options.task, scratch=options.output / ".work")
+    work = options.output / ".work" / f"{source.name}-{_key(source, options)}"
+    work.mkdir(parents=True, exist_ok=True)
+    say(f"{source.given}: {source.config.architecture or source.config.model_type}, {source.config.task}, "
+        f"up to {source.config.max_length} tokens")  # fmt: skip
+    return _Run(options, source, work, say, progress).run(tried, left)
+
+
+class _Run:
+    """One run: the original and its answers, shared by every step."""
+
+    def __init__(self, options: Options, source: Source, work: Path, say: Say, progress: Say) -> None:
+        self.options = options
+        self.source = source
+        self.work = work
+        self.say = say
+        self.progress = progress
+        self.task_options = {} if options.task == "auto" else {"task": options.task}
+        self.cores = available_cores()
+        progress("loading the model into PyTorch")
+        self.original = Original(source.folder, source.config)
+        self.original.use_threads(self.cores)
+        self.processor = TextProcessor.from_folder(
+            source.folder, options=self.task_options, output_names=self.original.output_names
+        )
+        self.bodies = self._bodies()
+        self.max_length = min(source.config.max_length, samples.MOST_TOKENS)
+
+    def run(self, tried: Sequence[Candidate], left: Sequence[tuple[Candidate, str]]) -> Outcome:
+        exported = self._export()
+        truth = self._truth()
+        judged: list[tuple[Candidate, Parity]] = []
+        left_out = {candidate.name: why for candidate, why in left}
+        texts = self.work / "texts"
+        texts.mkdir(exist_ok=True)
+        copy_texts(self.source.folder, texts)
+        for candidate in tried:
+            try:
+                graph = self._graph(candidate, exported)
+            except ExportFailed as error:
+                left_out[candidate.name] = error.message
+                self.say(f"{candidate.name}: {error.message}")
+                continue
+            self.progress(f"{candidate.name}: answering {len(self.bodies)} texts")
+            found = parity.judge(
+                candidate.name, texts, truth, self._opener(candidate, graph, self.cores),
+                parity.tolerance_for(self._judged_precision(candidate), self.options.tolerance), self.task_options,
+            )  # fmt: skip
+            judged.append((candidate, found))
+            self.say(f"{candidate.name}: {_sentence(found)}")
+        timings = self._speed([(c, p) for c, p in judged if not p.faults]) if self.options.target == "cpu" else []
+        chosen, found = self._choose(judged, timings)
+        tuned = self._tune(chosen, timings)
+        return self._bundle(chosen, found, judged, timings, tuned, truth, left_out)
+
+    # --- steps --------------------------------------------------------------------------------------------------
+
+    def _bodies(self) -> list[dict[str, Any]]:
+        if self.options.samples is not None:
+            return samples.from_file(self.options.samples, self.processor)
+        return samples.built_in(self.processor)
+
+    def _feeds(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        return self.processor.collate_rows(self.processor.prepare(body).rows)
+
+    def _example(self) -> dict[str, Any]:
+        """Two texts of different length: nothing about an exported graph may depend on either size being 1 or equal."""
+        lengths = samples.token_counts(self.processor, self.bodies)
+        fitting = [i for i, n in enumerate(lengths) if 6 <= n <= 40] or list(range(len(lengths)))
+        order = sorted(fitting, key=lambda i: lengths[i])
+        rows = [self.processor.prepare(self.bodies[i]).rows[0] for i in (order[0], order[-1])]
+        return self.processor.collate_rows(rows)
+
+    def _export(self) -> Path:
+        target = self.work / "fp32.onnx"
+        if not target.exists():
+            self.progress("exporting to ONNX")
+            part = target.with_name(".fp32.onnx.part")
+            part.unlink(missing_ok=True)
+            self.original.export(part, self._example())
+            part.replace(target)
+        self.say(f"exported: {target.stat().st_size / 1e6:.0f} MB of ONNX")
+        return target
+
+    def _truth(self) -> Truth:
+        return parity.find_truth(self.source.folder, self.processor, self.bodies, self.original.run, self.progress)
+
+    def _graph(self, candidate: Candidate, exported: Path) -> Path:
+        if candidate.graph == "fp32":
+            return exported
+        target = self.work / f"{candidate.graph}.onnx"
+        if not target.exists():
+            self.progress(f"{candidate.name}: making the graph (calibration takes up to a minute)")
+            candidates.make_graph(candidate.graph, exported, target, self._calibration)
+        return target
+
+    def _calibration(self) -> list[dict[str, Any]]:
+        """Texts activations are measured on: the user's own where there are any, else none of the judged ones."""
+        if self.options.samples is not None:
+            bodies: Sequence[Mapping[str, Any]] = self.bodies[::2]
+        else:
+            texts = samples.SENTENCES
+            pairs = [f"{a} {texts[(i + 37) % len(texts)]}" for i, a in enumerate(texts)]
+            bodies = [samples.body_of(self.source.config.task, text) for text in pairs]
+        fitting = [f for f in map(self._feeds, bodies) if f["input_ids"].shape[1] <= self.max_length]
+        return fitting[: candidates.CALIBRATION]
+
+    def _opener(self, candidate: Candidate, graph: Path, threads: int) -> Callable[[], Engine]:
+        wanted = candidate.execution(self.max_length, source=self.source.given)
+        return lambda: Engine(graph, wanted, threads=threads, pads=self._pads())
+
+    def _pads(self) -> dict[str, int]:
+        config = self.source.config
+        names = self.processor.input_names
+        return {name: config.pad_id if name == "input_ids" else 0 for name in names}
+
+    def _judged_precision(self, candidate: Candidate) -> execution.Precision:
+        # On a GPU target the fp32 graph is what can be judged here; TensorRT makes fp16 of it over there.
+        return "fp32" if self.options.target == "gpu" else candidate.precision
+
+    def _speed(self, found: Sequence[tuple[Candidate, Parity]]) -> list[Timing]:
+        cells = speed.grid(
+            self.max_length,
+            (1, self.cores),
+            **({"lengths": (16, 128), "batches": (1,)} if self.options.is_quick else {}),
+        )
+        names = hashlib.sha256(" ".join(c.name for c, _ in found).encode()).hexdigest()[:8]
+        exported = self.work / "fp32.onnx"
+
+        def open_engines(threads: int) -> dict[str, Callable[[Cell], speed.Call]]:
+            self.original.use_threads(threads)
+            engines = {c.name: self._opener(c, self._graph(c, exported), threads)() for c, _ in found}
+            calls: dict[str, Callable[[Cell], speed.Call]] = {
+                ORIGINAL: lambda cell: _bind(self.original.run, self._cell(cell))
+            }
+            for name, engine in engines.items():
+                calls[name] = lambda cell, engine=engine: _bind(engine.call, self._cell(cell))  # type: ignore[misc]
+            return calls
+
+        try:
+            return speed.measure(cells, open_engines, self.work / f"speed-{names}.json", self.progress)
+        finally:
+            self.original.use_threads(self.cores)
+
+    def _cell(self, cell: Cell) -> dict[str, Any]:
+        """Real tokens, repeated to the cell's size."""
+        row = self._feeds(self.bodies[0])
+        shape = (cell.batch, cell.length)
+        return {
+            name: np.ones(shape, value.dtype) if name == "attention_mask" else np.resize(value, shape)
+            for name, value in row.items()
+        }
+
+    def _choose(
+        self, judged: Sequence[tuple[Candidate, Parity]], timings: Sequence[Timing]
+    ) -> tuple[Candidate, Parity]:
+        usable = {c.name: (c, p) for c, p in judged if p.is_within}
+        if not usable and self.options.accept:
+            usable = {c.name: (c, p) for c, p in judged if not p.faults}
+        if not usable:
+            reasons = (
+                "; ".join(f"{p.candidate}: {(*p.faults, *p.excesses)[0]}" for _, p in judged) or "none could be made"
+            )
+            is_wrong = all(p.faults for _, p in judged)
+            raise BeyondTolerance(
+                f"no candidate is within tolerance ({reasons})",
+                hint="the export is wrong: nothing was made" if is_wrong else
+                'nothing was made; --accept "REASON" takes the fastest all the same, --tolerance changes what is asked',
+            )  # fmt: skip
+        if not timings:
+            return next(iter(usable.values()))
+        name = speed.fastest(timings, usable, self.options.load)
+        self.say(
+            f"chosen for {self.options.load}: {name}, ×{speed.score(timings, name, self.options.load):.1f} PyTorch"
+        )
+        return usable[name]
+
+    def _tune(self, chosen: Candidate, timings: Sequence[Timing]) -> serving.Tuned:
+        if self.options.target == "gpu":
+            return serving.Tuned(1, 1, 64, "gpu")
+        batch = serving.batch_limit(speed.best_batch(timings, chosen.name))
+        if self.options.load == "latency" or self.cores == 1:
+            return serving.Tuned(1, self.cores, batch)
+        graph = self._graph(chosen, self.work / "fp32.onnx")
+        lengths = samples.token_counts(self.processor, self.bodies)
+        middle = Cell(1, max(4, int(np.median(lengths))), 1)
+        rates: dict[tuple[int, int], float] = {}
+        for instances, threads in speed.shapes(4, self.cores):
+            self.progress(f"{chosen.name}: {instances} instance(s) of {threads} thread(s)")
+            engines = [self._opener(chosen, graph, threads)() for _ in range(instances)]
+            rates[instances, threads] = speed.side_by_side([_bind(e.call, self._cell(middle)) for e in engines])
+        instances, threads = max(rates, key=lambda shape: rates[shape])
+        self.say("instances × threads: " + ", ".join(f"{i} × {t}: {rate:.0f}/s" for (i, t), rate in rates.items()))
+        return serving.Tuned(instances, threads, batch)
+
+    # --- files --------------------------------------------------------------------------------------------------
+
+    def _bundle(
+        self, chosen: Candidate, found: Parity, judged: Sequence[tuple[Candidate, Parity]], timings: Sequence[Timing],
+        tuned: serving.Tuned, truth: Truth, left_out: Mapping[str, str],
+    ) -> Outcome:  # fmt: skip
+        options, source = self.options, self.source
+        name = options.name or source.name
+        wanted = chosen.execution(self.max_length, source=source.given)
+        if options.target == "gpu":
+            wanted = execution.Execution(engine="onnxruntime", precision=chosen.precision, target="gpu")
+        prepared = [self.processor.prepare(body) for body in self.bodies]
+        lengths = [p.n_tokens for p in prepared]
+        ratio = speed.score(timings, chosen.name, options.load) if timings else 0.0
+        drifts = reference.distributions(prepared, truth.answers, len(source.config.labels))
+        inputs, outputs = serving.tensors(self._feeds(self.bodies[0]), truth.outputs[0])
+        values = {
+            "format": manifest.FORMAT,
+            "name": name,
+            "target": options.target,
+            "source": {
+                "given": source.given, "digest": source.digest, "architecture": source.config.architecture,
+                "task": source.config.task,
+            },
+            "arguments": {k: str(v) for k, v in asdict(options).items() if k != "output"},
+            "chosen": {
+                "candidate": chosen.name, "engine": chosen.engine, "precision": chosen.precision,
+                "about": chosen.about, "needs": [list(group) for group in wanted.needs], "times_pytorch": ratio,
+                "load": options.load, "parity": asdict(found), "aux_config": tuned.pairs(),
+            },
+            "accepted": options.accept if not found.is_within else "",
+            "samples": {
+                "count": len(self.bodies), "source": "the user's" if options.samples else "built in",
+                "shortest": min(lengths), "longest": max(lengths), "distributions": reference.describe(drifts),
+            },
+            "parity": [asdict(p) for _, p in judged],
+            "speed": speed.as_rows(timings),
+            "left_out": dict(left_out),
+            "notes": self._notes(),
+            "machine": manifest.machine(),
+            "versions": manifest.versions(),
+        }  # fmt: skip
+        final = options.output / f"{name}-{chosen.name}-{_digest(values, self._graph(chosen, self.work / 'fp32.onnx'))}"
+        if final.exists():
+            shutil.rmtree(final)
+        with aside(options.output, final) as folder:
+            _link(self._graph(chosen, self.work / "fp32.onnx"), folder / "model.onnx")
+            copy_texts(source.folder, folder)
+            (folder / execution.FILE).write_text(execution.encode(wanted), encoding="utf-8")
+            (folder / "warmup.json").write_text(_warm_up(truth, found), encoding="utf-8")
+            if options.samples is not None and len(self.bodies) >= _LEAST_REFERENCE:
+                text = reference.encode(drifts, source=f"{len(self.bodies)} texts given to triton-gateway optimize")
+                (folder / "reference.json").write_text(text, encoding="utf-8")
+            report.draw(folder / "report.png", [p for _, p in judged], timings)
+            line = serving.command_line(serving.add_arguments("ENDPOINT", "MODEL_ID", inputs, outputs, tuned))
+            (folder / "report.md").write_text(
+                report.render(values, [p for _, p in judged], timings, line), encoding="utf-8"
+            )
+            values["files"] = manifest.hashes(folder)
+            (folder / manifest.FILE).write_text(json.dumps(values, indent=1, default=str) + "\n", encoding="utf-8")
+        return Outcome(final, chosen, found, ratio, inputs, outputs, tuned, values)
+
+    def _notes(self) -> list[str]:
+        notes = []
+        if self.options.target == "gpu":
+            notes.append(
+                "The graph was checked in fp32 on this machine's CPU. Speed and fp16 accuracy on a GPU were not "
+                "measured: the configuration is TensorRT behind ONNX Runtime as in NVIDIA's container."
+            )
+        if self.options.samples is None:
+            notes.append(
+                "Judged on the built-in samples: with --samples FILE, on your own texts, accuracy means more, and the "
+                "bundle carries reference distributions for drift."
+            )
+        elif len(self.bodies) < _LEAST_REFERENCE:
+            notes.append(
+                f"No reference distributions: they need {_LEAST_REFERENCE} texts, {len(self.bodies)} were given."
+            )
+        return notes
+
+
+def _candidates(options: Options) -> tuple[list[Candidate], list[tuple[Candidate, str]]]:
+    if options.target == "gpu":
+        if options.precision in ("int8", "bf16"):
+            raise DeployError(f"--precision {options.precision} is not made for GPUs", hint="use fp16, fp32 or auto")
+        wanted = "fp32" if options.precision == "fp32" else "fp16"
+        return [c for c in candidates.GPU if c.precision == wanted], []
+    if options.precision == "fp16":
+        raise DeployError("fp16 brings nothing on a CPU", hint="use --precision bf16, or --target gpu")
+    tried, left = candidates.usable(execution.this_cpu(), options.precision)
+    if not tried:
+        reasons = "; ".join(f"{c.name}: {why}" for c, why in left if c.precision == options.precision)
+        raise DeployError(
+            f"nothing can be made for --precision {options.precision} ({reasons})", hint="use --precision auto"
+        )
+    return tried, left
+
+
+def _key(source: Source, options: Options) -> str:
+    texts = options.samples.read_bytes() if options.samples is not None and options.samples.is_file() else b""
+    parts = [EXPORTER, source.digest, options.task, options.is_quick, sorted(manifest.versions().items()),
+             hashlib.sha256(texts).hexdigest(), manifest.machine()]  # fmt: skip
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:12]
+
+
+def _digest(values: Mapping[str, Any], graph: Path) -> str:
+    with graph.open("rb") as file:
+        content = hashlib.file_digest(file, "sha256").hexdigest()
+    parts = [content, values["source"]["digest"], values["chosen"]["candidate"], values["target"]]
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:10]
+
+
+def _warm_up(truth: Truth, found: Parity) -> str:
+    """Return ``warmup.json``: texts with clear answers, short and long, and what the original answered."""
+    order = sorted(range(len(truth.bodies)), key=lambda i: len(truth.tokens[i]))
+    clear = [i for i in order if _margin(truth.answers[i]) >= 0.1] or order
+    step = max(1, len(clear) // _WARM_UP_SAMPLES)
+    chosen = clear[::step][:_WARM_UP_SAMPLES]
+    # What the gate let through must pass the gateway's own check too, which is relative to numbers above 1.
+    tolerance = max(0.01, 2 * found.max_difference / found.scale)
+    listed = [{"body": truth.bodies[i], "answer": _rounded(truth.answers[i])} for i in chosen]
+    return json.dumps({"format": 1, "tolerance": round(tolerance, 5), "samples": listed}, ensure_ascii=False) + "\n"
+
+
+def _margin(answer: Mapping[str, Any]) -> float:
+    scores = sorted(answer.get("scores", {}).values(), reverse=True)
+    return float(scores[0] - scores[1]) if len(scores) > 1 else 1.0
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, float):
+        return round(value, 6)
+    if isinstance(value, Mapping):
+        return {k: _rounded(v) for k, v in value.items()}
+    return [_rounded(v) for v in value] if isinstance(value, list) else value
+
+
+def _sentence(found: Parity) -> str:
+    if found.faults:
+        return f"refused: {found.faults[0]}"
+    exact = f"mean cosine {found.mean_cosine:.5f}, largest difference {found.max_difference:.1e}"
+    nearest = "" if found.neighbours is None else f", same neighbour {found.neighbours:.1%}"
+    verdict = "within tolerance" if found.is_within else "beyond tolerance: " + "; ".join(found.excesses)
+    return f"{exact}, same answer {found.decisions:.1%}{nearest}; {verdict}"
+
+
+def _bind(function: Callable[[Any], object], argument: Any) -> speed.Call:
+    return lambda: function(argument)
+
+
+def _link(source: Path, target: Path) -> None:
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)

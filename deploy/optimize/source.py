@@ -1,0 +1,149 @@
+"""Where the original comes from: a folder or a hub name, checked to be a model this system can serve.
+
+Called first by ``triton-gateway optimize``; everything it refuses is refused before torch is imported. A model without
+``tokenizer.json`` gets one written by transformers, in a copy: nothing is ever written into the user's folder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from deploy.errors import DeployError, ExportFailed, MissingPart
+from preprocessing.config import EMBEDDINGS, TaskConfig
+from preprocessing.errors import PreprocessingError
+from preprocessing.heads import head_for
+
+_WANTED = ("*.json", "*.txt", "*.model", "*.safetensors", "*.bin")
+_IGNORED = ("onnx/*", "openvino/*", "*.onnx", "*.h5", "*.msgpack", "*.ot")
+_WEIGHTS = ("*.safetensors", "*.bin", "*.pt")
+_TOKENIZERS = ("tokenizer.json", "vocab.txt", "vocab.json", "sentencepiece.bpe.model", "spm.model", "tokenizer.model")
+
+KEPT = (
+    "tokenizer.json",
+    "config.json",
+    "modules.json",
+    "sentence_bert_config.json",
+    "config_sentence_transformers.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "vocab.txt",
+)
+"""What a bundle takes over besides the modules' own folders."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The original: its folder, what the user called it, what it does, the hash of all its files."""
+
+    folder: Path
+    given: str
+    name: str
+    config: TaskConfig
+    digest: str
+
+
+def find_source(given: str, *, task: str, scratch: Path) -> Source:
+    """Return the model named ``given`` (a folder, or a hub name that is fetched or in the local cache).
+
+    ``task`` is ``auto`` or the task to serve it as. Raises ``DeployError`` with what is wrong and what to do.
+    """
+    folder = Path(given).expanduser()
+    if not folder.is_dir():
+        folder = _from_hub(given)
+    folder = folder.resolve()
+    if not (folder / "config.json").is_file():
+        raise ExportFailed(
+            f"{folder} has no config.json", hint="give the folder of a Hugging Face model, or a hub name"
+        )
+    if not any(True for pattern in _WEIGHTS for _ in folder.glob(pattern)):
+        raise ExportFailed(f"{folder} holds no weights", hint=f"expected one of {', '.join(_WEIGHTS)}")
+    if not (folder / "tokenizer.json").is_file():
+        folder = _with_fast_tokenizer(folder, scratch)
+    try:
+        config = TaskConfig.from_folder(folder, None if task == "auto" else {"task": task})
+        head_for(config)
+    except PreprocessingError as error:
+        raise ExportFailed(error.message, hint=error.hint or "") from error
+    if config.task == EMBEDDINGS and not config.pooling:
+        raise ExportFailed(
+            "modules.json lists layers after pooling, which the exporter does not know",
+            hint="export the whole sentence-transformers pipeline to ONNX yourself, with an output sentence_embedding",
+        )
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", given.rstrip("/").rsplit("/", 1)[-1]).strip("-.") or "model"
+    return Source(folder, given, name, config, digest(folder))
+
+
+def digest(folder: Path) -> str:
+    """Return the hash of every file a model is made of."""
+    found = hashlib.sha256()
+    for path in _files(folder):
+        found.update(f"{path.relative_to(folder).as_posix()}\0{path.stat().st_size}\0".encode())
+        with path.open("rb") as file:
+            found.update(hashlib.file_digest(file, "sha256").digest())
+    return found.hexdigest()
+
+
+def copy_texts(source: Path, target: Path) -> None:
+    """Copy the tokenizer and configuration files of ``source``, with the folders ``modules.json`` names."""
+    for name in KEPT:
+        if (source / name).is_file():
+            shutil.copyfile(source / name, target / name)
+    for config in source.glob("*_*/config.json"):
+        (target / config.parent.name).mkdir(exist_ok=True)
+        shutil.copyfile(config, target / config.parent.name / config.name)
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    for path in sorted(folder.rglob("*")):
+        hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
+        if path.is_file() and not hidden and path.suffix not in (".md", ".pyc"):
+            yield path
+
+
+def _from_hub(name: str) -> Path:
+    if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name):
+        raise DeployError(f"there is no folder {name}", hint="give the folder of a Hugging Face model, or a hub name")
+    try:
+        from huggingface_hub import snapshot_download
+    except ModuleNotFoundError as error:
+        raise MissingPart(
+            f"there is no folder {name}, and hub names need huggingface_hub",
+            hint='run `pip install "triton-gateway[optimize]"`',
+        ) from error
+    try:
+        return Path(snapshot_download(name, allow_patterns=list(_WANTED), ignore_patterns=list(_IGNORED)))
+    except Exception as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+        raise DeployError(
+            f"{name} is neither a folder nor a model the hub gives: {reason}",
+            hint="check the name and the network (HF_HUB_OFFLINE, HF_TOKEN), or give a folder",
+        ) from error
+
+
+def _with_fast_tokenizer(folder: Path, scratch: Path) -> Path:
+    if not any((folder / name).is_file() for name in _TOKENIZERS):
+        raise ExportFailed(f"{folder} has no tokenizer", hint=f"expected one of {', '.join(_TOKENIZERS)}")
+    copy = scratch / "source"
+    if not (copy / "tokenizer.json").is_file():
+        from transformers import AutoTokenizer
+
+        shutil.rmtree(copy, ignore_errors=True)
+        copy.mkdir(parents=True)
+        for path in _files(folder):
+            target = copy / path.relative_to(folder)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.symlink_to(path)
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+            tokenizer.backend_tokenizer.save(str(copy / "tokenizer.json"))
+        except Exception as error:
+            raise ExportFailed(
+                f"{folder} has no tokenizer.json, and transformers cannot make one: {error}",
+                hint="save it with AutoTokenizer.from_pretrained(…).save_pretrained(…)",
+            ) from error
+    return copy

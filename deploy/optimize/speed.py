@@ -1,0 +1,176 @@
+"""The speed table: every candidate on this machine, by batch, length and threads, as a ratio to PyTorch in the same
+round.
+
+Engines take turns within a round, so that whatever else the machine does falls on all of them alike; a cell is the
+best of its rounds, since others can only add to it. Cells are written down as they are finished, and an interrupted table goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal
+
+Call = Callable[[], object]
+Load = Literal["latency", "throughput"]
+
+ORIGINAL: Final = "pytorch"
+BATCHES: Final = (1, 8, 32)
+LENGTHS: Final = (16, 64, 128, 256, 512)
+ROUNDS: Final = 3
+_LEAST_CALLS: Final = 2
+_SLICE_S: Final = 0.12
+_MOST_TOKENS: Final = 2048
+"""Cells of more tokens take seconds in PyTorch and say nothing the others do not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One point of the grid."""
+
+    batch: int
+    length: int
+    threads: int
+
+    @property
+    def key(self) -> str:
+        """Its name in the table's file."""
+        return f"{self.threads}x{self.batch}x{self.length}"
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Milliseconds per call of every engine in one cell."""
+
+    cell: Cell
+    ms: Mapping[str, float]
+
+    def ratio(self, name: str) -> float:
+        """How many times as fast as PyTorch."""
+        return self.ms[ORIGINAL] / self.ms[name]
+
+
+def grid(max_length: int, threads: Iterable[int], *, lengths: Sequence[int] = LENGTHS,
+         batches: Sequence[int] = BATCHES) -> list[Cell]:  # fmt: skip
+    """Return the cells to measure; lengths above the model's are left out, its own longest is in."""
+    chosen = sorted({n for n in lengths if n <= max_length} or {max_length})
+    return [
+        Cell(batch, length, count)
+        for count in sorted(set(threads))
+        for batch in batches
+        for length in chosen
+        if batch * length <= max(_MOST_TOKENS, max_length)
+    ]
+
+
+def measure(
+    cells: Sequence[Cell], open_engines: Callable[[int], Mapping[str, Callable[[Cell], Call]]], note: Path,
+    say: Callable[[str], None], *, clock: Callable[[], float] = time.perf_counter, rounds: int = ROUNDS,
+) -> list[Timing]:  # fmt: skip
+    """Measure ``cells``; ``open_engines`` gives, for a number of threads, each engine's call for a cell.
+
+    Finished cells are kept in ``note`` and not measured again.
+    """
+    known: dict[str, dict[str, float]] = json.loads(note.read_text()) if note.exists() else {}
+    opened: tuple[int, Mapping[str, Callable[[Cell], Call]]] | None = None
+    found: list[Timing] = []
+    for number, cell in enumerate(cells, 1):
+        if cell.key not in known:
+            if opened is None or opened[0] != cell.threads:
+                opened = cell.threads, open_engines(cell.threads)
+            calls = {name: prepare(cell) for name, prepare in opened[1].items()}
+            known[cell.key] = {name: min(times) for name, times in _rounds(calls, clock, rounds).items()}
+            aside = note.with_name(f".{note.name}.part")
+            aside.write_text(json.dumps(known, indent=1))
+            aside.replace(note)
+        timing = Timing(cell, known[cell.key])
+        found.append(timing)
+        best = min((n for n in timing.ms if n != ORIGINAL), key=lambda n: timing.ms[n], default=ORIGINAL)
+        say(
+            f"speed {number}/{len(cells)}: batch {cell.batch} × {cell.length} tokens, {cell.threads} thread(s): "
+            f"PyTorch {timing.ms[ORIGINAL]:.1f} ms, {best} ×{timing.ratio(best):.1f}"
+        )
+    return found
+
+
+def _rounds(calls: Mapping[str, Call], clock: Callable[[], float], rounds: int) -> dict[str, list[float]]:
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for call in calls.values():
+        call()  # shapes are compiled and memory is allocated by the first call
+    for _ in range(rounds):
+        for name, call in calls.items():
+            began, done = clock(), 0
+            while done < _LEAST_CALLS or clock() - began < _SLICE_S:
+                call()
+                done += 1
+            times[name].append((clock() - began) / done * 1000)
+    return times
+
+
+def score(timings: Sequence[Timing], name: str, load: Load) -> float:
+    """Return how many times as fast as PyTorch ``name`` is for a load: the geometric mean over its cells.
+
+    Latency: one text at a time on all threads. Throughput: all batches on one thread, as instances run side by side.
+    """
+    chosen = _cells_of(timings, load)
+    ratios = [t.ratio(name) for t in chosen if name in t.ms]
+    return math.exp(statistics.fmean(math.log(r) for r in ratios)) if ratios else 0.0
+
+
+def fastest(timings: Sequence[Timing], names: Iterable[str], load: Load) -> str:
+    """Return the fastest of ``names`` for a load."""
+    return max(names, key=lambda name: score(timings, name, load))
+
+
+def best_batch(timings: Sequence[Timing], name: str, *, length: int = 64) -> int:
+    """Return the smallest batch that gives at least 90 % of the most rows per second at about ``length`` tokens."""
+    one = min(t.cell.threads for t in timings)
+    near = min({t.cell.length for t in timings}, key=lambda n: abs(n - length))
+    rates = {
+        t.cell.batch: t.cell.batch / t.ms[name]
+        for t in timings
+        if t.cell.threads == one and t.cell.length == near and name in t.ms
+    }
+    return min(batch for batch, rate in rates.items() if rate >= 0.9 * max(rates.values()))
+
+
+def side_by_side(instances: Sequence[Call], seconds: float = 1.5) -> float:
+    """Return the calls per second of all ``instances`` running at once, each in a thread of its own."""
+
+    def work(call: Call) -> int:
+        call()
+        until, done = time.perf_counter() + seconds, 0
+        while time.perf_counter() < until:
+            call()
+            done += 1
+        return done
+
+    with ThreadPoolExecutor(len(instances)) as pool:
+        return sum(pool.map(work, instances)) / seconds
+
+
+def shapes(count: int, cores: int) -> list[tuple[int, int]]:
+    """Return the (instances, threads) to try on ``cores`` cores, at most ``count`` instances."""
+    found = {(min(count, cores), max(1, cores // min(count, cores))), (1, cores)}
+    if cores >= 4:
+        found.add((cores // 2, 2) if cores // 2 <= count else (count, cores // count))
+    return sorted(found)
+
+
+def _cells_of(timings: Sequence[Timing], load: Load) -> list[Timing]:
+    threads = {t.cell.threads for t in timings}
+    wanted = max(threads) if load == "latency" else min(threads)
+    return [t for t in timings if t.cell.threads == wanted and (load == "throughput" or t.cell.batch == 1)]
+
+
+def as_rows(timings: Sequence[Timing]) -> list[dict[str, Any]]:
+    """Return the table as plain values."""
+    return [
+        {"batch": t.cell.batch, "length": t.cell.length, "threads": t.cell.threads, "ms": dict(t.ms)} for t in timings
+    ]

@@ -1,0 +1,133 @@
+"""How a bundle wants to be run: ``runtime.json``, written by ``triton-gateway optimize``, read by model sync.
+
+It names the engine and precision its speed and accuracy were measured with, and the CPU instructions that takes: a
+bundle moved to a machine without them is refused before traffic reaches it, since int8 sums saturate silently on
+older CPUs and bf16 turns into something slower than what was measured. A model without the file runs as before. Pure,
+except for the two functions that read a file.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal, get_args
+
+from gateway.errors import SpecFault
+
+FILE: Final = "runtime.json"
+FORMAT: Final = 1
+
+EngineName = Literal["onnxruntime", "openvino"]
+Precision = Literal["fp32", "bf16", "fp16", "int8"]
+Target = Literal["cpu", "gpu"]
+
+BF16: Final = ("amx_bf16", "avx512_bf16", "bf16")
+INT8: Final = ("amx_int8", "avx512_vnni", "avx_vnni", "i8mm", "asimddp")
+"""Names of Linux' ``/proc/cpuinfo``, x86 and ARM: any one of them is enough."""
+
+_CPUINFO: Final = Path("/proc/cpuinfo")
+
+
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """Engine, precision and their needs. Each of ``needs`` is a list of CPU features of which one must be there."""
+
+    engine: EngineName = "onnxruntime"
+    precision: Precision = "fp32"
+    target: Target = "cpu"
+    needs: tuple[tuple[str, ...], ...] = ()
+    fallback: str = ""
+    """What to do on a CPU without them, as a sentence."""
+    pad_to: int = 1
+    """Lengths are padded to multiples of this: OpenVINO pays for every shape it has not seen."""
+    max_length: int = 0
+    """The longest input, to warm every shape up; 0: not known."""
+
+
+def cpu_features(cpuinfo: str) -> frozenset[str]:
+    """Return the features a ``/proc/cpuinfo`` names, for the first processor in it."""
+    found = re.search(r"(?m)^(?:flags|Features)\s*:\s*(.+)$", cpuinfo)
+    return frozenset(found[1].split()) if found else frozenset()
+
+
+def this_cpu() -> frozenset[str]:
+    """Return this machine's CPU features; nothing where the kernel does not tell."""
+    try:
+        return cpu_features(_CPUINFO.read_text())
+    except OSError:
+        return frozenset()
+
+
+def read_execution(folder: Path) -> Execution | None:
+    """Return what a model folder's ``runtime.json`` asks for, None without the file. Raises ``SpecFault``."""
+    try:
+        text = (folder / FILE).read_text(encoding="utf-8")
+    except OSError:
+        return None
+    try:
+        return decode(json.loads(text))
+    except (ValueError, KeyError, TypeError) as error:
+        raise SpecFault(
+            f"{FILE} of the model cannot be used: {error}",
+            hint="make the bundle again with `triton-gateway optimize`, or remove the file",
+        ) from error
+
+
+def encode(execution: Execution) -> str:
+    """Return the text of ``runtime.json``."""
+    values = {
+        "format": FORMAT,
+        "target": execution.target,
+        "engine": execution.engine,
+        "precision": execution.precision,
+        "needs": [list(group) for group in execution.needs],
+        "fallback": execution.fallback,
+        "pad_to": execution.pad_to,
+        "max_length": execution.max_length,
+    }
+    return json.dumps(values, indent=1) + "\n"
+
+
+def decode(values: Any) -> Execution:
+    """Read the content of ``runtime.json``. Raises ``ValueError`` saying what is wrong."""
+    if not isinstance(values, Mapping) or values.get("format") != FORMAT:
+        raise ValueError(f"its format is not {FORMAT}")
+    for name, known in (("engine", EngineName), ("precision", Precision), ("target", Target)):
+        if values.get(name) not in get_args(known):
+            raise ValueError(f"{name} is {values.get(name)!r}, not one of {', '.join(get_args(known))}")
+    needs = values.get("needs", [])
+    if not isinstance(needs, list) or not all(isinstance(group, list) and group for group in needs):
+        raise ValueError("needs is not a list of lists of CPU features")
+    numbers = {name: values.get(name, default) for name, default in (("pad_to", 1), ("max_length", 0))}
+    for name, number in numbers.items():
+        if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= 1 << 20:
+            raise ValueError(f"{name} is {number!r}, not a whole number")
+    return Execution(
+        engine=values["engine"],
+        precision=values["precision"],
+        target=values["target"],
+        needs=tuple(tuple(str(feature) for feature in group) for group in needs),
+        fallback=str(values.get("fallback", "")),
+        pad_to=max(1, numbers["pad_to"]),
+        max_length=numbers["max_length"],
+    )
+
+
+def check_cpu(execution: Execution, features: frozenset[str]) -> None:
+    """Raise ``SpecFault`` that names the missing feature and the fallback. A CPU that tells nothing passes."""
+    if execution.target != "cpu" or not features:
+        return
+    for group in execution.needs:
+        if not features.intersection(group):
+            raise SpecFault(
+                f"the bundle runs in {execution.precision} on {execution.engine} and needs a CPU with "
+                f"{_any(group)}, which this machine does not have",
+                hint=execution.fallback or "make a bundle on this kind of machine with `triton-gateway optimize`",
+            )
+
+
+def _any(group: Sequence[str]) -> str:
+    return group[0] if len(group) == 1 else f"{', '.join(group[:-1])} or {group[-1]}"

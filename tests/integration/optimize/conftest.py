@@ -1,0 +1,80 @@
+"""Tiny models and their exports, made once for all tests of this folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from deploy.optimize import candidates, parity, samples
+from deploy.optimize.engine import Engine
+from deploy.optimize.graph import Original
+from deploy.optimize.parity import Parity, Truth
+from deploy.optimize.source import copy_texts
+from preprocessing.processor import TextProcessor
+
+from . import tiny
+
+
+@dataclass
+class Case:
+    """A tiny model, what PyTorch answers, and how a bundle of it is judged."""
+
+    folder: Path
+    original: Original
+    processor: TextProcessor
+    truth: Truth
+
+    def feeds(self) -> dict[str, Any]:
+        """Two texts of different length, as the exporter gets them."""
+        rows = [self.processor.prepare({"text": text}).rows[0] for text in ("short text", "a text that is much longer")]
+        return self.processor.collate_rows(rows)
+
+    def judge(self, bundle: Path, *, name: str = "ort-fp32") -> Parity:
+        """Judge ``bundle`` (texts and model.onnx) as candidate ``name``."""
+        candidate = next(c for c in candidates.CANDIDATES if c.name == name)
+        pads = {n: self.processor.config.pad_id if n == "input_ids" else 0 for n in self.processor.input_names}
+        wanted = candidate.execution(128, source="here")
+        return parity.judge(
+            name, bundle, self.truth, lambda: Engine(bundle / "model.onnx", wanted, threads=1, pads=pads),
+            parity.tolerance_for(candidate.precision, {}),
+        )  # fmt: skip
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread() -> None:
+    """Models of a few thousand weights: threads of torch only wait for each other."""
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def make_case(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Case]:
+    """Make a tiny model of an architecture and ask PyTorch."""
+
+    def make(name: str, task: str = "SequenceClassification") -> Case:
+        folder = tiny.make(name, tmp_path_factory.mktemp(name) / "model", task=task)
+        config = TextProcessor.from_folder(folder).config
+        original = Original(folder, config)
+        processor = TextProcessor.from_folder(folder, output_names=original.output_names)
+        bodies = samples.built_in(processor)
+        return Case(folder, original, processor, parity.find_truth(folder, processor, bodies, original.run, str))
+
+    return make
+
+
+@pytest.fixture
+def make_bundle(tmp_path: Path) -> Callable[[Case, Path], Path]:
+    """Put a graph and the original's texts into a folder, for a test to spoil."""
+
+    def make(case: Case, graph: Path) -> Path:
+        bundle = tmp_path / "bundle"
+        bundle.mkdir()
+        copy_texts(case.folder, bundle)
+        (bundle / "model.onnx").write_bytes(graph.read_bytes())
+        return bundle
+
+    return make

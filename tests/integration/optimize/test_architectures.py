@@ -1,0 +1,83 @@
+"""Every architecture the exporter promises: exported, accepted by the gate, served by one real Triton with parity."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tritonclient.grpc as triton
+
+from deploy.optimize import candidates
+from deploy.triton import execution
+
+from . import tiny
+from .conftest import Case
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+
+
+@pytest.fixture
+def infer(embedded_triton: Any) -> Any:
+    """Ask the real Triton with named arrays."""
+    client = triton.InferenceServerClient(embedded_triton.grpc)
+
+    def call(name: str, feeds: dict[str, Any], output: str) -> Any:
+        tensors = []
+        for key, value in feeds.items():
+            tensor = triton.InferInput(key, value.shape, "INT64")
+            tensor.set_data_from_numpy(value)
+            tensors.append(tensor)
+        return client.infer(name, tensors).as_numpy(output)
+
+    yield call
+    client.close()
+
+
+@pytest.mark.parametrize("name", list(tiny.ARCHITECTURES))
+def test_architecture_is_served_as_pytorch_answers(
+    name: str, make_case: Callable[..., Case], make_bundle: Any, embedded_triton: Any, infer: Any, tmp_path: Path
+) -> None:
+    """Through the exporter, the gate and Triton's python backend on ONNX Runtime and OpenVINO: logits within 1e-4."""
+    case = make_case(name)
+    graph = tmp_path / "graph.onnx"
+    case.original.export(graph, case.feeds())
+    bundle = make_bundle(case, graph)
+    for candidate in candidates.CANDIDATES[:2]:
+        found = case.judge(bundle, name=candidate.name)
+        assert found.is_within, found
+        (bundle / execution.FILE).write_text(execution.encode(candidate.execution(128, source="here")))
+        served = embedded_triton.serve(bundle)
+        try:
+            for number in (0, 30, len(case.truth.bodies) - 1):
+                feeds = case.processor.collate_rows(case.processor.prepare(case.truth.bodies[number]).rows)
+                true = case.truth.outputs[number]["logits"]
+                np.testing.assert_allclose(infer(served, feeds, "logits"), true, atol=1e-4 * max(1, np.abs(true).max()))
+        finally:
+            embedded_triton.withdraw(served)
+
+
+def test_embeddings_are_pooled_in_the_graph(
+    make_case: Callable[..., Case], make_bundle: Any, embedded_triton: Any, infer: Any, tmp_path: Path
+) -> None:
+    """A plain encoder answers with one vector per text; in bf16 or int8 it is still that vector, nearly."""
+    case = make_case("Bert", "")
+    graph = tmp_path / "graph.onnx"
+    case.original.export(graph, case.feeds())
+    bundle = make_bundle(case, graph)
+    assert case.judge(bundle).is_within
+    candidate = next(c for c in candidates.CANDIDATES if c.name == "openvino-bf16")
+    wanted = candidate.execution(128, source="here")
+    if not execution.this_cpu().intersection(candidate.any_of):
+        wanted = next(c for c in candidates.CANDIDATES if c.name == "openvino-fp32").execution(128, source="here")
+    (bundle / execution.FILE).write_text(execution.encode(wanted))
+    served = embedded_triton.serve(bundle)
+    feeds = case.processor.collate_rows(case.processor.prepare({"text": "a short text"}).rows)
+    (vector,) = infer(served, feeds, "sentence_embedding")
+    (true,) = case.original.run(feeds)["sentence_embedding"]
+    assert (32,) == vector.shape
+    assert vector @ true / np.linalg.norm(vector) / np.linalg.norm(true) > 0.99
+    shutil.rmtree(bundle)
