@@ -112,7 +112,7 @@ def export_embedding_model(source: Path, root: Path, *, name: str) -> Report:
     missing = [package for package in EXPORTING_PACKAGES if util.find_spec(package) is None]
     if missing:
         raise MissingPart(
-            f"exporting a model needs {', '.join(missing)}", hint='run `pip install "triton-gateway[optimize]"`'
+            f"exporting a model needs {', '.join(missing)}", hint='run `pip install "triton-gateway[export]"`'
         )
     root.mkdir(parents=True, exist_ok=True)
     remove_leftovers(root)
