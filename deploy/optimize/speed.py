@@ -2,7 +2,8 @@
 round.
 
 Engines take turns within a round, so that whatever else the machine does falls on all of them alike; a cell is the
-best of its rounds, since others can only add to it. Cells are written down as they are finished, and an interrupted table goes on where it stopped.
+best of its rounds, since others can only add to it. Cells are written down as they are finished, and an interrupted
+table goes on where it stopped.
 """
 
 from __future__ import annotations
