@@ -18,6 +18,8 @@ REQUIREMENTS: dict[str, tuple[str, ...]] = {
         "numpy<2", "requests",
     ),
     "kserve": ("kserve==0.21.0", "tokenizers"),
+    # the last tritonclient whose perf_analyzer runs on Debian 12's C library
+    "perf_analyzer": ("tritonclient==2.51.0", "nvidia-cuda-runtime-cu12==12.9.79"),
     "plot": ("matplotlib>=3.9",),
     "profile": ("py-spy>=0.4",),
 }  # fmt: skip

@@ -153,6 +153,18 @@ def index(snapshot: Snapshot, *, only_ready: bool) -> list[dict[str, str]]:
     return sorted(found, key=lambda entry: (entry["name"], entry["version"]))
 
 
+def statistics_of(snapshot: Snapshot, path: str, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return those of all versions' statistics that are of ``path``; a canary's are its versions' under its own name.
+
+    Raises as ``Snapshot.resolve``.
+    """
+    endpoint = find(snapshot, path)
+    urls = snapshot.canaries[path].urls if path in snapshot.canaries else (endpoint.identity.url,)
+    name = path if path in snapshot.canaries else endpoint.identity.endpoint
+    wanted = {(e.endpoint, e.version or "1") for e in (snapshot.endpoints[url].identity for url in urls)}
+    return [{**row, "name": name} for row in rows if (row["name"], row["version"]) in wanted]
+
+
 def _tensors(endpoint: Endpoint) -> tuple[Any, Any, int]:
     if endpoint.text is not None:
         config = endpoint.text.processor.config
@@ -260,7 +272,7 @@ class InferCall:
         handler = endpoint.text
         assert handler is not None  # noqa: S101 - looked at by the caller
         body: dict[str, Any] = {name: _texts(name, array) for name, array in self.request.inputs.items()}
-        parameters = {n: _plain(v) for n, v in self.request.parameters.items() if n not in _PROTOCOL}
+        parameters = {n: _plain(v) for n, v in self.request.parameters.items() if not _is_protocols(n)}
         if "text" not in fields:  # one question, one query: a list of them only where several were sent
             body = {
                 name: texts[0] if len(texts) == 1 and name != "documents" else texts for name, texts in body.items()
@@ -334,6 +346,10 @@ def _texts(name: str, array: Array) -> list[str]:
         return [item.decode() for item in array.ravel().tolist()]
     except UnicodeDecodeError as error:
         raise InputRefused(f"input {shown(name)} is not valid UTF-8") from error
+
+
+def _is_protocols(name: str) -> bool:
+    return name in _PROTOCOL or name.startswith("triton_")
 
 
 def _plain(value: object) -> object:

@@ -211,10 +211,7 @@ class FormRoutes:
             return 200, oip.describe(snapshot, url).config()
         if action == "stats":
             oip.find(snapshot, url)
-            urls = snapshot.canaries[url].urls if url in snapshot.canaries else (url,)
-            found = {(e.endpoint, e.version or "1") for e in (snapshot.endpoints[u].identity for u in urls)}
-            rows = [row for row in await self._statistics() if (row["name"], row["version"]) in found]
-            return 200, {"model_stats": rows}
+            return 200, {"model_stats": oip.statistics_of(snapshot, url, await self._statistics())}
         if action == "infer":
             raise MethodNotAllowed("an endpoint is called with POST", hint="use POST")
         return 200, oip.describe(snapshot, url).metadata()

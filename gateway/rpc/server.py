@@ -170,8 +170,10 @@ class RpcServer:
     async def _model_statistics(self, request: Any, context: Any) -> Any:
         rows = await self._statistics()
         if request.name:
-            await self._shape(request, context)
-            rows = [r for r in rows if r["name"] == request.name and r["version"] in (request.version or r["version"],)]
+            try:
+                rows = oip.statistics_of(self._table.current, self._url(request.name, request.version), rows)
+            except GatewayError as error:
+                await _refuse(context, error)
         return json_format.ParseDict({"model_stats": rows}, pb.ModelStatisticsResponse())
 
     async def _index(self, request: Any, _context: Any) -> Any:

@@ -1,0 +1,67 @@
+"""Clients that need an environment of their own, made from PyPI once: ``make clients`` runs this file.
+
+KServe's SDK wants another numpy than the embedded Triton; perf_analyzer is a binary inside an older tritonclient (and
+needs Debian's libb64-0d). Not collected by default because each takes minutes to install.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import environments
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
+
+HERE = Path(__file__).parent
+ENVIRONMENTS = Path(os.environ.get("TRITON_GATEWAY_ENVIRONMENTS", ".bench/environments"))
+
+
+def test_kserve_client_speaks_all_its_protocols(stack: Any) -> None:
+    """REST v2 and v1 and gRPC of ``kserve``'s clients: live, ready, infer."""
+    python = environments.python(ENVIRONMENTS, "kserve", print)
+    done = subprocess.run(
+        [str(python), str(HERE / "kserve_calls.py"), stack.url, stack.grpc],
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert 0 == done.returncode, done.stderr
+    assert {
+        "live": True, "ready": True, "model_ready": True, "rest": ["GOOD", "BAD"],
+        "v1": ["GOOD", "BAD"], "v1_ready": True, "rpc_live": True, "rpc_model_ready": True, "rpc": ["GOOD", "BAD"],
+    } == json.loads(done.stdout.splitlines()[-1])  # fmt: skip
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+@pytest.mark.parametrize(
+    ("model", "arguments"),
+    [
+        ("live", ["--string-data", "good film", "-b", "2"]),
+        ("tokens", ["--shape", "input_ids:4", "--shape", "attention_mask:4", "--input-data", "zero"]),
+    ],
+)
+def test_perf_analyzer_measures_the_gateway(
+    stack: Any, tmp_path: Path, protocol: str, model: str, arguments: list[str]
+) -> None:
+    """Text and plain tensors, over both protocols: it reads metadata, config and statistics, and infers."""
+    python = environments.python(ENVIRONMENTS, "perf_analyzer", print)
+    libraries = [str(p) for p in python.parents[1].glob("lib/python*/site-packages/nvidia/cuda_runtime/lib")]
+    report = tmp_path / "report.csv"
+    done = subprocess.run(
+        [
+            str(python.with_name("perf_analyzer")), "-m", model, "-i", protocol,
+            "-u", stack.http if protocol == "http" else stack.grpc,
+            "--concurrency-range", "2", "-p", "1000", "-s", "90", "-r", "5", "-f", str(report), *arguments,
+        ],
+        env={**os.environ, "LD_LIBRARY_PATH": ":".join(libraries)},
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert 0 == done.returncode, done.stdout + done.stderr
+    (row,) = csv.DictReader(report.read_text().splitlines())
+    assert float(row["Inferences/Second"]) > 0
+    assert float(row["Server Compute Infer"]) > 0, row
