@@ -13,7 +13,7 @@ VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 NO_PROMETHEUS := == NOT RUN: the tests of rules and boards. prometheus and promtool are not on PATH (Debian: apt install prometheus)
 
 .DEFAULT_GOAL := help
-.PHONY: help up test lint unit bench images containers clean
+.PHONY: clients help up test lint unit bench images containers clean
 .DELETE_ON_ERROR:
 
 help: ## show this
@@ -43,6 +43,9 @@ lint: $(VENV)/.dev ## check style, types and the import rules
 
 unit: $(VENV)/.dev ## run the unit tests only, in seconds
 	@$(BIN)/python -m pytest tests/unit $(ARGS)
+
+clients: $(VENV)/.dev ## call the gateway with KServe's client and perf_analyzer, in environments of their own (minutes)
+	@$(BIN)/python -m pytest tests/integration/forms/long_clients.py $(ARGS)
 
 bench: $(VENV)/.dev ## measure the gateway and its peers in one run (ARGS="--quick": ten minutes)
 	@$(BIN)/python -m benchmarks $(ARGS)

@@ -33,12 +33,15 @@ def run(settings: Settings) -> int:
         print(f"error: {error}", file=sys.stderr)  # noqa: T201 - the one thing a person at the terminal must see
         return 2
     try:
-        listener = _listen(settings.host, settings.port)
+        port, name = settings.port, "port"
+        listener = _listen(settings.host, port)
+        port, name = settings.grpc_port, "grpc-port"
+        reserved = _reserve(settings.host, port) if port else contextlib.nullcontext()
     except OSError as error:
         reason = "is taken" if error.errno == errno.EADDRINUSE else f"cannot be used ({error.strerror})"
         print(  # noqa: T201 - the one thing a person at the terminal must see
-            f"error: port {settings.port} on {settings.host} {reason}; choose another with --port or "
-            "TRITON_GATEWAY_PORT",
+            f"error: port {port} on {settings.host} {reason}; choose another with --{name} or "
+            f"TRITON_GATEWAY_{name.replace('-', '_').upper()}",
             file=sys.stderr,
         )
         return 1
@@ -49,6 +52,7 @@ def run(settings: Settings) -> int:
     os.environ.setdefault("CLEARML_BKG_THREAD_REPORT", "1")
     with contextlib.ExitStack() as stack:
         stack.enter_context(listener)
+        stack.enter_context(reserved)
         if settings.workers > 1:
             folder = tempfile.mkdtemp(prefix="triton-gateway-metrics-")
             stack.callback(shutil.rmtree, folder, ignore_errors=True)
@@ -73,6 +77,24 @@ def _require_exporter() -> None:
                 f"OTEL_EXPORTER_OTLP_ENDPOINT is set, but {error.name} is not installed; run `pip install "
                 '"triton-gateway[otel]"`, or unset it'
             ) from error
+
+
+def _reserve(host: str, port: int) -> socket.socket:
+    """Hold the gRPC port, which each worker opens for itself, without listening: what does not listen gets nothing."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        # Another program that shares its port (a Triton does) would let us in, and get half of our calls.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind((host, port))
+        probe.listen(1)
+    holder = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        holder.bind((host, port))
+    except OSError:
+        holder.close()
+        raise
+    return holder
 
 
 def _listen(host: str, port: int) -> socket.socket:

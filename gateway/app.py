@@ -51,7 +51,7 @@ from gateway.registry.cache import ArtifactCache, SpecStore
 from gateway.registry.clearml import ClearMLRegistry
 from gateway.registry.lineage import LineageSource, lineage
 from gateway.routing.table import RoutingTable
-from gateway.rpc.server import RpcServer
+from gateway.rpc.server import RpcServer, Tls
 from gateway.settings import Settings, grpc_options, trace_protocol
 from gateway.spec import normalize_url
 
@@ -244,7 +244,10 @@ class Gateway:
             timeout=settings.request_timeout, max_message_bytes=settings.max_body_bytes,
             key_header=settings.routing_key_header, allows_pins=settings.allow_pins,
         )  # fmt: skip
-        await rpc.start(settings.host, settings.grpc_port)
+        tls = None
+        if settings.tls_certificate:
+            tls = Tls(settings.tls_certificate, settings.tls_key, settings.tls_client_authority)
+        await rpc.start(settings.host, settings.grpc_port, tls)
         return rpc
 
     async def _settle(self) -> None:

@@ -8,9 +8,11 @@ decided in ``forms/oip.py``, as for REST.
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 from typing import Any, Final
 
 import grpc
@@ -37,6 +39,8 @@ from gateway.pipeline import Pipeline, too_late
 from gateway.routing.table import RoutingTable
 from gateway.spec import normalize_url
 from gateway.trace import TRACEPARENT, Trace, parse_traceparent
+
+_log = logging.getLogger("triton_gateway.rpc")
 
 SERVICE: Final = "inference.GRPCInferenceService"
 
@@ -67,6 +71,41 @@ _TYPED: Final = {
     "UINT64": "uint64_contents", "FP32": "fp32_contents", "FP64": "fp64_contents", BYTES: "bytes_contents",
 }  # fmt: skip
 _STAGES: Final = ("x-total-time", "x-tokenization-time", "x-queue-time", "x-inference-time", "x-compute-time")
+
+
+class Tls:
+    """Certificate, key and (for mutual TLS) the callers' authority as PEM files, read again when they are replaced."""
+
+    def __init__(self, certificate: str, key: str, client_authority: str = "") -> None:
+        self._files = tuple(Path(name) for name in (key or certificate, certificate, client_authority) if name)
+        self._needs_client = bool(client_authority)
+        self._seen: tuple[float, ...] = ()
+
+    def credentials(self) -> Any:
+        """Return the server's credentials. Raises ``OSError`` where a file cannot be read."""
+        first = self._read()
+        self._seen = self._changed()
+        return grpc.dynamic_ssl_server_credentials(first, self._newer, require_client_authentication=self._needs_client)
+
+    def _newer(self) -> Any:
+        # Called by gRPC at every handshake; None keeps what there is.
+        try:
+            changed = self._changed()
+            if changed == self._seen:
+                return None
+            found = self._read()
+        except OSError as error:
+            _log.warning("certificates cannot be read, the old ones stay: %s", error)
+            return None
+        self._seen = changed
+        return found
+
+    def _read(self) -> Any:
+        key, chain, *authority = (file.read_bytes() for file in self._files)
+        return grpc.ssl_server_certificate_configuration([(key, chain)], authority[0] if authority else None)
+
+    def _changed(self) -> tuple[float, ...]:
+        return tuple(file.stat().st_mtime for file in self._files)
 
 
 class RpcServer:
@@ -125,11 +164,14 @@ class RpcServer:
         )
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
 
-    async def start(self, host: str, port: int) -> int:
+    async def start(self, host: str, port: int, tls: Tls | None = None) -> int:
         """Listen on ``host:port`` (0: any free one) and return the port; raises ``OSError`` where it is taken."""
         shown_host = f"[{host}]" if ":" in host else host
         try:
-            bound = self._server.add_insecure_port(f"{shown_host}:{port}")
+            if tls is None:
+                bound = self._server.add_insecure_port(f"{shown_host}:{port}")
+            else:
+                bound = self._server.add_secure_port(f"{shown_host}:{port}", tls.credentials())
         except RuntimeError as error:
             raise OSError(f"gRPC cannot listen on {shown_host}:{port}: {error}") from error
         await self._server.start()

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 
 from deploy.controlplane.testing import RunningControlPlane, control_plane
@@ -218,6 +219,35 @@ def _counted(process: Process) -> float:
     text = httpx.get(f"{process.url}/metrics").text
     pattern = r'^gateway_requests_total\{endpoint="echo",outcome="ok",.*\} (\S+)$'
     return sum(float(value) for value in re.findall(pattern, text, re.M))
+
+
+async def test_workers_share_the_grpc_port(service: Service, tmp_path: Path) -> None:
+    """Connections are spread over both workers by the kernel; statistics are those of both; a taken port is refused."""
+    import grpc
+    from tritonclient.grpc import service_pb2 as pb
+
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+        with Process(service, tmp_path / "refused", grpc_port=port) as refused:
+            assert 1 == await asyncio.to_thread(refused.process.wait, 60)
+            assert f"port {port} on 127.0.0.1 is taken; choose another with --grpc-port" in refused.log.read_text()
+    with Process(service, tmp_path / "state", workers=2, grpc_port=port) as process:
+        until(lambda: process.serves(1))
+        until(lambda: len(process.workers()) == 2)
+        request = pb.ModelInferRequest(model_name="echo")
+        tensor = request.inputs.add(name="n", datatype="INT64", shape=[1])
+        tensor.contents.int64_contents.append(7)
+        for _ in range(24):  # a connection each: the kernel chooses the worker when it is opened
+            with grpc.insecure_channel(f"127.0.0.1:{port}", [("grpc.use_local_subchannel_pool", 1)]) as channel:
+                infer = channel.unary_unary(
+                    "/inference.GRPCInferenceService/ModelInfer", pb.ModelInferRequest.SerializeToString,
+                    pb.ModelInferResponse.FromString,
+                )  # fmt: skip
+                answer = infer(request, timeout=20, wait_for_ready=True)
+            found = dict(zip([o.name for o in answer.outputs], answer.raw_output_contents, strict=True))
+            assert [7] == np.frombuffer(found["n"], np.int64).tolist()
+        row = httpx.get(f"{process.url}/v2/models/echo/stats", timeout=20).json()["model_stats"][0]
+        assert 24 == row["inference_stats"]["success"]["count"]
 
 
 async def test_metrics_add_of_the_stock_cli_is_live_and_adds_up_over_workers(service: Service, tmp_path: Path) -> None:
