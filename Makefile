@@ -11,6 +11,7 @@ ENGINE ?= docker
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 
 NO_PROMETHEUS := == NOT RUN: the tests of rules and boards. prometheus and promtool are not on PATH (Debian: apt install prometheus)
+NO_BROWSER := == NOT RUN: the page in a browser. chromium is not on PATH (Debian: apt install chromium)
 
 .DEFAULT_GOAL := help
 .PHONY: clients help up test lint unit bench images containers clean
@@ -28,8 +29,12 @@ up: $(VENV)/.demo ## start everything on this machine with a real model (Ctrl-C 
 
 test: lint ## run every check and test, as CI does
 	@echo "== tests: unit, contract, integration on the real Triton and Prometheus, end to end"
-	@if command -v prometheus >/dev/null && command -v promtool >/dev/null; then $(BIN)/python -m pytest $(ARGS); else \
-	    $(BIN)/python -m pytest -m 'not prometheus' $(ARGS) && echo "$(NO_PROMETHEUS)"; fi
+	@marks=; said=; \
+	if ! { command -v prometheus && command -v promtool; } >/dev/null; then \
+	    marks='not prometheus'; said="$(NO_PROMETHEUS)"; fi; \
+	if ! command -v chromium >/dev/null; then \
+	    marks="$${marks:+$$marks and }not browser"; said="$$said$${said:+; }$(NO_BROWSER)"; fi; \
+	$(BIN)/python -m pytest -m "$$marks" $(ARGS) && { [ -z "$$said" ] || echo "$$said"; }
 
 lint: $(VENV)/.dev ## check style, types and the import rules
 	@echo "== ruff check"

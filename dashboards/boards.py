@@ -13,7 +13,7 @@ from dashboards.panels import Board, Panel, Query, Section, Variable, render
 from dashboards.promql import FAILED_OUTCOMES, VERSION, by
 from gateway.metrics import catalog
 from gateway.metrics.catalog import Metric
-from gateway.metrics.drift import MISSING, OTHER, PER_BIN, PSI_ALERT
+from gateway.metrics.drift import MISSING, OTHER, PER_BIN, PSI_ALERT, SHIFT_ALERT
 
 _PICK: Final = 'endpoint=~"$endpoint",version=~"$version"'
 _BY_ENDPOINT: Final = 'endpoint=~"$endpoint"'
@@ -116,10 +116,12 @@ OVERVIEW: Final = Board(
                    by(VERSION, _rate(catalog.REQUESTS)), unit="reqps"),
             _lines("Failures by reason", "Requests per second that did not end well; callers' mistakes included.",
                    by(("outcome",), _rate(catalog.REQUESTS, f'{_PICK},outcome!="ok"')), "{{outcome}}", "reqps"),
-            Panel("Latency", "Successful requests: median, 95 % and 99 %.",
-                  tuple(Query(_quantile(q, catalog.REQUEST_SECONDS, ()), f"p{q * 100:.0f}") for q in (0.5, 0.95, 0.99)),
+            Panel("Latency", "Successful requests: median, 95 %, 99 %; the points are requests that have a trace.",
+                  tuple(Query(_quantile(q, catalog.REQUEST_SECONDS, ()), f"p{q * 100:.0f}", has_exemplars=q == 0.99)
+                        for q in (0.5, 0.95, 0.99)),
                   unit="s", thresholds=((rules.LATENCY_S, _RED),)),
-            _lines("p99 by version", "Side by side.", _quantile(0.99, catalog.REQUEST_SECONDS), unit="s"),
+            _lines("p99 by version", "99 of 100 answers are faster; versions side by side.",
+                   _quantile(0.99, catalog.REQUEST_SECONDS), unit="s"),
             _lines("Error budget burn", f"1 = exactly what {rules.AVAILABILITY:.1%} availability allows.",
                    f"{rules.error_ratio('1h')}{{{_BY_ENDPOINT}}} / {1 - rules.AVAILABILITY:.6g}", "{{endpoint}}",
                    thresholds=((1.0, _ORANGE), (14.4, _RED))),
@@ -128,11 +130,20 @@ OVERVIEW: Final = Board(
         Section("Configuration", (
             _lines("Age of the last contact with ClearML", "Above two minutes changes are not followed.",
                    f"time() - {catalog.LAST_CONTACT.name}", "{{instance}}", "s", thresholds=((120.0, _RED),)),
-            _lines("Looks at the serving Task", "By outcome.",
+            _lines("Looks at the serving Task", "Each poll counts once, by outcome.",
                    by(("outcome",), _rate(catalog.RECONCILES, "")), "{{outcome}}", "ops"),
             _lines("Builds of versions", "By outcome; what is not ok is tried again.",
                    by(("outcome",), f"increase({catalog.BUILDS.name}[{_W}])"), "{{outcome}}"),
-            Panel("Alerts", "Firing now.", (Query('ALERTS{alertstate="firing"}'),), "table", width=24, height=6),
+            Panel("Models", "What each version is made of. A click leads to the model in ClearML, or to its lineage "
+                  "(asked of the gateway that was scraped).",
+                  (Query(f"max by (endpoint, version, model, model_id, link, instance) "
+                         f"({catalog.MODEL_INFO.name}{{{_PICK}}}) == 1"),), "table", width=24, height=6,
+                  links=(("Model in ClearML", "${__data.fields.link}"),
+                         ("Lineage: Task, data, code",
+                          "http://${__data.fields.instance}/v1/endpoints/${__data.fields.endpoint}/"
+                          "${__data.fields.version}/lineage"))),
+            Panel("Alerts", "What fires now; each has a section in the runbook.",
+                  (Query('ALERTS{alertstate="firing"}'),), "table", width=24, height=6),
         )),
     ),
 )  # fmt: skip
@@ -146,7 +157,8 @@ LATENCY: Final = Board(
             Panel("Mean time by stage", "prepare (parse, tokenize, hook), queue, infer (Triton), finish.",
                   (Query(f"{by(('stage',), _rate(f'{_STAGE.name}_sum'))} / "
                          f"{by(('stage',), _rate(f'{_STAGE.name}_count'))}", "{{stage}}"),), "stacked", "s", 12),
-            _lines("p99 by stage", "The slowest of each.", _quantile(0.99, _STAGE, ("stage",)), "{{stage}}",
+            _lines("p99 by stage", "99 of 100 requests spend less in the stage.",
+                   _quantile(0.99, _STAGE, ("stage",)), "{{stage}}",
                    "s", width=12),
         )),
         Section("Distributions over time", (
@@ -155,7 +167,7 @@ LATENCY: Final = Board(
               for stage in ("prepare", "queue", "infer", "finish")),
             Panel("Within the objective", f"Share of answers within {rules.LATENCY_S * 1000:g} ms.",
                   (Query(f"1 - {rules.slow_ratio('5m')}{{{_BY_ENDPOINT}}}", "{{endpoint}}"),),
-                  unit="percentunit", width=12, most=1.0),
+                  unit="percentunit", width=12, most=1.0, thresholds=((rules.LATENCY, "green"),)),
         )),
     ),
 )  # fmt: skip
@@ -248,7 +260,7 @@ DRIFT: Final = Board(
                   "bars", "percentunit", 12),
             Panel("Moved categories over 1h", "Difference of each share to the reference.",
                   (Query(_recorded(rules.drift_shift("1h")), f"{_NAMED} {{{{bin}}}}"),), unit="percentunit", width=12,
-                  least=None),
+                  least=None, thresholds=((SHIFT_ALERT, _RED),)),
             Panel("Values over time", "Histogram of the chosen scalar variable, built in or declared.",
                   _heat(catalog.VARIABLE_SCALAR, _VAR), "heatmap", "short", 12),
             _lines("Categories over time", "Values per second of the chosen enum variable.",
@@ -263,7 +275,8 @@ DRIFT: Final = Board(
                    _of_variable("entropy"), unit="percentunit", most=1.0),
         )),
         Section("Declared variables and references", (
-            _lines("Newest values", "Of values.", f"{catalog.VARIABLE_VALUE.name}{{{_PICK}}}", _NAMED, least=None),
+            _lines("Newest values", "What `--variable-value` variables were last.",
+                   f"{catalog.VARIABLE_VALUE.name}{{{_PICK}}}", _NAMED, least=None),
             _lines("Counters", "Type counter: sum per second.",
                    by(("endpoint", "version", "variable"), _rate(catalog.VARIABLE_COUNTER)), _NAMED),
             _lines("Ignored", "Values of no use, by reason.",
@@ -311,9 +324,10 @@ CAPACITY: Final = Board(
                    _hits(catalog.CACHE), unit="percentunit", most=1.0),
         )),
         Section("Batches", (
-            _lines("Rows per call to Triton", "Mean.", _mean(catalog.BATCH_ROWS)),
-            Panel("Rows per call over time", "Distribution.", _heat(catalog.BATCH_ROWS), "heatmap"),
-            Panel("Padded tokens per call", "Distribution.", _heat(catalog.BATCH_TOKENS), "heatmap"),
+            _lines("Rows per call to Triton", "Mean size of the gateway's micro-batches.", _mean(catalog.BATCH_ROWS)),
+            Panel("Rows per call over time", "How many calls had how many rows.", _heat(catalog.BATCH_ROWS), "heatmap"),
+            Panel("Padded tokens per call", "Longest × rows: what a call costs Triton.",
+                  _heat(catalog.BATCH_TOKENS), "heatmap"),
             _lines("Padding waste", "Share of the tokens Triton computes for nothing.",
                    f"1 - {by(VERSION, _rate(catalog.BATCH_REAL_TOKENS))} / "
                    f"{by(VERSION, _rate(f'{catalog.BATCH_TOKENS.name}_sum'))}", unit="percentunit"),
@@ -343,8 +357,9 @@ TRITON: Final = Board(
     "triton-gateway-triton", "Gateway · Triton", "Triton's own account.", (TRITON_MODEL,),
     (
         Section("Models", (
-            _lines("Calls", "Successful ones.", _triton("nv_inference_request_success"), "{{model}}", "reqps"),
-            _lines("Failures", "By reason.",
+            _lines("Calls", "Successful calls per second.",
+                   _triton("nv_inference_request_success"), "{{model}}", "reqps"),
+            _lines("Failures", "Failed calls per second, by Triton's reason.",
                    by(("model", "reason"), f"rate(nv_inference_request_failure{{{_MODEL}}}[{_W}])"),
                    "{{model}} {{reason}}", "reqps"),
             _lines("Rows per execution", "What Triton's own batcher makes of the gateways' calls.",
@@ -352,17 +367,20 @@ TRITON: Final = Board(
             _lines("Queue over compute", "Above 1 a model waits longer than it computes: the signal to scale on.",
                    f"{_triton('nv_inference_queue_duration_us')} / {_triton('nv_inference_compute_infer_duration_us')}",
                    "{{model}}", thresholds=((1.0, _ORANGE), (2.0, _RED))),
-            _lines("Time of a call", "Mean.",
+            _lines("Time of a call", "Mean time in Triton, queue included.",
                    f"{_triton('nv_inference_request_duration_us')} / {_triton('nv_inference_request_success')}",
                    "{{model}}", "µs"),
-            _lines("Pending", "Calls that wait.", by(("model",), f"nv_inference_pending_request_count{{{_MODEL}}}"),
+            _lines("Pending", "Calls that wait for an instance of the model.",
+                   by(("model",), f"nv_inference_pending_request_count{{{_MODEL}}}"),
                    "{{model}}"),
         )),
         Section("Machine", (
-            _lines("GPU", "Utilization.", "nv_gpu_utilization", "{{instance}} {{gpu_uuid}}", "percentunit", most=1.0),
-            _lines("GPU memory", "Used.", "nv_gpu_memory_used_bytes", "{{instance}} {{gpu_uuid}}", "bytes"),
+            _lines("GPU", "Utilization of each GPU.",
+                   "nv_gpu_utilization", "{{instance}} {{gpu_uuid}}", "percentunit", most=1.0),
+            _lines("GPU memory", "Memory used on each GPU.",
+                   "nv_gpu_memory_used_bytes", "{{instance}} {{gpu_uuid}}", "bytes"),
             _lines("CPU", "Utilization of the machine.", "nv_cpu_utilization", "{{instance}}", "percentunit", most=1.0),
-            _lines("Memory", "Used.", "nv_cpu_memory_used_bytes", "{{instance}}", "bytes"),
+            _lines("Memory", "Memory used on the machine.", "nv_cpu_memory_used_bytes", "{{instance}}", "bytes"),
         )),
     ),
 )  # fmt: skip

@@ -14,10 +14,12 @@ from grafana_foundation_sdk.builders import barchart, common, dashboard, heatmap
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models.common import (
     DataSourceRef,
+    FieldTextAlignment,
     GraphThresholdsStyleMode,
     LegendDisplayMode,
     LegendPlacement,
     StackingMode,
+    TableAutoCellOptions,
 )
 from grafana_foundation_sdk.models.dashboard import (
     DashboardLinkType,
@@ -45,6 +47,8 @@ class Query:
 
     expr: str
     legend: str = ""
+    has_exemplars: bool = False
+    """Whether trace ids of single requests are drawn as points over the series."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +65,8 @@ class Panel:
     thresholds: tuple[tuple[float, str], ...] = ()
     least: float | None = 0.0
     most: float | None = None
+    links: tuple[tuple[str, str], ...] = ()
+    """(title, address) of every value: where a click leads; ``${__data.fields.LABEL}`` is the row's label."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +174,13 @@ def _panel(panel: Panel) -> Any:
         made = made.max(panel.most)
     steps = [Threshold(value=None, color="green"), *(Threshold(value=v, color=c) for v, c in panel.thresholds)]
     made = made.thresholds(dashboard.ThresholdsConfig().mode(ThresholdsMode.ABSOLUTE).steps(steps))
+    if panel.links:
+        made = made.data_links(
+            [
+                dashboard.DashboardLink(title).type(DashboardLinkType.LINK).url(url).target_blank(True)
+                for title, url in panel.links
+            ]
+        )
     for letter, query in zip("ABCDEFGH", panel.queries, strict=False):
         made = made.with_target(_target(panel, letter, query))
     return made
@@ -177,6 +190,8 @@ def _target(panel: Panel, letter: str, query: Query) -> Any:
     target = prometheus.Dataquery().expr(query.expr).ref_id(letter).datasource(SOURCE)
     if query.legend:
         target = target.legend_format(query.legend)
+    if query.has_exemplars:
+        target = target.exemplar(True)
     if panel.kind == "heatmap":
         return target.format(PromQueryFormat.HEATMAP).range()
     if panel.kind in ("bars", "table"):
@@ -233,7 +248,7 @@ def _bars(_panel: Panel) -> Any:
 
 
 def _table(_panel: Panel) -> Any:
-    return table.Panel()
+    return table.Panel().cell_options(TableAutoCellOptions()).align(FieldTextAlignment.AUTO).inspect(False)
 
 
 _KINDS: Final = {

@@ -42,7 +42,7 @@ from gateway.http.ops import build_ops, product_version
 from gateway.http.protocol import Connections
 from gateway.http.routes import Lane, ServeRoute
 from gateway.metrics import exposition, statistics
-from gateway.metrics.live import STEP_S
+from gateway.metrics.live import STEP_S, shared
 from gateway.metrics.observer import FLUSH_S, Observer
 from gateway.metrics.references import References
 from gateway.pipeline import Pipeline, RequestSpans, SpannedPipeline
@@ -97,6 +97,7 @@ class Gateway:
         self._registry = registry
         self._make_backend = make_backend
         self._lineage_source = lineage_source
+        self._links: dict[str, str] = {}
         self._lineages: dict[str, tuple[float, dict[str, Any]]] = {}
         self._multiprocess_dir = multiprocess_dir
         self._records_frequency = records_frequency
@@ -207,6 +208,7 @@ class Gateway:
         sampler = asyncio.create_task(self._sample_live())
         rpc: RpcServer | None = None
         waits = asyncio.create_task(self._sample_waits())
+        publisher = asyncio.create_task(self._publish_models())
         try:
             await self._settle()
             rpc = await self._start_rpc()
@@ -225,6 +227,7 @@ class Gateway:
                 flusher.cancel()
             sampler.cancel()
             waits.cancel()
+            publisher.cancel()
             self.observer.flush()
             for backend in self._backends.values():
                 await backend.close()
@@ -269,7 +272,9 @@ class Gateway:
     def _status(self) -> dict[str, Any]:
         assert self._reconciler is not None  # noqa: S101 - routes exist only while `running` is open
         self.observer.flush()
-        return {**self._reconciler.status(), "last_minute": self.observer.live.rows(time.monotonic())}
+        now, live = time.monotonic(), self.observer.live
+        others = shared(self._multiprocess_dir) if self._multiprocess_dir is not None else []
+        return {**self._reconciler.status(), "last_minute": live.rows(now, others), "drift": live.drift(now, others)}
 
     async def _lineage(self, url: str) -> dict[str, Any] | None:
         endpoint = self.table.current.endpoints.get(url)
@@ -288,26 +293,34 @@ class Gateway:
             known = self._lineages[model_id]
         return {**answer, **known[1]}
 
-    async def _render_metrics(self) -> tuple[bytes, str]:
+    async def _render_metrics(self, accept: str) -> tuple[bytes, str]:
         self.observer.flush()
         if self._multiprocess_dir is not None:
             # What other workers have answered before this call is on disk after their next flush.
             await asyncio.sleep(2 * FLUSH_S)
-        return exposition.render(self._metrics, self._multiprocess_dir), exposition.CONTENT_TYPE
+        return exposition.respond(accept, self._metrics, self._multiprocess_dir, self.observer.exemplars)
 
     async def _statistics(self) -> list[dict[str, Any]]:
-        content, _ = await self._render_metrics()
+        content, _ = await self._render_metrics("")
         return await asyncio.to_thread(statistics.of_exposition, content.decode())
 
     async def _flush_metrics(self) -> None:
+        folder = self._multiprocess_dir
         while True:
             await asyncio.sleep(FLUSH_S)
             self.observer.flush()
+            if folder is not None:
+                with contextlib.suppress(OSError):  # without exemplars rather than without numbers
+                    self.observer.exemplars.share(folder, time.monotonic())
 
     async def _sample_live(self) -> None:
         while True:
             self.observer.flush()
-            self.observer.live.sample(time.monotonic())
+            now = time.monotonic()
+            self.observer.live.sample(now)
+            if self._multiprocess_dir is not None:
+                with contextlib.suppress(OSError):  # a full disk costs the other workers' pages, nothing else
+                    self.observer.live.share(self._multiprocess_dir, now)
             await asyncio.sleep(STEP_S)
 
     async def _sample_waits(self) -> None:
@@ -347,6 +360,20 @@ class Gateway:
 
         signal.signal(signal.SIGTERM, terminated)
 
+    async def _publish_models(self) -> None:
+        """Tell the metrics which model each version is, with its page in ClearML where there is one."""
+        while True:
+            served = [endpoint.identity for endpoint in self.table.current.endpoints.values()]
+            unknown = {identity.model_id for identity in served} - set(self._links) - {""}
+            if unknown and self._lineage_source is not None:
+                # The address of the web application needs no call, but the session it comes from may connect first.
+                with contextlib.suppress(GatewayError):
+                    self._links |= await asyncio.to_thread(_links, self._lineage_source, unknown)
+            self.observer.models(
+                {(i.endpoint, i.version, i.model_id, i.model_name, self._links.get(i.model_id, "")) for i in served}
+            )
+            await asyncio.sleep(STEP_S if served else 0.2)
+
     async def _send_request(self, endpoint: str, version: str | None, data: Any) -> Any:
         """Answer a hook's ``send_request``: in process when the endpoint is here, else over HTTP; None when refused."""
         path = normalize_url(endpoint, version)
@@ -368,6 +395,10 @@ class Gateway:
 def _end_process() -> None:
     time.sleep(_END_S)
     os._exit(0)
+
+
+def _links(source: LineageSource, model_ids: set[str]) -> dict[str, str]:
+    return {model_id: source.link("model", "", model_id) for model_id in model_ids}
 
 
 def _calm_garbage_collection() -> None:

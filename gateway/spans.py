@@ -53,6 +53,11 @@ class SpannedTrace(Trace):
         self.parent = above
         self.infer = infer
 
+    @property
+    def is_recorded(self) -> bool:  # type: ignore[override]  # what is constant for others
+        """Whether it was sampled."""
+        return bool(self.context.trace_flags.sampled)
+
 
 class Spans:
     """Gives requests their ids and hands their spans to ``processor``. One event loop calls it.

@@ -45,6 +45,9 @@ class Trace:
         "total_ns", "trace_id", "truncated", "unknown_tokens", "url", "version",
     )  # fmt: skip
 
+    is_recorded = True
+    """Whether the trace it belongs to can be looked at somewhere."""
+
     def __init__(self, request_id: str, parent: str = "") -> None:
         self.request_id = request_id
         self.started_ns = perf_counter_ns()

@@ -6,8 +6,7 @@ lists every endpoint that is deployed now, with an example from its own descript
 
 from __future__ import annotations
 
-import html
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 
@@ -22,6 +21,7 @@ from swagger_ui_bundle import swagger_ui_path
 from gateway.errors import GatewayError
 from gateway.forms.oip import EXTENSIONS
 from gateway.health import Health
+from gateway.http.page import render_page
 from gateway.http.problems import STATUS
 
 Status = Callable[[], dict[str, Any]]
@@ -50,7 +50,7 @@ def build_ops(
     *,
     health: Health,
     status: Status,
-    metrics: Callable[[], Awaitable[tuple[bytes, str]]],
+    metrics: Callable[[str], Awaitable[tuple[bytes, str]]],
     lineage: Callable[[str], Awaitable[dict[str, Any] | None]],
     serve_prefix: str,
 ) -> FastAPI:
@@ -117,9 +117,9 @@ def build_ops(
         )  # fmt: skip
 
     @app.get("/metrics", tags=["operations"], response_class=Response)
-    async def prometheus() -> Response:
-        """Return the metrics in Prometheus' text format."""
-        content, media_type = await metrics()
+    async def prometheus(request: Request) -> Response:
+        """Return the metrics in Prometheus' text format, or as OpenMetrics (with exemplars) where that is asked for."""
+        content, media_type = await metrics(request.headers.get("accept", ""))
         return Response(content, headers={"content-type": media_type})
 
     @app.get("/v1/status", tags=["operations"])
@@ -203,100 +203,3 @@ def _operation(summary: str, example: object, parameters: list[str]) -> dict[str
             "200": {"description": "The answer", "content": {"application/json": {"schema": {}}}}, **refusals,
         },
     }  # fmt: skip
-
-
-_STYLE: Final = """
-body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:70rem;padding:0 1rem;color:#1d2330;background:#fff}
-h1{font-size:1.3rem}h2{font-size:1.05rem;margin-top:2rem}table{border-collapse:collapse;width:100%}
-th,td{text-align:left;padding:.35rem .7rem;border-bottom:1px solid #d9dee8;vertical-align:top}th{font-weight:600}
-code{font:13px ui-monospace,monospace;background:#f1f3f8;padding:.1rem .3rem;border-radius:3px}
-.bar{height:4px;border-radius:2px;background:#3b7ddd;min-width:2px}
-.ok{color:#0a6b38}.wait{color:#8a5a00}.bad{color:#a3162a}.dim{color:#5b6576}
-@media(prefers-color-scheme:dark){body{color:#e4e8f0;background:#161a22}th,td{border-color:#343b4a}code{background:#232936}
-.ok{color:#5fd08f}.wait{color:#e8b65a}.bad{color:#ff8594}.dim{color:#98a2b5}}
-"""
-
-
-def render_page(status: Mapping[str, Any], prefix: str) -> str:
-    """Return the page of what is served: one self-contained document without scripts, refreshed every five seconds."""
-    e = html.escape
-    rows = [
-        f"<tr><td><code>POST {e(prefix + ep['url'])}</code></td><td class=ok>serving</td>"
-        f"<td>{e(str(ep['details'].get('task', '')))}</td>"
-        f"<td>{e(ep['model_name'])} <span class=dim>{e(ep['model_id'])}</span></td>"
-        f"<td>{_successor(ep)}</td></tr>"
-        for ep in status["endpoints"]
-    ]
-    rows += [
-        f"<tr><td><code>{e(p['url'])}</code></td><td class={'wait' if p['state'] == 'building' else 'bad'}>"
-        f"{e(p['state'])}</td><td></td><td></td><td>{e(p['reason'])}</td></tr>"
-        for p in status["pending"]
-    ]
-    routes = [
-        f"<tr><td><code>POST {e(prefix + name)}</code></td>"
-        f"<td>{', '.join(f'{share:.1%} <code>{e(url)}</code>' for url, share in shares.items())}</td></tr>"
-        for name, shares in status["canaries"].items()
-    ]
-    faults = [f"<li class=bad><code>{e(f['subject'])}</code> {e(f['message'])}</li>" for f in status["faults"]]
-    ready = "<span class=ok>ready</span>" if status["ready"] else (
-        f"<span class=bad>not ready</span>: {e('; '.join(status['not_ready_because']))}"
-    )  # fmt: skip
-    task = status["serving_task"]
-    triton = ", ".join(
-        f"<code>{e(a)}</code> <span class={'ok' if up else 'bad'}>{'answers' if up else 'does not answer'}</span>"
-        for a, up in status["triton"].items()
-    )
-    registry = status["registry"]["error"]
-    return (
-        "<!doctype html><html lang=en><head><meta charset=utf-8><meta http-equiv=refresh content=5>"
-        f"<meta name=viewport content='width=device-width'><title>triton-gateway</title><style>{_STYLE}</style></head>"
-        f"<body><h1>triton-gateway</h1><p>{ready}"
-        + (f" · serving Task {e(task['name'])} <code>{e(task['id'])}</code>" if task else "")
-        + f" · revision <code>{e(status['revision'] or '–')}</code>"
-        + (f" · Triton {triton}" if triton else "")
-        + (f"</p><p class=bad>registry: {e(registry)}" if registry else "")
-        + "</p><h2>Endpoints</h2>"
-        + _table(("Path", "State", "Task", "Model", "Note"), rows, "nothing is deployed yet")
-        + _last_minute(status.get("last_minute", []))
-        + ("<h2>Canaries</h2>" + _table(("Path", "Shares"), routes, "") if routes else "")
-        + (f"<h2>Configuration faults</h2><ul>{''.join(faults)}</ul>" if faults else "")
-        + "<p class=dim><a href=/docs>API</a> · <a href=/metrics>metrics</a> · <a href=/v1/status>JSON</a></p>"
-        "</body></html>"
-    )
-
-
-def _last_minute(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Draw the numbers of this process; bars are shares of the endpoint's requests."""
-    if not rows:
-        return ""
-    e = html.escape
-
-    def ms(seconds: float | None) -> str:
-        return "–" if seconds is None else f"{seconds * 1000:.3g} ms"
-
-    drawn = [
-        f"<tr><td><code>{e(row['endpoint'] or '(unknown path)')}</code> {e(row['version'])}"
-        f" <span class=dim>{e('' if row['route'] == 'direct' else row['route'])}</span></td>"
-        f"<td>{row['rate']:.3g}/s<div class=bar style='width:{row['share']:.0%}'></div></td>"
-        f"<td>{row['share']:.0%}</td>"
-        f"<td class={'ok' if row['failed'] < 0.001 else 'wait' if row['failed'] < 0.01 else 'bad'}>"
-        f"{row['failed']:.2%}</td><td>{ms(row['p50'])}</td><td>{ms(row['p95'])}</td><td>{ms(row['p99'])}</td>"
-        f"<td>{'–' if row['rows_per_call'] is None else format(row['rows_per_call'], '.3g')}</td></tr>"
-        for row in rows
-    ]
-    heads = ("Endpoint", "Requests", "Share", "Failed", "p50", "p95", "p99", "Rows per call")
-    return "<h2>Last minute <span class=dim>(this process)</span></h2>" + _table(heads, drawn, "")
-
-
-def _successor(endpoint: Mapping[str, Any]) -> str:
-    successor = endpoint["successor"]
-    if successor is None:
-        return ""
-    text = html.escape(f"{successor['state']}: {successor['reason']}")
-    return f"<span class={'wait' if successor['state'] == 'building' else 'bad'}>new version {text}</span>"
-
-
-def _table(heads: tuple[str, ...], rows: list[str], empty: str) -> str:
-    if not rows:
-        return f"<p class=dim>{empty}</p>"
-    return f"<table><tr>{''.join(f'<th>{h}</th>' for h in heads)}</tr>{''.join(rows)}</table>"

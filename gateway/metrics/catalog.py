@@ -147,6 +147,11 @@ ENDPOINT_READY: Final = Metric(
 LAST_CONTACT: Final = Metric(
     "gateway_registry_last_contact_timestamp_seconds", "gauge", "Unix time of the last answer of the ClearML API."
 )
+MODEL_INFO: Final = Metric(
+    "gateway_model_info", "gauge",
+    "1 for the model that a served version is made of, NaN for those it was before: its id, name and page in ClearML.",
+    ("endpoint", "version", "model_id", "model", "link"),
+)  # fmt: skip
 BUILD_INFO: Final = Metric("gateway_build_info", "gauge", "Always 1; the label tells the version.", ("version",))
 
 CATALOG: Final = (
@@ -154,5 +159,5 @@ CATALOG: Final = (
     BATCH_ROWS, BATCH_TOKENS, BATCH_REAL_TOKENS, CACHE, WORD_CACHE,
     VARIABLE_SCALAR, VARIABLE_ENUM, VARIABLE_VALUE, VARIABLE_COUNTER, VARIABLE_IGNORED,
     DRIFT_OBSERVATIONS, DRIFT_REFERENCE, DRIFT_REFERENCE_SIZE, DRIFT_CHI2,
-    RECONCILES, BUILDS, ENDPOINT_READY, LAST_CONTACT, BUILD_INFO,
+    RECONCILES, BUILDS, ENDPOINT_READY, LAST_CONTACT, MODEL_INFO, BUILD_INFO,
 )  # fmt: skip

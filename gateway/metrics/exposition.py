@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from prometheus_client import (
     CONTENT_TYPE_LATEST,
@@ -14,9 +15,10 @@ from prometheus_client import (
     generate_latest,
 )
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
+from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
-CONTENT_TYPE = CONTENT_TYPE_LATEST
+from gateway.metrics.exemplars import Exemplars, Marked, gathered
 
 
 def new_registry() -> CollectorRegistry:
@@ -28,12 +30,32 @@ def new_registry() -> CollectorRegistry:
 
 def render(registry: CollectorRegistry, multiprocess_dir: Path | None) -> bytes:
     """Return the exposition: ``registry`` plus process metrics, or the sum over the workers of ``multiprocess_dir``."""
+    return bytes(generate_latest(_collector(registry, multiprocess_dir)))
+
+
+def respond(
+    accept: str, registry: CollectorRegistry, multiprocess_dir: Path | None, exemplars: Exemplars
+) -> tuple[bytes, str]:
+    """Return the exposition in the form ``accept`` asks for, and its content type.
+
+    Prometheus asks for OpenMetrics, which has room for trace ids on the latency buckets; everybody else gets the older
+    text form.
+    """
+    if "application/openmetrics-text" not in accept:
+        return render(registry, multiprocess_dir), CONTENT_TYPE_LATEST
+    seen = exemplars.seen if multiprocess_dir is None else gathered(multiprocess_dir)
+    marked: Any = Marked(_collector(registry, multiprocess_dir), seen)
+    text = openmetrics.generate_latest(marked)  # type: ignore[no-untyped-call]  # not annotated
+    return bytes(text), openmetrics.CONTENT_TYPE_LATEST
+
+
+def _collector(registry: CollectorRegistry, multiprocess_dir: Path | None) -> CollectorRegistry:
     if multiprocess_dir is None:
-        return bytes(generate_latest(registry))
+        return registry
     _forget_dead_workers(multiprocess_dir)
     merged = CollectorRegistry()
     MultiProcessCollector(merged, path=str(multiprocess_dir))  # type: ignore[no-untyped-call]  # partly annotated
-    return bytes(generate_latest(merged))
+    return merged
 
 
 def parse(text: str) -> Iterator[tuple[str, dict[str, str], float]]:

@@ -1,23 +1,38 @@
-"""The last minute of this process, for its own page: rate, failures, quantiles, batch sizes by endpoint version.
+"""The last minutes of a gateway, for its own page: rate, failures, quantiles, batch sizes, drift by endpoint version.
 
 Reads the observer's families as they are (no second count), every ``STEP_S``; a minute is the difference between now
-and then. With several workers each page shows one worker: Prometheus is what adds up.
+and then. With several workers each leaves what it has counted in a small file beside the others' (``share``), and
+every worker's page adds them up: what it shows is the whole gateway, at most ``STEP_S`` old.
 """
 
 from __future__ import annotations
 
+import contextlib
+import json
+import math
+import os
+import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, Final
 
 from gateway.metrics import catalog
+from gateway.metrics.drift import Verdict
 
 STEP_S: Final = 5.0
 WINDOW_S: Final = 60.0
+DRIFT_WINDOW_S: Final = 3600.0
+_DRIFT_STEP_S: Final = 60.0
+_HISTORY: Final = 60
+"""Steps of the rate's history: five minutes."""
+_OLD_S: Final = 3 * STEP_S
 
 _Numbers = dict[tuple[str, ...], tuple[float, ...]]
+Counted = dict[str, Any]
+"""What one process has counted lately, as plain values: ``seconds``, ``grown``, ``history``, ``drift``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,54 +51,123 @@ class Row:
     p95: float | None
     p99: float | None
     rows_per_call: float | None
+    history: list[float]
+    """Requests per second of the version (all its routes) in steps of ``STEP_S``, the newest last."""
 
 
 class Live:
-    """Remembers what the families said during the last minute. ``families`` are prometheus_client's, by name."""
+    """Remembers what the families said during the last minutes. ``families`` are prometheus_client's, by name."""
 
     def __init__(self, families: Mapping[str, Any]) -> None:
         self._families = families
         self._seen: deque[tuple[float, _Numbers]] = deque()
+        self._history: deque[dict[tuple[str, ...], float]] = deque(maxlen=_HISTORY)
+        self._bins_seen: deque[tuple[float, _Numbers]] = deque()
 
     def sample(self, now: float) -> None:
         """Remember what is counted now; ``now`` in seconds of any steady clock."""
-        self._seen.append((now, self._read()))
+        current = self._read()
+        if self._seen:
+            then, before = self._seen[-1]
+            seconds = max(now - then, 0.1)
+            rates: dict[tuple[str, ...], float] = {}
+            for (kind, *labels), values in current.items():
+                if kind == catalog.REQUESTS.name:
+                    grown = values[0] - before.get((kind, *labels), (0.0,))[0]
+                    rates[*labels[:2],] = rates.get((*labels[:2],), 0.0) + grown / seconds
+            self._history.append(rates)
+        self._seen.append((now, current))
         while len(self._seen) > 1 and self._seen[1][0] <= now - WINDOW_S:
             self._seen.popleft()
+        if not self._bins_seen or now - self._bins_seen[-1][0] >= _DRIFT_STEP_S:
+            self._bins_seen.append((now, self._read_bins()))
+            while len(self._bins_seen) > 1 and self._bins_seen[1][0] <= now - DRIFT_WINDOW_S:
+                self._bins_seen.popleft()
 
-    def rows(self, now: float) -> list[dict[str, Any]]:
-        """Return the rows of the last minute as plain values, busiest first."""
+    def counted(self, now: float) -> Counted:
+        """Return what this process has counted lately."""
         if not self._seen:
-            return []
+            return {"seconds": 1.0, "grown": [], "history": [], "drift": []}
         began, before = self._seen[0]
-        current = self._read()
-        seconds = max(now - began, 1.0)
-        grown: _Numbers = {}
-        for key, values in current.items():
-            old = before.get(key, (0.0,) * len(values))
-            grown[key] = tuple(a - b for a, b in zip(values, old, strict=True))
+        series = {key for step in self._history for key in step}
+        return {
+            "seconds": max(now - began, 1.0),
+            "grown": [[key, values] for key, values in _grown(self._read(), before).items() if any(values)],
+            "history": [[key, [round(step.get(key, 0.0), 3) for step in self._history]] for key in sorted(series)],
+            "drift": [
+                [key, values] for key, values in _grown(self._read_bins(), self._bins_seen[0][1]).items() if any(values)
+            ],
+        }
+
+    def share(self, folder: Path, now: float) -> None:
+        """Leave what this process has counted where the other workers look."""
+        path = folder / f"live_{os.getpid()}.json"
+        aside = path.with_suffix(".new")
+        aside.write_text(json.dumps(self.counted(now)))
+        aside.replace(path)
+
+    def rows(self, now: float, others: Iterable[Counted] = ()) -> list[dict[str, Any]]:
+        """Return the rows of the last minute as plain values, busiest endpoint first."""
         served: dict[tuple[str, str, str], dict[str, float]] = {}
-        for (kind, *labels), values in grown.items():
-            if kind == catalog.REQUESTS.name and values[0] > 0:
-                endpoint, version, route, outcome = labels
-                outcomes = served.setdefault((endpoint, version, route), {})
-                outcomes[outcome] = outcomes.get(outcome, 0.0) + values[0]
+        buckets: dict[tuple[str, ...], list[float]] = {}
+        calls: dict[tuple[str, ...], list[float]] = {}
+        history: dict[tuple[str, ...], list[float]] = {}
+        for part in (self.counted(now), *others):
+            for (kind, *labels), values in part["grown"]:
+                if kind == catalog.REQUESTS.name:
+                    outcomes = served.setdefault((labels[0], labels[1], labels[2]), {})
+                    outcomes[labels[3]] = outcomes.get(labels[3], 0.0) + values[0] / part["seconds"]
+                else:
+                    sums = buckets if kind == catalog.REQUEST_SECONDS.name else calls
+                    _add(sums.setdefault((*labels,), [0.0] * len(values)), values)
+            for labels, rates in part["history"]:
+                # The newest are the last ones, however long each process has lived.
+                mine = history.setdefault((*labels,), [])
+                mine[:0] = [0.0] * (len(rates) - len(mine))
+                _add(mine, [0.0] * (len(mine) - len(rates)) + rates)
         totals: dict[str, float] = {}
         for (endpoint, _, _), outcomes in served.items():
             totals[endpoint] = totals.get(endpoint, 0.0) + sum(outcomes.values())
         found = []
         for (endpoint, version, route), outcomes in served.items():
-            count = sum(outcomes.values())
-            buckets = grown.get((catalog.REQUEST_SECONDS.name, endpoint, version, route), ())
-            p50, p95, p99 = (_quantile(q, catalog.REQUEST_SECONDS.buckets, buckets) for q in (0.5, 0.95, 0.99))
-            calls = grown.get((catalog.BATCH_ROWS.name, endpoint, version), (0.0, 0.0))
+            rate = sum(outcomes.values())
+            counts = buckets.get((endpoint, version, route), [])
+            p50, p95, p99 = (_quantile(q, catalog.REQUEST_SECONDS.buckets, counts) for q in (0.5, 0.95, 0.99))
+            rows, made = calls.get((endpoint, version), (0.0, 0.0))
             found.append(
                 Row(
-                    endpoint, version, route, count / seconds, count / totals[endpoint],
-                    1 - outcomes.get("ok", 0.0) / count, p50, p95, p99, calls[0] / calls[1] if calls[1] else None,
+                    endpoint, version, route, rate, rate / totals[endpoint], 1 - outcomes.get("ok", 0.0) / rate,
+                    p50, p95, p99, rows / made if made else None, history.get((endpoint, version), []),
                 )
             )  # fmt: skip
         return [asdict(row) for row in sorted(found, key=lambda row: (-totals[row.endpoint], row.endpoint, -row.rate))]
+
+    def drift(self, now: float, others: Iterable[Counted] = ()) -> list[dict[str, Any]]:
+        """Return how each variable that has a reference stands, by what was seen within the last hour."""
+        seen: dict[tuple[str, ...], float] = {}
+        for part in (self.counted(now), *others):
+            for labels, values in part["drift"]:
+                seen[*labels,] = seen.get((*labels,), 0.0) + values[0]
+        references: dict[tuple[str, ...], dict[str, float]] = {}
+        for labels, child in self._children(catalog.DRIFT_REFERENCE):
+            ratio = child._value.get()  # noqa: SLF001 - see `_read`
+            if ratio > 0:  # NaN where the reference is gone
+                references.setdefault(labels[:3], {})[labels[3]] = ratio
+        sizes = {
+            labels: child._value.get()  # noqa: SLF001 - see `_read`
+            for labels, child in self._children(catalog.DRIFT_REFERENCE_SIZE)
+        }
+        found = []
+        for key, ratios in sorted(references.items()):
+            counts = tuple(seen.get((*key, name), 0.0) for name in ratios)
+            verdict = Verdict(
+                key[0], key[1], key[2], tuple(ratios), tuple(ratios.values()), counts, sizes.get(key, math.inf)
+            )  # fmt: skip
+            found.append({
+                **asdict(verdict), "n": verdict.n, "psi": verdict.psi if verdict.n else None,
+                "noise": verdict.bound if verdict.n else None, "state": verdict.state,
+            })  # fmt: skip
+        return found
 
     def _read(self) -> _Numbers:
         # The children's numbers have no public reader but the exposition, which would be parsed text.
@@ -97,8 +181,38 @@ class Live:
             found[catalog.BATCH_ROWS.name, *labels] = (child._sum.get(), calls)  # noqa: SLF001 - as above
         return found
 
+    def _read_bins(self) -> _Numbers:
+        return {
+            labels: (child._value.get(),)  # noqa: SLF001 - see `_read`
+            for labels, child in self._children(catalog.DRIFT_OBSERVATIONS)
+        }
+
     def _children(self, metric: catalog.Metric) -> list[tuple[tuple[str, ...], Any]]:
-        return list(self._families[metric.name]._metrics.items())  # noqa: SLF001 - as above
+        return list(self._families[metric.name]._metrics.items())  # noqa: SLF001 - see `_read`
+
+
+def shared(folder: Path) -> list[Counted]:
+    """Return what the other workers that share ``folder`` have left there lately."""
+    found = []
+    for path in folder.glob("live_*.json"):
+        if path.stem == f"live_{os.getpid()}":
+            continue
+        with contextlib.suppress(OSError, ValueError):  # it may be replaced or removed meanwhile
+            if time.time() - path.stat().st_mtime < _OLD_S:
+                found.append(json.loads(path.read_text()))
+    return found
+
+
+def _grown(current: _Numbers, before: _Numbers) -> _Numbers:
+    return {
+        key: tuple(a - b for a, b in zip(values, before.get(key, (0.0,) * len(values)), strict=True))
+        for key, values in current.items()
+    }
+
+
+def _add(sums: list[float], values: Sequence[float]) -> None:
+    for i, value in enumerate(values):
+        sums[i] += value
 
 
 def _quantile(share: float, bounds: Sequence[float], counts: Sequence[float]) -> float | None:

@@ -22,6 +22,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from gateway.metrics import catalog
 from gateway.metrics.catalog import Metric
 from gateway.metrics.custom import Watch
+from gateway.metrics.exemplars import Exemplars
 from gateway.metrics.live import Live
 from gateway.metrics.tally import Count, Distribution
 from gateway.trace import Trace
@@ -44,6 +45,8 @@ class Observer:
     ) -> None:
         self._families: dict[str, Any] = {m.name: _family(m, registry) for m in catalog.CATALOG}
         self.live = Live(self._families)
+        self.exemplars = Exemplars()
+        self._models: set[tuple[str, ...]] = set()
         self.watch = Watch(self._families, chance, later or _after_this)
         self._served: dict[tuple[str, str, str], _ServedMetrics] = {}
         self._outcomes: dict[tuple[str, str, str, str], Count] = {}
@@ -79,6 +82,8 @@ class Observer:
         if served is None:
             served = self._served[key[:3]] = _ServedMetrics(self._families, *key[:3])
         served.observe(trace)
+        if trace.trace_id and trace.is_recorded:
+            self.exemplars.saw(key[:3], trace.total_ns * _NS, trace.trace_id)
         self.watch.answered(trace)
 
     def waited(self, late: float) -> None:
@@ -158,6 +163,15 @@ class Observer:
         family = self._families[catalog.ENDPOINT_READY.name]
         for (endpoint, version), is_ready in ready.items():
             family.labels(endpoint, version).set(math.nan if is_ready is None else int(is_ready))
+
+    def models(self, served: set[tuple[str, ...]]) -> None:
+        """Publish which model each version is: label values of ``MODEL_INFO``; those that are gone have no number."""
+        family = self._families[catalog.MODEL_INFO.name]
+        for gone in self._models - served:
+            family.labels(*gone).set(math.nan)
+        for new in served - self._models:
+            family.labels(*new).set(1)
+        self._models = served
 
     def build_info(self, version: str) -> None:
         """Publish the running version."""

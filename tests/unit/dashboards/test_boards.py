@@ -12,9 +12,10 @@ import yaml
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
-from dashboards import rules
+from dashboards import boards, rules
 from dashboards.boards import ANNOTATIONS, BOARDS, TRITON_METRICS
 from dashboards.panels import Board
+from gateway.metrics import catalog
 from gateway.metrics.catalog import CATALOG
 
 GRAFANA = Path(__file__).parents[3] / "dashboards" / "grafana"
@@ -66,6 +67,57 @@ def test_every_panel_is_explained_and_has_a_unit(board: Board) -> None:
         assert panel.unit, panel.title
         if panel.kind in ("lines", "stacked"):
             assert all(query.legend for query in panel.queries), panel.title
+
+
+UNITS = {"reqps", "ops", "s", "µs", "short", "percentunit", "bytes"}
+"""Grafana's names of the units that are used."""
+
+THRESHOLDS = {
+    ("overview", "Failures"), ("overview", "p99"), ("overview", "Latency"), ("overview", "Error budget burn"),
+    ("overview", "Age of the last contact with ClearML"), ("latency", "Within the objective"),
+    ("triton", "Queue over compute"), ("drift", "Moved categories over 1h"),
+    *(("drift", f"PSI over {window}") for window in rules.DRIFT_WINDOWS),
+}  # fmt: skip
+"""Panels that show what an alert reads: they draw where it begins to matter."""
+
+
+@pytest.mark.parametrize("board", BOARDS, ids=lambda b: b.uid)
+def test_each_panel_is_reviewed_for_unit_legend_and_description(board: Board) -> None:
+    """A unit Grafana has; legends of labels that the expression keeps; a sentence that says more than the title."""
+    labels = {metric.name: {*metric.labels, "le"} for metric in CATALOG}
+    for panel in board.panels():
+        assert panel.unit in UNITS, panel.title
+        assert panel.description != panel.title + ".", panel.title
+        assert len(panel.description) >= 12, f"{panel.title}: {panel.description}"
+        for query in panel.queries:
+            kept = set(re.findall(r"\w+", " ".join(re.findall(r"(?:by|on) \(([^)]*)\)", query.expr))))
+            for recorded in re.findall(r"\b(\w+):\w+:\w+", query.expr):
+                kept |= set(recorded.split("_"))
+            if " by (" not in query.expr:
+                kept |= {"instance", "gpu_uuid"}.union(*(labels.get(n, set()) for n in families(query.expr)))
+            assert set(re.findall(r"{{(\w+)}}", query.legend)) <= kept, f"{panel.title}: {query.legend}"
+
+
+def test_panels_that_alerts_read_draw_their_threshold() -> None:
+    """So that the board says where an alert begins."""
+    drawn = {
+        (board.uid.removeprefix("triton-gateway-"), panel.title)
+        for board in BOARDS
+        for panel in board.panels()
+        if panel.thresholds
+    }
+    assert set() == THRESHOLDS - drawn
+
+
+def test_models_lead_to_clearml_and_their_lineage() -> None:
+    """From each version: its page in ClearML, the gateway's lineage route; the labels are those of the metric."""
+    (panel,) = [p for p in boards.OVERVIEW.panels() if p.links]
+    fields = set(re.findall(r"__data\.fields\.(\w+)", " ".join(url for _, url in panel.links)))
+    assert {"link", "instance", "endpoint", "version"} == fields
+    assert fields <= {*catalog.MODEL_INFO.labels, "instance"}
+    content = json.loads((GRAFANA / "overview.json").read_text())
+    (drawn,) = [p for p in content["panels"] if p["title"] == panel.title]
+    assert [url for _, url in panel.links] == [link["url"] for link in drawn["fieldConfig"]["defaults"]["links"]]
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)

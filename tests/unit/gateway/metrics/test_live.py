@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
+from pathlib import Path
 from typing import Any
 
-from gateway.metrics import exposition
+from gateway.metrics import drift, exposition
+from gateway.metrics.custom import Served
+from gateway.metrics.live import shared
 from gateway.metrics.observer import Observer
+from gateway.spec import MetricSpec, MetricVariable
 from gateway.trace import Trace
 
 
@@ -55,7 +60,7 @@ def test_what_is_older_than_a_minute_is_forgotten() -> None:
 
 
 async def test_page_and_status_show_the_last_minute(stack: Any) -> None:
-    """Without scripts; names are escaped."""
+    """Also where the browser runs no scripts."""
     stack.deploy("t")
     await stack.served("t")
     await asyncio.sleep(0)
@@ -66,4 +71,45 @@ async def test_page_and_status_show_the_last_minute(stack: Any) -> None:
     page = (await stack.client.get("/")).text
     assert "Last minute" in page
     assert "50.00%" in page
-    assert "<script" not in page
+    assert "<noscript><meta http-equiv=refresh" in page
+
+
+def test_other_workers_counts_are_added(tmp_path: Path) -> None:
+    """Each leaves its own in the shared folder: rates, quantiles, history and bins of all; an old file is nobody's."""
+    first, second = Observer(exposition.new_registry()), Observer(exposition.new_registry())
+    for observer, ms, count in ((first, 2, 60), (second, 40, 30)):
+        observer.live.sample(100.0)
+        for _ in range(count):
+            finish(observer, ms=ms)
+        observer.batched("e", "1", count, 1, 1)
+        observer.flush()
+        observer.live.sample(105.0)
+    second.live.share(tmp_path, 110.0)
+    (tmp_path / f"live_{os.getpid()}.json").rename(tmp_path / "live_1.json")
+    (row,) = first.live.rows(110.0, shared(tmp_path))
+    assert (9.0, 45.0) == (row["rate"], row["rows_per_call"])
+    assert 0.001 < row["p50"] <= 0.002 < 0.03 < row["p95"] <= 0.05
+    assert [18.0] == row["history"]
+    os.utime(tmp_path / "live_1.json", (0, 0))
+    assert [] == shared(tmp_path)
+
+
+def test_drift_of_the_last_hour_is_told_by_variable() -> None:
+    """The bins now, the reference, and the verdict the alerts have."""
+    observer = Observer(exposition.new_registry(), later=lambda drain: None)
+    declared = MetricSpec("e/1", None, (MetricVariable("animal", "enum", ("cat", "dog")),))
+    reference = {"animal": drift.enum_bins({"cat": 500, "dog": 500})}
+    observer.watch.configure({"e/1": Served("e", "1", reference=reference)}, {"e/1": declared}, 1.0)
+    observer.live.sample(0.0)
+    for i in range(400):
+        trace = Trace("id")
+        trace.url, trace.body, trace.total_ns = "e/1", {"animal": "cat" if i % 10 else "dog"}, 1
+        observer.started()
+        observer.finished(trace)
+    observer.flush()
+    (found,) = observer.live.drift(60.0)
+    assert ("e", "1", "animal", "drift", 400) == tuple(
+        found[k] for k in ("endpoint", "version", "variable", "state", "n")
+    )
+    assert [360, 40, 0, 0] == list(found["counts"])
+    assert found["psi"] > found["noise"]

@@ -1,0 +1,77 @@
+"""The boards against Grafana's own types, as JSON schema: a field it does not know, or knows otherwise, fails here."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jsonschema import Draft7Validator
+
+FOLDER = Path(__file__).parents[3]
+SCHEMA = json.loads((FOLDER / "tests" / "data" / "grafana" / "schema.json").read_text())
+FILES = sorted((FOLDER / "dashboards" / "grafana").glob("*.json"))
+
+KNOWN = {
+    ("templating", "'auto', 'auto_count', 'auto_min'"): "grafana-foundation-sdk writes an interval's fields everywhere",
+    ("annotations", "'expr', 'titleFormat'"): "of the Prometheus data source, which this type leaves open elsewhere",
+    ("table", "'footer'"): "grafana-foundation-sdk writes what newer tables have in their fields",
+}
+"""Differences that are not ours, and why; each must still occur."""
+
+
+def faults(board: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Every difference as (part, message)."""
+    for error in Draft7Validator(SCHEMA["dashboard"]).iter_errors(board):
+        yield str(next(iter(error.absolute_path), "board")), error.message
+    for panel in board.get("panels", ()):
+        for part, value in (
+            ("options", panel.get("options", {})),
+            ("custom", panel.get("fieldConfig", {}).get("defaults", {}).get("custom", {})),
+        ):
+            schema = SCHEMA.get(f"{panel['type']}.{part}") if "type" in panel else None
+            if schema is not None:
+                for error in Draft7Validator(schema).iter_errors(value):
+                    yield panel["type"], f"{panel.get('title')}: {list(error.absolute_path)} {error.message}"
+
+
+def is_known(part: str, message: str) -> tuple[str, str] | None:
+    """Which known difference this is."""
+    return next((key for key in KNOWN if key[0] == part and f"({key[1]} w" in message), None)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
+def test_board_is_what_grafana_says_a_board_is(path: Path) -> None:
+    """The dashboard, and the options and field options of every panel's type."""
+    assert [] == [fault for fault in faults(json.loads(path.read_text())) if is_known(*fault) is None]
+
+
+def test_known_differences_still_occur() -> None:
+    """A list of excuses must not outlive them."""
+    found = {is_known(*fault) for path in FILES for fault in faults(json.loads(path.read_text()))}
+    assert set(KNOWN) == found
+
+
+@pytest.mark.parametrize(
+    ("what", "value"),
+    [
+        (("editable",), "maybe"),
+        (("panels", 1, "fieldConfig", "defaults", "min"), "zero"),
+        (("panels", 1, "gridPos", "width"), 3),
+        (("panels", 1, "options", "graphMode"), "rainbow"),
+        (("templating", "list", 1, "type"), "guess"),
+        (("unheard_of",), 1),
+    ],
+)
+def test_what_is_wrong_is_found(what: tuple[Any, ...], value: object) -> None:
+    """The check can fail: one planted fault, at least one more difference."""
+    board = json.loads((FOLDER / "dashboards" / "grafana" / "overview.json").read_text())
+    broken = copy.deepcopy(board)
+    place = broken
+    for key in what[:-1]:
+        place = place[key]
+    place[what[-1]] = value
+    assert len(list(faults(broken))) > len(list(faults(board)))

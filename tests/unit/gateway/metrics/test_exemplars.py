@@ -1,0 +1,169 @@
+"""Trace ids on the latency buckets, where the form of the exposition has room for them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+
+from gateway.metrics import catalog, exposition
+from gateway.metrics.exemplars import EVERY_S, Exemplars
+from gateway.metrics.observer import Observer
+from gateway.trace import Trace
+
+CALLER = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+ASKED = "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,text/plain;q=0.5"
+
+
+def answered(observer: Observer, ms: float, parent: str = "", outcome: str = "ok") -> None:
+    """One finished request."""
+    trace = Trace("id", parent)
+    trace.endpoint, trace.version, trace.route, trace.outcome, trace.rows = "e", "1", "direct", outcome, 1
+    trace.total_ns = int(ms * 1e6)
+    observer.started()
+    observer.finished(trace)
+    observer.flush()
+
+
+def marks(text: bytes) -> dict[str, tuple[str, float]]:
+    """Exemplars by bucket: trace id and value."""
+    return {
+        sample.labels["le"]: (sample.exemplar.labels["trace_id"], round(sample.exemplar.value, 9))
+        for family in text_string_to_metric_families(text.decode())
+        for sample in family.samples
+        if sample.exemplar
+    }
+
+
+def test_newest_trace_of_a_bucket_is_its_exemplar() -> None:
+    """In the bucket its time belongs to; requests without a trace, and failures, leave none."""
+    registry = exposition.new_registry()
+    observer = Observer(registry)
+    answered(observer, 4, CALLER.replace("4bf9", "aaaa"))
+    answered(observer, 4.5, CALLER)
+    answered(observer, 60_000, CALLER)
+    answered(observer, 40)
+    answered(observer, 20, CALLER, outcome="model_failed")
+    text, content_type = exposition.respond(ASKED, registry, None, observer.exemplars)
+    assert content_type.startswith("application/openmetrics-text")
+    assert {"0.005": (CALLER[3:35], 0.0045), "+Inf": (CALLER[3:35], 60.0)} == marks(text)
+
+
+def test_openmetrics_is_whole_and_the_older_form_is_as_it_was() -> None:
+    """Every family parses in both forms with the same numbers; only who asks gets OpenMetrics."""
+    registry = exposition.new_registry()
+    observer = Observer(registry)
+    answered(observer, 4, CALLER)
+    observer.reconciled("changed")
+    observer.endpoint_states({("e", "1"): None})
+    observer.build_info("1")
+    new, _ = exposition.respond(ASKED, registry, None, observer.exemplars)
+    old, old_type = exposition.respond("*/*", registry, None, observer.exemplars)
+    assert old_type.startswith("text/plain")
+    assert new.endswith(b"# EOF\n")
+    assert b"trace_id" not in old
+    told = {
+        (s.name, *sorted(s.labels.items())): s.value
+        for family in text_string_to_metric_families(new.decode())
+        for s in family.samples
+        if s.value == s.value
+    }
+    assert told == {
+        (name, *sorted(labels.items())): value
+        for name, labels, value in exposition.parse(old.decode())
+        if value == value
+    }
+
+
+_WORKER = """
+import sys
+from pathlib import Path
+from gateway.metrics import exposition
+from gateway.metrics.observer import Observer
+from gateway.trace import Trace
+observer = Observer(exposition.new_registry())
+for ms in map(float, sys.argv[2:]):
+    trace = Trace("id", "00-" + sys.argv[1] * 32 + "-00f067aa0ba902b7-01")
+    trace.endpoint, trace.version, trace.route, trace.rows = "e", "1", "direct", 1
+    trace.total_ns = int(ms * 1e6)
+    observer.started()
+    observer.finished(trace)
+observer.flush()
+import os
+observer.exemplars.share(Path(os.environ["PROMETHEUS_MULTIPROC_DIR"]), 100.0)
+"""
+
+
+def test_workers_share_theirs(tmp_path: Path) -> None:
+    """Each bucket has the newest of all workers; the sums are those of all workers too."""
+    environ = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}
+    for letter, times in (("a", ("4", "40")), ("b", ("4.5",))):
+        subprocess.run([sys.executable, "-c", _WORKER, letter, *times], env=environ, check=True, cwd=Path.cwd())
+    text, _ = exposition.respond(ASKED, exposition.new_registry(), tmp_path, Exemplars())
+    assert {"0.005": ("b" * 32, 0.0045), "0.05": ("a" * 32, 0.04)} == marks(text)
+    counts = {
+        s.value for f in text_string_to_metric_families(text.decode()) for s in f.samples
+        if s.name == f"{catalog.REQUEST_SECONDS.name}_count"
+    }  # fmt: skip
+    assert {3.0} == counts
+
+
+def test_sharing_is_seldom_and_only_of_something_new(tmp_path: Path) -> None:
+    """A file is written at most once in EVERY_S, not with every flush."""
+    exemplars = Exemplars()
+    exemplars.share(tmp_path, 1.0)
+    assert [] == list(tmp_path.iterdir())
+    exemplars.saw(("e", "1", "direct"), 0.1, "a" * 32)
+    exemplars.share(tmp_path, 10.0)
+    (path,) = tmp_path.iterdir()
+    path.unlink()
+    exemplars.saw(("e", "1", "direct"), 0.1, "b" * 32)
+    exemplars.share(tmp_path, 10.0 + EVERY_S / 2)
+    assert [] == list(tmp_path.iterdir())
+    exemplars.share(tmp_path, 10.0 + EVERY_S)
+    assert 1 == len(list(tmp_path.iterdir()))
+
+
+async def test_metrics_route_answers_in_the_form_that_is_asked_for(stack: Any) -> None:
+    """By Accept, as Prometheus sends it; the request's own trace id is there."""
+    stack.deploy("t")
+    await stack.served("t")
+    await stack.client.post("/serve/t", json={"text": "good"}, headers={"traceparent": CALLER})
+    reply = await stack.client.get("/metrics", headers={"accept": ASKED})
+    assert {CALLER[3:35]} == {trace_id for trace_id, _ in marks(reply.content).values()}
+    plain = await stack.client.get("/metrics")
+    assert plain.headers["content-type"].startswith("text/plain")
+
+
+async def test_served_models_are_named_with_their_page(make_stack: Any) -> None:
+    """A version's model id, name and ClearML address; a model that was replaced has no number any more."""
+    stack = make_stack()
+
+    class Source:
+        def link(self, kind: str, project: str, model_id: str) -> str:
+            return f"https://clearml/projects/{project or '*'}/{kind}s/{model_id}/general"
+
+    stack.gateway._lineage_source = Source()
+    async with stack.gateway.running(), stack.client:
+        stack.deploy("t", version="1")
+        await stack.served("t/1")
+
+        def models() -> dict[tuple[str, ...], float]:
+            stack.gateway.observer.flush()
+            text = exposition.render(stack.gateway._metrics, None).decode()
+            return {
+                (labels["endpoint"], labels["version"], labels["model_id"], labels["link"]): value
+                for name, labels, value in exposition.parse(text)
+                if name == catalog.MODEL_INFO.name
+            }
+
+        await stack.until(lambda: bool(models()))
+        assert {("t", "1", "m1", "https://clearml/projects/*/models/m1/general"): 1.0} == models()
+    stack.gateway.observer.models({("t", "1", "m2", "m2", "")})
+    found = {key[2]: value for key, value in models().items()}
+    assert 1.0 == found["m2"]
+    assert found["m1"] != found["m1"]
