@@ -12,7 +12,7 @@ import contextlib
 import inspect
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -80,6 +80,25 @@ Done = Callable[[object, Exception | None], None]
 """``done(answer, None)`` or ``done(None, error)``."""
 
 
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A piece of a text that is being generated; ``finish_reason`` (``eos``, ``length``, ``stop``) is in the last one.
+
+    ``tokens`` are those of the prompt that the model reads, ``generated_tokens`` those generated so far;
+    ``token_ids`` (of this piece) may hold tokens of which there is no text, such as the end's.
+    """
+
+    text: str
+    token_ids: tuple[int, ...]
+    finish_reason: str | None
+    tokens: int
+    generated_tokens: int
+    truncated: bool = False
+
+
+Streams = Callable[[object, Trace, float], AsyncGenerator[Event, None]]
+
+
 class Handler(Protocol):
     """How an endpoint answers; ``Endpoint`` adds leases and labels."""
 
@@ -99,7 +118,7 @@ class Endpoint:
     """A handler with its identity, counted leases and an orderly end."""
 
     __slots__ = ("_idle", "_leases", "_retired", "answer", "begin", "handler", "headers", "identity",
-                 "is_text", "takes_bytes", "task", "text")  # fmt: skip
+                 "is_text", "stream", "takes_bytes", "task", "text")  # fmt: skip
 
     def __init__(self, identity: Identity, handler: Handler) -> None:
         self.identity = identity
@@ -114,9 +133,11 @@ class Endpoint:
         behind = handler.handler if isinstance(handler, CachedHandler) else handler
         self.text = behind if isinstance(behind, TextHandler) else None
         """The handler of a text task without user code, also where its answers are remembered."""
-        self.task = self.text.processor.config.task if self.text is not None else ""
+        self.task: str = self.text.processor.config.task if self.text is not None else getattr(handler, "task", "")
         """The text task, for request forms that differ by task; empty for hooks and plain tensors."""
         self.answer = handler.answer
+        self.stream: Streams | None = getattr(handler, "stream", None)
+        """How to answer piece by piece, where the handler can (text generation)."""
         self.begin = handler.begin if isinstance(handler, TextHandler) else None
         """How to answer without a coroutine, where the handler can; see ``TextHandler.begin``."""
         self._leases = 0
@@ -208,7 +229,7 @@ class TextHandler:
                 prepared = processor.prepare(body)
         except PreprocessingError as error:
             raise translate(error) from error
-        _note(trace, prepared)
+        note(trace, prepared)
         trace.prepare_ns = perf_counter_ns() - started
         try:
             outputs, trace.queue_ns, trace.infer_ns = await self._batcher.submit(prepared.rows, deadline)
@@ -232,7 +253,7 @@ class TextHandler:
             raise translate(error) from error
         if not self._batcher.fits(prepared.rows):
             return None
-        _note(trace, prepared)
+        note(trace, prepared)
         trace.prepare_ns = perf_counter_ns() - started
         entry = self._batcher.begin(prepared.rows, deadline, partial(self._through, prepared, trace, done))
         return partial(self._batcher.abandon, entry)
@@ -478,7 +499,7 @@ class HookHandler:
             prepared = await asyncio.get_running_loop().run_in_executor(self._pool, self._default.prepare, body)
         except PreprocessingError as error:
             raise translate(error) from error
-        _note(trace, prepared)
+        note(trace, prepared)
         return self._default.collate_rows(prepared.rows)
 
     async def _stage(
@@ -539,7 +560,8 @@ def translate(error: PreprocessingError) -> GatewayError:
     return InternalError(str(error))
 
 
-def _note(trace: Trace, prepared: Prepared) -> None:
+def note(trace: Trace, prepared: Prepared) -> None:
+    """Write down what was encoded."""
     rows = prepared.rows
     trace.rows = len(rows)
     trace.encoded = rows

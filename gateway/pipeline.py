@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, Protocol
 
 from gateway.admission import Limiter
-from gateway.endpoint import Done, Endpoint
+from gateway.endpoint import Done, Endpoint, Event
 from gateway.errors import (
     BackendGarbage,
     ClientGone,
@@ -22,6 +23,7 @@ from gateway.errors import (
     Draining,
     GatewayError,
     HookFailed,
+    InputRefused,
     InternalError,
     ModelFailed,
     Overloaded,
@@ -147,6 +149,27 @@ class Pipeline:
             return await self._fall_back(error, body, trace, deadline, via)
         else:
             return answer
+        finally:
+            endpoint.release()
+            self._limiter.release()
+
+    async def stream(
+        self, endpoint: Endpoint, body: object, trace: Trace, deadline: float
+    ) -> AsyncGenerator[Event, None]:
+        """Yield the endpoint's answer piece by piece; the last event has ``finish_reason``.
+
+        Closing the generator (as a caller does whose client has left) ends the backend's work too. A canary that fails
+        is not answered for by the stable version: part of its answer may be out. Raises ``GatewayError``.
+        """
+        if endpoint.stream is None:
+            raise InputRefused("this endpoint does not answer in pieces", hint="leave stream out")
+        self._limiter.admit()
+        endpoint.lease()
+        try:
+            async with aclosing(endpoint.stream(body, trace, deadline)) as events:
+                async for event in events:
+                    yield event
+            trace.body = body
         finally:
             endpoint.release()
             self._limiter.release()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -33,6 +33,10 @@ class FakeBackend:
 
     def __init__(self, models: Mapping[str, tuple[ModelInfo, Run]] | None = None) -> None:
         self.models = dict(models or {})
+        self.streams: dict[str, Callable[[dict[str, NDArray[Any]]], Iterable[Mapping[str, NDArray[Any]]]]] = {}
+        """Decoupled models by name: each a function from inputs to the responses in order."""
+        self.ended: list[str] = []
+        """Streams that were given up before their last response."""
         self.calls: list[tuple[str, int]] = []
         self.parents: list[str] = []
         self.latency = 0.0
@@ -69,6 +73,25 @@ class FakeBackend:
         self._check(model)
         answer = self.models[model][1]({name: np.asarray(array) for name, array in inputs.items()})
         return {name: array for name, array in answer.items() if not outputs or name in outputs}
+
+    async def stream(
+        self, model: str, inputs: Tensors, outputs: Sequence[str], *, timeout: float, request_id: str = ""
+    ) -> AsyncGenerator[dict[str, NDArray[Any]], None]:
+        """See ``Backend.stream``; ``latency`` is that of each response."""
+        del timeout, request_id
+        self._check(model)
+        is_whole = False
+        try:
+            for response in self.streams[model]({name: np.asarray(array) for name, array in inputs.items()}):
+                await asyncio.sleep(self.latency)
+                if self.fail_with is not None:
+                    raise self.fail_with
+                self._check(model)
+                yield {name: array for name, array in response.items() if not outputs or name in outputs}
+            is_whole = True
+        finally:
+            if not is_whole:
+                self.ended.append(model)
 
     async def is_live(self) -> bool:
         """See ``Backend.is_live``."""

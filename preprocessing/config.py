@@ -116,6 +116,11 @@ class TaskConfig:
     hypothesis_template: str = "This example is {}."
     multi_label: bool = False
 
+    eos_ids: tuple[int, ...] = ()
+    """Tokens that end a generated text."""
+    generation: Mapping[str, Any] = field(default_factory=dict)
+    """The model's own sampling parameters (generation_config.json), by their names there."""
+
     truncate_dim: int | None = None
     """How many of a vector's numbers are kept; None for all."""
     pooling: tuple[Pooling, ...] = ()
@@ -153,6 +158,7 @@ class TaskConfig:
             input_names=_input_names(model),
             vocab_size=_positive(model.get("vocab_size")),
             **(_embedding(folder, model, modules, chosen) if task == EMBEDDINGS else _labelling(model, task, chosen)),
+            **(_generation(folder, model) if task == GENERATION else {}),
             **_request_limits(chosen),
         )
 
@@ -242,7 +248,8 @@ def _token_limits(
         "long_texts": long_texts,
         "stride": options.count("stride", least=0) if "stride" in options else None,
         "allow_empty": options.flag("allow_empty", default=False),
-        "truncation_side": _side(tokenizer, "truncation_side"),
+        # What a text is continued from is its end.
+        "truncation_side": "left" if task == GENERATION else _side(tokenizer, "truncation_side"),
         "padding_side": _side(tokenizer, "padding_side"),
         "lowercase": sentence.get("do_lower_case") is True,
     }
@@ -335,6 +342,20 @@ def _labelling(model: Mapping[str, Any], task: str, options: _Options) -> dict[s
     if "multi_label" in options:
         chosen["multi_label"] = options.flag("multi_label", default=False)
     return chosen
+
+
+_SAMPLING: Final = ("do_sample", "temperature", "top_k", "top_p", "repetition_penalty", "max_new_tokens")
+
+
+def _generation(folder: Path, model: Mapping[str, Any]) -> dict[str, Any]:
+    """What generation_config.json says of sampling and of the end, config.json where there is none."""
+    own = _read_json(folder / "generation_config.json")
+    eos = own.get("eos_token_id", model.get("eos_token_id"))
+    found = eos if isinstance(eos, list) else [eos]
+    return {
+        "eos_ids": tuple(id_ for id_ in found if isinstance(id_, int) and not isinstance(id_, bool)),
+        "generation": {name: own[name] for name in _SAMPLING if isinstance(own.get(name), bool | int | float)},
+    }
 
 
 def _cross_encoder_activation(model: Mapping[str, Any]) -> Activation:

@@ -13,12 +13,20 @@ from pathlib import Path
 
 from deploy.triton.execution import check_cpu, read_execution, this_cpu
 from deploy.triton.layout import Engine, choose_kind, find_onnx, lay_out
-from deploy.triton.model_config import FORMAT, Tuning, auxiliary_backend, build_config, cpu_instances
-from deploy.triton.onnx_signature import onnx_signature
+from deploy.triton.model_config import (
+    FORMAT,
+    Tuning,
+    auxiliary_backend,
+    build_config,
+    build_generation_config,
+    cpu_instances,
+)
+from deploy.triton.onnx_signature import OnnxSignature, onnx_signature
 from gateway.errors import SpecFault
 from gateway.spec import EndpointSpec, ModelRecord
 
 _PROGRAM = Path(__file__).parent / "runtime" / "onnx_model.py"
+_GENERATOR = Path(__file__).parent / "runtime" / "generate_model.py"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +48,15 @@ class Builder:
         self._features = this_cpu() if features is None else features
         self._tuning = tuning
         self._program = _PROGRAM.read_text() if engine == "python" else ""
+        self._generator = _GENERATOR.read_text()
         # Instances and threads are only written for the embedded server: elsewhere another machine changes nothing.
-        parts = [engine, FORMAT, tuning if engine == "python" else tuning.max_batch_size, self._program]
+        parts = [
+            engine,
+            FORMAT,
+            tuning if engine == "python" else tuning.max_batch_size,
+            self._program,
+            self._generator,
+        ]
         self.recipe = hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
     def build(self, name: str, endpoint: EndpointSpec, record: ModelRecord, folder: Path) -> Build:
@@ -55,6 +70,9 @@ class Builder:
             check_cpu(execution, self._features)
         signature = onnx_signature(folder / find_onnx(files)) if kind == "onnx" else None
         layout = lay_out(kind, files, external=signature.external_files if signature else ())
+        if signature is not None and _generates(signature, endpoint):
+            config = build_generation_config(name=name, endpoint=endpoint, tuning=self._tuning)
+            return Build(config, layout.files, {"1/model.py": self._generator}, cpu_instances(config))
         config = build_config(
             name=name,
             endpoint=endpoint,
@@ -67,6 +85,13 @@ class Builder:
         )
         texts = {"1/model.py": self._program} if self._engine == "python" and kind == "onnx" else {}
         return Build(config, layout.files, texts, cpu_instances(config) if texts else 0)
+
+
+def _generates(signature: OnnxSignature, endpoint: EndpointSpec) -> bool:
+    """A graph that takes a key/value cache can only be run in a loop; one without is, where the endpoint says so."""
+    if dict(endpoint.options).get("task") == "text-generation":
+        return True
+    return any(tensor.name.startswith("past_key_values") for tensor in signature.inputs)
 
 
 def _pad_token_id(folder: Path) -> int:

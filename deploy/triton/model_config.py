@@ -130,6 +130,30 @@ def build_config(
     return str(text_format.MessageToString(config))
 
 
+def build_generation_config(*, name: str, endpoint: EndpointSpec, tuning: Tuning | None = None) -> str:
+    """Return the text of config.pbtxt of a model that ``runtime/generate_model.py`` runs: token ids and parameters in,
+    one response per token out. What the endpoint declares of the graph's own tensors does not matter.
+    """
+    tuning = tuning or Tuning()
+    config, _, _ = _user_config(endpoint)
+    del config.input[:], config.output[:]
+    config.ClearField("platform")
+    config.ClearField("default_model_filename")
+    config.ClearField("dynamic_batching")
+    config.name, config.backend, config.max_batch_size = name, "python", 0
+    _fill(config.input.add(), "input_ids", "INT64", (-1,))
+    _fill(config.input.add(), "parameters", "STRING", (1,))
+    _fill(config.output.add(), "token_ids", "INT64", (-1,))
+    _fill(config.output.add(), "finish_reason", "STRING", (1,))
+    config.model_transaction_policy.decoupled = True
+    if not config.instance_group:
+        group = config.instance_group.add()
+        group.kind, group.count = model_config_pb2.ModelInstanceGroup.KIND_CPU, 1
+    if "threads" not in config.parameters:
+        config.parameters["threads"].string_value = str(tuning.threads)
+    return str(text_format.MessageToString(config))
+
+
 def cpu_instances(config: str) -> int:
     """Return how many instances a config.pbtxt asks for on the CPU; 0 when it leaves that to Triton."""
     groups = text_format.Parse(config, model_config_pb2.ModelConfig()).instance_group

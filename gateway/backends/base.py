@@ -6,7 +6,7 @@ both. Implementations translate every foreign exception into ``gateway.errors`` 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -50,6 +50,15 @@ class Backend(Protocol):
         ``timeout`` in seconds is sent to the server as the call's deadline; cancelling the coroutine cancels the call.
         Raises ``BackendUnavailable``, ``ModelNotReady``, ``DeadlineExceeded``, ``BackendRefused``, ``BackendGarbage``
         or ``Overloaded``.
+        """
+        ...
+
+    def stream(
+        self, model: str, inputs: Tensors, outputs: Sequence[str], *, timeout: float, request_id: str = ""
+    ) -> AsyncGenerator[dict[str, NDArray[Any]], None]:
+        """Run a decoupled ``model``: yields the tensors of each response as it comes, until the last.
+
+        Closing the generator, or cancelling who waits for it, cancels the call on the server. Raises as ``infer``.
         """
         ...
 

@@ -13,7 +13,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -84,7 +85,7 @@ class _Replica:
 
     __slots__ = (
         "_channel", "address", "config", "in_flight", "index", "infer", "is_out", "live", "metadata", "missing",
-        "ready",
+        "ready", "stream",
     )  # fmt: skip
 
     def __init__(self, address: str, channel: Any) -> None:
@@ -94,6 +95,11 @@ class _Replica:
         self.is_out = False
         self.missing: set[str] = set()
         self.infer = self._method("ModelInfer", pb.ModelInferRequest, pb.ModelInferResponse)
+        self.stream = channel.stream_stream(
+            _SERVICE + "ModelStreamInfer",
+            request_serializer=pb.ModelInferRequest.SerializeToString,
+            response_deserializer=pb.ModelStreamInferResponse.FromString,
+        )
         self.ready = self._method("ModelReady", pb.ModelReadyRequest, pb.ModelReadyResponse)
         self.live = self._method("ServerLive", pb.ServerLiveRequest, pb.ServerLiveResponse)
         self.metadata = self._method("ModelMetadata", pb.ModelMetadataRequest, pb.ModelMetadataResponse)
@@ -192,16 +198,7 @@ class TritonBackend:
                 return await http.infer(model, inputs, outputs, timeout=timeout, request_id=request_id, parent=parent)
             except (NotAnswered, ModelNotReady):  # a server that leaves or has just come; gRPC may know another
                 timeout -= loop.time() - began
-        request = pb.ModelInferRequest(model_name=model, id=request_id)
-        raw = request.raw_input_contents
-        for name, array in inputs.items():
-            tensor = request.inputs.add()
-            tensor.name = name
-            tensor.shape.extend(array.shape)
-            tensor.datatype, packed = pack(name, array)
-            raw.append(packed)
-        for name in outputs:
-            request.outputs.add().name = name
+        request = _request(model, inputs, outputs, request_id)
         metadata = (("traceparent", parent),) if parent else None
         return _unpack(await self._call(model, request, timeout, metadata))
 
@@ -242,6 +239,70 @@ class TritonBackend:
                     raise refusal from error
             finally:
                 replica.in_flight -= 1
+
+    async def stream(
+        self, model: str, inputs: Tensors, outputs: Sequence[str], *, timeout: float, request_id: str = ""
+    ) -> AsyncGenerator[dict[str, NDArray[Any]], None]:
+        """See ``Backend.stream``: one gRPC stream per request, so that ending it ends exactly this request.
+
+        A server without the model, or that does not answer, is passed over as long as nothing has come.
+        """
+        if not self._replicas:
+            await self._refresh()
+        request = _request(model, inputs, outputs, request_id)
+        # The flag is then in a response of its own where the model ends without a last token.
+        request.parameters["triton_enable_empty_final_response"].bool_param = True
+        parent = TRACEPARENT.get()
+        metadata = (("traceparent", parent),) if parent else None
+        until = asyncio.get_running_loop().time() + timeout
+        tried: tuple[_Replica, ...] = ()
+        refusal: GatewayError | None = None
+        while True:
+            self._turn += 1
+            replica = choose(self._replicas, model, self._turn, tried)
+            if replica is None:
+                raise refusal or self._unresolved()
+            has_begun = False
+            try:
+                left = until - asyncio.get_running_loop().time()
+                async with aclosing(self._responses(replica, request, left, metadata)) as responses:
+                    async for response in responses:
+                        has_begun = True
+                        yield response
+            except (ModelNotReady, BackendUnavailable) as error:
+                tried += (replica,)
+                refusal = error
+                if isinstance(error, ModelNotReady):
+                    replica.missing.add(model)
+                if has_begun or len(self._replicas) < 2 or len(tried) >= _MOST_REPLICAS:
+                    raise
+            else:
+                return
+
+    async def _responses(
+        self, replica: _Replica, request: Any, timeout: float, metadata: Any
+    ) -> AsyncGenerator[dict[str, NDArray[Any]], None]:
+        model = request.model_name
+        call = replica.stream(timeout=timeout, metadata=metadata)
+        replica.in_flight += 1
+        try:
+            await call.write(request)
+            while True:
+                message = await call.read()
+                if message is grpc.aio.EOF:
+                    raise BackendUnavailable(f"Triton at {replica.address} ended the stream", retry_after=1)
+                if message.error_message:
+                    raise _stream_error(message.error_message, model, replica.address)
+                response = message.infer_response
+                if response.outputs:
+                    yield _unpack(response)
+                if response.parameters["triton_final_response"].bool_param:
+                    return
+        except grpc.RpcError as error:
+            raise _translate(error, model, replica.address) from error
+        finally:
+            replica.in_flight -= 1
+            call.cancel()
 
     async def is_live(self) -> bool:
         """See ``Backend.is_live``; also finds out who is behind the name now, and who of them answers."""
@@ -400,6 +461,29 @@ class TritonBackend:
             f"Triton at {self.address} cannot be reached" + (f" ({self._problem})" if self._problem else ""),
             hint="it may be starting: try again shortly", retry_after=1,
         )  # fmt: skip
+
+
+def _request(model: str, inputs: Tensors, outputs: Sequence[str], request_id: str) -> Any:
+    request = pb.ModelInferRequest(model_name=model, id=request_id)
+    raw = request.raw_input_contents
+    for name, array in inputs.items():
+        tensor = request.inputs.add()
+        tensor.name = name
+        tensor.shape.extend(array.shape)
+        tensor.datatype, packed = pack(name, array)
+        raw.append(packed)
+    for name in outputs:
+        request.outputs.add().name = name
+    return request
+
+
+def _stream_error(message: str, model: str, address: str) -> GatewayError:
+    """A stream carries errors as text alone; the model's own come as they were written there."""
+    text = message.splitlines()[0][:300]
+    known = translate("unavailable", text, model=model, address=address)
+    return (
+        known if not isinstance(known, BackendUnavailable) else translate("failed", text, model=model, address=address)
+    )
 
 
 def _info(tensor: Any) -> TensorInfo:

@@ -33,6 +33,7 @@ from gateway.endpoint import (
     TritonCall,
 )
 from gateway.errors import ModelNotReady, RegistryRefused, SpecFault
+from gateway.generation import GenerationHandler
 from gateway.metrics import drift
 from gateway.metrics.drift import Bins
 from gateway.metrics.observer import Observer
@@ -42,6 +43,7 @@ from gateway.routing import canary
 from gateway.routing.canary import Weighted
 from gateway.routing.snapshot import Pending, Snapshot
 from gateway.spec import EndpointSpec, Fault, ModelRecord, decode_model, triton_model_name
+from preprocessing.config import GENERATION
 from preprocessing.engines import ENGINES
 from preprocessing.errors import PreprocessingError
 from preprocessing.processor import TextProcessor
@@ -263,13 +265,20 @@ class Assembler:
                 await _closed_on_failure(hooks, rehearse.answer_again(hooks, seen))
             return hooks, details
         if processor is not None and call is not None and info is not None and bundle is not None:
+            if processor.config.task == GENERATION:
+                generator = GenerationHandler(processor, call.backend, call.model, heavy=self._threads)
+                await rehearse.warm_up(generator, (processor.describe()["example"],))
+                if stored is not None:
+                    await rehearse.check(generator, stored)
+                return generator, processor.describe()
             counts = _Counts(self._observer, spec.endpoint, spec.version, processor.tokenizer)
             text = self._text(processor, call, info, counts.batched)
             await rehearse.warm_up(text, (processor.describe()["example"], *rehearse.TEXT_BODIES))
             await text.try_highest_token(rehearse.PATIENCE_S)
             if stored is not None:
                 # They were recorded without this endpoint's options, which may change what an answer looks like.
-                plain = await self._in_thread(_load_processor, bundle, info, {}, 0) if options else processor
+                own = {"task": options["task"]} if "task" in options else {}
+                plain = await self._in_thread(_load_processor, bundle, info, own, 0) if own != options else processor
                 checked = text if plain is processor else self._text(plain, call, info, _unseen)
                 await _closed_on_failure(checked, rehearse.check(checked, stored))
             return CachedHandler(text, remembered, counts.cached) if remembered else text, processor.describe()
@@ -428,9 +437,10 @@ def _unseen(_rows: int, _padded: int, _tokens: int) -> None:
 def _load_processor(
     bundle: Path, info: ModelInfo, options: Mapping[str, object], word_cache_words: int
 ) -> TextProcessor:
+    # A decoupled text-generation model takes its sampling parameters as a tensor of their own.
     return TextProcessor.from_folder(
         bundle,
-        input_names=[t.name for t in info.inputs],
+        input_names=[t.name for t in info.inputs if t.name != "parameters"],
         input_dtypes={t.name: t.dtype for t in info.inputs},
         output_names=[t.name for t in info.outputs],
         options=options,

@@ -11,6 +11,7 @@ from preprocessing.heads.base import Head, Vocabulary
 from preprocessing.heads.embedding import SentenceEmbedding
 from preprocessing.heads.features import FeatureExtraction
 from preprocessing.heads.fill_mask import FillMask
+from preprocessing.heads.generation import TextGeneration
 from preprocessing.heads.ranking import Ranking
 from preprocessing.heads.sequence_classification import SequenceClassification
 from preprocessing.heads.zero_shot import ZeroShot
@@ -22,6 +23,7 @@ HEADS: Final[Mapping[str, Callable[[TaskConfig, Vocabulary], Head]]] = {
     Ranking.task: lambda config, _: Ranking(config),
     ZeroShot.task: lambda config, _: ZeroShot(config),
     FillMask.task: FillMask,
+    TextGeneration.task: lambda config, _: TextGeneration(config),
 }
 
 

@@ -1,0 +1,149 @@
+"""Text generation: a text to its continuation, as `transformers`' text-generation pipeline continues it.
+
+Request: `{"text": …, "stream": false, "parameters": {"max_new_tokens": 64, "do_sample": true, "temperature": 0.7, …}}`.
+
+Answer for one text: `{"text": "…", "tokens": n, "generated_tokens": m, "finish_reason": "eos"}`; for a list:
+`{"results": [{"text": …, "generated_tokens": m, "finish_reason": …}, …], "tokens": [n, …]}`.
+
+This head reads requests and writes answers; the tokens come one by one from the backend, and
+`preprocessing.continuation` makes text of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, cast
+
+from preprocessing.config import GENERATION, TaskConfig
+from preprocessing.errors import InvalidBundle, InvalidInput
+from preprocessing.heads.base import (
+    Results,
+    count_of,
+    counts,
+    flag_of,
+    number_of,
+    parse_texts,
+    refuse_unknown_parameters,
+    strings_of,
+    text_field,
+)
+from preprocessing.types import ParsedRequest, Prepared, Tensors
+
+DEFAULT_NEW_TOKENS: Final = 256
+_TOP_K: Final = 50  # transformers' own
+_MOST_STOPS: Final = 16
+_PARAMETERS: Final = (
+    *("max_new_tokens", "do_sample", "temperature", "top_k", "top_p", "repetition_penalty"),
+    *("seed", "stop", "return_full_text"),
+)
+_SAMPLES: Final = ("temperature", "top_k", "top_p")
+"""Whoever sends one of these wants sampling."""
+
+
+class TextGeneration:
+    """The head of causal language models."""
+
+    task: Final = GENERATION
+    text_fields: Final = ("text",)
+    needs_windows: Final = False
+
+    def __init__(self, config: TaskConfig) -> None:
+        self._config = config
+
+    def parse(self, body: object) -> ParsedRequest:
+        """Texts to continue; `options` holds `settings` (what the backend's model takes, as JSON values), `stop` and
+        `return_full_text`.
+        """
+        if isinstance(body, dict) and "stream" in body:
+            flag_of(body, "stream")
+            body = {name: value for name, value in body.items() if name != "stream"}
+        texts, is_batch, parameters = parse_texts(body, self._config, pairs=False)
+        refuse_unknown_parameters(parameters, _PARAMETERS)
+        options = {
+            "settings": self._settings(parameters),
+            "stop": strings_of(parameters, "stop", most=_MOST_STOPS) or (),
+            "return_full_text": flag_of(parameters, "return_full_text") or False,
+        }
+        return ParsedRequest(texts, is_batch, options)
+
+    def field_of(self, request: ParsedRequest, row: int) -> str:
+        """`text`, or its item."""
+        return text_field(request, row)
+
+    def select_outputs(self, available: Sequence[str]) -> tuple[str, ...]:
+        """One response per token, with the reason in the last."""
+        if "token_ids" not in available or "finish_reason" not in available:
+            raise InvalidBundle(
+                f"The loaded model answers {', '.join(available) or 'nothing'}, text generation needs token_ids and "
+                "finish_reason",
+                hint="export the graph with its key/value cache (past_key_values.*), or name the task "
+                "(--aux-config gateway.task=text-generation)",
+            )
+        return ("token_ids", "finish_reason")
+
+    def decode(self, outputs: Tensors, prepared: Prepared) -> Results:
+        """Never called: tokens come one by one."""
+        raise NotImplementedError
+
+    def render(self, results: Results, prepared: Prepared) -> dict[str, object]:
+        """One text's continuation at the top level, a list's under `results`."""
+        objects = cast("Sequence[Mapping[str, Any]]", results)
+        if not prepared.is_batch:
+            return {**objects[0], **counts(prepared)}
+        return {"results": list(objects), **counts(prepared)}
+
+    def describe(self) -> dict[str, object]:
+        """The model's own sampling parameters and an example."""
+        return {
+            "defaults": dict(self._config.generation),
+            "parameters": list(_PARAMETERS),
+            "text_pairs": False,
+            "streams": True,
+            "example": {"text": "Once upon a time", "parameters": {"max_new_tokens": 4}},
+        }
+
+    def _settings(self, parameters: Mapping[str, object]) -> dict[str, Any]:
+        config = self._config
+        own = config.generation
+        new_tokens = count_of(parameters, "max_new_tokens", most=config.max_length - 1)
+        temperature = number_of(parameters, "temperature", above=-1e-9)
+        do_sample = flag_of(parameters, "do_sample")
+        if do_sample is None:
+            do_sample = any(parameters.get(name) is not None for name in _SAMPLES) or bool(own.get("do_sample"))
+        if temperature is not None and temperature <= 0:
+            temperature, do_sample = None, False  # as OpenAI's clients ask for the best token each time
+        top_p = number_of(parameters, "top_p", above=0, most=1)
+        top_k = count_of(parameters, "top_k", least=0)
+        penalty = number_of(parameters, "repetition_penalty", above=0)
+        return {
+            "max_new_tokens": new_tokens,
+            "do_sample": do_sample,
+            "temperature": temperature or own.get("temperature") or 1.0,
+            "top_k": own.get("top_k", _TOP_K) if top_k is None else top_k,
+            "top_p": own.get("top_p", 1.0) if top_p is None else top_p,
+            "repetition_penalty": own.get("repetition_penalty", 1.0) if penalty is None else penalty,
+            "seed": count_of(parameters, "seed", least=0, most=2**63 - 1),
+            "eos_token_ids": list(config.eos_ids),
+        }
+
+    def fitted(self, prompt_tokens: int, settings: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
+        """The settings with a number of new tokens that the model has positions for, and how many of the prompt's last
+        tokens are left room for. What was asked for is given room; the model's own number takes what there is.
+        """
+        most = self._config.max_length
+        wanted = settings["max_new_tokens"]
+        if wanted is not None:
+            return dict(settings), max(most - wanted, 1)
+        wanted = min(int(self._config.generation.get("max_new_tokens", DEFAULT_NEW_TOKENS)), most - 1)
+        kept = min(prompt_tokens, most - 1)
+        return {**settings, "max_new_tokens": min(wanted, most - kept)}, kept
+
+    def refuse_if_cut(self, request: ParsedRequest, row: int) -> None:
+        """Raise where the endpoint refuses what it cannot read whole."""
+        if not self._config.truncate:
+            field = self.field_of(request, row)
+            raise InvalidInput(
+                f"{field} and its continuation are longer than the {self._config.max_length} tokens the model reads",
+                field=field,
+                hint="shorten it, or ask for fewer max_new_tokens",
+            )

@@ -1,0 +1,246 @@
+"""Text generation on the real Triton: tokens are those of transformers, streamed, and given up with their client."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import json
+import sys
+import zipfile
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+import torch
+import uvicorn
+from tokenizers import decoders
+from transformers import PreTrainedTokenizerFast, TextGenerationPipeline
+from transformers.generation.logits_process import (
+    LogitsProcessorList,
+    RepetitionPenaltyLogitsProcessor,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
+
+from deploy.triton.runtime.generate_model import Settings as Sampling
+from deploy.triton.runtime.generate_model import choose, probabilities, scores_of
+from gateway.app import Gateway
+from gateway.backends.triton import TritonBackend
+from gateway.errors import ModelFailed, ModelNotReady
+from gateway.http.protocol import GatewayProtocol
+from gateway.settings import Settings
+from gateway.spec import decode, decode_model, triton_model_name
+from gateway.testing import FakeRegistry
+
+sys.path.insert(0, str(Path(__file__).parent))
+tiny = importlib.import_module("tiny_models")
+generators = importlib.import_module("tiny_generators")
+
+pytestmark = pytest.mark.integration
+
+PROMPTS = [
+    "The quick brown fox",
+    "a",
+    "Straße, naïve façade and e\u0301",
+    "😀 👨‍👩‍👧 你好 שלום",
+    "NUL \x00 and  spaces\n",
+]
+
+
+def bundle(folder: Path, kind: str) -> tuple[Any, Any]:
+    """A random GPT-2 or Llama as a bundle; returns model and tokenizer for transformers' pipeline."""
+    raw = tiny.families.gpt2()
+    raw.decoder = decoders.ByteLevel()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=raw, model_max_length=128)
+    torch.manual_seed(3)
+    model = getattr(generators, kind)(len(tokenizer), bos_token_id=None, eos_token_id=7, pad_token_id=0)
+    folder.mkdir(parents=True)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    (folder / "model.safetensors").unlink()
+    generators.export(model, folder / "model.onnx")
+    return model, tokenizer
+
+
+@dataclass
+class Served:
+    """A gateway on a real port in front of the real Triton, with one text-generation endpoint."""
+
+    url: str
+    model: Any
+    tokenizer: Any
+    backend: TritonBackend
+    triton_name: str
+    gateway: Gateway
+
+
+@pytest.fixture(params=["gpt2", "llama"])
+async def served(request: pytest.FixtureRequest, tmp_path: Path, embedded_triton: Any) -> AsyncIterator[Served]:
+    """As a user has it: a registered bundle and no code."""
+    folder = tmp_path / "bundle"
+    model, tokenizer = bundle(folder, request.param)
+    archive = tmp_path / "m.zip"
+    with zipfile.ZipFile(archive, "w") as packed:
+        for file in folder.iterdir():
+            packed.write(file, file.name)
+    registry = FakeRegistry()
+    registry.add_model("m", archive, is_package=True)
+    registry.add_endpoint("story", "m")
+    spec = decode(registry.task()).endpoints["story"]
+    name = embedded_triton.serve(folder, name=triton_model_name(spec, decode_model(registry.model("m"))))
+    backend = TritonBackend(embedded_triton.grpc)
+    settings = Settings(state_dir=tmp_path / "state", poll_frequency="50ms", ready_timeout=20, triton_grpc="x:1")
+    gateway = Gateway(settings, registry=registry, make_backend=lambda *_: backend)
+    config = uvicorn.Config(gateway, port=0, http=GatewayProtocol, log_level="warning", lifespan="on")
+    server = uvicorn.Server(config)
+    task = asyncio.create_task(server.serve())
+    async with asyncio.timeout(30):
+        while not (server.started and "story" in gateway.table.current.endpoints):
+            assert not task.done()
+            await asyncio.sleep(0.05)
+    port = server.servers[0].sockets[0].getsockname()[1]
+    yield Served(f"http://127.0.0.1:{port}/serve/story", model, tokenizer, backend, name, gateway)
+    server.should_exit = True
+    await task
+    embedded_triton.withdraw(name)
+
+
+def continued(served: Served, prompt: str, tokens: int) -> str:
+    """What the pipeline continues a prompt with, the best token each time."""
+    pipeline = TextGenerationPipeline(model=served.model, tokenizer=served.tokenizer, device="cpu")
+    (answer,) = pipeline(prompt, max_new_tokens=tokens, do_sample=False, return_full_text=False)
+    return str(answer["generated_text"])
+
+
+async def events_of(client: httpx.AsyncClient, url: str, body: Any) -> list[dict[str, Any]]:
+    """All events of a stream."""
+    async with client.stream("POST", url, json=body) as response:
+        assert (200, "text/event-stream; charset=utf-8") == (response.status_code, response.headers["content-type"])
+        assert "story" == response.headers["x-served-by"]
+        return [json.loads(line[6:]) async for line in response.aiter_lines() if line.startswith("data: ")]
+
+
+async def test_generated_text_is_the_pipelines_whole_and_streamed(served: Served) -> None:
+    """Greedy, over hard prompts, alone and in a list; events join to the same text and tell the same counts."""
+    async with httpx.AsyncClient(timeout=60) as client:
+        parameters = {"max_new_tokens": 24}
+        answer = (await client.post(served.url, json={"text": PROMPTS, "parameters": parameters})).json()
+        for i, prompt in enumerate(PROMPTS):
+            theirs = continued(served, prompt, 24)
+            ours = answer["results"][i]
+            assert theirs == ours["text"]
+            assert len(served.tokenizer(prompt)["input_ids"]) == answer["tokens"][i]
+            events = await events_of(client, served.url, {"text": prompt, "stream": True, "parameters": parameters})
+            assert theirs == "".join(event["text"] for event in events)
+            last = events[-1]
+            assert (ours["finish_reason"], ours["generated_tokens"]) == (
+                last["finish_reason"],
+                last["generated_tokens"],
+            )
+            assert last["generated_tokens"] == sum(len(event["token_ids"]) for event in events)
+            assert all("finish_reason" not in event for event in events[:-1])
+        full = await client.post(
+            served.url, json={"text": PROMPTS[0], "parameters": {**parameters, "return_full_text": True}}
+        )
+        assert PROMPTS[0] + answer["results"][0]["text"] == full.json()["text"]
+
+
+async def test_stop_strings_seeds_and_lengths(served: Served) -> None:
+    """Stop strings end a text in front of them; seeds make draws repeatable; long prompts lose their beginning."""
+    async with httpx.AsyncClient(timeout=60) as client:
+
+        async def ask(text: str, **parameters: Any) -> Any:
+            return (await client.post(served.url, json={"text": text, "parameters": parameters})).json()
+
+        whole = await ask("The quick", max_new_tokens=30)
+        stop = whole["text"][6:9]
+        cut = await ask("The quick", max_new_tokens=30, stop=[stop, "\x07never"])
+        assert ("stop", whole["text"][: whole["text"].index(stop)]) == (cut["finish_reason"], cut["text"])
+        sampled = [
+            (await ask("The", max_new_tokens=20, temperature=1.5, top_p=0.9, seed=seed))["text"] for seed in (1, 1, 2)
+        ]
+        assert sampled[0] == sampled[1] != sampled[2]
+        long = await ask("word " * 300, max_new_tokens=8)
+        assert (True, 120, 8) == (long["truncated"], long["tokens"], long["generated_tokens"])
+        for parameters in ({"max_new_tokens": 128}, {"top_p": 2}, {"seed": -1}, {"stop": [""]}, {"best_of": 2}):
+            response = await client.post(served.url, json={"text": "a", "parameters": parameters})
+            assert 422 == response.status_code, response.text
+        response = await client.post(served.url, json={"text": ["a", "b"], "stream": True})
+        assert (422, "a stream has one text") == (response.status_code, response.json()["error"])
+
+
+async def test_departed_client_ends_the_models_work(served: Served) -> None:
+    """Triton's own count of what is being worked on falls back to zero long before the text would have been ready."""
+    steps = 0
+
+    async def leave_early(client: httpx.AsyncClient) -> None:
+        nonlocal steps
+        body = {"text": "The quick", "stream": True, "parameters": {"max_new_tokens": 120}}
+        async with client.stream("POST", served.url, json=body) as response:
+            async for line in response.aiter_lines():
+                steps += line.startswith("data: ")
+                if steps >= 2:
+                    return
+
+    async with httpx.AsyncClient(timeout=60) as client:
+        await leave_early(client)
+    replica = served.backend._replicas[0]
+    async with asyncio.timeout(10):
+        while replica.in_flight or served.gateway.table.current.endpoints["story"]._leases:
+            await asyncio.sleep(0.01)
+
+
+async def test_closed_stream_and_faulty_requests(served: Served) -> None:
+    """The backend's contract: a closed stream is over; refusals arrive; an unknown model is not ready."""
+
+    def inputs(ids: list[int], **settings: Any) -> dict[str, Any]:
+        return {"input_ids": np.array(ids), "parameters": np.array([json.dumps(settings)], object)}
+
+    stream = served.backend.stream(served.triton_name, inputs([5], max_new_tokens=100), (), timeout=20)
+    async with aclosing(stream):
+        first = await anext(stream)
+    assert first["token_ids"].shape == (1,)
+    for bad in (inputs([5], temperature=0), inputs([5], unknown=1), inputs([10**6]), inputs([])):
+        with pytest.raises(ModelFailed):
+            async for _ in served.backend.stream(served.triton_name, bad, (), timeout=20):
+                pass
+    with pytest.raises(ModelNotReady):
+        async for _ in served.backend.stream("nobody", inputs([5]), (), timeout=20):
+            pass
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"temperature": 0.7},
+        {"temperature": 1.3, "top_k": 5},
+        {"top_p": 0.8},
+        {"top_k": 20, "top_p": 0.5, "repetition_penalty": 1.3, "temperature": 0.5},
+    ],
+    ids=str,
+)
+def test_probabilities_are_those_of_transformers(settings: dict[str, Any]) -> None:
+    """Penalty, temperature, top k and top p in their order, over random logits; draws follow them."""
+    rng = np.random.default_rng(0)
+    sampling = Sampling(do_sample=True, **settings)
+    processors = LogitsProcessorList()
+    if sampling.repetition_penalty != 1:
+        processors.append(RepetitionPenaltyLogitsProcessor(sampling.repetition_penalty))
+    processors.append(TemperatureLogitsWarper(sampling.temperature))
+    if sampling.top_k:
+        processors.append(TopKLogitsWarper(sampling.top_k))
+    processors.append(TopPLogitsWarper(sampling.top_p))
+    for _ in range(50):
+        logits = (rng.normal(size=300) * 4).astype(np.float32)
+        seen = rng.integers(0, 300, size=20).tolist()
+        theirs = torch.softmax(processors(torch.tensor([seen]), torch.from_numpy(logits)[None]), -1)[0].numpy()
+        scores = scores_of(logits, seen, sampling)
+        np.testing.assert_allclose(theirs, probabilities(scores), atol=1e-6)
+    drawn = np.bincount([choose(scores, sampling, rng) for _ in range(4000)], minlength=300) / 4000
+    np.testing.assert_allclose(theirs, drawn, atol=0.05)
