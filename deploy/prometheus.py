@@ -9,6 +9,9 @@ import json
 import shutil
 from importlib import resources
 from pathlib import Path
+from typing import Any
+
+from deploy.errors import DeployError
 
 JOB = "triton-gateway"
 
@@ -20,8 +23,22 @@ def program() -> str | None:
 
 def rules() -> Path | None:
     """Return the folder of our rules; None where the package was installed without it."""
+    return _installed("prometheus")
+
+
+def boards() -> dict[str, dict[str, Any]]:
+    """Return our Grafana boards by file name. Raises ``DeployError`` where the package was installed without them."""
+    folder = _installed("grafana")
+    found = {path.name: json.loads(path.read_text("utf-8")) for path in sorted(folder.glob("*.json"))} if folder else {}
+    if not found:
+        raise DeployError("this installation has no boards", hint="install the whole package")
+    return found
+
+
+def _installed(part: str) -> Path | None:
+    # Data of the package, not its code: nothing of the SDK that generates it is needed.
     try:
-        folder = Path(str(resources.files("dashboards"))) / "prometheus"
+        folder = Path(str(resources.files("dashboards"))) / part
     except ModuleNotFoundError:
         return None
     return folder if folder.is_dir() else None
@@ -49,4 +66,5 @@ def command(binary: str, config: Path, port: int) -> tuple[str, ...]:
     return (
         binary, f"--config.file={config}", f"--storage.tsdb.path={config.parent / 'data'}",
         f"--web.listen-address=127.0.0.1:{port}", "--storage.tsdb.retention.time=15d",
+        "--enable-feature=exemplar-storage",
     )  # fmt: skip

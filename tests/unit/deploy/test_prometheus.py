@@ -20,6 +20,9 @@ def test_configuration_scrapes_what_is_there(tmp_path: Path) -> None:
     ]
 
 
+RULES = Path(__file__).parents[3] / "dashboards" / "prometheus"
+
+
 @pytest.mark.prometheus
 def test_configuration_is_valid_and_holds_the_rules(tmp_path: Path) -> None:
     """`promtool check config`."""
@@ -28,4 +31,4 @@ def test_configuration_is_valid_and_holds_the_rules(tmp_path: Path) -> None:
     assert promtool
     done = subprocess.run([promtool, "check", "config", str(path)], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert 4 == done.stdout.count("rules found")
+    assert len(list(RULES.glob("*.yml"))) == done.stdout.count("rules found")
