@@ -22,7 +22,7 @@ def command() -> None:
 @click.option("--url", required=True, envvar="GRAFANA_URL", show_envvar=True,
               help="Address of Grafana, with its path prefix if it has one.")  # fmt: skip
 @click.option("--token", required=True, envvar="GRAFANA_TOKEN", show_envvar=True,
-              help="Token of a service account with the role Editor; better in the environment than typed.")  # fmt: skip
+              help="Token of a service account with the role Editor; better not typed.")  # fmt: skip
 @click.option("--folder", default="triton-gateway", show_default=True, help="Folder for the boards; made if missing.")
 @click.option("--dry-run", is_flag=True, help="Only say what would change.")
 def push(url: str, token: str, folder: str, dry_run: bool) -> int:

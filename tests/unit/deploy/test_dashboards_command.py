@@ -90,7 +90,11 @@ def grafana() -> Iterator[tuple[Grafana, str]]:
             self.end_headers()
             self.wfile.write(data)
 
-        do_GET = do_POST = answer
+        def do_GET(self) -> None:
+            self.answer()
+
+        def do_POST(self) -> None:
+            self.answer()
 
         def log_message(self, *_: object) -> None:
             pass
