@@ -191,6 +191,8 @@ def _failures(route: str) -> str:
 
 _BEHIND_CANARY: Final = "canary|stable|fallback"
 _ALL_SIDES: Final = by(("endpoint",), _rate(catalog.REQUESTS, _route(_BEHIND_CANARY)))
+_AGREED: Final = f'{_PICK},outcome="agreed"'
+_COMPARED: Final = f'{_PICK},outcome=~"agreed|differed"'
 _LABELS: Final = f'{_PICK},variable="predicted_label"'
 
 CANARY: Final = Board(
@@ -221,6 +223,18 @@ CANARY: Final = Board(
                    f"{by(('version', 'value'), _rate(catalog.VARIABLE_ENUM, _LABELS))} / on (version) group_left () "
                    f"{by(('version',), _rate(catalog.VARIABLE_ENUM, _LABELS))}", "{{version}} {{value}}", "percentunit",
                    width=12, most=1.0),
+        )),
+        Section("Shadow", (
+            _lines("Mirrored requests", "Answered by a version whose answers nobody gets; dropped first under load.",
+                   by((*VERSION, "outcome"), _rate(catalog.SHADOWS, _PICK)), "{{endpoint}} {{version}} {{outcome}}",
+                   "reqps"),
+            _lines("Agreement", "Share of the compared answers that say the same, numbers within the tolerance.",
+                   f"{by(VERSION, _rate(catalog.SHADOWS, _AGREED))} / {by(VERSION, _rate(catalog.SHADOWS, _COMPARED))}",
+                   "{{endpoint}} {{version}}", "percentunit", most=1.0),
+            _lines("Difference, p95", "How far numbers of mirrored answers are from those that were given.",
+                   _quantile(0.95, catalog.SHADOW_DIFFERENCE, VERSION, _PICK), "{{endpoint}} {{version}}"),
+            _lines("Time of a mirrored request, p95", "95 of 100 are faster.",
+                   _quantile(0.95, catalog.SHADOW_SECONDS, VERSION, _PICK), "{{endpoint}} {{version}}", "s"),
         )),
     ),
 )  # fmt: skip

@@ -53,6 +53,7 @@ from gateway.registry.lineage import LineageSource, lineage
 from gateway.routing.table import RoutingTable
 from gateway.rpc.server import RpcServer, Tls
 from gateway.settings import Settings, grpc_options, trace_protocol
+from gateway.shadow import Mirror
 from gateway.spec import normalize_url
 
 _log = logging.getLogger("triton_gateway")
@@ -60,6 +61,7 @@ _log = logging.getLogger("triton_gateway")
 _SETTLE_S: Final = 5.0
 _SAMPLE_S: Final = 0.05
 _LINEAGE_S: Final = 60.0
+_SHADOW_S: Final = 10.0
 _END_S: Final = 5.0
 
 MakeBackend = Callable[[str, bool], Backend]
@@ -109,10 +111,15 @@ class Gateway:
         self.table = RoutingTable()
         self._prefix = f"/{settings.serve_path.strip('/')}/"
         self._spans = spans
-        parts = (self.table, Limiter(Limit(settings.max_in_flight)), self.observer, self.health)
+        limiter = Limiter(Limit(settings.max_in_flight))
+        parts = (self.table, limiter, self.observer, self.health)
         self.pipeline = (
             Pipeline(*parts, access_log=settings.access_log) if spans is None
             else SpannedPipeline(*parts, spans=spans, access_log=settings.access_log)
+        )  # fmt: skip
+        self._mirror = Mirror(
+            self.table, self.observer, self.pipeline.tell, patience=min(settings.request_timeout, _SHADOW_S),
+            is_busy=lambda: limiter.in_flight * 2 > settings.max_in_flight,
         )  # fmt: skip
         self._serve = ServeRoute(
             self.pipeline, prefix=self._prefix, max_body_bytes=settings.max_body_bytes,
@@ -198,6 +205,7 @@ class Gateway:
             poll_frequency=settings.poll_frequency,
             records_frequency=self._records_frequency,
             references=References(Path(settings.reference_dir or state_dir / "references")),
+            mirror=self._mirror,
             metric_log_frequency=settings.metric_log_frequency,
             pinned=settings.pinned(),
         )
@@ -222,6 +230,7 @@ class Gateway:
                 await rpc.stop(settings.drain_timeout)
             loop.cancel()
             await asyncio.gather(loop, return_exceptions=True)
+            await self._mirror.close()
             await reconciler.close()
             if flusher is not None:
                 flusher.cancel()

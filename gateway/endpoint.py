@@ -462,7 +462,8 @@ class HookHandler:
         statistics = trace.collect
         trace.rows = 1
         started = perf_counter_ns()
-        data = await self._preprocess(body, state, statistics, trace)
+        # A body of its own: hooks change bodies, and what was asked is looked at again afterwards.
+        data = await self._preprocess({**body} if type(body) is dict else body, state, statistics, trace)
         trace.prepare_ns = perf_counter_ns() - started
         started = perf_counter_ns()
         if self._code.has_process:

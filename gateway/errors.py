@@ -31,7 +31,8 @@ Adapters translate foreign exceptions into these with ``raise … from``.
     │   ├── RegistryUnavailable
     │   ├── RegistryRefused         wrong credentials, unknown Task or model
     │   ├── ArtifactCorrupt         a download that does not match its hash
-    │   └── AnswersDisagree         a version does not answer its own samples as it should
+    │   ├── AnswersDisagree         a version does not answer its own samples as it should
+    │   └── FailsOnRequests         a version fails on a request that the one before it has answered
     └── InternalError               a bug of ours
 """
 
@@ -216,6 +217,12 @@ class AnswersDisagree(ControlError):
     """A new version answers the samples of its bundle otherwise than where they were recorded."""
 
     kind = "answers_disagree"
+
+
+class FailsOnRequests(ControlError):
+    """A new version fails on a request that the one before it has answered."""
+
+    kind = "fails_on_requests"
 
 
 class InternalError(GatewayError):

@@ -192,7 +192,7 @@ class StagedHandler:
         trace.rows = 1
         now = asyncio.get_running_loop().time()
         kept = _copied(body) if now >= self._next_body_at else None
-        work = Work(body, trace, deadline)
+        work = Work({**body} if type(body) is dict else body, trace, deadline)
         if self._gatherer is not None:
             waiting = perf_counter_ns()
             await self._gatherer.submit(work)

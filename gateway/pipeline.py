@@ -248,6 +248,19 @@ class Pipeline:
         if trace.error is not None or self._access_log:
             self._write_log(trace)
 
+    def tell(self, listener: Callable[[Trace], None] | None) -> None:
+        """Call ``listener`` with every finished request from now on; None: nobody, which costs nothing."""
+        self.__dict__.pop("finished", None)
+        if listener is None:
+            return
+        finished = self.finished
+
+        def finished_and_told(trace: Trace) -> None:
+            finished(trace)
+            listener(trace)
+
+        self.finished = finished_and_told  # type: ignore[method-assign]  # only while somebody listens
+
     def failed(self, trace: Trace, error: BaseException) -> GatewayError:
         """Record ``error`` as the trace's outcome and return it as one of ours; a foreign exception is our bug."""
         if isinstance(error, asyncio.CancelledError):

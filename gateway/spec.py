@@ -27,6 +27,9 @@ _OPTIONS_KEY: Final = "gateway"
 ROLLOUT: Final = "triton_gateway_rollout_"
 """Sections in which ``triton-gateway canary`` keeps its rollouts (JSON) start so; a gateway reads who is stable."""
 
+SHADOW: Final = "triton_gateway_shadow_"
+"""Sections in which ``triton-gateway canary shadow`` keeps its shadows (JSON) start so."""
+
 BROKEN_UPLOADS: Final = ("uploading_file", "failed_uploading")
 """Last path parts of model addresses that hold no data: the upload never finished (clearml SDK)."""
 
@@ -150,6 +153,19 @@ class MetricSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class ShadowSpec:
+    """``percent`` of the requests of ``endpoint`` (a name, or one version's url) are answered by the url ``to`` too.
+
+    Answers agree when they say the same and their numbers differ by ``tolerance`` at most.
+    """
+
+    endpoint: str
+    to: str
+    percent: float
+    tolerance: float = 0.1
+
+
+@dataclass(frozen=True, slots=True)
 class ServingSpec:
     """The decoded serving Task: the desired state of every gateway and every model sync that follows it."""
 
@@ -162,6 +178,7 @@ class ServingSpec:
     settings: Mapping[str, str] = field(default_factory=dict)
     stables: Mapping[str, str] = field(default_factory=dict)
     """Canary → the url that its rollout calls stable."""
+    shadows: Mapping[str, ShadowSpec] = field(default_factory=dict)
     faults: tuple[Fault, ...] = ()
 
     @property
@@ -174,6 +191,8 @@ class ServingSpec:
             self.metrics,
             self.settings,
             self.stables,
+            # only where there are any: without them the revision is what it was before there were shadows
+            *([self.shadows] if self.shadows else []),
             [(f.subject, f.message) for f in self.faults],
         ]
         return hashlib.sha256(repr([_sorted(p) for p in parts]).encode()).hexdigest()[:16]
@@ -254,6 +273,7 @@ def decode(task: Mapping[str, Any]) -> ServingSpec:
             metrics[key.strip("/")] = _decode_metrics(key, value)
         except SpecFault as fault:
             faults.append(Fault(f"metrics {key}", fault.message))
+    shadows = _decode_shadows(task, endpoints, faults)
     return ServingSpec(
         task_id=str(task.get("id", "")),
         name=str(task.get("name", "")),
@@ -263,6 +283,7 @@ def decode(task: Mapping[str, Any]) -> ServingSpec:
         metrics=metrics,
         settings=_decode_settings(task),
         stables=_decode_stables(task),
+        shadows=shadows,
         faults=tuple(faults),
     )
 
@@ -346,6 +367,45 @@ def _decode_stables(task: Mapping[str, Any]) -> dict[str, str]:
                 rollout = json.loads(item["value"])
                 found[str(rollout["endpoint"]).strip("/")] = str(rollout["stable"]).strip("/")
     return found
+
+
+def _decode_shadows(
+    task: Mapping[str, Any], endpoints: Mapping[str, EndpointSpec], faults: list[Fault]
+) -> dict[str, ShadowSpec]:
+    found = {}
+    for name, item in sorted((task.get("configuration") or {}).items()):
+        text = str(item.get("value") or "").strip() if name.startswith(SHADOW) and isinstance(item, Mapping) else ""
+        if not text:
+            continue
+        try:
+            stored = json.loads(text)
+            if not stored.get("percent"):
+                continue
+            shadow = ShadowSpec(
+                str(stored["endpoint"]).strip("/"), str(stored["to"]).strip("/"), float(stored["percent"]),
+                float(stored["tolerance"]),
+            )  # fmt: skip
+            check_shadow(shadow, endpoints)
+        except SpecFault as fault:
+            faults.append(Fault(f"shadow {stored['endpoint']}", fault.message))
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            faults.append(Fault(f"shadow {name.removeprefix(SHADOW)}", f"cannot be read: {error!r}"))
+        else:
+            found[shadow.endpoint] = shadow
+    return found
+
+
+def check_shadow(shadow: ShadowSpec, endpoints: Mapping[str, EndpointSpec]) -> None:
+    """Raise ``SpecFault`` where a shadow cannot be: its numbers, or one of its sides that does not exist."""
+    if not 0 < shadow.percent <= 100:
+        raise SpecFault(f"a share of {shadow.percent:g} % cannot be mirrored: it must lie above 0 and up to 100")
+    if not 0 <= shadow.tolerance < float("inf"):
+        raise SpecFault(f"a tolerance must be 0 or more, not {shadow.tolerance:g}")
+    if shadow.to not in endpoints:
+        raise SpecFault(f"there is no endpoint {shadow.to} to mirror to")
+    others = [e.url for e in endpoints.values() if shadow.endpoint in (e.url, e.endpoint) and e.url != shadow.to]
+    if not others:
+        raise SpecFault(f"no other version of {shadow.endpoint} exists whose requests could be mirrored to {shadow.to}")
 
 
 def _listed(value: Any) -> list[Any]:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from deploy.commands import shadow
 from deploy.commands._options import registry_options
 from deploy.errors import DeployError
 
@@ -37,8 +38,12 @@ def command() -> None:
     Examples:
       triton-gateway canary set --endpoint sentiment 2=10 1=90
       triton-gateway canary run --endpoint sentiment --to 2 --gateway http://gateway:8080
+      triton-gateway canary shadow --endpoint sentiment --to 2 --percent 5
       triton-gateway canary status
     """
+
+
+command.add_command(shadow.command)
 
 
 @command.command(name="set")

@@ -10,8 +10,11 @@ from typing import Any
 import click
 
 from deploy import web
+from deploy.commands import shadow
 from deploy.errors import DeployError
 from deploy.state import StateDir
+
+_FAILED = ("failed", "refused")
 
 
 @click.command(name="status", short_help="Show what is served: endpoints, versions, models, faults.")
@@ -59,6 +62,9 @@ def command(url: str | None, state_dir: Path, as_json: bool) -> int:
     else:
         for line in describe(address, answer.content, sync):
             click.echo(line)
+        if answer.content.get("shadows"):
+            for line in shadow.describe(answer.content, web.fetch_text(f"{address}/metrics")):
+                click.echo(line)
     return 0 if all_is_well(answer.content, sync) else 3
 
 
@@ -78,6 +84,7 @@ def all_is_well(gateway: Mapping[str, Any], sync: Mapping[str, Any] | None) -> b
         bool(gateway.get("ready"))
         and not gateway.get("faults")
         and not gateway.get("pending")
+        and not any((e.get("successor") or {}).get("state") in _FAILED for e in gateway.get("endpoints", ()))
         and all(model.get("state") in ("ready", "leaving") for model in models)
     )
 
@@ -86,7 +93,7 @@ def describe(address: str, gateway: Mapping[str, Any], sync: Mapping[str, Any] |
     """Return the account as lines for people."""
     because = "; ".join(str(reason) for reason in gateway.get("not_ready_because", []))
     lines = [f"{address}  {'ready' if gateway.get('ready') else f'not ready: {because}'}"]
-    rows = [[str(e.get(key) or "-") for key in ("url", "model_id", "model_name", "state")]
+    rows = [[*(str(e.get(key) or "-") for key in ("url", "model_id", "model_name")), _state(e)]
             for e in gateway.get("endpoints", [])]  # fmt: skip
     rows += [[str(p.get("url")), "-", "-", f"{p.get('state')}: {p.get('reason')}"] for p in gateway.get("pending", [])]
     lines += table(["ENDPOINT", "MODEL ID", "MODEL", "STATE"], rows) if rows else ["no endpoint is configured"]
@@ -100,6 +107,12 @@ def describe(address: str, gateway: Mapping[str, Any], sync: Mapping[str, Any] |
             )
     registry = (sync or {}).get("registry", {}).get("error")
     return [*lines, f"sync: the registry is not readable: {registry}"] if registry else lines
+
+
+def _state(endpoint: Mapping[str, Any]) -> str:
+    successor = endpoint.get("successor")
+    state = str(endpoint.get("state") or "-")
+    return f"{state}; its new version is {successor.get('state')}: {successor.get('reason')}" if successor else state
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

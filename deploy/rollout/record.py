@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from deploy.controlplane import sections
@@ -19,7 +19,7 @@ from deploy.registry import section_text
 from deploy.rollout.steps import Command, Rollout
 from gateway.errors import SpecFault
 from gateway.routing import canary
-from gateway.spec import ROLLOUT, CanarySpec, ServingSpec
+from gateway.spec import ROLLOUT, SHADOW, CanarySpec, ServingSpec, ShadowSpec
 
 CANARY: Final = "canary"
 _COMMAND: Final = "triton_gateway_command_"
@@ -152,6 +152,12 @@ def _canaries(task: Mapping[str, Any]) -> dict[str, Any]:
             f"the canary section of the serving Task cannot be read: {error}", hint="repair it in ClearML first"
         ) from error
     return {key.strip("/"): fields for key, fields in parsed.items()}
+
+
+def shadow(endpoint: str, wanted: ShadowSpec | None) -> dict[str, str]:
+    """Return the section that has requests of ``endpoint`` mirrored; None: not any more."""
+    stored = {"endpoint": endpoint, "percent": 0} if wanted is None else asdict(wanted)
+    return {SHADOW + _key(endpoint): json.dumps(stored)}
 
 
 def _key(endpoint: str) -> str:

@@ -20,9 +20,8 @@ from gateway.control import kept
 from gateway.control.assemble import Assembler, ModelRecords, assemble_snapshot, refused
 from gateway.control.compile import EndpointPlan, Plan, compile_spec
 from gateway.control.kept import Kept
-from gateway.control.rehearse import FailsOnRequests
 from gateway.endpoint import Endpoint
-from gateway.errors import ControlError, GatewayError, RegistryRefused, RegistryUnavailable
+from gateway.errors import ControlError, FailsOnRequests, GatewayError, RegistryRefused, RegistryUnavailable
 from gateway.health import Health
 from gateway.metrics.custom import Served, frequency_of
 from gateway.metrics.observer import Observer
@@ -31,6 +30,7 @@ from gateway.registry.base import Registry
 from gateway.registry.cache import SpecStore
 from gateway.routing.snapshot import Pending
 from gateway.routing.table import RoutingTable
+from gateway.shadow import Mirror
 from gateway.spec import decode, decode_model
 
 _log = logging.getLogger("triton_gateway.control")
@@ -63,6 +63,7 @@ class Reconciler:
         poll_frequency: float,
         records_frequency: float,
         references: References,
+        mirror: Mirror,
         metric_log_frequency: float = 1.0,
         pinned: Sequence[str] = (),
     ) -> None:
@@ -79,6 +80,7 @@ class Reconciler:
         self._poll_frequency = poll_frequency
         self._records_frequency = records_frequency
         self._references = references
+        self._mirror = mirror
         self._metric_log_frequency = metric_log_frequency
         self._pinned = tuple(pinned)
         self._marker: str | None = None
@@ -377,6 +379,7 @@ class Reconciler:
             )  # fmt: skip
         spec = self._plan.spec
         self._observer.watch.configure(served, spec.metrics, frequency_of(spec.settings, self._metric_log_frequency))
+        self._mirror.configure(spec.shadows, self._serving)
 
     def _publish_health(self) -> None:
         health = self._health
@@ -476,6 +479,7 @@ class Reconciler:
             "endpoints": endpoints,
             "pending": waiting,
             "canaries": {name: c.shares for name, c in snapshot.canaries.items()},
+            "shadows": self._mirror.status(),
             "faults": [{"subject": f.subject, "message": f.message} for f in snapshot.faults],
             "registry": {"last_contact": self.last_contact or None, "error": self.last_error or None},
             "triton": dict(self._health.backend_live),

@@ -14,17 +14,13 @@ import orjson
 
 from gateway.control.samples import Samples, difference
 from gateway.endpoint import Handler
-from gateway.errors import AnswersDisagree, DeadlineExceeded, GatewayError, HookFailed, InputRefused
+from gateway.errors import AnswersDisagree, DeadlineExceeded, FailsOnRequests, GatewayError, InputRefused
 from gateway.trace import Trace
 
 TEXT_BODIES: Final = ({"text": "warm up"}, {"text": ["warm up", "a longer text to warm up with, in two rows"]})
 
 PATIENCE_S: Final = 60.0
 _OPTIONS: Final = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
-
-
-class FailsOnRequests(HookFailed):
-    """A version fails on a request that the one before it has answered."""
 
 
 async def warm_up(handler: Handler, bodies: Sequence[object]) -> None:

@@ -14,6 +14,7 @@ LATENCY_BUCKETS: Final = (
 ROW_BUCKETS: Final = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0)
 RATIO_BUCKETS: Final = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.975, 0.99, 0.999, 1.0)
 """Scores and entropies: fine near 1, where confident models live."""
+DIFFERENCE_BUCKETS: Final = (0.0001, 0.001, 0.003, 0.01, 0.03, 0.1, 0.2, 0.3, 0.5, 1.0)
 RARE_RATIO_BUCKETS: Final = (0.0, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0)
 TEXT_TOKEN_BUCKETS: Final = (
     4.0, 8.0, 12.0, 16.0, 20.0, 24.0, 32.0, 48.0, 64.0, 96.0, 128.0, 192.0, 256.0, 384.0, 512.0,
@@ -130,6 +131,21 @@ DRIFT_CHI2: Final = Metric(
     "gateway_drift_chi2_q99", "gauge",
     "99 % quantile of chi-square with as many degrees of freedom as the reference has bins, less one.", _VARIABLE,
 )  # fmt: skip
+SHADOWS: Final = Metric(
+    "gateway_shadow_requests_total", "counter",
+    "Requests drawn for a shadow, by the version they were mirrored to and outcome: agreed, differed, failed, dropped. "
+    "They are in no other request metric.",
+    ("endpoint", "version", "outcome"),
+)  # fmt: skip
+SHADOW_DIFFERENCE: Final = Metric(
+    "gateway_shadow_difference", "histogram",
+    "How far the numbers of a mirrored answer are from the answer that was given, at most: absolute, above 1 relative.",
+    ("endpoint", "version"), DIFFERENCE_BUCKETS,
+)  # fmt: skip
+SHADOW_SECONDS: Final = Metric(
+    "gateway_shadow_duration_seconds", "histogram", "Time a mirrored request took, successful ones only.",
+    ("endpoint", "version"), LATENCY_BUCKETS,
+)  # fmt: skip
 RECONCILES: Final = Metric(
     "gateway_reconcile_total", "counter",
     "Looks at the serving Task, by outcome: unchanged, changed, registry_unavailable, registry_refused, error.",
@@ -159,5 +175,6 @@ CATALOG: Final = (
     BATCH_ROWS, BATCH_TOKENS, BATCH_REAL_TOKENS, CACHE, WORD_CACHE,
     VARIABLE_SCALAR, VARIABLE_ENUM, VARIABLE_VALUE, VARIABLE_COUNTER, VARIABLE_IGNORED,
     DRIFT_OBSERVATIONS, DRIFT_REFERENCE, DRIFT_REFERENCE_SIZE, DRIFT_CHI2,
+    SHADOWS, SHADOW_DIFFERENCE, SHADOW_SECONDS,
     RECONCILES, BUILDS, ENDPOINT_READY, LAST_CONTACT, MODEL_INFO, BUILD_INFO,
 )  # fmt: skip

@@ -117,6 +117,15 @@ class Observer:
         self._count(catalog.FALLBACKS, endpoint, version, outcome).value += 1
         self._is_dirty = True
 
+    def mirrored(self, endpoint: str, version: str, outcome: str, difference: float = 0.0, total_ns: int = 0) -> None:
+        """Count one request that was drawn for a shadow; the numbers are of one that was answered and compared."""
+        self._count(catalog.SHADOWS, endpoint, version, outcome).value += 1
+        self._is_dirty = True
+        if outcome in ("agreed", "differed"):
+            # Few a second: they need no tally.
+            self._families[catalog.SHADOW_DIFFERENCE.name].labels(endpoint, version).observe(difference)
+            self._families[catalog.SHADOW_SECONDS.name].labels(endpoint, version).observe(total_ns * _NS)
+
     def words(self, endpoint: str, version: str, hits: int, misses: int) -> None:
         """Add texts a word cache answered and did not answer since the last time."""
         if hits or misses:
