@@ -101,7 +101,8 @@ class TaskConfig:
 
     mask_id: int | None = None
     unknown_id: int | None = None
-    """The ids of the tokenizer's mask and unknown tokens, as its files name them."""
+    cls_id: int | None = None
+    """The ids of the tokenizer's mask, unknown and class tokens, as its files name them."""
     cleans_up: bool = False
     """Whether decoded text loses the spaces in front of punctuation (`clean_up_tokenization_spaces`)."""
 
@@ -277,7 +278,7 @@ def _padding(folder: Path, model: Mapping[str, Any], tokenizer: Mapping[str, Any
 def _special_ids(folder: Path, tokenizer: Mapping[str, Any]) -> dict[str, Any]:
     special = _read_json(folder / "special_tokens_map.json")
     ids = {}
-    for field_name, key in (("mask_id", "mask_token"), ("unknown_id", "unk_token")):
+    for field_name, key in (("mask_id", "mask_token"), ("unknown_id", "unk_token"), ("cls_id", "cls_token")):
         token = _token(tokenizer.get(key)) or _token(special.get(key))
         ids[field_name] = None if token is None else _id_in_tokenizer(_read_json(folder / "tokenizer.json"), token)
     return {**ids, "cleans_up": tokenizer.get("clean_up_tokenization_spaces") is True}

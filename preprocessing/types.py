@@ -73,13 +73,14 @@ def _packed(values: bytes | IntArray) -> bytes:
 class Window(Encoded):
     """One of the rows that a text too long for the model is read in, with what its tokens came from.
 
-    `source` is the position of the text (or pair) among the request's; `special` ([tokens], bool) marks tokens that the
+    `source` is the position of the text (or pair) among the request's, `first` that of the window's first token among
+    all tokens of the text that was divided; `special` ([tokens], bool) marks tokens that the
     post-processor added; `sequence` ([tokens], int8) is 0 for the tokens of the first text, 1 for those of the second,
     -1 for special ones; `words` ([tokens], int32) numbers the words of each text, -1 where a token belongs to none.
     `offsets` are always there, in characters of the token's own text.
     """
 
-    __slots__ = ("sequence", "source", "special", "words")
+    __slots__ = ("first", "sequence", "source", "special", "words")
 
     def __init__(
         self,
@@ -90,12 +91,14 @@ class Window(Encoded):
         offsets: IntArray,
         *,
         source: int,
+        first: int,
         special: NDArray[np.bool_],
         sequence: NDArray[np.int8],
         words: NDArray[np.int32],
     ) -> None:
         super().__init__(ids, type_ids, n_unknown, truncated, offsets)
         self.source = source
+        self.first = first
         self.special = special
         self.sequence = sequence
         self.words = words

@@ -60,6 +60,7 @@ class Windower:
         for source in range(len(texts)):
             own = encodings[2 * source : 2 * source + 2] if pairs else [encodings[source]]
             excess = sum(map(len, own)) - room
+            firsts = [0]
             if excess > 0:
                 left = len(own[cut]) - excess
                 if left <= 0:
@@ -70,15 +71,20 @@ class Windower:
                         hint="shorten it",
                     )
                 # The library wants less overlap than a window is long.
-                own[cut].truncate(left, min(windows.stride, left - 1), self._side)
+                stride = min(windows.stride, left - 1)
+                firsts = _firsts(len(own[cut]), left, stride, self._side)
+                own[cut].truncate(left, stride, self._side)
             whole = self._framed.post_process(own[0], own[1] if pairs else None, True)
             if not windows.keeps_all:
-                found.append(self._window(whole, source, truncated=excess > 0))
+                found.append(self._window(whole, source, firsts[0], truncated=excess > 0))
                 continue
-            found += [self._window(part, source, truncated=False) for part in (whole, *whole.overflowing)]
+            parts = (whole, *whole.overflowing)
+            found += [
+                self._window(part, source, first, truncated=False) for part, first in zip(parts, firsts, strict=True)
+            ]
         return found
 
-    def _window(self, encoding: Any, source: int, *, truncated: bool) -> Window:
+    def _window(self, encoding: Any, source: int, first: int, *, truncated: bool) -> Window:
         ids: list[int] = encoding.ids
         types: Sequence[int] = encoding.type_ids
         return Window(
@@ -88,7 +94,17 @@ class Windower:
             truncated,
             np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2),
             source=source,
+            first=first,
             special=np.array(encoding.special_tokens_mask, dtype=np.bool_),
             sequence=np.array([-1 if s is None else s for s in encoding.sequence_ids], dtype=np.int8),
             words=np.array([-1 if w is None else w for w in encoding.word_ids], dtype=np.int32),
         )
+
+
+def _firsts(size: int, width: int, stride: int, side: Side) -> list[int]:
+    """Where windows of `width` tokens begin in a text of `size`, in the library's order: from the side that is kept."""
+    step = width - stride
+    count = 1 + -(-(size - width) // step)
+    if side == "right":
+        return [i * step for i in range(count)]
+    return [max(size - width - i * step, 0) for i in range(count)]

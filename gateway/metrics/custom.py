@@ -486,7 +486,10 @@ class _Text:
         if self._has_labels and type(answer) is dict:
             results = answer.get("results")
             for result in (answer,) if results is None else results:
-                self._see_result(result)
+                if "entities" in result:
+                    self._see_entities(result["entities"])
+                else:
+                    self._see_result(result)
 
     def _see_text(self, row: TextRow) -> None:
         tokens = row.n_tokens
@@ -496,6 +499,15 @@ class _Text:
             self._unknown.take(row.n_unknown / tokens if tokens else 0.0)
         if self._truncated is not None:
             self._truncated.take(_BOOLEANS[row.truncated])
+
+    def _see_entities(self, entities: Iterable[Mapping[str, Any]]) -> None:
+        """Of tokens, too, what counts is what they belong to."""
+        for entity in entities:
+            if self._label is not None:
+                label = entity.get("entity_group") or str(entity["entity"])
+                self._label.take(label.removeprefix("B-").removeprefix("I-"))
+            if self._score is not None:
+                self._score.take(entity["score"])
 
     def _see_result(self, result: Mapping[str, Any]) -> None:
         if self._label is not None:

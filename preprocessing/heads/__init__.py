@@ -12,8 +12,10 @@ from preprocessing.heads.embedding import SentenceEmbedding
 from preprocessing.heads.features import FeatureExtraction
 from preprocessing.heads.fill_mask import FillMask
 from preprocessing.heads.generation import TextGeneration
+from preprocessing.heads.question_answering import QuestionAnswering
 from preprocessing.heads.ranking import Ranking
 from preprocessing.heads.sequence_classification import SequenceClassification
+from preprocessing.heads.token_classification import TokenClassification
 from preprocessing.heads.zero_shot import ZeroShot
 
 HEADS: Final[Mapping[str, Callable[[TaskConfig, Vocabulary], Head]]] = {
@@ -23,6 +25,8 @@ HEADS: Final[Mapping[str, Callable[[TaskConfig, Vocabulary], Head]]] = {
     Ranking.task: lambda config, _: Ranking(config),
     ZeroShot.task: lambda config, _: ZeroShot(config),
     FillMask.task: FillMask,
+    TokenClassification.task: TokenClassification,
+    QuestionAnswering.task: lambda config, _: QuestionAnswering(config),
     TextGeneration.task: lambda config, _: TextGeneration(config),
 }
 

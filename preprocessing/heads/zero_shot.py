@@ -131,7 +131,7 @@ class ZeroShot:
         """The endpoint's own labels, if it has any, and an example."""
         config = self._config
         return {
-            "candidate_labels": list(config.candidate_labels),
+            "labels": list(config.candidate_labels),
             "hypothesis_template": config.hypothesis_template,
             "multi_label": config.multi_label,
             "parameters": list(_PARAMETERS),

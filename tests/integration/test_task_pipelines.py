@@ -5,6 +5,7 @@ tokenizer family and on texts made to break things.
 from __future__ import annotations
 
 import importlib
+import json
 import sys
 import warnings
 from pathlib import Path
@@ -15,11 +16,14 @@ import pytest
 import torch
 from transformers import (
     BertForMaskedLM,
+    BertForQuestionAnswering,
     BertForSequenceClassification,
+    BertForTokenClassification,
     BertModel,
     FeatureExtractionPipeline,
     FillMaskPipeline,
     TextClassificationPipeline,
+    TokenClassificationPipeline,
     ZeroShotClassificationPipeline,
 )
 
@@ -208,6 +212,130 @@ def test_features_are_the_pipelines(family: str, tmp_path: Path) -> None:
         theirs = quiet(pipeline, text, truncation=True)[0]
         assert len(theirs) == len(result["features"])
         close(theirs, result["features"])
+
+
+# --- token classification ---------------------------------------------------------------------------------------------
+
+ENTITIES = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC", "MISC"]
+
+
+def same_entities(theirs: list[dict[str, Any]], ours: list[dict[str, Any]]) -> None:
+    """All keys but the score exactly, scores within the tolerance."""
+    plain = [{key: value for key, value in entity.items() if key != "score"} for entity in theirs]
+    assert plain == [{key: value for key, value in entity.items() if key != "score"} for entity in ours]
+    close([float(entity["score"]) for entity in theirs], [entity["score"] for entity in ours])
+
+
+@pytest.mark.parametrize("strategy", ["none", "simple", "first", "average", "max"])
+def test_entities_are_the_pipelines(family: str, strategy: str, tmp_path: Path) -> None:
+    """Every strategy and `ignore_labels`, over hard texts that fit into one window: words, groups and offsets."""
+    model, tokenizer = tiny.save(tmp_path, family, BertForTokenClassification, id2label=dict(enumerate(ENTITIES)))
+    pipeline = TokenClassificationPipeline(model=model, tokenizer=tokenizer, device="cpu")
+    ours = tiny.TorchBackend(TextProcessor.from_folder(tmp_path, options={"allow_empty": True}), model)
+    texts = [*WHOLE, "", "  ", *(tiny.families.CORPUS[:5])]
+    texts = [text for text in texts if len(tokenizer(text)["input_ids"]) <= tiny.MAX_LENGTH]
+    for ignored in (None, [], ["O", "PER"]):
+        parameters = {"aggregation_strategy": strategy, **({} if ignored is None else {"ignore_labels": ignored})}
+        answer = ours.ask({"text": texts, "parameters": parameters})
+        assert "windows" not in answer
+        for text, result in zip(texts, answer["results"], strict=True):
+            same_entities(quiet(pipeline, text, **parameters), result["entities"])
+
+
+class Alone(torch.nn.Module):
+    """Looks at each token for itself: what it says must not depend on which window a token is read in."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        torch.manual_seed(2)
+        self.table = torch.randn(size, len(ENTITIES)) * 2
+
+    def forward(self, input_ids: Any, **_: Any) -> dict[str, Any]:
+        return {"logits": self.table[input_ids]}
+
+
+@pytest.mark.parametrize("truncation_side", ["right", "left"])
+def test_windows_do_not_change_what_is_found(family: str, truncation_side: str, tmp_path: Path) -> None:
+    """A long text in windows of any overlap has the entities it has in one piece, words on the edges included."""
+    _, tokenizer = tiny.save(tmp_path, family, BertForTokenClassification, id2label=dict(enumerate(ENTITIES)))
+    settings = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({**settings, "truncation_side": truncation_side}))
+    model = Alone(len(tokenizer))
+    text = " ".join(tiny.families.CORPUS[:5])
+    config = json.loads((tmp_path / "config.json").read_text())
+    for file, key in (("config.json", "max_position_embeddings"), ("tokenizer_config.json", "model_max_length")):
+        content = json.loads((tmp_path / file).read_text())
+        (tmp_path / file).write_text(json.dumps({**content, key: 4096}))
+    whole = tiny.TorchBackend(TextProcessor.from_folder(tmp_path), model)
+    assert config["max_position_embeddings"] == tiny.MAX_LENGTH
+    for strategy in ("none", "simple", "first", "average", "max"):
+        parameters = {"aggregation_strategy": strategy}
+        expected = whole.ask({"text": text, "parameters": parameters})
+        for max_length, stride in ((40, 0), (40, 1), (33, 10), (64, 60), (128, 32)):
+            options = {"max_length": max_length}
+            windowed = tiny.TorchBackend(TextProcessor.from_folder(tmp_path, options=options), model)
+            answer = windowed.ask({"text": [text, "short"], "parameters": {**parameters, "stride": stride}})
+            same_entities(expected["entities"], answer["results"][0]["entities"])
+            assert answer["windows"][0] > 1 == answer["windows"][1]
+    cut = tiny.TorchBackend(TextProcessor.from_folder(tmp_path, options={"max_length": 40, "long_texts": "cut"}), model)
+    answer = cut.ask({"text": text})
+    assert (True, None, 40) == (answer["truncated"], answer.get("windows"), answer["tokens"])
+    refusing = TextProcessor.from_folder(tmp_path, options={"max_length": 40, "long_texts": "refuse"})
+    with pytest.raises(InvalidInput, match="longer than the 40 tokens"):
+        refusing.prepare({"text": text})
+
+
+# --- question answering -----------------------------------------------------------------------------------------------
+
+RECORDED = Path(__file__).parents[1] / "data" / "question_answering"
+
+
+def logits_of(ids: Any) -> tuple[Any, Any]:
+    """The formula that the recorded pipeline had for a model."""
+    ids, places = np.asarray(ids, np.float64), np.arange(len(ids), dtype=np.float64)
+    return (
+        (4 * np.sin(ids * 0.7 + places * 0.37)).astype(np.float32),
+        (4 * np.sin(ids * 1.3 + places * 0.53 + 1)).astype(np.float32),
+    )
+
+
+@pytest.mark.parametrize("name", ["WordPiece", "byte-level BPE", "Unigram"])
+def test_answers_are_those_of_the_pipeline_of_version_4(name: str) -> None:
+    """Recorded from transformers 4.57.6: windows, n best, no answer, word alignment (`record.py` beside the data)."""
+    processor = TextProcessor.from_folder(RECORDED / name.replace(" ", "-"))
+    seen = windows = 0
+    for record in json.loads((RECORDED / "answers.json").read_text()):
+        if record["family"] != name:
+            continue
+        body = {key: record[key] for key in ("question", "context", "parameters")}
+        prepared = processor.prepare(body)
+        rows = prepared.rows
+        shape = (len(rows), max(row.n_tokens for row in rows))
+        outputs = {key: np.full(shape, 1e4, np.float32) for key in ("start_logits", "end_logits")}
+        for i, row in enumerate(rows):
+            outputs["start_logits"][i, : row.n_tokens], outputs["end_logits"][i, : row.n_tokens] = logits_of(row.ids)
+        answer: Any = processor.finish(outputs, prepared)
+        ours = answer.get("answers", [answer])
+        theirs = record["answers"]
+        close([item["score"] for item in theirs], [item["score"] for item in ours])
+        for key in ("answer", "start", "end"):
+            assert [item[key] for item in theirs] == [item[key] for item in ours], body
+        seen, windows = seen + 1, windows + answer.get("windows", 1)
+    assert seen == 35 < windows
+
+
+def test_questions_and_contexts_go_side_by_side(family: str, tmp_path: Path) -> None:
+    """Lists, and one context for several questions; models padded on the left read the context first."""
+    model, _ = tiny.save(tmp_path, family, BertForQuestionAnswering)
+    ours = tiny.TorchBackend(TextProcessor.from_folder(tmp_path), model)
+    context = " ".join(tiny.families.CORPUS[:2])
+    single = [ours.ask({"question": q, "context": context}) for q in ("who?", "what?")]
+    both = ours.ask({"question": ["who?", "what?"], "context": context})
+    for one, result in zip(single, both["results"], strict=True):
+        assert one["answer"] == context[one["start"] : one["end"]] == result["answer"]
+    assert [one["tokens"] for one in single] == both["tokens"]
+    with pytest.raises(InvalidInput, match="question fills"):
+        ours.ask({"question": "who? " * 300, "context": "a"})
 
 
 # --- what is refused --------------------------------------------------------------------------------------------------

@@ -1,0 +1,239 @@
+"""Question answering: a question and a context to the part of the context that answers it, as `transformers`'
+question-answering pipeline (of version 4, the last that has it) finds it.
+
+Request: `{"question": …, "context": …, "parameters": {"top_k": 1, "doc_stride": 128, "max_answer_len": 15,
+"max_seq_len": 384, "handle_impossible_answer": false, "align_to_words": true}}`, parameters optional. Both may be
+lists of one length, or one of them a list that the other goes with.
+
+Answer: `{"answer": "…", "score": s, "start": 11, "end": 16, "tokens": n}`, with `"answers": [{…}, …]` from best to
+worst where `top_k` is more than 1; for lists `{"results": [{"answer": …}, …], "tokens": [n, …]}`. `start` and `end` are
+characters of the context; no answer (`handle_impossible_answer`) is an empty one.
+
+A long context is read in windows that overlap by `doc_stride` tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from preprocessing.config import QUESTION_ANSWERING, TaskConfig
+from preprocessing.errors import InvalidBundle, InvalidInput, InvalidOutput
+from preprocessing.heads.base import (
+    Results,
+    count_of,
+    flag_of,
+    group_counts,
+    own_tokens,
+    read_body,
+    read_text,
+    refuse_many,
+    refuse_non_finite,
+    refuse_unknown_parameters,
+    windows_by_text,
+)
+from preprocessing.types import ParsedRequest, Prepared, Tensors, Window, Windows
+
+_OUTPUTS: Final = ("start_logits", "end_logits")
+_PARAMETERS: Final = (
+    *("top_k", "doc_stride", "max_answer_len", "max_seq_len"),
+    *("handle_impossible_answer", "align_to_words"),
+)
+_EXAMPLE: Final = 'send {"question": "…", "context": "…"}'
+_MAX_SEQ_LEN: Final = 384
+_STRIDE: Final = 128
+_MAX_ANSWER_LEN: Final = 15
+_RULED_OUT: Final = -10000.0
+
+
+class QuestionAnswering:
+    """The head of `*ForQuestionAnswering` models."""
+
+    task: Final = QUESTION_ANSWERING
+    text_fields: Final = ("question", "context")
+    needs_windows: Final = True
+
+    def __init__(self, config: TaskConfig) -> None:
+        self._config = config
+        # As the pipeline: models padded on the left read the context first.
+        self._context = 1 if config.padding_side == "right" else 0
+
+    def parse(self, body: object) -> ParsedRequest:
+        """Pairs of question and context, the context read in windows."""
+        config = self._config
+        found, parameters = read_body(body, self.text_fields, self.text_fields, _EXAMPLE)
+        refuse_unknown_parameters(parameters, _PARAMETERS)
+        question, context = found["question"], found["context"]
+        is_batch = isinstance(question, list) or isinstance(context, list)
+        questions, contexts = self._side_by_side(question, context) if is_batch else ([question], [context])
+        pairs = []
+        for i, (q, c) in enumerate(zip(questions, contexts, strict=True)):
+            suffix = f"[{i}]" if is_batch else ""
+            texts = (read_text(q, f"question{suffix}", config), read_text(c, f"context{suffix}", config))
+            pairs.append(texts if self._context == 1 else texts[::-1])
+        width = count_of(parameters, "max_seq_len", most=config.max_length) or min(config.max_length, _MAX_SEQ_LEN)
+        stride = count_of(parameters, "doc_stride", least=0)
+        if stride is None:
+            stride = min(width // 2, _STRIDE) if config.stride is None else config.stride
+        elif stride >= width:
+            raise InvalidInput(
+                f"doc_stride must be less than the {width} tokens of a window", field="parameters.doc_stride"
+            )
+        align = flag_of(parameters, "align_to_words")
+        options = {
+            "top_k": count_of(parameters, "top_k") or config.top_k or 1,
+            "max_answer_len": count_of(parameters, "max_answer_len") or _MAX_ANSWER_LEN,
+            "impossible": flag_of(parameters, "handle_impossible_answer") or False,
+            "align": True if align is None else align,
+        }
+        windows = Windows(
+            stride, width, cuts="second" if self._context == 1 else "first", whole="question",
+            keeps_all=config.long_texts == "window",
+        )  # fmt: skip
+        return ParsedRequest(pairs, is_batch, options, windows)
+
+    def field_of(self, request: ParsedRequest, row: int) -> str:
+        """The context is what can be too long."""
+        return f"context[{row}]" if request.is_batch else "context"
+
+    def select_outputs(self, available: Sequence[str]) -> tuple[str, ...]:
+        """`start_logits` and `end_logits`."""
+        missing = [name for name in _OUTPUTS if name not in available]
+        if missing:
+            raise InvalidBundle(
+                f"The model's outputs ({', '.join(available) or 'none'}) do not answer questions",
+                hint=f"it needs {' and '.join(_OUTPUTS)}",
+            )
+        return _OUTPUTS
+
+    def decode(self, outputs: Tensors, prepared: Prepared) -> list[Mapping[str, Any]]:
+        """Per question its best answers over all windows."""
+        rows, options = prepared.rows, prepared.request.options
+        longest = max(row.n_tokens for row in rows)
+        for name in _OUTPUTS:
+            tensor = outputs.get(name)
+            if tensor is None or tensor.ndim != 2 or len(tensor) != len(rows) or tensor.shape[1] < longest:
+                shape = "missing" if tensor is None else f"of shape {list(tensor.shape)}"
+                raise InvalidOutput(f"Output {name} is {shape} for {len(rows)} rows", hint="expected rows × tokens")
+        side = self._config.padding_side
+        results: list[Mapping[str, Any]] = []
+        for pair, positions in zip(prepared.request.texts, windows_by_text(prepared), strict=True):
+            answers: list[dict[str, Any]] = []
+            least_null = 1e6
+            for position in positions:
+                window = cast("Window", rows[position])
+                start, end = (own_tokens(outputs[name], position, window.n_tokens, side) for name in _OUTPUTS)
+                refuse_non_finite("start_logits", start)
+                refuse_non_finite("end_logits", end)
+                null = self._collect(answers, pair[self._context], window, start, end, options)
+                least_null = min(least_null, null)
+            if options["impossible"]:
+                answers.append({"answer": "", "score": least_null, "start": 0, "end": 0})
+            answers.sort(key=lambda answer: -answer["score"])
+            best = answers[: options["top_k"]] or [{"answer": "", "score": 0.0, "start": 0, "end": 0}]
+            results.append({**best[0], **({"answers": best} if options["top_k"] > 1 else {})})
+        return results
+
+    def render(self, results: Results, prepared: Prepared) -> dict[str, object]:
+        """One question's answer at the top level, a list's under `results`."""
+        objects = cast("Sequence[Mapping[str, Any]]", results)
+        groups = [[prepared.rows[i] for i in own] for own in windows_by_text(prepared)]
+        counted = group_counts(prepared, groups)
+        return {**(objects[0] if not prepared.is_batch else {"results": list(objects)}), **counted}
+
+    def describe(self) -> dict[str, object]:
+        """How long contexts are read, and an example."""
+        return {
+            "long_texts": self._config.long_texts,
+            "parameters": list(_PARAMETERS),
+            "text_pairs": True,
+            "example": {"question": "Where do I live?", "context": "My name is Sarah and I live in London."},
+        }
+
+    def _side_by_side(self, question: object, context: object) -> tuple[list[object], list[object]]:
+        questions = question if isinstance(question, list) else None
+        contexts = context if isinstance(context, list) else None
+        size = len(questions if questions is not None else contexts or [])
+        questions = [question] * size if questions is None else questions
+        contexts = [context] * size if contexts is None else contexts
+        if not size or len(questions) != len(contexts):
+            raise InvalidInput(
+                "question and context must be lists of one length, and not empty",
+                field="question",
+                hint="or one of them a single text that goes with all of the other",
+            )
+        refuse_many(size, self._config, "question")
+        return questions, contexts
+
+    def _collect(
+        self,
+        answers: list[dict[str, Any]],
+        context: str,
+        window: Window,
+        start: NDArray[Any],
+        end: NDArray[Any],
+        options: Mapping[str, Any],
+    ) -> float:
+        """Add a window's answers, equal texts together; returns how likely it is that there is none."""
+        allowed = window.sequence == self._context
+        if self._config.cls_id is not None:  # where models say that there is no answer
+            allowed = allowed | (window.ids == self._config.cls_id)
+        starts, ends = (_probabilities(values, allowed) for values in (start, end))
+        null = float(starts[0] * ends[0])
+        starts[0] = ends[0] = 0.0
+        wanted = options["top_k"] * 2 + 10 if options["align"] else options["top_k"]
+        for first, last, score in _spans(starts, ends, wanted, options["max_answer_len"]):
+            if not (allowed[first] and allowed[last]):
+                continue
+            begin, stop = self._characters(window, first, last, align=options["align"])
+            text = context[begin:stop]
+            known = next((answer for answer in answers if answer["answer"].lower() == text.lower()), None)
+            if known is None:
+                answers.append({"answer": text, "score": score, "start": begin, "end": stop})
+            else:
+                known["score"] += score
+        return null
+
+    def _characters(self, window: Window, first: int, last: int, *, align: bool) -> tuple[int, int]:
+        """The characters of tokens `first` to `last`, of whole words where `align`."""
+        offsets = cast("Any", window.offsets)
+        if align and window.words[first] >= 0 and window.words[last] >= 0:
+            own = window.sequence == self._context
+            begins = np.flatnonzero(own & (window.words == window.words[first]))
+            ends = np.flatnonzero(own & (window.words == window.words[last]))
+            if len(begins) and len(ends):
+                return int(offsets[begins[0]][0]), int(offsets[ends[-1]][1])
+        return int(offsets[first][0]), int(offsets[last][1])
+
+
+def _probabilities(logits: NDArray[Any], allowed: NDArray[np.bool_]) -> NDArray[np.float32]:
+    values = np.where(allowed, logits.astype(np.float32), np.float32(_RULED_OUT))
+    exponentials = np.exp(values - values.max())
+    result: NDArray[np.float32] = exponentials / exponentials.sum()
+    return result
+
+
+def _spans(
+    starts: NDArray[np.float32], ends: NDArray[np.float32], wanted: int, longest: int
+) -> list[tuple[int, int, float]]:
+    """The best spans of at most `longest` tokens, best first; those without any probability are none.
+
+    Only such spans are looked at: the square of a long window would be hundreds of megabytes.
+    """
+    size = len(starts)
+    band = np.zeros((min(longest, size), size), np.float32)
+    for gap in range(len(band)):
+        band[gap, : size - gap] = starts[: size - gap] * ends[gap:]
+    flat = band.reshape(-1)
+    count = min(wanted, len(flat))
+    best = np.argpartition(-flat, count - 1)[:count]
+    best = best[np.argsort(-flat[best], kind="stable")]
+    more, first = np.divmod(best, size)
+    return [
+        (f, f + m, score)
+        for f, m, score in zip(first.tolist(), more.tolist(), flat[best].tolist(), strict=True)
+        if score > 0
+    ]
