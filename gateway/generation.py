@@ -21,6 +21,7 @@ from gateway.backends.base import Backend
 from gateway.endpoint import Event, note, translate
 from gateway.errors import BackendGarbage, BackendRefused, InputRefused, ModelFailed
 from gateway.trace import Trace
+from preprocessing.chat import Chat, TokenPrompts
 from preprocessing.config import GENERATION
 from preprocessing.continuation import Continuation
 from preprocessing.errors import PreprocessingError
@@ -95,7 +96,9 @@ class GenerationHandler:
         processor = self.processor
         started = perf_counter_ns()
         try:
-            if processor.is_heavy(body):
+            if isinstance(body, Chat | TokenPrompts):
+                prepared = await asyncio.get_running_loop().run_in_executor(self._heavy, processor.prepare_prompt, body)
+            elif processor.is_heavy(body):
                 prepared = await asyncio.get_running_loop().run_in_executor(self._heavy, processor.prepare, body)
             else:
                 prepared = processor.prepare(body)

@@ -12,13 +12,14 @@ from typing import Any, Protocol
 
 from numpy.typing import DTypeLike, NDArray
 
+from preprocessing.chat import Chat, ChatTemplate, TokenPrompts
 from preprocessing.collate import INPUT_NAMES, collate, padded_tokens
-from preprocessing.config import TaskConfig
+from preprocessing.config import GENERATION, TaskConfig
 from preprocessing.errors import InvalidBundle, InvalidInput
 from preprocessing.heads import head_for
 from preprocessing.heads.base import Head, refuse_many
 from preprocessing.tokenizer import TextTokenizer
-from preprocessing.types import Encoded, ParsedRequest, Prepared, Tensors, Windows
+from preprocessing.types import Encoded, ParsedRequest, Prepared, Tensors, Windows, pack
 from preprocessing.windows import Windower
 
 
@@ -80,6 +81,8 @@ class TextProcessor:
         self._text_fields = tuple(head.text_fields)
         self._dtypes = dict(input_dtypes or {})
         self._pad_to_multiple_of = pad_to_multiple_of
+        self.chat: ChatTemplate | None = None
+        """The model's own way to write a conversation, where it has one."""
 
     @classmethod
     def from_folder(
@@ -98,7 +101,7 @@ class TextProcessor:
         """
         config = TaskConfig.from_folder(folder, options)
         tokenizer = TextTokenizer.from_folder(folder, config, word_cache=word_cache)
-        return cls(
+        made = cls(
             config,
             tokenizer,
             head_for(config, tokenizer),
@@ -107,6 +110,9 @@ class TextProcessor:
             output_names=output_names,
             pad_to_multiple_of=pad_to_multiple_of,
         )
+        if config.task == GENERATION:
+            made.chat = ChatTemplate.from_folder(folder)
+        return made
 
     def is_heavy(self, body: object) -> bool:
         """Counts characters, and stops counting at the limit."""
@@ -137,6 +143,30 @@ class TextProcessor:
             self._refuse_truncated(rows, request)
         if self._may_be_empty:
             self._refuse_empty(rows)
+        return Prepared(rows, request)
+
+    def prepare_prompt(self, body: Chat | TokenPrompts) -> Prepared:
+        """A conversation in the model's own template, or prompts of token ids; raises InvalidInput."""
+        if isinstance(body, TokenPrompts):
+            most, vocabulary = self.config.max_length, self.tokenizer.vocab_size
+            for ids in body.prompts:
+                if not 0 < len(ids) <= most or not all(0 <= n < vocabulary for n in ids):
+                    raise InvalidInput(
+                        f"prompt must hold 1 to {most} ids of the model's own vocabulary of {vocabulary}",
+                        field="prompt",
+                    )
+            # Read only where the answer begins with the prompt; the head wants to see some text.
+            texts = [read if (read := self.tokenizer.decode(ids)).strip() else "-" for ids in body.prompts]
+            rows = [Encoded(pack(ids)) for ids in body.prompts]
+            text: object = texts if body.is_batch else texts[0]
+        else:
+            if self.chat is None:
+                raise InvalidInput(
+                    "this model has no chat template", field="messages", hint="send a prompt to /v1/completions"
+                )
+            text = self.chat.render(body.messages)
+            rows = [self.tokenizer.encode_bare(text)]
+        request = self.head.parse({"text": text, "parameters": dict(body.parameters)})
         return Prepared(rows, request)
 
     def weight(self, prepared: Prepared) -> int:

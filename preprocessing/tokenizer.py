@@ -178,6 +178,12 @@ class TextTokenizer:
         decoder = self._tokenizer.decoder
         return " ".join(tokens) if decoder is None else str(decoder.decode(list(tokens)))
 
+    def encode_bare(self, text: str) -> Encoded:
+        """A text without the special tokens that the post-processor adds: a prompt that has its own."""
+        return self._encoded(
+            _guarded(self._tokenizer.encode_batch_fast, [text], add_special_tokens=False)[0], offsets=False
+        )
+
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
         """Ids as readable text."""
         return str(self._tokenizer.decode(list(ids), skip_special_tokens=skip_special_tokens))

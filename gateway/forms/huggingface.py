@@ -10,7 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, cast
 
 import numpy as np
+import orjson
 
+from gateway.endpoint import Event
 from gateway.errors import InputRefused
 
 Body = Mapping[str, Any]
@@ -54,7 +56,12 @@ def read(task: str, body: Body) -> tuple[dict[str, Any], Convert]:
             f"the task {task} has no Hugging Face form here", hint='send the form of docs/tasks.md: {"text": …}'
         )
     # Clients send what was not chosen as null.
-    return form(body["inputs"], {name: value for name, value in parameters.items() if value is not None})
+    ours, convert = form(body["inputs"], {name: value for name, value in parameters.items() if value is not None})
+    if body.get("stream") is not None:
+        if task != "text-generation":
+            raise InputRefused("stream is for text generation")
+        ours["stream"] = body["stream"]
+    return ours, convert
 
 
 def _classification(inputs: Any, parameters: Body) -> tuple[dict[str, Any], Convert]:
@@ -161,6 +168,63 @@ def _question(inputs: Any, parameters: Body) -> tuple[dict[str, Any], Convert]:
     return _with(dict(inputs), parameters), lambda answer: _as_sent(answer, one)
 
 
+def _generation(inputs: Any, parameters: Body) -> tuple[dict[str, Any], Convert]:
+    chosen = dict(parameters)
+    for name, neutral in _GENERATION_NEUTRAL.items():
+        _drop(chosen, name, neutral, "it is not offered here")
+    details = chosen.pop("details", False)
+
+    def one(result: Body) -> dict[str, Any]:
+        told = {"generated_text": result["text"]}
+        return {**told, "details": _details(result)} if details is True else told
+
+    return _with({"text": inputs}, chosen), lambda answer: [one(result) for result in _results(answer)]
+
+
+_GENERATION_NEUTRAL: Final[Mapping[str, tuple[object, ...]]] = {
+    "best_of": (1,), "decoder_input_details": (False,), "watermark": (False,), "frequency_penalty": (0,),
+    "top_n_tokens": (0,), "typical_p": (1,),
+}  # fmt: skip
+
+
+def _details(result: Body) -> dict[str, Any]:
+    return {
+        "finish_reason": _FINISH[result["finish_reason"]],
+        "generated_tokens": result["generated_tokens"],
+        "seed": None,
+        "prefill": [],
+        "tokens": [],
+    }
+
+
+_FINISH: Final = {"eos": "eos_token", "stop": "stop_sequence", "length": "length"}
+
+
+class GenerationEvents:
+    """Events of a streamed text as text-generation-inference sends them: one object each, the last with the text."""
+
+    def __init__(self) -> None:
+        self._parts: list[str] = []
+
+    def __call__(self, event: Event) -> bytes:
+        """Write one event."""
+        self._parts.append(event.text)
+        is_last = event.finish_reason is not None
+        content = {
+            "index": event.generated_tokens,
+            "token": {
+                "id": event.token_ids[-1] if event.token_ids else 0, "text": event.text, "logprob": 0.0,
+                "special": not event.text,
+            },
+            "generated_text": "".join(self._parts) if is_last else None,
+            "details": None if event.finish_reason is None else {
+                "finish_reason": _FINISH[event.finish_reason], "generated_tokens": event.generated_tokens,
+                "input_length": event.tokens, "seed": None,
+            },
+        }  # fmt: skip
+        return b"data:" + orjson.dumps(content) + b"\n\n"
+
+
 _TASKS: Final[Mapping[str, Callable[[Any, Body], tuple[dict[str, Any], Convert]]]] = {
     "text-classification": _classification,
     "sentence-embeddings": _embeddings,
@@ -170,6 +234,7 @@ _TASKS: Final[Mapping[str, Callable[[Any, Body], tuple[dict[str, Any], Convert]]
     "token-classification": _tokens,
     "fill-mask": _mask,
     "question-answering": _question,
+    "text-generation": _generation,
 }
 
 

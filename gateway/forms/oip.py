@@ -183,6 +183,8 @@ def _tensors(endpoint: Endpoint) -> tuple[Any, Any, int]:
         else:
             outputs = (("result", BYTES, (-1, 1)),)
         return inputs, outputs, config.max_rows
+    if endpoint.task:
+        return (("text", BYTES, (-1, 1)),), (("result", BYTES, (-1, 1)),), 0
     call = getattr(endpoint.handler, "call", None)
     if isinstance(endpoint.handler, TensorHandler) and call is not None:
         info = call.info
@@ -258,6 +260,8 @@ class InferCall:
                     f"the inputs are {_listed(request.inputs)}; this endpoint takes {', '.join(fields)} (BYTES), "
                     f"or the model's own tensors {', '.join(processor.input_names)}"
                 )
+        elif endpoint.task:
+            return await self._from_generation(endpoint, trace, deadline)
         backend, model = _behind(endpoint)
         if backend is None or not (endpoint.text is not None or isinstance(endpoint.handler, TensorHandler)):
             return await self._from_hook(endpoint, trace, deadline)
@@ -289,6 +293,17 @@ class InferCall:
         usual = _of_task(endpoint.task, handler, outputs, answer, prepared)
         self.outputs = self._chosen({**known, **usual}, usual, endpoint)
         trace.finish_ns = perf_counter_ns() - started
+        return answer
+
+    async def _from_generation(self, endpoint: Endpoint, trace: Trace, deadline: float) -> object:
+        if set(self.request.inputs) != {"text"}:
+            raise InputRefused(f"the inputs are {_listed(self.request.inputs)}; this endpoint takes text (BYTES)")
+        parameters = {n: _plain(v) for n, v in self.request.parameters.items() if not _is_protocols(n)}
+        body = {"text": _texts("text", self.request.inputs["text"]), "parameters": parameters}
+        answer: Any = await endpoint.answer(body, trace, deadline)
+        items = [orjson.dumps(result, option=orjson.OPT_SERIALIZE_NUMPY) for result in answer["results"]]
+        found = {"result": objects(items).reshape(-1, 1)}
+        self.outputs = self._chosen(found, found, endpoint)
         return answer
 
     async def _from_hook(self, endpoint: Endpoint, trace: Trace, deadline: float) -> object:

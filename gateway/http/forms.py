@@ -11,17 +11,19 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from gateway.endpoint import Endpoint
 from gateway.errors import EndpointNotFound, GatewayError, InputRefused, MethodNotAllowed
-from gateway.forms import huggingface, kserve, oip, openai
+from gateway.forms import huggingface, kserve, oip, openai, openai_text
 from gateway.forms.base import Call
 from gateway.forms.tensors import parse_json, read_request
 from gateway.http import body as bodies
 from gateway.http.edge import NO_EXTENSIONS, Guard, Receive, Scope, Send, clean_id, labels, render, timeout_of
 from gateway.http.problems import Headers, oip_problem, openai_problem, problem
 from gateway.http.protocol import EXTENSION
+from gateway.http.sse import send_events
 from gateway.pipeline import Pipeline
 from gateway.routing.table import RoutingTable
 from gateway.spec import normalize_url
@@ -36,6 +38,12 @@ Read = Callable[[bytes, Mapping[bytes, bytes]], Call]
 _MODELS: Final = "/v2/models"
 _V1_MODELS: Final = "/v1/models"
 _INDEX: Final = "/v2/repository/index"
+_OPENAI: Final[Mapping[str, Callable[[object], Call]]] = {
+    "/v1/embeddings": openai.EmbeddingsCall,
+    "/v1/completions": openai_text.CompletionsCall,
+    "/v1/chat/completions": openai_text.ChatCall,
+}
+_PATHS: Final = frozenset({"/predict", *_OPENAI})
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,15 +71,15 @@ class FormRoutes:
 
     def takes(self, path: str) -> bool:
         """True for a path of one of the forms."""
-        return path.startswith((_MODELS, _V1_MODELS, "/v2/repository/")) or path in ("/predict", "/v1/embeddings")
+        return path.startswith((_MODELS, _V1_MODELS, "/v2/repository/")) or path in _PATHS
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one HTTP request of a form."""
         path, method = scope["path"], scope["method"]
         if path == "/predict":
             await self._infer(scope, receive, send, self._read_predict, problem)
-        elif path == "/v1/embeddings":
-            await self._infer(scope, receive, send, _read_embeddings, openai_problem)
+        elif path in _OPENAI:
+            await self._infer(scope, receive, send, partial(_read_openai, _OPENAI[path]), openai_problem)
         elif path.startswith(_V1_MODELS) and path.endswith(":predict"):
             name = path[len(_V1_MODELS) + 1 : -len(":predict")]
             await self._infer(scope, receive, send, lambda raw, h: _read_kserve(raw, h, name), oip_problem)
@@ -134,7 +142,13 @@ class FormRoutes:
             if own is not None and own < timeout:
                 guard.stop()
                 deadline = guard.start(own)
-            answer = await pipeline.answer(endpoint, call.body(endpoint), trace, deadline, via=call.via)
+            body = call.body(endpoint)
+            if isinstance(call, openai_text.TextCall) and call.streams:
+                await send_events(
+                    send, pipeline, endpoint, body, trace, deadline, guard, form=call.answer_form, end=openai_text.END
+                )
+                return
+            answer = await pipeline.answer(endpoint, body, trace, deadline, via=call.via)
             answered: Endpoint = endpoint if trace.route != "fallback" else trace.fallback
             extra, told = call.tell(answer, answered, trace)
             if isinstance(told, bytes) and extra:
@@ -230,7 +244,7 @@ class PredictCall:
     def body(self, endpoint: Endpoint) -> object:
         """See ``Call.body``."""
         body = self._body
-        if endpoint.text is None or not isinstance(body, dict) or not huggingface.is_form(body):
+        if not endpoint.task or not isinstance(body, dict) or not huggingface.is_form(body):
             return body
         ours, self._convert = huggingface.read(endpoint.task, body)
         return ours
@@ -241,8 +255,8 @@ class PredictCall:
         return [], answer if self._convert is None else self._convert(answer)
 
 
-def _read_embeddings(raw: bytes, headers: Mapping[bytes, bytes]) -> Call:
-    return openai.EmbeddingsCall(bodies.decode(raw, headers.get(b"content-type", b""), takes_bytes=False))
+def _read_openai(form: Callable[[object], Call], raw: bytes, headers: Mapping[bytes, bytes]) -> Call:
+    return form(bodies.decode(raw, headers.get(b"content-type", b""), takes_bytes=False))
 
 
 def _read_kserve(raw: bytes, headers: Mapping[bytes, bytes], name: str) -> Call:

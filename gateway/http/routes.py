@@ -21,7 +21,7 @@ from gateway.http import body as bodies
 from gateway.http.edge import NO_EXTENSIONS, Guard, Receive, Scope, Send, clean_id, labels, render, timeout_of
 from gateway.http.problems import Headers, problem
 from gateway.http.protocol import CARRIED, EXTENSION, Flight, HeaderList
-from gateway.http.sse import send_events, wants_stream
+from gateway.http.sse import own_form, send_events, wants_stream
 from gateway.pipeline import FALLS_BACK, Drawn, Pipeline
 from gateway.spec import normalize_url
 from gateway.trace import TRACEPARENT, Trace, parse_traceparent
@@ -106,12 +106,13 @@ class ServeRoute:
             body = bodies.decode(raw, content_type, takes_bytes=endpoint.takes_bytes)
             if self._key_field and not key and trace.route in _SPLIT and (key := _key_of(body, self._key_field)):
                 endpoint = pipeline.resolve(self._path(scope), trace, key)
-            if endpoint.stream is not None and wants_stream(endpoint, body):
-                await send_events(send, pipeline, endpoint, body, trace, deadline, guard)
-                return
             convert = None
-            if endpoint.text is not None and huggingface.is_form(body):
+            if endpoint.task and huggingface.is_form(body):
                 body, convert = huggingface.read(endpoint.task, cast("dict[str, object]", body))
+            if endpoint.stream is not None and wants_stream(endpoint, body):
+                form = own_form if convert is None else huggingface.GenerationEvents()
+                await send_events(send, pipeline, endpoint, body, trace, deadline, guard, form=form)
+                return
             answer = await pipeline.answer(endpoint, body, trace, deadline, None if drawn is None else drawn.error)
             status, headers, content = render(answer if convert is None else convert(answer))
             trace.status = status

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import signal
 import socket
@@ -115,6 +116,32 @@ def _write_pooled(path: Path, table: Any, output: str) -> None:
     _save(path, nodes, _token_inputs(), [found], weights)
 
 
+CHAT_TEMPLATE = (
+    "{% for message in messages %}<{{ message.role }}>{{ message.content }}\n{% endfor %}"
+    "{% if add_generation_prompt %}<assistant>{% endif %}"
+)
+
+
+def _write_generator(folder: Path) -> None:
+    """A random GPT-2 with a chat template: what it says makes no sense, but always the same."""
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+    tiny, generators = importlib.import_module("tiny_models"), importlib.import_module("tiny_generators")
+    torch = importlib.import_module("torch")
+    from tokenizers import decoders
+    from transformers import PreTrainedTokenizerFast
+
+    raw = tiny.families.gpt2()
+    raw.decoder = decoders.ByteLevel()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=raw, model_max_length=128, chat_template=CHAT_TEMPLATE)
+    torch.manual_seed(3)
+    model = generators.gpt2(len(tokenizer), bos_token_id=None, eos_token_id=7, pad_token_id=0)
+    folder.mkdir(parents=True)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    (folder / "model.safetensors").unlink()
+    generators.export(model, folder / "model.onnx")
+
+
 def _pack(folder: Path) -> Path:
     archive = folder.with_suffix(".zip")
     with zipfile.ZipFile(archive, "w") as packed:
@@ -155,6 +182,7 @@ def stack(embedded_triton: Any, tmp_path_factory: pytest.TempPathFactory, make_t
     _write_classifier(folder / "classifier2")
     _write_embedder(folder / "embedder")
     _write_identity(folder / "identity")
+    _write_generator(folder / "generator")
     make_token_model(folder / "tokens" / "model.onnx")
     endpoints = [
         {"url": "sentiment", "model": "classifier", "version": "1"},
@@ -162,6 +190,7 @@ def stack(embedded_triton: Any, tmp_path_factory: pytest.TempPathFactory, make_t
         {"url": "vectors", "model": "embedder"},
         {"url": "team/identity", "model": "identity"},
         {"url": "tokens", "model": "tokens"},
+        {"url": "story", "model": "generator"},
     ]
     http, rpc = free_port(), free_port()
     registry = FakeRegistry()

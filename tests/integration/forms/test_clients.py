@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import httpx
@@ -99,6 +100,13 @@ class TestTritonClient:
         with pytest.raises(Exception, match="unexpected inference output"):
             client.infer("live", [text_tensor(module, "x")], outputs=[module.InferRequestedOutput("nope")])
 
+    def test_generated_text_is_a_result(self, triton: Any) -> None:
+        """Text generation answers with its JSON; parameters travel with the request."""
+        module, client = triton
+        answer = client.infer("story", [text_tensor(module, "The quick", "a")], parameters={"max_new_tokens": 3})
+        results = [json.loads(item) for item in answer.as_numpy("result").ravel()]
+        assert [True, True] == [result["generated_tokens"] <= 3 for result in results]
+
     def test_streaming_calls_are_answered_in_order(self, stack: Any) -> None:
         """``ModelStreamInfer``: one answer per request, an error for one leaves the stream open."""
         import queue
@@ -148,6 +156,23 @@ class TestHuggingFaceClient:
         with pytest.raises(HfHubHTTPError, match="422"):
             client("live").text_classification("good", top_k=-1)
 
+    def test_text_generation_at_once_and_streamed(self, client: Any, stack: Any) -> None:
+        """The client's stream joins to what our own form answers."""
+        body = {"text": "The quick", "parameters": {"max_new_tokens": 12}}
+        ours = httpx.post(f"{stack.url}/serve/story", json=body, timeout=30).json()
+        story = client("story")
+        assert ours["text"] == story.text_generation("The quick", max_new_tokens=12)
+        details = story.text_generation("The quick", max_new_tokens=12, details=True)
+        assert (ours["text"], ours["generated_tokens"]) == (details.generated_text, details.details.generated_tokens)
+        assert ours["text"] == "".join(story.text_generation("The quick", max_new_tokens=12, stream=True))
+
+    def test_chat_through_the_openai_path(self, stack: Any) -> None:
+        from huggingface_hub import InferenceClient
+
+        client = InferenceClient(base_url=f"{stack.url}/v1", timeout=30)
+        answer = client.chat_completion([{"role": "user", "content": "Hello"}], model="story", max_tokens=4)
+        assert answer.choices[0].message.content
+
 
 class TestOpenAIClient:
     """The ``openai`` package."""
@@ -181,6 +206,73 @@ class TestOpenAIClient:
         by_text = client.embeddings.create(model="vectors", input="good film").data[0].embedding
         by_ids = client.embeddings.create(model="vectors", input=[[2, 5, 7, 3]]).data[0].embedding
         np.testing.assert_allclose(by_text, by_ids, rtol=1e-6)
+
+    def test_completions(self, client: Any, stack: Any) -> None:
+        """Text, several texts, token ids, echo; sixteen tokens where nothing is said, as OpenAI does."""
+        body = {"text": ["The quick", "a"], "parameters": {"max_new_tokens": 8}}
+        ours = httpx.post(f"{stack.url}/serve/story", json=body, timeout=30).json()
+        answer = client.completions.create(model="story", prompt=["The quick", "a"], max_tokens=8)
+        assert [r["text"] for r in ours["results"]] == [choice.text for choice in answer.choices]
+        assert (sum(ours["tokens"]), sum(r["generated_tokens"] for r in ours["results"])) == (
+            answer.usage.prompt_tokens, answer.usage.completion_tokens,
+        )  # fmt: skip
+        echoed = client.completions.create(model="story", prompt="a", max_tokens=8, echo=True).choices[0].text
+        assert "a" + answer.choices[1].text == echoed
+        short = client.completions.create(model="story", prompt=[5, 6, 9])
+        assert (3, True) == (short.usage.prompt_tokens, short.usage.completion_tokens <= 16)
+
+    def test_streamed_completion_joins_to_the_whole(self, client: Any) -> None:
+        whole = client.completions.create(model="story", prompt="The quick", max_tokens=12)
+        parts = list(client.completions.create(
+            model="story", prompt="The quick", max_tokens=12, stream=True, stream_options={"include_usage": True}
+        ))  # fmt: skip
+        assert whole.choices[0].text == "".join(c.text for part in parts for c in part.choices)
+        assert whole.usage == parts[-1].usage
+        assert whole.choices[0].finish_reason == parts[-2].choices[0].finish_reason
+
+    def test_chat_uses_the_models_own_template(self, client: Any, stack: Any) -> None:
+        """What the template renders, continued; whole and streamed."""
+        messages = [{"role": "system", "content": "Be brief."},
+                    {"role": "user", "content": [{"type": "text", "text": "Hello"}]}]  # fmt: skip
+        body = {"text": "<system>Be brief.\n<user>Hello\n<assistant>", "parameters": {"max_new_tokens": 10}}
+        ours = httpx.post(f"{stack.url}/serve/story", json=body, timeout=30).json()
+        answer = client.chat.completions.create(model="story", messages=messages, max_completion_tokens=10)
+        assert ("assistant", ours["text"]) == (answer.choices[0].message.role, answer.choices[0].message.content)
+        assert ours["tokens"] == answer.usage.prompt_tokens
+        parts = list(client.chat.completions.create(model="story", messages=messages, max_tokens=10, stream=True))
+        assert "assistant" == parts[0].choices[0].delta.role
+        assert ours["text"] == "".join(part.choices[0].delta.content or "" for part in parts)
+        assert answer.choices[0].finish_reason == parts[-1].choices[0].finish_reason
+
+    def test_stop_seed_and_temperature_are_passed_on(self, client: Any) -> None:
+        def text(**kwargs: Any) -> str:
+            return str(
+                client.completions.create(model="story", prompt="The quick", max_tokens=12, **kwargs).choices[0].text
+            )
+
+        plain = text(temperature=0)
+        assert plain.split(plain[3])[0] == text(temperature=0, stop=plain[3])
+        assert text(temperature=1.5, seed=11) == text(temperature=1.5, seed=11)
+
+    @pytest.mark.parametrize(
+        "wrong",
+        [{"n": 2}, {"logprobs": 3}, {"presence_penalty": 1}, {"temperature": -1}, {"prompt": [[1], "a"]},
+         {"prompt": ["a", "b"], "stream": True}, {"prompt": ""}, {"prompt": [99999]}, {"max_tokens": 0}],
+    )  # fmt: skip
+    def test_what_is_not_offered_is_refused(self, client: Any, wrong: dict[str, Any]) -> None:
+        import openai
+
+        with pytest.raises(openai.BadRequestError):
+            client.completions.create(**{"model": "story", "prompt": "a", **wrong})
+
+    def test_chat_needs_text_messages_and_a_generating_model(self, client: Any) -> None:
+        import openai
+
+        image = [{"type": "image_url", "image_url": {"url": "x"}}]
+        for model, messages in (("story", []), ("story", [{"role": "user", "content": image}]),
+                                ("live", [{"role": "user", "content": "x"}])):  # fmt: skip
+            with pytest.raises(openai.BadRequestError):
+                client.chat.completions.create(model=model, messages=messages)
 
     def test_models_are_listed_and_retrieved(self, client: Any) -> None:
         assert {"live", "vectors", "sentiment/1", "team/identity"} <= {m.id for m in client.models.list()}

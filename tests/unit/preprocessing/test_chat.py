@@ -1,0 +1,101 @@
+"""Chat templates: what transformers renders, in a sandbox."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from preprocessing.chat import ChatTemplate
+from preprocessing.errors import InvalidBundle, InvalidInput
+
+TEMPLATES = {
+    "chatml": (
+        "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + "
+        "'\n'}}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+    ),
+    "llama": (
+        "{{ bos_token }}{% for message in messages %}{% if message.role == 'system' %}{% continue %}{% endif %}\n"
+        "  {%- if loop.index0 > 3 %}{% break %}{% endif %}[{{ message.role | upper }}] {{ message.content | trim }}"
+        "{{ eos_token }}{% endfor %}"
+    ),
+}
+MESSAGES = [
+    {"role": "system", "content": "Be <b>brief</b> & 'kind'."},
+    {"role": "user", "content": " Grüße 😀\n"},
+    {"role": "assistant", "content": "你好"},
+    {"role": "user", "content": "\"quoted\""},
+]  # fmt: skip
+
+
+def made(folder: Path, template: Any, **fields: Any) -> ChatTemplate | None:
+    """A template out of a model folder."""
+    settings = {"chat_template": template, "bos_token": {"content": "<s>"}, "eos_token": "</s>", **fields}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    return ChatTemplate.from_folder(folder)
+
+
+@pytest.mark.parametrize("name", ["chatml", "llama"])
+def test_prompt_is_that_of_transformers(tmp_path: Path, name: str) -> None:
+    """Character for character."""
+    from transformers.utils.chat_template_utils import render_jinja_template
+
+    template = made(tmp_path, TEMPLATES[name])
+    assert template is not None
+    (theirs,), _ = render_jinja_template(
+        [MESSAGES], chat_template=TEMPLATES[name], add_generation_prompt=True, bos_token="<s>", eos_token="</s>"
+    )
+    assert theirs == template.render(MESSAGES)
+
+
+def test_template_file_goes_before_the_settings(tmp_path: Path) -> None:
+    """As transformers writes it since version 4.50; of several named ones the default is taken."""
+    named = [{"name": "tool_use", "template": "T"}, {"name": "default", "template": "D"}]
+    template = made(tmp_path, named)
+    assert template is not None
+    assert "D" == template.render([])
+    (tmp_path / "chat_template.jinja").write_text("F")
+    again = ChatTemplate.from_folder(tmp_path)
+    assert again is not None
+    assert "F" == again.render([])
+
+
+def test_model_without_a_template_has_none(tmp_path: Path) -> None:
+    """No file, no template, or no default among several."""
+    assert ChatTemplate.from_folder(tmp_path) is None
+    assert made(tmp_path, [{"name": "rag", "template": "x"}]) is None
+
+
+def test_template_that_cannot_be_compiled_is_the_bundles_fault(tmp_path: Path) -> None:
+    """Found when the endpoint is built, not by its first caller."""
+    with pytest.raises(InvalidBundle, match="cannot be compiled"):
+        made(tmp_path, "{% if %}")
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ raise_exception('roles must alternate') }}",
+        "{{ messages.__class__.__mro__ }}",
+        "{{ ''.__class__.__base__.__subclasses__() }}",
+        "{{ messages.append(1) }}",
+        "{{ range(10000000) | list }}",
+        "{{ messages[0].content + 1 }}",
+    ],
+)
+def test_template_that_refuses_or_reaches_out_is_an_error_of_the_request(tmp_path: Path, source: str) -> None:
+    """The sandbox holds, and says why; nothing of Python is shown."""
+    template = made(tmp_path, source)
+    assert template is not None
+    with pytest.raises(InvalidInput, match="chat template does not take these messages"):
+        template.render(MESSAGES)
+
+
+def test_html_is_not_escaped(tmp_path: Path) -> None:
+    """A prompt is no page: ``tojson`` leaves characters as they are."""
+    template = made(tmp_path, "{{ messages[0].content | tojson }}{{ messages[0].content }}")
+    assert template is not None
+    text = MESSAGES[0]["content"]
+    assert json.dumps(text) + text == template.render(MESSAGES)
