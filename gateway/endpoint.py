@@ -117,7 +117,7 @@ class Handler(Protocol):
 class Endpoint:
     """A handler with its identity, counted leases and an orderly end."""
 
-    __slots__ = ("_idle", "_leases", "_retired", "answer", "begin", "handler", "headers", "identity",
+    __slots__ = ("_idle", "_leases", "_retired", "answer", "begin", "handler", "head", "headers", "identity",
                  "is_text", "stream", "takes_bytes", "task", "text")  # fmt: skip
 
     def __init__(self, identity: Identity, handler: Handler) -> None:
@@ -127,6 +127,7 @@ class Endpoint:
             (b"x-served-by", quote(identity.url, safe="/").encode()),
             (b"x-model-id", identity.model_id.encode("ascii", "backslashreplace")),
         )
+        self.head = b"".join(b"%b: %b\r\n" % pair for pair in self.headers)
         self.handler = handler
         self.takes_bytes = handler.takes_bytes
         self.is_text = isinstance(handler, TextHandler)

@@ -94,6 +94,21 @@ class Flight:
         _write(self._protocol.transport, status, headers, body, keep_alive=self.keep_alive)
         self._protocol.on_response_complete()
 
+    def send(self, head: bytes, body: bytes) -> None:
+        """Write an answer whose head is complete, save for how the connection goes on; else as ``reply``."""
+        if self.disconnected or self.response_complete:
+            return
+        self.response_complete = True
+        self.give_up = None
+        self.replay = _nothing
+        protocol = self._protocol
+        if self.keep_alive:
+            protocol.transport.write(b"%b\r\n%b" % (head, body))
+        else:
+            protocol.transport.write(b"%bconnection: close\r\n\r\n%b" % (head, body))
+            protocol.transport.close()
+        protocol.on_response_complete()
+
     def forget(self) -> None:
         """Drop what refers back to this request, so that it is freed without the garbage collector."""
         self.give_up = None
@@ -133,6 +148,7 @@ class GatewayProtocol(HttpToolsProtocol):
                 self._age = self.loop.call_later(age, self.leave)
         self._parts: list[bytes] | None = None
         self._flight: Flight | None = None
+        self._idle_since: float | None = None
         self._carried: object = None
 
     def leave(self) -> None:
@@ -147,9 +163,27 @@ class GatewayProtocol(HttpToolsProtocol):
         super().data_received(data)
         if self._parts is not None:
             parts, self._parts = self._parts, None
-            super().on_headers_complete()
+            self._to_uvicorn()
             for part in parts:
                 super().on_body(part)
+
+    def on_message_begin(self) -> None:
+        """Make the scope only for what becomes uvicorn's: see ``_to_uvicorn``."""
+        self.url = b""
+        self.expect_100_continue = False
+        self.headers: list[tuple[bytes, bytes]] = []
+
+    def _scope_for(self, headers: list[tuple[bytes, bytes]]) -> Any:
+        """Return the scope uvicorn would have made when the message began."""
+        url, expect, mine = self.url, self.expect_100_continue, self.headers
+        super().on_message_begin()
+        self.url, self.expect_100_continue, self.headers = url, expect, mine
+        self.scope["headers"] = headers
+        return self.scope
+
+    def _to_uvicorn(self) -> None:
+        self._scope_for(self.headers)
+        super().on_headers_complete()
 
     def on_headers_complete(self) -> None:
         """Hold a request that may be for the lane until its body is there."""
@@ -167,7 +201,7 @@ class GatewayProtocol(HttpToolsProtocol):
         ):
             self._parts = []
             return
-        super().on_headers_complete()
+        self._to_uvicorn()
 
     def on_body(self, body: bytes) -> None:
         """Collect the body of a held request."""
@@ -185,7 +219,7 @@ class GatewayProtocol(HttpToolsProtocol):
         body = parts[0] if len(parts) == 1 else b"".join(parts)
         lane, before = self._lane, self.cycle
         keep_alive = self._stays and self.parser.get_http_version() != "1.0" and self.parser.should_keep_alive()
-        flight = Flight(self, partial(self._replay, self.scope, self.url, body, keep_alive), keep_alive=keep_alive)
+        flight = Flight(self, partial(self._replay, self.headers, self.url, body, keep_alive), keep_alive=keep_alive)
         self._flight = flight
         self.cycle = flight  # type: ignore[assignment]  # it has what this class and its base read of a cycle
         if lane is not None and len(body) <= lane.most_bytes:
@@ -195,12 +229,48 @@ class GatewayProtocol(HttpToolsProtocol):
         self._flight = None
         self.cycle = before
         self._carried = flight.carried
-        super().on_headers_complete()
+        self._to_uvicorn()
         super().on_body(body)
         super().on_message_complete()
 
+    def _unset_keepalive_if_required(self) -> None:
+        self._idle_since = None
+
+    def on_response_complete(self) -> None:
+        """As uvicorn, with one timer per connection that looks again, instead of one per answer that is cancelled."""
+        if self.pipeline:
+            super().on_response_complete()
+            self._end_timer()
+            return
+        self.server_state.total_requests += 1
+        if self.transport.is_closing():
+            return
+        self.flow.resume_reading()
+        self._idle_since = self.loop.time()
+        if self.timeout_keep_alive_task is None:
+            self.timeout_keep_alive_task = self.loop.call_later(
+                self.timeout_keep_alive, self.timeout_keep_alive_handler
+            )
+
+    def timeout_keep_alive_handler(self) -> None:
+        """Close a connection that has been idle for long enough."""
+        self.timeout_keep_alive_task = None
+        if self._idle_since is None:
+            return  # busy: the answer starts the timer again
+        left = self._idle_since + self.timeout_keep_alive - self.loop.time()
+        if left <= 0:
+            super().timeout_keep_alive_handler()
+        else:
+            self.timeout_keep_alive_task = self.loop.call_later(left, self.timeout_keep_alive_handler)
+
+    def _end_timer(self) -> None:
+        if self.timeout_keep_alive_task is not None:
+            self.timeout_keep_alive_task.cancel()
+            self.timeout_keep_alive_task = None
+
     def connection_lost(self, exc: Exception | None) -> None:
         """Give up what the client no longer waits for."""
+        self._end_timer()
         if self._age is not None:
             self._age.cancel()
         flight = self._flight
@@ -211,9 +281,14 @@ class GatewayProtocol(HttpToolsProtocol):
             flight.forget()
         super().connection_lost(exc)
 
-    def _replay(self, scope: Any, url: bytes, body: bytes, keep_alive: bool, carried: object) -> None:
+    def _replay(
+        self, headers: list[tuple[bytes, bytes]], url: bytes, body: bytes, keep_alive: bool, carried: object
+    ) -> None:
         """Start uvicorn's cycle for a request that the lane had taken; the parser may be further by now."""
         path = url.decode("ascii", "replace")
+        current_scope = getattr(self, "scope", None)
+        scope = self._scope_for(headers)
+        self.scope = current_scope  # type: ignore[assignment]
         scope.update(method="POST", path=path, raw_path=url, query_string=b"")
         cycle = RequestResponseCycle(
             scope=scope,

@@ -18,7 +18,19 @@ from gateway.endpoint import Endpoint
 from gateway.errors import ClientGone, GatewayError, MethodNotAllowed
 from gateway.forms import huggingface
 from gateway.http import body as bodies
-from gateway.http.edge import NO_EXTENSIONS, Guard, Receive, Scope, Send, clean_id, labels, render, timeout_of
+from gateway.http.edge import (
+    NO_EXTENSIONS,
+    Guard,
+    Receive,
+    Scope,
+    Send,
+    clean_id,
+    dumps,
+    head_of,
+    labels,
+    render,
+    timeout_of,
+)
 from gateway.http.problems import Headers, problem
 from gateway.http.protocol import CARRIED, EXTENSION, Flight, HeaderList
 from gateway.http.sse import own_form, send_events, wants_stream
@@ -218,14 +230,14 @@ class Lane:
                 else:
                     self._fail(flight, trace, error)
                 return
-            status, headers, content = render(answer if convert is None else convert(answer))
-            trace.status = status
+            if convert is not None:
+                answer = convert(answer)
+            content = dumps(answer)
+            trace.status = 200
             trace.close()
-            headers += endpoint.headers
-            headers += labels(trace)
-            headers.append((b"content-length", str(len(content)).encode()))
+            head = head_of(trace, endpoint.head, len(content))
             self._pipeline.finished(trace)
-            flight.reply(status, headers, content)
+            flight.send(head, content)
         except Exception as unexpected:  # noqa: BLE001 - as above
             self._fail(flight, trace, unexpected)
 
