@@ -5,21 +5,26 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from dashboards import boards, rules
+from dashboards import boards, kubernetes, rules
 
 FOLDER: Final = Path(__file__).parent
+K8S: Final = FOLDER.parent / "k8s"
 
 
 def generated() -> dict[Path, str]:
     """Return the texts of all generated files by path."""
     found = {FOLDER / "prometheus" / name: text for name, text in rules.files().items()}
-    return found | {FOLDER / "grafana" / name: text for name, text in boards.files().items()}
+    found |= {FOLDER / "grafana" / name: text for name, text in boards.files().items()}
+    if K8S.is_dir():
+        found |= kubernetes.files(K8S, rules=rules.files(), boards=boards.files())
+    return found
 
 
 def stale() -> list[Path]:
     """Return the files that differ from what is generated, and those that nothing generates any more."""
     wanted = generated()
     present = {*FOLDER.glob("prometheus/*.yml"), *FOLDER.glob("grafana/*.json")}
+    present |= {*K8S.glob("helm/triton-gateway/files/boards/*.json")}
     return sorted(
         [p for p, text in wanted.items() if not p.is_file() or p.read_text() != text] + [*(present - {*wanted})]
     )

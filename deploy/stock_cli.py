@@ -78,7 +78,7 @@ class StockCli:
 
     async def add_endpoint(
         self, task_id: str, endpoint: str, model_id: str, *, inputs: Sequence[Tensor], outputs: Sequence[Tensor],
-        version: str = "",
+        version: str = "", options: Sequence[str] = (),
     ) -> None:  # fmt: skip
         """``clearml-serving model add`` of a Triton endpoint; the tool insists on a description of every tensor."""
         described: list[str] = []
@@ -88,7 +88,7 @@ class StockCli:
             described += [f"--{side}-size", *(json.dumps(tensor.shape) for tensor in tensors)]
         await self.run(
             "--id", task_id, "model", "add", "--engine", "triton", "--endpoint", endpoint, "--model-id", model_id,
-            *(("--version", version) if version else ()), *described,
+            *(("--version", version) if version else ()), *options, *described,
         )  # fmt: skip
 
     async def run(self, *arguments: str) -> str:

@@ -11,7 +11,7 @@ LABEL org.opencontainers.image.title="triton-gateway-triton" \
       org.opencontainers.image.revision="${REVISION}" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.base.name="${TRITON_IMAGE}"
-USER root
+USER 0
 RUN install -d -o 65532 -g 65532 /models
 # the image's own entrypoint prints banners and then runs its arguments: the server itself gets the signals instead
 USER 65532:65532

@@ -49,14 +49,18 @@ async def register(cli: StockCli) -> str:
     task = await cli.create_service("triton-gateway")
     for version in ("1", "2"):
         model = await cli.upload_model(task, MODEL, name=f"words {version}", project="triton-gateway demo")
-        await cli.add_endpoint(task, ENDPOINT, model, inputs=_INPUTS, outputs=_OUTPUTS, version=version)
+        # the second remembers answers: docs/configuration.md
+        options = ("--aux-config", "gateway.response_cache=1000") if version == "2" else ()
+        await cli.add_endpoint(
+            task, ENDPOINT, model, inputs=_INPUTS, outputs=_OUTPUTS, version=version, options=options
+        )
     await cli.run(
         "--id", task, "model", "canary", "--endpoint", ENDPOINT, "--weights", "0.8", "0.2",
         "--input-endpoints", f"{ENDPOINT}/1", f"{ENDPOINT}/2",
     )  # fmt: skip
     await cli.run(
         "--id", task, "metrics", "add", "--endpoint", f"{ENDPOINT}/*", "--variable-scalar",
-        "score=0.5,0.6,0.7,0.8,0.9", "--variable-enum", "channel=web,app", "--variable-value", "age",
+        "score=0.5,0.6,0.7,0.8,0.9", "--variable-enum", "label=POSITIVE,NEGATIVE", "--variable-value", "tokens",
     )  # fmt: skip
     return task
 

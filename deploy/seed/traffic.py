@@ -28,13 +28,11 @@ def bodies(rng: random.Random) -> tuple[str, Any]:
     if draw < 0.02:
         return "demo", {"text": ""}
     words = _words()
-    texts = [" ".join(rng.choices(words, k=rng.randint(2, 17))) for _ in range(rng.choice((1, 1, 1, 1, 4)))]
+    longest = 200 if draw > 0.99 else 17  # some are longer than the model takes
+    texts = [" ".join(rng.choices(words, k=rng.randint(2, longest))) for _ in range(rng.choice((1, 1, 1, 1, 4)))]
+    texts[0] = texts[0] if rng.random() < 0.9 else "what a wonderful film"  # and some come again and again
     path = "demo" if draw < 0.9 else rng.choice(("demo/1", "demo/2"))
-    # fields beside the text are the declared variables of docs/metrics.md
-    return path, {
-        "text": texts if len(texts) > 1 else texts[0], "score": round(rng.random(), 3),
-        "channel": rng.choice(("web", "app", "other")), "age": rng.randint(18, 90),
-    }  # fmt: skip
+    return path, {"text": texts if len(texts) > 1 else texts[0]}
 
 
 def _words(found: list[str] = []) -> list[str]:  # noqa: B006 - read once

@@ -1,0 +1,523 @@
+"""What the rendered manifests mean, where a schema says nothing: names that must meet, and rules that must hold."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable, Iterator, Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import click
+import kubernetes_validate
+import pytest
+
+from deploy.cli import group
+from deploy.controlplane import ControlPlaneSettings, Credentials
+from deploy.controlplane.app import build as build_controlplane
+from deploy.controlplane.store import Store
+from gateway.app import Gateway
+from gateway.settings import Settings, parse_duration
+from gateway.testing import FakeBackend, FakeRegistry
+
+OVERLAYS = ("cpu", "gpu", "dev", "existing", "kserve")
+PLAIN = tuple(name for name in OVERLAYS if name != "kserve")
+"""Those whose pods are ours to write; KServe makes them from an InferenceService."""
+
+CUSTOM = {
+    "monitoring.coreos.com/v1": {"ServiceMonitor", "PrometheusRule"},
+    "serving.kserve.io/v1beta1": {"InferenceService"},
+    "keda.sh/v1alpha1": {"ScaledObject"},
+}
+"""Kinds of operators, for which no schema is at hand; anything else without a schema is a mistake."""
+
+VERSIONS = ("1.28.0", "1.32.0", "1.37.0")
+CREDENTIALS = {"CLEARML_API_ACCESS_KEY", "CLEARML_API_SECRET_KEY"}
+
+Objects = list[dict[str, Any]]
+Render = Callable[[str], Objects]
+
+
+def of(objects: Objects, *kinds: str) -> Objects:
+    """Objects of some kinds."""
+    return [each for each in objects if each["kind"] in kinds]
+
+
+def pods(objects: Objects) -> Iterator[tuple[str, dict[str, str], dict[str, Any]]]:
+    """Name, labels and spec of every pod that the objects lead to."""
+    for each in of(objects, "Deployment", "Job"):
+        template = each["spec"]["template"]
+        yield each["metadata"]["name"], template["metadata"]["labels"], template["spec"]
+    for each in of(objects, "InferenceService"):
+        for part in ("transformer", "predictor"):
+            yield f"{each['metadata']['name']}-{part}", {"component": part}, each["spec"][part]
+
+
+def containers(objects: Objects) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Name and spec of every container."""
+    for name, _, spec in pods(objects):
+        for container in [*spec.get("initContainers", []), *spec["containers"]]:
+            yield f"{name}/{container['name']}", container
+
+
+def matches(selector: Mapping[str, str], labels: Mapping[str, str]) -> bool:
+    """Whether matchLabels select."""
+    return selector.items() <= labels.items()
+
+
+def environment(container: Mapping[str, Any]) -> dict[str, str]:
+    """Variables with a value that is written down."""
+    return {entry["name"]: entry["value"] for entry in container.get("env", []) if "value" in entry}
+
+
+@pytest.fixture(params=OVERLAYS)
+def objects(request: pytest.FixtureRequest, kustomize: Render) -> Objects:
+    """The objects of each overlay."""
+    return kustomize(f"overlays/{request.param}")
+
+
+@pytest.fixture(params=PLAIN)
+def plain(request: pytest.FixtureRequest, kustomize: Render) -> Objects:
+    """The objects of each overlay whose pods are written by us."""
+    return kustomize(f"overlays/{request.param}")
+
+
+# --- schemas -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_every_object_is_valid_in_every_supported_version(objects: Objects, version: str) -> None:
+    """Strictly: an unknown field, a wrong type and an API version that does not exist are failures."""
+    for each in objects:
+        if each["kind"] in CUSTOM.get(each["apiVersion"], ()):
+            continue
+        kubernetes_validate.validate(each, version, strict=True)
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"apiVersion": "autoscaling/v2beta2", "kind": "HorizontalPodAutoscaler", "metadata": {"name": "x"}, "spec": {}},
+        {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "x"}, "spec": {"prots": []}},
+        {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "x"}, "spec": {"ports": [{"port": "http"}]}},
+    ],
+)
+def test_the_validator_finds_what_it_is_there_for(broken: dict[str, Any]) -> None:
+    """An unknown API version is only a warning of its command line; its library refuses it."""
+    with pytest.raises((
+        kubernetes_validate.SchemaNotFoundError, kubernetes_validate.ValidationError,
+    )):  # fmt: skip
+        kubernetes_validate.validate(broken, "1.32.0", strict=True)
+
+
+def test_objects_are_named_once(objects: Objects) -> None:
+    """Two of one kind and name would silently be the later one."""
+    names = [(each["kind"], each["metadata"]["name"]) for each in objects]
+    assert len(names) == len(set(names))
+    assert {"triton-gateway"} == {each["metadata"].get("namespace") for each in objects}
+
+
+# --- names that must meet ----------------------------------------------------------------------------------------
+
+
+def test_selectors_select(plain: Objects) -> None:
+    """Services, budgets, policies and Deployments each find exactly the pods they are named after."""
+    labels = {name: each for name, each, _ in pods(plain)}
+    for each in of(plain, "Deployment"):
+        assert matches(each["spec"]["selector"]["matchLabels"], labels[each["metadata"]["name"]])
+    for each in of(plain, "Service", "PodDisruptionBudget", "NetworkPolicy"):
+        spec = each["spec"]
+        selector = spec.get("podSelector", spec.get("selector", {}))
+        selector = selector.get("matchLabels", selector)
+        found = [name for name, having in labels.items() if matches(selector, having)]
+        assert [each["metadata"]["name"]] == found, each
+    for each in of(plain, "NetworkPolicy"):
+        for rule in [*each["spec"].get("ingress", []), *each["spec"].get("egress", [])]:
+            for peer in [*rule.get("from", []), *rule.get("to", [])]:
+                if "podSelector" in peer and "namespaceSelector" not in peer:
+                    wanted = peer["podSelector"]["matchLabels"]
+                    assert any(matches(wanted, having) for having in labels.values()), each
+    for name, having, spec in pods(plain):
+        for constraint in spec.get("topologySpreadConstraints", []):
+            assert matches(constraint["labelSelector"]["matchLabels"], having), name
+
+
+def test_every_pod_has_a_policy(plain: Objects) -> None:
+    """What no policy selects may talk to everything."""
+    policies = [each["spec"]["podSelector"]["matchLabels"] for each in of(plain, "NetworkPolicy")]
+    assert [] == [name for name, labels, _ in pods(plain) if not any(matches(p, labels) for p in policies)]
+
+
+def test_ports_are_where_they_are_looked_for(plain: Objects) -> None:
+    """Service targets, probes, policies and ServiceMonitors name ports that exist."""
+    ports = {
+        name: {p["name"]: p["containerPort"] for c in spec["containers"] for p in c.get("ports", [])}
+        for name, _, spec in pods(plain)
+    }
+    for each in of(plain, "Service"):
+        assert {p["targetPort"] for p in each["spec"]["ports"]} <= {*ports[each["metadata"]["name"]]}
+    for each in of(plain, "NetworkPolicy"):
+        named = {p["port"] for r in each["spec"].get("ingress", []) for p in r.get("ports", [])}
+        assert {p for p in named if isinstance(p, str)} <= {*ports[each["metadata"]["name"]]}
+    services = {each["metadata"]["name"]: each for each in of(plain, "Service")}
+    for each in of(plain, "ServiceMonitor"):
+        found = [
+            s for s in services.values() if matches(each["spec"]["selector"]["matchLabels"], s["metadata"]["labels"])
+        ]
+        assert 1 == len(found), each["metadata"]["name"]
+        assert {e["port"] for e in each["spec"]["endpoints"]} <= {p["name"] for p in found[0]["spec"]["ports"]}
+    for name, container in containers(plain):
+        own = {p["name"] for p in container.get("ports", [])}
+        for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+            if probe in container:
+                assert container[probe]["httpGet"]["port"] in own, (name, probe)
+
+
+def test_gateways_and_sync_are_told_where_triton_is(plain: Objects) -> None:
+    """The address is the headless Service and its gRPC port, in DNS form; sync talks to its own pod."""
+    services = {each["metadata"]["name"]: each["spec"] for each in of(plain, "Service")}
+    for name, container in containers(plain):
+        address = environment(container).get("TRITON_GATEWAY_TRITON_GRPC")
+        if address is None:
+            continue
+        if name.startswith("triton-gateway/"):
+            host, port = address.removeprefix("dns:///").rsplit(":", 1)
+            assert address.startswith("dns:///")
+            assert int(port) == 8001
+            if "triton" in services:
+                assert "triton" == host
+                assert "None" == services["triton"]["clusterIP"]
+        elif name.startswith("triton/"):
+            assert "127.0.0.1:8001" == address
+
+
+def test_jobs_are_called_what_rules_and_boards_call_them(objects: Objects) -> None:
+    """`up{job="triton-gateway"}`: the name is set, not left to the operator."""
+    for each in of(objects, "ServiceMonitor"):
+        for endpoint in each["spec"]["endpoints"]:
+            relabelled = {r["targetLabel"]: r["replacement"] for r in endpoint["relabelings"]}
+            assert each["metadata"]["name"] == relabelled["job"]
+
+
+def test_volumes_that_are_mounted_exist(objects: Objects) -> None:
+    """And every one that exists is mounted."""
+    claims = {each["metadata"]["name"] for each in of(objects, "PersistentVolumeClaim")} | {"triton-models"}
+    for name, _, spec in pods(objects):
+        declared = {volume["name"] for volume in spec.get("volumes", [])}
+        mounted = {m["name"] for c in spec["containers"] for m in c.get("volumeMounts", [])}
+        assert declared == mounted, name
+        for volume in spec.get("volumes", []):
+            if "persistentVolumeClaim" in volume:
+                assert volume["persistentVolumeClaim"]["claimName"] in claims
+
+
+# --- probes ------------------------------------------------------------------------------------------------------
+
+
+def paths_of(app: Any) -> set[str]:
+    """Paths of the routes of an application."""
+    return {route.path for route in app.routes if hasattr(route, "path")}
+
+
+@pytest.fixture(scope="module")
+def routes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
+    """Paths that each kind of container really answers."""
+    folder = tmp_path_factory.mktemp("state")
+    gateway = Gateway(
+        Settings(state_dir=folder), registry=FakeRegistry(), make_backend=lambda _address, _compression: FakeBackend()
+    )
+    store = Store(folder / "registry.sqlite3", busy_timeout_s=ControlPlaneSettings(state_dir=folder).busy_timeout_s)
+    controlplane = build_controlplane(state_dir=folder, store=store, credentials=Credentials.load_or_create(folder))
+    store.close()
+    source = (Path(__file__).parents[3] / "deploy" / "triton" / "health.py").read_text()
+    return {
+        "gateway": paths_of(gateway._ops),
+        "controlplane": paths_of(controlplane),
+        "sync": set(re.findall(r'self\.path == "([^"]+)"', source)),
+        # the Open Inference Protocol's; the real server answers them in tests/integration and in the container leg
+        "triton": {"/v2/health/live", "/v2/health/ready"},
+    }
+
+
+def kind_of(image: str) -> str:
+    """What runs in an image of ours."""
+    name = image.rpartition("/")[2].partition(":")[0]
+    return {"triton-gateway": "gateway", "triton-gateway-sync": "sync"}.get(name, "triton")
+
+
+def test_probes_are_real_routes(objects: Objects, routes: Mapping[str, set[str]]) -> None:
+    """A path that nobody answers would restart pods for ever."""
+    asked = 0
+    for name, container in containers(objects):
+        kind = "controlplane" if name.startswith("controlplane/") else kind_of(container["image"])
+        for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+            if probe in container:
+                assert container[probe]["httpGet"]["path"] in routes[kind], (name, probe)
+                asked += 1
+    assert asked >= 2
+
+
+def test_liveness_depends_on_nothing_outside_and_readiness_on_what_it_serves(objects: Objects) -> None:
+    """Restarting a pod repairs neither ClearML nor Triton."""
+    for name, container in containers(objects):
+        if "livenessProbe" not in container:
+            continue
+        live, ready = (container[p]["httpGet"]["path"] for p in ("livenessProbe", "readinessProbe"))
+        assert not live.endswith(("readyz", "ready")), name
+        if not name.startswith("controlplane/"):
+            assert live != ready, name
+            assert container["startupProbe"]["httpGet"]["path"] == live
+            patience = container["startupProbe"]["failureThreshold"] * container["startupProbe"]["periodSeconds"]
+            assert patience >= 60, name
+
+
+def test_a_pod_outlives_its_drain(objects: Objects) -> None:
+    """Grace period > preStop + what requests in flight may take; or the kubelet kills what is being answered."""
+    for name, _, spec in pods(objects):
+        for container in spec["containers"]:
+            before = container.get("lifecycle", {}).get("preStop")
+            if before is None:
+                continue
+            pause = float(before["exec"]["command"][1])
+            drain = environment(container).get("TRITON_GATEWAY_DRAIN_TIMEOUT", "30s")
+            assert pause >= 5
+            assert spec["terminationGracePeriodSeconds"] >= pause + parse_duration(drain) + 5, name
+            if "TRITON_GATEWAY_DRAIN_TIMEOUT" in environment(container):
+                longest = Settings.model_fields["request_timeout"].default
+                assert parse_duration(drain) >= longest, "a request may take longer than its gateway waits"
+
+
+# --- settings ----------------------------------------------------------------------------------------------------
+
+
+def variables_of(command: click.Command) -> set[str]:
+    """Variables a sub-command reads for its options."""
+    found: set[str] = set()
+    for parameter in command.params:
+        names = parameter.envvar or []
+        found |= {names} if isinstance(names, str) else set(names)
+    return found
+
+
+CLEARML = {"CLEARML_API_HOST", "CLEARML_FILES_HOST", "CLEARML_WEB_HOST", *CREDENTIALS}
+
+
+def test_every_variable_is_a_setting_of_the_command_that_runs(objects: Objects) -> None:
+    """A misspelt variable would be ignored in silence."""
+    context = click.Context(group)
+    for name, container in containers(objects):
+        kind = kind_of(container["image"])
+        given = {entry["name"] for entry in container.get("env", [])}
+        if kind == "triton":
+            assert set() == given, name
+            continue
+        if container.get("command", [""])[0] == "python":
+            assert given <= CLEARML, name
+            continue
+        arguments = container.get("args") or container["command"][2].split()[2:]
+        command = group.get_command(context, arguments[0])
+        assert command is not None, (name, arguments)
+        assert given <= variables_of(command) | CLEARML, name
+
+
+def test_the_gateways_settings_are_usable(objects: Objects) -> None:
+    """Every value passes the settings' own validation."""
+    for name, container in containers(objects):
+        values = {k: v for k, v in environment(container).items() if k.startswith("TRITON_GATEWAY_")}
+        if kind_of(container["image"]) == "gateway" and "TRITON_GATEWAY_TRITON_GRPC" in values:
+            assert 8080 == Settings(**values).port, name
+
+
+def test_secrets_are_referred_to_and_never_written(objects: Objects) -> None:
+    """By name, in one Secret that the cluster's owner makes; needed, so that a pod without it says so."""
+    assert [] == of(objects, "Secret")
+    for name, container in containers(objects):
+        for entry in container.get("env", []):
+            secret = any(word in entry["name"] for word in ("SECRET", "ACCESS_KEY", "PASSWORD", "TOKEN"))
+            assert secret == ("valueFrom" in entry), (name, entry["name"])
+            if secret:
+                reference = entry["valueFrom"]["secretKeyRef"]
+                assert "clearml-credentials" == reference["name"]
+                assert reference["key"] in CREDENTIALS
+                assert not reference.get("optional")
+
+
+# --- hardening ---------------------------------------------------------------------------------------------------
+
+
+def test_images_are_pinned_to_this_version(objects: Objects) -> None:
+    """Never latest; ours carry the version of the package."""
+    for name, container in containers(objects):
+        _, _, tag = container["image"].rpartition(":")
+        assert metadata.version("triton-gateway") == tag, name
+
+
+def test_memory_is_guaranteed_and_cpu_is_not_throttled(objects: Objects) -> None:
+    """Requests equal limits for memory; no CPU limit, whose throttling shows as p99."""
+    for name, container in containers(objects):
+        resources = container["resources"]
+        assert resources["requests"]["memory"] == resources["limits"]["memory"], name
+        assert "cpu" in resources["requests"], name
+        assert "cpu" not in resources["limits"], name
+
+
+def test_pods_are_nobody_on_a_read_only_root_without_a_token(objects: Objects) -> None:
+    """The restricted Pod Security Standard, and no way to the Kubernetes API."""
+    for name, _, spec in pods(objects):
+        assert spec["automountServiceAccountToken"] is False, name
+        security = spec["securityContext"]
+        assert security["runAsNonRoot"] is True
+        assert security["runAsUser"] >= 10000
+        assert {"type": "RuntimeDefault"} == security["seccompProfile"]
+        assert not any(spec.get(key) for key in ("hostNetwork", "hostPID", "hostIPC"))
+    for name, container in containers(objects):
+        security = container["securityContext"]
+        assert security["readOnlyRootFilesystem"] is True, name
+        assert security["allowPrivilegeEscalation"] is False, name
+        assert ["ALL"] == security["capabilities"]["drop"], name
+        assert "/tmp" in {mount["mountPath"] for mount in container["volumeMounts"]}, name
+    for each in of(objects, "ServiceAccount"):
+        assert each["automountServiceAccountToken"] is False
+
+
+# --- scale and disruption ----------------------------------------------------------------------------------------
+
+
+def bounds(objects: Objects) -> dict[str, tuple[int, int]]:
+    """Fewest and most pods of every Deployment, whoever decides."""
+    found = {}
+    for each in of(objects, "Deployment"):
+        count = each["spec"].get("replicas", 1)
+        found[each["metadata"]["name"]] = (count, count)
+    for each in of(objects, "HorizontalPodAutoscaler"):
+        spec = each["spec"]
+        found[spec["scaleTargetRef"]["name"]] = (spec.get("minReplicas", 1), spec["maxReplicas"])
+    for each in of(objects, "ScaledObject"):
+        spec = each["spec"]
+        found[spec["scaleTargetRef"]["name"]] = (spec.get("minReplicaCount", 0), spec["maxReplicaCount"])
+    return found
+
+
+def test_budgets_leave_room_for_a_drain(plain: Objects) -> None:
+    """A budget that forbids every eviction blocks node upgrades; one for nothing does nothing."""
+    found = bounds(plain)
+    budgets = of(plain, "PodDisruptionBudget")
+    assert budgets
+    for each in budgets:
+        fewest, _ = found[each["metadata"]["name"]]
+        spec = each["spec"]
+        assert spec.get("maxUnavailable", 0) >= 1 or spec["minAvailable"] < fewest, each["metadata"]["name"]
+
+
+def test_nobody_decides_twice_how_many_pods_there_are(plain: Objects) -> None:
+    """One autoscaler per Deployment, for one that exists, and no `replicas` beside it; least below most."""
+    scalers = of(plain, "HorizontalPodAutoscaler", "ScaledObject")
+    targets = [each["spec"]["scaleTargetRef"]["name"] for each in scalers]
+    assert len(targets) == len(set(targets))
+    deployments = {each["metadata"]["name"]: each["spec"] for each in of(plain, "Deployment")}
+    for target in targets:
+        assert "replicas" not in deployments[target]
+    for fewest, most in bounds(plain).values():
+        assert 1 <= fewest <= most
+
+
+def test_rolling_loses_no_capacity(plain: Objects) -> None:
+    """A new pod first, then an old one less; except where a disk or a repository has one writer."""
+    for each in of(plain, "Deployment"):
+        name, strategy = each["metadata"]["name"], each["spec"]["strategy"]
+        if name in ("controlplane", "sync"):
+            assert "Recreate" == strategy["type"]
+            assert 1 == each["spec"]["replicas"]
+        else:
+            assert 0 == strategy["rollingUpdate"]["maxUnavailable"], name
+
+
+def test_pods_are_spread(plain: Objects) -> None:
+    """Over nodes; gateways also over zones."""
+    for name, _, spec in pods(plain):
+        if name in ("triton-gateway", "triton"):
+            keys = {constraint["topologyKey"] for constraint in spec["topologySpreadConstraints"]}
+            assert "kubernetes.io/hostname" in keys, name
+            assert name == "triton" or "topology.kubernetes.io/zone" in keys
+
+
+# --- helm --------------------------------------------------------------------------------------------------------
+
+
+def comparable(objects: Objects) -> dict[tuple[str, str], Any]:
+    """Objects by kind and name; the namespace is added at install, and the order of named lists says nothing."""
+
+    def ordered(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: ordered(each) for key, each in value.items()}
+        if isinstance(value, list):
+            items = [ordered(each) for each in value]
+            named = items and all(isinstance(each, dict) and "name" in each for each in items)
+            return sorted(items, key=lambda each: each["name"]) if named else items
+        return value
+
+    found = {}
+    for each in objects:
+        each["metadata"].pop("namespace", None)
+        found[(each["kind"], each["metadata"]["name"])] = ordered(each)
+    return found
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_helm_and_kustomize_render_equal_objects(name: str, kustomize: Render, helm: Callable[..., Objects]) -> None:
+    """The chart with the overlay's values is the overlay, object by object."""
+    wanted, found = comparable(kustomize(f"overlays/{name}")), comparable(helm(name))
+    assert {*wanted} == {*found}
+    for key, value in wanted.items():
+        assert value == found[key], key
+
+
+def test_the_charts_values_reach_the_objects(helm: Callable[..., Objects]) -> None:
+    """Registry, tag, pull secrets, settings, pins: what people change first."""
+    objects = helm(
+        registry='"registry.example.com/ml/"', images__pullSecrets='[{"name": "pull"}]', gateway__replicas=7,
+        gateway__pinnedEndpoints='"a/1,b"', gateway__env='{"TRITON_GATEWAY_ACCESS_LOG": true}',
+        networkPolicy__enabled="false", monitoring__enabled="false",
+    )  # fmt: skip
+    assert set() == {each["kind"] for each in objects} & {"NetworkPolicy", "ServiceMonitor", "PrometheusRule"}
+    gateway = next(each["spec"] for each in of(objects, "Deployment") if each["metadata"]["name"] == "triton-gateway")
+    assert 7 == gateway["replicas"]
+    assert [{"name": "pull"}] == gateway["template"]["spec"]["imagePullSecrets"]
+    variables = environment(gateway["template"]["spec"]["containers"][0])
+    assert ("a/1,b", "true") == (variables["TRITON_GATEWAY_PINNED_ENDPOINTS"], variables["TRITON_GATEWAY_ACCESS_LOG"])
+    images = [container["image"] for _, container in containers(objects)]
+    assert [] == [image for image in images if not image.startswith("registry.example.com/ml/triton-gateway")]
+
+
+@pytest.mark.parametrize(
+    ("pairs", "said"),
+    [
+        ({"triton__enabled": "false"}, "triton.namespace"),
+        ({"sync__claim": '"c"', "triton__namespace": '"n"'}, "sync.address"),
+        ({"gatway": "{}"}, "gatway"),
+        ({"gateway__replicas": '"two"'}, "replicas"),
+        ({"triton__engine": '"onnx"'}, "engine"),
+    ],
+)
+def test_values_that_make_no_sense_are_refused(pairs: dict[str, str], said: str, helm: Callable[..., Objects]) -> None:
+    """With the value's name: not an object that never starts."""
+    with pytest.raises(AssertionError, match=said):
+        helm(**pairs)
+
+
+def test_rules_are_those_of_the_dashboards_package(objects: Objects) -> None:
+    """Same groups, same rules; every board is there, small enough for `kubectl apply`."""
+    from dashboards import boards, rules
+
+    wanted = rules.files()
+    if not of(objects, "PrometheusRule"):
+        return
+    rule = of(objects, "PrometheusRule")[0]
+    names = {group["name"] for group in rule["spec"]["groups"]}
+    assert names == {m for text in wanted.values() for m in re.findall(r"^  - name: (\S+)", text, re.M)}
+    configs = of(objects, "ConfigMap")
+    assert {*boards.files()} == set(itertools.chain.from_iterable(each["data"] for each in configs))
+    for each in configs:
+        assert "1" == each["metadata"]["labels"]["grafana_dashboard"]
+        assert len(next(iter(each["data"].values()))) < 200_000, "client-side apply keeps a copy in an annotation"
