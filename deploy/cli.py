@@ -29,6 +29,7 @@ _COMMANDS = {
     "plan": "Show what the serving Task would change, and its faults.",
     "wait": "Wait until a change is live on every gateway.",
     "lineage": "Show where a served model comes from.",
+    "doctor": "Show what is missing, on this machine or in a cluster.",
     "optimize": "Make the fastest bundle of a model that still answers the same.",
     "drift": "Capture reference distributions, report drift.",
     "dashboards": "Put the Grafana boards into an existing Grafana, or into files.",

@@ -1,0 +1,268 @@
+"""This machine: Python and packages, the embedded Triton's needs, ports, disk, the registry, Triton, Prometheus.
+
+Every look is a function that returns findings; the outside (environment, addresses) comes as arguments.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from deploy import ports
+from deploy.doctor.finding import Finding
+from deploy.errors import DeployError
+from deploy.triton.launcher import ExternalServer, PathServer, TritonMissing, Wheel, WheelServer, detect_server
+
+EXTRAS = {
+    "controlplane": "the embedded control plane (`up`, `controlplane`)",
+    "triton": "the embedded Triton for CPUs (`up`)",
+    "cli": "the stock clearml-serving CLI (`up`)",
+    "optimize": "exporting models (`up --demo`)",
+}
+NEEDS_SHM_MB = 64
+NEEDS_DISK_MB = 1000
+
+_NAME = re.compile(r"^[A-Za-z0-9._-]+")
+_MISSING_LIBRARY = re.compile(r"^\s*(\S+) => not found", re.M)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What to look at: the options of the command."""
+
+    state_dir: Path
+    triton_grpc: str
+    serving_task_id: str
+    ports: Mapping[str, int]
+
+
+def look(asked: Asked, environ: Mapping[str, str]) -> Iterator[Finding]:
+    """Return everything about this machine, cheapest first."""
+    yield python()
+    yield from packages(_requirements())
+    yield from triton_server(asked.triton_grpc)
+    yield from prometheus()
+    yield from disk(asked.state_dir)
+    for what, port in asked.ports.items():
+        yield port_free(what, port)
+    yield from registry(asked.serving_task_id, environ)
+    if asked.triton_grpc:
+        yield triton(asked.triton_grpc)
+
+
+def python(version: tuple[int, ...] = sys.version_info[:3]) -> Finding:
+    """Look at the interpreter."""
+    shown = ".".join(str(part) for part in version[:3])
+    if tuple(version[:2]) < (3, 11):
+        return Finding("Python", "missing", shown, "3.11 or newer is needed")
+    return Finding("Python", "ok", f"{shown} ({sys.executable})")
+
+
+def _requirements() -> Mapping[str, Sequence[str]]:
+    """Return the names of the packages that are required, by extra; the empty one is always needed."""
+    found: dict[str, list[str]] = {"": []}
+    checkout = Path(__file__).parents[2] / "pyproject.toml"
+    if checkout.is_file():
+        project = tomllib.loads(checkout.read_text())["project"]
+        optional = project["optional-dependencies"]
+        declared = [*project["dependencies"]]
+        declared += [f'{item}; extra == "{extra}"' for extra, items in optional.items() for item in items]
+    else:
+        declared = metadata.requires("triton-gateway") or []
+    for item in declared:
+        name = _NAME.match(item)
+        extra = re.search(r'extra == [\'"]([^\'"]+)', item)
+        if name and name[0] != "triton-gateway":
+            found.setdefault(extra[1] if extra else "", []).append(name[0])
+    return found
+
+
+def packages(required: Mapping[str, Sequence[str]]) -> Iterator[Finding]:
+    """Look for the packages of every extra."""
+    lacking = [name for name in required.get("", ()) if _version(name) is None]
+    if lacking:
+        yield Finding("packages", "missing", f"not installed: {', '.join(lacking)}", "pip install triton-gateway")
+    else:
+        shown = ", ".join(f"{name} {_version(name)}" for name in ("clearml", "tritonclient", "tokenizers", "fastapi"))
+        yield Finding("packages", "ok", shown)
+    for extra, purpose in EXTRAS.items():
+        lacking = [name for name in required.get(extra, ()) if _version(name) is None]
+        if lacking:
+            yield Finding(
+                f"extra {extra}", "note", f"without {', '.join(lacking)}: no {purpose}",
+                f'pip install "triton-gateway[{extra}]"',
+            )  # fmt: skip
+        else:
+            yield Finding(f"extra {extra}", "ok", purpose)
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def triton_server(address: str, *, shm: Path = Path("/dev/shm")) -> Iterator[Finding]:  # noqa: S108 - the kernel's name
+    """Look which Triton would be used, and whether the wheel's could run here."""
+    try:
+        server = detect_server(address)
+    except TritonMissing as error:
+        yield Finding("Triton server", "note", str(error))
+        return
+    if isinstance(server, ExternalServer):
+        yield Finding("Triton server", "ok", f"the one at {server.address}")
+    elif isinstance(server, PathServer):
+        yield Finding("Triton server", "ok", str(server.executable))
+    elif isinstance(server, WheelServer):
+        yield Finding("Triton server", "ok", f"nvidia-pytriton {_version('nvidia-pytriton')} (CPU, ONNX models)")
+        yield from _wheel(server.wheel)
+        free = shutil.disk_usage(shm).free >> 20 if shm.is_dir() else 0
+        if free < NEEDS_SHM_MB:
+            yield Finding(
+                "shared memory", "missing", f"{free} MB free in {shm}",
+                "the python backend needs more: docker run --shm-size=1g, or an emptyDir with medium Memory",
+            )  # fmt: skip
+
+
+def _wheel(wheel: Wheel) -> Iterator[Finding]:
+    numpy = _version("numpy")
+    if numpy is not None and int(numpy.partition(".")[0]) >= 2:
+        yield Finding(
+            "numpy", "missing", f"{numpy}: the wheel's python backend answers empty tensors with it",
+            'pip install "numpy<2"',
+        )  # fmt: skip
+    if wheel.stub is not None:
+        lacking = missing_libraries(wheel.stub, wheel.libraries)
+        if lacking:
+            yield Finding(
+                "Triton's python backend", "missing", f"cannot load {', '.join(lacking)}: loading a model would hang",
+                "install the library of this Python (Debian: apt install libpython3.11)",
+            )  # fmt: skip
+
+
+def missing_libraries(program: Path, *folders: Path) -> list[str]:
+    """Return the shared libraries that the dynamic linker does not find for ``program``."""
+    search = ":".join([str(sysconfig.get_config_var("LIBDIR") or ""), *map(str, folders)])
+    try:
+        done = subprocess.run(
+            ["ldd", str(program)], capture_output=True, text=True, timeout=10, check=False,
+            env={"LD_LIBRARY_PATH": search, "PATH": "/usr/bin:/bin"},
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    return _MISSING_LIBRARY.findall(done.stdout)
+
+
+def prometheus() -> Iterator[Finding]:
+    """Look for the programs that `up` and the tests of rules use."""
+    found = shutil.which("prometheus")
+    if found:
+        yield Finding("Prometheus", "ok", found)
+    else:
+        yield Finding(
+            "Prometheus", "note", "not installed: `up` runs without it, and without alerts",
+            "Debian: apt install prometheus",
+        )  # fmt: skip
+
+
+def disk(state_dir: Path) -> Iterator[Finding]:
+    """Look whether the state directory can be written, and how much room there is."""
+    folder = state_dir
+    while not folder.exists():
+        folder = folder.parent
+    free = shutil.disk_usage(folder).free >> 20
+    if not os.access(folder, os.W_OK):
+        yield Finding("state directory", "missing", f"{folder} cannot be written", "choose another with --state-dir")
+    elif free < NEEDS_DISK_MB:
+        yield Finding(
+            "state directory", "missing", f"{free} MB free at {folder}", "make room, or --state-dir elsewhere"
+        )
+    else:
+        yield Finding("state directory", "ok", f"{state_dir}, {free / 1024:.0f} GB free")
+
+
+def port_free(what: str, port: int) -> Finding:
+    """Look who listens."""
+    try:
+        free = ports.is_free("127.0.0.1", port)
+    except DeployError as error:
+        return Finding(f"port {port}", "note", error.line())
+    if free:
+        return Finding(f"port {port}", "ok", f"free for the {what}")
+    holder = ports.held_by(port)
+    return Finding(
+        f"port {port}", "note", f"taken{f' by {holder}' if holder else ''}: fine if that is our {what}",
+        f"else choose another port for the {what}",
+    )  # fmt: skip
+
+
+def registry(
+    task_id: str, environ: Mapping[str, str], connect: Callable[[str], Any] | None = None
+) -> Iterator[Finding]:
+    """Look at the ClearML server, the credentials and the serving Task."""
+    from gateway import spec
+    from gateway.errors import GatewayError, RegistryRefused
+
+    if connect is None:
+        from gateway.registry.clearml import ClearMLRegistry
+
+        connect = ClearMLRegistry
+    host = environ.get("CLEARML_API_HOST") or environ.get("CLEARML_CONFIG_FILE") or "~/clearml.conf"
+    try:
+        task = connect(task_id).task()
+    except RegistryRefused as error:
+        if "no ClearML credentials" in error.message:
+            yield Finding(
+                "ClearML", "note", "no server is configured: `up` brings its own control plane",
+                "for yours: CLEARML_API_HOST, CLEARML_API_ACCESS_KEY and CLEARML_API_SECRET_KEY",
+            )  # fmt: skip
+        elif "no serving service" in error.message:
+            yield Finding("ClearML", "ok", f"answers ({host})")
+            yield Finding("serving Task", "missing", error.message, error.hint)
+        else:
+            yield Finding("ClearML", "missing", f"{error.message} ({host})", error.hint)
+        return
+    except GatewayError as error:
+        yield Finding(
+            "ClearML", "missing", f"{error.message} ({host})", error.hint or "is it up, and reachable from here?"
+        )
+        return
+    yield Finding("ClearML", "ok", f"answers ({host})")
+    decoded = spec.decode(task)
+    what = f"{decoded.name} ({decoded.task_id}), {len(decoded.endpoints)} endpoints"
+    if decoded.faults:
+        first = decoded.faults[0]
+        yield Finding(
+            "serving Task", "missing", f"{what}, {len(decoded.faults)} faults: {first.subject} {first.message}",
+            "`triton-gateway plan` shows them all",
+        )  # fmt: skip
+    else:
+        yield Finding("serving Task", "ok", what)
+
+
+def triton(address: str) -> Finding:
+    """Look whether Triton answers and lets models be loaded."""
+    from deploy.triton.client import AdminClient
+    from gateway.errors import GatewayError
+
+    client = AdminClient(address.removeprefix("dns:///"), timeout_s=3.0)
+    try:
+        if not client.is_live():
+            return Finding(f"Triton at {address}", "missing", "does not answer", "start it, or correct --triton-grpc")
+        loaded = [name for name, entry in client.index().items() if entry.state == "ready"]
+        return Finding(f"Triton at {address}", "ok", f"answers, {len(loaded)} models are ready")
+    except GatewayError as error:
+        return Finding(f"Triton at {address}", "missing", error.message, error.hint)
+    finally:
+        client.close()

