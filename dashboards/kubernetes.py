@@ -1,7 +1,7 @@
 """Rules and boards as Kubernetes wants them: a PrometheusRule and ConfigMaps, and as files of the Helm chart.
 
-Pure: texts in, texts out. Called by ``build``, which writes them into ``k8s/`` of a checkout; an installed package has no
-such folder and nothing is written.
+Pure: texts in, texts out. Called by ``build``, which writes them into ``k8s/`` of a checkout; an installed package has
+no such folder, and nothing is written.
 """
 
 from __future__ import annotations
