@@ -29,6 +29,7 @@ if TYPE_CHECKING:
               help="`gpu` writes the configuration for NVIDIA's container: checked, not measured.")  # fmt: skip
 @click.option("--precision", type=click.Choice(["auto", "fp32", "bf16", "fp16", "int8"]), default="auto",
               show_default=True, help="Only candidates of this precision.")  # fmt: skip
+@click.option("--candidate", default="", metavar="NAME", help="Only this candidate, for example openvino-int8.")
 @click.option("--throughput", "load", flag_value="throughput", default=True,
               help="Choose for many requests at once: one instance per core.  [default]")  # fmt: skip
 @click.option("--latency", "load", flag_value="latency", help="Choose for one request at a time on all cores.")
@@ -53,9 +54,9 @@ if TYPE_CHECKING:
               show_envvar=True, help="With --deploy: the serving Task.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, for programs.")
 def command(
-    model: str, task: str, target: str, precision: str, load: str, samples: Path | None, tolerance: str, accept: str,
-    output: Path, quick: bool, register: bool, project: str, name: str, tags: tuple[str, ...], deploy: str | None,
-    serving_task_id: str, as_json: bool,
+    model: str, task: str, target: str, precision: str, candidate: str, load: str, samples: Path | None,
+    tolerance: str, accept: str, output: Path, quick: bool, register: bool, project: str, name: str,
+    tags: tuple[str, ...], deploy: str | None, serving_task_id: str, as_json: bool,
 ) -> int:  # fmt: skip
     """Export MODEL, try every engine and precision of this CPU, prove the answers, measure, and make a bundle.
 
@@ -89,7 +90,8 @@ def command(
             model = str(fetch_source(model))
     outcome = optimize(
         Options(
-            model=model, output=output.absolute(), task=task, target=target, precision=precision, load=load,  # type: ignore[arg-type]
+            model=model, output=output.absolute(), task=task, candidate=candidate,
+            target=target, precision=precision, load=load,  # type: ignore[arg-type]
             samples=samples, tolerance=parity.parse_tolerance(tolerance), accept=accept.strip(), name=name,
             is_quick=quick,
         ),

@@ -16,18 +16,29 @@ from pathlib import Path
 from typing import Any, Final
 
 from deploy.errors import ExportFailed
-from preprocessing.config import EMBEDDINGS, TaskConfig
+from preprocessing.config import (
+    CLASSIFICATION,
+    EMBEDDINGS,
+    FEATURES,
+    FILL_MASK,
+    QUESTION_ANSWERING,
+    RANKING,
+    TOKENS,
+    ZERO_SHOT,
+    TaskConfig,
+)
 
 Arrays = Mapping[str, Any]
 
 _CLASSES: Final[Mapping[str, str]] = {
     EMBEDDINGS: "AutoModel",
-    "text-classification": "AutoModelForSequenceClassification",
-    "token-classification": "AutoModelForTokenClassification",
-    "question-answering": "AutoModelForQuestionAnswering",
-    "fill-mask": "AutoModelForMaskedLM",
-    "cross-encoder": "AutoModelForSequenceClassification",
-    "ranking": "AutoModelForSequenceClassification",
+    FEATURES: "AutoModel",
+    CLASSIFICATION: "AutoModelForSequenceClassification",
+    RANKING: "AutoModelForSequenceClassification",
+    ZERO_SHOT: "AutoModelForSequenceClassification",
+    TOKENS: "AutoModelForTokenClassification",
+    QUESTION_ANSWERING: "AutoModelForQuestionAnswering",
+    FILL_MASK: "AutoModelForMaskedLM",
 }
 _POOLED: Final = ("cls", "mean", "max")
 """What is pooled inside the graph, which then answers with one vector per text instead of one per token."""
@@ -121,8 +132,10 @@ def _flat(model: Any, config: TaskConfig) -> Any:
         def __init__(self) -> None:
             super().__init__()
             self.model = model
-            if config.task == "question-answering":
+            if config.task == QUESTION_ANSWERING:
                 self.names = ("start_logits", "end_logits")
+            elif config.task == FEATURES:
+                self.names = ("last_hidden_state",)
             elif config.task == EMBEDDINGS:
                 # not "embedding": that name collides with a value inside the graph, which only loading reveals
                 self.names = ("sentence_embedding",) if is_pooled and pools_first else ("last_hidden_state",)

@@ -8,12 +8,13 @@ one text per line, or one JSON request body per line.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import cycle, islice
 from pathlib import Path
 from typing import Any, Final
 
 from deploy.errors import DeployError
+from preprocessing.config import FILL_MASK, QUESTION_ANSWERING, RANKING, ZERO_SHOT
 from preprocessing.errors import PreprocessingError
 from preprocessing.processor import TextProcessor
 
@@ -113,17 +114,20 @@ SENTENCES: Final = (
     "Worst purchase of the year, it broke after one day.",
 )
 
+_QUESTION: Final = "Where is the hotel?"
+
 _LONG: Final = (24, 33, 48, 64, 65, 96, 127, 128, 129, 160, 200, 255, 256, 257, 300, 384, 385, 448, 511, 512)
 
 
 def built_in(processor: TextProcessor) -> list[dict[str, Any]]:
     """Return request bodies of every length this model reads, up to 512 tokens, and each built-in sentence alone."""
-    bodies = [body_of(processor.config.task, text) for text in SENTENCES]
+    make = bodies_of(processor)
+    bodies = [make(text) for text in SENTENCES]
     limit = min(processor.config.max_length, MOST_TOKENS)
     for number, wanted in enumerate(length for length in _LONG if length <= limit):
         text = _of_length(processor, wanted, start=number * 7)
         if text:
-            bodies.append(body_of(processor.config.task, text))
+            bodies.append(make(text))
     return [body for body in bodies if _is_usable(processor, body)]
 
 
@@ -134,10 +138,11 @@ def from_file(path: Path, processor: TextProcessor) -> list[dict[str, Any]]:
     except (OSError, UnicodeDecodeError) as error:
         raise DeployError(f"--samples {path} cannot be read: {error}") from error
     bodies: list[dict[str, Any]] = []
+    make = bodies_of(processor)
     for number, line in enumerate(lines[: MOST_SAMPLES + 1], 1):
         if not line.strip():
             continue
-        body: Any = body_of(processor.config.task, line)
+        body: Any = make(line)
         if line.lstrip().startswith("{"):
             try:
                 body = json.loads(line)
@@ -155,9 +160,19 @@ def from_file(path: Path, processor: TextProcessor) -> list[dict[str, Any]]:
     return bodies
 
 
-def body_of(task: str, text: str) -> dict[str, Any]:  # noqa: ARG001 - tasks with bodies of another form come here
-    """Return the request body that asks ``task`` about one text."""
-    return {"text": text}
+def bodies_of(processor: TextProcessor) -> Callable[[str], dict[str, Any]]:
+    """Return what makes one text into a request body of the processor's task."""
+    config = processor.config
+    if config.task == RANKING:
+        return lambda text: {"query": _QUESTION, "documents": [text]}
+    if config.task == ZERO_SHOT:
+        return lambda text: {"text": text, "parameters": {"candidate_labels": ["travel"]}}
+    if config.task == QUESTION_ANSWERING:
+        return lambda text: {"question": _QUESTION, "context": text}
+    if config.task == FILL_MASK:
+        mask = str(processor.tokenizer.token_of(config.mask_id)) if config.mask_id is not None else "[MASK]"
+        return lambda text: {"text": f"{text} {mask}"}
+    return lambda text: {"text": text}
 
 
 def token_counts(processor: TextProcessor, bodies: Sequence[Mapping[str, Any]]) -> list[int]:
@@ -167,6 +182,7 @@ def token_counts(processor: TextProcessor, bodies: Sequence[Mapping[str, Any]]) 
 
 def _of_length(processor: TextProcessor, wanted: int, *, start: int) -> str:
     """Return words of running sentences that are ``wanted`` tokens, or as close below as words allow."""
+    make = bodies_of(processor)
     words: list[str] = []
     for sentence in islice(cycle(SENTENCES), start, start + len(SENTENCES) * 40):
         words += sentence.split()
@@ -175,8 +191,8 @@ def _of_length(processor: TextProcessor, wanted: int, *, start: int) -> str:
     low, high = 1, len(words)
     while low < high:
         middle = (low + high + 1) // 2
-        row = processor.prepare(body_of(processor.config.task, " ".join(words[:middle]))).rows[0]
-        if row.n_tokens <= wanted and not row.truncated:
+        rows = processor.prepare(make(" ".join(words[:middle]))).rows
+        if max(row.n_tokens for row in rows) <= wanted and not any(row.truncated for row in rows):
             low = middle
         else:
             high = middle - 1
