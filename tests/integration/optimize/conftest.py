@@ -31,17 +31,19 @@ class Case:
 
     def feeds(self) -> dict[str, Any]:
         """Two texts of different length, as the exporter gets them."""
-        rows = [self.processor.prepare({"text": text}).rows[0] for text in ("short text", "a text that is much longer")]
+        make = samples.bodies_of(self.processor)
+        texts = ("short text", "a text that is much longer")
+        rows = [self.processor.prepare(make(text)).rows[0] for text in texts]
         return self.processor.collate_rows(rows)
 
-    def judge(self, bundle: Path, *, name: str = "ort-fp32") -> Parity:
+    def judge(self, bundle: Path, *, name: str = "ort-fp32", options: dict[str, object] | None = None) -> Parity:
         """Judge ``bundle`` (texts and model.onnx) as candidate ``name``."""
         candidate = next(c for c in candidates.CANDIDATES if c.name == name)
         pads = {n: self.processor.config.pad_id if n == "input_ids" else 0 for n in self.processor.input_names}
         wanted = candidate.execution(128, source="here")
         return parity.judge(
             name, bundle, self.truth, lambda: Engine(bundle / "model.onnx", wanted, threads=1, pads=pads),
-            parity.tolerance_for(candidate.precision, {}),
+            parity.tolerance_for(candidate.precision, {}), options,
         )  # fmt: skip
 
 

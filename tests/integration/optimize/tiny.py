@@ -7,7 +7,7 @@ mask or a rounded weight shows.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -110,12 +110,12 @@ ARCHITECTURES: Mapping[str, Make] = {
 }  # fmt: skip
 
 
-def make(name: str, folder: Path, *, task: str = "SequenceClassification") -> Path:
+def make(name: str, folder: Path, *, task: str = "SequenceClassification", labels: Sequence[str] = LABELS) -> Path:
     """Save the model as transformers and its users do; always the same weights."""
     torch.manual_seed(7)
     config, tokenizer, specials = ARCHITECTURES[name]()
-    config.id2label = dict(enumerate(LABELS))
-    config.label2id = {label: i for i, label in enumerate(LABELS)}
+    config.id2label = dict(enumerate(labels))
+    config.label2id = {label: i for i, label in enumerate(labels)}
     kind = f"{name}For{task}" if task else f"{name}Model"
     model = getattr(transformers, kind)(config).eval()
     folder.mkdir(parents=True)
