@@ -1,8 +1,8 @@
 """``python -m benchmarks.rollouts``: seeded canaries through ``triton-gateway canary run`` on the real stack.
 
-Real control plane, real gateway with two workers, real command line; the versions are ``Preprocess`` code that fails
-or dawdles as often as it is told. Prints one JSON line per trial: how it ended, after how many canary requests and
-seconds, and how many requests failed at the client (a failing canary is answered for by stable).
+Real control plane, real gateway with two workers, real command line; the versions are ``Preprocess`` code that fails,
+dawdles or answers otherwise as often as it is told. Prints one JSON line per trial: how it ended, after how many canary
+requests and seconds, and how many requests failed at the client (a failing canary is answered for by stable).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from benchmarks.small import Small, Steady
 
@@ -25,21 +25,33 @@ class Preprocess:
         time.sleep(random.lognormvariate(-4.8, 0.4) * {slowdown})
         if random.random() < {errors}:
             raise RuntimeError("seeded")
-        return {{"ok": True}}
+        return {{"verdict": "good" if random.random() < {good} else "bad"}}
 """
-_TRIALS: dict[str, tuple[float, float]] = {
-    "healthy": (0.003, 1.0), "errors-5": (0.05, 1.0), "errors-20": (0.20, 1.0), "slow-50": (0.003, 1.5),
+
+
+class _Seed(NamedTuple):
+    """What a version does: the share of errors, how much slower it is, the share of one of its two answers."""
+
+    errors: float = 0.003
+    slowdown: float = 1.0
+    good: float = 0.7
+
+
+_TRIALS: dict[str, _Seed] = {
+    "healthy": _Seed(), "errors-5": _Seed(errors=0.05), "errors-20": _Seed(errors=0.2),
+    "slow-50": _Seed(slowdown=1.5), "labels": _Seed(good=0.3),
 }  # fmt: skip
 _STEPS = "10,25,50,100"
 
 
 def trial(stack: Small, folder: Path, name: str) -> dict[str, Any]:
     """Deploy a stable and a seeded version, roll the second one out, return how it went."""
-    for version, (errors, slowdown) in (("1", _TRIALS["healthy"]), ("2", _TRIALS[name])):
+    for version, seed in (("1", _TRIALS["healthy"]), ("2", _TRIALS[name])):
         code = folder / f"{name}_{version}.py"
-        code.write_text(_HOOK.format(errors=errors, slowdown=slowdown))
+        code.write_text(_HOOK.format(**seed._asdict()))
         stack.run("model", "add", "--engine", "custom", "--endpoint", name, "--version", version,
                   "--preprocess", str(code))  # fmt: skip
+    stack.run("metrics", "add", "--endpoint", f"{name}/*", "--log-freq", "1.0", "--variable-enum", "verdict=good,bad")
     urls = {f"{name}/1", f"{name}/2"}
     stack.until(lambda s: urls <= {e["url"] for e in s["endpoints"]}, f"{name} being served")
     canary = [sys.executable, "-m", "deploy.cli", "canary"]
@@ -49,7 +61,8 @@ def trial(stack: Small, folder: Path, name: str) -> dict[str, Any]:
     with Steady(f"{stack.url}/serve/{name}", b"{}", rate=_RATE).running() as load:
         done = subprocess.run(
             [*canary, "run", "--endpoint", name, "--to", "2", "--steps", _STEPS, "--min-requests", "150",
-             "--step-time", "10s", "--interval", "2s", "--gateway", stack.url, "--json"],
+             "--step-time", "10s", "--interval", "2s", "--gateway", stack.url, "--json", "--label-shift", "10",
+             "--label-variable", "verdict"],
             env=stack.env, stdout=subprocess.PIPE, text=True, check=False, timeout=560,
         )  # fmt: skip
         seconds = time.monotonic() - began
@@ -58,7 +71,8 @@ def trial(stack: Small, folder: Path, name: str) -> dict[str, Any]:
     return {
         "trial": name, "code": done.returncode, "ended": last["what"], "seconds": round(seconds, 1),
         "canary_requests": last["evidence"]["canary"][0], "canary_failures": last["evidence"]["canary"][1],
-        "evidence": last["evidence"]["evidence"], "weights": [d["weight"] for d in decisions],
+        "evidence": last["evidence"]["evidence"], "labels": last["evidence"]["label_shares"],
+        "weights": [d["weight"] for d in decisions],
         "client": load.summary(),
     }  # fmt: skip
 

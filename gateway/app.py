@@ -183,6 +183,7 @@ class Gateway:
                 processes=settings.hook_processes,
                 memory=settings.hook_memory,
                 timeout=settings.hook_timeout,
+                start=settings.ready_timeout,
                 packages=settings.hook_packages,
                 packages_root=state_dir / "packages",
                 batch_rows=settings.max_batch_rows,

@@ -34,7 +34,6 @@ from preprocessing.hook_wire import FrameReader, load_plain, pack
 _log = logging.getLogger("triton_gateway.hooks")
 
 _TICK_S: Final = 0.1
-_START_S: Final = 300.0
 _CANCEL_S: Final = 1.0
 _CLOSE_S: Final = 10.0
 _IDLE_S: Final = 60.0
@@ -65,13 +64,15 @@ class Program:
 @dataclass(frozen=True, slots=True)
 class PoolLimits:
     """``processes`` at most; ``threads`` requests at a time in one, where the hook is not async; ``memory`` bytes each,
-    0 for half of what there is; ``timeout`` seconds for one request, 0 for the request's own.
+    0 for half of what there is; ``timeout`` seconds for one request, 0 for the request's own; ``start`` seconds to
+    load.
     """
 
     processes: int = 4
     threads: int = 1
     memory: int = 0
     timeout: float = 0.0
+    start: float = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,11 +180,13 @@ class _Process(asyncio.Protocol):
             "model_path": str(program.model) if program.model else None, "memory": limits.memory,
         })  # fmt: skip
         try:
-            async with asyncio.timeout(_START_S):
+            async with asyncio.timeout(limits.start):
                 loaded = await asyncio.shield(self.loaded)
         except TimeoutError:
-            self.kill("it did not load within 5 minutes")
-            raise HookFailed("its code did not load within 5 minutes", hint="does load() wait for something?") from None
+            self.kill(f"it did not load within {limits.start:g} s")
+            raise HookFailed(
+                f"its code did not finish loading within {limits.start:g} s", hint="does load() wait for something?"
+            ) from None
         except asyncio.CancelledError:
             self.kill("it is not needed any more")
             raise

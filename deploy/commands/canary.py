@@ -91,6 +91,15 @@ def set_(endpoint: str, weights: tuple[str, ...], open_store: Callable[[], TaskS
 @click.option("--step-time", default="60s", show_default=True, metavar="DURATION", help="Shortest time of a step.")
 @click.option("--interval", default="5s", show_default=True, metavar="DURATION", help="Time between two looks.")
 @click.option(
+    "--label-shift", type=click.FloatRange(0, 100, min_open=True, max_open=True), metavar="POINTS",
+    help="Compare what the versions answer too: roll back when the share of a value moves by more than this many "
+    "points.  [default: answers are not compared]",
+)  # fmt: skip
+@click.option(
+    "--label-variable", default="predicted_label", show_default=True,
+    help="Whose values: an enum variable, built in or declared with `clearml-serving metrics add`.",
+)  # fmt: skip
+@click.option(
     "--gateway", "gateways", multiple=True, envvar="TRITON_GATEWAY_URL", show_envvar=True,
     help="A gateway to read /metrics and /v1/status of; give every one.  [default: the one of `up`, else "
     "http://127.0.0.1:8080]",
@@ -107,14 +116,15 @@ def set_(endpoint: str, weights: tuple[str, ...], open_store: Callable[[], TaskS
 @registry_options
 def run(
     endpoint: str, to: str | None, from_: str | None, steps: str, min_requests: int, step_time: str, interval: str,
-    gateways: tuple[str, ...], prometheus: str | None, state_dir: Path, as_json: bool,
-    open_store: Callable[[], TaskStore],
+    label_shift: float | None, label_variable: str, gateways: tuple[str, ...], prometheus: str | None,
+    state_dir: Path, as_json: bool, open_store: Callable[[], TaskStore],
 ) -> int:  # fmt: skip
     """Roll a version out: its share grows step by step, and goes back to 0 when the evidence says it is worse.
 
-    Canary and stable are compared on errors and latency while both answer. Few requests mean waiting, missing data
-    mean holding, doubt means neither growing nor rolling back. Everything decided is kept in the serving Task: a
-    rollout can be interrupted here and continued, paused, promoted or aborted from another machine.
+    Canary and stable are compared on errors and latency (with --label-shift also on what they answer) while both
+    answer. Few requests mean waiting, missing data mean holding, doubt means neither growing nor rolling back.
+    Everything decided is kept in the serving Task: a rollout can be interrupted here and continued, paused, promoted
+    or aborted from another machine.
 
     The exit code is 0 when it was promoted, 3 when it was rolled back or aborted, 130 when it was interrupted.
     """
@@ -128,7 +138,8 @@ def run(
     store = open_store()
     fresh = None
     if to is not None:
-        fresh = _fresh(store.task(), endpoint, to, from_, _percents(steps), min_requests, step_s)
+        shift = (label_variable, label_shift / 100) if label_shift is not None else None
+        fresh = _fresh(store.task(), endpoint, to, from_, _percents(steps), min_requests, step_s, shift)
     addresses = gateways or (
         () if prometheus else (str(StateDir.at(state_dir).recall().get("gateway") or "http://127.0.0.1:8080"),)
     )
@@ -221,16 +232,23 @@ _order("abort", "Send everything back to stable now.")
 
 def _fresh(
     task: Mapping[str, Any], endpoint: str, to: str, from_: str | None, steps: tuple[float, ...], min_requests: int,
-    step_s: float,
+    step_s: float, shift: tuple[str, float] | None = None,
 ) -> Rollout:  # fmt: skip
     from deploy.rollout import record
+    from deploy.rollout.gate import Gate
+    from deploy.rollout.labels import LabelTest
     from deploy.rollout.steps import Rollout, Rules
 
     spec = _spec(task)
     canary = _url(spec, endpoint, to)
     stable = _url(spec, endpoint, from_) if from_ else _stable(spec, task, endpoint, canary)
     record.check_weights(spec, endpoint, [(canary, 0.0), (stable, 1.0)])
-    return Rollout(endpoint, canary, stable, steps=steps, rules=Rules(min_requests, step_s))
+    if shift is None:
+        return Rollout(endpoint, canary, stable, steps=steps, rules=Rules(min_requests, step_s))
+    variable, most = shift
+    record.check_counted(spec, (canary, stable), variable)
+    rules, gate = Rules(min_requests, step_s, variable), Gate(labels=LabelTest(most))
+    return Rollout(endpoint, canary, stable, steps=steps, rules=rules, gate=gate)
 
 
 def _stable(spec: ServingSpec, task: Mapping[str, Any], endpoint: str, canary: str) -> str:
@@ -316,7 +334,8 @@ def _print_decision(decision: Decision, as_json: bool) -> None:
         canary, stable = evidence["canary"], evidence["stable"]
         line += (
             f"  [canary {canary[1]}/{canary[0]} failed, stable {stable[1]}/{stable[0]}; evidence "
-            f"{evidence['evidence']:g}: errors {evidence['errors']:g}, latency {evidence['latency']:g}]"
+            f"{evidence['evidence']:g}: errors {evidence['errors']:g}, latency {evidence['latency']:g}"
+            + (f", labels {evidence['labels']:g}]" if "labels" in evidence else "]")
         )
     click.echo(line)
 

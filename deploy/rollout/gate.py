@@ -21,14 +21,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from deploy.rollout.bets import Bets, log_mean
+from deploy.rollout.labels import LabelTest
+
 THRESHOLD: Final = 100.0
 DOUBT: Final = 10.0
 """Evidence from here on is neither healthy nor enough to roll back: inconclusive."""
-
-_RATIOS: Final = (2.0, 3.0, 6.0, 15.0, 50.0)
-_EPOCH: Final = 1000
-"""Canary requests after which a new series of bets is begun beside the old ones."""
-_MOST_EPOCHS: Final = 40
 
 LATENCY_QUANTILES: Final = (0.9, 0.99)
 _GRACE: Final = 1.1
@@ -41,51 +39,14 @@ class Counts:
     """What one version answered in one interval: requests, failures, and answers by latency bucket.
 
     ``slower``: bucket bound in seconds → successful requests that took longer. ``timed``: successful requests.
+    ``labels``: value → answers that gave it, of the variable that is compared.
     """
 
     requests: int = 0
     failures: int = 0
     timed: int = 0
     slower: Mapping[float, int] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Bets:
-    """The stakes of one test: for each epoch the logarithm of what one unit on each ratio has become."""
-
-    epochs: tuple[tuple[float, ...], ...] = ((0.0,) * len(_RATIOS),)
-    seen: int = 0
-
-    def after(self, canary: int, canary_hits: int, stable: int, stable_hits: int, tolerance: float = 1.0) -> Bets:
-        """Return the stakes after an interval; without both sides there is nothing to compare and nothing changes.
-
-        ``tolerance``: how many times as likely a canary's hit may be without being worse.
-        """
-        if not canary or not stable:
-            return self
-        exposure = canary * tolerance
-        gains = []
-        for ratio in _RATIOS:
-            shared = (exposure + stable) / (ratio * exposure + stable)
-            gains.append(canary_hits * math.log(ratio * shared) + stable_hits * math.log(shared))
-        epochs = tuple(tuple(log + gain for log, gain in zip(epoch, gains, strict=True)) for epoch in self.epochs)
-        seen = self.seen + canary
-        return Bets(epochs, seen).renewed() if seen >= _EPOCH else Bets(epochs, seen)
-
-    def renewed(self) -> Bets:
-        """Return the stakes with a new epoch begun."""
-        if len(self.epochs) >= _MOST_EPOCHS:
-            return replace(self, seen=0)
-        return Bets((*self.epochs, (0.0,) * len(_RATIOS)), 0)
-
-    @property
-    def log_evidence(self) -> float:
-        """The logarithm of the whole fortune: epochs begun with shares 1/2, 1/6, 1/12 …, the rest still in hand."""
-        terms = [-math.log(len(self.epochs) + 1)]
-        for index, epoch in enumerate(self.epochs):
-            share = -math.log((index + 1) * (index + 2))
-            terms.append(share + _log_mean(epoch))
-        return _log_sum(terms)
+    labels: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +61,8 @@ class Gate:
     canary_failures: int = 0
     stable_requests: int = 0
     stable_failures: int = 0
+    labels: LabelTest | None = None
+    """What versions answer; None where it is not compared."""
 
     def after(self, canary: Counts, stable: Counts) -> Gate:
         """Return the gate after one interval of concurrent traffic."""
@@ -122,17 +85,23 @@ class Gate:
             canary_failures=self.canary_failures + canary.failures,
             stable_requests=self.stable_requests + stable.requests,
             stable_failures=self.stable_failures + stable.failures,
+            labels=self.labels and self.labels.after(canary.labels, stable.labels),
         )
 
     def renewed(self) -> Gate:
         """Return the gate with new epochs begun: at a new step the past weighs less."""
-        return replace(self, errors=self.errors.renewed(), latency=tuple(bets.renewed() for bets in self.latency))
+        return replace(
+            self, errors=self.errors.renewed(), latency=tuple(bets.renewed() for bets in self.latency),
+            labels=self.labels and self.labels.renewed(),
+        )  # fmt: skip
 
     @property
     def evidence(self) -> float:
         """How many times better "the canary is worse" explains what was seen; fair: at most 1 on average if not."""
-        logs = [self.errors.log_evidence, _log_mean([bets.log_evidence for bets in self.latency])]
-        return math.exp(min(_log_mean(logs), 700.0))
+        logs = [self.errors.log_evidence, log_mean([bets.log_evidence for bets in self.latency])]
+        if self.labels is not None:
+            logs.append(self.labels.log_evidence)
+        return math.exp(min(log_mean(logs), 700.0))
 
     @property
     def is_bad(self) -> bool:
@@ -144,11 +113,15 @@ class Gate:
         return {
             "evidence": _rounded(self.evidence),
             "errors": _rounded(math.exp(min(self.errors.log_evidence, 700.0))),
-            "latency": _rounded(math.exp(min(_log_mean([b.log_evidence for b in self.latency]), 700.0))),
+            "latency": _rounded(math.exp(min(log_mean([b.log_evidence for b in self.latency]), 700.0))),
             "latency_bounds_s": list(self.bounds),
             "canary": [self.canary_requests, self.canary_failures],
             "stable": [self.stable_requests, self.stable_failures],
-        }
+            **({} if self.labels is None else {
+                "labels": _rounded(math.exp(min(self.labels.log_evidence, 700.0))),
+                "label_shares": self.labels.describe(),
+            }),
+        }  # fmt: skip
 
     def to_json(self) -> dict[str, Any]:
         """Return everything, for the serving Task."""
@@ -157,6 +130,7 @@ class Gate:
             "latency": [[_rows(bets.epochs), bets.seen] for bets in self.latency],
             "bounds": list(self.bounds),
             "totals": [self.canary_requests, self.canary_failures, self.stable_requests, self.stable_failures],
+            **({} if self.labels is None else {"labels": self.labels.to_json()}),
         }
 
     @classmethod
@@ -169,6 +143,7 @@ class Gate:
             bounds=tuple(float(b) for b in stored["bounds"]),
             canary_requests=totals[0], canary_failures=totals[1],
             stable_requests=totals[2], stable_failures=totals[3],
+            labels=LabelTest.from_json(stored["labels"]) if stored.get("labels") else None,
         )  # fmt: skip
 
 
@@ -200,15 +175,6 @@ def _quantile(seen: Counts, ordered: Sequence[float], quantile: float) -> float:
 def _added(one: Counts, other: Counts) -> Counts:
     slower = {bound: one.slower.get(bound, 0) + other.slower.get(bound, 0) for bound in {*one.slower, *other.slower}}
     return Counts(one.requests + other.requests, one.failures + other.failures, one.timed + other.timed, slower)
-
-
-def _log_sum(logs: Sequence[float]) -> float:
-    most = max(logs)
-    return most + math.log(math.fsum(math.exp(log - most) for log in logs))
-
-
-def _log_mean(logs: Sequence[float]) -> float:
-    return _log_sum(logs) - math.log(len(logs))
 
 
 def _rows(epochs: Sequence[Sequence[float]]) -> list[list[float]]:

@@ -18,6 +18,7 @@ from deploy.errors import DeployError
 from deploy.registry import section_text
 from deploy.rollout.steps import Command, Rollout
 from gateway.errors import SpecFault
+from gateway.metrics import custom
 from gateway.routing import canary
 from gateway.spec import ROLLOUT, SHADOW, CanarySpec, ServingSpec, ShadowSpec
 
@@ -142,6 +143,27 @@ def check_weights(spec: ServingSpec, endpoint: str, shares: Sequence[tuple[str, 
         canary.resolve(CanarySpec(endpoint, tuple(w for _, w in shares), tuple(u for u, _ in shares)), spec.endpoints)
     except SpecFault as fault:
         raise DeployError(f"canary {endpoint} {fault.message}") from fault
+
+
+def check_counted(spec: ServingSpec, urls: Sequence[str], variable: str) -> None:
+    """Raise ``DeployError`` where gateways do not count every value of ``variable`` for these versions.
+
+    A sampled variable is counted scaled: it would look like more evidence than there is.
+    """
+    if variable == custom.LABEL:
+        return
+    for url in urls:
+        declared = custom.declared_for(url, spec.metrics, custom.frequency_of(spec.settings, 1.0))
+        if declared is None or not any(v.name == variable and v.type == "enum" for v in declared.variables):
+            raise DeployError(
+                f"{variable} is no enum variable of {url}",
+                hint=f"declare it: clearml-serving metrics add --endpoint {url} --variable-enum {variable}=VALUE …",
+            )
+        if declared.frequency < 1:
+            raise DeployError(
+                f"{variable} of {url} is counted for {declared.frequency:.0%} of the requests only",
+                hint="declare it with --log-freq 1.0",
+            )
 
 
 def _canaries(task: Mapping[str, Any]) -> dict[str, Any]:

@@ -146,7 +146,8 @@ class Runner:
             now_there = looks[version.endpoint]
             then = before.get(version.endpoint, Look())
             missing += missing_instances(then, now_there)
-            counts[url] = between(then, now_there, version, "canary" if url == rollout.canary else "stable")
+            route = "canary" if url == rollout.canary else "stable"
+            counts[url] = between(then, now_there, version, route, rollout.rules.variable)
         return Seen(counts[rollout.canary], counts[rollout.stable], tuple(dict.fromkeys(missing)), lagging)
 
     def _save(self, task: Mapping[str, Any], rollout: Rollout) -> None:

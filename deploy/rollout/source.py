@@ -16,14 +16,19 @@ from urllib.parse import quote
 from deploy import web
 from deploy.rollout.gate import Counts
 from gateway.http.problems import STATUS
-from gateway.metrics.catalog import FALLBACKS, REQUEST_SECONDS, REQUESTS
+from gateway.metrics.catalog import FALLBACKS, REQUEST_SECONDS, REQUESTS, VARIABLE_ENUM
 
 FAILURES: Final = frozenset(kind for kind, status in STATUS.items() if status >= 500) - {"draining"}
 """Outcomes that speak against the version that answered; a caller's mistakes and full gateways do not."""
 
-_LINE = re.compile(r"^(?P<name>[a-zA-Z_:][\w:]*)\{(?P<labels>[^}]*)\}\s+(?P<value>\S+)", re.M)
+_LINE = re.compile(
+    r"""^(?P<name>[a-zA-Z_:][\w:]*)\{(?P<labels>(?:[^"}]|"(?:[^"\\]|\\.)*")*)\}\s+(?P<value>\S+)""", re.M
+)
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 _ESCAPE = re.compile(r"\\(.)")
+
+_WANTED: Final = (REQUESTS.name, f"{REQUEST_SECONDS.name}_bucket", FALLBACKS.name, VARIABLE_ENUM.name)
+_LABELS: Final = frozenset({"endpoint", "version", "route", "outcome", "le", "variable", "value"})
 
 Series = tuple[str, tuple[tuple[str, str], ...]]
 Scrape = Mapping[str, Mapping[Series, float]]
@@ -82,7 +87,7 @@ class PrometheusSource:
 
     def look(self, endpoint: str) -> Look:
         """See ``Source.look``."""
-        names = f"{REQUESTS.name}|{REQUEST_SECONDS.name}_bucket|{FALLBACKS.name}"
+        names = "|".join(_WANTED)
         query = f'{{__name__=~"{names}",endpoint={_quoted(endpoint)}}}'
         answer = self._call(f"{self._address}/api/v1/query?query={quote(query)}")
         content = answer.content if answer is not None and answer.status == 200 else None
@@ -98,10 +103,9 @@ class PrometheusSource:
 
 def parse(text: str, endpoint: str) -> dict[Series, float]:
     """Return the series of ``endpoint`` that a rollout needs, from Prometheus' text format."""
-    wanted = (REQUESTS.name, f"{REQUEST_SECONDS.name}_bucket", FALLBACKS.name)
     found = {}
     for line in _LINE.finditer(text):
-        if line["name"] in wanted:
+        if line["name"] in _WANTED:
             labels = {name: _ESCAPE.sub(_unescaped, value) for name, value in _LABEL.findall(line["labels"])}
             if labels.get("endpoint") == endpoint:
                 found[_series(line["name"], labels)] = float(line["value"])
@@ -113,10 +117,14 @@ def missing_instances(before: Look, now: Look) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*now.missing, *(name for name in before.instances if name not in now.instances))))
 
 
-def between(before: Look, now: Look, version: Version, route: str) -> Counts:
-    """Return what ``version`` answered on ``route`` between two looks."""
+def between(before: Look, now: Look, version: Version, route: str, variable: str = "") -> Counts:
+    """Return what ``version`` answered on ``route`` between two looks, and which values of ``variable`` it gave.
+
+    Values are counted per version, on whatever route.
+    """
     requests = failures = 0.0
     slower: dict[float, float] = {}
+    values: dict[str, float] = {}
     timed = 0.0
     for instance, series in now.instances.items():
         old = before.instances.get(instance)
@@ -133,6 +141,11 @@ def between(before: Look, now: Look, version: Version, route: str) -> Counts:
                 if route == "canary":
                     requests, failures = requests + grown, failures + grown
                 continue
+            if name == VARIABLE_ENUM.name:
+                if labels.get("variable") == variable:
+                    value_name = labels.get("value", "")
+                    values[value_name] = values.get(value_name, 0.0) + grown
+                continue
             if labels.get("route") != route:
                 continue
             if name == REQUESTS.name:
@@ -146,12 +159,13 @@ def between(before: Look, now: Look, version: Version, route: str) -> Counts:
                 bound = float(labels["le"])
                 slower[bound] = slower.get(bound, 0.0) + grown
     return Counts(
-        int(requests), int(failures), int(timed), {bound: int(timed - count) for bound, count in slower.items()}
-    )
+        int(requests), int(failures), int(timed), {bound: int(timed - count) for bound, count in slower.items()},
+        {value: round(count) for value, count in values.items() if count > 0},
+    )  # fmt: skip
 
 
 def _series(name: str, labels: Mapping[str, str]) -> Series:
-    kept = {key: value for key, value in labels.items() if key in ("endpoint", "version", "route", "outcome", "le")}
+    kept = {key: value for key, value in labels.items() if key in _LABELS}
     return name, tuple(sorted(kept.items()))
 
 

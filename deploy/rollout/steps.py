@@ -22,10 +22,14 @@ _MOST_HISTORY: Final = 60
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """When a step is over: so many requests of either side were compared and so much time has passed."""
+    """When a step is over: so many requests of either side were compared and so much time has passed.
+
+    ``variable``: the one whose values are compared; empty: what versions answer is not.
+    """
 
     min_requests: int = 200
     step_s: float = 60.0
+    variable: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +100,8 @@ class Rollout:
         """Return everything, for the serving Task."""
         return {
             "endpoint": self.endpoint, "canary": self.canary, "stable": self.stable, "steps": list(self.steps),
-            "min_requests": self.rules.min_requests, "step_s": self.rules.step_s, "index": self.index,
+            "min_requests": self.rules.min_requests, "step_s": self.rules.step_s,
+            "variable": self.rules.variable, "index": self.index,
             "phase": self.phase, "state": self.state, "why": self.why, "weight": self.weight, "since": self.since,
             "compared": list(self.compared), "handled": self.handled, "gate": self.gate.to_json(),
             "history": [decision.to_json() for decision in self.history],
@@ -108,7 +113,7 @@ class Rollout:
         return cls(
             endpoint=str(stored["endpoint"]), canary=str(stored["canary"]), stable=str(stored["stable"]),
             steps=tuple(float(s) for s in stored["steps"]),
-            rules=Rules(int(stored["min_requests"]), float(stored["step_s"])),
+            rules=Rules(int(stored["min_requests"]), float(stored["step_s"]), str(stored.get("variable", ""))),
             index=int(stored["index"]), phase=stored["phase"], state=stored["state"], why=str(stored["why"]),
             since=float(stored["since"]), compared=(int(stored["compared"][0]), int(stored["compared"][1])),
             gate=Gate.from_json(stored["gate"]), handled=str(stored["handled"]),

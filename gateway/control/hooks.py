@@ -42,6 +42,7 @@ class HookSettings:
     processes: int = 4
     memory: int = 0
     timeout: float = 0.0
+    start: float = 300.0
     packages: str = "refuse"
     packages_root: Path = Path("packages")
     batch_rows: int = 64
@@ -125,7 +126,7 @@ class HookBuilder:
     ) -> tuple[Handler, Mapping[str, object]]:
         engine = parts.spec.engine
         program = Program(parts.spec.url, engine, parts.code, parts.model, parts.endpoint, extra)
-        limits = PoolLimits(settings.processes, settings.threads, settings.memory, settings.timeout)
+        limits = PoolLimits(settings.processes, settings.threads, settings.memory, settings.timeout, settings.start)
         pool = HookPool(program, limits, self._send_request)
         await pool.start()
         stages = pool.details["stages"]

@@ -286,16 +286,17 @@ def test_a_bad_version_never_costs_the_one_before_it(stack: Small, tmp_path: Pat
         return {e["url"]: e["successor"] for e in status["endpoints"] if e["successor"]}
 
     def all_failed(status: Any) -> bool:
+        # A busy Triton may still be loading when the first attempt ends: the next one has its reason.
         found = successors(status)
-        return set(found) == set(reasons) and all(found[n]["state"] == "failed" for n in reasons)
+        return set(found) == set(reasons) and all(
+            found[n]["state"] == "failed" and reason in found[n]["reason"] for n, reason in reasons.items()
+        )
 
     assert expected == served()
     _limit_file_size(stack.gateways[0].pid, 2 << 20)
     with Callers(stack.url, bodies) as callers:
         api.endpoints(bad)
-        stack.until(all_failed, "every bad version having failed", within=60)
-        told = {name: successor["reason"] for name, successor in successors(stack.status()).items()}
-        assert {} == {name: told[name] for name, reason in reasons.items() if reason not in told[name]}
+        stack.until(all_failed, "every bad version having failed for its reason", within=90)
         assert httpx.get(f"{stack.url}/v2/health/ready").status_code == 200
     assert [] == callers.failed
     assert callers.asked > 200

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deploy.rollout.gate import DOUBT, Bets, Counts, Gate
+from deploy.rollout.bets import Bets
+from deploy.rollout.gate import DOUBT, Counts, Gate
 from gateway.metrics.catalog import LATENCY_BUCKETS
 
 BASE_ERRORS = 0.003

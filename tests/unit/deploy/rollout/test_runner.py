@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from deploy.controlplane import sections
 from deploy.errors import DeployError
-from deploy.rollout import record
-from deploy.rollout.gate import Counts
+from deploy.rollout import record, steps
+from deploy.rollout.gate import Counts, Gate
+from deploy.rollout.labels import LabelTest
 from deploy.rollout.record import Asked, Lease
 from deploy.rollout.runner import Runner, act
 from deploy.rollout.source import GatewaySource, Look, PrometheusSource, Version, between, parse
-from deploy.rollout.steps import Rollout, Rules
+from deploy.rollout.steps import Rollout, Rules, Seen
 from deploy.web import Answer
 from gateway.errors import RegistryUnavailable
 from gateway.spec import decode
@@ -280,6 +282,53 @@ def test_latency_buckets_become_counts_of_slower_answers():
     )
     found = between(Look({"g": {}}), Look({"g": parse(text, "e")}), Version("e", "1"), "stable")
     assert Counts(0, 0, 100, {0.01: 30, 0.1: 2}) == found
+
+
+def test_what_versions_answer_is_counted_by_value():
+    """Of the variable that is compared, and of no other; values are anybody's text."""
+
+    def text(good, odd):
+        labels = 'endpoint="e",version="2",variable'
+        return (
+            f'gateway_variable_enum_total{{{labels}="predicted_label",value="good"}} {good}\n'
+            f'gateway_variable_enum_total{{{labels}="predicted_label",value="a}}, \\"b"}} {odd}\n'
+            f'gateway_variable_enum_total{{{labels}="other",value="good"}} {good}\n'
+        )
+
+    before, now = (Look({"g": parse(text(good, odd), "e")}) for good, odd in ((10.0, 1.0), (40.0, 3.0)))
+    version = Version("e", "2")
+    assert {"good": 30, 'a}, "b': 2} == between(before, now, version, "canary", "predicted_label").labels
+    assert {} == between(before, now, version, "canary").labels
+
+
+def test_a_version_that_answers_otherwise_is_rolled_back(world):
+    """Where answers are compared; the record says which shares were."""
+    rules = Rules(min_requests=50, step_s=1.0, variable="predicted_label")
+    fresh = replace(Rollout("e", "e/2", "e/1", steps=(10.0, 100.0)), rules=rules, gate=Gate(labels=LabelTest(0.1)))
+    rollout = steps.begun(fresh, 0.0)
+    for _ in range(40):
+        seen = Seen(Counts(10, 0, labels={"A": 2, "B": 8}), Counts(90, 0, labels={"A": 72, "B": 18}))
+        rollout = steps.looked(rollout, seen, 0.5)
+    assert "rolled_back" == rollout.phase
+    assert {"A": 0.2, "B": 0.8} == rollout.history[-1].evidence["label_shares"]["canary"]
+    assert rules == Rollout.from_json(json.loads(json.dumps(rollout.to_json()))).rules
+
+
+@pytest.mark.parametrize(
+    ("metrics", "message"),
+    [
+        ("{}", "verdict is no enum variable of e/1"),
+        ('{"e/*": {"endpoint": "e/*", "log_frequency": 0.5, "metrics": {"verdict": {"type": "enum", '
+         '"buckets": ["a", "b"]}}}}', "counted for 50% of the requests only"),
+    ],
+)  # fmt: skip
+def test_answers_that_are_not_all_counted_are_not_compared(world, metrics, message):
+    """What is sampled would look like more evidence than there is."""
+    task = dict(world.task())
+    task["configuration"] = {**task["configuration"], "metric_logging": {"value": metrics}}
+    with pytest.raises(DeployError, match=message):
+        record.check_counted(decode(task), ["e/1"], "verdict")
+    record.check_counted(decode(task), ["e/1"], "predicted_label")
 
 
 def test_prometheus_is_read_by_instance():

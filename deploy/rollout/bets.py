@@ -1,0 +1,69 @@
+"""Stakes of a sequential test by betting (an e-process), and sums of fortunes in logarithms. Pure.
+
+``gate`` tells how the test works and why it may be looked at at any time; ``labels`` bets on what versions answer.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+RATIOS: Final = (2.0, 3.0, 6.0, 15.0, 50.0)
+_EPOCH: Final = 1000
+"""Canary requests after which a new series of bets is begun beside the old ones."""
+_MOST_EPOCHS: Final = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Bets:
+    """The stakes of one test: for each epoch the logarithm of what one unit on each ratio has become."""
+
+    epochs: tuple[tuple[float, ...], ...] = ((0.0,) * len(RATIOS),)
+    seen: int = 0
+    ratios: tuple[float, ...] = RATIOS
+    """How many times as likely a canary's hit is, by each bet; as many as the stakes of an epoch."""
+
+    def after(self, canary: int, canary_hits: int, stable: int, stable_hits: int, tolerance: float = 1.0) -> Bets:
+        """Return the stakes after an interval; without both sides there is nothing to compare and nothing changes.
+
+        ``tolerance``: how many times as likely a canary's hit may be without being worse.
+        """
+        if not canary or not stable:
+            return self
+        exposure = canary * tolerance
+        gains = []
+        for ratio in self.ratios:
+            shared = (exposure + stable) / (ratio * exposure + stable)
+            gains.append(canary_hits * math.log(ratio * shared) + stable_hits * math.log(shared))
+        epochs = tuple(tuple(log + gain for log, gain in zip(epoch, gains, strict=True)) for epoch in self.epochs)
+        seen = self.seen + canary
+        moved = replace(self, epochs=epochs, seen=seen)
+        return moved.renewed() if seen >= _EPOCH else moved
+
+    def renewed(self) -> Bets:
+        """Return the stakes with a new epoch begun."""
+        if len(self.epochs) >= _MOST_EPOCHS:
+            return replace(self, seen=0)
+        return replace(self, epochs=(*self.epochs, (0.0,) * len(self.ratios)), seen=0)
+
+    @property
+    def log_evidence(self) -> float:
+        """The logarithm of the whole fortune: epochs begun with shares 1/2, 1/6, 1/12 …, the rest still in hand."""
+        terms = [-math.log(len(self.epochs) + 1)]
+        for index, epoch in enumerate(self.epochs):
+            share = -math.log((index + 1) * (index + 2))
+            terms.append(share + log_mean(epoch))
+        return log_sum(terms)
+
+
+def log_sum(logs: Sequence[float]) -> float:
+    """Return the logarithm of the sum of what ``logs`` are logarithms of."""
+    most = max(logs)
+    return most + math.log(math.fsum(math.exp(log - most) for log in logs))
+
+
+def log_mean(logs: Sequence[float]) -> float:
+    """Return the logarithm of the mean of what ``logs`` are logarithms of."""
+    return log_sum(logs) - math.log(len(logs))

@@ -1,0 +1,116 @@
+"""Do canary and stable answer the same mix of labels? A sequential test beside those of errors and latency. Pure.
+
+One variable with few values (``predicted_label``, or an enum a user declared) is counted per version; requests are
+split at random, so both sides are asked the same. A new version may well answer a little otherwise: a value's share may
+move by ``most`` (0.1: ten points) without being a shift. Two bets per value, like those of ``gate``: that the canary
+gives it more often than that, and more rarely. What is allowed as a ratio follows from stable's share so far, which is
+known before each interval. Values beyond the eighth are one value; the mean is over all places, used or not, so that a
+value that comes late adds nothing to a fortune.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from deploy.rollout.bets import Bets, log_mean
+
+_RATIOS: Final = (1.1, 1.3, 1.7, 3.0, 8.0)
+_MOST_VALUES: Final = 8
+_REST: Final = "(other values)"
+_SAMPLE: Final = 200
+"""Stable's answers that are seen before anything is bet: its shares have to be known."""
+_FRESH: Final = Bets(((0.0,) * len(_RATIOS),), 0, _RATIOS)
+
+
+@dataclass(frozen=True, slots=True)
+class LabelTest:
+    """The stakes of each value, and what was counted: ``canary`` and ``stable`` map values to answers."""
+
+    most: float
+    more: Mapping[str, Bets] = field(default_factory=dict)
+    fewer: Mapping[str, Bets] = field(default_factory=dict)
+    canary: Mapping[str, int] = field(default_factory=dict)
+    stable: Mapping[str, int] = field(default_factory=dict)
+
+    def after(self, canary: Mapping[str, int], stable: Mapping[str, int]) -> LabelTest:
+        """Return the test after one interval of concurrent answers."""
+        values = self._values(canary, stable)
+        one, other = _gathered(canary, values), _gathered(stable, values)
+        requests, references = sum(one.values()), sum(other.values())
+        known = sum(self.stable.values())
+        more, fewer = dict(self.more), dict(self.fewer)
+        if known >= _SAMPLE:
+            for value in values:
+                share = self.stable.get(value, 0) / known
+                likelier = (share + self.most) / max(share, 0.5 / known)
+                hits, reference_hits = one.get(value, 0), other.get(value, 0)
+                more[value] = more.get(value, _FRESH).after(requests, hits, references, reference_hits, likelier)
+                if share > self.most:
+                    # Seen from the other side: stable gives it more often than a canary that is no different.
+                    rarer = share / (share - self.most)
+                    bets = fewer.get(value, _FRESH)
+                    fewer[value] = bets.after(references, reference_hits, requests, hits, rarer)
+        return LabelTest(self.most, more, fewer, _added(self.canary, one), _added(self.stable, other))
+
+    def renewed(self) -> LabelTest:
+        """Return the test with new epochs begun."""
+        return replace(
+            self, more={value: bets.renewed() for value, bets in self.more.items()},
+            fewer={value: bets.renewed() for value, bets in self.fewer.items()},
+        )  # fmt: skip
+
+    @property
+    def log_evidence(self) -> float:
+        """The logarithm of the fortune; places without a value hold their stake."""
+        logs = [bets.log_evidence for bets in (*self.more.values(), *self.fewer.values())]
+        return log_mean([*logs, *[0.0] * (2 * (_MOST_VALUES + 1) - len(logs))])
+
+    def describe(self) -> dict[str, Any]:
+        """Return the shares that were compared."""
+        return {"canary": _shares(self.canary), "stable": _shares(self.stable)}
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything, for the serving Task."""
+        sides = {"more": self.more, "fewer": self.fewer}
+        return {
+            "most": self.most, "canary": dict(self.canary), "stable": dict(self.stable),
+            **{name: {value: [[[round(log, 4) for log in epoch] for epoch in bets.epochs], bets.seen]
+                      for value, bets in side.items()} for name, side in sides.items()},
+        }  # fmt: skip
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> LabelTest:
+        """Return what ``to_json`` stored."""
+        more, fewer = (
+            {str(value): Bets(tuple(tuple(map(float, epoch)) for epoch in epochs), int(seen), _RATIOS)
+             for value, (epochs, seen) in stored[name].items()} for name in ("more", "fewer")
+        )  # fmt: skip
+        counts = [{str(value): int(count) for value, count in stored[side].items()} for side in ("canary", "stable")]
+        return cls(float(stored["most"]), more, fewer, *counts)
+
+    def _values(self, canary: Mapping[str, int], stable: Mapping[str, int]) -> tuple[str, ...]:
+        """Return the values that are told apart: those known, then new ones, the most frequent of stable's first."""
+        known = dict.fromkeys((*self.stable, *self.canary))
+        fresh = sorted({*canary, *stable} - {*known}, key=lambda value: (-stable.get(value, 0), value))
+        told_apart = [value for value in (*known, *fresh) if value != _REST]
+        return (*told_apart[:_MOST_VALUES], _REST)
+
+
+def _gathered(counts: Mapping[str, int], values: tuple[str, ...]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for value, count in counts.items():
+        if count > 0:
+            name = value if value in values else _REST
+            found[name] = found.get(name, 0) + count
+    return found
+
+
+def _added(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
+    return {value: one.get(value, 0) + other.get(value, 0) for value in {**one, **other}}
+
+
+def _shares(counts: Mapping[str, int]) -> dict[str, float]:
+    total = sum(counts.values())
+    return {value: round(count / total, 3) for value, count in counts.items() if count} if total else {}
