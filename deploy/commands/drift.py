@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -98,9 +99,14 @@ def capture(
 
 @command.command()
 @_sources
-@click.option("--plot", is_flag=True, help="Draw each variable's bins: now over the reference.")
+@click.option("--plot", is_flag=True, help="Draw each variable's bins in the terminal: now over the reference.")
+@click.option("--picture", type=click.Path(path_type=Path, dir_okay=False),
+              help="Draw them into this file (.png, .svg, .pdf); needs matplotlib.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON list, for programs.")
-def report(url: str | None, prometheus: str | None, window: str, state_dir: Path, plot: bool, as_json: bool) -> int:
+def report(
+    url: str | None, prometheus: str | None, window: str, state_dir: Path, plot: bool, picture: Path | None,
+    as_json: bool,
+) -> int:  # fmt: skip
     """Say of every variable that has a reference how far it is from it, and whether that is more than noise.
 
     The exit code is 3 when something has drifted, else 0.
@@ -108,8 +114,10 @@ def report(url: str | None, prometheus: str | None, window: str, state_dir: Path
     \b
     Examples:
       triton-gateway drift report --plot
-      triton-gateway drift report --prometheus http://prometheus:9090 --window 1d --json | jq .
+      triton-gateway drift report --prometheus http://prometheus:9090 --window 1d --picture drift.png
+      triton-gateway drift report --json | jq .
     """
+    draw = _drawer() if picture else None
     found = observations.verdicts(_read(url, prometheus, window, state_dir))
     if as_json:
         click.echo(json.dumps([_described(v) for v in found], indent=2, ensure_ascii=False))
@@ -127,7 +135,26 @@ def report(url: str | None, prometheus: str | None, window: str, state_dir: Path
             click.echo(line)
         for verdict in found if plot else ():
             click.echo("\n".join(_drawn(verdict)))
+    if picture and draw and found:
+        try:
+            draw(found, picture)
+        except (OSError, ValueError) as error:
+            raise DeployError(f"{picture} cannot be written: {error}") from error
+        click.echo(f"drawn into {picture}", err=True)
     return 3 if any(v.state == "drift" for v in found) else 0
+
+
+def _drawer() -> Callable[[Sequence[Verdict], Path], None]:
+    try:
+        from deploy.drift_picture import draw
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "matplotlib":
+            raise
+        raise DeployError(
+            "the Python package matplotlib is not installed",
+            hint='run `pip install "triton-gateway[plot]"`, or use --plot, which draws in the terminal',
+        ) from error
+    return draw
 
 
 def _read(url: str | None, prometheus: str | None, window: str, state_dir: Path) -> list[Sample]:

@@ -6,15 +6,21 @@ Endpoints here are hooks, so that no Triton is needed: what is tested is the pro
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+import random
 import re
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +29,7 @@ import numpy as np
 import pytest
 
 from deploy.controlplane.testing import RunningControlPlane, control_plane
+from gateway.metrics.catalog import REQUEST_SECONDS
 from gateway.metrics.exposition import parse
 
 pytestmark = pytest.mark.integration
@@ -219,6 +226,102 @@ def _counted(process: Process) -> float:
     text = httpx.get(f"{process.url}/metrics").text
     pattern = r'^gateway_requests_total\{endpoint="echo",outcome="ok",.*\} (\S+)$'
     return sum(float(value) for value in re.findall(pattern, text, re.M))
+
+
+class Scraped:
+    """A real Prometheus that scrapes one address every second."""
+
+    def __init__(self, folder: Path, target: str) -> None:
+        binary = shutil.which("prometheus")
+        assert binary, (
+            "prometheus is not on PATH: install Debian's prometheus, or leave these tests out: -m 'not prometheus'"
+        )
+        with socket.create_server(("127.0.0.1", 0)) as probe:
+            self.url = f"http://127.0.0.1:{probe.getsockname()[1]}"
+        config = folder / "prometheus.yml"
+        config.write_text(json.dumps({
+            "global": {"scrape_interval": "1s"},
+            "scrape_configs": [{"job_name": "triton-gateway", "static_configs": [{"targets": [target]}]}],
+        }))  # fmt: skip
+        with (folder / "prometheus.log").open("w") as log:
+            self.process = subprocess.Popen(
+                [binary, f"--config.file={config}", f"--storage.tsdb.path={folder / 'tsdb'}",
+                 f"--web.listen-address={self.url.removeprefix('http://')}"], stdout=log, stderr=log,
+            )  # fmt: skip
+
+    def __enter__(self) -> Scraped:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.terminate()
+        self.process.wait(20)
+
+    def value(self, expr: str) -> float | None:
+        """The one value of an instant query; None where there is none, or nobody answers yet."""
+        try:
+            found = httpx.get(f"{self.url}/api/v1/query", params={"query": expr}, timeout=20).json()["data"]["result"]
+        except httpx.TransportError:
+            return None
+        return float(found[0]["value"][1]) if found else None
+
+
+@pytest.mark.prometheus
+def test_prometheus_counts_what_two_workers_answered_to_the_request_and_tells_the_callers_p99(
+    service: Service, tmp_path: Path
+) -> None:
+    """Exactly, also after a worker died and was replaced; the p99 is within its bucket's width of the callers'."""
+    slow, quick, each, callers = 0.12, 0.004, 100, 8
+    seen: Counter[int] = Counter()
+    times: list[float] = []
+
+    def call(caller: int) -> None:
+        rng = random.Random(caller)
+        with httpx.Client(base_url=process.url, timeout=30) as client:
+            for i in range(each):
+                body = {"n": i, "sleep": slow if rng.random() < 0.04 else quick}
+                began = time.perf_counter()
+                reply = client.post("/serve/echo" if i % 10 else "/serve/nowhere", json=body)
+                seen[reply.status_code] += 1
+                if reply.status_code == 200:
+                    times.append(time.perf_counter() - began)
+
+    def load() -> None:
+        with ThreadPoolExecutor(callers) as pool:
+            list(pool.map(call, range(callers)))
+
+    name = "gateway_request_duration_seconds"
+    with Process(service, tmp_path / "state", workers=2) as process:
+        with Scraped(tmp_path, process.url.removeprefix("http://")) as prometheus:
+            known = lambda: prometheus.value('sum(gateway_requests_total{outcome="ok"})') or 0.0  # noqa: E731
+            until(lambda: process.serves(1))
+            until(lambda: len(process.workers()) == 2)
+            until(lambda: all(process.serves(1) for _ in range(20)))
+            until(lambda: known() >= 21)
+            time.sleep(1.5)  # what the waiting sent is scraped
+            before = known()
+            load()
+            first = seen[200]
+            until(lambda: known() == before + first, within=10)
+            answered = prometheus.value(f'sum({name}_count{{endpoint="echo"}})')
+            p99 = prometheus.value(f'histogram_quantile(0.99, sum by (le) ({name}_bucket{{endpoint="echo"}}))')
+            victim = process.workers()[0]
+            os.kill(victim, signal.SIGKILL)
+            until(lambda: len(process.workers()) == 2 and victim not in process.workers())
+            until(lambda: all(process.serves(1) for _ in range(20)))
+            time.sleep(1.5)
+            again = known()
+            load()
+            until(lambda: known() == again + seen[200] - first, within=10)
+            refused = prometheus.value('sum(gateway_requests_total{outcome="endpoint_not_found"})')
+            in_flight = prometheus.value("sum(gateway_requests_in_flight)")
+    assert {200: 2 * callers * each * 9 // 10, 404: 2 * callers * each // 10} == seen
+    assert (seen[404], 0.0) == (refused, in_flight)
+    assert before + first == answered
+    assert again >= before + first + 20, "a worker that died took its counts with it"
+    callers_p99 = sorted(times[:first])[int(0.99 * first)]
+    low, high = next((a, b) for a, b in pairwise((0.0, *REQUEST_SECONDS.buckets)) if a < callers_p99 <= b)
+    assert p99 is not None
+    assert abs(p99 - callers_p99) <= high - low, (p99, callers_p99)
 
 
 async def test_workers_share_the_grpc_port(service: Service, tmp_path: Path) -> None:

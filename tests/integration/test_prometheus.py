@@ -23,11 +23,14 @@ import numpy as np
 import onnx
 import pytest
 import uvicorn
+from click.testing import CliRunner
 from onnx import TensorProto, helper, numpy_helper
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
+from dashboards import rules
 from dashboards.boards import ANNOTATIONS, BOARDS
 from deploy import web
+from deploy.commands.drift import command as drift_command
 from gateway.app import Gateway
 from gateway.backends.triton import TritonBackend
 from gateway.metrics import drift
@@ -172,6 +175,10 @@ def running(tmp_path_factory: pytest.TempPathFactory, embedded_triton: Any) -> I
     registry.add_artifact("py_code_t", hook)
     registry.add_endpoint("t", "m", version="1")
     registry.add_endpoint("t", None, version="2", engine="custom", preprocess_artifact="py_code_t")
+    registry.add_endpoint("t", "m", version="3")
+    registry.sections["triton_gateway_shadow_t"] = json.dumps(
+        {"endpoint": "t", "to": "t/3", "percent": 100.0, "tolerance": 0.1}
+    )
     registry.add_endpoint("cached", "m", auxiliary_cfg={"gateway": {"response_cache": 100}})
     registry.canary["t"] = {"endpoint": "t", "weights": [0.4, 0.6], "load_endpoints": ["t/2", "t/1"]}
     metrics = {
@@ -180,7 +187,7 @@ def running(tmp_path_factory: pytest.TempPathFactory, embedded_triton: Any) -> I
     }  # fmt: skip
     registry.sections["metric_logging"] = json.dumps({"t/*": {"endpoint": "t/*", "metrics": metrics}})
     spec = decode(registry.task())
-    for url in ("t/1", "cached"):
+    for url in ("t/1", "t/3", "cached"):
         name = triton_model_name(spec.endpoints[url], decode_model(registry.model("m")))
         embedded_triton.serve(bundle, name=name)
     port = free_port()
@@ -192,13 +199,13 @@ def running(tmp_path_factory: pytest.TempPathFactory, embedded_triton: Any) -> I
     thread = threading.Thread(target=lambda: asyncio.run(server.serve()))
     thread.start()
     made = Running(f"http://127.0.0.1:{port}", f"http://127.0.0.1:{free_port()}", registry)
-    rules = folder / "rules"
-    rules.mkdir()
+    quick = folder / "rules"
+    quick.mkdir()
     for path in RULES.glob("*.yml"):  # every second, so that nobody waits for a rule
-        (rules / path.name).write_text(path.read_text().replace("interval: 30s", "interval: 1s"))
+        (quick / path.name).write_text(path.read_text().replace("interval: 30s", "interval: 1s"))
     (folder / "prometheus.yml").write_text(json.dumps({
         "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
-        "rule_files": [str(rules / "*.yml")],
+        "rule_files": [str(quick / "*.yml")],
         "scrape_configs": [
             {"job_name": "triton-gateway", "static_configs": [{"targets": [f"127.0.0.1:{port}"]}]},
             {"job_name": "triton", "static_configs": [{"targets": [embedded_triton.metrics]}]},
@@ -207,7 +214,8 @@ def running(tmp_path_factory: pytest.TempPathFactory, embedded_triton: Any) -> I
     log = (folder / "prometheus.log").open("w")
     process = subprocess.Popen(
         [binary, f"--config.file={folder / 'prometheus.yml'}", f"--storage.tsdb.path={folder / 'tsdb'}",
-         f"--web.listen-address={made.prometheus.removeprefix('http://')}"],
+         f"--web.listen-address={made.prometheus.removeprefix('http://')}",
+         "--enable-feature=exemplar-storage"],
         stdout=log, stderr=log,
     )  # fmt: skip
     try:
@@ -235,6 +243,49 @@ def test_counts_equal_the_clients_counts(running: Running) -> None:
 
     until(lambda: counted() == dict(running.sent), within=10)
     assert {"ok", "input_refused", "hook_failed", "endpoint_not_found"} == set(counted())
+
+
+def test_drift_report_reads_any_prometheus(running: Running, tmp_path: Path) -> None:
+    """PSI, n and noise of each variable as the rules have them; new and missing shares; a picture."""
+    picture = tmp_path / "drift.png"
+    done = CliRunner().invoke(
+        drift_command, ["report", "--prometheus", running.prometheus, "--window", "5m", "--json", "--picture",
+                        str(picture)], catch_exceptions=False, standalone_mode=False,
+    )  # fmt: skip
+    found = {(v["endpoint"], v["version"], v["variable"]): v for v in json.loads(done.stdout)}
+    assert {"token_length", "predicted_label"} == {key[2] for key in found}
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    labels = ("endpoint", "version", "variable")
+    for name, told, tolerance in (
+        (rules.psi("5m"), "psi", 0.05), (rules.drift_n("5m"), "n", 0.1), (rules.psi_bound("5m"), "noise_bound", 0.1),
+        (rules.drift_js("5m"), "jensen_shannon", 0.05),
+    ):  # fmt: skip
+        recorded = {tuple(s["metric"][label] for label in labels): float(s["value"][1]) for s in running.query(name)}
+        assert set(found) == set(recorded)
+        for key, value in recorded.items():
+            # The window has moved by a second or two between the rule and the report.
+            assert found[key][told] == pytest.approx(value, rel=tolerance, abs=0.01), (name, key)
+
+
+def test_prometheus_keeps_the_trace_ids_of_latency_buckets(running: Running) -> None:
+    """It asks for OpenMetrics by itself, and gives exemplars back as Grafana asks for them."""
+    trace_id = "4bf92f3577b34da6a3ce929d0e0e4736"
+    with httpx.Client(base_url=running.gateway, trust_env=False) as client:
+        reply = client.post(
+            "/serve/t/1", json={"text": "good"}, headers={"traceparent": f"00-{trace_id}-{'1' * 16}-01"}
+        )
+    running.sent["ok"] += reply.status_code == 200
+
+    def kept() -> set[str]:
+        now = time.time()
+        query = {"query": "gateway_request_duration_seconds_bucket", "start": now - 120, "end": now + 5}
+        with urllib.request.urlopen(
+            f"{running.prometheus}/api/v1/query_exemplars?{urllib.parse.urlencode(query)}", timeout=20
+        ) as answer:
+            series = json.loads(answer.read())["data"]
+        return {exemplar["labels"]["trace_id"] for one in series for exemplar in one["exemplars"]}
+
+    until(lambda: kept() == {trace_id}, within=10)
 
 
 def panel_queries() -> list[tuple[str, str, str]]:

@@ -101,6 +101,23 @@ def test_captured_reference_is_silent_on_like_traffic_and_reports_a_shift(
     assert {"dog", "other"} <= set(found["a"]["shifted"])
 
 
+def test_report_is_drawn_into_a_picture(served: tuple[Gateway, str], tmp_path: Path) -> None:
+    """PNG or SVG by the suffix; a suffix without a form, or a folder that is not there, is one line."""
+    gateway, url = served
+    rng = np.random.default_rng(1)
+    gateway.watch({"x": drift.scalar_bins(rng.normal(size=1000)), "a": drift.enum_bins({"cat": 50, "dog": 50})})
+    gateway.see(rng.normal(size=50), rng.choice(["cat", "eel"], size=50))
+    run("report", "--url", url, "--picture", tmp_path / "drift.png")
+    assert (tmp_path / "drift.png").read_bytes().startswith(b"\x89PNG")
+    run("report", "--url", url, "--picture", tmp_path / "drift.svg")
+    drawn = (tmp_path / "drift.svg").read_text()
+    assert "<svg" in drawn
+    for path in (tmp_path / "drift.doc", tmp_path / "nowhere" / "drift.png"):
+        with pytest.raises(DeployError) as caught:
+            run("report", "--url", url, "--picture", path)
+        assert f"{path} cannot be written" in caught.value.message
+
+
 def test_reference_of_too_few_values_is_refused(served: tuple[Gateway, str], tmp_path: Path) -> None:
     """With how many there are."""
     gateway, url = served
