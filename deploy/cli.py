@@ -31,6 +31,7 @@ _COMMANDS = {
     "lineage": "Show where a served model comes from.",
     "doctor": "Show what is missing, on this machine or in a cluster.",
     "optimize": "Make the fastest bundle of a model that still answers the same.",
+    "bench": "Measure a running endpoint: rate, latency, stages.",
     "drift": "Capture reference distributions, report drift.",
     "dashboards": "Put the Grafana boards into an existing Grafana, or into files.",
     "canary": "Set weights, or roll a version out step by step behind a statistical gate.",
