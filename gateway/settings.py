@@ -110,6 +110,11 @@ class Settings(BaseSettings):
         Path(".triton-gateway"), validation_alias=_names("state_dir"),
         description="Folder for downloaded models, preprocess code and the last configuration that worked.",
     )  # fmt: skip
+    cache_bytes: Bytes = Field(
+        20 << 30, ge=0, validation_alias=_names("cache_bytes"),
+        description="Size of the downloaded models and code, e.g. `20G`, above which those that nobody needs any more "
+        "are deleted, the longest unused first; 0: never. What is served, or would be after a restart, always stays.",
+    )  # fmt: skip
     serving_task_id: str = Field(
         "", validation_alias=_names("serving_task_id", "CLEARML_SERVING_TASK_ID"),
         description="ClearML id of the serving Task to follow; empty: the first serving service found.",

@@ -16,7 +16,7 @@ import os
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -51,6 +51,10 @@ class ModelCache(Protocol):
         """Return an immutable folder with the model's files."""
         ...
 
+    def keep(self, models: Iterable[ModelRecord]) -> None:
+        """Forget the files of all models but these."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class SyncSettings:
@@ -60,6 +64,8 @@ class SyncSettings:
     repository: Path
     triton_grpc: str
     engine: Engine = "native"
+    cache_bytes: int = 20 << 30
+    """Size above which downloads that nobody needs are deleted; 0: never."""
     cache_dir: Path | None = None
     """Shared by all processes of this machine; ``state_dir/cache`` when not given."""
     poll_s: float = 2.0
@@ -402,6 +408,7 @@ class ModelSync:
             log.info("serving Task changed revision=%s models=%d", desired.revision, len(desired.targets))
             self._retries.clear()  # a change may be the repair: everything is tried again at once
         self._desired = desired
+        self._model_pool.submit(self._cache.keep, [target.record for target in desired.targets.values()])
 
     # --- observation --------------------------------------------------------------------------------------------
 
@@ -612,7 +619,12 @@ def run_sync(settings: SyncSettings, registry: Registry, stop: threading.Event, 
         sync = ModelSync(
             settings,
             registry,
-            cache=ArtifactCache(settings.cache_dir or settings.state_dir / "cache", registry),
+            cache=ArtifactCache(
+                settings.cache_dir or settings.state_dir / "cache",
+                registry,
+                most_bytes=settings.cache_bytes,
+                name="sync",
+            ),
             store=SpecStore(settings.state_dir / "sync"),
             triton=client,
             repository=ModelRepository(settings.repository),

@@ -163,6 +163,12 @@ class Assembler:
         self._code = CodeLoader(ready_timeout)
         self._hooks = HookBuilder(hooks, send_request, threads)
 
+    async def keep(self, needed: Sequence[tuple[EndpointSpec, ModelRecord | None]]) -> None:
+        """Let the cache forget everything but the files of these versions."""
+        models = [record for _, record in needed if record is not None and record.has_data]
+        artifacts = [spec.preprocess for spec, _ in needed if spec.preprocess is not None]
+        await self._in_thread(self._cache.keep, models, artifacts)
+
     def give_up(self, plan: EndpointPlan) -> None:
         """Forget what attempts to build ``plan`` have left behind: it is not wanted any more."""
         self._code.give_up(plan.spec)

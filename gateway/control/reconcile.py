@@ -40,6 +40,7 @@ _RETRY_MOST_S: Final = 30.0
 _LOOK_TIMEOUT_S: Final = 90.0
 _PROBE_S: Final = 1.0
 _PATIENCE_S: Final = 3.0
+_TIDY_S: Final = 600.0
 _HOLDS_UP_S: Final = 60.0
 """So long a version that is being built keeps the process from being ready: one that hangs must not do it for ever."""
 
@@ -101,6 +102,7 @@ class Reconciler:
         self._retiring: set[asyncio.Task[None]] = set()
         self._seen: set[tuple[str, str]] = set()
         self._answered = False
+        self._tidy_due, self._tidied = 0.0, ""
         self.last_error = ""
         self.last_contact = 0.0
 
@@ -156,6 +158,7 @@ class Reconciler:
             self._observer.contacted(self.last_contact)
             self._answered = True
             self._publish_health()
+            await self._tidy()
             if await asyncio.to_thread(self._references.look):
                 self._watch()
             return
@@ -227,6 +230,7 @@ class Reconciler:
         # An endpoint whose new configuration cannot be used keeps the version it had.
         stays = plan.endpoints.keys() | self._pending.keys()
         removed = [self._serving.pop(url) for url in list(self._serving) if url not in stays]
+        self._plans = {url: one for url, one in self._plans.items() if url in self._serving}
         for url, former in list(self._kept.items()):
             if url not in stays:
                 self._forget(url)
@@ -380,6 +384,20 @@ class Reconciler:
         spec = self._plan.spec
         self._observer.watch.configure(served, spec.metrics, frequency_of(spec.settings, self._metric_log_frequency))
         self._mirror.configure(spec.shadows, self._serving)
+
+    async def _tidy(self) -> None:
+        """Say now and then which files are needed: what is wanted, what serves, what would serve again."""
+        now = asyncio.get_running_loop().time()
+        if self._plan is None or (now < self._tidy_due and self._tidied == self._plan.revision):
+            return
+        self._tidy_due, self._tidied = now + _TIDY_S, self._plan.revision
+        known = self._records.known()
+        needed = [(plan.spec, known.get(plan.spec.model_id or "")) for plan in self._plan.endpoints.values()]
+        needed += [
+            (one.plan.spec, decode_model(one.record) if one.record is not None else None)
+            for one in (*self._kept.values(), *self._plans.values())
+        ]
+        await self._assembler.keep(needed)
 
     def _publish_health(self) -> None:
         health = self._health

@@ -8,25 +8,31 @@ nothing or a whole entry. Entries are immutable: their name is a hash of what id
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import json
+import logging
 import os
 import shutil
 import tarfile
 import tempfile
+import time
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 from typing import Any
 
 from gateway.errors import ArtifactCorrupt, RegistryUnavailable, SpecFault
+from gateway.registry import sweep
 from gateway.registry.base import Registry
 from gateway.spec import ArtifactRef, ModelRecord
 
+_log = logging.getLogger("triton_gateway.cache")
+
 _CHUNK = 1 << 20
-_MANIFEST = "manifest.json"
+_MANIFEST = sweep.MARK
 
 
 class ArtifactCache:
@@ -35,9 +41,41 @@ class ArtifactCache:
     Safe between threads and processes. Methods block (download, unpack, fsync): call them from worker threads.
     """
 
-    def __init__(self, root: Path, registry: Registry) -> None:
+    def __init__(
+        self,
+        root: Path,
+        registry: Registry,
+        *,
+        most_bytes: int = 0,
+        name: str = "gateway",
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """Use the folder ``root``; above ``most_bytes`` (0: never) what nobody needs is deleted (see ``sweep``).
+
+        ``name`` is this program's among those that share the folder; ``clock`` counts Unix seconds.
+        """
         self._root = root
         self._registry = registry
+        self._most_bytes = most_bytes
+        self._name = name
+        self._clock = clock
+
+    def keep(self, models: Iterable[ModelRecord], artifacts: Iterable[ArtifactRef] = ()) -> None:
+        """Say what is needed from now on, also by the next start; the rest may be deleted. Never raises."""
+        entries = [f"models/{_key_of_model(record)}" for record in models]
+        entries += [f"code/{_key_of_artifact(ref)}" for ref in artifacts]
+        try:
+            sweep.need(self._root, self._name, entries, self._clock())
+            if self._most_bytes:
+                self._sweep(self._most_bytes)
+        except OSError as error:
+            _log.warning("the download cache %s cannot be tidied: %s", self._root, error.strerror or error)
+
+    def _sweep(self, most_bytes: int) -> bool:
+        gone = sweep.sweep(self._root, most_bytes, self._clock())
+        for entry in gone:
+            _log.info("the download cache is full: %s is deleted, nobody needs it", entry)
+        return bool(gone)
 
     def model(self, record: ModelRecord) -> Path:
         """Return the folder holding the model's files, downloading and unpacking them on first use.
@@ -51,36 +89,44 @@ class ArtifactCache:
                 f"model {record.id} ({record.name}) has no data: its upload did not finish ({record.uri or '-'})",
                 hint="upload it again: clearml-serving model upload …",
             )
-        return self._entry("models", [record.id, record.uri, record.sha256], record.uri, record.sha256,
-                           is_archive=record.is_package)  # fmt: skip
+        return self._entry("models", _key_of_model(record), record.uri, record.sha256, is_archive=record.is_package)
 
     def artifact(self, ref: ArtifactRef) -> Path:
         """Return the preprocess code: the ``.py`` file itself, or the folder of an uploaded package.
 
         Raises as ``model`` does; the recorded sha256 is always checked.
         """
-        folder = self._entry("code", [ref.key, ref.uri, ref.sha256], ref.uri, ref.sha256, is_archive=ref.is_archive)
+        folder = self._entry("code", _key_of_artifact(ref), ref.uri, ref.sha256, is_archive=ref.is_archive)
         if ref.is_archive:
             return folder
         return next(p for p in folder.iterdir() if p.is_file())
 
-    def _entry(self, kind: str, identity: list[str | None], uri: str, sha256: str | None, *, is_archive: bool) -> Path:
-        key = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:32]
+    def _entry(self, kind: str, key: str, uri: str, sha256: str | None, *, is_archive: bool) -> Path:
         entry = self._root / kind / key
         if _is_complete(entry):
+            with contextlib.suppress(OSError):  # in use: a sweep of another process leaves it alone
+                os.utime(entry / _MANIFEST)
             return entry / "files"
         entry.parent.mkdir(parents=True, exist_ok=True)
         with _locked(entry.parent / f"{key}.lock"):
             if _is_complete(entry):  # another process was faster
                 return entry / "files"
             try:
-                self._fill(entry, uri, sha256, is_archive=is_archive)
+                self._fill_or_make_room(entry, uri, sha256, is_archive=is_archive)
             except OSError as error:
                 raise RegistryUnavailable(
                     f"cannot store {uri} in {self._root}: {error.strerror or error}",
                     hint="free disk space or set another cache folder",
                 ) from error
         return entry / "files"
+
+    def _fill_or_make_room(self, entry: Path, uri: str, sha256: str | None, *, is_archive: bool) -> None:
+        try:
+            self._fill(entry, uri, sha256, is_archive=is_archive)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT) or not self._sweep(0):
+                raise
+            self._fill(entry, uri, sha256, is_archive=is_archive)
 
     def _fill(self, entry: Path, uri: str, sha256: str | None, *, is_archive: bool) -> None:
         for leftover in entry.parent.glob(f"{entry.name}.part-*"):
@@ -158,6 +204,18 @@ class SpecStore:
         except (OSError, ValueError):
             return {}
         return state if isinstance(state, dict) else {}
+
+
+def _key_of_model(record: ModelRecord) -> str:
+    return _key([record.id, record.uri, record.sha256])
+
+
+def _key_of_artifact(ref: ArtifactRef) -> str:
+    return _key([ref.key, ref.uri, ref.sha256])
+
+
+def _key(identity: list[str | None]) -> str:
+    return hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:32]
 
 
 def _is_complete(entry: Path) -> bool:

@@ -92,6 +92,9 @@ class Cache:
         self.errors = {}
         self.asked = []
 
+    def keep(self, models):
+        self.kept = {model.id for model in models}
+
     def model(self, record):
         self.asked.append(record.id)
         if record.id in self.errors:

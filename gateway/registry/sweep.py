@@ -1,0 +1,95 @@
+"""Keeps the artifact cache from growing without end: what nobody needs any more leaves, the longest unused first.
+
+Called by ``cache``. Processes share a cache without knowing of each other, so needs are written down: every program
+that uses the cache lists its entries in ``keep/NAME.json``, which outlives it (a start without the registry needs
+them), and touches them while it runs. An entry leaves when no list names it, nobody has touched it for an hour, and
+the cache is larger than it may be.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+UNTOUCHED_S: Final = 3600.0
+"""An entry that was used this lately stays: who fetched it may not have listed it yet."""
+FORGOTTEN_S: Final = 30 * 86400.0
+"""A list this old belongs to a program that is gone."""
+MARK: Final = "manifest.json"
+
+_KEEP: Final = "keep"
+
+
+def need(root: Path, name: str, entries: Iterable[str], now: float) -> None:
+    """Write down that the program ``name`` needs these entries (``kind/key``), and touch them. Raises ``OSError``."""
+    wanted = sorted(set(entries))
+    folder = root / _KEEP
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{name}.json"
+    text = json.dumps(wanted)
+    with contextlib.suppress(OSError):
+        if path.read_text() == text:
+            text = ""
+    if text:
+        handle, aside = tempfile.mkstemp(prefix=f".{name}.", dir=folder)
+        with os.fdopen(handle, "w") as out:
+            out.write(text)
+        Path(aside).replace(path)
+    os.utime(path, (now, now))
+    for entry in wanted:
+        with contextlib.suppress(OSError):
+            os.utime(root / entry / MARK, (now, now))
+
+
+def needed(root: Path, now: float) -> set[str]:
+    """Return the entries that any program has written down."""
+    found: set[str] = set()
+    for path in (root / _KEEP).glob("*.json"):
+        with contextlib.suppress(OSError, ValueError):
+            if now - path.stat().st_mtime < FORGOTTEN_S:
+                found.update(str(entry) for entry in json.loads(path.read_text()))
+    return found
+
+
+def sweep(root: Path, most_bytes: int, now: float) -> list[str]:
+    """Delete what nobody needs until the cache has ``most_bytes`` at most, and return what was deleted.
+
+    What is needed stays, however large it is.
+    """
+    kept = needed(root, now)
+    total = 0
+    unneeded: list[tuple[float, int, Path]] = []
+    for mark in root.glob(f"*/*/{MARK}"):
+        entry = mark.parent
+        try:
+            used, size = mark.stat().st_mtime, _size(entry)
+        except OSError:
+            continue  # another process was faster
+        total += size
+        if f"{entry.parent.name}/{entry.name}" not in kept and now - used >= UNTOUCHED_S:
+            unneeded.append((used, size, entry))
+    gone = []
+    for _, size, entry in sorted(unneeded):
+        if total <= most_bytes:
+            break
+        # Renamed first: a reader finds it whole or not at all.
+        aside = Path(tempfile.mkdtemp(prefix=f"{entry.name}.part-", dir=entry.parent))
+        try:
+            entry.rename(aside / "old")
+        except OSError:
+            continue
+        finally:
+            shutil.rmtree(aside, ignore_errors=True)
+        total -= size
+        gone.append(f"{entry.parent.name}/{entry.name}")
+    return gone
+
+
+def _size(entry: Path) -> int:
+    return sum(path.stat().st_size for path in entry.rglob("*") if path.is_file())
