@@ -34,6 +34,7 @@ _COMMANDS = {
     "bench": "Measure a running endpoint: rate, latency, stages.",
     "drift": "Capture reference distributions, report drift.",
     "dashboards": "Put the Grafana boards into an existing Grafana, or into files.",
+    "hook": "Try a Preprocess class here; re-upload it while it is being written.",
     "canary": "Set weights, or roll a version out step by step behind a statistical gate.",
 }
 _INTERNAL = {"triton": "Run the embedded Triton alone."}

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from deploy import demo, ports, prometheus, web
+from deploy import demo, ports, processes, prometheus, web
 from deploy.controlplane import BadCredentials, Credentials, environment
 from deploy.errors import DeployError, MissingPart, StateDirUnusable
 from deploy.optimize.export import is_complete
@@ -77,6 +77,7 @@ class UpOptions:
     poll_freq: str = "2s"
     task_id: str = ""
     demo: bool = False
+    watch: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +138,7 @@ class Stack:
         self._options = options
         self._state = options.state
         self._screen = screen
+        self._relaying: asyncio.Task[None] | None = None
         self.supervisor = Supervisor(logs=self._state.logs, record=self._state.children, report=self._show)
 
     async def bring_up(self) -> None:
@@ -171,6 +173,8 @@ class Stack:
             await gateway_up
             await self._start_prometheus(gateway, triton, chosen, env)
             state.remember(gateway=gateway)
+            if options.watch is not None:
+                await self._start_watch(options.watch, gateway, env)
             variables = _for_the_cli(env, is_embedded=is_embedded)
             state.write_env(variables)
             if bundle is not None and exporting is not None:
@@ -181,6 +185,8 @@ class Stack:
 
     async def take_down(self) -> None:
         """Stop what runs, last started first; nothing of it is left afterwards."""
+        if self._relaying is not None:
+            self._relaying.cancel()
         await self.supervisor.stop()
         self._state.clear_scratch()
 
@@ -318,6 +324,31 @@ class Stack:
         await self._start(
             ChildSpec("gateway", argv, env, _answers(f"{address}/v2/health/live"), stop_grace=40.0), address
         )
+
+    async def _start_watch(self, folder: Path, gateway: str, env: Mapping[str, str]) -> None:
+        """Upload changed code again; what it says is shown as it comes."""
+        argv = (sys.executable, "-P", "-m", "deploy.cli", "hook", "watch", str(folder), "--url", gateway)
+        log = self._state.logs / "watch.log"
+        offset = processes.log_end(log)
+
+        async def has_begun() -> bool:
+            return bool(processes.read_from(log, offset).strip())
+
+        await self._start(ChildSpec("watch", argv, {**env, "PYTHONUNBUFFERED": "1"}, has_begun), str(folder))
+        self._relaying = asyncio.create_task(self._relay(log, offset))
+
+    async def _relay(self, log: Path, offset: int) -> None:
+        """Show each line that is added to a log."""
+        with log.open("rb") as file:
+            file.seek(offset)
+            line = b""
+            while True:
+                line += file.readline()
+                if line.endswith(b"\n"):
+                    self._screen.say(f"watch: {line.decode(errors='replace').rstrip()}")
+                    line = b""
+                else:
+                    await asyncio.sleep(0.5)
 
     async def _start_prometheus(
         self, gateway: str, triton: ServerChoice, chosen: _Ports, env: Mapping[str, str]

@@ -134,6 +134,7 @@ class _Process(asyncio.Protocol):
         self._number = 0
         self.asked: dict[int, _Asked] = {}
         self.loaded: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        self.loaded.add_done_callback(_look)  # a start that is given up leaves nobody who asks
         self.ended = asyncio.Event()
         self.slots = 0
         self.is_retired = False
@@ -585,6 +586,11 @@ def _outcomes(head: Mapping[str, Any], parts: bytes) -> Iterator[Outcome]:
         else:
             error = HookFailed(job["message"], hint=job["hint"])
         yield Outcome(answer, error, state, job["statistics"])
+
+
+def _look(future: asyncio.Future[Any]) -> None:
+    if not future.cancelled():
+        future.exception()
 
 
 def _too_late() -> DeadlineExceeded:

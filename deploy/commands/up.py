@@ -121,11 +121,18 @@ class Terminal:
     envvar=["TRITON_GATEWAY_WORKERS", "WEB_CONCURRENCY"], show_envvar=True, help="Gateway processes.",
 )  # fmt: skip
 @click.option(
+    "--watch", type=click.Path(path_type=Path, file_okay=False, exists=True), default=None,
+    envvar="TRITON_GATEWAY_WATCH", show_envvar=True,
+    help="While developing: upload the code of deployed endpoints again when its file in this folder changes.",
+)  # fmt: skip
+@click.option(
     "--poll-freq", default="2s", show_default=True,
     envvar=["TRITON_GATEWAY_POLL_FREQUENCY", "CLEARML_SERVING_POLL_FREQ"], show_envvar=True, metavar="DURATION",
     help="How often the serving Task is looked at; a bare number counts minutes, as in clearml-serving.",
 )  # fmt: skip
-def command(demo: bool, triton_grpc: str, model_repository: Path | None, state_dir: Path, **given: Any) -> int:
+def command(
+    demo: bool, triton_grpc: str, model_repository: Path | None, state_dir: Path, watch: Path | None, **given: Any
+) -> int:
     """Start the whole path on this machine: registry, Triton, model sync, gateway.
 
     Needs no ClearML server, GPU or Docker. Where CLEARML_API_HOST, CLEARML_API_ACCESS_KEY and CLEARML_API_SECRET_KEY
@@ -135,6 +142,7 @@ def command(demo: bool, triton_grpc: str, model_repository: Path | None, state_d
     \b
     Examples:
       triton-gateway up --demo
+      triton-gateway up --watch ./hooks
       triton-gateway up --port 9000 --workers 2 --state-dir /var/lib/triton-gateway
     """
     # after --help was answered: these import grpc and the control plane
@@ -154,6 +162,7 @@ def command(demo: bool, triton_grpc: str, model_repository: Path | None, state_d
         )
     options = UpOptions(
         state=StateDir.at(state_dir), environ=dict(os.environ), triton_grpc=triton_grpc, demo=demo,
-        model_repository=model_repository.absolute() if model_repository else None, **given,
+        model_repository=model_repository.absolute() if model_repository else None,
+        watch=watch.absolute() if watch else None, **given,
     )  # fmt: skip
     return asyncio.run(run(options, Terminal(sys.stdout)))

@@ -480,7 +480,7 @@ class Reconciler:
             endpoints.append({
                 "url": url, "endpoint": identity.endpoint, "version": identity.version, "state": "serving",
                 "model_id": identity.model_id, "model_name": identity.model_name, "triton_model": identity.triton_name,
-                "details": dict(identity.details),
+                "fingerprint": identity.fingerprint, "details": dict(identity.details),
                 "successor": {"state": successor.state, "reason": successor.reason} if successor else None,
             })  # fmt: skip
         waiting = [

@@ -54,6 +54,15 @@ def test_every_class_of_the_page_runs(code: UserCode) -> None:
     if code.is_async("process"):
         result: Any = asyncio.run(code.process(body, state, seen.update))
         assert {"sentiment": "sentiment of hi", "topic": "topic of hi"} == result
+    elif code.schemas:
+        assert [[7, 7.5]] == data
+        assert {"probability": 0.25} == code.postprocess(np.array([0.25]), state, None)
+        with pytest.raises(UserCodeRefused, match="age: Field required"):
+            code.preprocess({}, {}, None)
+    elif code.batch_hooks:
+        assert {"y": 1.5} == code.postprocess(np.array(data), state, None)
+        with pytest.raises(UserCodeRefused, match="send x0"):
+            code.preprocess({}, {}, None)
     elif code.has_postprocess:
         data = np.array(data, np.float32) if "unit" in state else data
         assert code.postprocess(data, state, seen.update) in ({"y": [1.5, 0.0], "unit": "m"}, {"sum": 3})

@@ -37,6 +37,7 @@ class Running:
 
     folder: Path
     port: int
+    out: Path
     environ: dict[str, str]
 
     def type(self, name: str, *lines: str) -> str:
@@ -62,7 +63,8 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     out = folder / "out"
     with out.open("w") as log:
         up = subprocess.Popen(
-            [sys.executable, "-P", "-m", "deploy.cli", "up", "--port", "0", "--controlplane-port", "0"],
+            [sys.executable, "-P", "-m", "deploy.cli", "up", "--port", "0", "--controlplane-port", "0",
+             "--watch", "examples"],
             stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=folder, env=environ, start_new_session=True,
         )  # fmt: skip
     try:
@@ -71,7 +73,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
             assert up.poll() is None, out.read_text()
             assert time.monotonic() < until, out.read_text()
             time.sleep(0.1)
-        stack = Running(folder, int(found[1]), environ)
+        stack = Running(folder, int(found[1]), out, environ)
         with ThreadPoolExecutor(2) as two:
             list(two.map(lambda name: stack.type(name, *commands(name)[0]), FOLDERS))
         yield stack
@@ -93,6 +95,23 @@ def test_example_trains_registers_is_added_and_answers(running: Running, name: s
         # 404 and 503 mean that it is not live yet, as does a pipeline whose parts are not.
         assert time.monotonic() < until, f"{got}\nis not\n{answer}"
         time.sleep(0.5)
+
+
+def test_code_that_is_edited_is_live_by_itself(running: Running) -> None:
+    """`up --watch`: the changed file is uploaded and taken over; one that is no Python is told and not uploaded."""
+    file = running.folder / "examples" / "custom" / "preprocess.py"
+    source = file.read_text()
+    ask = f"curl -s 127.0.0.1:{running.port}/serve/custom-example -H 'content-type: application/json' "
+    ask += "-d '{\"point\": [0, 0]}'"
+    until = time.monotonic() + 60
+    file.write_text(source + "    def broken(:\n")
+    while "preprocess.py:" not in running.out.read_text():
+        assert time.monotonic() < until, running.out.read_text()
+        time.sleep(0.2)
+    file.write_text(source.replace('{"class":', '{"edited": True, "class":'))
+    while '"edited":true' not in running.type("custom", ask):
+        assert time.monotonic() < until, running.out.read_text()
+        time.sleep(0.2)
 
 
 def test_typed_example_tells_what_is_wrong(running: Running) -> None:

@@ -25,7 +25,7 @@ from gateway.settings import Settings
 COMMANDS = ["up", "serve", "sync", "controlplane", "status", "plan", "wait", "lineage", "doctor"]
 ONE_MODEL = ["optimize"]
 """Their options speak of one model and come from the command line."""
-GROUPS = ["drift", "dashboards", "canary"]
+GROUPS = ["drift", "dashboards", "hook", "canary"]
 HAS_NO_VARIABLE = {"help", "as_json", "show_env", "version"}
 """Options that say what to print once; everything else can come from the environment."""
 
