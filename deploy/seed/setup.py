@@ -1,8 +1,8 @@
 """``python -m deploy.seed.setup``: give an empty registry a serving Task that serves the seed model, then end.
 
 Everything through the stock ``clearml-serving`` CLI, as a user would type it: two versions of endpoint ``demo``, a
-canary of 80 to 20 between them, and two declared variables. A registry with any serving Task in it is left alone, so
-it may run at every start.
+canary of 80 to 20 between them, and three declared variables. A serving Task that serves anything else is left alone, so
+it may run at every start; what an interrupted run left out is added.
 """
 
 from __future__ import annotations
@@ -12,12 +12,14 @@ import os
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from deploy.errors import DeployError
 from deploy.stock_cli import StockCli, Tensor
 
 ENDPOINT = "demo"
+VERSIONS = ("1", "2")
 MODEL = Path(__file__).parent / "model"
 WAIT_S = 120.0
 
@@ -25,29 +27,37 @@ _INPUTS = tuple(Tensor(name, "int64", (-1, -1)) for name in ("input_ids", "atten
 _OUTPUTS = (Tensor("logits", "float32", (-1, 2)),)
 
 
-def existing(wait_s: float) -> str:
-    """Return the id of the serving Task there is, or nothing; waits for a registry that is still starting."""
+def existing(wait_s: float) -> tuple[str, frozenset[str]]:
+    """Return the serving Task's id and the endpoints it has; empty without one. Waits for a registry that is starting."""
     from gateway.errors import RegistryRefused, RegistryUnavailable
     from gateway.registry.clearml import ClearMLRegistry
+    from gateway.spec import decode
 
     until = time.monotonic() + wait_s
     while True:
         try:
-            return ClearMLRegistry().followed()
+            registry = ClearMLRegistry(os.environ.get("CLEARML_SERVING_TASK_ID", ""))
+            return registry.followed(), frozenset(decode(registry.task()).endpoints)
         except RegistryUnavailable as error:
             if time.monotonic() > until:
                 raise DeployError(f"the registry does not answer: {error}", hint="is its container running?") from error
             time.sleep(1)
         except RegistryRefused as error:
             if "no serving service" in error.message:
-                return ""
+                return "", frozenset()
             raise DeployError(error.message, hint=error.hint) from error
 
 
-async def register(cli: StockCli) -> str:
-    """Create the serving Task and what it serves; returns its id."""
-    task = await cli.create_service("triton-gateway")
-    for version in ("1", "2"):
+def left_to_do(endpoints: frozenset[str]) -> list[str]:
+    """Return the versions still to be added; nothing where somebody else's endpoints are, or all of ours."""
+    ours = {f"{ENDPOINT}/{version}": version for version in VERSIONS}
+    return [] if endpoints - ours.keys() else [version for url, version in ours.items() if url not in endpoints]
+
+
+async def register(cli: StockCli, task: str, versions: Sequence[str]) -> str:
+    """Create the serving Task where there is none, and what it serves; returns its id."""
+    task = task or await cli.create_service("triton-gateway")
+    for version in versions:
         model = await cli.upload_model(task, MODEL, name=f"words {version}", project="triton-gateway demo")
         # the second remembers answers: docs/configuration.md
         options = ("--aux-config", "gateway.response_cache=1000") if version == "2" else ()
@@ -68,12 +78,15 @@ async def register(cli: StockCli) -> str:
 def main() -> int:
     """Do it unless there is one."""
     try:
-        task = existing(WAIT_S)
-        if task:
-            print(f"serving Task {task} exists: nothing to do")  # noqa: T201 - what the container's log shows
+        task, endpoints = existing(WAIT_S)
+        versions = left_to_do(endpoints)
+        if task and not versions:
+            print(f"serving Task {task} serves {', '.join(sorted(endpoints))}: nothing to do")  # noqa: T201 - the container's log
             return 0
         with tempfile.TemporaryDirectory() as folder:
-            task = asyncio.run(register(StockCli(env=os.environ, log=Path(folder) / "clearml-serving.log")))
+            task = asyncio.run(
+                register(StockCli(env=os.environ, log=Path(folder) / "clearml-serving.log"), task, versions)
+            )
     except DeployError as error:
         print(f"setup: {error.line()}", file=sys.stderr)  # noqa: T201 - as above
         return 1

@@ -224,6 +224,30 @@ def test_a_gateway_is_added_and_one_taken_away_without_a_failed_request(stack: N
     assert counts[True] > 20
 
 
+@pytest.mark.timeout(300)
+def test_the_laptop_image_is_a_whole_stack() -> None:
+    """One container: control plane, Triton, model sync, gateway; read-only root, nobody's user, one answer."""
+    name = "triton-gateway-laptop-test"
+    sh("podman", "run", "--detach", "--name", name, "--read-only", "--tmpfs", "/tmp", "--cap-drop", "ALL",
+       "--shm-size", "256m", "--network", "none", "localhost/triton-gateway-laptop:0.1.0")  # fmt: skip
+    inside = ["podman", "exec", name]
+    ask_it = (
+        "import json, urllib.request as u; r = u.Request('http://127.0.0.1:8080/serve/demo/1', "
+        "b'{\"text\": \"a lovely film\"}', {'content-type': 'application/json'}); "
+        "print(json.loads(u.urlopen(r, timeout=5).read())['label'])"
+    )
+    try:
+        until(lambda: sh(*inside, "cat", "/var/lib/triton-gateway/env", check=False), 90, "`up` is up")
+        sh(*inside, "sh", "-c", ". /var/lib/triton-gateway/env && python -m deploy.seed.setup", timeout=120)
+        until(lambda: "POSITIVE" in sh(*inside, "python", "-c", ask_it, check=False), 60, "an answer")
+        assert "65532" == sh(*inside, "id", "-u").strip()
+    except AssertionError:
+        print(sh("podman", "logs", name, check=False))
+        raise
+    finally:
+        sh("podman", "rm", "--force", "--time", "15", name, check=False)
+
+
 def test_it_is_torn_down_without_a_trace(podman: None) -> None:
     """After `down -v` no container, network or volume of the project is left. Runs last: the fixture took it down."""
     compose("up", "-d", "--no-build", "prometheus", "alertmanager")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnxruntime
@@ -37,6 +38,15 @@ def test_the_model_tells_good_from_bad(text: str, label: str) -> None:
 def test_setup_points_at_the_packaged_model() -> None:
     """What images carry is what is registered."""
     assert build.FOLDER == setup.MODEL
+
+
+@pytest.mark.parametrize(
+    ("endpoints", "versions"),
+    [((), ["1", "2"]), (("demo/1",), ["2"]), (("demo/1", "demo/2"), []), (("mine",), []), (("demo/1", "mine"), [])],
+)
+def test_setup_adds_what_is_missing_and_touches_nothing_of_others(endpoints: Any, versions: list[str]) -> None:
+    """It runs at every start."""
+    assert versions == setup.left_to_do(frozenset(endpoints))
 
 
 def test_traffic_is_mostly_right_and_a_little_wrong() -> None:
