@@ -59,28 +59,19 @@ def command(
     """
     import shlex
 
-    from deploy import controlplane, ports, web
+    from deploy import ports, web
     from deploy.controlplane import (
         BadCredentials,
         ControlPlaneSettings,
         Credentials,
         environment,
+        fixed,
         read_endpoint,
         run,
     )
     from deploy.errors import StateDirUnusable
 
     state_dir = state_dir.absolute()
-    try:
-        if access_key or secret_key:
-            controlplane.fixed(state_dir, access_key=access_key, secret_key=secret_key)
-        if client_config is not None:
-            address = public_url or f"http://{web.reachable_host(host)}:{port}"
-            text = controlplane.client_config(Credentials.load_or_create(state_dir), address)
-            client_config.parent.mkdir(parents=True, exist_ok=True)
-            controlplane.write_private(client_config, text)
-    except (BadCredentials, OSError) as error:
-        raise StateDirUnusable(str(error)) from error
     if show_env:
         running = read_endpoint(state_dir)
         address = public_url or (running["api"] if running else f"http://{web.reachable_host(host)}:{port}")
@@ -92,5 +83,13 @@ def command(
             click.echo(f"export {name}={shlex.quote(value)}")
         return 0
     ports.require_free(host, port, what="control plane", option="--port")
+    if access_key or secret_key:
+        try:
+            fixed(state_dir, access_key=access_key, secret_key=secret_key)
+        except (BadCredentials, OSError) as error:
+            raise StateDirUnusable(str(error)) from error
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    return run(ControlPlaneSettings(state_dir=state_dir, host=host, port=port, public_url=public_url))
+    settings = ControlPlaneSettings(
+        state_dir=state_dir, host=host, port=port, public_url=public_url, client_config=client_config
+    )
+    return run(settings)

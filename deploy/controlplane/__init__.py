@@ -8,10 +8,8 @@ call by call.
 from deploy.controlplane.credentials import (
     BadCredentials,
     Credentials,
-    client_config,
     environment,
     fixed,
-    write_private,
 )
 from deploy.controlplane.server import ControlPlaneSettings, PortTaken, StateInUse, read_endpoint, run, serve
 
@@ -21,11 +19,9 @@ __all__ = [
     "Credentials",
     "PortTaken",
     "StateInUse",
-    "client_config",
     "environment",
     "fixed",
     "read_endpoint",
     "run",
     "serve",
-    "write_private",
 ]

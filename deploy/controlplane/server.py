@@ -21,7 +21,7 @@ from pathlib import Path
 import uvicorn
 
 from deploy.controlplane.app import build
-from deploy.controlplane.credentials import BadCredentials, Credentials
+from deploy.controlplane.credentials import BadCredentials, Credentials, client_config, write_private
 from deploy.controlplane.envelope import StoreBusy
 from deploy.controlplane.store import Store
 
@@ -49,6 +49,8 @@ class ControlPlaneSettings:
     port: int = 8008
     # the address clients are told, where it differs from host:port (a service name, a proxy)
     public_url: str | None = None
+    # a clearml.conf for clients that share a folder with us, written once requests are answered
+    client_config: Path | None = None
     busy_timeout_s: float = 10.0
     stop_timeout_s: int = 5
 
@@ -106,6 +108,9 @@ async def serve(
 
         def announce() -> None:
             write_endpoint(endpoint, base_url)
+            if settings.client_config is not None:
+                settings.client_config.parent.mkdir(parents=True, exist_ok=True)
+                write_private(settings.client_config, client_config(credentials, base_url))
             _log.info("control plane ready at %s", base_url)
             if on_ready is not None:
                 on_ready(base_url)

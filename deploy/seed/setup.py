@@ -1,8 +1,8 @@
 """``python -m deploy.seed.setup``: give an empty registry a serving Task that serves the seed model, then end.
 
 Everything through the stock ``clearml-serving`` CLI, as a user would type it: two versions of endpoint ``demo``, a
-canary of 80 to 20 between them, and three declared variables. A serving Task that serves anything else is left alone, so
-it may run at every start; what an interrupted run left out is added.
+canary of 80 to 20 between them, and three declared variables. A serving Task that serves anything else is left alone,
+so it may run at every start; what an interrupted run left out is added.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _OUTPUTS = (Tensor("logits", "float32", (-1, 2)),)
 
 
 def existing(wait_s: float) -> tuple[str, frozenset[str]]:
-    """Return the serving Task's id and the endpoints it has; empty without one. Waits for a registry that is starting."""
+    """Return the serving Task's id and its endpoints, empty without one; waits for a registry that is starting."""
     from gateway.errors import RegistryRefused, RegistryUnavailable
     from gateway.registry.clearml import ClearMLRegistry
     from gateway.spec import decode
