@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -79,17 +80,21 @@ class Windower:
                 found.append(self._window(whole, source, firsts[0], truncated=excess > 0))
                 continue
             parts = (whole, *whole.overflowing)
+            types = _types_of(whole) if pairs and len(parts) > 1 else None
             found += [
-                self._window(part, source, first, truncated=False) for part, first in zip(parts, firsts, strict=True)
+                self._window(part, source, first, truncated=False, types=types)
+                for part, first in zip(parts, firsts, strict=True)
             ]
         return found
 
-    def _window(self, encoding: Any, source: int, first: int, *, truncated: bool) -> Window:
+    def _window(
+        self, encoding: Any, source: int, first: int, *, truncated: bool, types: _Types | None = None
+    ) -> Window:
         ids: list[int] = encoding.ids
-        types: Sequence[int] = encoding.type_ids
+        own: Sequence[int] = encoding.type_ids if types is None else types.of(encoding)
         return Window(
             pack(ids),
-            pack(types) if any(types) else None,
+            pack(own) if any(own) else None,
             0 if self._unknown_id is None else ids.count(self._unknown_id),
             truncated,
             np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2),
@@ -99,6 +104,26 @@ class Windower:
             sequence=np.array([-1 if s is None else s for s in encoding.sequence_ids], dtype=np.int8),
             words=np.array([-1 if w is None else w for w in encoding.word_ids], dtype=np.int32),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _Types:
+    """Type ids by where a token comes from: a pair's texts, or (in order) the post-processor."""
+
+    by_sequence: Mapping[int, int]
+    specials: Sequence[int]
+
+    def of(self, encoding: Any) -> list[int]:
+        specials = iter(self.specials)
+        return [next(specials) if s is None else self.by_sequence[s] for s in encoding.sequence_ids]
+
+
+def _types_of(whole: Any) -> _Types:
+    """Those of a pair's first window, which are right. The texts were read apart, so the second one's tokens do not
+    have its type by themselves, and in further windows the library only puts types on what it adds.
+    """
+    placed = list(zip(whole.sequence_ids, whole.type_ids, strict=True))
+    return _Types({s: t for s, t in placed if s is not None}, [t for s, t in placed if s is None])
 
 
 def _firsts(size: int, width: int, stride: int, side: Side) -> list[int]:

@@ -6,7 +6,6 @@ import asyncio
 import importlib
 import json
 import sys
-import zipfile
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -17,7 +16,6 @@ import httpx
 import numpy as np
 import pytest
 import torch
-import uvicorn
 from tokenizers import decoders
 from transformers import PreTrainedTokenizerFast, TextGenerationPipeline
 from transformers.generation.logits_process import (
@@ -30,17 +28,12 @@ from transformers.generation.logits_process import (
 
 from deploy.triton.runtime.generate_model import Settings as Sampling
 from deploy.triton.runtime.generate_model import choose, probabilities, scores_of
-from gateway.app import Gateway
-from gateway.backends.triton import TritonBackend
 from gateway.errors import ModelFailed, ModelNotReady
-from gateway.http.protocol import GatewayProtocol
-from gateway.settings import Settings
-from gateway.spec import decode, decode_model, triton_model_name
-from gateway.testing import FakeRegistry
 
 sys.path.insert(0, str(Path(__file__).parent))
 tiny = importlib.import_module("tiny_models")
 generators = importlib.import_module("tiny_generators")
+served_bundles = importlib.import_module("served_bundles")
 
 pytestmark = pytest.mark.integration
 
@@ -70,45 +63,35 @@ def bundle(folder: Path, kind: str) -> tuple[Any, Any]:
 
 @dataclass
 class Served:
-    """A gateway on a real port in front of the real Triton, with one text-generation endpoint."""
+    """One text-generation endpoint."""
 
     url: str
     model: Any
     tokenizer: Any
-    backend: TritonBackend
-    triton_name: str
-    gateway: Gateway
+    running: Any
+    name: str
+
+    @property
+    def triton_name(self) -> str:
+        """What Triton calls its model."""
+        return str(self.running.triton_names[self.name])
 
 
-@pytest.fixture(params=["gpt2", "llama"])
-async def served(request: pytest.FixtureRequest, tmp_path: Path, embedded_triton: Any) -> AsyncIterator[Served]:
-    """As a user has it: a registered bundle and no code."""
-    folder = tmp_path / "bundle"
-    model, tokenizer = bundle(folder, request.param)
-    archive = tmp_path / "m.zip"
-    with zipfile.ZipFile(archive, "w") as packed:
-        for file in folder.iterdir():
-            packed.write(file, file.name)
-    registry = FakeRegistry()
-    registry.add_model("m", archive, is_package=True)
-    registry.add_endpoint("story", "m")
-    spec = decode(registry.task()).endpoints["story"]
-    name = embedded_triton.serve(folder, name=triton_model_name(spec, decode_model(registry.model("m"))))
-    backend = TritonBackend(embedded_triton.grpc)
-    settings = Settings(state_dir=tmp_path / "state", poll_frequency="50ms", ready_timeout=20, triton_grpc="x:1")
-    gateway = Gateway(settings, registry=registry, make_backend=lambda *_: backend)
-    config = uvicorn.Config(gateway, port=0, http=GatewayProtocol, log_level="warning", lifespan="on")
-    server = uvicorn.Server(config)
-    task = asyncio.create_task(server.serve())
-    async with asyncio.timeout(30):
-        while not (server.started and "story" in gateway.table.current.endpoints):
-            assert not task.done()
-            await asyncio.sleep(0.05)
-    port = server.servers[0].sockets[0].getsockname()[1]
-    yield Served(f"http://127.0.0.1:{port}/serve/story", model, tokenizer, backend, name, gateway)
-    server.should_exit = True
-    await task
-    embedded_triton.withdraw(name)
+@pytest.fixture(scope="module")
+def kinds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Any, Any]]:
+    """Bundle, model and tokenizer of each kind."""
+    folder = tmp_path_factory.mktemp("generators")
+    return {kind: (folder / kind, *bundle(folder / kind, kind)) for kind in ("gpt2", "llama")}
+
+
+@pytest.fixture
+async def served(
+    kinds: dict[str, tuple[Path, Any, Any]], tmp_path: Path, embedded_triton: Any
+) -> AsyncIterator[list[Served]]:
+    """A GPT-2 and a Llama as a user has them: registered bundles and no code."""
+    bundles = {kind: (folder, {}) for kind, (folder, _, _) in kinds.items()}
+    async with served_bundles.serving(tmp_path, embedded_triton, bundles) as running:
+        yield [Served(running.url + kind, *kinds[kind][1:], running, kind) for kind in kinds]
 
 
 def continued(served: Served, prompt: str, tokens: int) -> str:
@@ -122,12 +105,18 @@ async def events_of(client: httpx.AsyncClient, url: str, body: Any) -> list[dict
     """All events of a stream."""
     async with client.stream("POST", url, json=body) as response:
         assert (200, "text/event-stream; charset=utf-8") == (response.status_code, response.headers["content-type"])
-        assert "story" == response.headers["x-served-by"]
+        assert url.endswith(response.headers["x-served-by"])
         return [json.loads(line[6:]) async for line in response.aiter_lines() if line.startswith("data: ")]
 
 
-async def test_generated_text_is_the_pipelines_whole_and_streamed(served: Served) -> None:
+async def test_generated_text_is_the_pipelines_whole_and_streamed(served: list[Served]) -> None:
     """Greedy, over hard prompts, alone and in a list; events join to the same text and tell the same counts."""
+    for one in served:
+        await whole_and_streamed(one)
+
+
+async def whole_and_streamed(served: Served) -> None:
+    """One model's part of the test."""
     async with httpx.AsyncClient(timeout=60) as client:
         parameters = {"max_new_tokens": 24}
         answer = (await client.post(served.url, json={"text": PROMPTS, "parameters": parameters})).json()
@@ -151,12 +140,13 @@ async def test_generated_text_is_the_pipelines_whole_and_streamed(served: Served
         assert PROMPTS[0] + answer["results"][0]["text"] == full.json()["text"]
 
 
-async def test_stop_strings_seeds_and_lengths(served: Served) -> None:
+async def test_stop_strings_seeds_and_lengths(served: list[Served]) -> None:
     """Stop strings end a text in front of them; seeds make draws repeatable; long prompts lose their beginning."""
+    url = served[1].url
     async with httpx.AsyncClient(timeout=60) as client:
 
         async def ask(text: str, **parameters: Any) -> Any:
-            return (await client.post(served.url, json={"text": text, "parameters": parameters})).json()
+            return (await client.post(url, json={"text": text, "parameters": parameters})).json()
 
         whole = await ask("The quick", max_new_tokens=30)
         stop = whole["text"][6:9]
@@ -169,20 +159,21 @@ async def test_stop_strings_seeds_and_lengths(served: Served) -> None:
         long = await ask("word " * 300, max_new_tokens=8)
         assert (True, 120, 8) == (long["truncated"], long["tokens"], long["generated_tokens"])
         for parameters in ({"max_new_tokens": 128}, {"top_p": 2}, {"seed": -1}, {"stop": [""]}, {"best_of": 2}):
-            response = await client.post(served.url, json={"text": "a", "parameters": parameters})
+            response = await client.post(url, json={"text": "a", "parameters": parameters})
             assert 422 == response.status_code, response.text
-        response = await client.post(served.url, json={"text": ["a", "b"], "stream": True})
+        response = await client.post(url, json={"text": ["a", "b"], "stream": True})
         assert (422, "a stream has one text") == (response.status_code, response.json()["error"])
 
 
-async def test_departed_client_ends_the_models_work(served: Served) -> None:
-    """Triton's own count of what is being worked on falls back to zero long before the text would have been ready."""
+async def test_departed_client_ends_the_models_work(served: list[Served]) -> None:
+    """The gateway lets go of the endpoint and of the call, long before the text would have been ready."""
+    story = served[0]
     steps = 0
 
     async def leave_early(client: httpx.AsyncClient) -> None:
         nonlocal steps
         body = {"text": "The quick", "stream": True, "parameters": {"max_new_tokens": 120}}
-        async with client.stream("POST", served.url, json=body) as response:
+        async with client.stream("POST", story.url, json=body) as response:
             async for line in response.aiter_lines():
                 steps += line.startswith("data: ")
                 if steps >= 2:
@@ -190,28 +181,30 @@ async def test_departed_client_ends_the_models_work(served: Served) -> None:
 
     async with httpx.AsyncClient(timeout=60) as client:
         await leave_early(client)
-    replica = served.backend._replicas[0]
+    replica = story.running.backend._replicas[0]
     async with asyncio.timeout(10):
-        while replica.in_flight or served.gateway.table.current.endpoints["story"]._leases:
+        while replica.in_flight or story.running.gateway.table.current.endpoints["gpt2"]._leases:
             await asyncio.sleep(0.01)
 
 
-async def test_closed_stream_and_faulty_requests(served: Served) -> None:
+async def test_closed_stream_and_faulty_requests(served: list[Served]) -> None:
     """The backend's contract: a closed stream is over; refusals arrive; an unknown model is not ready."""
+
+    backend, name = served[0].running.backend, served[0].triton_name
 
     def inputs(ids: list[int], **settings: Any) -> dict[str, Any]:
         return {"input_ids": np.array(ids), "parameters": np.array([json.dumps(settings)], object)}
 
-    stream = served.backend.stream(served.triton_name, inputs([5], max_new_tokens=100), (), timeout=20)
+    stream = backend.stream(name, inputs([5], max_new_tokens=100), (), timeout=20)
     async with aclosing(stream):
         first = await anext(stream)
     assert first["token_ids"].shape == (1,)
     for bad in (inputs([5], temperature=0), inputs([5], unknown=1), inputs([10**6]), inputs([])):
         with pytest.raises(ModelFailed):
-            async for _ in served.backend.stream(served.triton_name, bad, (), timeout=20):
+            async for _ in backend.stream(name, bad, (), timeout=20):
                 pass
     with pytest.raises(ModelNotReady):
-        async for _ in served.backend.stream("nobody", inputs([5]), (), timeout=20):
+        async for _ in backend.stream("nobody", inputs([5]), (), timeout=20):
             pass
 
 

@@ -1,0 +1,68 @@
+"""Bundles behind a gateway on a real port and the real Triton, as registered models without code."""
+
+from __future__ import annotations
+
+import asyncio
+import zipfile
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+
+from gateway.app import Gateway
+from gateway.backends.triton import TritonBackend
+from gateway.http.protocol import GatewayProtocol
+from gateway.settings import Settings
+from gateway.spec import decode, decode_model, triton_model_name
+from gateway.testing import FakeRegistry
+
+
+@dataclass
+class Running:
+    """``url`` ends in ``/serve/``; ``triton_names`` by endpoint."""
+
+    url: str
+    gateway: Gateway
+    backend: TritonBackend
+    triton_names: Mapping[str, str]
+
+
+@asynccontextmanager
+async def serving(
+    folder: Path, embedded_triton: Any, bundles: Mapping[str, tuple[Path, Mapping[str, str]]]
+) -> AsyncIterator[Running]:
+    """Serve each endpoint's bundle with its options (``--aux-config gateway.NAME=VALUE``)."""
+    registry = FakeRegistry()
+    names = {}
+    for endpoint, (bundle, options) in bundles.items():
+        archive = folder / f"{endpoint}.zip"
+        with zipfile.ZipFile(archive, "w") as packed:
+            for file in bundle.iterdir():
+                packed.write(file, file.name)
+        registry.add_model(endpoint, archive, is_package=True)
+        registry.add_endpoint(endpoint, endpoint, **({"auxiliary_cfg": {"gateway": dict(options)}} if options else {}))
+        spec = decode(registry.task()).endpoints[endpoint]
+        name = triton_model_name(spec, decode_model(registry.model(endpoint)))
+        names[endpoint] = embedded_triton.serve(bundle, name=name)
+    backend = TritonBackend(embedded_triton.grpc)
+    settings = Settings(state_dir=folder / "state", poll_frequency="50ms", ready_timeout=20, triton_grpc="x:1")
+    gateway = Gateway(settings, registry=registry, make_backend=lambda *_: backend)
+    server = uvicorn.Server(uvicorn.Config(gateway, port=0, http=GatewayProtocol, log_level="warning", lifespan="on"))
+    task = asyncio.create_task(server.serve())
+    try:
+        async with asyncio.timeout(60):
+            while not (server.started and set(bundles) <= set(gateway.table.current.endpoints)):
+                assert not task.done()
+                pending = gateway.table.current.pending
+                assert not [p.reason for p in pending.values() if p.state in ("refused", "failed")], pending
+                await asyncio.sleep(0.05)
+        port = server.servers[0].sockets[0].getsockname()[1]
+        yield Running(f"http://127.0.0.1:{port}/serve/", gateway, backend, names)
+    finally:
+        server.should_exit = True
+        await task
+        for name in names.values():
+            embedded_triton.withdraw(name)

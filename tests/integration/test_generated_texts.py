@@ -1,0 +1,95 @@
+"""Generated texts by the thousand: what we read of them is what `transformers`' own tokenizer reads.
+
+`GENERATED_TEXTS=10000` sets how many per tokenizer family; the usual run takes a few hundred.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+from preprocessing.config import TaskConfig
+from preprocessing.processor import TextProcessor
+from preprocessing.types import Windows
+
+sys.path.insert(0, str(Path(__file__).parent))
+tiny = importlib.import_module("tiny_models")
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(1200)]
+
+TEXTS = int(os.environ.get("GENERATED_TEXTS", "400"))
+AT_ONCE = 200
+MAX_LENGTH = 24
+
+
+@pytest.fixture(params=list(tiny.FAMILIES))
+def both(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[TextProcessor, Any]:
+    """Our processor and their tokenizer of one saved folder; short rows, so that many texts are cut."""
+    raw, names = tiny.FAMILIES[request.param]()
+    PreTrainedTokenizerFast(tokenizer_object=raw, model_max_length=MAX_LENGTH, **names).save_pretrained(tmp_path)
+    (tmp_path / "config.json").write_text('{"architectures": ["XForTokenClassification"], "type_vocab_size": 2}')
+    options = {"allow_empty": True}
+    processor = TextProcessor.from_folder(tmp_path, options=options, input_names=names["model_input_names"])
+    assert TaskConfig.from_folder(tmp_path).max_length == MAX_LENGTH
+    return processor, AutoTokenizer.from_pretrained(tmp_path)
+
+
+def test_tensors_and_offsets_of_generated_texts_are_those_of_transformers(both: tuple[TextProcessor, Any]) -> None:
+    """Ids, masks and type ids as a model gets them, padded together; and the offsets of every token."""
+    processor, reference = both
+    assert processor._windower is not None
+    texts = list(islice(tiny.families.make_texts(11), TEXTS))
+    n_cut = 0
+    for start in range(0, TEXTS, AT_ONCE):
+        part = texts[start : start + AT_ONCE]
+        theirs = reference(part, truncation=True, padding=True, return_tensors="np")
+        rows = processor.tokenizer.encode_batch(part)
+        ours = processor.collate_rows(rows)
+        assert set(theirs) == set(ours)
+        for name, tensor in ours.items():
+            np.testing.assert_array_equal(theirs[name], tensor, err_msg=name)
+        mapped = reference(part, truncation=True, return_offsets_mapping=True)
+        for i, row in enumerate(processor._windower.encode(part, Windows(keeps_all=False))):
+            assert mapped["offset_mapping"][i] == [tuple(pair) for pair in row.offsets.tolist()], part[i]  # type: ignore[union-attr]
+            assert mapped["input_ids"][i] == row.ids.tolist()
+            n_cut += row.truncated
+            assert row.truncated == rows[i].truncated
+    assert 0 < n_cut < TEXTS
+
+
+def test_windows_of_generated_texts_are_those_of_transformers(both: tuple[TextProcessor, Any]) -> None:
+    """Every window: ids, type ids, offsets, special tokens, sequences and words; single texts and pairs."""
+    processor, reference = both
+    assert processor._windower is not None
+    texts = list(islice(tiny.families.make_texts(12), TEXTS // 4))
+    question = "a b?"
+    for stride in (0, 5):
+        for arguments, ours, windows in (
+            ((texts,), texts, Windows(stride)),
+            (([question] * len(texts), texts), [(question, text) for text in texts], Windows(stride, cuts="second")),
+        ):
+            theirs = reference(
+                *arguments, truncation="only_second" if len(arguments) == 2 else True, stride=stride,
+                return_overflowing_tokens=True, return_offsets_mapping=True, return_special_tokens_mask=True,
+                return_token_type_ids=True,
+            )  # fmt: skip
+            found = processor._windower.encode(ours, windows)  # type: ignore[arg-type]
+            assert len(theirs["input_ids"]) == len(found)
+            for i, row in enumerate(found):
+                types = [0] * row.n_tokens if row.type_ids is None else row.type_ids.tolist()
+                assert theirs["overflow_to_sample_mapping"][i] == row.source
+                assert theirs["input_ids"][i] == row.ids.tolist()
+                # Where a model has no types, the library writes others into further windows than into the first.
+                assert theirs["token_type_ids"][i] == types or "token_type_ids" not in reference.model_input_names
+                assert theirs["special_tokens_mask"][i] == row.special.astype(int).tolist()
+                assert theirs["offset_mapping"][i] == [tuple(pair) for pair in row.offsets.tolist()]  # type: ignore[union-attr]
+                assert theirs.sequence_ids(i) == [None if s < 0 else s for s in row.sequence.tolist()]
+                assert theirs.word_ids(i) == [None if w < 0 else w for w in row.words.tolist()]

@@ -1,0 +1,67 @@
+"""Text of tokens that come one by one: what is given out is final, and together it is the whole."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from preprocessing.continuation import Continuation
+
+
+class Bytes:
+    """A tokenizer whose tokens are bytes: a character can take four of them; 256 is a special token."""
+
+    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
+        assert skip_special_tokens
+        return bytes(id_ for id_ in ids if id_ < 256).decode("utf-8", "replace")
+
+
+TEXT = st.text(max_size=30)
+
+
+def parts_of(text: str, prompt: str = "", stop: Sequence[str] = ()) -> tuple[list[str], bool]:
+    """The parts a text comes in, until it stops."""
+    made = Continuation(Bytes(), list(prompt.encode()), stop)
+    parts = []
+    for token in text.encode():
+        parts.append(made.push(token))
+        if made.has_stopped:
+            return parts, True
+    return [*parts, made.rest()], made.has_stopped
+
+
+@given(TEXT, TEXT)
+def test_parts_join_to_the_whole_text(prompt: str, text: str) -> None:
+    """Whatever the prompt was, and no part has half a character."""
+    parts, _ = parts_of(text, prompt)
+    assert text == "".join(parts)
+    assert all("\ufffd" not in part or "\ufffd" in text for part in parts)
+
+
+@given(st.text("abc", max_size=20), st.lists(st.text("abc", min_size=1, max_size=4), min_size=1, max_size=3))
+def test_text_ends_in_front_of_the_first_stop_string(text: str, stop: list[str]) -> None:
+    """And without one it is whole; no part is ever taken back."""
+    parts, has_stopped = parts_of(text, stop=stop)
+    places = [text.find(s) for s in stop if s in text]
+    # The first that is complete counts: a longer one that began earlier may still be on its way.
+    ends = [(text.find(s) + len(s), text.find(s)) for s in stop if s in text]
+    assert bool(places) == has_stopped
+    if not ends:
+        assert text == "".join(parts)
+    else:
+        complete = min(end for end, _ in ends)
+        assert text[: min(at for end, at in ends if end == complete)] == "".join(parts)
+
+
+def test_tokens_without_text_give_nothing() -> None:
+    """A special token is no reason to hold what follows."""
+    made = Continuation(Bytes(), [])
+    assert ["", "", "a"] == [made.push(256), made.push(256), made.push(97)]
+
+
+def test_unfinished_characters_come_with_the_rest() -> None:
+    """As decoding everything at once gives them."""
+    made = Continuation(Bytes(), [])
+    assert ("", "\ufffd") == (made.push(0xE4), made.rest())
