@@ -146,6 +146,7 @@ class GenerationHandler:
         left = deadline - asyncio.get_running_loop().time()
         tokens, generated = len(job.prompt), 0
         pending: list[int] = []
+        has_ended = False
         prefix = job.text if job.returns_prompt else ""
         try:
             async with aclosing(self.backend.stream(self.model, inputs, _OUTPUTS, timeout=left)) as responses:
@@ -170,8 +171,11 @@ class GenerationHandler:
                         )  # fmt: skip
                         prefix = ""
                         pending = []
+                    if made.has_stopped:
+                        return  # the model does not know; closing the stream tells it
                     if reason:
-                        return
+                        has_ended = True
         except BackendRefused as error:
             raise ModelFailed(error.message, hint="the model and its tokenizer may not belong together") from error
-        raise BackendGarbage("the model ended without saying why")
+        if not has_ended:
+            raise BackendGarbage("the model ended without saying why")
