@@ -80,6 +80,17 @@ class Server:
         lines = [line.strip() for line in self._log.read_text(errors="replace").splitlines() if line.strip()]
         return " | ".join(lines[-count:])[-600:]
 
+    def end(self, *, within_s: float = 60.0) -> int:
+        """Send SIGTERM and wait for it to end by itself; returns its exit code. Raises ``ServerFailed``."""
+        self._process.terminate()
+        try:
+            code = self._process.wait(within_s)
+        except subprocess.TimeoutExpired:
+            self.stop()
+            raise ServerFailed(f"{self.name} did not end within {within_s:.0f} s: {self.last_lines()}") from None
+        self.stop()
+        return code
+
     def stop(self) -> None:
         """Ask it to end, wait, kill what is left of its group."""
         if self._process.poll() is None:

@@ -368,6 +368,23 @@ TRITON_WAIT: Final = "job:gateway_triton_wait:mean1m"
 QUEUE_RATIO: Final = "job:triton_queue_compute:ratio_rate1m"
 """How long calls wait for Triton over how long it computes."""
 INFER_P95: Final = "job:gateway_infer_seconds:p95_1m"
+HOLD: Final = "job:gateway_hold:ratio"
+"""1 while gateways are full of requests that wait: no time to take one away; 0 when they are empty."""
+EFFICIENCY: Final = "job:triton_rows_per_busy_second:rate1m"
+"""Rows Triton computes in a second of computing: grows as its batches fill."""
+WANTED_BY_QUEUE: Final = "job:triton_replicas_wanted:queue"
+WANTED_BY_P95: Final = "job:triton_replicas_wanted:p95"
+WANTED_BY_LOAD: Final = "job:triton_replicas_wanted:load"
+"""How many Tritons there should be: by the queue, by the guard rail, and how many at least by what they have to do."""
+HOLD_IN_FLIGHT: Final = 256
+"""Requests in flight at one gateway that count as full: a quarter of `TRITON_GATEWAY_MAX_IN_FLIGHT`'s default."""
+QUEUE_TARGET: Final = 1.0
+"""Calls may wait for Triton as long as it computes them."""
+P95_TARGET_S: Final = LATENCY_S
+LOAD_TARGET: Final = 0.7
+"""Share of the time that a Triton may compute, at the best efficiency seen in a day; for one instance per model."""
+MOST_GROWTH: Final = 4.0
+"""No signal asks for more than so many times the replicas there are: what a backlog says about need is not more."""
 _SCALING_WINDOW: Final = "1m"
 
 
@@ -410,14 +427,41 @@ def infer_p95(matchers: str = "", window: str = _SCALING_WINDOW) -> str:
 
 
 def _scaling() -> Group:
+    in_flight = catalog.IN_FLIGHT.name
+    # Targets that cannot be scraped count: they are there, and losing sight of one must not take one away.
+    tritons = 'count(up{job="triton"})'
+    # A multiple of those that work, not of those that start: else every look at a full queue would double once more.
+    working = f"count(sum by (instance) ({rate('nv_inference_count', _SCALING_WINDOW)}) > 0)"
+    window = _SCALING_WINDOW
+    rows, computed = (f"sum({rate(f'nv_inference_{name}', window)})" for name in ("count", "compute_infer_duration_us"))
+    # Every call in a batch is charged the whole batch's time.
+    shared = f"sum({rate('nv_inference_exec_count', window)}) / sum({rate('nv_inference_request_success', window)})"
+    busy = f"({computed} / 1e6 * ({shared}))"
+    needed = f"({rows} / max_over_time({EFFICIENCY}[1d]))"
     return Group(
         "gateway-scaling",
         [
             Record(WORK, gateway_work(INSTANCE)),
             Record(TRITON_WAIT, triton_wait(("job",))),
+            Record(HOLD, f"clamp_max(sum({in_flight}) / count({in_flight}) / {HOLD_IN_FLIGHT}, 1)"),
             Record(QUEUE_RATIO, queue_ratio()),
             Record(INFER_P95, infer_p95()),
+            Record(EFFICIENCY, f"{rows}\n  / ({busy} > 0.05)"),
+            Record(
+                WANTED_BY_QUEUE,
+                f"clamp_max({QUEUE_RATIO} / {QUEUE_TARGET:g}, {MOST_GROWTH:g})\n  * {working}\n  or 0 * {rows}",
+            ),
+            Record(
+                WANTED_BY_P95,
+                f"clamp_max({INFER_P95} / {P95_TARGET_S:g}, {MOST_GROWTH:g})\n  * {working}\n  or 0 * {rows}",
+            ),
+            # It keeps replicas, it never asks for more: before the first peak nobody knows what a full batch is worth.
+            Record(
+                WANTED_BY_LOAD,
+                f"clamp_max({needed} / {LOAD_TARGET:g} / {tritons}, 1) * {tritons}\n  or 0 * {rows}",
+            ),
         ],
+        interval="15s",
     )
 
 

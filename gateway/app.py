@@ -138,6 +138,8 @@ class Gateway:
             self._statistics, started=int(time.time()),
         )  # fmt: skip
         self.connections = Connections(age=settings.connection_age)
+        self._rpc: RpcServer | None = None
+        self._rpc_leaving: asyncio.Task[None] | None = None
         self._reconciler: Reconciler | None = None
         self._ops = build_ops(
             health=self.health, status=self._status, metrics=self._render_metrics, lineage=self._lineage,
@@ -220,15 +222,15 @@ class Gateway:
         publisher = asyncio.create_task(self._publish_models())
         try:
             await self._settle()
-            rpc = await self._start_rpc()
+            rpc = self._rpc = await self._start_rpc()
             if self._is_whole_process:
                 _calm_garbage_collection()
                 self._leave_in_order()
             yield
         finally:
-            self.health.is_draining = True
             if rpc is not None:
                 await rpc.stop(settings.drain_timeout)
+            self.health.is_draining = True
             loop.cancel()
             await asyncio.gather(loop, return_exceptions=True)
             await self._mirror.close()
@@ -256,6 +258,7 @@ class Gateway:
             self.pipeline, self.table, self.health, self._statistics, version=product_version(),
             timeout=settings.request_timeout, max_message_bytes=settings.max_body_bytes,
             key_header=settings.routing_key_header, allows_pins=settings.allow_pins,
+            connection_age=settings.connection_age,
         )  # fmt: skip
         tls = None
         if settings.tls_certificate:
@@ -344,6 +347,9 @@ class Gateway:
         """Tell callers to go elsewhere, by readiness and on every answer; everything is still answered."""
         self.health.is_leaving = True
         self.connections.leave()
+        if self._rpc is not None:
+            # gRPC says so itself: clients open the next call elsewhere, calls under way end.
+            self._rpc_leaving = asyncio.create_task(self._rpc.stop(self._settings.drain_timeout))
 
     def _leave_in_order(self) -> None:
         """On SIGTERM, leave first and stop after the drain delay.

@@ -39,6 +39,7 @@ _PROBE_S: Final = 2.0
 _OPTIONS: Final = (
     ("grpc.max_send_message_length", -1),
     ("grpc.max_receive_message_length", -1),
+    ("grpc.enable_http_proxy", 0),  # a cluster's proxy for the world outside is no way to Triton
     # gRPC waits up to two minutes before it tries a lost server again; a restarted Triton must be found at once.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 200),

@@ -123,6 +123,7 @@ class RpcServer:
         max_message_bytes: int,
         key_header: str = "x-routing-key",
         allows_pins: bool = False,
+        connection_age: float = 0.0,
     ) -> None:
         self._pipeline = pipeline
         self._table = table
@@ -137,6 +138,8 @@ class RpcServer:
                 ("grpc.so_reuseport", 1),
                 ("grpc.max_receive_message_length", max_message_bytes),
                 ("grpc.max_send_message_length", -1),
+                # Callers that keep connections for ever would never find new replicas.
+                *((("grpc.max_connection_age_ms", int(connection_age * 1000)),) if connection_age else ()),
             ],
             compression=None,
         )

@@ -1,0 +1,62 @@
+"""How many pods, cores and GPUs a load needs, and what a million requests cost: arithmetic over measured capacities.
+
+Cores come from the gateway's measured CPU time per request; GPUs from a model's two numbers (seconds of a call, seconds
+of a row), which `--call-ms` and `--row-ms` set to what ``perf_analyzer`` says of your model.
+"""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.autoscale.world import Capacity
+
+PRICES = Path(__file__).parent / "prices.toml"
+RATES = (100, 1_000, 10_000, 100_000, 1_000_000)
+CPU_SHARE = 0.65
+GPU_SHARE = 0.7
+LEAST = 2
+"""Of each: one may be replaced while the other serves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """What ``rate`` requests per second need. ``cost`` per million requests."""
+
+    rate: float
+    gateways: int
+    cores: float
+    gpus: int
+    cost: float
+    gpu_share: float
+
+
+def prices(path: Path = PRICES) -> Mapping[str, Any]:
+    """Read the price table."""
+    return tomllib.loads(path.read_text())
+
+
+def size(rate: float, capacity: Capacity, table: Mapping[str, Any], *, gpu: str = "inference") -> Size:
+    """Size both tiers for a steady ``rate`` of short texts at the autoscalers' targets."""
+    gateways = max(LEAST, math.ceil(rate / (capacity.gateway_rps * CPU_SHARE)))
+    gpus = max(LEAST, math.ceil(rate / (capacity.triton_rps * GPU_SHARE)))
+    gpu_cost = gpus * table["gpu"][gpu]["per_hour"]
+    cost = gateways * table["core"]["per_hour"] + gpu_cost
+    return Size(rate, gateways, float(gateways), gpus, cost / (rate * 3600 / 1e6), gpu_cost / cost)
+
+
+def table(capacity: Capacity, given: Mapping[str, Any], *, gpu: str = "inference") -> str:
+    """Return the guide as a Markdown table."""
+    unit = given["currency"]
+    lines = [
+        f"| requests/s | gateway pods (1 core each) | GPUs (`{gpu}`) | {unit} per million requests | of it GPUs |",
+        "|---:|---:|---:|---:|---:|",
+    ]
+    for rate in RATES:
+        found = size(rate, capacity, given, gpu=gpu)
+        lines.append(f"| {rate:,} | {found.gateways} | {found.gpus} | {found.cost:.3g} | {found.gpu_share:.0%} |")
+    return "\n".join(lines)
