@@ -399,7 +399,9 @@ class Gateway:
             # Callers get what a caller over HTTP would get: plain JSON values.
             return orjson.loads(orjson.dumps(answer, default=str, option=orjson.OPT_SERIALIZE_NUMPY))
         except (EndpointNotFound, VersionNotFound):
-            base = self._settings.serving_base_url
+            # The serving Task's own goes before this process's, as in clearml-serving.
+            task = self._reconciler.task_settings() if self._reconciler is not None else {}
+            base = task.get("serving_base_url") or self._settings.serving_base_url
             if not base:
                 return None
             return await asyncio.to_thread(_post, f"{base.rstrip('/')}/{path}", data, timeout)

@@ -103,7 +103,7 @@ class Settings(BaseSettings):
         "keep connections for ever find new replicas; 0: never.",
     )  # fmt: skip
     workers: int = Field(
-        1, ge=1, le=256, validation_alias=_names("workers", "WEB_CONCURRENCY"),
+        1, ge=1, le=256, validation_alias=_names("workers", "WEB_CONCURRENCY", "CLEARML_SERVING_NUM_PROCESS"),
         description="Worker processes that share the port; one per core is the useful maximum.",
     )  # fmt: skip
     state_dir: Path = Field(
@@ -171,7 +171,7 @@ class Settings(BaseSettings):
         "e.g. `http://localhost:8081=http://fileserver:8081`.",
     )  # fmt: skip
     request_timeout: Seconds = Field(
-        60.0, gt=0, validation_alias=_names("request_timeout"),
+        60.0, gt=0, validation_alias=_names("request_timeout", "GUNICORN_SERVING_TIMEOUT"),
         description="Time one request may take; callers lower it with the `x-request-timeout-ms` header.",
     )  # fmt: skip
     routing_key_header: str = Field(

@@ -118,7 +118,8 @@ class Terminal:
 )  # fmt: skip
 @click.option(
     "--workers", type=click.IntRange(1, 256), default=1, show_default=True,
-    envvar=["TRITON_GATEWAY_WORKERS", "WEB_CONCURRENCY"], show_envvar=True, help="Gateway processes.",
+    envvar=["TRITON_GATEWAY_WORKERS", "WEB_CONCURRENCY", "CLEARML_SERVING_NUM_PROCESS"], show_envvar=True,
+    help="Gateway processes.",
 )  # fmt: skip
 @click.option(
     "--watch", type=click.Path(path_type=Path, file_okay=False, exists=True), default=None,

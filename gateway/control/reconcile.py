@@ -470,6 +470,10 @@ class Reconciler:
         endpoints, self._serving = list(self._serving.values()), {}
         await asyncio.gather(*(e.retire() for e in endpoints), *self._retiring, return_exceptions=True)
 
+    def task_settings(self) -> Mapping[str, str]:
+        """Return what ``clearml-serving config`` has set, as last read."""
+        return self._plan.spec.settings if self._plan is not None else {}
+
     def status(self) -> dict[str, Any]:
         """Return what is served and why not, for ``/v1/status`` and the page."""
         snapshot = self._table.current

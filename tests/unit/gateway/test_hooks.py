@@ -193,6 +193,33 @@ class Preprocess:
     assert {"known": {"doubled": 6, "was": 3, "endpoint": "h"}, "unknown": None} == reply.json()
 
 
+async def test_send_request_goes_over_http_where_the_endpoint_is_not_here(stack: Any) -> None:
+    """To the address that `clearml-serving config --base-serving-url` set; what is refused there is None."""
+    seen = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
+        seen.append((head.split(b" ")[1].decode(), json.loads(await reader.readexactly(length))))
+        status, content = (b"200 OK", b'{"y": 7}') if b"/known/2" in head else (b"404 Not Found", b"{}")
+        writer.write(b"HTTP/1.1 %s\r\ncontent-length: %d\r\n" % (status, len(content)))
+        writer.write(b"connection: close\r\n\r\n" + content)
+        writer.close()
+
+    source = """
+class Preprocess:
+    def process(self, body, state, collect_custom_statistics_fn=None):
+        return [self.send_request("known", "2", {"x": 1}), self.send_request("unknown", data={})]
+"""
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        stack.registry.settings["serving_base_url"] = f"http://127.0.0.1:{port}/serve/"
+        stack.add_hook("h", source)
+        await stack.served("h")
+        assert [{"y": 7}, None] == (await stack.client.post("/serve/h", json={})).json()
+    assert [("/serve/known/2", {"x": 1}), ("/serve/unknown", {})] == seen
+
+
 async def test_send_request_is_awaitable_in_async_hooks(stack: Any) -> None:
     """On the event loop send_request must not block: it is awaited, and can be gathered."""
     source = """
