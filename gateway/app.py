@@ -143,7 +143,7 @@ class Gateway:
         self._reconciler: Reconciler | None = None
         self._ops = build_ops(
             health=self.health, status=self._status, metrics=self._render_metrics, lineage=self._lineage,
-            serve_prefix=self._prefix,
+            serve_prefix=self._prefix, served=lambda: self.table.current,
         )  # fmt: skip
         self._ops.router.lifespan_context = self._lifespan
 

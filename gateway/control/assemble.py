@@ -46,6 +46,7 @@ from gateway.spec import EndpointSpec, Fault, ModelRecord, decode_model, triton_
 from preprocessing.config import GENERATION
 from preprocessing.engines import ENGINES
 from preprocessing.errors import PreprocessingError
+from preprocessing.heads import HEADS
 from preprocessing.processor import TextProcessor
 from preprocessing.tokenizer import TextTokenizer
 from preprocessing.user_code import UserCode
@@ -223,6 +224,10 @@ class Assembler:
         progress("loading and warming up")
         stored = await self._in_thread(samples.read, bundle) if bundle is not None else None
         handler, details = await self._handler(spec, bundle, code_path, model_path, call, info, stored, seen)
+        # A hook runs only for its callers: what it would do with an example nobody knows.
+        runs = details.get("task") in HEADS or details.get("task") == "tensors"
+        behind = handler.handler if isinstance(handler, CachedHandler) else handler
+        details = {**details, **await rehearse.shown(behind, stored, details, runs=runs)}
         identity = Identity(
             url=spec.url, endpoint=spec.endpoint, version=spec.version, fingerprint=plan.fingerprint,
             model_id=record.id if record else "", model_name=record.name if record else "",

@@ -7,7 +7,7 @@ version; the one that is served goes on.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import orjson
@@ -19,6 +19,8 @@ from gateway.trace import Trace
 
 TEXT_BODIES: Final = ({"text": "warm up"}, {"text": ["warm up", "a longer text to warm up with, in two rows"]})
 
+_MOST_SHOWN: Final = 4096
+_SHOWN_ITEMS: Final = 4
 PATIENCE_S: Final = 60.0
 _OPTIONS: Final = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
 
@@ -74,6 +76,36 @@ async def check(handler: Handler, samples: Samples) -> None:
                 f"sample {number} of the bundle: {found}",
                 hint="the model, its files or this Triton are not what they were where the samples were recorded",
             )
+
+
+async def shown(
+    handler: Handler, samples: Samples | None, details: Mapping[str, object], *, runs: bool = True
+) -> dict[str, object]:
+    """Return ``example`` and ``example_answer`` for the endpoint's documentation: the bundle's first small sample, else
+    the task's own example; answered here where ``runs`` (else as recorded, if it was). Long lists of numbers are cut.
+    """
+    body, answer = details.get("example"), None
+    for sample in samples.samples if samples is not None else ():
+        if len(orjson.dumps(sample.body)) <= _MOST_SHOWN:
+            body, answer = sample.body, sample.answer if sample.has_answer else None
+            break
+    if body is None:
+        return {}
+    if runs:
+        try:
+            answer = _json(await _answer(handler, body))
+        except (GatewayError, TypeError, ValueError):
+            answer = None
+    return {"example": body, **({} if answer is None else {"example_answer": _short(answer)})}
+
+
+def _short(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _short(item) for name, item in value.items()}
+    if isinstance(value, list):
+        kept = value[:_SHOWN_ITEMS] if len(value) > 2 * _SHOWN_ITEMS else value
+        return [_short(item) for item in kept]
+    return value
 
 
 async def _answer(handler: Handler, body: object) -> object:

@@ -335,10 +335,8 @@ def _of_task(
     """What a text task gives as tensors, one row per text."""
     if task == _EMBEDDINGS:
         return {"embedding": np.asarray(answer["embeddings"], dtype=np.float32)}
-    results: Any = answer.get("results", [answer])
+    results: Any = answer["results"] if prepared.is_batch else [answer]
     if task != _CLASSIFICATION:
-        if len(results) != len(prepared.rows) and not prepared.is_batch:
-            results = [answer]
         items = [orjson.dumps(result, option=orjson.OPT_SERIALIZE_NUMPY) for result in results]
         return {"result": objects(items).reshape(-1, 1)}
     logits = np.asarray(next(iter(outputs.values())), dtype=np.float32)

@@ -21,6 +21,7 @@ from swagger_ui_bundle import swagger_ui_path
 from gateway.errors import GatewayError
 from gateway.forms.oip import EXTENSIONS
 from gateway.health import Health
+from gateway.http import schemas
 from gateway.http.page import render_page
 from gateway.http.problems import STATUS
 
@@ -53,8 +54,9 @@ def build_ops(
     metrics: Callable[[str], Awaitable[tuple[bytes, str]]],
     lineage: Callable[[str], Awaitable[dict[str, Any] | None]],
     serve_prefix: str,
+    served: Callable[[], object],
 ) -> FastAPI:
-    """Return the FastAPI application of everything but inference."""
+    """Return the FastAPI application of everything but inference; ``served`` returns another object after a swap."""
     app = FastAPI(
         title="triton-gateway",
         version=product_version(),
@@ -147,13 +149,21 @@ def build_ops(
     async def page() -> HTMLResponse:
         return HTMLResponse(render_page(status(), serve_prefix))
 
+    written: list[tuple[object, dict[str, Any]]] = []
+
     def openapi() -> dict[str, Any]:
-        document = get_openapi(
-            title=app.title, version=app.version, description=app.description, routes=app.routes,
-            openapi_version=app.openapi_version,
-        )  # fmt: skip
-        document["paths"].update(_serve_paths(status(), serve_prefix))
-        return document
+        # Written once per swap: what is deployed changes rarely, and a document of many endpoints is large.
+        now = served()
+        if not written or written[0][0] is not now:
+            document = get_openapi(
+                title=app.title, version=app.version, description=app.description, routes=app.routes,
+                openapi_version=app.openapi_version,
+            )  # fmt: skip
+            current = status()
+            document["paths"].update(_serve_paths(current, serve_prefix))
+            document["paths"].update(schemas.form_paths(current["endpoints"], current["canaries"]))
+            written[:] = [(now, document)]
+        return written[0][1]
 
     app.openapi = openapi  # type: ignore[method-assign]  # FastAPI's documented way to extend the document
     return app
@@ -168,20 +178,25 @@ def _serve_paths(status: Mapping[str, Any], prefix: str) -> dict[str, Any]:
         prefix + "{endpoint}": {"post": _operation("Call an endpoint", None, ["endpoint"])},
         prefix + "{endpoint}/{version}": {"post": _operation("Call a version", None, ["endpoint", "version"])},
     }
+    known = {}
     for endpoint in status["endpoints"]:
-        details = endpoint["details"]
+        details = known[endpoint["url"]] = endpoint["details"]
         title = f"{endpoint['url']} ({details.get('task', 'model')})"
-        paths[prefix + endpoint["url"]] = {"post": _operation(title, details.get("example"), [])}
+        paths[prefix + endpoint["url"]] = {"post": _operation(title, details, [])}
     for name, shares in status["canaries"].items():
         parts = ", ".join(f"{share:.0%} {url}" for url, share in shares.items())
-        paths[prefix + name] = {"post": _operation(f"{name} (canary: {parts})", None, [])}
+        details = next((known[url] for url in shares if url in known), None)
+        paths[prefix + name] = {"post": _operation(f"{name} (canary: {parts})", details, [])}
     return paths
 
 
-def _operation(summary: str, example: object, parameters: list[str]) -> dict[str, Any]:
-    content: dict[str, Any] = {"schema": {}}
-    if example is not None:
-        content["example"] = example
+def _operation(summary: str, details: Mapping[str, Any] | None, parameters: list[str]) -> dict[str, Any]:
+    content: dict[str, Any] = {"schema": schemas.request_schema(details) if details else {}}
+    answer: dict[str, Any] = {"schema": schemas.response_schema(details) if details else {}}
+    if details and "example" in details:
+        content["example"] = details["example"]
+    if details and "example_answer" in details:
+        answer["example"] = details["example_answer"]
     refusals = {
         str(code): {"description": ", ".join(k for k, v in STATUS.items() if v == code),
                     "content": {"application/json": {"schema": _ERROR}}}
@@ -200,6 +215,6 @@ def _operation(summary: str, example: object, parameters: list[str]) -> dict[str
         ],
         "requestBody": {"required": True, "content": {"application/json": content}},
         "responses": {
-            "200": {"description": "The answer", "content": {"application/json": {"schema": {}}}}, **refusals,
+            "200": {"description": "The answer", "content": {"application/json": answer}}, **refusals,
         },
     }  # fmt: skip
