@@ -34,17 +34,18 @@ class Small:
 
     def __init__(
         self, state: Path, *, tritons: int, workers: int = 1, gateways: int = 1,
-        settings: Mapping[str, str] = MappingProxyType({}),
+        poll: str = "500ms", settings: Mapping[str, str] = MappingProxyType({}),
     ) -> None:  # fmt: skip
         self.state = state
         self._workers = workers
+        self._poll = poll
         self._settings = settings
         self._open: list[servers.Server | Registry] = []
         state.mkdir(parents=True, exist_ok=True)
         try:
-            registry = Registry(state, cores=_CORES)
-            self._open.append(registry)
-            self.env = {**registry.env, "PYTHONPATH": str(ROOT)}
+            self.registry = Registry(state, cores=_CORES)
+            self._open.append(self.registry)
+            self.env = {**self.registry.env, "PYTHONPATH": str(ROOT)}
             self.cli = StockCli(env=self.env, log=state / "logs" / "clearml-serving.log")
             self.task = asyncio.run(self.cli.create_service("trial"))
             self.env["CLEARML_SERVING_TASK_ID"] = self.task
@@ -57,6 +58,16 @@ class Small:
         except BaseException:
             self.stop()
             raise
+
+    def stop_registry(self) -> None:
+        """Take the registry away."""
+        self._open.remove(self.registry)
+        self.registry.stop()
+
+    def start_registry(self) -> None:
+        """Bring it back, on its port and with its data."""
+        self.registry = Registry(self.state, cores=_CORES)
+        self._open.append(self.registry)
 
     def restart_gateway(self, number: int = 0) -> None:
         """Stop a gateway and start it anew, on its port and with its state folder."""
@@ -73,7 +84,7 @@ class Small:
         env = {
             **self.env, "TRITON_GATEWAY_PORT": self.urls[number].rpartition(":")[2],
             "TRITON_GATEWAY_WORKERS": str(self._workers),
-            "TRITON_GATEWAY_STATE_DIR": str(self.state / f"gateway-{number}"), "CLEARML_SERVING_POLL_FREQ": "500ms",
+            "TRITON_GATEWAY_STATE_DIR": str(self.state / f"gateway-{number}"), "CLEARML_SERVING_POLL_FREQ": self._poll,
             "TRITON_GATEWAY_TRITON_GRPC": f"ipv4:{','.join(addresses)}" if addresses else "127.0.0.1:1",
             **self._settings,
         }  # fmt: skip
@@ -92,7 +103,7 @@ class Small:
 
     def _sync(self, number: int) -> servers.Server:
         address = f"{servers.LOOPBACK}:{self._ports[number][0]}"
-        argv = [*self._paths(number), "--triton-grpc", address, "--engine", "python", "--poll-frequency", "500ms"]
+        argv = [*self._paths(number), "--triton-grpc", address, "--engine", "python", "--poll-frequency", self._poll]
         return self._start("sync", argv, number)
 
     def _paths(self, number: int) -> list[str]:

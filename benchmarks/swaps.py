@@ -29,7 +29,7 @@ from deploy.registry import ClearMLStore, section_text
 
 _ENDPOINT = "swapped"
 _BODY = b'{"x": [[1.0, 2.0]]}'
-_HOOK = """
+HOOK = """
 import numpy as np
 class Preprocess:
     def preprocess(self, body, state, collect_custom_statistics_fn=None):
@@ -39,7 +39,7 @@ class Preprocess:
 """
 
 
-def _model(path: Path, factor: float) -> Path:
+def model(path: Path, factor: float) -> Path:
     """Save a model that multiplies: its answer tells which one it is."""
     shape = ["batch", 2]
     graph = helper.make_graph(
@@ -60,11 +60,11 @@ def _prepare(stack: Small, folder: Path) -> None:
                "--output-name", "y", "--output-type", "float32", "--output-size", "[-1, 2]"]  # fmt: skip
     for number, name in enumerate(("a", "b"), 1):
         (folder / name).mkdir()
-        path = _model(folder / name / f"{name}.onnx", float(number))
+        path = model(folder / name / f"{name}.onnx", float(number))
         stack.run("model", "upload", "--name", f"model {name}", "--project", "swaps", "--path", str(path),
                   "--publish", "--framework", "onnx")  # fmt: skip
         code = folder / name / "code.py"
-        code.write_text(_HOOK.format(name=name))
+        code.write_text(HOOK.format(name=name))
         stack.run("model", "add", "--engine", "triton", "--endpoint", name, "--name", f"model {name}",
                   "--project", "swaps", "--preprocess", str(code), *tensors)  # fmt: skip
 

@@ -301,7 +301,7 @@ class Pipeline:
             extra={
                 "request_id": trace.request_id, "url": trace.url, "route": trace.route, "status": trace.status,
                 **({"trace_id": trace.trace_id} if trace.trace_id else {}),
-                "endpoint": trace.endpoint, "version": trace.version, "code": trace.outcome,
+                "endpoint": trace.endpoint, "version": trace.version, "model_id": trace.model_id, "code": trace.outcome,
                 **{f"{stage}_ms": round(getattr(trace, f"{stage}_ns") / 1e6, 3) for stage in _TIMES},
                 "reason": "" if error is None else str(error)[:300],
             },

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, Final
+from urllib.parse import quote
 
 import orjson
 
@@ -136,6 +137,17 @@ def _plain(value: object) -> object:
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
     raise TypeError(f"{type(value).__name__} has no JSON form")
+
+
+def served_by(trace: Trace) -> Headers:
+    """Return the headers of a refusal that name the version that was chosen; none where none was."""
+    if not trace.url:
+        return []
+    return [
+        (b"x-served-by", quote(trace.url, safe="/").encode()),
+        (b"x-model-id", trace.model_id.encode("ascii", "backslashreplace")),
+        (b"x-route", trace.route.encode()),
+    ]
 
 
 def labels(trace: Trace) -> Headers:

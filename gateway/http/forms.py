@@ -20,7 +20,18 @@ from gateway.forms import huggingface, kserve, oip, openai, openai_text
 from gateway.forms.base import Call
 from gateway.forms.tensors import parse_json, read_request
 from gateway.http import body as bodies
-from gateway.http.edge import NO_EXTENSIONS, Guard, Receive, Scope, Send, clean_id, labels, render, timeout_of
+from gateway.http.edge import (
+    NO_EXTENSIONS,
+    Guard,
+    Receive,
+    Scope,
+    Send,
+    clean_id,
+    labels,
+    render,
+    served_by,
+    timeout_of,
+)
 from gateway.http.problems import Headers, oip_problem, openai_problem, problem
 from gateway.http.protocol import EXTENSION
 from gateway.http.sse import send_events
@@ -168,6 +179,7 @@ class FormRoutes:
             status, out, content = refuse(known, trace.request_id)
             trace.status = status
             out.append((b"x-request-id", trace.request_id.encode()))
+            out += served_by(trace)
         finally:
             guard.stop()
             pipeline.finished(trace)

@@ -12,7 +12,7 @@ import random
 from collections.abc import Callable
 from functools import partial
 from typing import Final, cast
-from urllib.parse import parse_qs, quote
+from urllib.parse import parse_qs
 
 from gateway.endpoint import Endpoint
 from gateway.errors import ClientGone, GatewayError, MethodNotAllowed
@@ -29,6 +29,7 @@ from gateway.http.edge import (
     head_of,
     labels,
     render,
+    served_by,
     timeout_of,
 )
 from gateway.http.problems import Headers, problem
@@ -271,7 +272,6 @@ def _problem(error: GatewayError, trace: Trace) -> tuple[int, Headers, bytes]:
     status, headers, content = problem(error, trace.request_id)
     trace.status = status
     headers.append((b"x-request-id", trace.request_id.encode()))
-    if trace.url:
-        headers.append((b"x-served-by", quote(trace.url, safe="/").encode()))
+    headers += served_by(trace)
     headers.append((b"content-length", str(len(content)).encode()))
     return status, headers, content

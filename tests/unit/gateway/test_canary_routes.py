@@ -125,3 +125,19 @@ async def test_the_routing_key_can_be_another_header_or_a_body_field(make_stack:
         assert {"e/1", "e/2"} == set(by_field.values())
         assert by_field == {key: await side({"user": {"id": key}}) for key in by_field}
         assert by_field == {key: await side({"user": {"id": "other"}}, **{"x-account": key}) for key in by_field}
+
+
+async def test_every_answer_and_its_log_say_who_answered(make_stack: Any, caplog: Any) -> None:
+    """Version, model and route, also where the answer is a refusal."""
+    stack = make_stack(access_log=True)
+    caplog.set_level("INFO")
+    async with stack.gateway.running(), stack.client:
+        await start(stack, (0.0, 1.0))
+        for body, status in ((BODY, 200), ({"text": ""}, 422)):
+            reply = await stack.client.post("/serve/c", json=body)
+            found = [reply.headers[name] for name in ("x-served-by", "x-model-id", "x-route")]
+            assert (status, ["e/1", "m1", "stable"]) == (reply.status_code, found)
+        records = [r for r in caplog.records if r.name == "triton_gateway.request"]
+        assert [("m1", "stable", "e/1")] * 2 == [(r.model_id, r.route, r.url) for r in records]
+        reply = await stack.client.post("/serve/nobody", json=BODY)
+        assert (404, None) == (reply.status_code, reply.headers.get("x-served-by"))

@@ -1,0 +1,207 @@
+"""``python -m benchmarks.operations``: what must hold while things change and break, on a real stack under load.
+
+Two gateways of two workers, two Tritons with model sync behind one address, the embedded control plane, the stock CLI;
+every part looks at the registry every five seconds, as it does by default. The load never retries. One JSON line per
+trial: ``live`` (how long after a command every worker answers by it), ``split`` (shares, stickiness and ramp of a
+canary over HTTP), ``outage`` (the registry goes away at several moments), ``replicas`` (one Triton gets a new model
+half a minute after the other). The exit code is 0 when nothing failed and every change was live within ten seconds.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from benchmarks.servers import ServerFailed, ask
+from benchmarks.small import Small, Steady
+from benchmarks.swaps import HOOK, model
+
+_BODY = b'{"x": [[1.0, 2.0]]}'
+_TENSORS = ["--input-name", "x", "--input-type", "float32", "--input-size", "[-1, 2]",
+            "--output-name", "y", "--output-type", "float32", "--output-size", "[-1, 2]"]  # fmt: skip
+_LOOKS = 24
+"""Connections of their own after which both workers of a gateway have been asked (one in 2²⁴ misses one)."""
+
+
+class Trials:
+    """The stack with two models and two pieces of code registered."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.stack = Small(folder / "stack", tritons=2, gateways=2, workers=2, poll="5s")
+        for number, name in enumerate(("a", "b"), 1):
+            (folder / name).mkdir()
+            path = model(folder / name / f"{name}.onnx", float(number))
+            self.stack.run("model", "upload", "--name", f"model {name}", "--project", "operations", "--path", str(path),
+                           "--publish", "--framework", "onnx")  # fmt: skip
+            (folder / name / "code.py").write_text(HOOK.format(name=name))
+
+    def add(self, endpoint: str, which: str, code: str, version: str = "") -> None:
+        """Run the stock CLI's ``model add``; it returns when the registry has the change."""
+        self.stack.run(
+            "model", "add", "--engine", "triton", "--endpoint", endpoint, "--name", f"model {which}",
+            "--project", "operations", "--preprocess", str(self.folder / code / "code.py"), *_TENSORS,
+            *(["--version", version] if version else []),
+        )  # fmt: skip
+
+    def canary(self, *arguments: str) -> None:
+        """Run ``triton-gateway canary``."""
+        subprocess.run([sys.executable, "-m", "deploy.cli", "canary", *arguments], env=self.stack.env, check=True,
+                       stdout=sys.stderr)  # fmt: skip
+
+    def everywhere(self, holds: Callable[[str], bool], within: float = 60.0) -> float:
+        """Wait until every worker of both gateways fulfils ``holds``; returns the seconds it took."""
+        began = time.monotonic()
+        while time.monotonic() - began < within:
+            took = time.monotonic() - began
+            if all(holds(url) for url in self.stack.urls for _ in range(_LOOKS)):
+                return took
+            time.sleep(0.05)
+        raise ServerFailed(f"not live everywhere within {within:.0f} s: {self.stack.status()}")
+
+    def answers(self, endpoint: str, which: str, code: str) -> Callable[[str], bool]:
+        """Return whether one fresh connection to a gateway is answered by this model and this code."""
+        wanted = {"y": [[1.0, 2.0] if which == "a" else [2.0, 4.0]], "code": code}
+
+        def holds(url: str) -> bool:
+            try:
+                return bool(json.loads(ask(f"{url}/serve/{endpoint}", _BODY)) == wanted)
+            except OSError:
+                return False
+
+        return holds
+
+    def live(self) -> dict[str, Any]:
+        """Change the model, the code, both, and the weights; measure until every worker answers by it."""
+        self.add("live", "a", "a")
+        first = self.everywhere(self.answers("live", "a", "a"))
+        took = {"new": [first], "model": [], "code": [], "both": [], "weights": []}
+        with Steady(f"{self.stack.url}/serve/live", _BODY, rate=50).running() as load:
+            for kind, which, code in (("model", "b", "a"), ("code", "b", "b"), ("both", "a", "a"), ("model", "b", "a"),
+                                      ("code", "b", "b"), ("both", "a", "a")):  # fmt: skip
+                self.add("live", which, code)
+                took[kind].append(self.everywhere(self.answers("live", which, code)))
+            for version, which in (("1", "a"), ("2", "b")):
+                self.add("split", which, "a", version)
+            self.everywhere(self.answers("split/2", "b", "a"))
+            for weights, which in (("1=1", "a"), ("2=1", "b"), ("1=1", "a")):
+                self.canary("set", "--endpoint", "split", weights)
+                took["weights"].append(self.everywhere(self.answers("split", which, "a")))
+        seconds = {kind: [round(value, 1) for value in values] for kind, values in took.items()}
+        return {"trial": "live", "seconds": seconds, "slowest": max(max(v) for v in seconds.values()),
+                "client": load.summary()}  # fmt: skip
+
+    def split(self) -> dict[str, Any]:
+        """Ten thousand requests without a key at 10 %; a thousand keys, ten times each, on a ramp."""
+        host = urlsplit(self.stack.url)
+        connection = http.client.HTTPConnection(str(host.hostname), host.port, timeout=30)
+
+        def served(key: str = "") -> str:
+            headers = {"content-type": "application/json", **({"x-routing-key": key} if key else {})}
+            connection.request("POST", "/serve/split", _BODY, headers)
+            reply = connection.getresponse()
+            reply.read()
+            if reply.status != 200:
+                raise ServerFailed(f"a request failed with {reply.status}")
+            return str(reply.headers["x-served-by"])
+
+        def routed(share: float) -> Callable[[str], bool]:
+            def holds(url: str) -> bool:
+                shares = json.loads(ask(f"{url}/v1/status"))["canaries"].get("split", {})
+                return abs(shares.get("split/2", 0.0) - share) < 1e-6
+
+            return holds
+
+        self.canary("set", "--endpoint", "split", "2=10", "1=90")
+        self.everywhere(routed(0.1))
+        share = sum(served() == "split/2" for _ in range(10_000)) / 10_000
+        sides: list[set[str]] = []
+        wavering = 0
+        for percent in (1, 5, 25, 50):
+            self.canary("set", "--endpoint", "split", f"2={percent}", f"1={100 - percent}")
+            self.everywhere(routed(percent / 100))
+            seen = {f"user-{n}": {served(f"user-{n}") for _ in range(10 if percent == 25 else 2)} for n in range(1000)}
+            wavering += sum(len(found) > 1 for found in seen.values())
+            sides.append({key for key, found in seen.items() if found == {"split/2"}})
+        lost = sum(len(before - after) for before, after in pairwise(sides))
+        return {"trial": "split", "wanted": 0.1, "share": share, "keys_on_two_sides": wavering,
+                "keys_lost_on_the_ramp": lost, "keys_on_canary": [len(found) for found in sides]}  # fmt: skip
+
+    def outage(self) -> dict[str, Any]:
+        """Take the registry away while nothing, a swap and a restart are going on."""
+        with Steady(f"{self.stack.urls[0]}/serve/live", _BODY, rate=100).running() as load:
+            time.sleep(2)
+            self.stack.stop_registry()
+            time.sleep(8)
+            self.stack.start_registry()
+            self.add("live", "b", "b")
+            self.stack.stop_registry()  # in the middle of the swap: the change is there, the files may not be
+            time.sleep(8)
+            self.stack.start_registry()
+            back = self.everywhere(self.answers("live", "b", "b"))
+            self.stack.stop_registry()
+            self.stack.restart_gateway(1)  # the other one gets the load
+            alone = self.answers("live", "b", "b")(self.stack.urls[1])
+            self.stack.start_registry()
+            self.add("live", "a", "a")
+            after = self.everywhere(self.answers("live", "a", "a"))
+        return {"trial": "outage", "swap_after_outage_s": round(back, 1), "started_without_registry": alone,
+                "next_change_s": round(after, 1), "client": load.summary()}  # fmt: skip
+
+    def replicas(self) -> dict[str, Any]:
+        """Stop one model sync, change the model, and let the sync go on half a minute later."""
+        with Steady(f"{self.stack.url}/serve/live", _BODY, rate=100).running() as load:
+            os.kill(self.stack.syncs[1].pid, signal.SIGSTOP)
+            try:
+                self.add("live", "b", "b")
+                time.sleep(30)
+                early = any(self.answers("live", "b", "b")(url) for url in self.stack.urls)
+            finally:
+                os.kill(self.stack.syncs[1].pid, signal.SIGCONT)
+            took = self.everywhere(self.answers("live", "b", "b"))
+        return {"trial": "replicas", "swapped_before_all_had_it": early, "swap_s": round(took, 1),
+                "client": load.summary()}  # fmt: skip
+
+
+def main() -> int:
+    """Run the trials that are named, or all."""
+    wanted = sys.argv[1:] or ["live", "split", "outage", "replicas"]
+    is_good = True
+    with tempfile.TemporaryDirectory(prefix="operations-") as temporary:
+        trials = Trials(Path(temporary))
+        try:
+            run = {"live": trials.live, "split": trials.split, "outage": trials.outage, "replicas": trials.replicas}
+            for name in wanted:
+                result = run[name]()
+                sys.stdout.write(json.dumps(result) + "\n")
+                sys.stdout.flush()
+                is_good &= _holds(result)
+        finally:
+            trials.stack.stop()
+    return 0 if is_good else 1
+
+
+def _holds(result: dict[str, Any]) -> bool:
+    if result.get("client", {}).get("failed"):
+        return False
+    if result["trial"] == "live":
+        return float(result["slowest"]) <= 10
+    if result["trial"] == "split":
+        off = abs(result["share"] - result["wanted"])
+        return off <= 0.01 and not result["keys_on_two_sides"] and not result["keys_lost_on_the_ramp"]
+    return not result.get("swapped_before_all_had_it") and result.get("started_without_registry", True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
