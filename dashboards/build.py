@@ -16,15 +16,21 @@ def generated() -> dict[Path, str]:
     found = {FOLDER / "prometheus" / name: text for name, text in rules.files().items()}
     found |= {FOLDER / "grafana" / name: text for name, text in boards.files().items()}
     if K8S.is_dir():
-        found |= kubernetes.files(K8S, rules=rules.files(), boards=boards.files())
+        autoscalers = {path.parent.name: path.read_text() for path in _autoscalers()}
+        found |= kubernetes.files(K8S, rules=rules.files(), boards=boards.files(), autoscalers=autoscalers)
     return found
+
+
+def _autoscalers() -> list[Path]:
+    return sorted({*K8S.glob("autoscaling/*/hpa.yaml"), *K8S.glob("autoscaling/*/scaledobject.yaml")})
 
 
 def stale() -> list[Path]:
     """Return the files that differ from what is generated, and those that nothing generates any more."""
     wanted = generated()
     present = {*FOLDER.glob("prometheus/*.yml"), *FOLDER.glob("grafana/*.json")}
-    present |= {*K8S.glob("helm/triton-gateway/files/boards/*.json")}
+    chart = K8S / "helm" / "triton-gateway" / "files"
+    present |= {*chart.glob("boards/*.json"), *chart.glob("autoscaling/*.yaml")}
     return sorted(
         [p for p, text in wanted.items() if not p.is_file() or p.read_text() != text] + [*(present - {*wanted})]
     )
