@@ -17,6 +17,7 @@ import random
 from collections.abc import Callable
 from typing import Any, Final, Literal
 
+import numpy as np
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from gateway.metrics import catalog
@@ -28,6 +29,9 @@ from gateway.metrics.tally import Count, Distribution
 from gateway.trace import Trace
 
 FLUSH_S: Final = 0.02
+
+_MOST_UNFLUSHED: Final = 2000
+"""Answers after which what was put aside is added up, so that it stays small."""
 
 _NS = 1e-9
 _STAGES = ("prepare", "queue", "infer", "finish")
@@ -56,6 +60,7 @@ class Observer:
         self._begun = 0
         self._cpu_wait = Count(self._families[catalog.CPU_WAIT.name])
         self._is_dirty = False
+        self._unflushed = 0
 
     def started(self) -> None:
         """Count a request in."""
@@ -82,6 +87,9 @@ class Observer:
         if served is None:
             served = self._served[key[:3]] = _ServedMetrics(self._families, *key[:3])
         served.observe(trace)
+        self._unflushed += 1
+        if self._unflushed >= _MOST_UNFLUSHED:
+            self.flush()
         if trace.trace_id and trace.is_recorded:
             self.exemplars.saw(key[:3], trace.total_ns * _NS, trace.trace_id)
         self.watch.answered(trace)
@@ -146,6 +154,7 @@ class Observer:
             return
         self.watch.flush()
         self._is_dirty = False
+        self._unflushed = 0
         self._families[catalog.IN_FLIGHT.name].set(self._in_flight)
         self._cpu_wait.flush()
         for count in (*self._outcomes.values(), *self._counts.values()):
@@ -192,37 +201,41 @@ def _after_this(call: Callable[[], None]) -> None:
 
 
 class _ServedMetrics:
-    __slots__ = ("_all", "duration", "finish", "infer", "prepare", "queue", "rows", "tokens", "truncated", "unknown")
+    """What one version's answers on one route add up to. A request costs one tuple; ``flush`` does the rest at once."""
+
+    __slots__ = ("_distributions", "_seen", "_sums")
 
     def __init__(self, families: dict[str, Any], endpoint: str, version: str, route: str) -> None:
         pair = (endpoint, version)
-        self.duration = _distribution(families, catalog.REQUEST_SECONDS, *pair, route)
-        self.prepare, self.queue, self.infer, self.finish = (
-            _distribution(families, catalog.STAGE_SECONDS, *pair, stage) for stage in _STAGES
+        self._distributions = (
+            _distribution(families, catalog.REQUEST_SECONDS, *pair, route),
+            *(_distribution(families, catalog.STAGE_SECONDS, *pair, stage) for stage in _STAGES),
+            _distribution(families, catalog.ROWS, *pair),
         )
-        self.rows = _distribution(families, catalog.ROWS, *pair)
-        self.tokens = Count(families[catalog.TOKENS.name].labels(*pair))
-        self.unknown = Count(families[catalog.UNKNOWN_TOKENS.name].labels(*pair))
-        self.truncated = Count(families[catalog.TRUNCATED.name].labels(*pair))
-        self._all = (
-            self.duration, self.prepare, self.queue, self.infer, self.finish, self.rows,
-            self.tokens, self.unknown, self.truncated,
-        )  # fmt: skip
+        self._sums = tuple(
+            Count(families[metric.name].labels(*pair))
+            for metric in (catalog.TOKENS, catalog.UNKNOWN_TOKENS, catalog.TRUNCATED)
+        )
+        self._seen: list[tuple[int, ...]] = []
 
     def observe(self, trace: Trace) -> None:
-        self.duration.observe(trace.total_ns * _NS)
-        self.prepare.observe(trace.prepare_ns * _NS)
-        self.queue.observe(trace.queue_ns * _NS)
-        self.infer.observe(trace.infer_ns * _NS)
-        self.finish.observe(trace.finish_ns * _NS)
-        self.rows.observe(trace.rows)
-        self.tokens.value += trace.tokens
-        self.unknown.value += trace.unknown_tokens
-        self.truncated.value += trace.truncated
+        self._seen.append((
+            trace.total_ns, trace.prepare_ns, trace.queue_ns, trace.infer_ns, trace.finish_ns, trace.rows,
+            trace.tokens, trace.unknown_tokens, trace.truncated,
+        ))  # fmt: skip
 
     def flush(self) -> None:
-        for part in self._all:
-            part.flush()
+        if not self._seen:
+            return
+        columns = np.array(self._seen, dtype=np.float64).T
+        self._seen.clear()
+        columns[:5] *= _NS
+        for distribution, column in zip(self._distributions, columns[:6], strict=True):
+            distribution.observe_all(column)
+            distribution.flush()
+        for count, total in zip(self._sums, columns[6:].sum(axis=1).tolist(), strict=True):
+            count.value += total
+            count.flush()
 
 
 class _BatchMetrics:
