@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from dashboards.boards import ANNOTATIONS, BOARDS
 
@@ -201,6 +202,39 @@ def test_every_panel_of_every_board_has_data(stack: None) -> None:
         traffic.wait(20)
     print(f"{len(wanted)} queries; traffic: {traffic.stdout.read() if traffic.stdout else ''}")
     assert not left, "\n".join(f"{board} / {panel}: {expr}" for board, panel, expr in left)
+
+
+def scaling_queries() -> list[str]:
+    """What KEDA and prometheus-adapter ask, with the adapter's placeholders filled in."""
+    found = []
+    for path in (ROOT / "k8s" / "autoscaling").glob("*-keda/scaledobject.yaml"):
+        triggers = yaml.safe_load(path.read_text())["spec"]["triggers"]
+        found += [trigger["metadata"]["query"] for trigger in triggers if trigger["type"] == "prometheus"]
+    config = (ROOT / "k8s" / "autoscaling" / "prometheus-adapter" / "config.yaml").read_text()
+    adapter = yaml.safe_load(yaml.safe_load(config)["data"]["config.yaml"])
+    for rule in [*adapter["rules"], *adapter["externalRules"]]:
+        text = rule["metricsQuery"].replace("<<.GroupBy>>", "instance")
+        found.append(text.replace("<<.LabelMatchers>>", 'job="triton-gateway"'))
+    return found
+
+
+@pytest.mark.timeout(300)
+def test_every_query_of_the_autoscalers_returns_a_number(stack: None) -> None:
+    """Of both tiers, by KEDA and by prometheus-adapter, on real series under load."""
+    traffic = subprocess.Popen(
+        [sys.executable, "-m", "deploy.seed.traffic", f"{GATEWAY}/serve", "--rate", "20", "--seconds", "200"],
+        cwd=ROOT, stdout=subprocess.DEVNULL,
+    )  # fmt: skip
+    queries = scaling_queries()
+    assert len(queries) >= 8
+    try:
+        until(
+            lambda: all(any(s["value"][1] not in ("NaN", "+Inf") for s in query(q)) for q in queries),
+            150, "a number for each",
+        )  # fmt: skip
+    finally:
+        traffic.terminate()
+        traffic.wait(20)
 
 
 def test_a_gateway_is_added_and_one_taken_away_without_a_failed_request(stack: None) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import click
 import kubernetes_validate
 import pytest
+import yaml
 
 from deploy.cli import group
 from deploy.controlplane import ControlPlaneSettings, Credentials
@@ -282,7 +283,8 @@ def test_a_pod_outlives_its_drain(objects: Objects) -> None:
             pause = float(before["exec"]["command"][1])
             drain = environment(container).get("TRITON_GATEWAY_DRAIN_TIMEOUT", "30s")
             assert pause >= 5
-            assert spec["terminationGracePeriodSeconds"] >= pause + parse_duration(drain) + 5, name
+            delay = Settings.model_fields["drain_delay"].default
+            assert spec["terminationGracePeriodSeconds"] >= pause + delay + parse_duration(drain) + 5, name
             if "TRITON_GATEWAY_DRAIN_TIMEOUT" in environment(container):
                 longest = Settings.model_fields["request_timeout"].default
                 assert parse_duration(drain) >= longest, "a request may take longer than its gateway waits"
@@ -420,6 +422,34 @@ def test_nobody_decides_twice_how_many_pods_there_are(plain: Objects) -> None:
         assert "replicas" not in deployments[target]
     for fewest, most in bounds(plain).values():
         assert 1 <= fewest <= most
+
+
+ADAPTER = Path(__file__).parents[3] / "k8s" / "autoscaling" / "prometheus-adapter" / "config.yaml"
+
+
+def test_autoscalers_ask_for_metrics_that_exist(objects: Objects) -> None:
+    """HPA names are the adapter's; what the adapter and KEDA query is in the catalogue, recorded, or Triton's."""
+    from dashboards import rules
+    from gateway.metrics.catalog import CATALOG
+
+    adapter = yaml.safe_load(yaml.safe_load(ADAPTER.read_text())["data"]["config.yaml"])
+    offered = {rule["name"]["as"]: rule["metricsQuery"] for rule in [*adapter["rules"], *adapter["externalRules"]]}
+    recorded = set(re.findall(r"record: (\S+)", "".join(rules.files().values())))
+    queries = [
+        trigger["metadata"]["query"] for each in of(objects, "ScaledObject") for trigger in each["spec"]["triggers"]
+        if "query" in trigger["metadata"]
+    ]  # fmt: skip
+    for each in of(objects, "HorizontalPodAutoscaler"):
+        for metric in each["spec"]["metrics"]:
+            if metric["type"] in ("Pods", "External"):
+                queries.append(offered[metric[metric["type"].lower()]["metric"]["name"]])
+    known = {metric.name for metric in CATALOG}
+    for query in queries:
+        for name in re.findall(r"[a-z]+:[a-z0-9_]+:[a-z0-9_]+|gateway_[a-z_]+", query):
+            plain = re.sub(r"_(sum|count|bucket)$", "", name)
+            assert name in recorded or {name, plain, name.removesuffix("_total")} & known, name
+    if of(objects, "HorizontalPodAutoscaler"):
+        assert queries
 
 
 def test_rolling_loses_no_capacity(plain: Objects) -> None:
