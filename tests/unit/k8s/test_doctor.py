@@ -1,0 +1,144 @@
+"""``doctor --kube`` through the real kubectl, against a server that speaks what is asked of the API."""
+
+from __future__ import annotations
+
+import base64
+import json
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from deploy.doctor.kube import KEYS, Kubectl, look
+
+NAMESPACE = "triton-gateway"
+RESOURCES = {
+    "v1": [("namespaces", "Namespace", False), ("secrets", "Secret", True), ("pods", "Pod", True),
+           ("nodes", "Node", False)],
+    "apps/v1": [("deployments", "Deployment", True)],
+    "apiextensions.k8s.io/v1": [("customresourcedefinitions", "CustomResourceDefinition", False)],
+    "storage.k8s.io/v1": [("storageclasses", "StorageClass", False)],
+}  # fmt: skip
+
+
+def discovery() -> dict[str, Any]:
+    """What kubectl asks before it asks anything."""
+    answers: dict[str, Any] = {
+        "/version": {"major": "1", "minor": "32", "gitVersion": "v1.32.4"},
+        "/api": {"kind": "APIVersions", "versions": ["v1"]},
+        "/apis": {"kind": "APIGroupList", "apiVersion": "v1", "groups": [
+            {"name": v.split("/")[0], "versions": [{"groupVersion": v, "version": "v1"}],
+             "preferredVersion": {"groupVersion": v, "version": "v1"}} for v in RESOURCES if "/" in v]},
+    }  # fmt: skip
+    for version, resources in RESOURCES.items():
+        path = "/api/v1" if version == "v1" else f"/apis/{version}"
+        answers[path] = {"kind": "APIResourceList", "groupVersion": version, "resources": [
+            {"name": name, "singularName": kind.lower(), "kind": kind, "namespaced": namespaced,
+             "verbs": ["get", "list"]}
+            for name, kind, namespaced in resources]}  # fmt: skip
+    return answers
+
+
+def named(kind: str, name: str, **more: Any) -> dict[str, Any]:
+    """One object."""
+    version = next(v for v, found in RESOURCES.items() if any(kind == each[1] for each in found))
+    return {"apiVersion": version, "kind": kind, "metadata": {"name": name}, **more}
+
+
+def listed(kind: str, *items: dict[str, Any]) -> dict[str, Any]:
+    """A list of objects."""
+    version = next(v for v, found in RESOURCES.items() if any(kind == each[1] for each in found))
+    return {"apiVersion": version, "kind": f"{kind}List", "metadata": {}, "items": list(items)}
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, tools: Mapping[str, str]) -> Iterator[Callable[[dict[str, Any]], Kubectl]]:
+    """Start a server with these answers by path; returns kubectl pointed at it."""
+    servers: list[ThreadingHTTPServer] = []
+
+    def start(answers: dict[str, Any]) -> Kubectl:
+        known = {**discovery(), **answers}
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                found = known.get(urlsplit(self.path).path)
+                code = 200 if found is not None else 404
+                if isinstance(found, int):
+                    code, found = found, None
+                body = json.dumps(found if code == 200 else {
+                    "kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code,
+                    "reason": {403: "Forbidden", 404: "NotFound"}[code], "message": f"{self.path}: {code}",
+                }).encode()  # fmt: skip
+                self.send_response(code)
+                self.send_header("content-type", "application/json")
+                self.send_header("content-length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_: Any) -> None:
+                """Quiet."""
+
+        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        servers.append(server)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        config = tmp_path / "kubeconfig"
+        config.write_text(json.dumps({
+            "apiVersion": "v1", "kind": "Config", "current-context": "c",
+            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}], "users": [{"name": "u", "user": {}}],
+            "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{server.server_address[1]}"}}],
+        }))  # fmt: skip
+        program = tmp_path / "kubectl"
+        program.write_text(
+            f"#!/bin/sh\nexport KUBECONFIG={config} KUBECACHEDIR={tmp_path}/cache HOME={tmp_path}\n"
+            f'unset http_proxy https_proxy HTTP_PROXY HTTPS_PROXY\nexec {tools["kubectl"]} "$@"\n'
+        )
+        program.chmod(0o755)
+        return Kubectl(NAMESPACE, program=str(program))
+
+    yield start
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+def test_a_cluster_that_has_everything(cluster: Callable[[dict[str, Any]], Kubectl]) -> None:
+    """Every question is one that the real kubectl understands, and its answer is read right."""
+    inside = f"/namespaces/{NAMESPACE}"
+    definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+    answers = {
+        f"/api/v1{inside}": named("Namespace", NAMESPACE),
+        f"/api/v1{inside}/secrets/clearml-credentials": named(
+            "Secret", "clearml-credentials", data={key: base64.b64encode(b"hidden").decode() for key in KEYS}
+        ),
+        **{f"{definitions}/{name}": named("CustomResourceDefinition", name) for name in (
+            "servicemonitors.monitoring.coreos.com", "prometheusrules.monitoring.coreos.com", "scaledobjects.keda.sh")},
+        "/apis/metrics.k8s.io": {"kind": "APIGroup", "name": "metrics.k8s.io"},
+        "/apis/external.metrics.k8s.io": {"kind": "APIGroup", "name": "external.metrics.k8s.io"},
+        "/api/v1/nodes": listed("Node", named("Node", "n", status={"allocatable": {"nvidia.com/gpu": "4"}})),
+        f"/apis/apps/v1{inside}/deployments": listed("Deployment", named(
+            "Deployment", "triton-gateway", spec={"replicas": 2}, status={"readyReplicas": 2})),
+        f"/api/v1{inside}/pods": listed("Pod"),
+    }  # fmt: skip
+    found = list(look(cluster(answers), "gpu"))
+    assert [] == [each for each in found if each.state != "ok"]
+    details = {each.subject: each.detail for each in found}
+    assert ("has both keys", "4 on 1 nodes") == (details["secret clearml-credentials"], details["GPUs"])
+    assert "2 of 2 pods are ready" == details["deployment triton-gateway"]
+    assert not any("hidden" in each.detail for each in found)
+
+
+def test_an_empty_cluster_and_narrow_rights(cluster: Callable[[dict[str, Any]], Kubectl]) -> None:
+    """What is not there is missing; what may not be seen is a note."""
+    states = {
+        each.subject: each.state
+        for each in look(cluster({f"/api/v1/namespaces/{NAMESPACE}/secrets/clearml-credentials": 403}), "cpu")
+    }
+    assert "note" == states["secret clearml-credentials"]
+    assert {"namespace triton-gateway", "resource metrics (HPA on CPU)"} <= {
+        k for k, v in states.items() if v == "missing"
+    }
+    assert "note" == states["deployments"]
