@@ -120,6 +120,16 @@ def stack(podman: None) -> Iterator[None]:
         compose("down", "-v", "--timeout", "20")
 
 
+@pytest.mark.parametrize("profiles", ["", "embedded,gpu", "clearml,cpu", "clearml,gpu", "embedded,cpu,load"])
+def test_compose_itself_accepts_every_choice(profiles: str) -> None:
+    """Schema, references between services, interpolation; also of the profiles that cannot be started here."""
+    chosen = [word for name in profiles.split(",") if name for word in ("--profile", name)]
+    sh(os.environ["COMPOSE"], "-f", "docker-compose.yml", *chosen, "config", "--quiet")
+    services = set(sh(os.environ["COMPOSE"], "-f", "docker-compose.yml", *chosen, "config", "--services").split())
+    assert ("triton-gpu" in profiles.replace("gpu", "triton-gpu")) == ("triton-gpu" in services)
+    assert ("clearml" in profiles) == ("apiserver" in services) == ("controlplane" not in services)
+
+
 @pytest.mark.timeout(420)
 def test_one_request_is_answered_end_to_end(stack: None) -> None:
     """Raw text in, the right answer out: balancer, gateway, Triton in containers of their own."""
@@ -128,6 +138,17 @@ def test_one_request_is_answered_end_to_end(stack: None) -> None:
     code, answer = ask(f"{GATEWAY}/serve/demo/2", {"text": ["a boring mess", "lovely staff"]})
     assert 200 == code
     assert ["NEGATIVE", "POSITIVE"] == [each["label"] for each in answer["results"]]
+
+
+def test_after_one_request_every_board_has_data(stack: None) -> None:
+    """Something on each of them, without any traffic but this test's."""
+    wanted = panel_queries()
+
+    def empty() -> set[str]:
+        shown = {board for board, _, expr in wanted if any(s["value"][1] != "NaN" for s in query(expr))}
+        return {board for board, _, _ in wanted} - shown - {"annotations"}
+
+    until(lambda: not empty(), 120, f"data on {empty()}")
 
 
 def test_every_container_runs_as_nobody_on_a_read_only_root(stack: None) -> None:
