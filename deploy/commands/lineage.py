@@ -59,14 +59,18 @@ def describe(found: Mapping[str, Any]) -> list[str]:
     if task is not None:
         lines += [f"  task     {task['name']}  {task['id']}  ({task['status']})", f"           {task['link']}"]
         code = task["code"]
-        if code["commit"] or code["repository"]:
+        if code["commit"] or code["repository"] or code["entry_point"]:
             dirty = " + uncommitted changes" if code["has_uncommitted_changes"] else ""
             lines.append(
-                f"  code     {code['repository'] or '-'}  {code['commit'] or '-'}{dirty}  {code['entry_point']}"
+                f"  code     {code['repository'] or 'no repository'}  {code['commit'] or 'no commit'}{dirty}"
+                f"  {code['entry_point'] or ''}".rstrip()
             )
         lines += [f"  {name} = {value}" for name, value in task["hyperparameters"].items()]
     for parent in found["parents"]:
         lines += [f"  {parent['role']:<8} {parent['name']}  {parent['id']}", f"           {parent['link']}"]
+        for step in parent.get("steps", ()):
+            own = "  ← the model comes from here" if step["is_own"] else ""
+            lines += [f"    step   {step['name']}  {step['id']}  ({step['status']}){own}", f"           {step['link']}"]
     for dataset in found["datasets"]:
         version = f" {dataset['version']}" if dataset.get("version") else ""
         lines += [f"  data     {dataset.get('name') or dataset['as']}{version}  {dataset['id']}"]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
@@ -83,6 +83,14 @@ class ClearMLRegistry:
         """Return any Task."""
         task: Mapping[str, Any] = self.call("tasks", "get_by_id", {"task": task_id})["task"]
         return task
+
+    def children_of(self, task_id: str) -> Sequence[Mapping[str, Any]]:
+        """Return the Tasks whose parent is this one, oldest first, a hundred at most."""
+        fields = ["id", "name", "type", "status", "project"]
+        asked = {"parent": task_id, "only_fields": fields, "order_by": ["created"], "page": 0, "page_size": 100,
+                 "search_hidden": True}  # fmt: skip
+        found: Sequence[Mapping[str, Any]] = self.call("tasks", "get_all", asked)["tasks"]
+        return found
 
     def project_name(self, project_id: str) -> str:
         """Return a project's name."""

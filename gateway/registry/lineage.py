@@ -8,7 +8,7 @@ Values of parameters that look like secrets are hidden: the route has no more pr
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from gateway.errors import RegistryRefused
@@ -30,6 +30,10 @@ class LineageSource(Protocol):
 
     def task_of(self, task_id: str) -> Mapping[str, Any]:
         """Return any Task."""
+        ...
+
+    def children_of(self, task_id: str) -> Sequence[Mapping[str, Any]]:
+        """Return the Tasks whose parent is this one, oldest first, a bounded number."""
         ...
 
     def project_name(self, project_id: str) -> str:
@@ -92,9 +96,22 @@ def _parents(source: LineageSource, task: Mapping[str, Any], notes: list[str]) -
         if above is None:
             break
         role = "pipeline" if "pipeline" in (above.get("system_tags") or ()) else "parent"
-        found.append({"role": role, **_described(source, above)})
+        described = {"role": role, **_described(source, above)}
+        if role == "pipeline":
+            described["steps"] = _steps(source, parent, seen, notes)
+        found.append(described)
         parent = str(above.get("parent") or "")
     return found
+
+
+def _steps(source: LineageSource, pipeline: str, seen: set[str], notes: list[str]) -> list[dict[str, Any]]:
+    """Return the steps of a pipeline; ``is_own`` are those that the model comes from."""
+    try:
+        children = source.children_of(pipeline)
+    except RegistryRefused as error:
+        notes.append(f"the steps of pipeline {pipeline} cannot be read: {error.message}")
+        return []
+    return [{**_described(source, child), "is_own": str(child["id"]) in seen} for child in children]
 
 
 def _code(task: Mapping[str, Any]) -> dict[str, Any]:

@@ -19,6 +19,9 @@ TRAIN = """
 from pathlib import Path
 from clearml import OutputModel, Task
 task = Task.init("lineage", "training", auto_connect_frameworks=False, auto_resource_monitoring=False)
+pipeline = Task.create("lineage", "nightly", task_type="controller")
+pipeline.set_system_tags(["pipeline"])
+task.set_parent(pipeline)
 task.set_parameter("Args/lr", 0.25)
 task.set_parameter("Args/dataset_id", task.id)
 Path("model.onnx").write_bytes(b"weights")
@@ -58,4 +61,7 @@ def test_a_trained_model_leads_back_to_its_task(tmp_path: Path) -> None:
         assert "0.25" == answer["task"]["hyperparameters"]["Args/lr"]
         assert ["lineage", [task]] == [answer["task"]["project"], [d["id"] for d in answer["datasets"]]]
         assert f"/{task}/" in answer["task"]["link"]
+        [pipeline] = answer["parents"]
+        assert ("pipeline", "nightly") == (pipeline["role"], pipeline["name"])
+        assert [(task, "training", True)] == [(s["id"], s["name"], s["is_own"]) for s in pipeline["steps"]]
         assert model in run(*command)
