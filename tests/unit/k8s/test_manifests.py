@@ -520,6 +520,20 @@ def test_the_charts_values_reach_the_objects(helm: Callable[..., Objects]) -> No
     assert [] == [image for image in images if not image.startswith("registry.example.com/ml/triton-gateway")]
 
 
+def test_the_charts_grpc_port_is_opened_all_the_way(helm: Callable[..., Objects]) -> None:
+    """Service, policy, container and setting, or none of them."""
+    objects = helm(gateway__grpcPort="8088")
+    assert {"http", "grpc"} == {
+        port["name"] for each in of(objects, "Service") if each["metadata"]["name"] == "triton-gateway"
+        for port in each["spec"]["ports"]
+    }  # fmt: skip
+    gateway = next(container for name, container in containers(objects) if name == "triton-gateway/gateway")
+    assert "8088" == environment(gateway)["TRITON_GATEWAY_GRPC_PORT"]
+    assert 8088 in {port["containerPort"] for port in gateway["ports"]}
+    policy = next(each for each in of(objects, "NetworkPolicy") if each["metadata"]["name"] == "triton-gateway")
+    assert {"http", "grpc"} == {port["port"] for port in policy["spec"]["ingress"][0]["ports"]}
+
+
 @pytest.mark.parametrize(
     ("pairs", "said"),
     [
