@@ -29,6 +29,7 @@ _COMMANDS = {
     "plan": "Show what the serving Task would change, and its faults.",
     "wait": "Wait until a change is live on every gateway.",
     "lineage": "Show where a served model comes from.",
+    "clearml-log": "Report what a gateway does to the serving Task in ClearML.",
     "doctor": "Show what is missing, on this machine or in a cluster.",
     "optimize": "Make the fastest bundle of a model that still answers the same.",
     "bench": "Measure a running endpoint: rate, latency, stages.",
@@ -53,7 +54,7 @@ class _Lazy(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's signature
         if cmd_name not in _COMMANDS and cmd_name not in _INTERNAL:
             return None
-        command: click.Command = importlib.import_module(f"deploy.commands.{cmd_name}").command
+        command: click.Command = importlib.import_module(f"deploy.commands.{cmd_name.replace('-', '_')}").command
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's signature

@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import logging
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final, Literal, cast
 
 import numpy as np
+from numpy.typing import NDArray
 from prometheus_client import Histogram
 
 from gateway.metrics import catalog
@@ -31,6 +33,8 @@ _log = logging.getLogger("triton_gateway.metrics")
 MOST_VARIABLES: Final = 50
 MOST_BUCKETS: Final = 100
 MOST_LABEL_CHARS: Final = 100
+_MOST_PENDING: Final = 512
+"""Values that are kept to be counted together: numpy counts hundreds for the price of a few."""
 MOST_VALUES: Final = 256
 """Values of one variable in one request that are looked at."""
 
@@ -63,6 +67,8 @@ _ANSWER_BOUNDS: Final[Mapping[str, tuple[float, ...]]] = {
     SCORE: catalog.RATIO_BUCKETS,
     ENTROPY: catalog.RATIO_BUCKETS,
 }
+_PLAIN: Final = frozenset({str, float, int, bool})
+"""Types of values that are one value, as they are."""
 _BOOLEANS: Final = ("false", "true")
 
 Reason = Literal["missing", "wrong_type", "not_finite", "negative"]
@@ -230,6 +236,8 @@ class _Families:
         self._families = families
         self._pair = (served.endpoint, served.version)
         self.made: list[Count | Last | Distribution] = []
+        self.pending: list[Callable[[], None]] = []
+        """What counts the values that wait to be counted together."""
 
     def histogram(self, name: str, bounds: tuple[float, ...]) -> Distribution:
         family = self._families[catalog.VARIABLE_SCALAR.name]
@@ -280,8 +288,14 @@ class _Drift:
     def scalar(self, value: float) -> None:
         self.counts[self._bins.index(value)].value += 1
 
-    def category(self, value: str) -> None:
-        self.counts[self._index.get(value, -2)].value += 1
+    def scalars(self, values: Sequence[float]) -> None:
+        """Count many values."""
+        found = np.bincount(np.searchsorted(self._bins.edges, values), minlength=len(self.counts))
+        for count, seen in zip(self.counts, found.tolist(), strict=True):
+            count.value += seen
+
+    def category(self, value: str, times: int = 1) -> None:
+        self.counts[self._index.get(value, -2)].value += times
 
 
 class _Variable:
@@ -332,16 +346,43 @@ class _Number(_Variable):
 
 
 class _Scalar(_Number):
-    __slots__ = ("_seen",)
+    __slots__ = ("_pending", "_seen", "_weight")
 
     def __init__(self, name: str, families: _Families, bins: Bins | None, bounds: tuple[float, ...]) -> None:
         super().__init__(name, families, bins if bins is not None and bins.kind == "scalar" else None)
         self._seen = families.histogram(name, bounds)
+        self._pending: list[float] = []
+        self._weight = 1.0
+        families.pending.append(self.carry)
+
+    def see(self, value: object, weight: float) -> None:
+        if type(value) is float and -math.inf < value < math.inf:
+            self.take(value, weight)
+        else:
+            super().see(value, weight)
 
     def take(self, number: float, weight: float = 1.0) -> None:
-        self._seen.add(number, weight)
-        if self._drift is not None:
-            self._drift.scalar(number)
+        if weight != self._weight:
+            self.carry()
+            self._weight = weight
+        self._pending.append(number)
+        if len(self._pending) >= _MOST_PENDING:
+            self.carry()
+
+    def take_all(self, numbers: Sequence[float]) -> None:
+        """Count many numbers once each."""
+        if self._weight != 1.0:
+            self.carry()
+            self._weight = 1.0
+        self._pending.extend(numbers)
+
+    def carry(self) -> None:
+        """Count what is pending."""
+        numbers, self._pending = self._pending, []
+        if numbers:
+            self._seen.add_all(numbers, self._weight)
+            if self._drift is not None:
+                self._drift.scalars(numbers)
 
 
 class _Value(_Number):
@@ -394,6 +435,13 @@ class _Enum(_Variable):
         if self._drift is not None:
             self._drift.category(category)
 
+    def take_all(self, categories: Iterable[str]) -> None:
+        """Count many categories once each."""
+        for category, times in Counter(categories).items():
+            self._known.get(category, self._other).value += times
+            if self._drift is not None:
+                self._drift.category(category, times)
+
 
 def _category(value: object) -> str | None:
     if isinstance(value, str):
@@ -426,7 +474,11 @@ class _Watched:
         frequency = self._frequency
         if self._declared and (frequency >= 1 or (frequency > 0 and chance() < frequency)):
             weight = 1 / frequency
+            answer = trace.answer
             for path, variable in self._declared:
+                if type(answer) is dict and type(value := answer.get(variable.name)) in _PLAIN:
+                    variable.see(value, weight)
+                    continue
                 values = _find((trace.answer, trace.body, trace.custom), variable.name, path)
                 if not values:
                     variable.ignore("missing", weight)
@@ -440,6 +492,10 @@ class _Watched:
 
     def flush(self) -> None:
         """Carry everything."""
+        if self._text is not None:
+            self._text.carry()
+        for carry in self._families.pending:
+            carry()
         for part in self._families.made:
             part.flush()
 
@@ -457,8 +513,8 @@ def _declared(variable: MetricVariable, families: _Families, bins: Bins | None) 
 class _Text:
     """The built-in variables of a text task: every text of every answered request."""
 
-    __slots__ = ("_entropy", "_has_labels", "_label", "_log_labels", "_n_labels", "_score", "_tokens", "_truncated",
-                 "_unknown")  # fmt: skip
+    __slots__ = ("_entropy", "_has_labels", "_label", "_log_labels", "_n_labels", "_results", "_rows", "_score",
+                 "_tokens", "_truncated", "_unknown")  # fmt: skip
 
     def __init__(self, served: Served, families: _Families, taken: set[str]) -> None:
         reference = served.reference
@@ -469,6 +525,8 @@ class _Text:
         def enum(name: str, values: Sequence[str]) -> _Enum | None:
             return None if name in taken else _Enum(name, families, reference.get(name), values)
 
+        self._rows: list[TextRow] = []
+        self._results: list[Mapping[str, Any]] = []
         labels = [label[:MOST_LABEL_CHARS] for label in served.labels[:MOST_BUCKETS]]
         self._tokens, self._unknown = scalar(TOKENS, _TEXT_BOUNDS), scalar(UNKNOWN, _TEXT_BOUNDS)
         self._truncated = enum(TRUNCATED, _BOOLEANS)
@@ -481,24 +539,39 @@ class _Text:
 
     def look(self, answer: object, trace: Trace) -> None:
         """Count the texts and the results of one request; an answer out of the response cache has no texts."""
-        for row in trace.encoded or ():
-            self._see_text(row)
+        if trace.encoded:
+            self._rows.extend(trace.encoded)
         if self._has_labels and type(answer) is dict:
             results = answer.get("results")
-            for result in (answer,) if results is None else results:
-                if "entities" in result:
-                    self._see_entities(result["entities"])
-                else:
-                    self._see_result(result)
+            if results is None:
+                self._results.append(answer)
+            else:
+                self._results.extend(results)
+        if len(self._rows) + len(self._results) >= _MOST_PENDING:
+            self.carry()
 
-    def _see_text(self, row: TextRow) -> None:
-        tokens = row.n_tokens
+    def carry(self) -> None:
+        """Count the texts and results that are pending."""
+        rows, self._rows = self._rows, []
+        if rows:
+            self._see_texts(rows)
+        results, self._results = self._results, []
+        plain = []
+        for result in results:
+            if "entities" in result:
+                self._see_entities(result["entities"])
+            else:
+                plain.append(result)
+        if plain:
+            self._see_results(plain)
+
+    def _see_texts(self, rows: Sequence[TextRow]) -> None:
         if self._tokens is not None:
-            self._tokens.take(tokens)
+            self._tokens.take_all([row.n_tokens for row in rows])
         if self._unknown is not None:
-            self._unknown.take(row.n_unknown / tokens if tokens else 0.0)
+            self._unknown.take_all([row.n_unknown / row.n_tokens if row.n_tokens else 0.0 for row in rows])
         if self._truncated is not None:
-            self._truncated.take(_BOOLEANS[row.truncated])
+            self._truncated.take_all(_BOOLEANS[row.truncated] for row in rows)
 
     def _see_entities(self, entities: Iterable[Mapping[str, Any]]) -> None:
         """Of tokens, too, what counts is what they belong to."""
@@ -509,31 +582,26 @@ class _Text:
             if self._score is not None:
                 self._score.take(entity["score"])
 
-    def _see_result(self, result: Mapping[str, Any]) -> None:
+    def _see_results(self, results: Sequence[Mapping[str, Any]]) -> None:
         if self._label is not None:
-            self._label.take(result["label"])
+            self._label.take_all(result["label"] for result in results)
         if self._score is not None:
-            self._score.take(result["score"])
+            self._score.take_all([result["score"] for result in results])
         if self._entropy is not None:
-            entropy = _entropy(result["scores"].values(), self._n_labels)
-            if entropy is None:
+            scores = [list(result["scores"].values()) for result in results if len(result["scores"]) == self._n_labels]
+            found = (_entropies(scores) / self._log_labels).tolist() if scores else []
+            self._entropy.take_all(found)
+            for _ in range(len(results) - len(found)):
                 self._entropy.ignore("missing")
-            else:
-                self._entropy.take(entropy / self._log_labels)
 
 
-def _entropy(scores: Iterable[float], labels: int) -> float | None:
-    """In nats; None where the scores are not a distribution over all labels (top_k, several labels at once)."""
-    total = entropy = 0.0
-    seen = 0
-    for score in scores:
-        seen += 1
-        total += score
-        if score > 0:
-            entropy -= score * math.log(score)
-        elif score < 0:
-            return None
-    return entropy if seen == labels and abs(total - 1) < 1e-3 else None
+def _entropies(scores: Sequence[Sequence[float]]) -> NDArray[np.float64]:
+    """In nats, of those rows that are a distribution over all labels (not top_k, not several labels at once)."""
+    rows = np.array(scores, dtype=np.float64)
+    rows = rows[(rows >= 0).all(axis=1) & (np.abs(rows.sum(axis=1) - 1) < 1e-3)]
+    logs = np.log(rows, where=rows > 0, out=np.zeros_like(rows))
+    entropies: NDArray[np.float64] = -(rows * logs).sum(axis=1)
+    return entropies
 
 
 # --- finding values ---------------------------------------------------------------------------------------------------

@@ -141,6 +141,25 @@ class ClearMLRegistry:
             if type(error).__name__ == "LoginError":
                 raise _translate(error) from error
             raise
+        return self._checked(reply, f"{service}.{action}")
+
+    def report(self, events: Sequence[Mapping[str, Any]]) -> None:
+        """Add events (scalars, log lines) to the Tasks they name, as the SDK's own reporting does; empty: nothing.
+
+        Raises ``RegistryUnavailable`` and ``RegistryRefused``.
+        """
+        session = self._connected()
+        try:
+            replies = session.send_request_batch(
+                service="events", action="add_batch", version="2.23", json=[dict(event) for event in events]
+            )
+        except _SDK_NETWORK_ERRORS as error:
+            raise _translate(error) from error
+        for reply in replies or ():
+            self._checked(reply, "events.add_batch")
+
+    def _checked(self, reply: Any, what: str) -> dict[str, Any]:
+        session = self._connected()
         try:
             answer = reply.json()
             meta, data = answer["meta"], answer["data"]
@@ -152,7 +171,7 @@ class ClearMLRegistry:
         if reply.status_code == requests.codes.ok:
             result: dict[str, Any] = data
             return result
-        message = f"{service}.{action}: {meta.get('result_msg')}"
+        message = f"{what}: {meta.get('result_msg')}"
         if reply.status_code >= 500:
             raise RegistryUnavailable(message)
         raise RegistryRefused(message)

@@ -228,6 +228,39 @@ def _counted(process: Process) -> float:
     return sum(float(value) for value in re.findall(pattern, text, re.M))
 
 
+def test_what_the_gateway_does_is_on_the_serving_task_in_clearml(service: Service, tmp_path: Path) -> None:
+    """`clearml-log` beside it: scalars and console lines, read back with the real SDK."""
+    with Process(service, tmp_path / "state") as process:
+        until(lambda: process.serves(1))
+        command = [sys.executable, "-m", "deploy.cli", "clearml-log", "--url", process.url,
+                   "--serving-task-id", service.task]  # fmt: skip
+        environ = {**service.environ, "PYTHONPATH": str(ROOT)}
+        with subprocess.Popen(command, env=environ, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as reporter:
+            script = f"""
+import json, time
+from clearml import Task
+task = Task.get_task({service.task!r})
+for _ in range(100):
+    scalars, console = task.get_reported_scalars(), task.get_reported_console_output(number_of_reports=5)
+    if scalars and any("echo" in line for line in console):
+        break
+    time.sleep(0.2)
+print("FOUND", json.dumps([scalars, console]))
+"""
+            read = subprocess.run([sys.executable, "-c", script], env=environ, cwd=tmp_path, capture_output=True,
+                                  text=True, timeout=120)  # fmt: skip
+            reporter.terminate()
+            assert 0 == reporter.wait(30)
+            assert reporter.stderr is not None
+            assert service.task in reporter.stderr.read()
+    found = re.search("FOUND (.*)", read.stdout)
+    assert found, read.stderr
+    scalars, console = json.loads(found[1])
+    assert scalars["requests per second"]["echo direct"]["y"][0] > 0
+    assert "p99, ms" in scalars
+    assert any("endpoint echo: is served" in line for line in console)
+
+
 class Scraped:
     """A real Prometheus that scrapes one address every second."""
 

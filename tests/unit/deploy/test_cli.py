@@ -22,7 +22,7 @@ from deploy.commands._options import make_settings
 from deploy.errors import DeployError
 from gateway.settings import Settings
 
-COMMANDS = ["up", "serve", "sync", "controlplane", "status", "plan", "wait", "lineage", "doctor"]
+COMMANDS = ["up", "serve", "sync", "controlplane", "status", "plan", "wait", "lineage", "clearml-log", "doctor"]
 ONE_MODEL = ["optimize"]
 """Their options speak of one model and come from the command line."""
 GROUPS = ["drift", "dashboards", "hook", "canary"]
