@@ -3,8 +3,9 @@
 Two gateways of two workers, two Tritons with model sync behind one address, the embedded control plane, the stock CLI;
 every part looks at the registry every five seconds, as it does by default. The load never retries. One JSON line per
 trial: ``live`` (how long after a command every worker answers by it), ``split`` (shares, stickiness and ramp of a
-canary over HTTP), ``outage`` (the registry goes away at several moments), ``replicas`` (one Triton gets a new model
-half a minute after the other). The exit code is 0 when nothing failed and every change was live within ten seconds.
+canary over HTTP), ``shadow`` (what mirroring costs the callers), ``outage`` (the registry goes away at several
+moments), ``replicas`` (one Triton gets a new model half a minute after the other). The exit code is 0 when nothing
+failed and every change was live within ten seconds.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -173,15 +175,54 @@ class Trials:
         return {"trial": "replicas", "swapped_before_all_had_it": early, "swap_s": round(took, 1),
                 "client": load.summary()}  # fmt: skip
 
+    def shadow(self) -> dict[str, Any]:
+        """The same load without a shadow, with 20 % and with everything mirrored to a version that answers alike."""
+        seen: dict[str, Any] = {}
+        for version, which in (("1", "a"), ("2", "a")):
+            self.add("mirrored", which, "a", version)
+        for version in "12":
+            self.everywhere(self.answers(f"mirrored/{version}", "a", "a"))
+        url = self.stack.url
+        for percent in (0, 20, 100):
+            change = ["--off"] if not percent else ["--to", "2", "--percent", str(percent)]
+            self.canary("shadow", "--endpoint", "mirrored", *change)
+            self.everywhere(lambda url, p=percent: _mirrors(url) == p)  # type: ignore[misc]
+            before = _mirrored(url)
+            with Steady(f"{url}/serve/mirrored/1", _BODY, rate=100).running() as load:
+                time.sleep(12)
+            time.sleep(3)
+            after = _mirrored(url)
+            seen[f"{percent} %"] = {**load.summary(), "shadow": {k: after.get(k, 0) - before.get(k, 0) for k in after}}
+        self.canary("shadow", "--endpoint", "mirrored", "--off")
+        return {"trial": "shadow", **seen, "client": {"failed": sum(one["failed"] for one in seen.values())}}
+
+
+def _mirrors(url: str) -> float:
+    shadows = json.loads(ask(f"{url}/v1/status"))["shadows"]
+    return float(shadows["mirrored"]["percent"]) if "mirrored" in shadows else 0
+
+
+def _mirrored(url: str) -> dict[str, int]:
+    lines = re.findall(
+        r'gateway_shadow_requests_total{[^}]*outcome="(\w+)"[^}]*} (\S+)', ask(f"{url}/metrics").decode()
+    )
+    return {outcome: int(float(count)) for outcome, count in lines}
+
 
 def main() -> int:
     """Run the trials that are named, or all."""
-    wanted = sys.argv[1:] or ["live", "split", "outage", "replicas"]
+    wanted = sys.argv[1:] or ["live", "split", "shadow", "outage", "replicas"]
     is_good = True
     with tempfile.TemporaryDirectory(prefix="operations-") as temporary:
         trials = Trials(Path(temporary))
         try:
-            run = {"live": trials.live, "split": trials.split, "outage": trials.outage, "replicas": trials.replicas}
+            run = {
+                "live": trials.live,
+                "split": trials.split,
+                "shadow": trials.shadow,
+                "outage": trials.outage,
+                "replicas": trials.replicas,
+            }
             for name in wanted:
                 result = run[name]()
                 sys.stdout.write(json.dumps(result) + "\n")

@@ -79,6 +79,7 @@ def changes(plan: Plan, missing: Mapping[str, str], status: Mapping[str, Any]) -
     from gateway.routing import canary
 
     serving = {str(e["url"]): str(e.get("model_id") or "") for e in status.get("endpoints", ())}
+    contents = {str(e["url"]): str(e.get("content") or "") for e in status.get("endpoints", ())}
     wanted = {url: endpoint.spec.model_id or "" for url, endpoint in plan.endpoints.items()}
     found = []
     for url in sorted({*serving, *wanted}):
@@ -88,6 +89,8 @@ def changes(plan: Plan, missing: Mapping[str, str], status: Mapping[str, Any]) -
             found.append({"what": "remove", "subject": url, "how": ""})
         elif serving[url] != wanted[url]:
             found.append({"what": "change", "subject": url, "how": f"{serving[url] or '-'} → {wanted[url] or '-'}"})
+        elif contents[url] and contents[url] != plan.endpoints[url].content:
+            found.append({"what": "change", "subject": url, "how": "its files, code or options"})
     routes: dict[str, dict[str, float]] = {}
     for name, rule in plan.spec.canaries.items():
         try:

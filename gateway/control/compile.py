@@ -29,6 +29,8 @@ class EndpointPlan:
     triton_address: str
     triton_compression: bool
     fingerprint: str
+    content: str = ""
+    """Of what is served alone, wherever it runs: equal for equal entries, models, code and options."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +67,9 @@ def compile_spec(
             continue
         record = models.get(endpoint.model_id or "")
         files = (record.uri, record.sha256) if record is not None and record.has_data else None
-        endpoints[url] = EndpointPlan(endpoint, address, compression, _digest((endpoint, address, compression, files)))
+        endpoints[url] = EndpointPlan(
+            endpoint, address, compression, _digest((endpoint, address, compression, files)), _digest((endpoint, files))
+        )
     for name, rule in spec.canaries.items():
         try:
             choices = canary.resolve(rule, endpoints)
