@@ -23,7 +23,7 @@ from deploy.errors import DeployError
 from gateway.settings import Settings
 
 COMMANDS = ["up", "serve", "sync", "controlplane", "status", "plan", "wait", "lineage", "clearml-log", "doctor"]
-ONE_MODEL = ["optimize"]
+ONE_MODEL = ["optimize", "bench"]
 """Their options speak of one model and come from the command line."""
 GROUPS = ["drift", "dashboards", "hook", "canary"]
 HAS_NO_VARIABLE = {"help", "as_json", "show_env", "version"}
