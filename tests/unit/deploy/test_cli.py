@@ -288,6 +288,20 @@ def test_status_shows_endpoints_faults_and_failed_models(
         assert said in text
 
 
+def test_status_shows_a_new_version_that_failed_behind_the_one_that_serves(
+    gateway: tuple[str, type[Gateway]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nobody's requests fail, and still it is not what was asked for; shadows are shown as well."""
+    address, handler = gateway
+    shadow = {"e": {"to": "e/2", "percent": 5.0, "is_on": True, "last_failure": None}}
+    failed = {**SERVED["endpoints"][0], "successor": {"state": "failed", "reason": "bad weights"}}
+    handler.content = {**SERVED, "endpoints": [failed], "shadows": shadow}
+    assert main(["status", "--url", address, "--state-dir", str(tmp_path)]) == 3
+    text = capsys.readouterr().out
+    assert "serving; its new version is failed: bad weights" in text
+    assert "shadow e: 5 % to e/2, nothing compared yet" in text
+
+
 def test_status_without_gateway_says_how_to_start_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Nothing listening is an error with a way out, and no data."""
     with socket.create_server(("127.0.0.1", 0)) as server:
