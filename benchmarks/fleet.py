@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import http.client
 import json
 import os
+import ssl
 import subprocess
 import sys
 import threading
@@ -130,6 +132,8 @@ class Fleet:
     def __init__(self, state: Path, *, say: Say, settings: Mapping[str, str] | None = None) -> None:
         self.state = state.absolute()
         self.settings = dict(settings or {})
+        self.tls: ssl.SSLContext | None = None
+        """What callers trust, where gateways speak HTTPS."""
         self._say = say
         self._numbers = iter(range(1, 1000))
         self._ports = {kind: servers.free_port() for kind in ("grpc", "http", "metrics")}
@@ -236,14 +240,32 @@ class Fleet:
             argv = ["unshare", "--mount", "sh", "-c", f'mount --bind {self._hosts} /etc/hosts && exec "$@"', "-", *argv]
         server = servers.Server(name, argv, env=env, cores=self._cores, log=self.state / "logs" / f"{name}.log")
         self._open.append(server)
-        scheme = "https" if env.get("TRITON_GATEWAY_TLS_CERTIFICATE") else "http"
-        server.wait_for(f"{scheme}://{servers.LOOPBACK}:{port}/readyz")
+        self._until(lambda: self._is_ready(server, port), f"{name} is ready")
         made = Gateway(name, port, server)
         with self._lock:
             self.gateways = [*self.gateways, made]
             self.service.add(port)
         self._say(f"{name} is ready")
         return made
+
+    def _is_ready(self, server: servers.Server, port: int) -> bool:
+        if not Path(f"/proc/{server.pid}").exists():
+            raise servers.ServerFailed(f"{server.name} ended: {server.last_lines()}")
+        kind = http.client.HTTPConnection if self.tls is None else self._connect_tls
+        connection = kind(servers.LOOPBACK, port, timeout=5)
+        try:
+            connection.request("GET", "/readyz")
+            return connection.getresponse().status == 200
+        except OSError:
+            return False
+        finally:
+            connection.close()
+
+    def _connect_tls(self, host: str, port: int, *, timeout: float) -> http.client.HTTPConnection:
+        # Probes of the kubelet do not look at certificates either.
+        context = ssl.create_default_context()
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        return http.client.HTTPSConnection(host, port, timeout=timeout, context=context)
 
     def end_gateway(self, gateway: Gateway) -> None:
         """End it as a pod ends; its exit code must be 0."""
@@ -260,9 +282,9 @@ class Fleet:
         """Do several things at once."""
         return [future.result() for future in [self._threads.submit(one) for one in work]]
 
-    def callers(self, *, count: int = 16, rate: float = 100.0, tls: Any = None) -> Callers:
+    def callers(self, *, count: int = 16, rate: float = 100.0) -> Callers:
         """Return callers of the Service."""
-        return Callers(self.loop, self.service.port, f"/serve/{ENDPOINT}", BODY, count=count, rate=rate, tls=tls)
+        return Callers(self.loop, self.service.port, f"/serve/{ENDPOINT}", BODY, count=count, rate=rate, tls=self.tls)
 
     def _start(self, name: str, arguments: Sequence[str]) -> servers.Server:
         server = servers.Server(

@@ -16,6 +16,7 @@ from typing import Any
 
 from benchmarks.fleet import Fleet, fleet, spread
 
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "scaling.md"
 SPREAD = 0.1
 """How far a replica's share may be from an equal one."""
 AGE = {"TRITON_GATEWAY_CONNECTION_AGE": "1s", "TRITON_GATEWAY_DRAIN_DELAY": "1s"}
@@ -75,6 +76,7 @@ def main() -> int:
     parser.add_argument("--rate", type=float, default=100.0, help="requests per second of all callers [100]")
     parser.add_argument("--hold", type=float, default=15.0, help="seconds over which the spread is measured [15]")
     parser.add_argument("--out", type=Path, help="write the results there as JSON, too")
+    parser.add_argument("--write-docs", action="store_true", help="write the table of docs/scaling.md")
     options = parser.parse_args()
     began = time.monotonic()
 
@@ -89,7 +91,24 @@ def main() -> int:
         sys.stdout.write(json.dumps(results[-1], ensure_ascii=False) + "\n")
     if options.out:
         options.out.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n")
+    if options.write_docs:
+        _write(results)
     return 1 if any(result["failed"] or result["spread"] > SPREAD for result in results) else 0
+
+
+def _write(results: list[dict[str, Any]]) -> None:
+    lines = [
+        "| trial | requests | failed | p50 | p99 | furthest from an equal share |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
+    lines += [
+        f"| {r['trial']} | {r['requests']:,} | {r['failed']} | {r['p50_ms']:g} ms | {r['p99_ms']:g} ms | "
+        f"{r['spread']:.1%} |"
+        for r in results
+    ]
+    before, _, rest = PAGE.read_text().partition("<!-- real -->\n")
+    after = rest.partition("<!-- /real -->")[2]
+    PAGE.write_text(before + "<!-- real -->\n" + "\n".join(lines) + "\n<!-- /real -->" + after)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import shutil
 import socket
 import subprocess
@@ -23,6 +24,7 @@ import numpy as np
 import onnx
 import pytest
 import uvicorn
+import yaml
 from click.testing import CliRunner
 from onnx import TensorProto, helper, numpy_helper
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
@@ -202,7 +204,7 @@ def running(tmp_path_factory: pytest.TempPathFactory, embedded_triton: Any) -> I
     quick = folder / "rules"
     quick.mkdir()
     for path in RULES.glob("*.yml"):  # every second, so that nobody waits for a rule
-        (quick / path.name).write_text(path.read_text().replace("interval: 30s", "interval: 1s"))
+        (quick / path.name).write_text(re.sub(r"interval: \d+s", "interval: 1s", path.read_text()))
     (folder / "prometheus.yml").write_text(json.dumps({
         "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
         "rule_files": [str(quick / "*.yml")],
@@ -286,6 +288,81 @@ def test_prometheus_keeps_the_trace_ids_of_latency_buckets(running: Running) -> 
         return {exemplar["labels"]["trace_id"] for one in series for exemplar in one["exemplars"]}
 
     until(lambda: kept() == {trace_id}, within=10)
+
+
+SLOW = """
+import time
+class Preprocess:
+    def preprocess(self, body, state, collect_custom_statistics_fn=None):
+        time.sleep(body.get("prepare", 0))
+        return body
+    def process(self, body, state, collect_custom_statistics_fn=None):
+        time.sleep(body.get("infer", 0))
+        return {"label": "GOOD"}
+"""
+
+
+def autoscaling(name: str) -> dict[str, Any]:
+    """An object of k8s/autoscaling."""
+    found: dict[str, Any] = yaml.safe_load((RULES.parents[1] / "k8s" / "autoscaling" / name).read_text())
+    return found
+
+
+def test_autoscalers_queries_return_how_many_requests_are_where(running: Running, tmp_path: Path) -> None:
+    """Six callers are in the gateway's own hands all the time, three wait for the backend: the queries say 6 and 3.
+
+    By Little's law; the queries are those of k8s/autoscaling, over a shorter window, with the adapter's placeholders
+    filled in by the labels there are here.
+    """
+    code = tmp_path / "slow.py"
+    code.write_text(SLOW)
+    running.registry.add_artifact("py_code_slow", code)
+    running.registry.add_endpoint("slow", None, engine="custom", preprocess_artifact="py_code_slow")
+    url = f"{running.gateway}/serve/slow"
+    until(lambda: httpx.post(url, json={}, trust_env=False).status_code == 200)
+    adapter = yaml.safe_load(autoscaling("prometheus-adapter/config.yaml")["data"]["config.yaml"])
+    (pods,) = adapter["rules"]
+    metrics = httpx.get(f"{running.gateway}/metrics", trust_env=False).text
+    for series in re.findall(r"gateway_\w+", pods["seriesQuery"] + pods["metricsQuery"]):
+        assert re.search(rf"^{series}\b", metrics, re.M), series
+    labels = ("<<.LabelMatchers>>", 'job="triton-gateway"'), ("<<.GroupBy>>", "instance"), ("[1m]", "[12s]")
+    work = pods["metricsQuery"]
+    for placeholder, value in labels:
+        work = work.replace(placeholder, value)
+    waits = rules.triton_wait(("job",), window="12s")
+    stop = threading.Event()
+
+    def call(body: dict[str, float]) -> None:
+        with httpx.Client(trust_env=False, timeout=20) as client:
+            while not stop.is_set():
+                assert 200 == client.post(url, json=body).status_code
+                running.sent["ok"] += 1
+
+    threads = [threading.Thread(target=call, args=({"prepare": 0.25},)) for _ in range(6)]
+    threads += [threading.Thread(target=call, args=({"infer": 0.25},)) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    try:
+
+        def numbers() -> tuple[float, float]:
+            return tuple(sum(float(s["value"][1]) for s in running.query(expr)) for expr in (work, waits))  # type: ignore[return-value]
+
+        # A caller is in the gateway nearly all of the time: what is missing is the client's own.
+        until(lambda: 4.8 <= numbers()[0] <= 6.6 and 2.4 <= numbers()[1] <= 3.3, within=30)
+        held = running.query(rules.HOLD)
+        assert pytest.approx(9 / rules.HOLD_IN_FLIGHT, abs=3 / rules.HOLD_IN_FLIGHT) == float(held[0]["value"][1])
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    for name in ("gateway-keda", "triton-keda"):
+        for trigger in autoscaling(f"{name}/scaledobject.yaml")["spec"]["triggers"]:
+            if trigger["type"] == "prometheus":
+                # One number, or KEDA refuses the answer.
+                (series,) = running.query(trigger["metadata"]["query"])
+                assert 0 <= float(series["value"][1]) < 64, trigger
+    for rule in adapter["externalRules"]:
+        assert 1 == len(running.query(rule["metricsQuery"])), rule
 
 
 def panel_queries() -> list[tuple[str, str, str]]:

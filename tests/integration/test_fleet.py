@@ -1,0 +1,41 @@
+"""Replicas of both tiers come and go under load, as pods do: no caller sees it. The long trials are in benchmarks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from benchmarks.fleet import Fleet, fleet, spread
+from benchmarks.scaling import AGE, SPREAD
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    """Two real Tritons with model sync and one real gateway."""
+    with fleet(tmp_path_factory.mktemp("fleet"), say=print, **AGE) as started:
+        started.together(started.start_triton, started.start_triton)
+        started.start_gateway()
+        yield started
+
+
+def test_replicas_come_and_go_without_a_failed_request_and_share_alike(made: Fleet) -> None:
+    """1 → 2 → 1 gateways and 2 → 1 Tritons; while there are two of each, each has half, within a tenth."""
+    with made.callers(count=12, rate=60).calling() as seen:
+        first = made.gateways[0]
+        made.start_gateway()
+        time.sleep(1.5)  # connections of the lone gateway come of age
+        before = [[one.counted() for one in tier] for tier in (made.gateways, made.tritons)]
+        time.sleep(5.0)
+        after = [[one.counted() for one in tier] for tier in (made.gateways, made.tritons)]
+        gone = made.tritons[0]
+        made.together(lambda: made.end_gateway(first), lambda: made.end_triton(gone))
+        time.sleep(1.0)
+    assert [] == seen.failures
+    assert seen.requests > 200
+    for counts, earlier in zip(after, before, strict=True):
+        shares = [count - start for count, start in zip(counts, earlier, strict=True)]
+        assert spread(shares) <= SPREAD, shares
