@@ -10,6 +10,7 @@ import argparse
 import json
 import os
 import signal
+import socket
 import ssl
 import sys
 import tempfile
@@ -22,6 +23,7 @@ import trustme
 
 from benchmarks.fleet import Fleet, fleet
 from benchmarks.scaling import AGE
+from benchmarks.servers import LOOPBACK
 from benchmarks.service import Seen
 from gateway.http.certificates import LOOK_S
 
@@ -90,8 +92,12 @@ def lost_triton(made: Fleet) -> str:
 
 def certificates(made: Fleet) -> str:
     """Certificate and authority of the port are replaced in their files; nothing is restarted."""
-    _issue(made.state, trustme.CA(), made)
+    authority = _issue(made.state, trustme.CA(), made)
     time.sleep(LOOK_S + 3.0)
+    only_new = ssl.create_default_context(cadata=authority.cert_pem.bytes().decode())
+    for gateway in made.gateways:
+        with socket.create_connection((LOOPBACK, gateway.port), 5) as plain:
+            only_new.wrap_socket(plain, server_hostname="gateway").close()
     return "certificate and authority replaced in their files, no restart"
 
 
