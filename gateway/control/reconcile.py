@@ -21,7 +21,14 @@ from gateway.control.assemble import Assembler, ModelRecords, assemble_snapshot,
 from gateway.control.compile import EndpointPlan, Plan, compile_spec
 from gateway.control.kept import Kept
 from gateway.endpoint import Endpoint
-from gateway.errors import ControlError, FailsOnRequests, GatewayError, RegistryRefused, RegistryUnavailable
+from gateway.errors import (
+    AnswersDisagree,
+    ControlError,
+    FailsOnRequests,
+    GatewayError,
+    RegistryRefused,
+    RegistryUnavailable,
+)
 from gateway.health import Health
 from gateway.metrics.custom import Served, frequency_of
 from gateway.metrics.observer import Observer
@@ -37,6 +44,9 @@ _log = logging.getLogger("triton_gateway.control")
 
 _RETRY_FIRST_S: Final = 1.0
 _RETRY_MOST_S: Final = 30.0
+_RETRY_TRIED_S: Final = 300.0
+"""For a version that was tried and found wrong: trying is work, and little speaks for another outcome."""
+_TRIED: Final = (AnswersDisagree.kind, FailsOnRequests.kind)
 _LOOK_TIMEOUT_S: Final = 90.0
 _PROBE_S: Final = 1.0
 _PATIENCE_S: Final = 3.0
@@ -301,7 +311,7 @@ class Reconciler:
             self._note(Pending(url, "failed", reason, failures))
             self._publish_health()
             await asyncio.sleep(delay)
-            delay = min(delay * 2, _RETRY_MOST_S)
+            delay = min(delay * 2, _RETRY_TRIED_S if outcome in _TRIED else _RETRY_MOST_S)
 
     def _refuse_again(self, plan: EndpointPlan, seen: list[bytes]) -> None:
         """Remember over a restart that a version failed on requests, until there is a request to try it with."""
