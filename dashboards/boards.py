@@ -168,6 +168,9 @@ LATENCY: Final = Board(
             Panel("Within the objective", f"Share of answers within {rules.LATENCY_S * 1000:g} ms.",
                   (Query(f"1 - {rules.slow_ratio('5m')}{{{_BY_ENDPOINT}}}", "{{endpoint}}"),),
                   unit="percentunit", width=12, most=1.0, thresholds=((rules.LATENCY, "green"),)),
+            _lines("Time until a failure", "p95 of requests that did not end well, by outcome: a timeout takes long, a "
+                   "refusal must not.", _quantile(0.95, catalog.FAILURE_SECONDS, ("outcome",)), "{{outcome}}", "s",
+                   width=12),
         )),
     ),
 )  # fmt: skip

@@ -44,6 +44,11 @@ REQUEST_SECONDS: Final = Metric(
     "gateway_request_duration_seconds", "histogram",
     "From the first byte of the body read to the answer ready, successful requests only.", _SERVED, LATENCY_BUCKETS,
 )  # fmt: skip
+FAILURE_SECONDS: Final = Metric(
+    "gateway_request_failure_duration_seconds", "histogram",
+    "The same of requests that did not end well, by outcome: what a refusal, a timeout or a disconnect took.",
+    (*_SERVED, "outcome"), LATENCY_BUCKETS,
+)  # fmt: skip
 FALLBACKS: Final = Metric(
     "gateway_canary_fallbacks_total", "counter",
     "Requests whose canary version failed and that its stable version answered for, by the canary's version and error. "
@@ -53,7 +58,7 @@ FALLBACKS: Final = Metric(
 STAGE_SECONDS: Final = Metric(
     "gateway_stage_duration_seconds", "histogram",
     "Time of one stage of a successful request: prepare (parse, tokenize, hook), queue, infer (Triton), finish.",
-    ("endpoint", "version", "stage"), LATENCY_BUCKETS,
+    (*_SERVED, "stage"), LATENCY_BUCKETS,
 )  # fmt: skip
 IN_FLIGHT: Final = Metric("gateway_requests_in_flight", "gauge", "Requests being worked on now.")
 CPU_WAIT: Final = Metric(
@@ -171,7 +176,8 @@ MODEL_INFO: Final = Metric(
 BUILD_INFO: Final = Metric("gateway_build_info", "gauge", "Always 1; the label tells the version.", ("version",))
 
 CATALOG: Final = (
-    REQUESTS, FALLBACKS, REQUEST_SECONDS, STAGE_SECONDS, IN_FLIGHT, CPU_WAIT, ROWS, TOKENS, UNKNOWN_TOKENS, TRUNCATED,
+    REQUESTS, FALLBACKS, REQUEST_SECONDS, FAILURE_SECONDS,
+    STAGE_SECONDS, IN_FLIGHT, CPU_WAIT, ROWS, TOKENS, UNKNOWN_TOKENS, TRUNCATED,
     BATCH_ROWS, BATCH_TOKENS, BATCH_REAL_TOKENS, CACHE, WORD_CACHE,
     VARIABLE_SCALAR, VARIABLE_ENUM, VARIABLE_VALUE, VARIABLE_COUNTER, VARIABLE_IGNORED,
     DRIFT_OBSERVATIONS, DRIFT_REFERENCE, DRIFT_REFERENCE_SIZE, DRIFT_CHI2,

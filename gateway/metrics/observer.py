@@ -54,6 +54,7 @@ class Observer:
         self.watch = Watch(self._families, chance, later or _after_this)
         self._served: dict[tuple[str, str, str], _ServedMetrics] = {}
         self._outcomes: dict[tuple[str, str, str, str], Count] = {}
+        self._failed: dict[tuple[str, str, str, str], Distribution] = {}
         self._counts: dict[tuple[str, ...], Count] = {}
         self._batches: dict[tuple[str, str], _BatchMetrics] = {}
         self._in_flight = 0
@@ -82,6 +83,13 @@ class Observer:
             count = self._outcomes[key] = Count(self._families[catalog.REQUESTS.name].labels(*key))
         count.value += 1
         if trace.outcome != "ok":
+            failed = self._failed.get(key)
+            if failed is None:
+                failed = self._failed[key] = _distribution(self._families, catalog.FAILURE_SECONDS, *key)
+            failed.observe(trace.total_ns * _NS)
+            self._unflushed += 1
+            if self._unflushed >= _MOST_UNFLUSHED:
+                self.flush()
             return
         served = self._served.get(key[:3])
         if served is None:
@@ -161,6 +169,8 @@ class Observer:
             count.flush()
         for served in self._served.values():
             served.flush()
+        for failed in self._failed.values():
+            failed.flush()
         for batch in self._batches.values():
             batch.flush()
 
@@ -209,7 +219,7 @@ class _ServedMetrics:
         pair = (endpoint, version)
         self._distributions = (
             _distribution(families, catalog.REQUEST_SECONDS, *pair, route),
-            *(_distribution(families, catalog.STAGE_SECONDS, *pair, stage) for stage in _STAGES),
+            *(_distribution(families, catalog.STAGE_SECONDS, *pair, route, stage) for stage in _STAGES),
             _distribution(families, catalog.ROWS, *pair),
         )
         self._sums = tuple(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from gateway.http.problems import STATUS
 from gateway.metrics import catalog, exposition
 from gateway.metrics.observer import Observer
 from gateway.trace import Trace
@@ -79,6 +81,41 @@ def test_failures_do_not_enter_the_latency_of_successes() -> None:
     key = (("endpoint", "e"), ("outcome", "overloaded"), ("route", "direct"), ("version", "1"))
     assert 1.0 == found["gateway_requests_total", key]
     assert not any(name.startswith(catalog.REQUEST_SECONDS.name) for name, _ in found)
+    assert abs(found[f"{catalog.FAILURE_SECONDS.name}_sum", key] - 0.002) < 1e-9
+    assert 1.0 == found[f"{catalog.FAILURE_SECONDS.name}_count", key]
+
+
+@pytest.mark.parametrize("outcome", ["ok", *sorted(STATUS)])
+def test_every_outcome_is_counted_once_with_its_time(outcome: str) -> None:
+    """Refusals, failures, disconnects: one request, one time, nothing left in flight."""
+    registry = exposition.new_registry()
+    observer = Observer(registry)
+    observer.started()
+    observer.finished(trace(outcome=outcome))
+    observer.flush()
+    found = samples(exposition.render(registry, None))
+    assert [1.0] == [v for (name, _), v in found.items() if name == "gateway_requests_total"]
+    counted = [
+        v for (name, _), v in found.items() if re.fullmatch(r"gateway_request_(failure_)?duration_seconds_count", name)
+    ]
+    assert [1.0] == counted
+    assert 0.0 == found["gateway_requests_in_flight", ()]
+
+
+def test_labels_are_bounded_whatever_clients_send() -> None:
+    """A thousand invented paths and headers are one series; label values come from the configuration."""
+    registry = exposition.new_registry()
+    observer = Observer(registry)
+    for i in range(1000):
+        made = Trace(f"request-{i}")
+        made.body, made.outcome = {"text": f"{i}"}, "endpoint_not_found"
+        made.url = ""
+        observer.started()
+        observer.finished(made)
+    observer.flush()
+    found = samples(exposition.render(registry, None))
+    assert [1000.0] == [v for (name, _), v in found.items() if name == "gateway_requests_total"]
+    assert len(found) < 60
 
 
 _WORKER = """
