@@ -97,10 +97,30 @@ def _fill(
     )
     model.update_weights_package(weights_path=str(bundle), auto_delete_file=False, async_enable=False)
     model.set_all_metadata({key: {"value": value, "type": "str"} for key, value in manifest.short(values).items()})
-    model.report_text((bundle / "report.md").read_text(encoding="utf-8"), print_console=False)
-    model.report_image("report", "accuracy and speed", 0, local_path=str(bundle / "report.png"))
+    for title, rows in _tables(values).items():
+        model.report_table(title, "candidates", iteration=0, table_plot=rows)
     model.publish()
     return str(model.id)
+
+
+def _tables(values: Mapping[str, Any]) -> dict[str, list[list[str]]]:
+    """Return what the model itself shows in ClearML: accuracy and speed, each with its header."""
+    columns = ("candidate", "mean_cosine", "min_cosine", "max_difference", "decisions", "shift", "neighbours")
+    accuracy = [list(columns), *([_shown(row[name]) for name in columns] for row in values["parity"])]
+    if not values["speed"]:
+        return {"accuracy": accuracy}
+    engines = list(values["speed"][0]["ms"])
+    cells = ("threads", "batch", "length")
+    speed = [
+        [*cells, *(f"{name}, ms" for name in engines)],
+        *([*(str(row[name]) for name in cells), *(_shown(row["ms"].get(name)) for name in engines)]
+          for row in values["speed"]),
+    ]  # fmt: skip
+    return {"accuracy": accuracy, "speed": speed}
+
+
+def _shown(value: object) -> str:
+    return f"{value:.5g}" if isinstance(value, float) else "–" if value is None else str(value)
 
 
 def _address(source: str) -> str:

@@ -1,0 +1,138 @@
+"""``triton-gateway optimize`` as a user types it: a tiny model to a bundle, a registered model, an endpoint."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deploy.controlplane.testing import RunningControlPlane, control_plane
+from deploy.optimize import manifest
+from deploy.stock_cli import StockCli
+from deploy.triton import execution
+from gateway.control import samples as stored
+from gateway.metrics import drift
+from preprocessing.processor import TextProcessor
+
+from . import tiny
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningControlPlane]:
+    """The embedded ClearML server."""
+    with control_plane(tmp_path_factory.mktemp("controlplane")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a tiny classifier and texts of the user's own."""
+    folder = tmp_path_factory.mktemp("optimize")
+    tiny.make("Bert", folder / "model")
+    whats, hows, whys = ("train", "hotel", "film", "food", "bus"), ("late", "good", "bad", "cold", "new"), range(5)
+    lines = [f"the {what} was {how} and cost {why} euros" for what in whats for how in hows for why in whys]
+    (folder / "texts.txt").write_text("\n".join(lines))
+    return folder
+
+
+def optimize(place: Path, environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the command in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-P", "-m", "deploy.cli", "optimize", "model", "--quick", "--output", "out", *arguments],
+        cwd=place, env={**environment, "PYTHONPATH": str(Path(__file__).parents[3])}, text=True, capture_output=True,
+        check=False, timeout=300,
+    )  # fmt: skip
+
+
+def test_a_model_becomes_a_registered_and_served_bundle(server: RunningControlPlane, place: Path) -> None:
+    """One command; the registry then holds the bundle, how it was made, and the endpoint the stock CLI added."""
+    environment = server.client_environment(os.environ, place)
+    cli = StockCli(env=environment, log=place / "cli.log")
+    task = asyncio.run(cli.create_service("optimize"))
+    done = optimize(place, environment, "--samples", "texts.txt", "--candidate", "openvino-fp32", "--name", "tiny",
+                    "--tags", "nightly", "--deploy", "tiny/1", "--serving-task-id", task, "--json")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    bundle = Path(found["bundle"])
+    # the bundle: reproducible, and read by those who will read it
+    assert found["files"] == manifest.hashes(bundle)
+    assert {"report.md", "report.png", "model.onnx", "tokenizer.json", "config.json"} <= set(found["files"])
+    wanted = execution.read_execution(bundle)
+    assert wanted is not None
+    assert ("openvino", "fp32") == (wanted.engine, wanted.precision)
+    assert {"token_length", "predicted_label"} <= set(drift.decode((bundle / "reference.json").read_text()))
+    kept = stored.read(bundle)
+    assert kept is not None
+    processor = TextProcessor.from_folder(bundle)
+    assert all(processor.prepare(sample.body).rows for sample in kept.samples)
+    assert "fp32" in (bundle / "report.md").read_text()
+    # the registry
+    code = (
+        "import json, sys; from gateway.registry.clearml import ClearMLRegistry; from gateway.registry.lineage import"
+        " lineage; from gateway.spec import decode\n"
+        "r = ClearMLRegistry(sys.argv[1]); m = r.model(sys.argv[2]); l = lineage(r, sys.argv[2])\n"
+        "e = decode(r.task()).endpoints\n"
+        "print(json.dumps({'model': m, 'lineage': l, 'served': {k: v.model_id for k, v in e.items()},"
+        " 'aux': e['tiny/1'].auxiliary_json}))"
+    )
+    asked = subprocess.run(
+        [sys.executable, "-P", "-c", code, task, found["model_id"]], cwd=place, text=True, capture_output=True,
+        check=True, env={**environment, "PYTHONPATH": str(Path(__file__).parents[3])}, timeout=120,
+    )  # fmt: skip
+    said: dict[str, Any] = json.loads(asked.stdout.splitlines()[-1])
+    assert {"tiny/1": found["model_id"]} == said["served"]
+    assert "openvino-fp32" == said["model"]["metadata"]["candidate"]["value"]
+    assert {"optimized", "openvino-fp32", "nightly"} <= set(said["model"]["tags"])
+    assert said["model"]["ready"]
+    assert "optimize tiny" == said["lineage"]["task"]["name"]
+    assert "optimizer" == said["lineage"]["task"]["type"]
+    assert "threads" in said["aux"]
+
+
+def test_what_is_beyond_tolerance_is_not_made_and_says_so(place: Path) -> None:
+    """Exit code 1, the reason, the way out; nothing appears beside the work folder."""
+    done = optimize(place, dict(os.environ), "--candidate", "ort-fp32", "--tolerance", "mean_cosine=2", "--name", "no")
+    assert done.returncode == 1
+    assert "no candidate is within tolerance (ort-fp32: mean cosine" in done.stderr
+    assert '--accept "REASON"' in done.stderr
+    assert not list((place / "out").glob("no-*"))
+
+
+def test_accept_records_its_reason(place: Path) -> None:
+    """In the manifest and in the report. The work of the run before is used again."""
+    done = optimize(place, dict(os.environ), "--candidate", "ort-fp32", "--tolerance", "mean_cosine=2", "--name", "yes",
+                    "--accept", "only a test", "--json")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert "only a test" == found["accepted"]
+    assert "only a test" in (Path(found["bundle"]) / "report.md").read_text()
+    assert "exporting" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--candidate", "tensorflow"], "there is no candidate tensorflow"),
+        (["--precision", "fp16"], "fp16 brings nothing on a CPU"),
+        (["--target", "gpu", "--precision", "int8"], "not made for GPUs"),
+        (["--tolerance", "cosinus=1"], "known are difference, mean_cosine"),
+        (["--deploy", "x"], "--deploy needs the serving Task"),
+        (["--task", "dancing"], "dancing is not supported"),
+    ],
+)
+def test_a_wrong_command_line_is_refused_at_once(place: Path, arguments: list[str], says: str) -> None:
+    """One line, before anything heavy."""
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(("CLEARML_", "TRITON_GATEWAY_"))}
+    done = optimize(place, clean, *arguments)
+    assert done.returncode == 1
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
