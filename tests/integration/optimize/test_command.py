@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import subprocess
@@ -53,11 +52,11 @@ def optimize(place: Path, environment: dict[str, str], *arguments: str) -> subpr
     )  # fmt: skip
 
 
-def test_a_model_becomes_a_registered_and_served_bundle(server: RunningControlPlane, place: Path) -> None:
+async def test_a_model_becomes_a_registered_and_served_bundle(server: RunningControlPlane, place: Path) -> None:
     """One command; the registry then holds the bundle, how it was made, and the endpoint the stock CLI added."""
     environment = server.client_environment(os.environ, place)
     cli = StockCli(env=environment, log=place / "cli.log")
-    task = asyncio.run(cli.create_service("optimize"))
+    task = await cli.create_service("optimize")
     done = optimize(place, environment, "--samples", "texts.txt", "--candidate", "openvino-fp32", "--name", "tiny",
                     "--tags", "nightly", "--deploy", "tiny/1", "--serving-task-id", task, "--json")  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -100,17 +99,18 @@ def test_a_model_becomes_a_registered_and_served_bundle(server: RunningControlPl
 
 def test_what_is_beyond_tolerance_is_not_made_and_says_so(place: Path) -> None:
     """Exit code 1, the reason, the way out; nothing appears beside the work folder."""
-    done = optimize(place, dict(os.environ), "--candidate", "ort-fp32", "--tolerance", "mean_cosine=2", "--name", "no")
+    done = optimize(place, dict(os.environ), "--samples", "texts.txt", "--candidate", "openvino-fp32", "--name", "no",
+                    "--tolerance", "mean_cosine=2")  # fmt: skip
     assert done.returncode == 1
-    assert "no candidate is within tolerance (ort-fp32: mean cosine" in done.stderr
+    assert "no candidate is within tolerance (openvino-fp32: mean cosine" in done.stderr
     assert '--accept "REASON"' in done.stderr
     assert not list((place / "out").glob("no-*"))
 
 
 def test_accept_records_its_reason(place: Path) -> None:
     """In the manifest and in the report. The work of the run before is used again."""
-    done = optimize(place, dict(os.environ), "--candidate", "ort-fp32", "--tolerance", "mean_cosine=2", "--name", "yes",
-                    "--accept", "only a test", "--json")  # fmt: skip
+    done = optimize(place, dict(os.environ), "--samples", "texts.txt", "--candidate", "openvino-fp32", "--name", "yes",
+                    "--tolerance", "mean_cosine=2", "--accept", "only a test", "--json")  # fmt: skip
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert "only a test" == found["accepted"]
