@@ -59,6 +59,7 @@ _OFFSET_POSITIONS: Final = frozenset(
         *("xmod", "esm", "ibert", "data2vec-text", "layoutlmv3", "luke", "mluke", "markuplm", "lilt"),
     }
 )
+_WINDOWED_HEAVY: Final = 2000
 _NO_LIMIT: Final = 1_000_000  # transformers writes 1e30 where a tokenizer has no limit
 _DEFAULT_MAX_LENGTH: Final = 512
 
@@ -137,7 +138,9 @@ class TaskConfig:
     max_chars: int = 1_000_000
     """Longest single text, in characters."""
     heavy_chars: int = 20_000
-    """Characters of one request from which preparing it takes milliseconds, so that it leaves the event loop."""
+    """Characters of one request from which preparing it (or, for windowed tasks, reading its outputs) takes
+    milliseconds, so that it leaves the event loop.
+    """
 
     @classmethod
     def from_folder(cls, folder: Path, options: Mapping[str, object] | None = None) -> TaskConfig:
@@ -160,7 +163,7 @@ class TaskConfig:
             vocab_size=_positive(model.get("vocab_size")),
             **(_embedding(folder, model, modules, chosen) if task == EMBEDDINGS else _labelling(model, task, chosen)),
             **(_generation(folder, model) if task == GENERATION else {}),
-            **_request_limits(chosen),
+            **({"heavy_chars": _WINDOWED_HEAVY} if task in WINDOWED else {}) | _request_limits(chosen),
         )
 
 

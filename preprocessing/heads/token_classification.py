@@ -47,7 +47,7 @@ _OUTPUTS: Final = ("logits",)
 _PARAMETERS: Final = ("aggregation_strategy", "ignore_labels", "stride")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Token:
     """One token, or (after aggregation) one word: its label and where it is."""
 
@@ -159,8 +159,8 @@ class TokenClassification:
         words = [self._vocabulary.token_of(id_) for id_ in ids]
         places = [text[start:end] for start, end in offsets]
         shown = [place if id_ == unknown else word for id_, word, place in zip(ids, words, places, strict=True)]
+        best, values = scores.argmax(axis=1).tolist(), scores.max(axis=1).tolist()
         if strategy in ("none", "simple"):
-            best, values = scores.argmax(axis=1).tolist(), scores.max(axis=1).tolist()
             tokens = [
                 _Token(labels[best[i]], values[i], shown[i], *offsets[i], index=first + i) for i in range(len(ids))
             ]
@@ -180,25 +180,17 @@ class TokenClassification:
                 groups[-1].append(i)
             else:
                 groups.append([i])
-        return self._grouped([self._word(group, shown, offsets, scores, strategy) for group in groups])
-
-    def _word(
-        self,
-        group: Sequence[int],
-        shown: Sequence[str],
-        offsets: Sequence[tuple[int, int]],
-        scores: FloatArray,
-        strategy: Aggregation,
-    ) -> _Token:
-        if strategy == "first":
-            own = scores[group[0]]
-        elif strategy == "max":
-            own = scores[max(group, key=lambda i: float(scores[i].max()))]
-        else:
-            own = scores[list(group)].mean(axis=0)
-        best = int(own.argmax())
-        word = self._vocabulary.join([shown[i] for i in group])
-        return _Token(self._config.labels[best], float(own[best]), word, offsets[group[0]][0], offsets[group[-1]][1])
+        found = []
+        for group in groups:
+            if strategy == "average" and len(group) > 1:
+                own = scores[group].mean(axis=0)
+                label, score = int(own.argmax()), float(own.max())
+            else:
+                chosen = max(group, key=values.__getitem__) if strategy == "max" else group[0]
+                label, score = best[chosen], values[chosen]
+            word = self._vocabulary.join([shown[i] for i in group])
+            found.append(_Token(labels[label], score, word, offsets[group[0]][0], offsets[group[-1]][1]))
+        return self._grouped(found)
 
     def _grouped(self, tokens: Sequence[_Token]) -> list[dict[str, Any]]:
         """Neighbours with the same entity as one; a `B-` begins a new one."""
@@ -212,7 +204,7 @@ class TokenClassification:
         return [
             {
                 "entity_group": group[0].label.split("-", 1)[-1],
-                "score": float(np.mean([token.score for token in group], dtype=np.float32)),
+                "score": sum(token.score for token in group) / len(group),
                 "word": self._vocabulary.join([token.word for token in group]),
                 "start": group[0].start,
                 "end": group[-1].end,
