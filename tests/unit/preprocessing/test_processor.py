@@ -88,10 +88,10 @@ def test_description_is_plain_json(classifier: Path, encoder: Path) -> None:
         assert (task, 16) == (described["task"], described["max_length"])
 
 
-def test_folder_of_a_task_without_a_head_is_refused(make_folder: MakeFolder) -> None:
+def test_folder_of_an_unknown_task_is_refused(make_folder: MakeFolder) -> None:
     """At load, naming what there is."""
-    with pytest.raises(InvalidBundle, match="token-classification is not supported"):
-        TextProcessor.from_folder(make_folder(**{**ENCODER, "architectures": ["BertForTokenClassification"]}))
+    with pytest.raises(InvalidBundle, match="task of this model is unknown"):
+        TextProcessor.from_folder(make_folder(**{**ENCODER, "architectures": ["BertForNextSentencePrediction"]}))
 
 
 def test_batches_of_several_requests_give_each_its_answer(encoder: Path) -> None:
