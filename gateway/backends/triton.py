@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -50,6 +51,7 @@ _OPTIONS: Final = (
     ("grpc.keepalive_timeout_ms", 5_000),
 )
 _RETIRE_S: Final = 60.0
+_FORGET_S: Final = 600.0
 _MOST_REPLICAS: Final = 16
 
 
@@ -173,7 +175,8 @@ class TritonBackend:
         self._http = HttpCalls(address, hosts) if hosts else None
         self._tls_changed: tuple[float, ...] = ()
         self._replicas: list[_Replica] = []
-        self._models: set[str] = set()
+        self._models: dict[str, float] = {}
+        """When each model was asked for the last time: what a new replica should have."""
         self._turn = 0
         self._budget = RepeatBudget()
         self._resolve_due = 0.0
@@ -190,6 +193,7 @@ class TritonBackend:
         self, model: str, inputs: Tensors, outputs: Sequence[str], *, timeout: float, request_id: str = ""
     ) -> dict[str, NDArray[Any]]:
         """Run one inference; see ``Backend.infer``."""
+        self._models[model] = time.monotonic()
         parent = TRACEPARENT.get()
         http = self._http
         if http is not None and http.is_up:
@@ -310,6 +314,11 @@ class TritonBackend:
         await self._refresh()
         if not self._replicas:
             return False
+        # Versions that were replaced are on no new replica: nobody need look for them.
+        forgotten = time.monotonic() - _FORGET_S
+        self._models = {model: at for model, at in self._models.items() if at > forgotten}
+        for replica in self._replicas:
+            replica.missing &= self._models.keys()
         found = await asyncio.gather(*(replica.probe() for replica in self._replicas))
         self._count()
         return any(found)
@@ -317,7 +326,7 @@ class TritonBackend:
     async def is_ready(self, model: str) -> bool:
         """See ``Backend.is_ready``."""
         await self._refresh()
-        self._models.add(model)
+        self._models[model] = time.monotonic()
         replicas = self._replicas
         found = await asyncio.gather(*(replica.has(model) for replica in replicas))
         for replica, has in zip(replicas, found, strict=True):

@@ -330,3 +330,24 @@ async def test_tls_with_a_client_certificate_and_its_renewal(tmp_path: Path) -> 
     lost = TritonBackend(f"grpcs://127.0.0.1:{server.port}", tls=TritonTls(str(tmp_path / "no.pem")))
     assert "no.pem" in await lost.why_not_ready("m")
     await server.server.stop(None)
+
+
+async def test_versions_of_long_ago_are_not_looked_for_on_a_new_replica() -> None:
+    """What was replaced is loaded nowhere any more; what is called is."""
+    async with tritons("a", "b") as (a, b):
+        known = [(f"127.0.0.1:{a.port}",)]
+
+        async def lookup(_host: str, _port: int) -> tuple[str, ...]:
+            return known[0]
+
+        backend = TritonBackend("triton:8001", lookup=lookup, lookup_every=0)
+        a.models.add("replaced")
+        assert await backend.is_ready("replaced")
+        await call(backend)
+        backend._models["replaced"] -= 601
+        await backend.is_live()
+        b.models = set()
+        known[0] = (f"127.0.0.1:{a.port}", f"127.0.0.1:{b.port}")
+        await backend.is_live()
+        assert {"m"} == next(r for r in backend._replicas if r.address.endswith(str(b.port))).missing
+        await backend.close()
