@@ -383,8 +383,8 @@ QUEUE_TARGET: Final = 1.0
 P95_TARGET_S: Final = LATENCY_S
 LOAD_TARGET: Final = 0.7
 """Share of the time that a Triton may compute, at the best efficiency seen in a day; for one instance per model."""
-MOST_GROWTH: Final = 4.0
-"""No signal asks for more than so many times the replicas there are: what a backlog says about need is not more."""
+MOST_GROWTH: Final = 3.0
+"""No signal asks for more than so many times the Tritons that work: a backlog does not say how many are wanted."""
 _SCALING_WINDOW: Final = "1m"
 
 

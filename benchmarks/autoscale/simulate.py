@@ -27,6 +27,7 @@ SIGNALS = ("cpu", "rps", "in_flight", "ours")
 GATEWAY_WORK = "gateway_inflight_work"
 GATEWAY_HOLD = "gateway_hold"
 WORK_CLAMP = 16.0
+IN_FLIGHT_TARGET = 20.0
 
 
 def manifest(name: str) -> dict[str, Any]:
@@ -112,7 +113,7 @@ def scenarios(capacity: Capacity) -> dict[str, Scenario]:
         Scenario("burst", 50 * MINUTE, lambda t: base / 2 * (10 if out <= t < 13 * MINUTE else 1), 4, ample,
                  (0, 50 * MINUTE), about="ten times the load for three minutes; counted whole"),
         Scenario("day", 24 * HOUR, day, 4, tritons, (0, 24 * HOUR), tick_s=1.0,
-                 about="a day: quiet at night, sixteen times as much at noon"),
+                 about="a day: quiet at night, nearly seven times as much at noon"),
         Scenario("stall", 45 * MINUTE, lambda _: base, 4, tritons, (back - 5 * MINUTE + MINUTE, 45 * MINUTE),
                  {"triton_works": within(out, 15 * MINUTE)},
                  about="the GPUs stop for five minutes and come back; counted from a minute after"),
@@ -185,7 +186,8 @@ class Gateways:
         rps = world.capacity.gateway_rps
         simple = {
             "cpu": Metric("utilization", "cpu", 0.65), "rps": Metric("pods", "rps", 0.65 * rps),
-            "in_flight": Metric("pods", "in_flight", 64.0),
+                        # what a gateway has in flight at 65 % of its CPU when nothing is wrong
+            "in_flight": Metric("pods", "in_flight", IN_FLIGHT_TARGET),
         }  # fmt: skip
         # The others with Kubernetes' own defaults, as everybody begins.
         ours = signal == "ours"

@@ -148,7 +148,7 @@ class World:
         self._triton: deque[tuple[float, float]] = deque()
         self._triton_amount = 0.0
         self._requests = self._work_s = self._queue_s = self._compute_s = self._rows = self._busy_s = 0.0
-        self._p95 = 0.0
+        self._p95 = self._under_way = 0.0
         self._cpu_samples: deque[tuple[float, float]] = deque(maxlen=2)
         self._samples: deque[Sample] = deque()
         self._next_scrape = self._next_usage = 0.0
@@ -247,6 +247,7 @@ class World:
             _, amount = self._triton.popleft()
             self._triton_amount -= amount
             self.tally.failed += amount
+        self._under_way = 0.0
         if not done:
             return
         # The batch size at which this rate is kept up: more load, larger batches, until they are full.
@@ -261,6 +262,8 @@ class World:
         inside = min(self._triton_amount / replicas, 2 * max(1, self.gateways.ready(now)) * capacity.most_rows)
         queue = busy / (2 * (1 - min(busy, 0.95)) if rows < 2 else 2) + inside / capacity.most_rows
         calls = done / rows
+        # Those under way, beside those that wait: by Little's law.
+        self._under_way = done / dt * (call * (1 + queue) + 1 / capacity.gateway_rps)
         self._compute_s += calls * call
         self._queue_s += calls * call * queue
         self._rows += done
@@ -273,8 +276,8 @@ class World:
         seen = max(0, self.gateways.ready(now) - self._gateways_unscraped(now))
         sample = Sample(
             now, len(self.gateways.pods), len(self.tritons.pods), self._requests, self._work_s,
-            self._cpu_amount + self._triton_amount, self._queue_s, self._compute_s, self._rows, self._busy_s, self._p95,
-            seen, self.tritons.ready(now) if self._tritons_are_scraped(now) else 0,
+            self._cpu_amount + self._triton_amount + self._under_way, self._queue_s, self._compute_s, self._rows,
+            self._busy_s, self._p95, seen, self.tritons.ready(now) if self._tritons_are_scraped(now) else 0,
         )  # fmt: skip
         self._samples.append(sample)
         while self._samples[0].at < now - 2 * WINDOW_S:
