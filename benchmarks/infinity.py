@@ -35,7 +35,7 @@ PUBLISHED = {8: 248, 16: 212, 32: 150, 64: 97, 128: 55, 256: 27, 384: 17, 512: 1
 """Requests per second of HF Infinity with DistilBERT on two Ice Lake cores, batch 1, by tokens."""
 VANILLA_PUBLISHED = {8: 49, 16: 50, 32: 40, 64: 28, 128: 18, 256: 9, 384: 5, 512: 4}
 FACTOR = 1.2
-CONNECTIONS = (1, 2, 4)
+CONNECTIONS = (1, 4)
 RESULTS = Path(__file__).parent / "results" / "infinity.json"
 
 _INPUTS = [Tensor(name, "int64", (-1, -1)) for name in ("input_ids", "attention_mask")]
@@ -175,7 +175,7 @@ def serve(small: Small, bundle: Path, chosen: Sequence[Setting], say: Say) -> No
 
 
 def run(state: Path, *, candidate: str, lengths: Sequence[int], batches: Sequence[int], seconds: float,
-        most_minutes: float, say: Say) -> dict[str, Any]:  # fmt: skip
+        is_all_cores: bool, most_minutes: float, say: Say) -> dict[str, Any]:  # fmt: skip
     """Measure what is missing within ``most_minutes`` and return everything measured so far."""
     folder = models.make("distilbert", state / "distilbert")
     bundle = optimized(state, folder, candidate, say)
@@ -183,7 +183,8 @@ def run(state: Path, *, candidate: str, lengths: Sequence[int], batches: Sequenc
     found: dict[str, Any] = json.loads(note.read_text()) if note.exists() else {"cells": {}, "vanilla": {}}
     found |= {"machine": manifest.machine(), "versions": manifest.versions(), "candidate": candidate}
     found["parity"] = json.loads((bundle / "manifest.json").read_text())["chosen"]["parity"]
-    chosen = settings(len(os.sched_getaffinity(0)))
+    cores = len(os.sched_getaffinity(0))
+    chosen = [setting for setting in settings(cores) if not is_all_cores or setting.cores == cores]
     todo = [
         (length, batch, setting)
         for length in lengths
@@ -207,7 +208,7 @@ def run(state: Path, *, candidate: str, lengths: Sequence[int], batches: Sequenc
             if batch == 1 and str(length) not in found["vanilla"]:
                 found["vanilla"][str(length)] = plain.rate(texts, seconds)
             url = f"{small.url}/serve/{setting.endpoint}"
-            tries = [cell(url, texts, batch, c, seconds) for c in (CONNECTIONS if batch == 1 else (1, 2))]
+            tries = [cell(url, texts, batch, c, seconds) for c in CONNECTIONS]
             best = max(tries, key=lambda t: t["rps"])
             found["cells"][f"{setting.endpoint}/{batch}x{length}"] = {
                 "length": length, "batch": batch, "cores": setting.cores, "instances": setting.instances,
@@ -246,6 +247,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--state-dir", type=Path, default=Path(".triton-gateway/bench/infinity"))
     parser.add_argument("--candidate", default="openvino-int8", help="of `triton-gateway optimize` [openvino-int8]")
     parser.add_argument("--quick", action="store_true", help="batch 1 only")
+    parser.add_argument("--all-cores", action="store_true", help="leave out the settings of one core")
     parser.add_argument("--seconds", type=float, default=2.5, help="of every measurement")
     parser.add_argument("--minutes", type=float, default=1e9, help="stop after so many; a later run goes on")
     parser.add_argument("--save", action="store_true", help=f"write {RESULTS}")
@@ -267,7 +269,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         optimized(state, models.make("distilbert", state / "distilbert"), options.candidate, say)
         return 0
     found = run(state, candidate=options.candidate, lengths=LENGTHS, batches=(1,) if options.quick else BATCHES,
-                seconds=options.seconds, most_minutes=options.minutes, say=say)  # fmt: skip
+                seconds=options.seconds, is_all_cores=options.all_cores, most_minutes=options.minutes,
+                say=say)  # fmt: skip
     if options.save:
         RESULTS.parent.mkdir(exist_ok=True)
         RESULTS.write_text(json.dumps(found, indent=1) + "\n")
