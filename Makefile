@@ -19,7 +19,7 @@ NO_PROMETHEUS := == NOT RUN: the tests of rules and boards. prometheus and promt
 NO_BROWSER := == NOT RUN: the page in a browser. chromium is not on PATH (Debian: apt install chromium)
 
 .DEFAULT_GOAL := help
-.PHONY: clients help up test lint unit bench images containers policies clean
+.PHONY: clients help models up test lint unit bench images containers policies clean
 .DELETE_ON_ERROR:
 
 help: ## show this
@@ -56,6 +56,9 @@ unit: $(VENV)/.dev ## run the unit tests only, in seconds
 
 clients: $(VENV)/.dev ## call the gateway with KServe's client and perf_analyzer, in environments of their own (minutes)
 	@$(BIN)/python -m pytest tests/integration/forms/long_clients.py $(ARGS)
+
+models: $(VENV)/.dev ## export, judge and serve every architecture and task through the real Triton (minutes)
+	@ALL_MODELS=1 $(BIN)/python -m pytest tests/integration/optimize $(ARGS)
 
 bench: $(VENV)/.dev ## measure the gateway and its peers in one run (ARGS="--quick": ten minutes)
 	@$(BIN)/python -m benchmarks $(ARGS)

@@ -7,6 +7,7 @@ mask or a rounded weight shows.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,11 @@ SIZES = {
 OFFSET = {**SIZES, "max_position_embeddings": 132, "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
 
 Make = Callable[[], tuple[Any, Tokenizer, Mapping[str, str]]]
+
+
+FEW = ("DistilBert", "DebertaV2", "ModernBert")
+"""The architectures every run of the suite exports: the most different ones. ``make models`` does all of them."""
+IS_ALL = bool(os.environ.get("ALL_MODELS"))
 
 
 def _special(names: list[str]) -> dict[str, str]:
