@@ -138,12 +138,15 @@ def test_shifts_raise_an_alarm_in_the_first_window_that_counts(seed: int) -> Non
 
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.8])
-def test_label_that_moves_by_ten_points_raises_an_alarm(share: float) -> None:
+def test_label_that_moves_by_ten_points_raises_an_alarm_in_the_first_window_that_can_tell(share: float) -> None:
     """PSI alone misses most of these; the share's own test has them once its noise is below five points."""
     rng = np.random.default_rng(11)
     reference = enum_bins({"0": 5_000 * share, "1": 5_000 * (1 - share)})
+    spread = drift.SHIFT_SIGMAS**2 * share * (1 - share)
+    first = max(4 * drift.PER_BIN, math.ceil(1 / (drift.SHIFT_ALERT**2 / spread - 1 / 5_000)))
+    assert first < 1_500
     for _ in range(50):
-        now = (rng.random(1_500) >= share + 0.1).astype(int)
+        now = (rng.random(first) >= share + 0.1).astype(int)
         assert alarm(reference, seen(reference, now))
 
 
