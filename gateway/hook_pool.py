@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import pickle
 import signal
 import socket
 import subprocess
@@ -29,7 +28,17 @@ import orjson
 
 import preprocessing
 from gateway.errors import DeadlineExceeded, GatewayError, HookFailed, InputRefused
-from preprocessing.hook_wire import FrameReader, load_plain, pack
+from preprocessing.hook_wire import (
+    LARGE,
+    Buffer,
+    FrameReader,
+    dump,
+    from_memory,
+    load_plain,
+    pack,
+    to_memory,
+    total,
+)  # fmt: skip
 
 _log = logging.getLogger("triton_gateway.hooks")
 
@@ -41,9 +50,9 @@ _ASYNC_AT_ONCE: Final = 64
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 
 _BOOT: Final = (
-    "import sys; home, extra = sys.argv[3:5]; sys.path[:0] = [extra] if extra else []\n"
+    "import sys; home, extra = sys.argv[4:6]; sys.path[:0] = [extra] if extra else []\n"
     "if home not in sys.path: sys.path.append(home)\n"
-    "from preprocessing.hook_process import main; main(int(sys.argv[1]), int(sys.argv[2]))"
+    "from preprocessing.hook_process import main; main(*map(int, sys.argv[1:4]))"
 )
 
 SendRequest = Callable[[str, "str | None", Any], Awaitable[Any]]
@@ -108,9 +117,9 @@ class _Asked:
     """One frame, waiting for a process or in one. Its answer may be given up; the process is busy until it has it."""
 
     head: Mapping[str, Any]
-    payload: bytes
+    payload: Sequence[Buffer]
     deadline: float
-    answer: asyncio.Future[tuple[dict[str, Any], bytes]]
+    answer: asyncio.Future[tuple[dict[str, Any], Buffer]]
     timer: asyncio.TimerHandle | None = None
     process: _Process | None = None
     number: int = 0
@@ -130,6 +139,7 @@ class _Process(asyncio.Protocol):
         self._pool = pool
         self._frames = FrameReader()
         self._transport: asyncio.Transport | None = None
+        self._side: socket.socket | None = None
         self._child: subprocess.Popen[bytes] | None = None
         self._number = 0
         self.asked: dict[int, _Asked] = {}
@@ -159,18 +169,21 @@ class _Process(asyncio.Protocol):
     async def start(self, program: Program, limits: PoolLimits, token: str) -> dict[str, Any]:
         """Start it and wait until it has loaded; returns what it says about the code. Raises ``HookFailed``."""
         ours, theirs = socket.socketpair()
+        self._side, side = socket.socketpair()
+        self._side.setblocking(False)
         home = str(Path(preprocessing.__file__).parents[1])
         try:
-            with theirs:
+            with theirs, side:
                 # Threads of native libraries in several processes would only contend; the caller's wish stands.
                 environ = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", **os.environ}
+                arguments = [theirs.fileno(), side.fileno(), os.getpid(), home, program.packages or ""]
                 self._child = subprocess.Popen(  # noqa: ASYNC220 - two milliseconds, and seldom
-                    [sys.executable, "-P", "-c", _BOOT, str(theirs.fileno()), str(os.getpid()), home,
-                     str(program.packages or "")],
-                    stdin=subprocess.DEVNULL, pass_fds=(theirs.fileno(),), start_new_session=True, env=environ,
+                    [sys.executable, "-P", "-c", _BOOT, *map(str, arguments)], stdin=subprocess.DEVNULL, env=environ,
+                    pass_fds=(theirs.fileno(), side.fileno()), start_new_session=True,
                 )  # fmt: skip
         except OSError as error:
             ours.close()
+            self._end()
             raise HookFailed(f"its hook process cannot be started: {error}") from error
         loop = asyncio.get_running_loop()
         ours.setblocking(False)
@@ -266,8 +279,8 @@ class _Process(asyncio.Protocol):
         """See ``asyncio.Protocol``."""
         try:
             for head, payload in self._frames.feed(data):
-                self._received(head, payload)
-        except (ValueError, KeyError, TypeError) as error:  # user code wrote to our socket
+                self._received(head, self._received_memory(head["shared"]) if "shared" in head else payload)
+        except (ValueError, KeyError, TypeError, OSError) as error:  # user code wrote to our socket
             self.kill(f"it sent what is no frame: {error}")
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the signature of every protocol
@@ -289,7 +302,14 @@ class _Process(asyncio.Protocol):
             return
         self._end()
 
-    def _received(self, head: dict[str, Any], payload: bytes) -> None:
+    def _received_memory(self, size: int) -> memoryview:
+        assert self._side is not None  # noqa: S101 - made before the process
+        _, descriptors, _, _ = socket.recv_fds(self._side, 1, 1)
+        if len(descriptors) != 1:
+            raise ValueError("no memory came with it")
+        return from_memory(descriptors[0], size)
+
+    def _received(self, head: dict[str, Any], payload: Buffer) -> None:
         kind = head["k"]
         if kind == "done":
             asked = self.asked.pop(head["id"], None)
@@ -315,11 +335,28 @@ class _Process(asyncio.Protocol):
 
     def reply(self, number: int, payload: bytes) -> None:
         """Answer what the hook asked with ``send_request``."""
-        self._write({"k": "reply", "id": number}, payload)
+        self._write({"k": "reply", "id": number}, [payload])
 
-    def _write(self, head: Mapping[str, Any], payload: bytes = b"") -> None:
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.write(pack(head, payload))
+    def _write(self, head: Mapping[str, Any], payload: Sequence[Buffer] = ()) -> None:
+        if self._transport is None or self._transport.is_closing():
+            return
+        if (size := total(payload)) > LARGE and self._gave_memory(payload):
+            head, payload = {**head, "shared": size}, ()
+        self._transport.write(pack(head, b"".join(payload)))
+
+    def _gave_memory(self, payload: Sequence[Buffer]) -> bool:
+        assert self._side is not None  # noqa: S101 - made before the process
+        try:
+            descriptor = to_memory(payload)
+        except OSError:  # no descriptors or no memory left: it goes through the socket
+            return False
+        try:
+            socket.send_fds(self._side, [b"m"], [descriptor])
+        except OSError:
+            return False
+        finally:
+            os.close(descriptor)
+        return True
 
     def _end(self) -> None:
         if self.ended.is_set():
@@ -344,6 +381,8 @@ class _Process(asyncio.Protocol):
             self.loaded.set_exception(HookFailed(f"its process ended while it loaded: {reason}"))
         if self._transport is not None:
             self._transport.abort()
+        if self._side is not None:
+            self._side.close()
         self._pool.gone(self, reason)
 
 
@@ -364,6 +403,7 @@ class HookPool:
         self._send_request = send_request
         self._token = uuid.uuid4().hex
         self._processes: list[_Process] = []
+        self._started: set[_Process] = set()
         self._starting: set[asyncio.Task[None]] = set()
         self._calls: set[asyncio.Task[None]] = set()
         self._waiting: deque[_Asked] = deque()
@@ -385,8 +425,13 @@ class HookPool:
 
     async def start(self) -> None:
         """Start the first process and learn from it. Raises ``HookFailed`` where the code cannot be loaded."""
-        process = _Process(self)
-        loaded = await process.start(self._program, self._limits, self._token)
+        process = self._new()
+        try:
+            loaded = await process.start(self._program, self._limits, self._token)
+        except BaseException:
+            self._is_closed = True  # nobody closes a pool that has not started
+            process.kill("its pool has not started")
+            raise
         self.is_async = loaded["is_async"]
         self.details = {name: loaded[name] for name in ("stages", "batches", "schemas")}
         self._processes.append(process)
@@ -403,7 +448,7 @@ class HookPool:
         loop = asyncio.get_running_loop()
         now = time.perf_counter_ns()
         head = {"stages": list(stages), "answer": is_answer}
-        asked = _Asked(head, pickle.dumps(items, protocol=5), deadline, loop.create_future())
+        asked = _Asked(head, dump(list(items)), deadline, loop.create_future())
         if self._broken is not None and not self._processes and loop.time() < self._retry_at:
             raise self._broken
         process = self._with_room() if not self._waiting else None
@@ -429,11 +474,13 @@ class HookPool:
     async def close(self) -> None:
         """Unload in every process and end them; what does not end in ten seconds is killed."""
         self._is_closed = True
-        for task in (*self._starting, *self._calls, *([self._ticker] if self._ticker else ())):
+        tasks = [*self._starting, *self._calls, *([self._ticker] if self._ticker else ())]
+        for task in tasks:
             task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         for waiting in self._waiting:
             waiting.fail(HookFailed("the endpoint is closed"))
-        processes = list(self._processes)
+        processes = list(self._started)  # also those that are just being started or ended
         for process in processes:
             process.close()
         try:
@@ -466,19 +513,20 @@ class HookPool:
 
     def gone(self, process: _Process, reason: str) -> None:
         """A process has ended."""
+        self._started.discard(process)
         if process in self._processes:
             self._processes.remove(process)
             if not self._is_closed and not process.was_asked_to_end:
                 _log.warning("%s: a hook process ended: %s", self.name, reason)
         self.changed()
 
-    def answer_call(self, process: _Process, head: Mapping[str, Any], payload: bytes) -> None:
+    def answer_call(self, process: _Process, head: Mapping[str, Any], payload: Buffer) -> None:
         """A hook called ``send_request``."""
         task = asyncio.create_task(self._call(process, head, payload))
         self._calls.add(task)
         task.add_done_callback(self._calls.discard)
 
-    async def _call(self, process: _Process, head: Mapping[str, Any], payload: bytes) -> None:
+    async def _call(self, process: _Process, head: Mapping[str, Any], payload: Buffer) -> None:
         try:
             answer = await self._send_request(str(head["endpoint"]), head["version"], orjson.loads(payload))
             reply = orjson.dumps(answer)
@@ -492,6 +540,11 @@ class HookPool:
     def _with_room(self) -> _Process | None:
         """The process with the fewest requests that takes one more; the oldest of them, so that the others idle."""
         return min((p for p in self._processes if p.is_free), key=lambda p: len(p.asked), default=None)
+
+    def _new(self) -> _Process:
+        process = _Process(self)
+        self._started.add(process)
+        return process
 
     def _limit(self, deadline: float) -> float:
         own = self._limits.timeout
@@ -511,7 +564,7 @@ class HookPool:
         wait = self._retry_at - asyncio.get_running_loop().time()
         if wait > 0:
             await asyncio.sleep(wait)
-        process = _Process(self)
+        process = self._new()
         try:
             await process.start(self._program, self._limits, self._token)
         except GatewayError as error:
@@ -553,11 +606,12 @@ class HookPool:
                 idle[-1].retire()
 
 
-def _outcomes(head: Mapping[str, Any], parts: bytes) -> Iterator[Outcome]:
+def _outcomes(head: Mapping[str, Any], payload: Buffer) -> Iterator[Outcome]:
+    parts = memoryview(payload)
     sizes = iter(head["sizes"])
     place = 0
 
-    def part() -> bytes:
+    def part() -> memoryview:
         nonlocal place
         size = next(sizes)
         place += size
@@ -575,12 +629,12 @@ def _outcomes(head: Mapping[str, Any], parts: bytes) -> Iterator[Outcome]:
                 answer = load_plain(part())
             except Exception as unfit:  # noqa: BLE001 - what user code sent
                 error = HookFailed(f"the result of the endpoint's code cannot be read: {unfit}")
-            state = part()
+            state = bytes(part())
         elif kind == "bytes":
-            answer = part()
+            answer = bytes(part())
         elif kind == "response":
             headers = [(k.encode("latin-1"), v.encode("latin-1")) for k, v in job["headers"]]
-            answer = HookResponse(part(), job["status"], headers)
+            answer = HookResponse(bytes(part()), job["status"], headers)
         elif kind == "refused":
             error = InputRefused(job["message"], hint=job["hint"])
         else:

@@ -25,7 +25,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from time import perf_counter_ns
@@ -37,7 +37,19 @@ import orjson
 from preprocessing import engines
 from preprocessing.errors import UserCodeError, UserCodeFailed, UserCodeLoadError, UserCodeRefused
 from preprocessing.hook_stages import Job, run_stage
-from preprocessing.hook_wire import JSON_OPTIONS, FrameReader, dump_plain, json_form, pack
+from preprocessing.hook_wire import (
+    JSON_OPTIONS,
+    LARGE,
+    Buffer,
+    FrameReader,
+    dump_plain,
+    from_memory,
+    json_form,
+    load,
+    pack,
+    to_memory,
+    total,
+)  # fmt: skip
 from preprocessing.user_code import Stage, UserCode
 
 _PR_SET_PDEATHSIG: Final = 1
@@ -50,14 +62,15 @@ _SPOILED: Final = ("CUDA out of memory", "CUDA error", "NVML_SUCCESS == r INTERN
 class _Process:
     """This process: the socket, the loaded code, the requests in it."""
 
-    def __init__(self, connection: socket.socket) -> None:
+    def __init__(self, connection: socket.socket, side: socket.socket) -> None:
         self._connection = connection
+        self._side = side
         self._sending = threading.Lock()
         self._frames = FrameReader()
         self._calls: dict[int, Future[Any]] = {}
         self._numbers = itertools.count(1)
         self._pid = os.getpid()
-        self._inbox: queue.SimpleQueue[tuple[dict[str, Any], bytes] | None] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[tuple[dict[str, Any], Buffer] | None] = queue.SimpleQueue()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._arrived: asyncio.Event | None = None
         self._tasks: dict[int, asyncio.Task[None]] = {}
@@ -169,19 +182,19 @@ class _Process:
         if task.cancelled():
             self._send({"k": "done", "id": number, "broken": "it was cancelled"})
 
-    async def _answer(self, head: dict[str, Any], payload: bytes, call: Callable[..., Any]) -> None:
+    async def _answer(self, head: dict[str, Any], payload: Buffer, call: Callable[..., Any]) -> None:
         try:
             await self._work(head, payload, call)
         except Exception as error:  # noqa: BLE001 the thread goes on with the next request
             faulthandler.dump_traceback(sys.stderr)
             self._send({"k": "done", "id": head["id"], "broken": f"{type(error).__name__}: {error}"})
 
-    async def _work(self, head: dict[str, Any], payload: bytes, call: Callable[..., Any]) -> None:
+    async def _work(self, head: dict[str, Any], payload: Buffer, call: Callable[..., Any]) -> None:
         stages: list[Stage] = head["stages"]
         collected: list[dict[str, Any]] = []
         jobs = []
         spoiled = ""
-        for data, state in pickle.loads(payload):  # noqa: S301 the gateway's own
+        for data, state in load(payload):
             collected.append({})
             statistics = functools.partial(_collect, collected[-1])
             try:
@@ -199,19 +212,20 @@ class _Process:
             spent[_NS_NAMES.index(stage)] = perf_counter_ns() - started
         if os.getpid() != self._pid:
             os._exit(0)  # a copy that a hook forked and let run on: the original answers
-        outcomes, parts = [], []
+        outcomes: list[dict[str, Any]] = []
+        parts: list[list[Buffer]] = []
         for job, found in zip(jobs, collected, strict=True):
             outcome, part = self._outcome(job, is_answer=head["answer"])
             spoiled = spoiled or _spoils(job.error)
             outcomes.append({**outcome, "statistics": found})
             parts += part
         self._send(
-            {"k": "done", "id": head["id"], "ns": spent, "jobs": outcomes, "sizes": [len(p) for p in parts],
+            {"k": "done", "id": head["id"], "ns": spent, "jobs": outcomes, "sizes": [total(p) for p in parts],
              "spoiled": spoiled},
-            b"".join(parts),
+            [piece for part in parts for piece in part],
         )  # fmt: skip
 
-    def _outcome(self, job: Job, *, is_answer: bool) -> tuple[dict[str, Any], list[bytes]]:
+    def _outcome(self, job: Job, *, is_answer: bool) -> tuple[dict[str, Any], list[list[Buffer]]]:
         error = job.error
         if error is None:
             try:
@@ -232,7 +246,7 @@ class _Process:
         answer: Future[Any] = Future()
         self._calls[number] = answer
         payload = orjson.dumps(data, default=json_form, option=JSON_OPTIONS)
-        self._send({"k": "call", "id": number, "endpoint": endpoint, "version": version}, payload)
+        self._send({"k": "call", "id": number, "endpoint": endpoint, "version": version}, [payload])
         if self._engine == "custom_async" or self._is_on_loop():
             return _wrapped(answer)
         return answer.result()
@@ -245,9 +259,16 @@ class _Process:
 
     # --- the socket ---------------------------------------------------------------------------------------------------
 
-    def _send(self, head: Mapping[str, Any], payload: bytes = b"") -> None:
+    def _send(self, head: Mapping[str, Any], payload: Sequence[Buffer] = ()) -> None:
         with self._sending, contextlib.suppress(OSError):  # gone: `_read` ends the process
-            self._connection.sendall(pack(head, payload))
+            if (size := total(payload)) > LARGE:
+                descriptor = to_memory(payload)
+                try:
+                    socket.send_fds(self._side, [b"m"], [descriptor])
+                finally:
+                    os.close(descriptor)
+                head, payload = {**head, "shared": size}, ()
+            self._connection.sendall(pack(head, b"".join(payload)))
 
     def _read(self) -> None:
         while True:
@@ -257,7 +278,10 @@ class _Process:
                 data = b""
             if not data:
                 os._exit(0)  # the gateway is gone, and what runs here runs for nobody
-            for head, payload in self._frames.feed(data):
+            for head, inline in self._frames.feed(data):
+                payload: Buffer = inline
+                if "shared" in head:
+                    payload = self._received_memory(head["shared"])
                 if head["k"] == "reply":
                     waiting = self._calls.pop(head["id"], None)
                     if waiting is not None:
@@ -268,9 +292,14 @@ class _Process:
                     with contextlib.suppress(RuntimeError):  # it has ended, and so does the process
                         self._loop.call_soon_threadsafe(self._arrived.set)
 
+    def _received_memory(self, size: int) -> memoryview:
+        _, descriptors, _, _ = socket.recv_fds(self._side, 1, 1)
+        return from_memory(descriptors[0], size)
+
     def _forked(self) -> None:
         # What a hook forks must not hold the socket open, and must not outlive the gateway.
         self._connection.close()
+        self._side.close()
         _die_with(os.getppid())
 
 
@@ -309,20 +338,20 @@ async def _awaiting(awaitable: Any) -> Any:
     return await awaitable
 
 
-def _answer_form(answer: Any) -> tuple[dict[str, Any], list[bytes]]:
+def _answer_form(answer: Any) -> tuple[dict[str, Any], list[list[Buffer]]]:
     if isinstance(answer, bytes | bytearray | memoryview):
-        return {"is": "bytes"}, [bytes(answer)]
+        return {"is": "bytes"}, [[bytes(answer)]]
     content = getattr(answer, "body", None)
     status = getattr(answer, "status_code", None)
     if isinstance(content, bytes) and isinstance(status, int):
         # A hook may answer with a Starlette response of its own, as it may in clearml-serving.
         headers = [[k.decode("latin-1"), v.decode("latin-1")] for k, v in getattr(answer, "raw_headers", [])]
-        return {"is": "response", "status": status, "headers": headers}, [content]
-    return {"is": "json"}, [orjson.dumps(answer, default=json_form, option=JSON_OPTIONS)]
+        return {"is": "response", "status": status, "headers": headers}, [[content]]
+    return {"is": "json"}, [[orjson.dumps(answer, default=json_form, option=JSON_OPTIONS)]]
 
 
-def _stage_form(job: Job) -> tuple[dict[str, Any], list[bytes]]:
-    return {"is": "stage"}, [dump_plain(job.data), pickle.dumps(dict(job.state), protocol=5)]
+def _stage_form(job: Job) -> tuple[dict[str, Any], list[list[Buffer]]]:
+    return {"is": "stage"}, [dump_plain(job.data), [pickle.dumps(dict(job.state), protocol=5)]]
 
 
 def _collect(found: dict[str, Any], values: object) -> None:
@@ -364,15 +393,16 @@ def _die_with(parent: int) -> None:
         os._exit(0)  # it was gone before
 
 
-def main(descriptor: int, parent: int) -> None:
-    """Serve the gateway process ``parent`` at the other end of the socket ``descriptor``."""
+def main(descriptor: int, side: int, parent: int) -> None:
+    """Serve the process ``parent`` at the other end of the socket ``descriptor``; memory comes over ``side``."""
     _die_with(parent)
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     faulthandler.enable(sys.stderr)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    os.set_inheritable(descriptor, False)
-    _Process(socket.socket(fileno=descriptor)).run()
+    for one in (descriptor, side):
+        os.set_inheritable(one, False)
+    _Process(socket.socket(fileno=descriptor), socket.socket(fileno=side)).run()
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)  # whatever threads user code left behind

@@ -47,14 +47,14 @@ class Preprocess:
             shared = mmap.mmap(-1, 600 << 20)
             for at in range(0, 600 << 20, 1 << 20):
                 shared[at:at + (1 << 20)] = b"x" * (1 << 20)
-            time.sleep(4)
+            time.sleep(100)
         if do == "cuda": raise RuntimeError("CUDA out of memory. Tried to allocate 2 GiB")
-        if do == "close": os.closerange(3, 100); time.sleep(4)
+        if do == "close": os.closerange(3, 100); time.sleep(100)
         if do == "garbage":
             for fd in range(3, 20):
                 try: os.write(fd, b"\\xff" * 64)
                 except OSError: pass
-            time.sleep(4)
+            time.sleep(100)
         if do == "threads":
             threading.Thread(target=time.sleep, args=(100,)).start()
         return {"n": state["n"], "pid": os.getpid()}
@@ -92,7 +92,7 @@ async def until(fact: Callable[[], bool], within: float = 10.0) -> None:
         ("segfault", 500, "SIGSEGV"),
         ("abort", 500, "SIGABRT"),
         ("kill", 500, "SIGKILL"),
-        ("leak", 500, "MemoryError"),
+        ("leak", 500, "emory"),
         ("grow slowly", 500, "MiB of memory"),
         ("cuda", 500, "CUDA out of memory"),
         ("close", 504, "in time"),
@@ -104,7 +104,8 @@ async def until(fact: Callable[[], bool], within: float = 10.0) -> None:
 )
 async def test_hook_that_misbehaves_hurts_only_its_own_request(stack: Any, do: str, status: int, said: str) -> None:
     """Requests of the same endpoint that are being answered then, and those after, are answered; so are others."""
-    stack.add_hook("h", HOOK, auxiliary_cfg={"gateway": {"hook_memory": "300M", "hook_timeout": "2s"}})
+    limit = "1s" if status == 504 else "60s"  # a busy machine may take seconds for the others
+    stack.add_hook("h", HOOK, auxiliary_cfg={"gateway": {"hook_memory": "300M", "hook_timeout": limit}})
     stack.deploy("fast")
     await stack.served("h", "fast")
     post = stack.client.post
@@ -262,16 +263,28 @@ class Preprocess:
     assert "process" == stack.gateway.table.current.endpoints["t"].identity.details["isolation"]
 
 
-async def test_code_that_cannot_be_loaded_is_reported_with_its_place(stack: Any) -> None:
+async def test_large_bodies_and_answers_come_through(stack: Any) -> None:
+    """Megabytes take another way than bytes; many at a time do not mix."""
+    stack.add_hook("h", "class Preprocess:\n    def process(self, body, state, s=None):\n        return dict(body)\n")
+    await stack.served("h")
+    bodies = [{"n": n, "x": list(range(n, n + size))} for n, size in enumerate([1, 300_000, 5, 200_000, 100_000, 2])]
+    replies = await asyncio.gather(*(stack.client.post("/serve/h", json=body) for body in bodies))
+    assert bodies == [r.json() for r in replies]
+
+
+async def test_code_that_cannot_be_loaded_is_reported_with_its_place(stack: Any, tmp_path: Path) -> None:
     """As in threads; a process that dies while it loads is told too."""
     stack.add_hook("bad", "x = 1\nimport nosuchmodule")
-    stack.add_hook("dies", "import os\nos._exit(7)")
+    starts = tmp_path / "starts"
+    stack.add_hook("dies", f"import os\nopen({str(starts)!r}, 'a').write('x')\nos._exit(7)")
     stack.deploy("fine")
     await stack.served("fine")
     await stack.until(lambda: stack.state("bad")[0] == stack.state("dies")[0] == "failed")
     assert "nosuchmodule" in stack.state("bad")[1]
     assert ":2" in stack.state("bad")[1]
     assert "exited with code 7" in stack.state("dies")[1]
+    await asyncio.sleep(0.5)
+    assert len(starts.read_text()) < 4, "only the control loop tries again, with growing delays"
 
 
 async def test_option_that_cannot_be_used_is_refused(stack: Any) -> None:
