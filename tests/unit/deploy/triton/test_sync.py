@@ -12,6 +12,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from deploy.triton.client import IndexEntry
+from deploy.triton.execution import Execution, encode
 from deploy.triton.model_config import Tuning
 from deploy.triton.repository import ModelRepository
 from deploy.triton.sync import ModelSync, SyncSettings, read_status
@@ -222,15 +223,16 @@ def test_endpoints_of_other_engines_are_not_ours(world):
     assert {} == world.rounds()
 
 
-@pytest.mark.parametrize("breaks", ["record", "data", "download", "build", "load"])
+@pytest.mark.parametrize("breaks", ["record", "data", "download", "cpu", "build", "load"])
 def test_a_model_that_fails_at_any_step_tells_why_and_harms_no_other(world, breaks):
-    """Missing record, unfinished upload, failed download, bad configuration, refused load."""
+    """Missing record, unfinished upload, failed download, a CPU without a feature, bad configuration, refused load."""
     world.registry.add("good", "m1")
     world.registry.add("bad", "m2")
     expected = {
         "record": "Invalid model id m2",
         "data": "has no data: its upload did not finish",
         "download": "the file store answers 404",
+        "cpu": "needs a CPU with hypercubes, which this machine does not have",
         "build": "did you mean max_batch_size?",
         "load": "Protobuf parsing failed",
     }[breaks]
@@ -241,6 +243,10 @@ def test_a_model_that_fails_at_any_step_tells_why_and_harms_no_other(world, brea
             world.registry.models["m2"]["uri"] = "http://files/uploading_file"
         case "download":
             world.cache.errors["m2"] = RegistryRefused(expected)
+        case "cpu":
+            folder = world.cache.model(SimpleNamespace(id="m2"))
+            needs = Execution("openvino", "int8", needs=(("hypercubes",),), fallback="use fp32")
+            (folder / "runtime.json").write_text(encode(needs))
         case "build":
             world.registry.endpoints["bad"]["auxiliary_cfg"] = {"max_batchsize": 3}
         case "load":
