@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+# hypothesis' pytest plugin imports it at the very end of a run that did not use it. Event loops that the looptime
+# plugin left unclosed are collected meanwhile, and on Python 3.11 the traceback of their warning breaks the parser that
+# is reading it ("AST constructor recursion depth mismatch"): the run would fail after its last test has passed.
+import hypothesis  # noqa: F401
 import pytest
 
 _LONGEST_FIRST = ("e2e", "integration", "contract", "unit", "docs")
