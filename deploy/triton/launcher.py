@@ -177,7 +177,10 @@ def trace_arguments(environ: Mapping[str, str]) -> tuple[str, ...]:
 
     Triton exports over OTLP/HTTP only: where the variables say gRPC it is left out.
     """
-    if trace_protocol(environ) != "http/protobuf":
+    try:
+        if trace_protocol(environ) != "http/protobuf":
+            return ()
+    except ValueError:  # the gateway, which reads the same variables, says what is wrong with them
         return ()
     whole = environ.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
     url = whole or f"{environ['OTEL_EXPORTER_OTLP_ENDPOINT'].rstrip('/')}/v1/traces"

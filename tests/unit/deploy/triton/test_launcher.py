@@ -18,6 +18,7 @@ from deploy.triton.launcher import (
     WheelServer,
     choose_ports,
     choose_server,
+    trace_arguments,
 )
 
 WHEEL = Wheel(Path("s"), Path("p"), Path("l"), Path("site"), Path("stub"), ("3.10", "3.11"))
@@ -65,3 +66,16 @@ def test_a_taken_port_is_named_with_its_option():
             PortTaken, match=rf"port {other.getsockname()[1]} for Triton's gRPC is taken.*--triton-grpc-port"
         ):
             choose_ports(Ports(grpc=other.getsockname()[1]), "127.0.0.1")
+
+
+def test_triton_joins_traces_that_leave_over_http() -> None:
+    """At the address the gateway's spans go to; not without one, not over gRPC, which it cannot speak."""
+    found = trace_arguments({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318/"})
+    assert "--trace-config=opentelemetry,url=collector:4318/v1/traces" in found
+    whole = trace_arguments({"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://collector/in"})
+    assert "--trace-config=opentelemetry,url=collector/in" in whole
+    for environ in (
+        {}, {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4317"},
+        {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4318", "OTEL_EXPORTER_OTLP_PROTOCOL": "http/json"},
+    ):  # fmt: skip
+        assert () == trace_arguments(environ)
