@@ -50,21 +50,30 @@ def pool(
     modes: Sequence[Pooling],
     *,
     padding_side: Literal["left", "right"] = "right",
+    skip: int = 0,
 ) -> FloatArray:
-    """[rows, width, size] and each row's real length to [rows, size × modes]; every length is between 1 and width."""
+    """[rows, width, size] and each row's real length to [rows, size × modes]; every length is between 1 and width.
+
+    The first `skip` tokens of each row (a prompt) are left out, the last token never.
+    """
     width = tokens.shape[1]
     pooled = []
     for row, length in zip(tokens, lengths, strict=True):
         own = row[:length] if padding_side == "right" else row[width - length :]
         own = own.astype(np.float32, copy=False)
         pooled.append(
-            np.concatenate([_pool_row(own, mode) for mode in modes]) if len(modes) != 1 else _pool_row(own, modes[0])
+            np.concatenate([_pool_row(own, mode, skip) for mode in modes])
+            if len(modes) != 1
+            else _pool_row(own, modes[0], skip)
         )
     return np.stack(pooled)
 
 
-def _pool_row(own: FloatArray, mode: Pooling) -> FloatArray:
+def _pool_row(own: FloatArray, mode: Pooling, skip: int) -> FloatArray:
     result: FloatArray
+    if skip:
+        skip = min(skip, len(own) - 1)
+        own = own[skip:]
     if mode == "mean":
         result = own.mean(axis=0)
     elif mode == "cls":
@@ -76,6 +85,6 @@ def _pool_row(own: FloatArray, mode: Pooling) -> FloatArray:
     elif mode == "lasttoken":
         result = own[-1]
     else:  # weightedmean: later tokens weigh more
-        weights = np.arange(1, len(own) + 1, dtype=np.float32)
+        weights = np.arange(skip + 1, skip + len(own) + 1, dtype=np.float32)
         result = weights @ own / weights.sum()
     return result

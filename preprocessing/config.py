@@ -128,6 +128,8 @@ class TaskConfig:
     pooling: tuple[Pooling, ...] = ()
     """Token vectors to one vector, results concatenated in this order; empty where only the model's own graph can pool.
     """
+    pools_prompt: bool = True
+    """Whether the prompt's tokens are pooled like the text's own (`include_prompt`)."""
     normalize: bool = False
     lowercase: bool = False
     prompts: Mapping[str, str] = field(default_factory=dict)
@@ -151,7 +153,8 @@ class TaskConfig:
         model = _read_json(folder / "config.json", required=True)
         tokenizer = _read_json(folder / "tokenizer_config.json")
         modules = _read_modules(folder)
-        task = _task(model, modules, chosen)
+        cross_encoder = _cross_encoder(model, _read_json(folder / "config_sentence_transformers.json"))
+        task = _task(model, modules, chosen, cross_encoder)
         return cls(
             task=task,
             architecture=_architecture(model),
@@ -161,7 +164,11 @@ class TaskConfig:
             **_special_ids(folder, tokenizer),
             input_names=_input_names(model),
             vocab_size=_positive(model.get("vocab_size")),
-            **(_embedding(folder, model, modules, chosen) if task == EMBEDDINGS else _labelling(model, task, chosen)),
+            **(
+                _embedding(folder, model, modules, chosen)
+                if task == EMBEDDINGS
+                else _labelling(model, task, chosen, cross_encoder)
+            ),
             **(_generation(folder, model) if task == GENERATION else {}),
             **({"heavy_chars": _WINDOWED_HEAVY} if task in WINDOWED else {}) | _request_limits(chosen),
         )
@@ -170,7 +177,9 @@ class TaskConfig:
 # --- the task ---------------------------------------------------------------------------------------------------------
 
 
-def _task(model: Mapping[str, Any], modules: Sequence[_Module], options: _Options) -> str:
+def _task(
+    model: Mapping[str, Any], modules: Sequence[_Module], options: _Options, cross_encoder: Mapping[str, Any] | None
+) -> str:
     """The task an option names, else the one the files describe; sentence-transformers' own list of modules is surer
     than an architecture's name.
     """
@@ -181,7 +190,9 @@ def _task(model: Mapping[str, Any], modules: Sequence[_Module], options: _Option
     architecture = _architecture(model)
     for suffix, task in ARCHITECTURE_TASKS.items():
         if architecture and architecture.endswith(suffix):
-            return RANKING if task == CLASSIFICATION and _is_cross_encoder(model) else task
+            # With one label a cross-encoder compares two texts; with several it classifies pairs.
+            is_ranking = task == CLASSIFICATION and cross_encoder is not None and len(_labels(model)) == 1
+            return RANKING if is_ranking else task
     if architecture and architecture.endswith("Model"):
         return EMBEDDINGS
     known = ", ".join(f"*{suffix}" for suffix in ARCHITECTURE_TASKS)
@@ -191,9 +202,14 @@ def _task(model: Mapping[str, Any], modules: Sequence[_Module], options: _Option
     )
 
 
-def _is_cross_encoder(model: Mapping[str, Any]) -> bool:
-    """sentence-transformers' CrossEncoder writes itself into config.json; with one label it compares two texts."""
-    return isinstance(model.get("sentence_transformers"), dict) and len(_labels(model)) == 1
+def _cross_encoder(model: Mapping[str, Any], sentence: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """What sentence-transformers has written about a CrossEncoder, None where the model is none: since version 5 in its
+    own file, before that inside config.json.
+    """
+    if sentence.get("model_type") == "CrossEncoder":
+        return sentence
+    own = model.get("sentence_transformers")
+    return own if isinstance(own, dict) else None
 
 
 def _architecture(model: Mapping[str, Any]) -> str | None:
@@ -316,7 +332,9 @@ def _request_limits(options: _Options) -> dict[str, Any]:
 # --- classification ---------------------------------------------------------------------------------------------------
 
 
-def _labelling(model: Mapping[str, Any], task: str, options: _Options) -> dict[str, Any]:
+def _labelling(
+    model: Mapping[str, Any], task: str, options: _Options, cross_encoder: Mapping[str, Any] | None
+) -> dict[str, Any]:
     """Labels and activation as `transformers`' text-classification pipeline decides them, and a cross-encoder's as
     sentence-transformers does; and the options of tasks that have labels.
     """
@@ -326,7 +344,7 @@ def _labelling(model: Mapping[str, Any], task: str, options: _Options) -> dict[s
     if "function_to_apply" in options:
         activation = options.choice("function_to_apply", ACTIVATIONS)
     elif task == RANKING:
-        activation = _cross_encoder_activation(model)
+        activation = _cross_encoder_activation(model, cross_encoder or {})
     elif problem == "regression":
         activation = "none"
     elif problem == "multi_label_classification" or len(labels) == 1:
@@ -362,15 +380,14 @@ def _generation(folder: Path, model: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _cross_encoder_activation(model: Mapping[str, Any]) -> Activation:
+def _cross_encoder_activation(model: Mapping[str, Any], own: Mapping[str, Any]) -> Activation:
     """A sigmoid unless the model names another; sentence-transformers writes the class's path."""
-    own = model.get("sentence_transformers")
-    named = own.get("activation_fn") if isinstance(own, dict) else model.get("sbert_ce_default_activation_function")
+    named = own.get("activation_fn", model.get("sbert_ce_default_activation_function"))
     kind = str(named).rsplit(".", 1)[-1] if named is not None else "Sigmoid"
     known: Mapping[str, Activation] = {"Sigmoid": "sigmoid", "Identity": "none", "Softmax": "softmax"}
     if kind not in known:
         raise UnsupportedTask(
-            f"config.json names the activation {kind}, which is not known", hint="set function_to_apply"
+            f"This cross-encoder names the activation {kind}, which is not known", hint="set function_to_apply"
         )
     return known[kind]
 
@@ -444,13 +461,10 @@ def _embedding(folder: Path, model: Mapping[str, Any], modules: Sequence[_Module
         raise InvalidBundle(
             f"config_sentence_transformers.json: default_prompt_name {default_prompt!r} is not among prompts"
         )
-    if any(prompts.values()) and content.get("include_prompt") is False:
-        raise UnsupportedTask(
-            "This model leaves its prompt out of pooling (include_prompt is false), which is not supported"
-        )
     stated_dim = _positive(sentence.get("truncate_dim"))
     return {
         "truncate_dim": options.count("truncate_dim") if "truncate_dim" in options else stated_dim,
+        "pools_prompt": content.get("include_prompt") is not False,
         "pooling": pooling,
         "normalize": options.flag("normalize", default=any(module.kind == "Normalize" for module in modules)),
         "prompts": prompts,
@@ -463,7 +477,8 @@ def _poolings(content: Mapping[str, Any]) -> tuple[Pooling, ...]:
     """Both ways sentence-transformers has written it: one flag per mode, and since version 5 `pooling_mode`."""
     mode = content.get("pooling_mode")
     if mode is not None:
-        modes = tuple(mode) if isinstance(mode, list) else (mode,)
+        named = mode if isinstance(mode, list) else [mode]
+        modes: tuple[Any, ...] = tuple("mean_sqrt_len" if m == "mean_sqrt_len_tokens" else m for m in named)
         unknown = [m for m in modes if m not in POOLINGS]
         if unknown or not modes:
             raise InvalidBundle(

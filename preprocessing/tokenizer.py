@@ -173,6 +173,11 @@ class TextTokenizer:
         ids = _guarded(self._tokenizer.encode_batch_fast, [text], add_special_tokens=False)[0].ids
         return int(ids[0]) if ids else None
 
+    def prompt_size(self, prompt: str) -> int:
+        """How many tokens a text that begins with this prompt begins with for it, special ones in front included."""
+        found = _guarded(self._tokenizer.encode_batch_fast, [prompt])[0]
+        return len(found.ids) - (1 if found.special_tokens_mask[-1:] == [1] else 0)
+
     def join(self, tokens: Sequence[str]) -> str:
         """Tokens as readable text."""
         decoder = self._tokenizer.decoder

@@ -43,7 +43,7 @@ from gateway.routing import canary
 from gateway.routing.canary import Weighted
 from gateway.routing.snapshot import Pending, Snapshot
 from gateway.spec import EndpointSpec, Fault, ModelRecord, decode_model, triton_model_name
-from preprocessing.config import GENERATION
+from preprocessing.config import FILL_MASK, GENERATION, TaskConfig
 from preprocessing.engines import ENGINES
 from preprocessing.errors import PreprocessingError
 from preprocessing.heads import HEADS
@@ -54,6 +54,8 @@ from preprocessing.user_code import UserCode
 _log = logging.getLogger("triton_gateway.control")
 
 _POLL_S: Final = 0.2
+_MOST_SCORES: Final = 1 << 24
+"""Scores of a vocabulary in one answer of a model: 64 MiB."""
 _ASK_S: Final = 2.0
 
 
@@ -305,13 +307,20 @@ class Assembler:
         self, processor: TextProcessor, call: TritonCall, info: ModelInfo, on_batch: Callable[[int, int, int], None]
     ) -> TextHandler:
         return TextHandler(
-            processor, call.backend, call.model, limits=self._limits_for(info), on_batch=on_batch, heavy=self._threads
-        )
+            processor, call.backend, call.model, limits=self._limits_for(info, processor.config),
+            on_batch=on_batch, heavy=self._threads,
+        )  # fmt: skip
 
-    def _limits_for(self, info: ModelInfo | None) -> BatchLimits:
+    def _limits_for(self, info: ModelInfo, config: TaskConfig) -> BatchLimits:
         # Triton refuses calls of more rows than the model's max_batch_size.
-        most = info.max_batch_size if info is not None else 0
-        return replace(self._limits, max_rows=min(self._limits.max_rows, most)) if most > 0 else self._limits
+        limits, most = self._limits, info.max_batch_size
+        if most > 0:
+            limits = replace(limits, max_rows=min(limits.max_rows, most))
+        if config.task == FILL_MASK and config.vocab_size is not None:
+            # A score for every token of the vocabulary comes back for every token that is sent.
+            tokens = max(_MOST_SCORES // config.vocab_size, 1)
+            limits = replace(limits, max_padded_tokens=min(limits.max_padded_tokens, tokens))
+        return limits
 
     async def _load_code(self, spec: EndpointSpec, path: Path, model_path: Path | None) -> UserCode:
         send = self._sender(is_async=spec.engine == "custom_async")

@@ -20,7 +20,7 @@ from preprocessing.heads.zero_shot import ZeroShot
 
 HEADS: Final[Mapping[str, Callable[[TaskConfig, Vocabulary], Head]]] = {
     SequenceClassification.task: lambda config, _: SequenceClassification(config),
-    SentenceEmbedding.task: lambda config, _: SentenceEmbedding(config),
+    SentenceEmbedding.task: SentenceEmbedding,
     FeatureExtraction.task: lambda config, _: FeatureExtraction(config),
     Ranking.task: lambda config, _: Ranking(config),
     ZeroShot.task: lambda config, _: ZeroShot(config),
@@ -46,6 +46,9 @@ class _NoVocabulary:
     def first_id(self, text: str) -> int | None:
         del text
         return None
+
+    def prompt_size(self, prompt: str) -> int:
+        return len(prompt.split())
 
     def join(self, tokens: Sequence[str]) -> str:
         return " ".join(tokens)

@@ -43,6 +43,9 @@ class Vocabulary(Protocol):
     def first_id(self, text: str) -> int | None:
         """The first token that a text begins with."""
 
+    def prompt_size(self, prompt: str) -> int:
+        """How many tokens a text that begins with this prompt begins with for it."""
+
     def join(self, tokens: Sequence[str]) -> str:
         """Tokens as readable text."""
 

@@ -21,6 +21,7 @@ from preprocessing.config import EMBEDDINGS, TaskConfig
 from preprocessing.errors import InvalidInput, InvalidOutput
 from preprocessing.heads.base import (
     Results,
+    Vocabulary,
     count_of,
     counts,
     flag_of,
@@ -51,8 +52,9 @@ class SentenceEmbedding:
     text_fields: Final = ("text",)
     needs_windows: Final = False
 
-    def __init__(self, config: TaskConfig) -> None:
+    def __init__(self, config: TaskConfig, vocabulary: Vocabulary | None = None) -> None:
         self._config = config
+        self._vocabulary = None if config.pools_prompt else vocabulary
         self._parameters = ("normalize", "truncate_dim", *(("prompt_name",) if config.prompts else ()))
 
     def parse(self, body: object) -> ParsedRequest:
@@ -68,9 +70,14 @@ class SentenceEmbedding:
             texts = [(prompt + text).strip() for text in texts]
         if config.lowercase:
             texts = [text.lower() for text in texts]
-        if not parameters:
+        skip = None if self._vocabulary is None or not prompt else self._vocabulary.prompt_size(prompt)
+        if not parameters and skip is None:
             return ParsedRequest(texts, is_batch)
-        given = {"normalize": flag_of(parameters, "normalize"), "truncate_dim": count_of(parameters, "truncate_dim")}
+        given = {
+            "normalize": flag_of(parameters, "normalize"),
+            "truncate_dim": count_of(parameters, "truncate_dim"),
+            "skip": skip,
+        }
         return ParsedRequest(texts, is_batch, {name: value for name, value in given.items() if value is not None})
 
     def field_of(self, request: ParsedRequest, row: int) -> str:
@@ -101,7 +108,8 @@ class SentenceEmbedding:
         elif tensor.shape[1] < max(lengths) or min(lengths) == 0:
             raise InvalidOutput(f"Output {name} has {tensor.shape[1]} tokens per row, {max(lengths)} were sent")
         else:
-            vectors = pool(tensor, lengths, config.pooling, padding_side=config.padding_side)
+            skip = prepared.request.options.get("skip", 0)
+            vectors = pool(tensor, lengths, config.pooling, padding_side=config.padding_side, skip=skip)
         refuse_non_finite(name, vectors)
         options = prepared.request.options
         normalized = options.get("normalize", config.normalize)

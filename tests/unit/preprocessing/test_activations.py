@@ -93,3 +93,16 @@ def test_pooling_does_not_depend_on_padding(row: np.ndarray, width: int, garbage
     alone = pool(row[None], [3], [mode])
     assert alone.tobytes() == pool(np.concatenate([row, padding])[None], [3], [mode]).tobytes()
     assert alone.tobytes() == pool(np.concatenate([padding, row])[None], [3], [mode], padding_side="left").tobytes()
+
+
+def test_a_prompt_is_left_out_of_pooling() -> None:
+    """Weights keep their places, and of a row that is prompt alone the last token stays."""
+    tokens = np.arange(1, 9, dtype=np.float32).reshape(1, 4, 2)
+    for side, left in (("right", 3), ("left", 2)):
+        own = tokens[0][:left] if side == "right" else tokens[0][4 - left :]
+        pooled = pool(tokens, [left], ("mean", "cls", "weightedmean"), padding_side=side, skip=left - 2)  # type: ignore[arg-type]
+        kept = own[left - 2 :]
+        weights = np.arange(left - 1, left + 1, dtype=np.float32)
+        expected = np.concatenate([kept.mean(0), kept[0], weights @ kept / weights.sum()])
+        np.testing.assert_allclose(pooled[0], expected, rtol=1e-6)
+    assert tokens[0, 1].tolist() == pool(tokens, [2], ("max",), skip=9)[0].tolist()

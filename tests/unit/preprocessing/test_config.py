@@ -181,15 +181,39 @@ def test_unknown_default_prompt_is_refused(make_folder: MakeFolder) -> None:
         read(make_folder(files, **ENCODER))
 
 
-def test_prompt_left_out_of_pooling_is_refused(make_folder: MakeFolder) -> None:
-    """Pooling over the prompt would give vectors of another model."""
+def test_pooling_is_read_as_version_6_writes_it(make_folder: MakeFolder) -> None:
+    """One name per mode, prompts that are left out, and how many numbers are kept."""
     files = {
         "modules.json": POOLING_MODULES,
-        "p/config.json": {"include_prompt": False},
-        "config_sentence_transformers.json": {"prompts": {"query": "q: "}},
+        "p/config.json": {"pooling_mode": ["cls", "mean_sqrt_len_tokens"], "include_prompt": False},
+        "config_sentence_transformers.json": {"prompts": {"query": "q: "}, "truncate_dim": 3},
     }
-    with pytest.raises(UnsupportedTask, match="include_prompt"):
-        read(make_folder(files, **ENCODER))
+    config = read(make_folder(files, **ENCODER))
+    assert (("cls", "mean_sqrt_len"), False, 3) == (config.pooling, config.pools_prompt, config.truncate_dim)
+
+
+@pytest.mark.parametrize(
+    ("files", "config", "activation"),
+    [
+        ({}, {"sentence_transformers": {"activation_fn": "torch.nn.modules.linear.Identity"}}, "none"),
+        (
+            {"config_sentence_transformers.json": {
+                "model_type": "CrossEncoder", "activation_fn": "torch.nn.modules.activation.Sigmoid",
+            }},
+            {}, "sigmoid",
+        ),
+    ],
+    ids=["version 4", "version 6"],
+)  # fmt: skip
+def test_cross_encoders_with_one_label_rank(make_folder: MakeFolder, files: Any, config: Any, activation: str) -> None:
+    """As either version of sentence-transformers saves them; with several labels they classify pairs."""
+    one = {**CLASSIFIER, "id2label": {"0": "LABEL_0"}, **config}
+    found = read(make_folder(files, **one))
+    assert ("ranking", activation) == (found.task, found.activation)
+    assert "text-classification" == read(make_folder(files, **{**CLASSIFIER, **config})).task
+    unknown = {**one, "sentence_transformers": {"activation_fn": "my.Own"}}
+    with pytest.raises(UnsupportedTask, match="Own"):
+        read(make_folder({}, **unknown))
 
 
 @pytest.mark.parametrize("path", ["/etc", "../other", "a/../../b"])
