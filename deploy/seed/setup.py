@@ -1,14 +1,15 @@
 """``python -m deploy.seed.setup``: give an empty registry a serving Task that serves the seed model, then end.
 
 Everything through the stock ``clearml-serving`` CLI, as a user would type it: two versions of endpoint ``demo``, a
-canary of 80 to 20 between them, and three declared variables. A serving Task that serves anything else is left alone,
-so it may run at every start; what an interrupted run left out is added.
+canary of 80 to 20 between them, three declared variables, and 5 % of the requests in the shadow of version 2. A serving
+Task that serves anything else is left alone, so it may run at every start; what an interrupted run left out is added.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
 import sys
 import tempfile
 import time
@@ -93,9 +94,9 @@ def main() -> int:
             print(f"serving Task {task} serves {', '.join(sorted(endpoints))}: nothing to do")  # noqa: T201 - the container's log
             return 0
         with tempfile.TemporaryDirectory() as folder:
-            task = asyncio.run(
-                register(StockCli(env=os.environ, log=Path(folder) / "clearml-serving.log"), task, versions)
-            )
+            cli = StockCli(env=os.environ, log=Path(folder) / "clearml-serving.log")
+            task = asyncio.run(register(cli, task, versions))
+        mirror(task)
     except DeployError as error:
         print(f"setup: {error.line()}", file=sys.stderr)  # noqa: T201 - as above
         return 1
