@@ -94,9 +94,7 @@ class Trials:
                                       ("code", "b", "b"), ("both", "a", "a")):  # fmt: skip
                 self.add("live", which, code)
                 took[kind].append(self.everywhere(self.answers("live", which, code)))
-            for version, which in (("1", "a"), ("2", "b")):
-                self.add("split", which, "a", version)
-            self.everywhere(self.answers("split/2", "b", "a"))
+            self._split()
             for weights, which in (("1=1", "a"), ("2=1", "b"), ("1=1", "a")):
                 self.canary("set", "--endpoint", "split", weights)
                 took["weights"].append(self.everywhere(self.answers("split", which, "a")))
@@ -104,8 +102,15 @@ class Trials:
         return {"trial": "live", "seconds": seconds, "slowest": max(max(v) for v in seconds.values()),
                 "client": load.summary()}  # fmt: skip
 
+    def _split(self) -> None:
+        for version, which in (("1", "a"), ("2", "b")):
+            self.add("split", which, "a", version)
+        self.everywhere(self.answers("split/1", "a", "a"))
+        self.everywhere(self.answers("split/2", "b", "a"))
+
     def split(self) -> dict[str, Any]:
         """Ten thousand requests without a key at 10 %; a thousand keys, ten times each, on a ramp."""
+        self._split()
         host = urlsplit(self.stack.url)
         connection = http.client.HTTPConnection(str(host.hostname), host.port, timeout=30)
 
@@ -142,6 +147,8 @@ class Trials:
 
     def outage(self) -> dict[str, Any]:
         """Take the registry away while nothing, a swap and a restart are going on."""
+        self.add("live", "a", "a")
+        self.everywhere(self.answers("live", "a", "a"))
         with Steady(f"{self.stack.urls[0]}/serve/live", _BODY, rate=100).running() as load:
             time.sleep(2)
             self.stack.stop_registry()
@@ -163,6 +170,8 @@ class Trials:
 
     def replicas(self) -> dict[str, Any]:
         """Stop one model sync, change the model, and let the sync go on half a minute later."""
+        self.add("live", "a", "a")
+        self.everywhere(self.answers("live", "a", "a"))
         with Steady(f"{self.stack.url}/serve/live", _BODY, rate=100).running() as load:
             os.kill(self.stack.syncs[1].pid, signal.SIGSTOP)
             try:
