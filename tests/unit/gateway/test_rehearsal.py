@@ -179,7 +179,7 @@ async def test_weights_that_do_not_know_the_tokenizers_ids_are_refused(stack: An
     stack.registry.add_endpoint("e", "m1")
 
     def small_table(inputs: dict[str, Any]) -> dict[str, Any]:
-        if inputs["input_ids"].tolist() == [[10]]:
+        if inputs["input_ids"].tolist() == [[2, 1, 1, 1, 10, 1, 1, 1, 3]]:
             raise ModelFailed("indices element out of data bounds, idx=10 must be within the inclusive range [-10,9]")
         return classify(inputs)
 
