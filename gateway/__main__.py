@@ -22,7 +22,7 @@ from types import FrameType
 
 from pydantic import ValidationError
 
-from gateway.settings import Settings, trace_protocol
+from gateway.settings import SUPERVISOR, Settings, trace_protocol
 
 
 def run(settings: Settings) -> int:
@@ -151,6 +151,7 @@ def _serve(settings: Settings, listener: socket.socket) -> int:
             signal.signal(number, stop)
         server.run(sockets=[listener])
         return 0 if server.started else 1
+    os.environ[SUPERVISOR] = str(os.getpid())
     Multiprocess(config, sockets=[listener]).run()
     return 0
 

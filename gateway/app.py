@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import gc
 import logging
 import os
 import signal
 import socket
+import sys
 import threading
 import time
 import urllib.error
@@ -52,11 +54,13 @@ from gateway.registry.clearml import ClearMLRegistry
 from gateway.registry.lineage import LineageSource, lineage
 from gateway.routing.table import RoutingTable
 from gateway.rpc.server import RpcServer, Tls
-from gateway.settings import Settings, grpc_options, trace_protocol
+from gateway.settings import SUPERVISOR, Settings, grpc_options, trace_protocol
 from gateway.shadow import Mirror
 from gateway.spec import normalize_url
 
 _log = logging.getLogger("triton_gateway")
+
+_PR_SET_PDEATHSIG: Final = 1
 
 _SETTLE_S: Final = 5.0
 _SAMPLE_S: Final = 0.05
@@ -447,9 +451,21 @@ def _http_for(settings: Settings, address: str) -> str:
     return own if own in ("auto", "off") or own.isdecimal() or address == settings.triton_grpc else "auto"
 
 
+def _end_with(supervisor: str) -> None:
+    """Stop in order when the process that shares the port out to workers is gone, however it went: nobody would ever
+    stop this one, and it would hold the port. Linux has a signal for that.
+    """
+    if not supervisor or sys.platform != "linux":
+        return
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    if os.getppid() != int(supervisor):  # it went before the signal was asked for
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
 def create_app(environ: Mapping[str, str] | None = None) -> Gateway:
     """Return the application of a real worker, configured from the environment."""
     environ = os.environ if environ is None else environ
+    _end_with(environ.get(SUPERVISOR, ""))
     settings = Settings()
     logs.configure(settings.log_format, settings.log_level)
     options = grpc_options(environ)

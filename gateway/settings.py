@@ -53,6 +53,9 @@ def _clearml_poll(value: object) -> float:
     return parse_duration(value, bare_unit="min")
 
 
+SUPERVISOR = "TRITON_GATEWAY_SUPERVISOR_PID"
+"""No setting: told to workers, the process that shares the port out to them."""
+
 SHARES = frozenset({"metric_log_frequency"})
 """Fields that are plain numbers, not durations."""
 

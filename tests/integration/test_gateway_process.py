@@ -207,6 +207,15 @@ async def test_killed_worker_costs_its_own_requests_and_comes_back(service: Serv
     assert not any(answer.isdigit() for answer in lost), lost
 
 
+def test_workers_go_with_the_process_that_started_them(service: Service, tmp_path: Path) -> None:
+    """However it went: an orphan would hold the port and be stopped by nobody."""
+    with Process(service, tmp_path / "state", workers=2) as process:
+        until(lambda: len(process.workers()) == 2 and process.serves(1))
+        workers = process.workers()
+        os.kill(process.process.pid, signal.SIGKILL)
+        until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers))
+
+
 async def test_metrics_of_two_workers_add_up_to_what_was_sent(service: Service, tmp_path: Path) -> None:
     """/metrics of any worker is the sum over both, exactly."""
     with Process(service, tmp_path / "state", workers=2) as process:
