@@ -291,13 +291,13 @@ def test_prometheus_keeps_the_trace_ids_of_latency_buckets(running: Running) -> 
 
 
 SLOW = """
-import time
+import asyncio
 class Preprocess:
-    def preprocess(self, body, state, collect_custom_statistics_fn=None):
-        time.sleep(body.get("prepare", 0))
+    async def preprocess(self, body, state, collect_custom_statistics_fn=None):
+        await asyncio.sleep(body.get("prepare", 0))
         return body
-    def process(self, body, state, collect_custom_statistics_fn=None):
-        time.sleep(body.get("infer", 0))
+    async def process(self, body, state, collect_custom_statistics_fn=None):
+        await asyncio.sleep(body.get("infer", 0))
         return {"label": "GOOD"}
 """
 
@@ -317,7 +317,7 @@ def test_autoscalers_queries_return_how_many_requests_are_where(running: Running
     code = tmp_path / "slow.py"
     code.write_text(SLOW)
     running.registry.add_artifact("py_code_slow", code)
-    running.registry.add_endpoint("slow", None, engine="custom", preprocess_artifact="py_code_slow")
+    running.registry.add_endpoint("slow", None, engine="custom_async", preprocess_artifact="py_code_slow")
     url = f"{running.gateway}/serve/slow"
     until(lambda: httpx.post(url, json={}, trust_env=False).status_code == 200)
     adapter = yaml.safe_load(autoscaling("prometheus-adapter/config.yaml")["data"]["config.yaml"])
