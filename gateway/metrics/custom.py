@@ -559,11 +559,19 @@ class _Text:
         plain = []
         for result in results:
             if "entities" in result:
-                self._see_entities(result["entities"])
+                self._see(self._see_entities, result["entities"])
             else:
                 plain.append(result)
-        if plain:
-            self._see_results(plain)
+        if plain and not self._see(self._see_results, plain):
+            for result in plain:  # one of them is not what it should be: the others count
+                self._see(self._see_results, [result])
+
+    def _see(self, count: Callable[[Any], None], what: Any) -> bool:
+        try:
+            count(what)
+        except Exception:  # noqa: BLE001 - what a count cannot read must not keep the others from being counted
+            return False
+        return True
 
     def _see_texts(self, rows: Sequence[TextRow]) -> None:
         if self._tokens is not None:
@@ -583,13 +591,18 @@ class _Text:
                 self._score.take(entity["score"])
 
     def _see_results(self, results: Sequence[Mapping[str, Any]]) -> None:
-        if self._label is not None:
-            self._label.take_all(result["label"] for result in results)
-        if self._score is not None:
-            self._score.take_all([result["score"] for result in results])
+        # Everything is read before anything is counted: what raises has counted nothing.
+        labels = [result["label"] for result in results]
+        top = [float(result["score"]) for result in results]
+        found: list[float] = []
         if self._entropy is not None:
             scores = [list(result["scores"].values()) for result in results if len(result["scores"]) == self._n_labels]
             found = (_entropies(scores) / self._log_labels).tolist() if scores else []
+        if self._label is not None:
+            self._label.take_all(labels)
+        if self._score is not None:
+            self._score.take_all(top)
+        if self._entropy is not None:
             self._entropy.take_all(found)
             for _ in range(len(results) - len(found)):
                 self._entropy.ignore("missing")

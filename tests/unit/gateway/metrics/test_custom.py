@@ -280,6 +280,19 @@ def encoded(tokens: int, unknown: int = 0, truncated: bool = False) -> Encoded:
     return Encoded(np.zeros(tokens, dtype=np.int64), None, unknown, truncated)
 
 
+def test_answer_that_is_not_what_it_should_be_costs_only_its_own_count() -> None:
+    """Results are counted many at a time: one that cannot be read leaves the others, and /metrics, as they were."""
+    watched = Watched({}, Served("e", "1", is_text=True, labels=("GOOD", "BAD")))
+    good = {"label": "GOOD", "score": 0.9, "scores": {"GOOD": 0.9, "BAD": 0.1}}
+    for answer in (good, {"label": "GOOD"}, {**good, "scores": {"GOOD": "x", "BAD": None}}, {"entities": [{}]}, good):
+        watched.answer({"text": "a"}, answer, encoded=[encoded(4)])
+    found = watched.read()
+    assert (2, 2, 2) == (
+        found["enum_total{predicted_label,GOOD}"], found["scalar_count{top_score}"], found["scalar_count{entropy}"],
+    )  # fmt: skip
+    assert 5 == found["scalar_count{token_length}"]
+
+
 def test_text_tasks_have_variables_without_a_declaration() -> None:
     """Per text: token length, unknown ratio, truncation, label, top score, entropy."""
     served = Served("e", "1", is_text=True, labels=("GOOD", "BAD"))
