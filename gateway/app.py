@@ -42,7 +42,7 @@ from gateway.http.edge import Receive, Scope, Send
 from gateway.http.forms import FormRoutes, Limits
 from gateway.http.ops import build_ops, product_version
 from gateway.http.protocol import Connections
-from gateway.http.routes import Lane, ServeRoute
+from gateway.http.routes import CHAT, Lane, ServeRoute
 from gateway.metrics import exposition, statistics
 from gateway.metrics.live import STEP_S, shared
 from gateway.metrics.observer import FLUSH_S, Observer
@@ -154,7 +154,10 @@ class Gateway:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Dispatch one ASGI connection."""
         if scope["type"] == "http" and scope["path"].startswith(self._prefix):
-            await self._serve(scope, receive, send)
+            if scope["path"].endswith(CHAT):
+                await self._forms.chat(scope, receive, send, scope["path"][len(self._prefix) : -len(CHAT)])
+            else:
+                await self._serve(scope, receive, send)
         elif scope["type"] == "http" and self._forms.takes(scope["path"]):
             await self._forms(scope, receive, send)
         else:

@@ -295,12 +295,15 @@ class InferCall:
         trace.finish_ns = perf_counter_ns() - started
         return answer
 
-    async def _from_generation(self, endpoint: Endpoint, trace: Trace, deadline: float) -> object:
+    def generation_body(self) -> dict[str, Any]:
+        """Return the body of a text-generation endpoint. Raises ``InputRefused`` for other tensors than ``text``."""
         if set(self.request.inputs) != {"text"}:
             raise InputRefused(f"the inputs are {_listed(self.request.inputs)}; this endpoint takes text (BYTES)")
         parameters = {n: _plain(v) for n, v in self.request.parameters.items() if not _is_protocols(n)}
-        body = {"text": _texts("text", self.request.inputs["text"]), "parameters": parameters}
-        answer: Any = await endpoint.answer(body, trace, deadline)
+        return {"text": _texts("text", self.request.inputs["text"]), "parameters": parameters}
+
+    async def _from_generation(self, endpoint: Endpoint, trace: Trace, deadline: float) -> object:
+        answer: Any = await endpoint.answer(self.generation_body(), trace, deadline)
         items = [orjson.dumps(result, option=orjson.OPT_SERIALIZE_NUMPY) for result in answer["results"]]
         found = {"result": objects(items).reshape(-1, 1)}
         self.outputs = self._chosen(found, found, endpoint)

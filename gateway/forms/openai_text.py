@@ -112,7 +112,7 @@ class CompletionsCall(TextCall):
         """Read ``body``; raises ``InputRefused``."""
         super().__init__(body)
         assert isinstance(body, dict)  # noqa: S101 - looked at above
-        self._parameters["max_new_tokens"] = _most(body.get("max_tokens"), "max_tokens") or _COMPLETION_TOKENS
+        self._wanted = _most(body.get("max_tokens"), "max_tokens")
         echo = body.get("echo")
         if echo is not None:
             if not isinstance(echo, bool):
@@ -134,7 +134,12 @@ class CompletionsCall(TextCall):
 
     def body(self, endpoint: Endpoint) -> object:
         """See ``Call.body``."""
-        return self._checked(endpoint, self._given)
+        given = self._checked(endpoint, self._given)
+        # What nobody asked for must not be refused: a small model may have fewer positions than OpenAI's default.
+        processor = getattr(endpoint.handler, "processor", None)
+        room = _COMPLETION_TOKENS if processor is None else min(_COMPLETION_TOKENS, processor.config.max_length - 1)
+        self._parameters["max_new_tokens"] = self._wanted or room
+        return given
 
     def tell(self, answer: Any, endpoint: Endpoint, trace: Trace) -> tuple[list[Header], Any]:
         """See ``Call.tell``."""

@@ -34,7 +34,7 @@ from gateway.http.edge import (
 )
 from gateway.http.problems import Headers, oip_problem, openai_problem, problem
 from gateway.http.protocol import EXTENSION
-from gateway.http.sse import send_events
+from gateway.http.sse import own_form, send_events, wants_stream
 from gateway.pipeline import Pipeline
 from gateway.routing.table import RoutingTable
 from gateway.spec import normalize_url
@@ -99,6 +99,15 @@ class FormRoutes:
         else:
             await self._tell(scope, receive, send)
 
+    async def chat(self, scope: Scope, receive: Receive, send: Send, endpoint: str) -> None:
+        """Answer a chat at an endpoint's own address: the path names the model, whatever the body says."""
+
+        def read(raw: bytes, headers: Mapping[bytes, bytes]) -> Call:
+            body = bodies.decode(raw, headers.get(b"content-type", b""), takes_bytes=False)
+            return openai_text.ChatCall({**body, "model": endpoint} if isinstance(body, dict) else body)
+
+        await self._infer(scope, receive, send, read, openai_problem)
+
     # --- inference ----------------------------------------------------------------------------------------------------
 
     def _read_predict(self, raw: bytes, headers: Mapping[bytes, bytes]) -> Call:
@@ -158,6 +167,12 @@ class FormRoutes:
                 await send_events(
                     send, pipeline, endpoint, body, trace, deadline, guard, form=call.answer_form, end=openai_text.END
                 )
+                return
+            if isinstance(call, PredictCall) and wants_stream(endpoint, body):
+                await send_events(
+                    send, pipeline, endpoint, body, trace, deadline, guard,
+                    form=huggingface.GenerationEvents() if call.is_translated else own_form,
+                )  # fmt: skip
                 return
             answer = await pipeline.answer(endpoint, body, trace, deadline, via=call.via)
             answered: Endpoint = endpoint if trace.route != "fallback" else trace.fallback
@@ -260,6 +275,11 @@ class PredictCall:
             return body
         ours, self._convert = huggingface.read(endpoint.task, body)
         return ours
+
+    @property
+    def is_translated(self) -> bool:
+        """True when the body was in the Hugging Face form."""
+        return self._convert is not None
 
     def tell(self, answer: Any, endpoint: Endpoint, trace: Trace) -> tuple[Headers, Any]:
         """See ``Call.tell``."""

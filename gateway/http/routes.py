@@ -40,6 +40,8 @@ from gateway.spec import normalize_url
 from gateway.trace import TRACEPARENT, Trace, parse_traceparent
 
 _LANE_BYTES: Final = 64 << 10
+CHAT: Final = "/v1/chat/completions"
+"""What huggingface_hub puts behind an endpoint's address to chat with it."""
 _NOT_FOR_THE_LANE: Final = frozenset({b"content-encoding", b"x-request-timeout-ms", b"traceparent", b"x-route-to"})
 _PIN: Final = b"x-route-to"
 _SPLIT: Final = ("canary", "stable")
@@ -201,6 +203,8 @@ class Lane:
             done = partial(self._done, flight, endpoint, trace, convert)
             give_up = pipeline.begin(endpoint, content, trace, self._loop.time() + self._timeout, done)
         except Exception as error:  # noqa: BLE001 - the edge: every failure becomes an answer
+            if path.endswith(CHAT):
+                return False  # not an endpoint of that name, but a chat with the one in front of it
             pipeline.started()
             self._fail(flight, trace, error)
             return True

@@ -11,7 +11,8 @@ import asyncio
 import logging
 import math
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,7 +23,7 @@ from tritonclient.grpc import service_pb2 as pb
 
 from gateway.backends.tensors import BYTES
 from gateway.endpoint import Endpoint
-from gateway.errors import GatewayError, InputRefused
+from gateway.errors import ClientGone, GatewayError, InputRefused
 from gateway.forms import oip
 from gateway.forms.tensors import (
     DTYPES,
@@ -248,28 +249,63 @@ class RpcServer:
 
     async def _stream(self, requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
         async for request in requests:
+            tells_last = request.parameters["triton_enable_empty_final_response"].bool_param
             try:
-                response, _ = await self._answer(request, context)
+                async with aclosing(self._responses(request, context)) as responses:
+                    async for response, is_last in responses:
+                        if tells_last:
+                            response.parameters["triton_final_response"].bool_param = is_last
+                        yield pb.ModelStreamInferResponse(infer_response=response)
             except GatewayError as error:
                 failed = pb.ModelInferResponse(id=request.id, model_name=request.model_name)
                 yield pb.ModelStreamInferResponse(error_message=_sentence(error), infer_response=failed)
-                continue
-            if request.parameters["triton_enable_empty_final_response"].bool_param:
-                response.parameters["triton_final_response"].bool_param = True
-            yield pb.ModelStreamInferResponse(infer_response=response)
 
-    async def _answer(self, request: Any, context: Any) -> tuple[Any, tuple[tuple[str, str], ...]]:
+    async def _responses(self, request: Any, context: Any) -> AsyncGenerator[tuple[Any, bool], None]:
+        """One response, or one per piece of a text that is generated; with whether it is the last."""
+        snapshot = self._table.current
+        url = self._url(request.model_name, request.model_version)
+        if (url not in snapshot.endpoints and url not in snapshot.canaries) or oip.find(snapshot, url).stream is None:
+            yield (await self._answer(request, context))[0], True
+            return
+        trace, metadata, timeout = self._open(request, context)
+        pipeline = self._pipeline
+        try:
+            call = oip.InferCall(self._read(request))
+            timeout = min(timeout, call.timeout or timeout)
+            endpoint = self._resolve(call.path, metadata, trace)
+            body = call.generation_body()
+            if len(body["text"]) != 1:
+                raise InputRefused("a stream has one text", hint="send each text in a request of its own")
+            body["text"] = body["text"][0]
+            deadline = asyncio.get_running_loop().time() + timeout
+            async with aclosing(pipeline.stream(endpoint, body, trace, deadline)) as events:
+                async for event in events:
+                    piece = {"text": event.text, "finish_reason": event.finish_reason or ""}
+                    call.outputs = {n: objects([value.encode()]).reshape(1, 1) for n, value in piece.items()}
+                    yield _response(call, endpoint), event.finish_reason is not None
+        except (Exception, asyncio.CancelledError, GeneratorExit) as error:
+            if isinstance(error, asyncio.CancelledError | GeneratorExit):
+                pipeline.failed(trace, ClientGone("the client left before the answer was ready"))
+                raise
+            raise pipeline.failed(trace, error) from error
+        finally:
+            pipeline.finished(trace)
+
+    def _open(self, request: Any, context: Any) -> tuple[Trace, dict[str, Any], float]:
+        """Count a request in: its record, its metadata, and the seconds it may take."""
         metadata = {key.lower(): value for key, value in context.invocation_metadata() or ()}
         parent = parse_traceparent(str(metadata.get("traceparent", "")).encode("latin-1", "replace"))
         TRACEPARENT.set(parent)
-        pipeline = self._pipeline
         request_id = _request_id(metadata.get("x-request-id") or request.id) or f"{random.getrandbits(64):016x}"
-        trace = pipeline.new_trace(request_id, parent)
-        pipeline.started()
-        timeout = self._timeout
+        trace = self._pipeline.new_trace(request_id, parent)
+        self._pipeline.started()
         left = context.time_remaining()
-        if left is not None and left < timeout:
-            timeout = max(left, 0.001)
+        timeout = self._timeout if left is None else min(self._timeout, max(left, 0.001))
+        return trace, metadata, timeout
+
+    async def _answer(self, request: Any, context: Any) -> tuple[Any, tuple[tuple[str, str], ...]]:
+        trace, metadata, timeout = self._open(request, context)
+        pipeline = self._pipeline
         try:
             call = oip.InferCall(self._read(request))
             if call.timeout is not None:

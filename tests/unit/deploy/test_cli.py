@@ -19,6 +19,7 @@ import pytest
 
 from deploy.cli import group, main
 from deploy.commands._options import make_settings
+from deploy.commands.serve import predictor_address
 from deploy.errors import DeployError
 from gateway.settings import Settings
 
@@ -65,7 +66,9 @@ def test_help_says_what_a_command_does_and_shows_an_example(name: str, capsys: p
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_option_has_a_variable_that_help_shows(name: str) -> None:
     """What can be said on the command line can be said by the environment."""
-    options = [p for p in load(name).params if isinstance(p, click.Option) and p.name not in HAS_NO_VARIABLE]
+    options = [
+        p for p in load(name).params if isinstance(p, click.Option) and p.name not in HAS_NO_VARIABLE and not p.hidden
+    ]
     assert options
     for option in options:
         assert option.envvar, option.name
@@ -75,7 +78,8 @@ def test_every_option_has_a_variable_that_help_shows(name: str) -> None:
 
 def test_serve_has_an_option_for_every_setting() -> None:
     """No setting of the gateway is reachable by the environment only."""
-    assert {option.name for option in load("serve").params} == set(Settings.model_fields)
+    kserves = {"predictor_host", "predictor_protocol", "model_name", "http_port"}
+    assert {option.name for option in load("serve").params} - kserves == set(Settings.model_fields)
 
 
 def test_group_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
@@ -325,3 +329,24 @@ def test_status_of_another_server_is_refused(
     """A server that is no gateway is named as such."""
     assert main(["status", "--url", gateway[0], "--state-dir", str(tmp_path)]) == 1
     assert "is --url a triton-gateway?" in only_line(capsys.readouterr().err)
+
+
+@pytest.mark.parametrize(
+    ("host", "address"),
+    [
+        ("sentiment-predictor.demo", "dns:///sentiment-predictor.demo:9000"),
+        ("sentiment-predictor:8001", "dns:///sentiment-predictor:8001"),
+        ("http://sentiment-predictor/", "dns:///sentiment-predictor:9000"),
+    ],
+)
+def test_kserve_predictor_host_is_tritons_grpc_address(host: str, address: str) -> None:
+    """KServe adds ``--predictor_host`` to a transformer by itself; its port for gRPC is 9000."""
+    assert address == predictor_address(host)
+
+
+def test_kserves_arguments_are_understood() -> None:
+    """They reach the settings: a port that cannot be one is refused, not ignored."""
+    arguments = ["serve", "--model_name", "m", "--predictor_host", "p", "--predictor_protocol", "v2"]
+    done = run(*arguments, "--http_port", "none")
+    assert 0 != done.returncode
+    assert "--port is not usable" in done.stderr
