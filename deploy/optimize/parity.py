@@ -190,7 +190,7 @@ def _compared(
     if mask < _MASK_COSINE:
         faults.append(
             f"a text's answer depends on the padding or the texts beside it (cosine {mask:.3f} to the same text "
-            "alone): is the attention mask used?"
+            "alone): the attention mask is not used, or activations are scaled over the whole batch"
         )
     classes, shift = class_shift(truth.answers, answers)
     parity = Parity(
