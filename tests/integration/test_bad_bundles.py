@@ -2,13 +2,14 @@
 
 One stack for all of them: the embedded control plane, the real Triton with model sync, a gateway process. Each case has
 an endpoint of its own that serves a good bundle and is then given a bad one, all at once, under requests that are never
-repeated.
+repeated. With ``TRITON_GATEWAY_LONG_TESTS=1`` Triton is restarted as well.
 """
 
 from __future__ import annotations
 
 import base64
 import json
+import os
 import resource
 import threading
 import time
@@ -309,13 +310,17 @@ def test_a_bad_version_never_costs_the_one_before_it(stack: Small, tmp_path: Pat
     stack.restart_gateway()
     stack.until(lambda s: set(good) == {e["url"] for e in s["endpoints"]}, "the versions before being served again")
     assert expected | {"disk-full": served()["disk-full"]} == served()
-    stack.restart_triton()
-    until = time.monotonic() + 60
-    while (now := served()) != expected | {"disk-full": now["disk-full"]}:
-        assert time.monotonic() < until, now
-        time.sleep(0.5)
+    if os.environ.get("TRITON_GATEWAY_LONG_TESTS"):
+        stack.restart_triton()
+        until = time.monotonic() + 60
+        while (now := served()) != expected | {"disk-full": now["disk-full"]}:
+            assert time.monotonic() < until, now
+            time.sleep(0.5)
 
     # What was wrong with the place and not with the bundle comes right by itself: the disk has room again.
-    assert bad["disk-full"]["model_id"] == served()["disk-full"]
+    until = time.monotonic() + 60
+    while served()["disk-full"] != bad["disk-full"]["model_id"]:
+        assert time.monotonic() < until, stack.status()
+        time.sleep(0.5)
     half.shutdown()
     half.server_close()
