@@ -68,6 +68,7 @@ def _write_text_parts(folder: Path, config: Mapping[str, Any]) -> None:
     tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
     )
+    tokenizer.add_special_tokens([word for word in WORDS if word.startswith("[")])
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(folder / "tokenizer.json"))
     base = {"model_type": "bert", "pad_token_id": 0, "max_position_embeddings": 64, "vocab_size": len(WORDS)}
@@ -97,6 +98,49 @@ def _write_embedder(folder: Path) -> None:
     (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
     table = np.random.default_rng(7).normal(size=(len(WORDS), SIZE)).astype(np.float32)
     _write_pooled(folder / "model.onnx", table, "sentence_embedding")
+
+
+def _write_per_token(path: Path, tables: Mapping[str, Any]) -> None:
+    """Each output is a row of its table for every token; a table of one column has no last dimension."""
+    nodes, found, weights = [], [], []
+    for name, table in tables.items():
+        flat = table.ndim == 1
+        shape = ["batch", "sequence"] if flat else ["batch", "sequence", int(table.shape[1])]
+        nodes.append(helper.make_node("Gather", [f"{name}_table", "input_ids"], [name]))
+        found.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, shape))
+        weights.append(numpy_helper.from_array(table.astype(np.float32), f"{name}_table"))
+    _save(path, nodes, _token_inputs(), found, weights)
+
+
+def _worth(columns: int = 0, **words: Any) -> Any:
+    """A table with what each word is worth; the rest is nothing."""
+    table = np.zeros((len(WORDS), columns) if columns else len(WORDS))
+    for word, value in words.items():
+        table[WORDS.index(word)] = value
+    return table
+
+
+def _write_tasks(folder: Path) -> None:
+    """Models that know a word or two, one for each of the other tasks."""
+    labels = {"0": "O", "1": "B-PER", "2": "I-PER"}
+    _write_text_parts(folder / "ner", {"architectures": ["BertForTokenClassification"], "id2label": labels})
+    per_token = {"logits": _worth(3, hello=[0, 5, 0], world=[0, 0, 5]) + np.array([2, 0, 0])}
+    _write_per_token(folder / "ner" / "model.onnx", per_token)
+    _write_text_parts(folder / "qa", {"architectures": ["BertForQuestionAnswering"]})
+    spans = {"start_logits": _worth(film=5, good=8), "end_logits": _worth(film=9, good=5)}
+    _write_per_token(folder / "qa" / "model.onnx", spans)
+    _write_text_parts(folder / "mask", {"architectures": ["BertForMaskedLM"]})
+    tokenizer = {"mask_token": "[MASK]", "unk_token": "[UNK]", "pad_token": "[PAD]"}
+    (folder / "mask" / "tokenizer_config.json").write_text(json.dumps(tokenizer))
+    guess = np.zeros(len(WORDS))
+    guess[[WORDS.index("film"), WORDS.index("world")]] = 3, 2
+    _write_per_token(folder / "mask" / "model.onnx", {"logits": _worth(len(WORDS), **{"[MASK]": guess})})
+    entailment = {"0": "contradiction", "1": "neutral", "2": "entailment"}
+    _write_text_parts(folder / "zero", {"architectures": ["BertForSequenceClassification"], "id2label": entailment})
+    _write_pooled(folder / "zero" / "model.onnx", _worth(3, good=[0, 0, 2], bad=[2, 0, 0]).astype(np.float32), "logits")
+    one = {"architectures": ["BertForSequenceClassification"], "id2label": {"0": "LABEL_0"}}
+    _write_text_parts(folder / "rank", {**one, "sentence_transformers": {"version": "5.0.0"}})
+    _write_pooled(folder / "rank" / "model.onnx", _worth(1, film=[2], bad=[-1]).astype(np.float32), "logits")
 
 
 def _write_pooled(path: Path, table: Any, output: str) -> None:
@@ -183,6 +227,7 @@ def stack(embedded_triton: Any, tmp_path_factory: pytest.TempPathFactory, make_t
     _write_embedder(folder / "embedder")
     _write_identity(folder / "identity")
     _write_generator(folder / "generator")
+    _write_tasks(folder)
     make_token_model(folder / "tokens" / "model.onnx")
     endpoints = [
         {"url": "sentiment", "model": "classifier", "version": "1"},
@@ -191,6 +236,8 @@ def stack(embedded_triton: Any, tmp_path_factory: pytest.TempPathFactory, make_t
         {"url": "team/identity", "model": "identity"},
         {"url": "tokens", "model": "tokens"},
         {"url": "story", "model": "generator"},
+        *({"url": name, "model": name} for name in ("ner", "qa", "mask", "rank")),
+        {"url": "zero", "model": "zero", "auxiliary_cfg": {"gateway": {"task": "zero-shot-classification"}}},
     ]
     http, rpc = free_port(), free_port()
     registry = FakeRegistry()
@@ -207,7 +254,7 @@ def stack(embedded_triton: Any, tmp_path_factory: pytest.TempPathFactory, make_t
     for model_id, path in described["models"].items():
         registry.add_model(model_id, Path(path), is_package=True)
     for endpoint in endpoints:
-        registry.add_endpoint(endpoint["url"], endpoint["model"], version=endpoint.get("version", ""))
+        registry.add_endpoint(**{"model_id" if key == "model" else key: value for key, value in endpoint.items()})
     for url, spec in decode(registry.task()).endpoints.items():
         assert spec.model_id is not None
         names[url] = triton_model_name(spec, decode_model(registry.model(spec.model_id)))

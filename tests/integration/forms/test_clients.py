@@ -100,6 +100,25 @@ class TestTritonClient:
         with pytest.raises(Exception, match="unexpected inference output"):
             client.infer("live", [text_tensor(module, "x")], outputs=[module.InferRequestedOutput("nope")])
 
+    @pytest.mark.parametrize(
+        ("model", "inputs", "expected"),
+        [
+            ("ner", {"text": ["hello"]}, lambda r: r["entities"][0]["word"] == "hello"),
+            ("qa", {"question": ["hello ?"], "context": ["up good film"]}, lambda r: r["answer"] == "good film"),
+            ("mask", {"text": ["a [MASK]"]}, lambda r: r["predictions"][0]["token_str"] == "film"),
+            ("rank", {"query": ["hello"], "documents": ["bad", "film"]}, lambda r: r["results"][0]["index"] == 1),
+        ],
+    )
+    def test_other_tasks_answer_their_json(self, triton: Any, model: str, inputs: Any, expected: Any) -> None:
+        """Their body's fields as BYTES tensors in, `result` out."""
+        module, client = triton
+        tensors = []
+        for name, items in inputs.items():
+            tensors.append(module.InferInput(name, [len(items), 1], "BYTES"))
+            tensors[-1].set_data_from_numpy(np.array([[item.encode()] for item in items], dtype=object))
+        (result,) = client.infer(model, tensors).as_numpy("result").ravel()
+        assert expected(json.loads(result)), result
+
     def test_generated_text_is_a_result(self, triton: Any) -> None:
         """Text generation answers with its JSON; parameters travel with the request."""
         module, client = triton
@@ -122,6 +141,33 @@ class TestTritonClient:
             client.stop_stream()
         assert [None, "error", None] == [None if error is None else "error" for _, error in found]
         assert [[b"GOOD"]] == found[2][0].as_numpy("label").tolist()
+
+    def test_generated_text_is_streamed_piece_by_piece(self, stack: Any) -> None:
+        """As from a decoupled model: the pieces join to the whole, the last one says why it ended."""
+        import queue
+
+        import tritonclient.grpc as module
+
+        body = {"text": "The quick", "parameters": {"max_new_tokens": 12}}
+        whole = httpx.post(f"{stack.url}/serve/story", json=body, timeout=30).json()
+        answers: Any = queue.Queue()
+        pieces: list[str] = []
+        with module.InferenceServerClient(stack.grpc) as client:
+            client.start_stream(lambda result, error: answers.put((result, error)))
+            client.async_stream_infer(
+                "story", [text_tensor(module, "The quick")], parameters={"max_new_tokens": 12},
+                enable_empty_final_response=True,
+            )  # fmt: skip
+            is_last = False
+            while not is_last:
+                result, error = answers.get(timeout=30)
+                assert error is None, error
+                pieces.append(result.as_numpy("text")[0, 0].decode())
+                is_last = result.get_response().parameters["triton_final_response"].bool_param
+            assert result.as_numpy("finish_reason")[0, 0].decode() == whole["finish_reason"]
+            client.stop_stream()
+        assert whole["text"] == "".join(pieces)
+        assert len(pieces) > 1
 
 
 class TestHuggingFaceClient:
@@ -150,6 +196,29 @@ class TestHuggingFaceClient:
         assert same == pytest.approx(1, abs=1e-5)
         assert other < 0.99
 
+    def test_token_classification(self, client: Any) -> None:
+        (found,) = client("ner").token_classification("bad hello world film", aggregation_strategy="simple")
+        assert ("PER", "hello world", 4, 15) == (found.entity_group, found.word, found.start, found.end)
+
+    def test_question_answering(self, client: Any) -> None:
+        found = client("qa").question_answering(question="hello ?", context="up warm good film world")
+        assert ("good film", 8, 17) == (found.answer, found.start, found.end)
+
+    def test_fill_mask(self, client: Any) -> None:
+        found = client("mask").fill_mask("hello [MASK]", top_k=2)
+        assert ["film", "world"] == [element.token_str for element in found]
+        assert "hello film" == found[0].sequence
+
+    def test_zero_shot_classification(self, client: Any) -> None:
+        found = client("zero").zero_shot_classification("film", candidate_labels=["bad", "good"], multi_label=False)
+        assert ["good", "bad"] == [element.label for element in found]
+        assert 1 == pytest.approx(sum(element.score for element in found))
+
+    def test_sentence_similarity_by_a_cross_encoder(self, client: Any) -> None:
+        """A ranking model's scores, in the order of the sentences."""
+        film, bad = client("rank").sentence_similarity("hello", other_sentences=["film", "bad"])
+        assert film > 0.8 > 0.3 > bad
+
     def test_refusal_is_an_error_of_the_client(self, client: Any) -> None:
         from huggingface_hub.errors import HfHubHTTPError
 
@@ -169,9 +238,12 @@ class TestHuggingFaceClient:
     def test_chat_through_the_openai_path(self, stack: Any) -> None:
         from huggingface_hub import InferenceClient
 
+        messages = [{"role": "user", "content": "Hello"}]
         client = InferenceClient(base_url=f"{stack.url}/v1", timeout=30)
-        answer = client.chat_completion([{"role": "user", "content": "Hello"}], model="story", max_tokens=4)
+        answer = client.chat_completion(messages, model="story", max_tokens=4)
         assert answer.choices[0].message.content
+        own = InferenceClient(model=f"{stack.url}/serve/story", timeout=30).chat_completion(messages, max_tokens=4)
+        assert answer.choices[0].message.content == own.choices[0].message.content
 
 
 class TestOpenAIClient:
