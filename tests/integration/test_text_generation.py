@@ -16,6 +16,7 @@ import httpx
 import numpy as np
 import pytest
 import torch
+import tritonclient.grpc as triton
 from tokenizers import decoders
 from transformers import PreTrainedTokenizerFast, TextGenerationPipeline
 from transformers.generation.logits_process import (
@@ -46,13 +47,15 @@ PROMPTS = [
 ]
 
 
-def bundle(folder: Path, kind: str) -> tuple[Any, Any]:
+def bundle(folder: Path, kind: str, **config: Any) -> tuple[Any, Any]:
     """A random GPT-2 or Llama as a bundle; returns model and tokenizer for transformers' pipeline."""
     raw = tiny.families.gpt2()
     raw.decoder = decoders.ByteLevel()
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=raw, model_max_length=128)
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=raw, model_max_length=config.get("positions", 128))
     torch.manual_seed(3)
-    model = getattr(generators, kind)(len(tokenizer), bos_token_id=None, eos_token_id=7, pad_token_id=0)
+    model = getattr(generators, kind)(
+        len(tokenizer), bos_token_id=None, pad_token_id=0, **{"eos_token_id": 7, **config}
+    )
     folder.mkdir(parents=True)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
@@ -165,26 +168,32 @@ async def test_stop_strings_seeds_and_lengths(served: list[Served]) -> None:
         assert (422, "a stream has one text") == (response.status_code, response.json()["error"])
 
 
-async def test_departed_client_ends_the_models_work(served: list[Served]) -> None:
-    """The gateway lets go of the endpoint and of the call, long before the text would have been ready."""
-    story = served[0]
-    steps = 0
+async def test_departed_client_ends_the_models_work(tmp_path: Path, embedded_triton: Any) -> None:
+    """Texts take turns, so while one of 200 tokens is written, one of 2000 gets no further than its 200th: that Triton
+    has ended both by then shows that the departed client's was given up.
+    """
+    folder = tmp_path / "long"
+    bundle(folder, "gpt2", positions=2048, eos_token_id=None)
+    async with served_bundles.serving(tmp_path, embedded_triton, {"long": (folder, {})}) as running:
+        before = ended(embedded_triton, running.triton_names["long"])
+        async with httpx.AsyncClient(timeout=60) as client:
+            body = {"text": "The quick", "stream": True, "parameters": {"max_new_tokens": 2000}}
+            async with client.stream("POST", running.url + "long", json=body) as response:
+                lines = response.aiter_lines()
+                assert (await anext(lines)).startswith("data: ")
+            async with asyncio.timeout(20):
+                while running.backend._replicas[0].in_flight or running.gateway.table.current.endpoints["long"]._leases:
+                    await asyncio.sleep(0.01)
+            short = await client.post(running.url + "long", json={"text": "a", "parameters": {"max_new_tokens": 200}})
+        assert 200 == short.json()["generated_tokens"]
+        assert before + 2 == ended(embedded_triton, running.triton_names["long"])
 
-    async def leave_early(client: httpx.AsyncClient) -> None:
-        nonlocal steps
-        body = {"text": "The quick", "stream": True, "parameters": {"max_new_tokens": 120}}
-        async with client.stream("POST", story.url, json=body) as response:
-            async for line in response.aiter_lines():
-                steps += line.startswith("data: ")
-                if steps >= 2:
-                    return
 
-    async with httpx.AsyncClient(timeout=60) as client:
-        await leave_early(client)
-    replica = story.running.backend._replicas[0]
-    async with asyncio.timeout(10):
-        while replica.in_flight or story.running.gateway.table.current.endpoints["gpt2"]._leases:
-            await asyncio.sleep(0.01)
+def ended(embedded_triton: Any, name: str) -> int:
+    """How many requests of a model Triton has done with, well or not."""
+    with triton.InferenceServerClient(embedded_triton.grpc) as client:
+        statistics = client.get_inference_statistics(name).model_stats[0].inference_stats
+    return int(statistics.success.count + statistics.fail.count)
 
 
 async def test_closed_stream_and_faulty_requests(served: list[Served]) -> None:

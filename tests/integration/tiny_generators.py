@@ -13,12 +13,12 @@ from transformers.cache_utils import DynamicCache
 LAYERS, HEADS, SIZE = 2, 2, 32
 
 
-def gpt2(vocabulary: int, **config: Any) -> Any:
+def gpt2(vocabulary: int, *, positions: int = 128, **config: Any) -> Any:
     """GPT-2's kind: learned positions."""
     return GPT2LMHeadModel(
         GPT2Config(
-            vocab_size=vocabulary, n_positions=128, n_embd=SIZE, n_layer=LAYERS, n_head=HEADS, initializer_range=0.5,
-            **config,
+            vocab_size=vocabulary, n_positions=positions, n_embd=SIZE, n_layer=LAYERS, n_head=HEADS,
+            initializer_range=0.5, **config,
         )
     ).eval()  # fmt: skip
 
