@@ -264,8 +264,9 @@ def test_drift_report_reads_any_prometheus(running: Running, tmp_path: Path) -> 
         (rules.drift_js("5m"), "jensen_shannon", 0.05),
     ):  # fmt: skip
         recorded = {tuple(s["metric"][label] for label in labels): float(s["value"][1]) for s in running.query(name)}
-        assert set(found) == set(recorded)
-        for key, value in recorded.items():
+        assert set(found) <= set(recorded)
+        for key in found:
+            value = recorded[key]
             # The window has moved by a second or two between the rule and the report.
             assert found[key][told] == pytest.approx(value, rel=tolerance, abs=0.01), (name, key)
 
