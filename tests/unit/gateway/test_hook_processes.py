@@ -49,9 +49,9 @@ class Preprocess:
                 shared[at:at + (1 << 20)] = b"x" * (1 << 20)
             time.sleep(100)
         if do == "cuda": raise RuntimeError("CUDA out of memory. Tried to allocate 2 GiB")
-        if do == "close": os.closerange(3, 100); time.sleep(100)
+        if do == "close": os.closerange(3, 1000); time.sleep(100)
         if do == "garbage":
-            for fd in range(3, 20):
+            for fd in range(3, 1000):
                 try: os.write(fd, b"\\xff" * 64)
                 except OSError: pass
             time.sleep(100)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from types import SimpleNamespace
 from typing import Any
@@ -66,8 +67,11 @@ class Counting:
 
     def __init__(self) -> None:
         self.turns: list[int] = []
+        self.may_go = threading.Event()
+        self.may_go.set()
 
     def next_logits(self, sequence: Any) -> Any:
+        self.may_go.wait(10)
         last = sequence.ids[-1]
         self.turns.append(sequence.ids[0])
         if last == 99:
@@ -81,7 +85,6 @@ class Counting:
 def program() -> Any:
     """The program with the counting graph, its thread running."""
     import queue
-    import threading
 
     made = TritonPythonModel()
     made._backend, made._graph, made._waiting = Backend, Counting(), queue.Queue()
@@ -119,7 +122,9 @@ def test_a_text_ends_at_its_length_or_its_end(program: Any) -> None:
 
 def test_texts_take_turns(program: Any) -> None:
     """A short one does not wait for a long one's end."""
+    program._graph.may_go.clear()  # both are there before the first token
     long, short = ask(program, [1], max_new_tokens=90), ask(program, [100], max_new_tokens=2)
+    program._graph.may_go.set()
     over(long, short)
     turns = program._graph.turns
     assert turns.index(100) < 60
