@@ -7,6 +7,7 @@ waits for ever on a 503 (recorded in the project's notes on ClearML's API), whic
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import threading
@@ -244,8 +245,7 @@ def _open_session() -> Any:
         _session_initial_timeout = (_CONNECT_S, _READ_S)
 
     try:
-        # Without this the SDK repeats a 503 for ever.
-        ConfigWrapper.set_overrides({"api": {"http": {"wait_on_maintenance_forever": False}}})
+        _read_configuration(ConfigWrapper)
         return BoundedSession(
             http_retries_config={"total": 1, "connect": 1, "read": 1, "redirect": 3, "backoff_factor": 0.2},
         )
@@ -260,6 +260,13 @@ def _open_session() -> Any:
         if type(error).__name__ in ("LoginError", "ValueError", "ConfigurationError"):
             raise _translate(error) from error
         raise
+
+
+@functools.cache
+def _read_configuration(wrapper: Any) -> None:
+    # Once: the SDK reads and parses every file anew, a third of a second of CPU that a gateway whose registry is away
+    # would spend at each attempt. Without the override the SDK repeats a 503 for ever.
+    wrapper.set_overrides({"api": {"http": {"wait_on_maintenance_forever": False}}})
 
 
 def _translate(error: BaseException) -> RegistryUnavailable | RegistryRefused:

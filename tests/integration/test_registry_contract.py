@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from clearml.config import ConfigWrapper
 
 from deploy.controlplane.testing import control_plane
 from gateway.errors import RegistryRefused, RegistryUnavailable
@@ -179,3 +180,18 @@ def test_outage_is_unavailable_in_bounded_time_and_over_when_it_is_over(world: W
     for call in (world.registry.marker, world.registry.task, lambda: world.registry.model(world.model_id)):
         with pytest.raises(RegistryUnavailable):
             call()
+
+
+def test_a_registry_that_is_away_costs_next_to_nothing_to_ask(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A gateway that booted without it asks again and again, beside requests: files are read the first time only."""
+    for name in ("API", "WEB", "FILES"):
+        monkeypatch.setenv(f"CLEARML_{name}_HOST", "http://127.0.0.1:9")
+    monkeypatch.setenv("CLEARML_API_ACCESS_KEY", "key")
+    monkeypatch.setenv("CLEARML_API_SECRET_KEY", "secret")
+    registry = ClearMLRegistry("task")
+    with pytest.raises(RegistryUnavailable):
+        registry.marker()
+    with monkeypatch.context() as patched:
+        patched.setattr(ConfigWrapper, "set_overrides", lambda *_: pytest.fail("the files were read again"))
+        with pytest.raises(RegistryUnavailable):
+            registry.marker()
