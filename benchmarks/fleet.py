@@ -136,7 +136,7 @@ class Fleet:
         """What callers trust, where gateways speak HTTPS."""
         self._say = say
         self._numbers = iter(range(1, 1000))
-        self._ports = {kind: servers.free_port() for kind in ("grpc", "http", "metrics")}
+        self._ports = dict(zip(("grpc", "http", "metrics"), servers.free_ports(3), strict=True))
         self.gateways: list[Gateway] = []
         self.tritons: list[Triton] = []
         self._hosts: Path | None = None

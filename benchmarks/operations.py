@@ -70,7 +70,9 @@ class Trials:
             if all(holds(url) for url in self.stack.urls for _ in range(_LOOKS)):
                 return took
             time.sleep(0.05)
-        raise ServerFailed(f"not live everywhere within {within:.0f} s: {self.stack.status()}")
+        late = [url for url in self.stack.urls if not holds(url)]
+        found = {url: json.loads(ask(f"{url}/v1/status")) for url in late}
+        raise ServerFailed(f"not live everywhere within {within:.0f} s: {found}")
 
     def answers(self, endpoint: str, which: str, code: str) -> Callable[[str], bool]:
         """Return whether one fresh connection to a gateway is answered by this model and this code."""

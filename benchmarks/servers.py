@@ -37,6 +37,15 @@ def free_port() -> int:
         return int(sock.getsockname()[1])
 
 
+def free_ports(count: int) -> list[int]:
+    """Return so many ports, no two alike, that nothing listens on now."""
+    with contextlib.ExitStack() as held:
+        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
+        for sock in sockets:
+            sock.bind((LOOPBACK, 0))
+        return [int(sock.getsockname()[1]) for sock in sockets]
+
+
 def on_cores(argv: Sequence[str], cores: Iterable[int]) -> list[str]:
     """Return a command that runs ``argv`` bound to ``cores`` and ends with its parent."""
     return [sys.executable, "-I", "-S", "-c", _CHILD, ",".join(map(str, sorted(cores))), *argv]

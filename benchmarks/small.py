@@ -49,7 +49,8 @@ class Small:
             self.cli = StockCli(env=self.env, log=state / "logs" / "clearml-serving.log")
             self.task = asyncio.run(self.cli.create_service("trial"))
             self.env["CLEARML_SERVING_TASK_ID"] = self.task
-            self._ports = [tuple(servers.free_port() for _ in range(3)) for _ in range(tritons)]
+            flat = servers.free_ports(3 * tritons)
+            self._ports = [tuple(flat[at : at + 3]) for at in range(0, len(flat), 3)]
             self.tritons = [self._triton(number) for number in range(tritons)]
             self.syncs = [self._sync(number) for number in range(tritons)]
             self.urls = [f"http://{servers.LOOPBACK}:{servers.free_port()}" for _ in range(gateways)]

@@ -57,11 +57,13 @@ def gateway_micros(*, texts: str = "short") -> float:
     runs = []
     for path in RESULTS.glob("*.json"):
         saved = json.loads(path.read_text())
-        cells = saved.get("cells", []) if isinstance(saved, dict) else []
+        cells = saved.get("cells", []) if isinstance(saved, dict) else []  # other trials save other things here
         found = sorted(
             cell["own_us"]
             for cell in cells
-            if (cell["system"], cell["backend"], cell["texts"], cell["connections"])
+            if isinstance(cell, dict)
+            and "own_us" in cell
+            and (cell["system"], cell["backend"], cell["texts"], cell["connections"])
             == ("gateway", "instant", texts, 64)
             and not cell["rate"]
         )

@@ -59,6 +59,8 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     environ = {
         **kept, "HOME": str(folder), "PYTHONPATH": str(ROOT), "COLUMNS": "200", "NO_PROXY": "*",
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1",
+        # The SDK's reporting process is forked and shares its parent's open connections: now and then both write on one.
+        "CLEARML_BKG_THREAD_REPORT": "1",
     }  # fmt: skip
     out = folder / "out"
     with out.open("w") as log:
