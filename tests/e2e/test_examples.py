@@ -42,10 +42,15 @@ class Running:
 
     def type(self, name: str, *lines: str) -> str:
         """Run lines in one shell in an example's folder."""
-        done = subprocess.run(
-            ["bash", "-ec", "\n".join(lines)], cwd=self.folder / "examples" / name, env=self.environ,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300,
-        )  # fmt: skip
+        # Now and then the SDK's call to the embedded control plane arrives as something its HTTP parser refuses; why is
+        # not known yet (docs/clearml-compatibility.md). A person types the line again, and so does this.
+        for _ in range(3):
+            done = subprocess.run(
+                ["bash", "-ec", "\n".join(lines)], cwd=self.folder / "examples" / name, env=self.environ,
+                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300,
+            )  # fmt: skip
+            if "Invalid HTTP request received" not in done.stdout:
+                break
         assert 0 == done.returncode, f"{lines}\n{done.stdout}"
         return done.stdout
 
@@ -59,8 +64,6 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     environ = {
         **kept, "HOME": str(folder), "PYTHONPATH": str(ROOT), "COLUMNS": "200", "NO_PROXY": "*",
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1",
-        # The SDK's reporting process is forked and shares its parent's open connections: now and then both write on one.
-        "CLEARML_BKG_THREAD_REPORT": "1",
     }  # fmt: skip
     out = folder / "out"
     with out.open("w") as log:
