@@ -25,12 +25,11 @@ from numpy.typing import NDArray
 from gateway.backends import tensors
 from gateway.backends.base import Tensors
 from gateway.backends.complaints import Complaint, translate
+from gateway.backends.replicas import RESOLVE_S, parse_address, resolve
 from gateway.errors import BackendGarbage, BackendUnavailable, DeadlineExceeded, GatewayError
 
 _log = logging.getLogger("triton_gateway.backend")
 
-_LOOK_S: Final = 2.0
-"""How often names are resolved again and servers that do not answer are tried again."""
 _CONNECT_S: Final = 1.0
 _UNHEARD_MS: Final = 5000
 """How long what was sent may stay unconfirmed by the other side's kernel."""
@@ -56,20 +55,19 @@ def http_hosts(address: str, http: str) -> list[tuple[str, int]]:
     if http == "off":
         return []
     if not (http == "auto" or http.isdecimal()):
-        return [_split(part) for part in _bare(http).split(",")]
-    if address.partition(":")[0] in ("unix", "unix-abstract", "vsock", "xds"):
+        return _hosts(http.removeprefix("http://"))
+    try:
+        hosts = _hosts(address)
+    except ValueError:  # a socket file, or another address that only gRPC understands
         return []
-    hosts = [_split(part) for part in _bare(address).split(",")]
     if http == "auto":
         return [(host, 8000) for host, port in hosts if port == 8001]
     return [(host, int(http)) for host, _ in hosts]
 
 
-def _bare(address: str) -> str:
-    for scheme in ("grpc://", "http://", "dns:///", "dns:", "ipv4:", "ipv6:"):
-        if address.startswith(scheme):
-            return address[len(scheme) :]
-    return address
+def _hosts(address: str) -> list[tuple[str, int]]:
+    target = parse_address(address)
+    return [_split(part) for part in target.fixed or (f"{target.host}:{target.port}",)]
 
 
 def _split(part: str) -> tuple[str, int]:
@@ -309,7 +307,7 @@ class HttpCalls:
                 _log.exception("looking for Triton's HTTP at %s failed", self._address)
             self._look_now.clear()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_LOOK_S):
+                async with asyncio.timeout(RESOLVE_S):
                     await self._look_now.wait()
                 await asyncio.sleep(0.1)  # what was lost a moment ago is not asked in a tight loop
 
@@ -329,19 +327,13 @@ class HttpCalls:
             )  # fmt: skip
 
     async def _resolve(self) -> list[tuple[str, int]]:
-        loop = asyncio.get_running_loop()
         found: list[tuple[str, int]] = []
         for host, port in self._names:
             try:
-                answers = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+                found += [_split(target) for target in await resolve(host, port)]
             except OSError:
                 # A name service that is away for a moment does not move anybody.
                 found += [address for address in self._hosts if address[1] == port]
-                continue
-            families = {info[0] for info in answers}
-            # A name of both families is one server seen twice.
-            wanted = socket.AF_INET if socket.AF_INET in families else socket.AF_INET6
-            found += [(str(info[4][0]), int(info[4][1])) for info in answers if info[0] == wanted]
         return list(dict.fromkeys(found))
 
     async def _try(self, host: _Host) -> None:

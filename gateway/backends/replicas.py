@@ -1,9 +1,9 @@
 """Which Tritons stand behind an address, and which of them gets the next call. No gRPC here.
 
-``triton`` uses it. A name (``dns:///triton:8001``, a headless Service) is looked up again and again: replicas that are
-new get calls once they answer, replicas that have left the name get none, while what is in flight ends. gRPC's own
-resolver looks a name up only when a connection is lost, so that a new replica would stand idle and a replica on its
-way out would be called until it refuses.
+``triton`` and ``http`` use it. A name (``dns:///triton:8001``, a headless Service) is looked up again and again:
+replicas that are new get calls once they answer, replicas that have left the name get none, while what is in flight
+ends. gRPC's own resolver looks a name up only when a connection is lost, so that a new replica would stand idle and a
+replica on its way out would be called until it refuses.
 """
 
 from __future__ import annotations

@@ -99,8 +99,7 @@ class Flight:
         if self.disconnected or self.response_complete:
             return
         self.response_complete = True
-        self.give_up = None
-        self.replay = _nothing
+        self.forget()
         protocol = self._protocol
         if self.keep_alive:
             protocol.transport.write(b"%b\r\n%b" % (head, body))
