@@ -99,7 +99,10 @@ async def serve(
                 log_config=None,
                 access_log=False,
                 lifespan="off",
-                timeout_keep_alive=75,
+                # The SDK forks a process that reports (clearml/utilities/process/mp.py) and both go on with the session
+                # of before, so on a connection that is kept each reads the other's answers. ClearML's own server keeps
+                # none either.
+                headers=[("connection", "close")],
                 timeout_graceful_shutdown=settings.stop_timeout_s,
                 server_header=False,
             )

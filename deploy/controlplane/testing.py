@@ -43,8 +43,6 @@ class RunningControlPlane:
             "HOME": str(private_dir),
             "CLEARML_CONFIG_FILE": str(private_dir / "none.conf"),
             "CLEARML_CACHE_DIR": str(private_dir / "cache"),
-            # reporting from a thread: a forked reporter was seen to stall the script for 300 s
-            "CLEARML_BKG_THREAD_REPORT": "1",
         }
 
 

@@ -42,15 +42,10 @@ class Running:
 
     def type(self, name: str, *lines: str) -> str:
         """Run lines in one shell in an example's folder."""
-        # Now and then the SDK's call to the embedded control plane arrives as something its HTTP parser refuses; why is
-        # not known yet (docs/clearml-compatibility.md). A person types the line again, and so does this.
-        for _ in range(3):
-            done = subprocess.run(
-                ["bash", "-ec", "\n".join(lines)], cwd=self.folder / "examples" / name, env=self.environ,
-                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300,
-            )  # fmt: skip
-            if "Invalid HTTP request received" not in done.stdout:
-                break
+        done = subprocess.run(
+            ["bash", "-ec", "\n".join(lines)], cwd=self.folder / "examples" / name, env=self.environ,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300,
+        )  # fmt: skip
         assert 0 == done.returncode, f"{lines}\n{done.stdout}"
         return done.stdout
 

@@ -62,6 +62,27 @@ async def test_signal_stops_cleanly_with_exit_code_0(tmp_path: Path, number: sig
     assert not (tmp_path / "registry.sqlite3-wal").exists()
 
 
+async def test_processes_that_fork_from_one_client_each_get_their_own_answers(tmp_path: Path) -> None:
+    """The SDK forks its reporter with its session of before; a connection that both had would mix up the answers."""
+    program = """
+import os, sys, requests
+session = requests.Session()
+def ask(path):
+    return session.post(f"{sys.argv[1]}/{path}", timeout=5).json()["meta"]["endpoint"]["name"]
+ask("before.it")
+child = os.fork()
+who = "parent" if child else "child"
+good = all(ask(f"{who}.ask{i}") == f"{who}.ask{i}" for i in range(100))
+if not child:
+    os._exit(0 if good else 1)
+sys.exit(0 if good and os.waitpid(child, 0)[1] == 0 else 1)
+"""
+    with process(tmp_path):
+        url = await ready(tmp_path)
+        asked = await asyncio.to_thread(subprocess.run, [sys.executable, "-c", program, url], timeout=60, check=False)
+    assert asked.returncode == 0
+
+
 async def test_second_server_on_the_same_state_is_refused(tmp_path: Path) -> None:
     stop = asyncio.Event()
     urls: asyncio.Queue[str] = asyncio.Queue()
