@@ -1,4 +1,4 @@
-"""uvicorn's HTTP/1.1 protocol with two additions for the inference route; everything else goes uvicorn's way.
+"""uvicorn's HTTP/1.1 protocol with three additions for the inference route; everything else goes uvicorn's way.
 
 1. **An answer known whole is written in one piece.** uvicorn checks every header of every answer against two regular
    expressions and writes head and body apart; with the headers of an inference answer that costs about as much as
@@ -6,19 +6,23 @@
 2. **The lane.** The common inference request (small, whole in one read, a text task) needs no task of its own: it is
    parsed, queued for the next call to Triton, and answered from the callback of that call. The application offers a
    ``lane`` (see ``routes.Lane``) that takes such requests or leaves them.
+3. **Known heads.** A client's requests differ in their bodies and their lengths; the rest of the head is the same bytes
+   again. What the parser and the lane made of those bytes is remembered (see ``Heads``) and not made again.
 
 Connections end between answers: after an age, and when the process is about to stop (see ``Connections``).
 
 What the lane does not take (other methods and paths, bodies that arrive in parts, pipelined requests, clients that do
 not read) is handled by uvicorn as if there were no lane. Chosen in ``gateway.__main__``; any other ASGI server works
-without either addition.
+without them.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
+import re
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Protocol
 
@@ -43,10 +47,75 @@ class LaneLike(Protocol):
     """Paths that may be taken start so."""
     most_bytes: int
     """Bodies that may be taken are at most so long."""
+    heads: Heads
+    """Heads of requests that were taken."""
 
-    def take(self, flight: Flight, path: str, headers: HeaderList, body: bytes) -> bool:
-        """Answer through ``flight.reply``, now or later; False, and nothing done, when it is not for the lane."""
+    def read(self, path: str, headers: HeaderList) -> object | None:
+        """Return what the lane has to know of a request's head, and nothing else of it; None when it is not for it."""
         ...
+
+    def take(self, flight: Flight, plain: Any, body: bytes) -> bool:
+        """Answer through ``flight.reply``, now or later; False, and nothing done, when it is not for the lane.
+
+        ``plain`` is what ``read`` has returned for this head, or for an equal one.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The head of a request that was taken by the lane: what the parser made of it, and what the lane did."""
+
+    url: bytes
+    headers: HeaderList
+    plain: object
+
+
+class Heads:
+    """Heads by their bytes, without the digits of their content-length.
+
+    Only those that the parser accepted, that let the connection live on, and whose content-length told what the parser
+    took for the body: equal bytes then mean an equal request, with a body of the length that they tell. Heads that name
+    their request are not worth a place. Bounded: when it is full it starts from nothing.
+    """
+
+    def __init__(self, most: int = 512) -> None:
+        self._most = most
+        self._known: dict[bytes, Head] = {}
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def find(self, data: bytes) -> tuple[Head, bytes] | None:
+        """Return the head and the body of a request that ``data`` is exactly; None where that is not known."""
+        end = data.find(b"\r\n\r\n") + 4
+        found = _LENGTH(data, 0, end)
+        if found is None:
+            return None
+        start, stop = found.span(1)
+        head = self._known.get(data[:start] + data[stop:end])
+        if head is None or int(data[start:stop]) != len(data) - end:
+            return None
+        return head, data[end:]
+
+    def remember(self, data: bytes, head: Head, body: bytes) -> None:
+        """Keep the head of a request that ``data`` may be exactly: the parser took ``body`` out of it."""
+        end = data.find(b"\r\n\r\n") + 4
+        found = _LENGTH(data, 0, end)
+        if found is None or end > _LONGEST_HEAD or int(found[1]) != len(body) or data[end:] != body:
+            return
+        if any(name in _NAMES_ITS_REQUEST for name, _ in head.headers):
+            return
+        if len(self._known) >= self._most:
+            self._known.clear()
+        start, stop = found.span(1)
+        self._known[data[:start] + data[stop:end]] = head
+
+
+_LENGTH: Final = re.compile(rb"\r\n[Cc]ontent-[Ll]ength: ([0-9]{1,9})\r\n").search
+# Two lines of this kind are refused by the parser, so that the one that is found is the one that counts.
+_LONGEST_HEAD: Final = 4096
+_NAMES_ITS_REQUEST: Final = frozenset({b"x-request-id"})
 
 
 class Connections:
@@ -69,13 +138,14 @@ class Flight:
     """One request in the lane; stands where uvicorn keeps the cycle of the connection's current request."""
 
     __slots__ = (
-        "_protocol", "carried", "disconnected", "give_up", "keep_alive", "message_event", "replay", "response_complete",
+        "_protocol", "body", "carried", "disconnected", "give_up", "head", "keep_alive", "message_event",
+        "response_complete",
     )  # fmt: skip
 
-    def __init__(self, protocol: GatewayProtocol, replay: Callable[[object], None], *, keep_alive: bool) -> None:
+    def __init__(self, protocol: GatewayProtocol, head: Head, body: bytes, *, keep_alive: bool) -> None:
         self._protocol = protocol
-        self.replay = replay
-        """``replay(carried)``: hand the request to the application, as uvicorn would have done; not to ``reply``."""
+        self.head = head
+        self.body = body
         self.keep_alive = keep_alive
         self.give_up: Callable[[], None] | None = None
         """Called when the client leaves first."""
@@ -84,6 +154,12 @@ class Flight:
         self.response_complete = False
         self.disconnected = False
         self.message_event = _NOBODY
+
+    def replay(self, carried: object) -> None:
+        """Hand the request to the application, as uvicorn would have done; not to ``reply``."""
+        if not self.disconnected:
+            self.forget()
+            self._protocol.replay(self, carried)
 
     def reply(self, status: int, headers: HeaderList, body: bytes) -> None:
         """Write the answer, unless the client has left."""
@@ -111,11 +187,6 @@ class Flight:
     def forget(self) -> None:
         """Drop what refers back to this request, so that it is freed without the garbage collector."""
         self.give_up = None
-        self.replay = _nothing
-
-
-def _nothing(_carried: object) -> None:
-    pass
 
 
 class _Nobody:
@@ -146,6 +217,9 @@ class GatewayProtocol(HttpToolsProtocol):
                 age = connections.age * random.uniform(0.9, 1.1)  # noqa: S311 - not a secret
                 self._age = self.loop.call_later(age, self.leave)
         self._parts: list[bytes] | None = None
+        self._between = True
+        self._whole: bytes | None = None
+        self._is_declined = False
         self._flight: Flight | None = None
         self._idle_since: float | None = None
         self._carried: object = None
@@ -158,16 +232,44 @@ class GatewayProtocol(HttpToolsProtocol):
             cycle.keep_alive = False
 
     def data_received(self, data: bytes) -> None:
-        """Parse what came; a body that did not come whole is uvicorn's."""
+        """Parse what came, unless it is known; a body that did not come whole is uvicorn's."""
+        if self._between:
+            lane = self._lane
+            if lane is not None:
+                found = lane.heads.find(data)
+                if found is not None and self._is_taken(lane, *found):
+                    return
+            self._whole = data
         super().data_received(data)
+        self._whole = None
         if self._parts is not None:
             parts, self._parts = self._parts, None
             self._to_uvicorn()
             for part in parts:
                 super().on_body(part)
 
+    def _is_taken(self, lane: LaneLike, head: Head, body: bytes) -> bool:
+        """Offer a request with a known head to the lane, when no other is under way on the connection."""
+        before = self.cycle
+        if (before is not None and not before.response_complete) or self.flow.write_paused:
+            return False
+        if len(body) > lane.most_bytes:
+            return False
+        self._idle_since = None
+        flight = Flight(self, head, body, keep_alive=self._stays)
+        self._flight = flight
+        self.cycle = flight  # type: ignore[assignment]  # it has what this class and its base read of a cycle
+        if lane.take(flight, head.plain, body):
+            return True
+        self._flight = None
+        self.cycle = before
+        self._is_declined = True  # by the lane: the parser gets it for uvicorn
+        self._carried = flight.carried
+        return False
+
     def on_message_begin(self) -> None:
         """Make the scope only for what becomes uvicorn's: see ``_to_uvicorn``."""
+        self._between = False
         self.url = b""
         self.expect_100_continue = False
         self.headers: list[tuple[bytes, bytes]] = []
@@ -187,7 +289,9 @@ class GatewayProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """Hold a request that may be for the lane until its body is there."""
         lane, cycle = self._lane, self.cycle
-        if (
+        if self._is_declined:
+            self._is_declined = False
+        elif (
             lane is not None
             and self.url.startswith(lane.prefix)
             and (cycle is None or cycle.response_complete)
@@ -211,23 +315,29 @@ class GatewayProtocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         """Offer a held request to the lane."""
+        self._between = True
+        whole, self._whole = self._whole, None
         if self._parts is None:
             super().on_message_complete()
             return
         parts, self._parts = self._parts, None
         body = parts[0] if len(parts) == 1 else b"".join(parts)
         lane, before = self._lane, self.cycle
-        keep_alive = self._stays and self.parser.get_http_version() != "1.0" and self.parser.should_keep_alive()
-        flight = Flight(self, partial(self._replay, self.headers, self.url, body, keep_alive), keep_alive=keep_alive)
-        self._flight = flight
-        self.cycle = flight  # type: ignore[assignment]  # it has what this class and its base read of a cycle
+        lives_on = self.parser.get_http_version() != "1.0" and self.parser.should_keep_alive()
         if lane is not None and len(body) <= lane.most_bytes:
-            path = self.url.decode("ascii", "replace")
-            if lane.take(flight, path, self.headers, body):
-                return
-        self._flight = None
-        self.cycle = before
-        self._carried = flight.carried
+            plain = lane.read(self.url.decode("ascii", "replace"), self.headers)
+            if plain is not None:
+                head = Head(self.url, self.headers, plain)
+                flight = Flight(self, head, body, keep_alive=self._stays and lives_on)
+                self._flight = flight
+                self.cycle = flight  # type: ignore[assignment]  # as above
+                if lane.take(flight, plain, body):
+                    if lives_on and whole is not None:
+                        lane.heads.remember(whole, head, body)
+                    return
+                self._flight = None
+                self.cycle = before
+                self._carried = flight.carried
         self._to_uvicorn()
         super().on_body(body)
         super().on_message_complete()
@@ -280,10 +390,11 @@ class GatewayProtocol(HttpToolsProtocol):
             flight.forget()
         super().connection_lost(exc)
 
-    def _replay(
-        self, headers: list[tuple[bytes, bytes]], url: bytes, body: bytes, keep_alive: bool, carried: object
-    ) -> None:
+    def replay(self, flight: Flight, carried: object) -> None:
         """Start uvicorn's cycle for a request that the lane had taken; the parser may be further by now."""
+        url, body = flight.head.url, flight.body
+        length = str(len(body)).encode()
+        headers = [(name, length if name == b"content-length" else value) for name, value in flight.head.headers]
         path = url.decode("ascii", "replace")
         current_scope = getattr(self, "scope", None)
         scope = self._scope_for(headers)
@@ -299,14 +410,14 @@ class GatewayProtocol(HttpToolsProtocol):
             default_headers=self.server_state.default_headers,
             message_event=asyncio.Event(),
             expect_100_continue=False,
-            keep_alive=keep_alive,
+            keep_alive=flight.keep_alive,
             on_response=self.on_response_complete,
         )
         cycle.body += body
         cycle.more_body = False
         cycle.message_event.set()
         current: Any = self.cycle
-        if current is self._flight:  # no other request has come on the connection meanwhile
+        if current is flight:  # no other request has come on the connection meanwhile
             self.cycle = cycle
         self._carried = carried
         self._flight = None

@@ -11,7 +11,7 @@ import asyncio
 import random
 from collections.abc import Callable
 from functools import partial
-from typing import Final, cast
+from typing import Final, NamedTuple, cast
 from urllib.parse import parse_qs
 
 from gateway.endpoint import Endpoint
@@ -33,7 +33,7 @@ from gateway.http.edge import (
     timeout_of,
 )
 from gateway.http.problems import Headers, problem
-from gateway.http.protocol import CARRIED, EXTENSION, Flight, HeaderList
+from gateway.http.protocol import CARRIED, EXTENSION, Flight, HeaderList, Heads
 from gateway.http.sse import own_form, send_events, wants_stream
 from gateway.pipeline import FALLS_BACK, Drawn, Pipeline
 from gateway.spec import normalize_url
@@ -160,6 +160,17 @@ class ServeRoute:
         return normalize_url(scope["path"][self._prefix_length :], version)
 
 
+class Plain(NamedTuple):
+    """What the lane has to know of a request's head."""
+
+    url: str
+    request_id: str
+    key: str | None
+    content_type: bytes
+    is_chat: bool
+    """Whether the path ends as that of a chat with the endpoint in front of it does."""
+
+
 class Lane:
     """Takes the common request without a task of its own; see ``protocol``. The same answers as ``ServeRoute``, which
     gets everything that is not plain: encoded bodies, deadlines of the caller's, hooks, large inputs, failed canaries.
@@ -169,12 +180,13 @@ class Lane:
         self.prefix = prefix.encode()
         self._key_header = key_header.lower().encode()
         self.most_bytes = _LANE_BYTES
+        self.heads = Heads()
         self._pipeline = pipeline
         self._prefix_length = len(prefix)
         self._timeout = timeout
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    def take(self, flight: Flight, path: str, headers: HeaderList, body: bytes) -> bool:
+    def read(self, path: str, headers: HeaderList) -> Plain | None:
         """See ``protocol.LaneLike``."""
         request_id = key = ""
         content_type = b""
@@ -186,15 +198,20 @@ class Lane:
             elif name == self._key_header:
                 key = value.decode("latin-1")
             elif name in _NOT_FOR_THE_LANE:
-                return False
+                return None
+        url = normalize_url(path[self._prefix_length :], None)
+        return Plain(url, request_id, key or None, content_type, path.endswith(CHAT))
+
+    def take(self, flight: Flight, plain: Plain, body: bytes) -> bool:
+        """See ``protocol.LaneLike``."""
         pipeline = self._pipeline
-        trace = pipeline.new_trace(request_id or f"{random.getrandbits(64):016x}")
+        trace = pipeline.new_trace(plain.request_id or f"{random.getrandbits(64):016x}")
         try:
-            endpoint = pipeline.resolve(normalize_url(path[self._prefix_length :], None), trace, key or None)
+            endpoint = pipeline.resolve(plain.url, trace, plain.key)
             if endpoint.begin is None:
                 flight.carried = _drawn(endpoint, trace)
                 return False
-            content = bodies.decode(body, content_type, takes_bytes=False)
+            content = bodies.decode(body, plain.content_type, takes_bytes=False)
             if self._loop is None:
                 self._loop = asyncio.get_running_loop()
             convert = None
@@ -203,7 +220,7 @@ class Lane:
             done = partial(self._done, flight, endpoint, trace, convert)
             give_up = pipeline.begin(endpoint, content, trace, self._loop.time() + self._timeout, done)
         except Exception as error:  # noqa: BLE001 - the edge: every failure becomes an answer
-            if path.endswith(CHAT):
+            if plain.is_chat:
                 return False  # not an endpoint of that name, but a chat with the one in front of it
             pipeline.started()
             self._fail(flight, trace, error)
@@ -231,7 +248,6 @@ class Lane:
                     # What a failed canary means is decided in one place, the pipeline's `answer`.
                     self._pipeline.unstarted()
                     flight.replay(_drawn(endpoint, trace, error))
-                    flight.forget()
                 else:
                     self._fail(flight, trace, error)
                 return

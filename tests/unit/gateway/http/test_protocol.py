@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 import uvicorn
+from uvicorn.server import ServerState
 
-from gateway.http.protocol import GatewayProtocol
+from gateway.http.protocol import GatewayProtocol, Head, Heads
 from gateway.routing.canary import position_of
 
 
@@ -260,9 +261,6 @@ class LoneFlight:
         """Take the request back."""
         self.replayed.append(carried)
 
-    def forget(self) -> None:
-        """Nothing to forget."""
-
 
 async def test_a_canary_without_a_key_is_answered_in_the_lane(stack: Any) -> None:
     """The common canary request costs no task either; only a failed one goes back, with the side it drew."""
@@ -278,13 +276,180 @@ async def test_a_canary_without_a_key_is_answered_in_the_lane(stack: Any) -> Non
     weighted = table.current.canaries["c"]
     table.current = replace(table.current, canaries={**table.current.canaries, "c": replace(weighted, stable="e/1")})
     good, failing = LoneFlight(), LoneFlight()
-    assert stack.gateway.lane.take(good, "/serve/d", [], b'{"text": "good"}')
-    assert stack.gateway.lane.take(failing, "/serve/c", [], b'{"text": "good"}')
+    lane = stack.gateway.lane
+    assert lane.take(good, lane.read("/serve/d", []), b'{"text": "good"}')
+    assert lane.take(failing, lane.read("/serve/c", []), b'{"text": "good"}')
     await stack.until(lambda: good.answered and failing.replayed)
     assert ([200], []) == (good.answered, good.replayed)
     (drawn,) = failing.replayed
     assert ("e/2", "canary", "e/1") == (drawn.endpoint.identity.url, drawn.route, drawn.fallback.identity.url)
     assert "model_not_ready" == drawn.error.kind
+
+
+HEAD = b"POST /serve/e HTTP/1.1\r\nhost: x\r\n%bcontent-type: application/json\r\n\r\n"
+
+
+def test_a_known_head_is_found_with_any_body_of_the_length_it_tells() -> None:
+    """Only the digits of the length may differ; anything else is the parser's."""
+    heads = Heads()
+    kept = Head(b"/serve/e", [(b"content-length", b"4")], None)
+    heads.remember(HEAD % b"content-length: 4\r\n" + b"body", kept, b"body")
+    assert (kept, b"") == heads.find(HEAD % b"content-length: 0\r\n")
+    assert (kept, b"longer body") == heads.find(HEAD % b"content-length: 11\r\n" + b"longer body")
+    for other in (
+        HEAD % b"content-length: 4\r\n" + b"bod",
+        HEAD % b"content-length: 4\r\n" + b"body POST / HTTP/1.1",
+        HEAD % b"Content-Length: 4\r\n" + b"body",
+        HEAD % b"content-length: 4\r\nx-route-to: e\r\n" + b"body",
+        HEAD % b"transfer-encoding: chunked\r\n" + b"body",
+        b"content-length: 4\r\n",
+        b"",
+    ):
+        assert heads.find(other) is None, other
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        HEAD % b"x-content-length: 4\r\n" + b"body",
+        HEAD % b"x: content-length: 4\r\n" + b"body",
+        HEAD % b"content-length: 5\r\n" + b"body",
+        HEAD % b"content-length: 4\r\n" + b"body and more",
+        HEAD % b"content-length: 4\r\nx-request-id: mine\r\n" + b"body",
+        HEAD % b"content-length: 4\r\nx: " + b"y" * 5000 + b"\r\n\r\nbody",
+    ],
+)  # fmt: skip
+def test_heads_that_do_not_tell_the_length_or_name_their_request_are_not_kept(data: bytes) -> None:
+    """What was taken for the body must be what the head announced and all that came."""
+    heads = Heads()
+    names = [line.partition(b":")[0] for line in data.split(b"\r\n")]
+    heads.remember(data, Head(b"/serve/e", [(name, b"") for name in names], None), b"body")
+    assert not len(heads)
+
+
+def test_heads_are_bounded() -> None:
+    """A client that never sends the same head twice costs no memory."""
+    heads = Heads(most=8)
+    for number in range(100):
+        heads.remember(HEAD % b"x: %d\r\ncontent-length: 4\r\n" % number + b"body", Head(b"", [], None), b"body")
+        assert 0 < len(heads) <= 8
+
+
+async def test_known_heads_are_answered_as_unknown_ones(stack: Any) -> None:
+    """The same bytes, in the same pieces, to a server that remembers heads and to one that does not."""
+    stack.deploy("e")
+    stack.registry.canary["c"] = {"endpoint": "c", "weights": [1.0], "load_endpoints": ["e"]}
+    await stack.served("e")
+    length = b"content-length: %d\r\n"
+    good, bad, refused, broken = b'{"text": "good"}', b'{"text": "a bad film"}', b'{"texts": 1}', b'{"text'
+    plain = [HEAD % (length % len(body)) + body for body in (good, bad, refused, broken)]
+    odd = [
+        HEAD % (b"content-length: 16\r\ncontent-length: 22\r\n") + bad,
+        HEAD % (b"x-content-length: 22\r\ncontent-length: 16\r\n") + good,
+        HEAD % (b"x-content-length: 16\r\ncontent-length: 22\r\n") + bad,
+        HEAD % (b"content-length: 16\r\ntransfer-encoding: chunked\r\n") + b"10\r\n" + good + b"\r\n0\r\n\r\n",
+        HEAD % b"transfer-encoding: chunked\r\n" + b"10\r\n" + good + b"\r\n0\r\n\r\n",
+        (HEAD % (length % len(good))).replace(b"1.1", b"1.0") + good,
+        HEAD % (b"connection: close\r\n" + length % len(good)) + good,
+        (HEAD % (length % len(good))).replace(b"/serve/e", b"/serve/none") + good,
+        (HEAD % (length % len(good))).replace(b"/serve/e", b"/serve/c") + good,
+        b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n",
+        b"what is this\r\n\r\n",
+        plain[0] + plain[1],
+    ]
+    draw = random.Random(3)
+    lane = stack.gateway.lane
+    known, unknown = Heads(), Forgetful()
+    lane.heads = known
+    for request in plain + odd:  # it has seen them all
+        await spoken(stack, [request])
+    assert len(known)
+    for _ in range(120):
+        requests = draw.choices(plain, k=4) + draw.choices(odd, k=1)
+        draw.shuffle(requests)
+        cuts = [draw.choice([0, 0, 0, draw.randrange(len(request))]) for request in requests]
+        pieces = [
+            piece for request, at in zip(requests, cuts, strict=True) for piece in (request[:at], request[at:]) if piece
+        ]
+        answers = []
+        for lane.heads in (known, unknown):
+            answers.append(await spoken(stack, pieces))
+        assert answers[0] == answers[1], pieces
+
+
+class Forgetful(Heads):
+    """Remembers nothing."""
+
+    def remember(self, data: bytes, head: Head, body: bytes) -> None:
+        pass
+
+
+class Ear(asyncio.Transport):
+    """A transport that keeps what is written."""
+
+    def __init__(self) -> None:
+        super().__init__({"peername": ("127.0.0.1", 1), "sockname": ("127.0.0.1", 2)})
+        self.heard = b""
+        self.is_closed = False
+
+    def write(self, data: Any) -> None:
+        assert not self.is_closed
+        self.heard += data
+
+    def close(self) -> None:
+        self.is_closed = True
+
+    def is_closing(self) -> bool:
+        return self.is_closed
+
+    def pause_reading(self) -> None:
+        pass
+
+    def resume_reading(self) -> None:
+        pass
+
+
+async def spoken(stack: Any, pieces: list[bytes]) -> tuple[list[bytes], bytes, bool]:
+    """Statuses and bodies (ids left out) that one connection answers to pieces, and whether it was closed."""
+    config = uvicorn.Config(
+        stack.gateway, lifespan="off", log_config=None, ws="none", proxy_headers=False, loop="none"
+    )  # fmt: skip
+    config.load()
+    ear, protocol = Ear(), GatewayProtocol(config, ServerState(), {})
+    protocol.connection_made(ear)
+    for piece in pieces:
+        if ear.is_closed:
+            break
+        protocol.data_received(piece)
+        for _ in range(40):
+            await asyncio.sleep(0)
+    protocol.connection_lost(None)
+    bodies = re.sub(rb"HTTP/1.1 [^\r]*\r\n(?:[^\r]+\r\n)*\r\n", b"|", ear.heard)
+    return re.findall(rb"HTTP/1.1 (\d+)", ear.heard), re.sub(rb"[0-9a-f]{16}", b"ID", bodies), ear.is_closed
+
+
+async def test_a_known_head_may_fall_back_on_a_new_connection(stack: Any) -> None:
+    """The request goes to the application as if it had been parsed there."""
+    stack.deploy("e", "m1", version="1")
+    stack.deploy("e", "m2", version="2")
+    stack.registry.canary["c"] = {"endpoint": "c", "weights": [0.5, 0.5], "load_endpoints": ["e/2", "e/1"]}
+    await stack.served("e/1", "e/2")
+    await stack.until(lambda: "c" in stack.gateway.table.current.canaries)
+    del stack.backend.models[stack.triton_name("e/2")]
+    server = Server(stack, GatewayProtocol)
+    try:
+        routes = []
+        for text in ["good", "good good", "a good film"] * 8:
+            wire = await connect(server)
+            wire.writer.write(post(text, "/serve/c"))
+            status, headers, body = await wire.answer()
+            assert (200, "GOOD") == (status, body["label"])
+            routes.append(headers["x-route"])
+            wire.writer.close()
+        assert {"stable", "fallback"} == set(routes)
+        assert 1 == len(stack.gateway.lane.heads)
+    finally:
+        await server.stop()
 
 
 async def test_many_clients_get_their_own_answers(server: Server) -> None:
