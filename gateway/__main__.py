@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import importlib
 import math
 import os
@@ -17,6 +18,7 @@ import socket
 import ssl
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 
@@ -54,13 +56,39 @@ def run(settings: Settings) -> int:
         stack.enter_context(listener)
         stack.enter_context(reserved)
         if settings.workers > 1:
-            folder = tempfile.mkdtemp(prefix="triton-gateway-metrics-")
-            stack.callback(shutil.rmtree, folder, ignore_errors=True)
-            os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder
+            os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(stack.enter_context(_metrics_folder(settings.state_dir)))
         else:
             # A folder left over from other software would silently change what /metrics means.
             os.environ.pop("PROMETHEUS_MULTIPROC_DIR", None)
         return _serve(settings, listener)
+
+
+@contextlib.contextmanager
+def _metrics_folder(state_dir: Path) -> Iterator[Path]:
+    """Hold a folder in which the workers of this run share their numbers; what killed runs have left is removed.
+
+    In the state folder, not in the temporary one: that is cleaned up by age on many machines, and this process may live
+    for months.
+    """
+    root = state_dir / "metrics"
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        folder = Path(tempfile.mkdtemp(prefix="run-", dir=root))
+        for lock in root.glob("run-*.lock"):
+            with contextlib.suppress(BlockingIOError), lock.open("a") as held:
+                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(lock.with_suffix(""), ignore_errors=True)
+                lock.unlink(missing_ok=True)
+    except OSError:  # a state folder that cannot be written costs restarts without the registry, not the service
+        folder = Path(tempfile.mkdtemp(prefix="triton-gateway-metrics-"))
+    mine = folder.with_name(f"{folder.name}.lock")
+    with mine.open("a") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+            mine.unlink(missing_ok=True)
 
 
 def _require_exporter() -> None:

@@ -10,6 +10,7 @@ the backend refuses is split, so that one poisoned row cannot fail its neighbour
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -48,6 +49,8 @@ class Row(Protocol):
         """Tokens of the sequence, without padding."""
         ...
 
+
+_log = logging.getLogger("triton_gateway.batching")
 
 R = TypeVar("R", bound=Row)
 Outputs = dict[str, NDArray[Any]]
@@ -93,9 +96,13 @@ class Entry(Generic[R]):
         self.companions: Sequence[Entry[R]] = ()
 
     def end(self, outputs: Outputs | None, error: Exception | None) -> None:
-        """Tell the outcome, unless it was told or nobody waits any more."""
-        if not self.is_over:
+        """Tell the outcome, unless it was told or nobody waits any more. Never raises: others wait for their turn."""
+        if self.is_over:
+            return
+        try:
             self.forget()(self, outputs, error)
+        except Exception:  # noqa: BLE001 - it must not reach the next entry
+            _log.exception("telling a request's outcome failed")
 
     def forget(self) -> OnDone:
         """Be over; returns who was to be told. What an entry refers to refers to it: left as it is, every request would

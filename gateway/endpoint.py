@@ -277,8 +277,8 @@ class TextHandler:
         started = perf_counter_ns()
         try:
             answer = self.processor.finish(outputs, prepared)
-        except PreprocessingError as refused:
-            done(None, translate(refused))
+        except Exception as refused:  # noqa: BLE001 - whatever it is, it belongs to this request: others are told next
+            done(None, translate(refused) if isinstance(refused, PreprocessingError) else refused)
             return
         trace.finish_ns = perf_counter_ns() - started
         done(answer, None)

@@ -216,6 +216,8 @@ class GatewayProtocol(HttpToolsProtocol):
                 # Spread out, so that what connected together does not come back together.
                 age = connections.age * random.uniform(0.9, 1.1)  # noqa: S311 - not a secret
                 self._age = self.loop.call_later(age, self.leave)
+        self.url = b""
+        self.headers: list[tuple[bytes, bytes]] = []
         self._parts: list[bytes] | None = None
         self._between = True
         self._whole: bytes | None = None
@@ -272,7 +274,7 @@ class GatewayProtocol(HttpToolsProtocol):
         self._between = False
         self.url = b""
         self.expect_100_continue = False
-        self.headers: list[tuple[bytes, bytes]] = []
+        self.headers = []
 
     def _scope_for(self, headers: list[tuple[bytes, bytes]]) -> Any:
         """Return the scope uvicorn would have made when the message began."""

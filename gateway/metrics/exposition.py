@@ -18,6 +18,7 @@ from prometheus_client.multiprocess import MultiProcessCollector, mark_process_d
 from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
+from gateway.errors import InternalError
 from gateway.metrics.exemplars import Exemplars, Marked, gathered
 
 
@@ -29,7 +30,10 @@ def new_registry() -> CollectorRegistry:
 
 
 def render(registry: CollectorRegistry, multiprocess_dir: Path | None) -> bytes:
-    """Return the exposition: ``registry`` plus process metrics, or the sum over the workers of ``multiprocess_dir``."""
+    """Return the exposition: ``registry`` plus process metrics, or the sum over the workers of ``multiprocess_dir``.
+
+    Raises ``InternalError`` where that folder is gone.
+    """
     return bytes(generate_latest(_collector(registry, multiprocess_dir)))
 
 
@@ -52,6 +56,11 @@ def respond(
 def _collector(registry: CollectorRegistry, multiprocess_dir: Path | None) -> CollectorRegistry:
     if multiprocess_dir is None:
         return registry
+    if not multiprocess_dir.is_dir():
+        # Without this every number would be missing, and nobody would be told.
+        raise InternalError(
+            f"the folder that the workers count in is gone: {multiprocess_dir}", hint="restart the gateway"
+        )
     _forget_dead_workers(multiprocess_dir)
     merged = CollectorRegistry()
     MultiProcessCollector(merged, path=str(multiprocess_dir))  # type: ignore[no-untyped-call]  # partly annotated

@@ -5,6 +5,9 @@ to prometheus_client, which takes a lock per sample and searches buckets one by 
 much as tokenizing a short text). Flushing happens before every exposition, so a scrape misses nothing this process has
 counted; with several workers also every ``FLUSH_S``, so that the others' expositions are at most that old.
 
+Counting never costs an answer: what goes wrong here (a folder of numbers that somebody removed, a full disk) is logged,
+now and then, and the request goes on.
+
 Label values come from the configuration only, never from a request: unknown paths are all counted under one empty
 endpoint.
 """
@@ -12,10 +15,13 @@ endpoint.
 from __future__ import annotations
 
 import asyncio
+import functools
+import logging
 import math
 import random
+import time
 from collections.abc import Callable
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar, cast
 
 import numpy as np
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -33,8 +39,27 @@ FLUSH_S: Final = 0.02
 _MOST_UNFLUSHED: Final = 2000
 """Answers after which what was put aside is added up, so that it stays small."""
 
+_COMPLAIN_EVERY_S: Final = 60.0
+
+_log = logging.getLogger("triton_gateway.metrics")
+
+Count_ = TypeVar("Count_", bound=Callable[..., None])
+
 _NS = 1e-9
 _STAGES = ("prepare", "queue", "infer", "finish")
+
+
+def _harmless(count: Count_) -> Count_:
+    """Let nothing that goes wrong in a method reach its caller; see the module."""
+
+    @functools.wraps(count)
+    def counted(self: Observer, *args: object, **kwargs: object) -> None:
+        try:
+            count(self, *args, **kwargs)
+        except Exception:  # noqa: BLE001 - as above
+            self.complain()
+
+    return cast("Count_", counted)
 
 
 class Observer:
@@ -62,6 +87,7 @@ class Observer:
         self._cpu_wait = Count(self._families[catalog.CPU_WAIT.name])
         self._is_dirty = False
         self._unflushed = 0
+        self._complain_at = 0.0
 
     def started(self) -> None:
         """Count a request in."""
@@ -75,6 +101,12 @@ class Observer:
 
     def finished(self, trace: Trace) -> None:
         """Count a request out, under exactly one outcome."""
+        try:
+            self._count_out(trace)
+        except Exception:  # noqa: BLE001 - see the module
+            self.complain()
+
+    def _count_out(self, trace: Trace) -> None:
         self._in_flight -= 1
         self._is_dirty = True
         key = (trace.endpoint, trace.version, trace.route, trace.outcome)
@@ -102,6 +134,13 @@ class Observer:
             self.exemplars.saw(key[:3], trace.total_ns * _NS, trace.trace_id)
         self.watch.answered(trace)
 
+    def complain(self) -> None:
+        """Log the exception that is being handled, unless one was logged lately."""
+        now = time.monotonic()
+        if now >= self._complain_at:
+            self._complain_at = now + _COMPLAIN_EVERY_S
+            _log.exception("what happens is not counted: the numbers at /metrics are too low")
+
     def waited(self, late: float) -> None:
         """Take a sample of how late the event loop is (seconds), for the requests that began since the last sample.
 
@@ -113,6 +152,7 @@ class Observer:
             self._cpu_wait.value += 2 * late * begun
             self._is_dirty = True
 
+    @_harmless
     def batched(self, endpoint: str, version: str, rows: int, padded_tokens: int, tokens: int) -> None:
         """Count one call to the backend."""
         self._is_dirty = True
@@ -123,16 +163,19 @@ class Observer:
         batch.padded.observe(padded_tokens)
         batch.tokens.value += tokens
 
+    @_harmless
     def cached(self, endpoint: str, version: str, *, is_hit: bool) -> None:
         """Count one look into a response cache."""
         self._count(catalog.CACHE, endpoint, version, "hit" if is_hit else "miss").value += 1
         self._is_dirty = True
 
+    @_harmless
     def fell_back(self, endpoint: str, version: str, outcome: str) -> None:
         """Count a canary version's failure that its stable version answers for."""
         self._count(catalog.FALLBACKS, endpoint, version, outcome).value += 1
         self._is_dirty = True
 
+    @_harmless
     def mirrored(self, endpoint: str, version: str, outcome: str, difference: float = 0.0, total_ns: int = 0) -> None:
         """Count one request that was drawn for a shadow; the numbers are of one that was answered and compared."""
         self._count(catalog.SHADOWS, endpoint, version, outcome).value += 1
@@ -142,6 +185,7 @@ class Observer:
             self._families[catalog.SHADOW_DIFFERENCE.name].labels(endpoint, version).observe(difference)
             self._families[catalog.SHADOW_SECONDS.name].labels(endpoint, version).observe(total_ns * _NS)
 
+    @_harmless
     def words(self, endpoint: str, version: str, hits: int, misses: int) -> None:
         """Add texts a word cache answered and did not answer since the last time."""
         if hits or misses:
@@ -156,6 +200,7 @@ class Observer:
             count = self._counts[key] = Count(self._families[metric.name].labels(*labels))
         return count
 
+    @_harmless
     def flush(self) -> None:
         """Carry what was counted to prometheus_client."""
         if not self._is_dirty:
@@ -174,24 +219,29 @@ class Observer:
         for batch in self._batches.values():
             batch.flush()
 
+    @_harmless
     def reconciled(self, outcome: str) -> None:
         """Count one look at the serving Task."""
         self._families[catalog.RECONCILES.name].labels(outcome).inc()
 
+    @_harmless
     def contacted(self, unix_time: float) -> None:
         """Remember when the registry last answered."""
         self._families[catalog.LAST_CONTACT.name].set(unix_time)
 
+    @_harmless
     def built(self, outcome: str) -> None:
         """Count one attempt to build an endpoint version."""
         self._families[catalog.BUILDS.name].labels(outcome).inc()
 
+    @_harmless
     def endpoint_states(self, ready: dict[tuple[str, str], bool | None]) -> None:
         """Publish which endpoint versions are served; those no longer configured (None) have no number any more."""
         family = self._families[catalog.ENDPOINT_READY.name]
         for (endpoint, version), is_ready in ready.items():
             family.labels(endpoint, version).set(math.nan if is_ready is None else int(is_ready))
 
+    @_harmless
     def models(self, served: set[tuple[str, ...]]) -> None:
         """Publish which model each version is: label values of ``MODEL_INFO``; those that are gone have no number."""
         family = self._families[catalog.MODEL_INFO.name]
@@ -201,6 +251,7 @@ class Observer:
             family.labels(*new).set(1)
         self._models = served
 
+    @_harmless
     def build_info(self, version: str) -> None:
         """Publish the running version."""
         self._families[catalog.BUILD_INFO.name].labels(version).set(1)

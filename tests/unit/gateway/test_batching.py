@@ -106,6 +106,20 @@ async def test_error_of_a_call_reaches_exactly_its_callers() -> None:
     assert [30] == await ask(batcher, 3)
 
 
+async def test_a_callers_own_failure_keeps_no_neighbour_waiting() -> None:
+    """Outcomes are told one after another: one that cannot take its own must not cost the next ones theirs."""
+    batcher = make(Calls())
+    told: list[object] = []
+
+    def fails(*_: object) -> None:
+        raise ValueError("the head made nothing of it")
+
+    for on_done in (fails, lambda _entry, outputs, _error: told.append(outputs)):
+        batcher.begin([Row(4, 1)], asyncio.get_running_loop().time() + 5, on_done)
+    await asyncio.sleep(0.05)
+    assert len(told) == 1
+
+
 async def test_unexpected_error_reaches_callers_too() -> None:
     """A bug in the call must not leave anybody waiting."""
     calls = Calls()

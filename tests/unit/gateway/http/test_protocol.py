@@ -180,6 +180,23 @@ async def test_failing_backend_is_told_and_recovered_from(server: Server) -> Non
     wire.writer.close()
 
 
+async def test_a_failure_of_ours_in_one_answer_is_told_and_hurts_no_other(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A head that raises what nobody expects: 500 for that request, at once."""
+    wire = await deployed(server)
+    handler = server.stack.gateway.table.current.resolve("e", None)[0].text
+    finish = handler.processor.finish
+    monkeypatch.setattr(
+        handler.processor, "finish", lambda outputs, prepared: 1 / 0 if failing else finish(outputs, prepared)
+    )
+    for failing in (True, False):
+        wire.writer.write(post("good"))
+        status, _, body = await wire.answer()
+        assert (500, "internal") == (status, body["code"]) if failing else (200, "GOOD") == (status, body["label"])
+    wire.writer.close()
+
+
 async def test_client_that_leaves_is_counted_and_holds_nothing(server: Server) -> None:
     """A disconnect while Triton works: outcome client_gone, nothing in flight, the next client is served."""
     wire = await deployed(server)

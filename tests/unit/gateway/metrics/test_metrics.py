@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from gateway.errors import InternalError
 from gateway.http.problems import STATUS
 from gateway.metrics import catalog, exposition
 from gateway.metrics.observer import Observer
@@ -163,3 +164,31 @@ def test_waiting_for_the_cpu_is_the_loops_lateness_times_the_requests_that_began
     observer.waited(0.02)
     observer.waited(-0.001)
     assert pytest.approx(0.4) == value()
+
+
+def test_what_cannot_be_counted_costs_no_answer(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A removed folder of numbers, a full disk: told once in a while, and the request goes on."""
+    observer = Observer(exposition.new_registry())
+
+    def fail(*_: object) -> None:
+        raise FileNotFoundError("histogram_1.db")
+
+    for family in observer._families.values():
+        monkeypatch.setattr(family, "labels", fail)
+    for _ in range(3):
+        observer.started()
+        observer.finished(trace())
+        observer.batched("e", "1", 1, 8, 8)
+        observer.cached("e", "1", is_hit=True)
+        observer.reconciled("changed")
+        observer.flush()
+    assert observer._in_flight == 0
+    assert 1 == sum("not counted" in record.message for record in caplog.records)
+
+
+def test_a_removed_folder_of_numbers_is_told_at_metrics(tmp_path: Path) -> None:
+    """An empty page would look like a quiet service."""
+    with pytest.raises(InternalError, match="is gone"):
+        exposition.render(exposition.new_registry(), tmp_path / "gone")
