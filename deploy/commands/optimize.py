@@ -15,7 +15,7 @@ import click
 from deploy.errors import DeployError
 
 if TYPE_CHECKING:
-    from deploy.optimize.run import Outcome
+    from deploy.optimize.options import Outcome
 
 
 @click.command(
@@ -72,7 +72,8 @@ def command(
       triton-gateway optimize ./my-model --precision int8 --accept "checked on our test set: -0.1 % F1" --deploy faq/2
     """
     from deploy.optimize import parity, serving
-    from deploy.optimize.run import Options, optimize
+    from deploy.optimize.options import Options
+    from deploy.optimize.run import optimize
 
     if deploy is not None and not serving_task_id:
         raise DeployError(

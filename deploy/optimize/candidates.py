@@ -68,11 +68,13 @@ GPU: Final = (
 """Written and checked as configurations; nothing about them is measured here."""
 
 
-def usable(features: frozenset[str], precision: str) -> tuple[list[Candidate], list[tuple[Candidate, str]]]:
+def usable(
+    features: frozenset[str], precision: str, among: Sequence[Candidate] = CANDIDATES
+) -> tuple[list[Candidate], list[tuple[Candidate, str]]]:
     """Return the candidates to try on a CPU with ``features``, and those left out with the reason."""
     tried: list[Candidate] = []
     left: list[tuple[Candidate, str]] = []
-    for candidate in CANDIDATES:
+    for candidate in among:
         if candidate.any_of and features and not features.intersection(candidate.any_of):
             left.append((candidate, f"this CPU has none of {', '.join(candidate.any_of)}"))
         elif precision not in ("auto", candidate.precision):
@@ -127,14 +129,8 @@ def _dynamic(exported: Path, target: Path, calibration: Callable[[], Sequence[Fe
     import onnx
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
-    model = onnx.load(str(exported))
-    # The dynamo exporter leaves shapes of weights in value_info, which quantisation then contradicts.
-    weights = {weight.name for weight in model.graph.initializer}
-    kept = [value for value in model.graph.value_info if value.name not in weights]
-    del model.graph.value_info[:]
-    model.graph.value_info.extend(kept)
     cleaned = target.with_name(f"{target.name}.clean")
-    onnx.save(model, str(cleaned))
+    onnx.save(without_weight_shapes(onnx.load(str(exported))), str(cleaned))
     try:
         quantize_dynamic(
             str(cleaned), str(target), weight_type=QuantType.QInt8, per_channel=True,
@@ -142,6 +138,17 @@ def _dynamic(exported: Path, target: Path, calibration: Callable[[], Sequence[Fe
         )  # fmt: skip
     finally:
         cleaned.unlink(missing_ok=True)
+
+
+def without_weight_shapes(model: Any) -> Any:
+    """Return the ONNX ``model`` without the shapes of weights in value_info, which the dynamo exporter leaves there and
+    quantisation then contradicts.
+    """
+    weights = {weight.name for weight in model.graph.initializer}
+    kept = [value for value in model.graph.value_info if value.name not in weights]
+    del model.graph.value_info[:]
+    model.graph.value_info.extend(kept)
+    return model
 
 
 _MAKERS: Final[Mapping[str, Callable[[Path, Path, Callable[[], Sequence[Feeds]]], None]]] = {

@@ -50,31 +50,13 @@ class Original:
     def __init__(self, folder: Path, config: TaskConfig, *, attention: str = "sdpa") -> None:
         """Load it. Raises ``ExportFailed`` when transformers cannot, or some weights are not in the files."""
         import torch
-        import transformers
 
         if config.task not in _CLASSES:
             raise ExportFailed(f"models for {config.task} cannot be exported", hint=f"known are {', '.join(_CLASSES)}")
         self.config = config
         self._torch = torch
-        loader = getattr(transformers, _CLASSES[config.task])
-        with quietly():
-            try:
-                model, report = loader.from_pretrained(
-                    folder, local_files_only=True, dtype=torch.float32, attn_implementation=attention,
-                    output_loading_info=True,
-                )  # fmt: skip
-            except Exception as error:
-                if attention != "eager" and "attn_implementation" in str(error):
-                    Original.__init__(self, folder, config, attention="eager")
-                    return
-                raise ExportFailed(f"transformers cannot load the model: {_first_line(error)}") from error
-        missing = sorted(n for n in report.get("missing_keys", ()) if "position_ids" not in n and "pooler" not in n)
-        if missing:
-            raise ExportFailed(
-                f"{len(missing)} weights are not in the model's files and would be random: {', '.join(missing[:3])}",
-                hint="was the model saved with another head? its config.json names the architecture",
-            )
-        self.module = _flat(model.eval(), config)
+        model = load_model(folder, _CLASSES[config.task], attention=attention)
+        self.module = _flat(model, config)
         self.output_names: tuple[str, ...] = self.module.names
 
     def run(self, feeds: Arrays) -> dict[str, Any]:
@@ -111,10 +93,38 @@ class Original:
                 )
             except Exception as error:
                 raise ExportFailed(
-                    f"torch cannot export this model to ONNX: {_first_line(error)}",
+                    f"torch cannot export this model to ONNX: {first_line(error)}",
                     hint="its architecture does something that depends on the data; a Preprocess class and another "
                     "Triton backend can serve it",
                 ) from error
+
+
+def load_model(folder: Path, kind: str, *, attention: str = "sdpa") -> Any:
+    """Return the model in ``folder`` in fp32, by ``kind``, one of transformers' classes of its name.
+
+    Raises ``ExportFailed`` when transformers cannot load it, or some weights are not in the files.
+    """
+    import torch
+    import transformers
+
+    loader = getattr(transformers, kind)
+    with quietly():
+        try:
+            model, report = loader.from_pretrained(
+                folder, local_files_only=True, dtype=torch.float32, attn_implementation=attention,
+                output_loading_info=True,
+            )  # fmt: skip
+        except Exception as error:
+            if attention != "eager" and "attn_implementation" in str(error):
+                return load_model(folder, kind, attention="eager")
+            raise ExportFailed(f"transformers cannot load the model: {first_line(error)}") from error
+    missing = sorted(n for n in report.get("missing_keys", ()) if "position_ids" not in n and "pooler" not in n)
+    if missing:
+        raise ExportFailed(
+            f"{len(missing)} weights are not in the model's files and would be random: {', '.join(missing[:3])}",
+            hint="was the model saved with another head? its config.json names the architecture",
+        )
+    return model.eval()
 
 
 def _flat(model: Any, config: TaskConfig) -> Any:
@@ -179,7 +189,11 @@ def quietly() -> Iterator[None]:
                 logging.getLogger(name).setLevel(level)
 
 
-def _first_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+def first_line(error: BaseException) -> str:
+    """Return the line of an error that names it, shortened."""
+    text = str(error)
+    # torch's exporter ends several lines of advice with the exception that it met
+    _, _, summary = text.partition("## Exception summary")
+    lines = [line.strip() for line in (summary or text).splitlines() if line.strip()]
     useful = [line for line in lines if "Error" in line or "error" in line] or lines
     return (useful[0] if useful else type(error).__name__)[:400]

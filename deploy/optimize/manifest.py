@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import platform
 import re
-from collections.abc import Mapping
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
 
+from deploy.optimize.candidates import Candidate
+from deploy.optimize.options import Options
+from deploy.optimize.parity import Parity
+from deploy.optimize.serving import Tuned
+from deploy.optimize.source import Source
 from deploy.triton.cores import available_cores
-from deploy.triton.execution import BF16, INT8, this_cpu
+from deploy.triton.execution import BF16, INT8, Execution, this_cpu
 
 FILE: Final = "manifest.json"
 FORMAT: Final = 1
@@ -49,6 +57,31 @@ def machine() -> dict[str, Any]:
     }
 
 
+def describe(
+    options: Options, source: Source, name: str, chosen: Candidate, found: Parity, wanted: Execution, tuned: Tuned,
+    ratio: float,
+) -> dict[str, Any]:  # fmt: skip
+    """Return what every manifest begins with; ``ratio`` is how many times as fast as PyTorch the chosen one is."""
+    return {
+        "format": FORMAT,
+        "name": name,
+        "target": options.target,
+        "source": {
+            "given": source.given, "digest": source.digest, "architecture": source.config.architecture,
+            "task": source.config.task,
+        },
+        "arguments": {k: str(v) for k, v in asdict(options).items() if k != "output"},
+        "chosen": {
+            "candidate": chosen.name, "engine": chosen.engine, "precision": chosen.precision,
+            "about": chosen.about, "needs": [list(group) for group in wanted.needs], "times_pytorch": ratio,
+            "load": options.load, "parity": asdict(found), "aux_config": tuned.pairs(),
+        },
+        "accepted": options.accept if not found.is_within else "",
+        "machine": machine(),
+        "versions": versions(),
+    }  # fmt: skip
+
+
 def hashes(folder: Path) -> dict[str, str]:
     """Return the sha256 of every file of a bundle, the manifest itself aside."""
     found: dict[str, str] = {}
@@ -82,3 +115,21 @@ def short(values: Mapping[str, Any]) -> dict[str, str]:
         "accepted": str(values["accepted"] or ""),
         "versions": ", ".join(f"{k} {v}" for k, v in values["versions"].items()),
     }
+
+
+def bundle_digest(values: Mapping[str, Any], files: Sequence[Path]) -> str:
+    """Return the end of a bundle's name: the hash of its graph's ``files``, its source, candidate and target."""
+    contents = []
+    for path in files:
+        with path.open("rb") as file:
+            contents.append(hashlib.file_digest(file, "sha256").hexdigest())
+    parts = [*contents, values["source"]["digest"], values["chosen"]["candidate"], values["target"]]
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:10]
+
+
+def link(source: Path, target: Path) -> None:
+    """Put a large file into a bundle: the same one where the disk can, else a copy."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)

@@ -206,8 +206,8 @@ def _compared(
     return replace(parity, excesses=tuple(excesses(parity, tolerance)))
 
 
-def excesses(found: Parity, tolerance: Tolerance) -> list[str]:
-    """Return what is beyond the tolerance, each in a few words."""
+def excesses(found: Parity, tolerance: Tolerance, *, what: str = "answers") -> list[str]:
+    """Return what is beyond the tolerance, each in a few words; ``what`` the decisions are."""
     lines = []
     if not found.max_difference <= tolerance.difference * found.scale:
         lines.append(
@@ -217,7 +217,7 @@ def excesses(found: Parity, tolerance: Tolerance) -> list[str]:
         if not getattr(found, name) >= least:
             lines.append(f"{name.replace('_', ' ')} {getattr(found, name):.5f} (at least {least:g})")
     if not found.decisions >= tolerance.decisions:
-        lines.append(f"{1 - found.decisions:.1%} of the answers changed (at most {1 - tolerance.decisions:.1%})")
+        lines.append(f"{1 - found.decisions:.1%} of the {what} changed (at most {1 - tolerance.decisions:.1%})")
     if not found.shift <= tolerance.shift:
         lines.append(f"a class shifted by {found.shift:.3f} (at most {tolerance.shift:g})")
     if found.neighbours is not None and not found.neighbours >= tolerance.neighbours:

@@ -52,6 +52,9 @@ def register(
     """
     from clearml import InputModel, OutputModel, Task
 
+    # The SDK would fork a process that reports; here threads of torch and ONNX Runtime may hold locks, which a fork
+    # takes over for ever: seen to hang. There is no setting by environment.
+    Task._report_subprocess_enabled = False  # noqa: SLF001
     with _failing_clearly("the bundle cannot be registered"), contextlib.redirect_stdout(sys.stderr):
         task = Task.init(
             project_name=project, task_name=f"optimize {name}", task_type=Task.TaskTypes.optimizer,
@@ -110,7 +113,7 @@ def _tables(values: Mapping[str, Any]) -> dict[str, list[list[str]]]:
     if not values["speed"]:
         return {"accuracy": accuracy}
     engines = list(values["speed"][0]["ms"])
-    cells = ("threads", "batch", "length")
+    cells = [name for name in values["speed"][0] if name != "ms"]
     speed = [
         [*cells, *(f"{name}, ms" for name in engines)],
         *([*(str(row[name]) for name in cells), *(_shown(row["ms"].get(name)) for name in engines)]

@@ -45,6 +45,23 @@ def table(rows: Sequence[Sequence[str]]) -> str:
 
 def render(manifest: Mapping[str, Any], parities: Sequence[Parity], timings: Sequence[Timing], line: str) -> str:
     """Return the report."""
+    samples = manifest["samples"]
+    return page(
+        manifest,
+        f"{samples['count']} texts ({samples['source']}) of {samples['shortest']} to {samples['longest']} tokens, "
+        "against PyTorch in fp32.",
+        parity_rows(parities),
+        "Times as fast as PyTorch eager fp32 in the same round; model only.",
+        speed_rows(timings) if timings else [],
+        line,
+    )
+
+
+def page(
+    manifest: Mapping[str, Any], accuracy: str, accuracy_rows: Sequence[Sequence[str]], speed: str,
+    rows: Sequence[Sequence[str]], line: str,
+) -> str:  # fmt: skip
+    """Return a report: two tables, each with a sentence that says what it shows. ``rows`` may be empty."""
     chosen, machine = manifest["chosen"], manifest["machine"]
     parts = [
         f"# {manifest['name']}: {chosen['candidate']}",
@@ -54,14 +71,9 @@ def render(manifest: Mapping[str, Any], parities: Sequence[Parity], timings: Seq
     if manifest["accepted"]:
         parts.append(f"**Accepted beyond tolerance:** {manifest['accepted']}")
     parts += [f"*{note}*" for note in manifest["notes"]]
-    parts += [
-        f"## Accuracy\n\n{manifest['samples']['count']} texts ({manifest['samples']['source']}) of "
-        f"{manifest['samples']['shortest']} to {manifest['samples']['longest']} tokens, against PyTorch in fp32.",
-        table(parity_rows(parities)),
-    ]
-    if timings:
-        parts += ["## Speed\n\nTimes as fast as PyTorch eager fp32 in the same round; model only.",
-                  table(speed_rows(timings)), "![report](report.png)"]  # fmt: skip
+    parts += [f"## Accuracy\n\n{accuracy}", table(accuracy_rows)]
+    if rows:
+        parts += [f"## Speed\n\n{speed}", table(rows), "![report](report.png)"]
     if manifest["left_out"]:
         parts.append("Left out: " + "; ".join(f"{n} ({why})" for n, why in manifest["left_out"].items()) + ".")
     parts += ["## Serve it", f"```console\n$ {line}\n```"]
@@ -70,25 +82,35 @@ def render(manifest: Mapping[str, Any], parities: Sequence[Parity], timings: Seq
 
 def draw(path: Path, parities: Sequence[Parity], timings: Sequence[Timing]) -> None:
     """Draw speed as a heatmap of ratios to PyTorch, accuracy beside it."""
+    draw_ratios(
+        path,
+        parities,
+        [
+            (f"{t.cell.threads} thr · {t.cell.batch} × {t.cell.length}", {n: t.ratio(n) for n in t.ms if n != ORIGINAL})
+            for t in timings
+        ],
+    )
+
+
+def draw_ratios(path: Path, parities: Sequence[Parity], cells: Sequence[tuple[str, Mapping[str, float]]]) -> None:
+    """Draw ``cells`` (what it is; candidate → times as fast as PyTorch) as a heatmap, accuracy beside it."""
     import matplotlib as mpl
 
     mpl.use("Agg")
     import matplotlib.pyplot as plt
     import numpy as np
 
-    names = [n for n in timings[0].ms if n != ORIGINAL] if timings else []
+    names = list(cells[0][1]) if cells else []
     figure, (left, right) = plt.subplots(
-        1, 2, figsize=(13, max(3.5, 0.32 * len(timings) + 1.5)), width_ratios=[2, 1], layout="constrained"
+        1, 2, figsize=(13, max(3.5, 0.32 * len(cells) + 1.5)), width_ratios=[2, 1], layout="constrained"
     )
-    if timings:
-        ratios = np.array([[t.ratio(n) if n in t.ms else np.nan for n in names] for t in timings])
+    if cells:
+        ratios = np.array([[found.get(n, np.nan) for n in names] for _, found in cells])
         image = left.imshow(
             ratios, aspect="auto", cmap="viridis", norm=mpl.colors.LogNorm(0.5, max(2.0, np.nanmax(ratios)))
         )
         left.set_xticks(range(len(names)), names, rotation=20)
-        left.set_yticks(
-            range(len(timings)), [f"{t.cell.threads} thr · {t.cell.batch} × {t.cell.length}" for t in timings]
-        )
+        left.set_yticks(range(len(cells)), [label for label, _ in cells])
         for (row, column), value in np.ndenumerate(ratios):
             left.text(column, row, f"×{value:.1f}", ha="center", va="center", color="white", fontsize=8)
         figure.colorbar(image, ax=left)

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, replace
 from importlib import util
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import numpy as np
 
@@ -23,14 +22,17 @@ from deploy.optimize import candidates, manifest, parity, reference, report, sam
 from deploy.optimize.candidates import Candidate
 from deploy.optimize.engine import Engine
 from deploy.optimize.export import aside
+from deploy.optimize.generation import candidates as generation
+from deploy.optimize.generation.run import CausalRun
 from deploy.optimize.graph import Original
+from deploy.optimize.manifest import bundle_digest, link
+from deploy.optimize.options import Options, Outcome, Say, acceptable
 from deploy.optimize.parity import Parity, Truth
 from deploy.optimize.source import Source, copy_texts, find_source
-from deploy.optimize.speed import ORIGINAL, Cell, Load, Timing
-from deploy.stock_cli import Tensor
+from deploy.optimize.speed import ORIGINAL, Cell, Timing
 from deploy.triton import execution
 from deploy.triton.cores import available_cores
-from deploy.triton.execution import Target
+from preprocessing.config import GENERATION
 from preprocessing.processor import TextProcessor
 
 EXPORTER: Final = "2"
@@ -42,45 +44,6 @@ _WARM_UP_SAMPLES: Final = 8
 _LEAST_REFERENCE: Final = 100
 """Texts of the user's own from which reference distributions are made."""
 
-Say = Callable[[str], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """What the user asks for."""
-
-    model: str
-    output: Path
-    task: str = "auto"
-    target: Target = "cpu"
-    precision: Literal["auto", "fp32", "bf16", "fp16", "int8"] = "auto"
-    candidate: str = ""
-    """Only this one of ``candidates.CANDIDATES``."""
-    load: Load = "throughput"
-    samples: Path | None = None
-    tolerance: Mapping[str, float] = field(default_factory=dict)
-    accept: str = ""
-    name: str = ""
-    is_quick: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What was made."""
-
-    bundle: Path
-    chosen: Candidate
-    parity: Parity
-    times_pytorch: float
-    inputs: Sequence[Tensor]
-    outputs: Sequence[Tensor]
-    tuned: serving.Tuned
-    manifest: Mapping[str, Any]
-
-
-class BeyondTolerance(DeployError):
-    """No candidate is as exact as asked for, or the bundle would be wrong."""
-
 
 def optimize(options: Options, say: Say, progress: Say) -> Outcome:
     """Make the bundle. ``say`` gets lasting lines, ``progress`` what is going on. Raises ``DeployError``."""
@@ -89,13 +52,17 @@ def optimize(options: Options, say: Say, progress: Say) -> Outcome:
         raise MissingPart(
             f"optimizing a model needs {', '.join(missing)}", hint='run `pip install "triton-gateway[optimize]"`'
         )
-    tried, left = _candidates(options)
+    check(options)
     options.output.mkdir(parents=True, exist_ok=True)
     source = find_source(options.model, task=options.task, scratch=options.output / ".work")
+    is_causal = source.config.task == GENERATION
+    tried, left = choose_candidates(options, generation.CANDIDATES if is_causal else candidates.CANDIDATES)
     work = options.output / ".work" / f"{source.name}-{_key(source, options)}"
     work.mkdir(parents=True, exist_ok=True)
     say(f"{source.given}: {source.config.architecture or source.config.model_type}, {source.config.task}, "
         f"up to {source.config.max_length} tokens")  # fmt: skip
+    if is_causal:
+        return CausalRun(options, source, work, say, progress).run(tried, left)
     return _Run(options, source, work, say, progress).run(tried, left)
 
 
@@ -143,7 +110,7 @@ class _Run:
             self.say(f"{candidate.name}: {_sentence(found)}")
         timings = self._speed([(c, p) for c, p in judged if not p.faults]) if self.options.target == "cpu" else []
         chosen, found = self._choose(judged, timings)
-        tuned = self._tune(chosen, timings)
+        tuned = replace(self._tune(chosen, timings), task=self.task_options.get("task", ""))
         return self._bundle(chosen, found, judged, timings, tuned, truth, left_out)
 
     # --- steps --------------------------------------------------------------------------------------------------
@@ -260,19 +227,7 @@ class _Run:
     def _choose(
         self, judged: Sequence[tuple[Candidate, Parity]], timings: Sequence[Timing]
     ) -> tuple[Candidate, Parity]:
-        usable = {c.name: (c, p) for c, p in judged if p.is_within}
-        if not usable and self.options.accept:
-            usable = {c.name: (c, p) for c, p in judged if not p.faults}
-        if not usable:
-            reasons = (
-                "; ".join(f"{p.candidate}: {(*p.faults, *p.excesses)[0]}" for _, p in judged) or "none could be made"
-            )
-            is_wrong = all(p.faults for _, p in judged)
-            raise BeyondTolerance(
-                f"no candidate is within tolerance ({reasons})",
-                hint="the export is wrong: nothing was made" if is_wrong else
-                'nothing was made; --accept "REASON" takes the fastest all the same, --tolerance changes what is asked',
-            )  # fmt: skip
+        usable = acceptable(judged, self.options.accept)
         if not timings:
             return next(iter(usable.values()))
         name = speed.fastest(timings, usable, self.options.load)
@@ -316,20 +271,7 @@ class _Run:
         drifts = reference.distributions(prepared, truth.answers, len(source.config.labels))
         inputs, outputs = serving.tensors(self._feeds(self.bodies[0]), truth.outputs[0])
         values = {
-            "format": manifest.FORMAT,
-            "name": name,
-            "target": options.target,
-            "source": {
-                "given": source.given, "digest": source.digest, "architecture": source.config.architecture,
-                "task": source.config.task,
-            },
-            "arguments": {k: str(v) for k, v in asdict(options).items() if k != "output"},
-            "chosen": {
-                "candidate": chosen.name, "engine": chosen.engine, "precision": chosen.precision,
-                "about": chosen.about, "needs": [list(group) for group in wanted.needs], "times_pytorch": ratio,
-                "load": options.load, "parity": asdict(found), "aux_config": tuned.pairs(),
-            },
-            "accepted": options.accept if not found.is_within else "",
+            **manifest.describe(options, source, name, chosen, found, wanted, tuned, ratio),
             "samples": {
                 "count": len(self.bodies), "source": "the user's" if options.samples else "built in",
                 "shortest": min(lengths), "longest": max(lengths), "distributions": reference.describe(drifts),
@@ -338,14 +280,13 @@ class _Run:
             "speed": speed.as_rows(timings),
             "left_out": dict(left_out),
             "notes": self._notes(),
-            "machine": manifest.machine(),
-            "versions": manifest.versions(),
         }  # fmt: skip
-        final = options.output / f"{name}-{chosen.name}-{_digest(values, self._graph(chosen, self.work / 'fp32.onnx'))}"
+        graph = self._graph(chosen, self.work / "fp32.onnx")
+        final = options.output / f"{name}-{chosen.name}-{bundle_digest(values, [graph])}"
         if final.exists():
             shutil.rmtree(final)
         with aside(options.output, final) as folder:
-            _link(self._graph(chosen, self.work / "fp32.onnx"), folder / "model.onnx")
+            link(graph, folder / "model.onnx")
             copy_texts(source.folder, folder)
             (folder / execution.FILE).write_text(execution.encode(wanted), encoding="utf-8")
             (folder / "warmup.json").write_text(_warm_up(truth, found), encoding="utf-8")
@@ -380,25 +321,40 @@ class _Run:
         return notes
 
 
-def _candidates(options: Options) -> tuple[list[Candidate], list[tuple[Candidate, str]]]:
+def check(options: Options) -> None:
+    """Refuse what no kind of model has, before a model is fetched. Raises ``DeployError``."""
+    known = dict.fromkeys(c.name for c in (*candidates.CANDIDATES, *generation.CANDIDATES))
+    if options.target == "gpu" and options.precision in ("int8", "bf16"):
+        raise DeployError(f"--precision {options.precision} is not made for GPUs", hint="use fp16, fp32 or auto")
+    if options.target == "cpu" and options.candidate and options.candidate not in known:
+        raise DeployError(f"there is no candidate {options.candidate}", hint=f"known are {', '.join(known)}")
+    if options.target == "cpu" and options.precision == "fp16":
+        raise DeployError("fp16 brings nothing on a CPU", hint="use --precision bf16, or --target gpu")
+
+
+def choose_candidates(
+    options: Options, among: Sequence[Candidate]
+) -> tuple[list[Candidate], list[tuple[Candidate, str]]]:
+    """Return the candidates to try, and those left out with the reason. Raises ``DeployError`` when none is left."""
     if options.target == "gpu":
-        if options.precision in ("int8", "bf16"):
-            raise DeployError(f"--precision {options.precision} is not made for GPUs", hint="use fp16, fp32 or auto")
+        if among is generation.CANDIDATES:
+            raise DeployError(
+                "text generation is not made for GPUs: the program that runs it in Triton uses ONNX Runtime on the CPU",
+                hint="use --target cpu",
+            )
         wanted = "fp32" if options.precision == "fp32" else "fp16"
         return [c for c in candidates.GPU if c.precision == wanted], []
-    if options.candidate and options.candidate not in {c.name for c in candidates.CANDIDATES}:
-        known = ", ".join(c.name for c in candidates.CANDIDATES)
-        raise DeployError(f"there is no candidate {options.candidate}", hint=f"known are {known}")
-    if options.precision == "fp16":
-        raise DeployError("fp16 brings nothing on a CPU", hint="use --precision bf16, or --target gpu")
-    tried, left = candidates.usable(execution.this_cpu(), options.precision)
+    tried, left = candidates.usable(execution.this_cpu(), options.precision, among)
     if options.candidate:
         left += [(c, "--candidate") for c in tried if c.name != options.candidate]
         tried = [c for c in tried if c.name == options.candidate]
     if not tried:
         asked = options.candidate or options.precision
         reasons = "; ".join(f"{c.name}: {why}" for c, why in left if asked in (c.name, c.precision))
-        raise DeployError(f"nothing can be made for {asked} ({reasons})", hint="use --precision auto")
+        raise DeployError(
+            f"nothing can be made for {asked} ({reasons or 'it is made as ' + ', '.join(c.name for c in among)})",
+            hint="use --precision auto",
+        )
     return tried, left
 
 
@@ -407,13 +363,6 @@ def _key(source: Source, options: Options) -> str:
     parts = [EXPORTER, source.digest, options.task, options.is_quick, sorted(manifest.versions().items()),
              hashlib.sha256(texts).hexdigest(), manifest.machine()]  # fmt: skip
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:12]
-
-
-def _digest(values: Mapping[str, Any], graph: Path) -> str:
-    with graph.open("rb") as file:
-        content = hashlib.file_digest(file, "sha256").hexdigest()
-    parts = [content, values["source"]["digest"], values["chosen"]["candidate"], values["target"]]
-    return hashlib.sha256(repr(parts).encode()).hexdigest()[:10]
 
 
 def _warm_up(truth: Truth, found: Parity) -> str:
@@ -452,10 +401,3 @@ def _sentence(found: Parity) -> str:
 
 def _bind(function: Callable[[Any], object], argument: Any) -> speed.Call:
     return lambda: function(argument)
-
-
-def _link(source: Path, target: Path) -> None:
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copyfile(source, target)

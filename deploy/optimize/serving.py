@@ -26,14 +26,18 @@ class Tuned:
     instances: int
     threads: int
     max_batch_size: int
+    """0: the program decides (text generation)."""
     target: Target = "cpu"
     spinning: bool = False
+    task: str = ""
+    """The task that was asked for, where the model's files do not tell."""
 
     def pairs(self) -> list[str]:
         """Return the ``--aux-config`` pairs."""
         kind = "KIND_CPU" if self.target == "cpu" else "KIND_GPU"
         pairs = [
-            f"max_batch_size={self.max_batch_size}",
+            *([f"gateway.task={self.task}"] if self.task else []),
+            *([f"max_batch_size={self.max_batch_size}"] if self.max_batch_size else []),
             f"instance_group.0.count={self.instances}",
             f"instance_group.0.kind={kind}",
         ]

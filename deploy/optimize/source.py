@@ -32,6 +32,8 @@ KEPT = (
     "tokenizer_config.json",
     "special_tokens_map.json",
     "vocab.txt",
+    "generation_config.json",
+    "chat_template.jinja",
 )
 """What a bundle takes over besides the modules' own folders."""
 

@@ -90,11 +90,15 @@ class EmbeddedTriton:
         outputs: Sequence[Any] = (),
         pbtxt: str = "",
         tuning: Tuning | None = None,
+        endpoint: EndpointSpec | None = None,
     ) -> str:
-        """Write the model in folder ``model`` (or the file) to the repository, load it, return Triton's name of it."""
+        """Write the model in folder ``model`` (or the file) to the repository, load it, return Triton's name of it.
+
+        ``endpoint`` is used instead of one made of ``inputs``, ``outputs`` and ``pbtxt``.
+        """
         folder = model if model.is_dir() else model.parent
         name = name or f"test-{next(self._numbers)}"
-        endpoint = EndpointSpec(
+        endpoint = endpoint or EndpointSpec(
             name, name, "", "triton", "m", inputs=tuple(inputs), outputs=tuple(outputs), auxiliary_pbtxt=pbtxt
         )
         builder = Builder("python", tuning or Tuning())

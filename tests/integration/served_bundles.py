@@ -32,9 +32,14 @@ class Running:
 
 @asynccontextmanager
 async def serving(
-    folder: Path, embedded_triton: Any, bundles: Mapping[str, tuple[Path, Mapping[str, str]]]
+    folder: Path,
+    embedded_triton: Any,
+    bundles: Mapping[str, tuple[Path, Mapping[str, str]]],
+    fields: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> AsyncIterator[Running]:
-    """Serve each endpoint's bundle with its options (``--aux-config gateway.NAME=VALUE``)."""
+    """Serve each endpoint's bundle with its options (``--aux-config gateway.NAME=VALUE``), or with all the ``fields``
+    that ClearML holds of it.
+    """
     registry = FakeRegistry()
     names = {}
     for endpoint, (bundle, options) in bundles.items():
@@ -43,10 +48,11 @@ async def serving(
             for file in bundle.iterdir():
                 packed.write(file, file.name)
         registry.add_model(endpoint, archive, is_package=True)
-        registry.add_endpoint(endpoint, endpoint, **({"auxiliary_cfg": {"gateway": dict(options)}} if options else {}))
+        own = {"auxiliary_cfg": {"gateway": dict(options)}} if options else {}
+        registry.add_endpoint(endpoint, endpoint, **(fields or {}).get(endpoint, own))
         spec = decode(registry.task()).endpoints[endpoint]
         name = triton_model_name(spec, decode_model(registry.model(endpoint)))
-        names[endpoint] = embedded_triton.serve(bundle, name=name)
+        names[endpoint] = embedded_triton.serve(bundle, name=name, endpoint=spec)
     backend = TritonBackend(embedded_triton.grpc)
     settings = Settings(state_dir=folder / "state", poll_frequency="50ms", ready_timeout=20, triton_grpc="x:1")
     gateway = Gateway(settings, registry=registry, make_backend=lambda *_: backend)

@@ -17,8 +17,7 @@ import numpy as np
 import pytest
 import torch
 import tritonclient.grpc as triton
-from tokenizers import decoders
-from transformers import PreTrainedTokenizerFast, TextGenerationPipeline
+from transformers import TextGenerationPipeline
 from transformers.generation.logits_process import (
     LogitsProcessorList,
     RepetitionPenaltyLogitsProcessor,
@@ -49,18 +48,8 @@ PROMPTS = [
 
 def bundle(folder: Path, kind: str, **config: Any) -> tuple[Any, Any]:
     """A random GPT-2 or Llama as a bundle; returns model and tokenizer for transformers' pipeline."""
-    raw = tiny.families.gpt2()
-    raw.decoder = decoders.ByteLevel()
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=raw, model_max_length=config.get("positions", 128))
-    torch.manual_seed(3)
-    model = getattr(generators, kind)(
-        len(tokenizer), bos_token_id=None, pad_token_id=0, **{"eos_token_id": 7, **config}
-    )
-    folder.mkdir(parents=True)
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    (folder / "model.safetensors").unlink()
-    generators.export(model, folder / "model.onnx")
+    model, tokenizer = generators.save(kind, folder, tiny.families.gpt2(), **config)
+    generators.export(folder)
     return model, tokenizer
 
 

@@ -163,6 +163,16 @@ class Graph:
         return np.zeros([1, *shape[1:]], dtype=_TYPES.get(self._inputs[name].type, np.float32))
 
 
+def open_graph(path: Path, threads: int, runtime: Any) -> Graph:
+    """Load the graph at ``path`` into ``runtime`` (the module onnxruntime). Raises what that raises, or ``Refused``."""
+    options = runtime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    return Graph(runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"]), runtime)
+
+
 class TritonPythonModel:
     """What Triton's python backend calls; the class name and methods are Triton's."""
 
@@ -176,16 +186,10 @@ class TritonPythonModel:
         runtime = importlib.import_module("onnxruntime")
         runtime.disable_telemetry_events()
         config = json.loads(args["model_config"])
-        options = runtime.SessionOptions()
         threads = (config.get("parameters") or {}).get("threads") or {}
-        options.intra_op_num_threads = int(threads.get("string_value") or 1)
-        options.inter_op_num_threads = 1
-        options.log_severity_level = 3
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         path = Path(args["model_repository"]) / args["model_version"] / "model.onnx"
         try:
-            session = runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-            self._graph = Graph(session, runtime)
+            self._graph = open_graph(path, int(threads.get("string_value") or 1), runtime)
         except Exception as error:
             raise self._backend.TritonModelException(f"the model cannot be loaded: {first_line(error)}") from error
         self._waiting: queue.Queue[Continued | None] = queue.Queue()

@@ -170,20 +170,8 @@ def _write_generator(folder: Path) -> None:
     """A random GPT-2 with a chat template: what it says makes no sense, but always the same."""
     sys.path.insert(0, str(Path(__file__).parents[1]))
     tiny, generators = importlib.import_module("tiny_models"), importlib.import_module("tiny_generators")
-    torch = importlib.import_module("torch")
-    from tokenizers import decoders
-    from transformers import PreTrainedTokenizerFast
-
-    raw = tiny.families.gpt2()
-    raw.decoder = decoders.ByteLevel()
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=raw, model_max_length=128, chat_template=CHAT_TEMPLATE)
-    torch.manual_seed(3)
-    model = generators.gpt2(len(tokenizer), bos_token_id=None, eos_token_id=7, pad_token_id=0)
-    folder.mkdir(parents=True)
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    (folder / "model.safetensors").unlink()
-    generators.export(model, folder / "model.onnx")
+    generators.save("gpt2", folder, tiny.families.gpt2(), chat_template=CHAT_TEMPLATE)
+    generators.export(folder)
 
 
 def _pack(folder: Path) -> Path:

@@ -1,0 +1,76 @@
+"""What a run of ``triton-gateway optimize`` is asked for and what it makes, for every kind of model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from deploy.errors import DeployError
+from deploy.optimize.candidates import Candidate
+from deploy.optimize.parity import Parity
+from deploy.optimize.serving import Tuned
+from deploy.optimize.speed import Load
+from deploy.stock_cli import Tensor
+from deploy.triton.execution import Target
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the user asks for."""
+
+    model: str
+    output: Path
+    task: str = "auto"
+    target: Target = "cpu"
+    precision: Literal["auto", "fp32", "bf16", "fp16", "int8"] = "auto"
+    candidate: str = ""
+    """Only this one of ``candidates.CANDIDATES``, or of ``generation.candidates.CANDIDATES``."""
+    load: Load = "throughput"
+    samples: Path | None = None
+    tolerance: Mapping[str, float] = field(default_factory=dict)
+    accept: str = ""
+    name: str = ""
+    is_quick: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What was made."""
+
+    bundle: Path
+    chosen: Candidate
+    parity: Parity
+    times_pytorch: float
+    inputs: Sequence[Tensor]
+    outputs: Sequence[Tensor]
+    tuned: Tuned
+    manifest: Mapping[str, Any]
+
+
+class BeyondTolerance(DeployError):
+    """No candidate is as exact as asked for, or the bundle would be wrong."""
+
+
+P = TypeVar("P", bound=Parity)
+
+
+def acceptable(judged: Sequence[tuple[Candidate, P]], accept: str) -> dict[str, tuple[Candidate, P]]:
+    """Return the candidates that may be chosen, by name: those within tolerance, with a reason to ``accept`` all that
+    are not wrong. Raises ``BeyondTolerance`` when there is none.
+    """
+    usable = {c.name: (c, p) for c, p in judged if p.is_within}
+    if not usable and accept:
+        usable = {c.name: (c, p) for c, p in judged if not p.faults}
+    if usable:
+        return usable
+    reasons = "; ".join(f"{p.candidate}: {(*p.faults, *p.excesses)[0]}" for _, p in judged) or "none could be made"
+    is_wrong = all(p.faults for _, p in judged)
+    raise BeyondTolerance(
+        f"no candidate is within tolerance ({reasons})",
+        hint="the export is wrong: nothing was made" if is_wrong else
+        'nothing was made; --accept "REASON" takes the fastest all the same, --tolerance changes what is asked',
+    )  # fmt: skip

@@ -1,0 +1,399 @@
+"""Causal language models: exported with their cache, judged, spoilt; tiny ones become bundles that are served."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+from pyhocon import ConfigFactory
+
+from deploy.controlplane.testing import RunningControlPlane, control_plane
+from deploy.errors import ExportFailed
+from deploy.optimize import run
+from deploy.optimize.generation import candidates, parity
+from deploy.optimize.generation import original as originals
+from deploy.optimize.generation.engine import Generator
+from deploy.optimize.generation.original import GRAPH, WEIGHTS, CausalOriginal
+from deploy.optimize.generation.parity import TextParity, Truth
+from deploy.optimize.options import BeyondTolerance, Options
+from deploy.optimize.source import copy_texts
+from deploy.stock_cli import StockCli
+from deploy.triton import execution
+from preprocessing.processor import TextProcessor
+
+from . import tiny
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+generators = importlib.import_module("tiny_generators")
+served_bundles = importlib.import_module("served_bundles")
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+
+TEMPLATE = (
+    "{% for message in messages %}<{{ message.role }}>{{ message.content }}\n{% endfor %}"
+    "{% if add_generation_prompt %}<assistant>{% endif %}"
+)
+TEXTS = ("The", "Der Zug nach München fällt aus.", "How do I reset the password? " * 3)
+TOKENS = 12
+KINDS = ("gpt2", "llama")
+MORE = ("qwen2", "mistral", "gpt_neox", "phi3", "bloom")
+ROOT = Path(__file__).parents[3]
+
+
+@dataclass
+class Case:
+    """A tiny model's folder, its export, and what PyTorch answers."""
+
+    folder: Path
+    graph: Path
+    model: Any
+    tokenizer: Any
+    original: CausalOriginal
+    truth: Truth
+
+    def judge(self, bundle: Path, precision: Any = "fp32") -> TextParity:
+        """Judge ``bundle`` (texts and graph)."""
+        return parity.judge(
+            "it", bundle, self.truth, lambda: Generator(bundle / GRAPH, threads=1), parity.tolerance_for(precision, {})
+        )
+
+
+def tokenizer() -> Any:
+    """A byte-level tokenizer that adds nothing around a text."""
+    made = tiny.byte_pairs(tiny.ROBERTA, "<s>", "</s>")
+    made.post_processor = None
+    return made
+
+
+@pytest.fixture(scope="session")
+def make_generator(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Case]:
+    """Make a tiny model of a kind, export it, ask PyTorch; once each."""
+    made: dict[str, Case] = {}
+
+    def make(kind: str) -> Case:
+        if kind not in made:
+            place = tmp_path_factory.mktemp(kind)
+            model, hf = generators.save(kind, place / "model", tokenizer(), chat_template=TEMPLATE)
+            original = CausalOriginal(place / "model")
+            processor = TextProcessor.from_folder(place / "model")
+            prompts = [processor.prepare({"text": text}).rows[0].ids.tolist() for text in TEXTS]
+            continued = [original.generate(prompt, TOKENS) for prompt in prompts]
+            truth = parity.find_truth(place / "model", processor, TEXTS, continued, original.eos_ids)
+            (place / "graph").mkdir()
+            original.export(place / "graph")
+            made[kind] = Case(place / "model", place / "graph", model, hf, original, truth)
+        return made[kind]
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def case(make_generator: Callable[[str], Case]) -> Case:
+    """A GPT-2."""
+    return make_generator("gpt2")
+
+
+@pytest.fixture
+def spoil(case: Case, tmp_path: Path) -> Callable[..., Path]:
+    """Make a bundle of the GPT-2 with what ``change`` makes of its graph."""
+
+    def make(change: Callable[[Any], None] = lambda _: None) -> Path:
+        bundle = tmp_path / "bundle"
+        bundle.mkdir()
+        copy_texts(case.folder, bundle)
+        model = onnx.load(case.graph / GRAPH)
+        change(model)
+        onnx.save(model, bundle / GRAPH)
+        return bundle
+
+    return make
+
+
+# --- the export -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [*KINDS, *MORE] if tiny.IS_ALL else KINDS)
+def test_a_graph_continues_as_generate_does(kind: str, make_generator: Callable[[str], Case], tmp_path: Path) -> None:
+    """Logits of every step within the tolerance of fp32, and every greedy token; with 8-bit weights nearly."""
+    case = make_generator(kind)
+    bundle = tmp_path / "bundle"
+    shutil.copytree(case.graph, bundle)
+    copy_texts(case.folder, bundle)
+    found = case.judge(bundle)
+    assert found.is_within, found
+    assert (1.0, 1.0) == (found.decisions, found.continued)
+    assert found.companions < 1e-3
+    candidates.make_graph("int8-weights", case.graph, tmp_path / "int8")
+    shutil.copyfile(tmp_path / "int8" / GRAPH, bundle / GRAPH)
+    reduced = case.judge(bundle, "int8")
+    assert not reduced.faults
+    assert reduced.mean_cosine > 0.99
+    assert reduced.max_difference > found.max_difference
+
+
+def test_texts_of_several_lengths_share_a_step(make_generator: Callable[[str], Case]) -> None:
+    """Batch, length and past are of any size: two prompts, padded on the left, have the logits each has alone."""
+    import onnxruntime
+
+    for kind in KINDS:
+        case = make_generator(kind)
+        session = onnxruntime.InferenceSession(str(case.graph / GRAPH), providers=["CPUExecutionProvider"])
+        short, long = (list(case.truth.continued[i].prompt) for i in (0, 1))
+        pad = len(long) - len(short)
+        mask = np.array([[0] * pad + [1] * len(short), [1] * len(long)])
+        past = {f"past_key_values.{t.name}": np.zeros((2, t.heads, 0, t.size), np.float32) for t in case.original.cache}
+        feeds = {"input_ids": np.array([[0] * pad + short, long]), "attention_mask": mask,
+                 "position_ids": np.maximum(mask.cumsum(1) - 1, 0), **past}  # fmt: skip
+        names = ["logits", *(name.replace("past_key_values", "present") for name in past)]
+        for step in range(3):
+            logits, *present = session.run(names, feeds)
+            for row in (0, 1):
+                np.testing.assert_allclose(logits[row, -1], case.truth.continued[row].logits[step], atol=2e-3)
+            mask = np.concatenate([mask, np.ones((2, 1), np.int64)], 1)
+            feeds = {"input_ids": np.array([[case.truth.continued[row].tokens[step]] for row in (0, 1)]),
+                     "attention_mask": mask, "position_ids": mask.sum(1, keepdims=True) - 1,
+                     **dict(zip(past, present, strict=True))}  # fmt: skip
+
+
+def test_weights_too_large_for_one_message_lie_beside_the_graph(
+    case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the export and in what is made of it; the answers are the same."""
+    monkeypatch.setattr(originals, "MOST_INLINE", 100)
+    monkeypatch.setattr(candidates, "MOST_INLINE", 100)
+    (tmp_path / "large").mkdir()
+    case.original.export(tmp_path / "large")
+    candidates.make_graph("int8-weights", tmp_path / "large", tmp_path / "int8")
+    candidates.make_graph("int8-dynamic", tmp_path / "large", tmp_path / "dynamic")
+    for name, precision in (("large", "fp32"), ("int8", "int8"), ("dynamic", "int8")):
+        folder = tmp_path / name
+        assert {GRAPH, WEIGHTS} <= {path.name for path in folder.iterdir()}
+        copy_texts(case.folder, folder)
+        found = case.judge(folder, precision)
+        assert found.mean_cosine > (0.99999 if precision == "fp32" else 0.9), found
+
+
+def test_a_model_without_keys_and_values_is_refused(tmp_path: Path) -> None:
+    """With what it keeps instead."""
+    generators.save("mamba", tmp_path / "mamba", tokenizer())
+    with pytest.raises(ExportFailed, match="no cache of keys and values per layer and token"):
+        CausalOriginal(tmp_path / "mamba")
+
+
+# --- sabotage -------------------------------------------------------------------------------------------------------
+
+
+def multiply(model: Any, name: str, factor: Any) -> None:
+    """Let every node that takes ``name`` take its product with ``factor``."""
+    for node in model.graph.node:
+        for i, given in enumerate(node.input):
+            if given == name:
+                node.input[i] = f"{name}_spoilt"
+    model.graph.initializer.append(numpy_helper.from_array(factor, f"{name}_factor"))
+    model.graph.node.insert(0, helper.make_node("Mul", [name, f"{name}_factor"], [f"{name}_spoilt"]))
+
+
+def test_the_graph_as_it_is_passes(case: Case, spoil: Callable[..., Path]) -> None:
+    """What the others of this section are compared with."""
+    assert case.judge(spoil()).is_within
+
+
+def test_a_cache_that_is_dropped_is_refused(case: Case, spoil: Callable[..., Path]) -> None:
+    """The prompt alone is right, what follows is not: past keys are read as nothing."""
+
+    def change(model: Any) -> None:
+        for tensor in case.original.cache:
+            multiply(model, f"past_key_values.{tensor.name}", np.array(0, np.float32))
+
+    found = case.judge(spoil(change))
+    assert any("does not use its key/value cache rightly" in fault for fault in found.faults), found
+    assert not found.is_within
+
+
+def test_a_cache_that_does_not_grow_is_refused(case: Case, spoil: Callable[..., Path]) -> None:
+    """The graph gives back what is new only, so that only the last token is remembered."""
+
+    def change(model: Any) -> None:
+        for output in model.graph.output:
+            if output.name.startswith("present"):
+                for node in model.graph.node:
+                    node.output[:] = [f"{o}_all" if o == output.name else o for o in node.output]
+                    node.input[:] = [f"{i}_all" if i == output.name else i for i in node.input]
+                bounds = [numpy_helper.from_array(np.array([n]), f"{output.name}_{n}") for n in (-1, 2**62, 2)]
+                model.graph.initializer.extend(bounds)
+                names = [f"{output.name}_all", *(bound.name for bound in bounds)]
+                model.graph.node.append(helper.make_node("Slice", names, [output.name]))
+
+    found = case.judge(spoil(change))
+    assert any("does not use its key/value cache rightly" in fault for fault in found.faults), found
+
+
+def test_a_graph_that_returns_no_cache_is_refused(case: Case, spoil: Callable[..., Path]) -> None:
+    """In the words of the program that would run it."""
+    (fault,) = case.judge(spoil(lambda model: model.graph.output.pop())).faults
+    assert "takes 4 cache tensors but does not return present.1.value" in fault
+
+
+def test_lost_positions_are_refused(case: Case, spoil: Callable[..., Path]) -> None:
+    """Every token is read as if it were the first."""
+    found = case.judge(spoil(lambda model: multiply(model, "position_ids", np.array(0))))
+    assert any("mean cosine" in line for line in found.excesses), found
+
+
+def test_weights_of_four_bits_are_refused(case: Case, spoil: Callable[..., Path]) -> None:
+    """Also as int8, whose tolerance is wider."""
+
+    def change(model: Any) -> None:
+        for weight in model.graph.initializer:
+            value = numpy_helper.to_array(weight)
+            if value.dtype == np.float32 and value.ndim == 2:
+                step = np.abs(value).max() / 7
+                weight.CopyFrom(numpy_helper.from_array(np.round(value / step).astype(np.float32) * step, weight.name))
+
+    bundle = spoil(change)
+    for precision in ("fp32", "int8"):
+        found = case.judge(bundle, precision)
+        assert any("cosine" in line for line in found.excesses), found
+
+
+def test_another_end_token_template_or_tokenizer_is_refused(case: Case, spoil: Callable[..., Path]) -> None:
+    """The files beside the graph decide as much as the graph."""
+    bundle = spoil()
+    own = json.loads((bundle / "generation_config.json").read_text())
+    (bundle / "generation_config.json").write_text(json.dumps({**own, "eos_token_id": [7, 9]}))
+    (bundle / "chat_template.jinja").write_text(TEMPLATE.replace("<{{", "{{"))
+    tokens = json.loads((bundle / "tokenizer.json").read_text())
+    tokens["normalizer"] = {"type": "Lowercase"}
+    (bundle / "tokenizer.json").write_text(json.dumps(tokens))
+    faults = "\n".join(case.judge(bundle).faults)
+    assert "ends texts at the tokens [7, 9] instead of [7]" in faults
+    assert "chat template renders a conversation otherwise" in faults
+    assert "makes other tokens than the original's for 2 of 3 texts" in faults or "for 3 of 3 texts" in faults
+
+
+# --- the command ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningControlPlane]:
+    """The embedded ClearML server."""
+    with control_plane(tmp_path_factory.mktemp("controlplane")) as running:
+        yield running
+
+
+def optimize(place: Path, environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the command in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-P", "-m", "deploy.cli", "optimize", *arguments, "--quick", "--output", "out"],
+        cwd=place, env={**environment, "PYTHONPATH": str(ROOT)}, text=True, capture_output=True, check=False,
+        timeout=200,
+    )  # fmt: skip
+
+
+async def test_models_become_endpoints_that_generate(
+    server: RunningControlPlane, make_generator: Callable[[str], Case], tmp_path: Path, embedded_triton: Any
+) -> None:
+    """What the command made and what the stock CLI wrote serve the texts of `generate` on the real Triton: whole,
+    streamed and in OpenAI's form. A run that is refused leaves its work for the next.
+    """
+    environment = server.client_environment(os.environ, tmp_path)
+    task = await StockCli(env=environment, log=tmp_path / "cli.log").create_service("generation")
+    gpt2, llama = (make_generator(kind).folder for kind in KINDS)
+    done = optimize(tmp_path, environment, str(gpt2), "--candidate", "ort-fp32", "--name", "gpt2", "--deploy", "gpt2",
+                    "--serving-task-id", task, "--json")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    deployed = json.loads(done.stdout)
+    options = Options(str(llama), tmp_path / "out", candidate="ort-fp32", is_quick=True)
+    with pytest.raises(BeyondTolerance, match=r"no candidate is within tolerance \(ort-fp32: mean cosine"):
+        run.optimize(replace(options, tolerance={"mean_cosine": 2.0}), str, str)
+    made = run.optimize(options, str, str)
+    bundles = {"gpt2": (Path(deployed["bundle"]), {}), "llama": (made.bundle, {})}
+    fields = endpoints(environment, task, tmp_path)
+    assert {"gpt2"} == set(fields)
+    assert {"model.onnx", "generation_config.json", "chat_template.jinja", "report.md"} <= set(deployed["files"])
+    for bundle, _ in bundles.values():
+        wanted = execution.read_execution(bundle)
+        assert wanted is not None
+        assert ("onnxruntime", "fp32") == (wanted.engine, wanted.precision)
+        samples = json.loads((bundle / "warmup.json").read_text())["samples"]
+        assert samples
+        assert all(sample["answer"]["generated_tokens"] for sample in samples)
+    async with served_bundles.serving(tmp_path, embedded_triton, bundles, fields) as running:
+        async with httpx.AsyncClient(timeout=60) as client:
+            for kind in KINDS:
+                await generates(client, running, kind, make_generator(kind))
+
+
+async def generates(client: httpx.AsyncClient, running: Any, kind: str, case: Case) -> None:
+    """One endpoint: greedy texts through every form are what transformers' `generate` gives."""
+    for text in TEXTS:
+        ids = case.tokenizer(text, return_tensors="pt")
+        found = case.model.generate(**ids, max_new_tokens=TOKENS, do_sample=False)[0, ids["input_ids"].shape[1] :]
+        theirs = case.tokenizer.decode(found, skip_special_tokens=True)
+        body = {"text": text, "parameters": {"max_new_tokens": TOKENS}}
+        answer = (await client.post(running.url + kind, json=body)).json()
+        assert (theirs, len(found)) == (answer["text"], answer["generated_tokens"])
+        pieces, ids_given = [], []
+        async with client.stream("POST", running.url + kind, json={**body, "stream": True}) as response:
+            async for line in response.aiter_lines():
+                if line.startswith("data: "):
+                    event = json.loads(line[6:])
+                    pieces.append(event["text"])
+                    ids_given += event["token_ids"]
+        assert (theirs, found.tolist()) == ("".join(pieces), ids_given)
+        url = running.url.removesuffix("serve/") + "v1/completions"
+        openai = {"model": kind, "prompt": text, "max_tokens": TOKENS, "temperature": 0, "stream": True}
+        pieces = []
+        async with client.stream("POST", url, json=openai) as response:
+            async for line in response.aiter_lines():
+                if line.startswith("data: {"):
+                    pieces += [choice["text"] for choice in json.loads(line[6:])["choices"]]
+        assert theirs == "".join(pieces)
+
+
+def endpoints(environment: dict[str, str], task: str, place: Path) -> dict[str, dict[str, Any]]:
+    """What ClearML holds of the endpoints, model and name aside."""
+    code = (
+        "import json, sys; from gateway.registry.clearml import ClearMLRegistry\n"
+        "print(json.dumps(ClearMLRegistry(sys.argv[1]).task()['configuration']['endpoints']['value']))"
+    )
+    asked = subprocess.run(
+        [sys.executable, "-P", "-c", code, task], cwd=place, text=True, capture_output=True, check=True,
+        env={**environment, "PYTHONPATH": str(ROOT)}, timeout=120,
+    )  # fmt: skip
+    text = json.loads(asked.stdout.splitlines()[-1])
+    known = ConfigFactory.parse_string(text, resolve=False)
+    kept = ("input_name", "input_type", "input_size", "output_name", "output_type", "output_size", "auxiliary_cfg")
+    return {
+        name: {key: fields[key] for key in kept if fields.get(key)}
+        for name, fields in known.as_plain_ordered_dict().items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["--candidate", "openvino-fp32"], "it is made as ort-fp32, ort-int8-weights, ort-int8"),
+        (["--target", "gpu"], "text generation is not made for GPUs"),
+    ],
+)
+def test_what_cannot_be_made_is_refused_with_its_reason(
+    case: Case, tmp_path: Path, arguments: list[str], reason: str
+) -> None:
+    """Exit code 1 and no bundle."""
+    done = optimize(tmp_path, dict(os.environ), str(case.folder), *arguments)
+    assert (1, True) == (done.returncode, reason in done.stderr), done.stderr
+    assert not [path for path in (tmp_path / "out").iterdir() if path.name != ".work"]
