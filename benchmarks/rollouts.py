@@ -1,21 +1,27 @@
 """``python -m benchmarks.rollouts``: seeded canaries through ``triton-gateway canary run`` on the real stack.
 
 Real control plane, real gateway with two workers, real command line; the versions are ``Preprocess`` code that fails,
-dawdles or answers otherwise as often as it is told. Prints one JSON line per trial: how it ended, after how many canary
+dawdles or answers otherwise as often as it is told. ``prometheus-away`` reads a real Prometheus, which is stopped for
+half a minute in the middle. Prints one JSON line per trial: how it ended, after how many canary
 requests and seconds, and how many requests failed at the client (a failing canary is answered for by stable).
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from benchmarks import servers
 from benchmarks.small import Small, Steady
+from deploy import prometheus
 
 _RATE = 60.0
 _HOOK = """
@@ -39,9 +45,50 @@ class _Seed(NamedTuple):
 
 _TRIALS: dict[str, _Seed] = {
     "healthy": _Seed(), "errors-5": _Seed(errors=0.05), "errors-20": _Seed(errors=0.2),
-    "slow-50": _Seed(slowdown=1.5), "labels": _Seed(good=0.3),
+    "slow-50": _Seed(slowdown=1.5), "labels": _Seed(good=0.3), "prometheus-away": _Seed(),
 }  # fmt: skip
+_AWAY_S = 30.0
 _STEPS = "10,25,50,100"
+
+
+class _Prometheus:
+    """A real Prometheus that scrapes one gateway every two seconds, and is away for a while."""
+
+    def __init__(self, folder: Path, gateway: str) -> None:
+        self._folder, self._port = folder, servers.free_port()
+        self.url = f"http://{servers.LOOPBACK}:{self._port}"
+        self._over = threading.Event()
+        self._away = threading.Thread(target=self._goes_away)
+        self._config = prometheus.prepare(folder, gateway=gateway.removeprefix("http://"), triton_metrics="")
+        self._config.write_text(self._config.read_text().replace('"5s"', '"2s"'))
+
+    def __enter__(self) -> _Prometheus:
+        self._start()
+        self._away.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._away.join()
+        self._server.stop()
+
+    def _start(self) -> None:
+        binary = prometheus.program()
+        if binary is None:
+            raise servers.ServerFailed("prometheus is not on PATH: install Debian's package")
+        argv = list(prometheus.command(binary, self._config, self._port))
+        self._server = servers.Server(
+            "prometheus", argv, env=os.environ, cores=range(os.cpu_count() or 1), log=self._folder / "log"
+        )
+        self._server.wait_for(f"{self.url}/-/ready")
+
+    def _goes_away(self) -> None:
+        """Stop after 15 seconds, and come back with the same data half a minute later."""
+        time.sleep(15)
+        self._server.stop()
+        time.sleep(_AWAY_S)
+        self._start()
+        self._over.wait()  # a server ends with the thread that started it
 
 
 def trial(stack: Small, folder: Path, name: str) -> dict[str, Any]:
@@ -57,11 +104,15 @@ def trial(stack: Small, folder: Path, name: str) -> dict[str, Any]:
     canary = [sys.executable, "-m", "deploy.cli", "canary"]
     subprocess.run([*canary, "set", "--endpoint", name, "1=1"], env=stack.env, check=True, stdout=sys.stderr)
     stack.until(lambda s: name in s["canaries"], f"{name} being routed")
-    began = time.monotonic()
-    with Steady(f"{stack.url}/serve/{name}", b"{}", rate=_RATE).running() as load:
+    with contextlib.ExitStack() as open_:
+        source = ["--gateway", stack.url]
+        if name == "prometheus-away":
+            source = ["--prometheus", open_.enter_context(_Prometheus(folder / "prometheus", stack.url)).url]
+        began = time.monotonic()
+        load = open_.enter_context(Steady(f"{stack.url}/serve/{name}", b"{}", rate=_RATE).running())
         done = subprocess.run(
             [*canary, "run", "--endpoint", name, "--to", "2", "--steps", _STEPS, "--min-requests", "150",
-             "--step-time", "10s", "--interval", "2s", "--gateway", stack.url, "--json", "--label-shift", "10",
+             "--step-time", "10s", "--interval", "2s", *source, "--json", "--label-shift", "10",
              "--label-variable", "verdict"],
             env=stack.env, stdout=subprocess.PIPE, text=True, check=False, timeout=560,
         )  # fmt: skip
@@ -72,7 +123,7 @@ def trial(stack: Small, folder: Path, name: str) -> dict[str, Any]:
         "trial": name, "code": done.returncode, "ended": last["what"], "seconds": round(seconds, 1),
         "canary_requests": last["evidence"]["canary"][0], "canary_failures": last["evidence"]["canary"][1],
         "evidence": last["evidence"]["evidence"], "labels": last["evidence"]["label_shares"],
-        "weights": [d["weight"] for d in decisions],
+        "weights": [d["weight"] for d in decisions], "decisions": [d["what"] for d in decisions],
         "client": load.summary(),
     }  # fmt: skip
 
@@ -83,13 +134,15 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="rollouts-") as temporary:
         folder = Path(temporary)
         stack = Small(folder, tritons=0, workers=2)
+        results = []
         try:
-            results = [trial(stack, folder, name) for name in wanted]
+            for name in wanted:
+                results.append(trial(stack, folder, name))
+                sys.stdout.write(json.dumps(results[-1]) + "\n")
+                sys.stdout.flush()
         finally:
             stack.stop()
-    for result in results:
-        sys.stdout.write(json.dumps(result) + "\n")
-    expected = {name: "promote" if name == "healthy" else "roll back" for name in wanted}
+    expected = {name: "promote" if name in ("healthy", "prometheus-away") else "roll back" for name in wanted}
     return 0 if expected == {r["trial"]: r["ended"] for r in results} else 1
 
 
