@@ -7,6 +7,7 @@ are a quarter of the bytes. A graph is a folder, since large weights lie beside 
 
 from __future__ import annotations
 
+import logging
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -48,8 +49,10 @@ def make_graph(kind: str, exported: Path, target: Path) -> None:
 
 
 def _weights(exported: Path, folder: Path) -> None:
+    from onnxruntime.quantization import matmul_nbits_quantizer
     from onnxruntime.quantization.matmul_nbits_quantizer import DefaultWeightOnlyQuantConfig, MatMulNBitsQuantizer
 
+    matmul_nbits_quantizer.logger.setLevel(logging.ERROR)  # it tells of every node, and chooses so when imported
     config = DefaultWeightOnlyQuantConfig(block_size=_BLOCK, is_symmetric=True, accuracy_level=4, bits=8)
     quantizer = MatMulNBitsQuantizer(_loaded(exported), algo_config=config)
     quantizer.process()
@@ -79,25 +82,49 @@ def _loaded(exported: Path) -> Any:
 
 
 def lay_out_weights(model: Any) -> Any:
-    """Return ``model`` with the transposed weights that ``MatMul`` takes as weights of their own.
+    """Return ``model`` with every product by a weight as a ``MatMul`` by a weight of its own: quantisers see it then.
 
-    The exporter leaves ``Transpose`` in front of large weights (a head that is tied to the embedding, for example), and
-    quantisers pass by what is not a weight.
+    They pass by what is not a weight, and the exporter leaves ``Transpose`` in front of large ones (a head that is tied
+    to the embedding, for example); blocks of weights are made of ``MatMul`` only, and GPT-2's layers are ``Gemm``.
     """
-    from onnx import numpy_helper
+    from onnx import helper, numpy_helper
 
     graph = model.graph
     weights = {weight.name: weight for weight in graph.initializer}
-    multiplied = {node.input[1] for node in graph.node if node.op_type == "MatMul"}
-    turned = [n for n in graph.node if n.op_type == "Transpose" and n.input[0] in weights and n.output[0] in multiplied]
-    for node in turned:
-        orders = [list(a.ints) for a in node.attribute if a.name == "perm"]
-        value = numpy_helper.to_array(weights[node.input[0]]).transpose(*orders)
-        graph.initializer.append(numpy_helper.from_array(value.copy(), node.output[0]))
-        graph.node.remove(node)
+    changed: dict[str, str] = {}
+
+    def turned(name: str) -> str:
+        """Return the name of the weight ``name`` with its axes exchanged."""
+        if name not in changed:
+            changed[name] = f"{name}_turned"
+            value = numpy_helper.to_array(weights[name]).T.copy()
+            graph.initializer.append(numpy_helper.from_array(value, changed[name]))
+        return changed[name]
+
+    made = {node.output[0]: node for node in graph.node}
+    nodes = []
+    for node in graph.node:
+        if node.op_type == "Gemm" and node.input[1] in weights:
+            given = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+            if given.get("alpha", 1.0) == 1.0 and given.get("beta", 1.0) == 1.0 and not given.get("transA", 0):
+                weight = turned(node.input[1]) if given.get("transB", 0) else node.input[1]
+                product = f"{node.output[0]}_product" if len(node.input) > 2 else node.output[0]
+                nodes.append(helper.make_node("MatMul", [node.input[0], weight], [product], name=node.name))
+                if len(node.input) > 2:
+                    nodes.append(helper.make_node("Add", [product, node.input[2]], [node.output[0]]))
+                continue
+        if node.op_type == "MatMul" and node.input[1] in made:
+            source = made[node.input[1]]
+            if source.op_type == "Transpose" and source.input[0] in weights and len(weights[source.input[0]].dims) == 2:
+                node.input[1] = turned(source.input[0])
+        nodes.append(node)
+    used = {name for node in nodes for name in node.input} | {output.name for output in graph.output}
+    del graph.node[:]
+    graph.node.extend(node for node in nodes if node.op_type != "Transpose" or node.output[0] in used)
     used = {name for node in graph.node for name in node.input}
-    for name in {node.input[0] for node in turned} - used:
-        graph.initializer.remove(weights[name])
+    for name in changed:
+        if name not in used:
+            graph.initializer.remove(weights[name])
     return without_weight_shapes(model)
 
 
