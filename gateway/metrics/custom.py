@@ -10,6 +10,7 @@ answer has been written. Nothing here can fail a request: a value that is of no 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 from collections import Counter
@@ -161,19 +162,12 @@ def frequency_of(settings: Mapping[str, str], default: float) -> float:
 
 
 class Watch:
-    """Counts the variables of every served version. One event loop calls it; ``chance`` gives numbers from 0 to 1,
-    ``later`` calls a function when what runs now is done.
-    """
+    """Counts the variables of every served version. One event loop calls it; ``chance`` gives numbers from 0 to 1."""
 
-    def __init__(
-        self, families: Mapping[str, Any], chance: Callable[[], float], later: Callable[[Callable[[], None]], object]
-    ) -> None:
+    def __init__(self, families: Mapping[str, Any], chance: Callable[[], float]) -> None:
         self._families = families
-        self._later = later
         self._chance = chance
         self._watched: dict[str, _Watched] = {}
-        self._waiting: list[tuple[_Watched, Trace]] = []
-
         self._inputs: object = None
         self._references: set[tuple[str, ...]] = set()
         self._has_complained = False
@@ -202,29 +196,15 @@ class Watch:
             self._families[catalog.DRIFT_REFERENCE.name].labels(*labels).set(math.nan)
         self._references = references
 
-    def answered(self, trace: Trace) -> None:
-        """Remember an answered request; it is looked at after its answer has been written."""
-        watched = self._watched.get(trace.url)
-        if watched is not None:
-            self._waiting.append((watched, trace))
-            if len(self._waiting) == 1:
-                self._later(self.drain)
-
-    def drain(self) -> None:
-        """Look at the requests remembered."""
-        waiting, self._waiting = self._waiting, []
-        for watched, trace in waiting:
-            try:
-                watched.look(trace, self._chance)
-            except Exception:  # noqa: BLE001 - values are users' objects: whatever they raise stays here
-                watched.failed()
-                if not self._has_complained:
-                    self._has_complained = True
-                    _log.exception("a variable of %s could not be read (said once)", trace.url)
+    def answered(self, url: str, traces: Sequence[Trace]) -> None:
+        """Look at requests that one version has answered."""
+        watched = self._watched.get(url)
+        if watched is not None and not watched.look(traces, self._chance) and not self._has_complained:
+            self._has_complained = True
+            _log.warning("a variable of %s could not be read (said once)", url, exc_info=watched.fault)
 
     def flush(self) -> None:
         """Carry what was counted to prometheus_client."""
-        self.drain()
         for watched in self._watched.values():
             watched.flush()
 
@@ -288,7 +268,7 @@ class _Drift:
     def scalar(self, value: float) -> None:
         self.counts[self._bins.index(value)].value += 1
 
-    def scalars(self, values: Sequence[float]) -> None:
+    def scalars(self, values: NDArray[np.float64]) -> None:
         """Count many values."""
         found = np.bincount(np.searchsorted(self._bins.edges, values), minlength=len(self.counts))
         for count, seen in zip(self.counts, found.tolist(), strict=True):
@@ -321,6 +301,11 @@ class _Variable:
     def see(self, value: object, weight: float) -> None:
         """Count a value of whatever kind."""
         raise NotImplementedError
+
+    def see_all(self, values: Sequence[object], weight: float) -> bool:
+        """Count a value per request, where all are what this variable counts as they are; else False, and none."""
+        del values, weight
+        return False
 
 
 class _Number(_Variable):
@@ -361,6 +346,15 @@ class _Scalar(_Number):
         else:
             super().see(value, weight)
 
+    def see_all(self, values: Sequence[object], weight: float) -> bool:
+        if weight != 1 or set(map(type, values)) != {float}:
+            return False
+        numbers = cast("Sequence[float]", values)
+        if not math.isfinite(sum(numbers)):  # of finite ones, too, it may be infinite: they are looked at one by one
+            return False
+        self.take_all(numbers)
+        return True
+
     def take(self, number: float, weight: float = 1.0) -> None:
         if weight != self._weight:
             self.carry()
@@ -375,11 +369,14 @@ class _Scalar(_Number):
             self.carry()
             self._weight = 1.0
         self._pending.extend(numbers)
+        if len(self._pending) >= _MOST_PENDING:
+            self.carry()
 
     def carry(self) -> None:
         """Count what is pending."""
-        numbers, self._pending = self._pending, []
-        if numbers:
+        pending, self._pending = self._pending, []
+        if pending:
+            numbers = np.array(pending, dtype=np.float64)
             self._seen.add_all(numbers, self._weight)
             if self._drift is not None:
                 self._drift.scalars(numbers)
@@ -414,12 +411,14 @@ class _Sum(_Number):
 
 
 class _Enum(_Variable):
-    __slots__ = ("_known", "_other")
+    __slots__ = ("_known", "_other", "_pending")
 
     def __init__(self, name: str, families: _Families, bins: Bins | None, values: Sequence[str]) -> None:
         super().__init__(name, families, bins if bins is not None and bins.kind == "enum" else None)
         self._known = {value: families.count(catalog.VARIABLE_ENUM, name, value) for value in values}
         self._other = families.count(catalog.VARIABLE_ENUM, name, OTHER)
+        self._pending: list[str] = []
+        families.pending.append(self.carry)
 
     def see(self, value: object, weight: float) -> None:
         if isinstance(value, np.generic):
@@ -430,6 +429,12 @@ class _Enum(_Variable):
         else:
             self.take(category, weight)
 
+    def see_all(self, values: Sequence[object], weight: float) -> bool:
+        if weight != 1 or set(map(type, values)) != {str}:
+            return False
+        self.take_all(cast("Sequence[str]", values))
+        return True
+
     def take(self, category: str, weight: float = 1.0) -> None:
         self._known.get(category, self._other).value += weight
         if self._drift is not None:
@@ -437,7 +442,14 @@ class _Enum(_Variable):
 
     def take_all(self, categories: Iterable[str]) -> None:
         """Count many categories once each."""
-        for category, times in Counter(categories).items():
+        self._pending.extend(categories)
+        if len(self._pending) >= _MOST_PENDING:
+            self.carry()
+
+    def carry(self) -> None:
+        """Count what is pending."""
+        pending, self._pending = self._pending, []
+        for category, times in Counter(pending).items():
             self._known.get(category, self._other).value += times
             if self._drift is not None:
                 self._drift.category(category, times)
@@ -465,39 +477,52 @@ class _Watched:
         own = {v.name for v in variables}
         # A declared variable of the same name takes the built-in one's place.
         self._text = _Text(served, families, own) if served.is_text else None
+        self.fault: Exception | None = None
         self.is_needed = bool(self._declared) or self._text is not None
 
-    def look(self, trace: Trace, chance: Callable[[], float]) -> None:
-        """Count one answered request."""
+    def look(self, traces: Sequence[Trace], chance: Callable[[], float]) -> bool:
+        """Count answered requests; False where one could not be read, which is then in ``fault``."""
         if self._text is not None:
-            self._text.look(trace.answer, trace)
+            self._text.look(traces)
         frequency = self._frequency
-        if self._declared and (frequency >= 1 or (frequency > 0 and chance() < frequency)):
-            weight = 1 / frequency
-            answer = trace.answer
-            for path, variable in self._declared:
-                if type(answer) is dict and type(value := answer.get(variable.name)) in _PLAIN:
-                    variable.see(value, weight)
-                    continue
-                values = _find((trace.answer, trace.body, trace.custom), variable.name, path)
-                if not values:
-                    variable.ignore("missing", weight)
-                for value in values:
-                    variable.see(value, weight)
-
-    def failed(self) -> None:
-        """Count a request whose values raised."""
-        for _, variable in self._declared:
-            variable.ignore("wrong_type")
+        if not self._declared or frequency <= 0:
+            return True
+        if frequency < 1:
+            traces = [trace for trace in traces if chance() < frequency]
+        weight = 1 / frequency
+        answers: list[Any] = [trace.answer for trace in traces]
+        unlike = [None for answer in answers if type(answer) is not dict]
+        is_good = True
+        for path, variable in self._declared:
+            name = variable.name
+            if not unlike and variable.see_all([answer.get(name) for answer in answers], weight):
+                continue
+            for trace in traces:
+                try:
+                    _see(variable, path, trace, weight)
+                except Exception as error:  # noqa: BLE001 - values are users' objects: whatever they raise stays here
+                    variable.ignore("wrong_type")
+                    self.fault, is_good = error, False
+        return is_good
 
     def flush(self) -> None:
         """Carry everything."""
-        if self._text is not None:
-            self._text.carry()
         for carry in self._families.pending:
             carry()
         for part in self._families.made:
             part.flush()
+
+
+def _see(variable: _Variable, path: tuple[str, ...], trace: Trace, weight: float) -> None:
+    answer = trace.answer
+    if type(answer) is dict and type(value := answer.get(variable.name)) in _PLAIN:
+        variable.see(value, weight)
+        return
+    values = _find((answer, trace.body, trace.custom), variable.name, path)
+    if not values:
+        variable.ignore("missing", weight)
+    for value in values:
+        variable.see(value, weight)
 
 
 def _declared(variable: MetricVariable, families: _Families, bins: Bins | None) -> _Variable:
@@ -513,8 +538,8 @@ def _declared(variable: MetricVariable, families: _Families, bins: Bins | None) 
 class _Text:
     """The built-in variables of a text task: every text of every answered request."""
 
-    __slots__ = ("_entropy", "_has_labels", "_label", "_log_labels", "_n_labels", "_results", "_rows", "_score",
-                 "_tokens", "_truncated", "_unknown")  # fmt: skip
+    __slots__ = ("_entropy", "_has_labels", "_label", "_log_labels", "_n_labels", "_score", "_scores", "_tokens",
+                 "_truncated", "_unknown")  # fmt: skip
 
     def __init__(self, served: Served, families: _Families, taken: set[str]) -> None:
         reference = served.reference
@@ -525,8 +550,9 @@ class _Text:
         def enum(name: str, values: Sequence[str]) -> _Enum | None:
             return None if name in taken else _Enum(name, families, reference.get(name), values)
 
-        self._rows: list[TextRow] = []
-        self._results: list[Mapping[str, Any]] = []
+        self._scores: list[float] = []
+        """Of all labels, result after result, of those whose entropy is not counted yet."""
+        families.pending.append(self.carry)
         labels = [label[:MOST_LABEL_CHARS] for label in served.labels[:MOST_BUCKETS]]
         self._tokens, self._unknown = scalar(TOKENS, _TEXT_BOUNDS), scalar(UNKNOWN, _TEXT_BOUNDS)
         self._truncated = enum(TRUNCATED, _BOOLEANS)
@@ -537,34 +563,49 @@ class _Text:
         self._score = scalar(SCORE, _ANSWER_BOUNDS) if labels else None
         self._entropy = scalar(ENTROPY, _ANSWER_BOUNDS) if self._log_labels else None
 
-    def look(self, answer: object, trace: Trace) -> None:
-        """Count the texts and the results of one request; an answer out of the response cache has no texts."""
-        if trace.encoded:
-            self._rows.extend(trace.encoded)
-        if self._has_labels and type(answer) is dict:
-            results = answer.get("results")
-            if results is None:
-                self._results.append(answer)
-            else:
-                self._results.extend(results)
-        if len(self._rows) + len(self._results) >= _MOST_PENDING:
-            self.carry()
-
-    def carry(self) -> None:
-        """Count the texts and results that are pending."""
-        rows, self._rows = self._rows, []
+    def look(self, traces: Sequence[Trace]) -> None:
+        """Count the texts and the results of requests; an answer out of the response cache has no texts."""
+        rows = [row for trace in traces if trace.encoded for row in trace.encoded]
         if rows:
             self._see_texts(rows)
-        results, self._results = self._results, []
-        plain = []
-        for result in results:
-            if "entities" in result:
-                self._see(self._see_entities, result["entities"])
-            else:
-                plain.append(result)
-        if plain and not self._see(self._see_results, plain):
-            for result in plain:  # one of them is not what it should be: the others count
-                self._see(self._see_results, [result])
+        if not self._has_labels:
+            return
+        results: list[Mapping[str, Any]] = []
+        for trace in traces:
+            answer = trace.answer
+            if type(answer) is dict:
+                several = answer.get("results")
+                if several is None:
+                    results.append(answer)
+                else:
+                    results.extend(several)
+        if not self._see(self._see_results, results):
+            for result in results:  # one of them is something else, or not what it should be: the others count
+                if type(result) is dict and "entities" in result:
+                    self._see(self._see_entities, result["entities"])
+                else:
+                    self._see(self._see_results, [result])
+
+    def carry(self) -> None:
+        """Count the entropies that are pending."""
+        scores, self._scores = self._scores, []
+        if not scores or self._entropy is None:
+            return
+        try:
+            found = self._entropies(scores)
+        except (TypeError, ValueError):  # one of them holds something else than numbers: the others count
+            found = []
+            for start in range(0, len(scores), self._n_labels):
+                with contextlib.suppress(TypeError, ValueError):
+                    found += self._entropies(scores[start : start + self._n_labels])
+        self._entropy.take_all(found)
+        for _ in range(len(scores) // self._n_labels - len(found)):
+            self._entropy.ignore("missing")
+
+    def _entropies(self, scores: list[float]) -> list[float]:
+        rows = np.array(scores, dtype=np.float64).reshape(-1, self._n_labels)
+        found: list[float] = (_entropies(rows) / self._log_labels).tolist()
+        return found
 
     def _see(self, count: Callable[[Any], None], what: Any) -> bool:
         try:
@@ -579,7 +620,7 @@ class _Text:
         if self._unknown is not None:
             self._unknown.take_all([row.n_unknown / row.n_tokens if row.n_tokens else 0.0 for row in rows])
         if self._truncated is not None:
-            self._truncated.take_all(_BOOLEANS[row.truncated] for row in rows)
+            self._truncated.take_all([_BOOLEANS[row.truncated] for row in rows])
 
     def _see_entities(self, entities: Iterable[Mapping[str, Any]]) -> None:
         """Of tokens, too, what counts is what they belong to."""
@@ -592,25 +633,24 @@ class _Text:
 
     def _see_results(self, results: Sequence[Mapping[str, Any]]) -> None:
         # Everything is read before anything is counted: what raises has counted nothing.
-        labels = [result["label"] for result in results]
+        labels = [str(result["label"]) for result in results]
         top = [float(result["score"]) for result in results]
-        found: list[float] = []
-        if self._entropy is not None:
-            scores = [list(result["scores"].values()) for result in results if len(result["scores"]) == self._n_labels]
-            found = (_entropies(scores) / self._log_labels).tolist() if scores else []
+        scores = [result["scores"] for result in results] if self._entropy is not None else []
+        whole = [value for one in scores if len(one) == self._n_labels for value in one.values()]
         if self._label is not None:
             self._label.take_all(labels)
         if self._score is not None:
             self._score.take_all(top)
         if self._entropy is not None:
-            self._entropy.take_all(found)
-            for _ in range(len(results) - len(found)):
+            for _ in range(len(scores) - len(whole) // self._n_labels):
                 self._entropy.ignore("missing")
+            self._scores += whole
+            if len(self._scores) >= _MOST_PENDING * self._n_labels:
+                self.carry()
 
 
-def _entropies(scores: Sequence[Sequence[float]]) -> NDArray[np.float64]:
+def _entropies(rows: NDArray[np.float64]) -> NDArray[np.float64]:
     """In nats, of those rows that are a distribution over all labels (not top_k, not several labels at once)."""
-    rows = np.array(scores, dtype=np.float64)
     rows = rows[(rows >= 0).all(axis=1) & (np.abs(rows.sum(axis=1) - 1) < 1e-3)]
     logs = np.log(rows, where=rows > 0, out=np.zeros_like(rows))
     entropies: NDArray[np.float64] = -(rows * logs).sum(axis=1)

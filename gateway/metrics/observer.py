@@ -1,9 +1,10 @@
 """Turns finished traces, batches and control events into Prometheus samples.
 
-Called once per request in the pipeline's ``finally``, so it only adds to plain Python numbers; ``flush`` carries them
-to prometheus_client, which takes a lock per sample and searches buckets one by one (together some 30 µs per request, as
-much as tokenizing a short text). Flushing happens before every exposition, so a scrape misses nothing this process has
-counted; with several workers also every ``FLUSH_S``, so that the others' expositions are at most that old.
+Called once per request in the pipeline's ``finally``, so it only puts traces aside, and adds what one batch has
+answered to plain Python numbers together; ``flush`` carries them to prometheus_client, which takes a lock per sample
+and searches buckets one by one (together some 30 µs per request, as much as tokenizing a short text). Flushing happens
+before every exposition, so a scrape misses nothing this process has counted; with several workers also every
+``FLUSH_S``, so that the others' expositions are at most that old.
 
 Counting never costs an answer: what goes wrong here (a folder of numbers that somebody removed, a full disk) is logged,
 now and then, and the request goes on.
@@ -20,7 +21,7 @@ import logging
 import math
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, Literal, TypeVar, cast
 
 import numpy as np
@@ -47,6 +48,8 @@ Count_ = TypeVar("Count_", bound=Callable[..., None])
 
 _NS = 1e-9
 _STAGES = ("prepare", "queue", "infer", "finish")
+_TIMES = 1 + len(_STAGES)
+"""Distributions of a request that are of nanoseconds."""
 
 
 def _harmless(count: Count_) -> Count_:
@@ -76,10 +79,12 @@ class Observer:
         self.live = Live(self._families)
         self.exemplars = Exemplars()
         self._models: set[tuple[str, ...]] = set()
-        self.watch = Watch(self._families, chance, later or _after_this)
+        self.watch = Watch(self._families, chance)
+        self._later = later or _AfterThis()
         self._served: dict[tuple[str, str, str], _ServedMetrics] = {}
-        self._outcomes: dict[tuple[str, str, str, str], Count] = {}
-        self._failed: dict[tuple[str, str, str, str], Distribution] = {}
+        self._failed: dict[tuple[str, str, str, str], tuple[Count, Distribution]] = {}
+        self._waiting: list[Trace] = []
+        """Answered, and not yet counted."""
         self._counts: dict[tuple[str, ...], Count] = {}
         self._batches: dict[tuple[str, str], _BatchMetrics] = {}
         self._in_flight = 0
@@ -100,39 +105,59 @@ class Observer:
         self._in_flight -= 1
 
     def finished(self, trace: Trace) -> None:
-        """Count a request out, under exactly one outcome."""
+        """Count a request out, under exactly one outcome: an answered one when what runs now is done."""
         try:
-            self._count_out(trace)
+            self._in_flight -= 1
+            if trace.outcome == "ok":
+                waiting = self._waiting
+                waiting.append(trace)
+                if len(waiting) == 1:
+                    self._later(self._drain)
+            else:
+                self._count_failed(trace)
         except Exception:  # noqa: BLE001 - see the module
             self.complain()
 
-    def _count_out(self, trace: Trace) -> None:
-        self._in_flight -= 1
+    def _count_failed(self, trace: Trace) -> None:
         self._is_dirty = True
         key = (trace.endpoint, trace.version, trace.route, trace.outcome)
-        count = self._outcomes.get(key)
-        if count is None:
-            count = self._outcomes[key] = Count(self._families[catalog.REQUESTS.name].labels(*key))
-        count.value += 1
-        if trace.outcome != "ok":
-            failed = self._failed.get(key)
-            if failed is None:
-                failed = self._failed[key] = _distribution(self._families, catalog.FAILURE_SECONDS, *key)
-            failed.observe(trace.total_ns * _NS)
-            self._unflushed += 1
-            if self._unflushed >= _MOST_UNFLUSHED:
-                self.flush()
-            return
-        served = self._served.get(key[:3])
+        failed = self._failed.get(key)
+        if failed is None:
+            failed = self._failed[key] = (
+                Count(self._families[catalog.REQUESTS.name].labels(*key)),
+                _distribution(self._families, catalog.FAILURE_SECONDS, *key),
+            )
+        failed[0].value += 1
+        failed[1].observe(trace.total_ns * _NS)
+        self._counted(1)
+
+    def _drain(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        # What one batch answered is counted together: one by one it costs twice as much.
+        for alike in _alike(waiting):
+            try:
+                self._count_answered(alike)
+            except Exception:  # noqa: BLE001 - see the module
+                self.complain()
+
+    def _count_answered(self, traces: Sequence[Trace]) -> None:
+        self._is_dirty = True
+        first = traces[0]
+        key = (first.endpoint, first.version, first.route)
+        served = self._served.get(key)
         if served is None:
-            served = self._served[key[:3]] = _ServedMetrics(self._families, *key[:3])
-        served.observe(trace)
-        self._unflushed += 1
+            served = self._served[key] = _ServedMetrics(self._families, *key)
+        served.observe(traces)
+        for trace in traces:
+            if trace.trace_id and trace.is_recorded:
+                self.exemplars.saw(key, trace.total_ns * _NS, trace.trace_id)
+        self.watch.answered(first.url, traces)
+        self._counted(len(traces))
+
+    def _counted(self, number: int) -> None:
+        self._unflushed += number
         if self._unflushed >= _MOST_UNFLUSHED:
             self.flush()
-        if trace.trace_id and trace.is_recorded:
-            self.exemplars.saw(key[:3], trace.total_ns * _NS, trace.trace_id)
-        self.watch.answered(trace)
 
     def complain(self) -> None:
         """Log the exception that is being handled, unless one was logged lately."""
@@ -203,6 +228,7 @@ class Observer:
     @_harmless
     def flush(self) -> None:
         """Carry what was counted to prometheus_client."""
+        self._drain()
         if not self._is_dirty:
             return
         self.watch.flush()
@@ -210,12 +236,13 @@ class Observer:
         self._unflushed = 0
         self._families[catalog.IN_FLIGHT.name].set(self._in_flight)
         self._cpu_wait.flush()
-        for count in (*self._outcomes.values(), *self._counts.values()):
+        for count in self._counts.values():
             count.flush()
         for served in self._served.values():
             served.flush()
-        for failed in self._failed.values():
-            failed.flush()
+        for times, seconds in self._failed.values():
+            times.flush()
+            seconds.flush()
         for batch in self._batches.values():
             batch.flush()
 
@@ -257,17 +284,44 @@ class Observer:
         self._families[catalog.BUILD_INFO.name].labels(version).set(1)
 
 
-def _after_this(call: Callable[[], None]) -> None:
-    asyncio.get_running_loop().call_soon(call)
+class _AfterThis:
+    """Calls when what runs now is done; where no loop runs, at once."""
+
+    def __init__(self) -> None:
+        # Looking the running loop up costs a system call each time on Python 3.11.
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def __call__(self, call: Callable[[], None]) -> None:
+        if self._loop is None:
+            try:
+                self._loop = asyncio.get_running_loop()
+            except RuntimeError:
+                call()
+                return
+        self._loop.call_soon(call)
+
+
+def _alike(traces: list[Trace]) -> Iterable[list[Trace]]:
+    """Return the traces by url and route."""
+    if not traces:
+        return ()
+    url, route = traces[0].url, traces[0].route
+    if not [None for trace in traces if trace.url != url or trace.route != route]:
+        return (traces,)
+    grouped: dict[tuple[str, str], list[Trace]] = {}
+    for trace in traces:
+        grouped.setdefault((trace.url, trace.route), []).append(trace)
+    return grouped.values()
 
 
 class _ServedMetrics:
-    """What one version's answers on one route add up to. A request costs one tuple; ``flush`` does the rest at once."""
+    """What one version's answers on one route add up to: numbers by columns, which ``flush`` counts at once."""
 
-    __slots__ = ("_distributions", "_seen", "_sums")
+    __slots__ = ("_answered", "_columns", "_distributions", "_sums")
 
     def __init__(self, families: dict[str, Any], endpoint: str, version: str, route: str) -> None:
         pair = (endpoint, version)
+        self._answered = Count(families[catalog.REQUESTS.name].labels(*pair, route, "ok"))
         self._distributions = (
             _distribution(families, catalog.REQUEST_SECONDS, *pair, route),
             *(_distribution(families, catalog.STAGE_SECONDS, *pair, route, stage) for stage in _STAGES),
@@ -277,25 +331,32 @@ class _ServedMetrics:
             Count(families[metric.name].labels(*pair))
             for metric in (catalog.TOKENS, catalog.UNKNOWN_TOKENS, catalog.TRUNCATED)
         )
-        self._seen: list[tuple[int, ...]] = []
+        self._columns: tuple[list[int], ...] = tuple([] for _ in self._distributions)
 
-    def observe(self, trace: Trace) -> None:
-        self._seen.append((
-            trace.total_ns, trace.prepare_ns, trace.queue_ns, trace.infer_ns, trace.finish_ns, trace.rows,
-            trace.tokens, trace.unknown_tokens, trace.truncated,
-        ))  # fmt: skip
+    def observe(self, traces: Sequence[Trace]) -> None:
+        self._answered.value += len(traces)
+        total, prepare, queue, infer, finish, rows = self._columns
+        total += [trace.total_ns for trace in traces]
+        prepare += [trace.prepare_ns for trace in traces]
+        queue += [trace.queue_ns for trace in traces]
+        infer += [trace.infer_ns for trace in traces]
+        finish += [trace.finish_ns for trace in traces]
+        rows += [trace.rows for trace in traces]
+        tokens, unknown, truncated = self._sums
+        tokens.value += sum([trace.tokens for trace in traces])
+        unknown.value += sum([trace.unknown_tokens for trace in traces])
+        truncated.value += sum([trace.truncated for trace in traces])
 
     def flush(self) -> None:
-        if not self._seen:
+        if not self._columns[0]:
             return
-        columns = np.array(self._seen, dtype=np.float64).T
-        self._seen.clear()
-        columns[:5] *= _NS
-        for distribution, column in zip(self._distributions, columns[:6], strict=True):
-            distribution.observe_all(column)
+        self._answered.flush()
+        for number, (distribution, column) in enumerate(zip(self._distributions, self._columns, strict=True)):
+            values = np.array(column, dtype=np.float64)
+            column.clear()
+            distribution.observe_all(values * _NS if number < _TIMES else values)
             distribution.flush()
-        for count, total in zip(self._sums, columns[6:].sum(axis=1).tolist(), strict=True):
-            count.value += total
+        for count in self._sums:
             count.flush()
 
 

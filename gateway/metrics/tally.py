@@ -63,11 +63,11 @@ class Distribution:
         self.observe: Callable[[float], None] = self._values.append
         """Count one value, which must be a finite number."""
 
-    def add_all(self, values: Sequence[float], weight: float) -> None:
+    def add_all(self, values: NDArray[np.float64], weight: float) -> None:
         """Count many values, each for ``weight``: for the price of one or two."""
-        found = np.bincount(self._bounds.searchsorted(np.asarray(values, np.float64)), minlength=len(self._counts))
+        found = np.bincount(self._bounds.searchsorted(values), minlength=len(self._counts))
         self._counts += found * weight
-        self._sum += float(np.sum(values)) * weight
+        self._sum += float(values.sum()) * weight
 
     def add(self, value: float, weight: float) -> None:
         """Count a value that stands for ``weight`` of them."""

@@ -287,7 +287,7 @@ def test_answer_that_is_not_what_it_should_be_costs_only_its_own_count() -> None
     for answer in (good, {"label": "GOOD"}, {**good, "scores": {"GOOD": "x", "BAD": None}}, {"entities": [{}]}, good):
         watched.answer({"text": "a"}, answer, encoded=[encoded(4)])
     found = watched.read()
-    assert (2, 2, 2) == (
+    assert (3, 3, 2) == (
         found["enum_total{predicted_label,GOOD}"], found["scalar_count{top_score}"], found["scalar_count{entropy}"],
     )  # fmt: skip
     assert 5 == found["scalar_count{token_length}"]
