@@ -62,6 +62,9 @@ class CausalOriginal:
         self.eos_ids: frozenset[int] = frozenset([own] if isinstance(own, int) else own or [])
         # Penalties, draws and early ends are the program's in Triton: the graph is judged on plain greedy steps.
         self._model.generation_config = transformers.GenerationConfig(pad_token_id=0)
+        window = getattr(self._model.config, "sliding_window", None)
+        self.window: int | None = window if isinstance(window, int) else None
+        """How far back some layers look, in tokens; None: as far as the text goes."""
         self._takes = frozenset(inspect.signature(self._model.forward).parameters)
         self.cache = self._find_cache()
         self.weight_bytes = sum(p.numel() * p.element_size() for p in self._model.parameters())

@@ -150,9 +150,10 @@ def _token_faults(truth: Truth, processor: TextProcessor) -> list[str]:
     if not wrong:
         return []
     ours, theirs = wrong[0]
+    at = next((i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), min(len(ours), len(theirs)))
     return [
         f"the bundle's tokenizer makes other tokens than the original's for {len(wrong)} of {len(truth.texts)} texts, "
-        f"for example {ours[:6]} instead of {theirs[:6]}"
+        f"for example {ours[at : at + 6]} instead of {theirs[at : at + 6]} from token {at} on"
     ]
 
 

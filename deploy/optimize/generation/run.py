@@ -231,7 +231,7 @@ class CausalRun:
             "parity": [asdict(p) for _, p in judged],
             "speed": speed.as_rows(paces),
             "left_out": dict(left_out),
-            "notes": self._notes(),
+            "notes": self._notes(max(lengths)),
         }  # fmt: skip
         graph = sorted(self._graph(chosen, self.work / "fp32").iterdir())
         final = options.output / f"{name}-{chosen.name}-{bundle_digest(values, graph)}"
@@ -290,8 +290,14 @@ class CausalRun:
                 break
         return {"text": text + made.rest(), "generated_tokens": generated, "finish_reason": reason}
 
-    def _notes(self) -> list[str]:
+    def _notes(self, longest: int) -> list[str]:
+        """Return what the tables do not show; ``longest`` is the longest judged prompt, in tokens."""
         notes = []
+        window = self.original.window
+        if window is not None and longest + self.new_tokens <= window < self.source.config.max_length:
+            notes.append(
+                f"Some layers look back {window} tokens only, and no judged prompt is longer: give some with --samples."
+            )
         if len(self.judged) < len(self.texts):
             notes.append(f"Judged on {len(self.judged)} of the {len(self.texts)} prompts, evenly spaced.")
         if self.options.samples is None:

@@ -320,6 +320,7 @@ async def test_models_become_endpoints_that_generate(
     with pytest.raises(BeyondTolerance, match=r"no candidate is within tolerance \(ort-fp32: mean cosine"):
         run.optimize(replace(options, tolerance={"mean_cosine": 2.0}), str, str)
     made = run.optimize(options, str, str)
+    assert ["Judged on the built-in prompts"] == [note.partition(":")[0] for note in made.manifest["notes"]]
     bundles = {"gpt2": (Path(deployed["bundle"]), {}), "llama": (made.bundle, {})}
     fields = endpoints(environment, task, tmp_path)
     assert {"gpt2"} == set(fields)

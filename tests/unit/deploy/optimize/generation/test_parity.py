@@ -112,9 +112,11 @@ def test_a_graph_that_cannot_be_run_is_a_fault_in_its_own_words(bundle, truth):
 
 def test_other_tokens_ends_and_templates_are_faults(bundle, truth):
     """The bundle's files decide as much as its graph."""
-    other = replace(truth, tokens=[[2, 1]], eos_ids=frozenset([3]), chats=["else", "else"])
+    other = replace(truth, tokens=[[1, 3]], eos_ids=frozenset([3]), chats=["else", "else"])
     faults = "\n".join(verdict(bundle, other, Engine()).faults)
-    assert "makes other tokens than the original's for 1 of 1 texts, for example [1, 2] instead of [2, 1]" in faults
+    assert (
+        "makes other tokens than the original's for 1 of 1 texts, for example [2] instead of [3] from token 1" in faults
+    )
     assert "ends texts at the tokens [0] instead of [3]" in faults
     assert "chat template renders a conversation otherwise" in faults
     assert "the original has none" in verdict(bundle, replace(truth, chats=[]), Engine()).faults[0]
