@@ -35,7 +35,6 @@ def isolated(environ: Mapping[str, str], *, cache: Path, scratch: Path, config_f
     variables = {
         **environ,
         "CLEARML_CACHE_DIR": str(cache / "clearml"),
-        "CLEARML_BKG_THREAD_REPORT": "1",
         "CLEARML_SUPPRESS_UPDATE_MESSAGE": "1",
         "TMPDIR": str(scratch),
         # ONNX Runtime keeps a device id and an event store below this, else below the home directory

@@ -51,7 +51,6 @@ def run(settings: Settings) -> int:
     # One batch of texts is tokenized by one thread: with several workers per machine more would only contend, and a
     # fork after a parallel encode hangs the child.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    os.environ.setdefault("CLEARML_BKG_THREAD_REPORT", "1")
     with contextlib.ExitStack() as stack:
         stack.enter_context(listener)
         stack.enter_context(reserved)
