@@ -6,7 +6,7 @@ import asyncio
 import importlib
 import json
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +28,9 @@ from transformers.generation.logits_process import (
 
 from deploy.triton.runtime.generate_model import Settings as Sampling
 from deploy.triton.runtime.generate_model import choose, probabilities, scores_of
+from gateway.backends.base import Backend
 from gateway.errors import ModelFailed, ModelNotReady
+from gateway.testing import FakeBackend
 
 sys.path.insert(0, str(Path(__file__).parent))
 tiny = importlib.import_module("tiny_models")
@@ -186,17 +188,44 @@ def ended(embedded_triton: Any, name: str) -> int:
 
 
 async def test_closed_stream_and_faulty_requests(served: list[Served]) -> None:
-    """The backend's contract: a closed stream is over; refusals arrive; an unknown model is not ready."""
+    """The backend's contract of streams, by the real Triton."""
+    await streams_as_agreed(served[0].running.backend, served[0].triton_name)
 
-    backend, name = served[0].running.backend, served[0].triton_name
+
+async def test_the_fake_streams_by_the_same_contract() -> None:
+    """What unit tests stand on behaves as Triton does."""
+    fake = FakeBackend()
+    fake.add("m", {"input_ids": "int64", "parameters": "bytes"}, {"token_ids": "int64"}, lambda inputs: inputs)
+    fake.streams["m"] = counted_on
+    await streams_as_agreed(fake, "m")
+    assert ["m"] == fake.ended[:1]
+    await fake.close()
+
+
+def counted_on(inputs: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """A model that refuses what the real program refuses, and else answers with as many tokens as asked for."""
+    settings, ids = json.loads(inputs["parameters"][0]), inputs["input_ids"].tolist()
+    if settings.keys() - {"max_new_tokens"} or not ids or max(ids) >= 10**6:
+        raise ModelFailed("refused")
+    for number in range(settings.get("max_new_tokens", 1)):
+        yield {"token_ids": np.array([number]), "finish_reason": np.array([b""], object)}
+
+
+async def streams_as_agreed(backend: Backend, name: str) -> None:
+    """One response after another; a closed stream is over; refusals arrive; an unknown model is not ready."""
 
     def inputs(ids: list[int], **settings: Any) -> dict[str, Any]:
         return {"input_ids": np.array(ids), "parameters": np.array([json.dumps(settings)], object)}
 
+    got = [one async for one in backend.stream(name, inputs([5], max_new_tokens=3), ("token_ids",), timeout=20)]
+    assert 1 <= len(got) <= 4
+    assert {"token_ids"} == set(got[0])
     stream = backend.stream(name, inputs([5], max_new_tokens=100), (), timeout=20)
     async with aclosing(stream):
         first = await anext(stream)
     assert first["token_ids"].shape == (1,)
+    with pytest.raises(StopAsyncIteration):
+        await anext(stream)
     for bad in (inputs([5], temperature=0), inputs([5], unknown=1), inputs([10**6]), inputs([])):
         with pytest.raises(ModelFailed):
             async for _ in backend.stream(name, bad, (), timeout=20):
