@@ -58,12 +58,12 @@ def test_a_stalled_gpu_adds_and_takes_no_gateway() -> None:
 def test_a_lost_target_or_prometheus_takes_nothing_away() -> None:
     """Gateways still follow CPU up; with KEDA's default a lost target would read as no load."""
     lost, outage = simulated("lost target"), simulated("outage")
-    assert (1.0, {4}) == (lost.success, set(lost.tritons))
+    assert (1.0, {lost.tritons[0]}) == (lost.success, set(lost.tritons))
     assert outage.success >= 0.999
     assert min(outage.tritons) == outage.tritons[0]
     assert max(outage.gateways) > outage.gateways[0]
     naive = simulated("lost target", ignores_null=True)
-    assert min(naive.tritons) == 1
+    assert min(naive.tritons) < naive.tritons[0] / 2
     assert naive.success < 0.999
 
 
