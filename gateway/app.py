@@ -45,7 +45,7 @@ from gateway.http.protocol import Connections
 from gateway.http.routes import CHAT, Lane, ServeRoute
 from gateway.metrics import exposition, statistics
 from gateway.metrics.live import STEP_S, shared
-from gateway.metrics.observer import FLUSH_S, Observer
+from gateway.metrics.observer import FLUSH_S, UNASKED_FLUSH_S, Observer
 from gateway.metrics.references import References
 from gateway.pipeline import Pipeline, RequestSpans, SpannedPipeline
 from gateway.registry.base import Registry
@@ -316,7 +316,9 @@ class Gateway:
     async def _render_metrics(self, accept: str) -> tuple[bytes, str]:
         self.observer.flush()
         if self._multiprocess_dir is not None:
-            # What other workers have answered before this call is on disk after their next flush.
+            # What other workers have answered before this call is on disk after their next look.
+            with contextlib.suppress(OSError):  # told below where the folder is gone
+                exposition.ask(self._multiprocess_dir)
             await asyncio.sleep(2 * FLUSH_S)
         return exposition.respond(accept, self._metrics, self._multiprocess_dir, self.observer.exemplars)
 
@@ -326,8 +328,15 @@ class Gateway:
 
     async def _flush_metrics(self) -> None:
         folder = self._multiprocess_dir
+        seen, due = 0, 0.0
         while True:
             await asyncio.sleep(FLUSH_S)
+            # Flushing writes hundreds of numbers into mapped files: only when somebody asks, and for the case that this
+            # process is killed.
+            asked, now = exposition.asked(folder) if folder is not None else 0, time.monotonic()
+            if asked == seen and now < due:
+                continue
+            seen, due = asked, now + UNASKED_FLUSH_S
             self.observer.flush()
             if folder is not None:
                 with contextlib.suppress(OSError):  # without exemplars rather than without numbers

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from prometheus_client import (
     CONTENT_TYPE_LATEST,
@@ -20,6 +22,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.errors import InternalError
 from gateway.metrics.exemplars import Exemplars, Marked, gathered
+
+_ASKED: Final = "asked"
 
 
 def new_registry() -> CollectorRegistry:
@@ -65,6 +69,21 @@ def _collector(registry: CollectorRegistry, multiprocess_dir: Path | None) -> Co
     merged = CollectorRegistry()
     MultiProcessCollector(merged, path=str(multiprocess_dir))  # type: ignore[no-untyped-call]  # partly annotated
     return merged
+
+
+def ask(multiprocess_dir: Path) -> None:
+    """Ask the other workers to write their numbers down. Raises ``OSError``."""
+    path, now = multiprocess_dir / _ASKED, time.time_ns()
+    path.touch()
+    os.utime(path, ns=(now, now))  # to the nanosecond, where touching counts in ticks of the kernel
+
+
+def asked(multiprocess_dir: Path) -> int:
+    """Return when a worker has last asked, in nanoseconds since 1970; 0 for never."""
+    try:
+        return (multiprocess_dir / _ASKED).stat().st_mtime_ns
+    except OSError:
+        return 0
 
 
 def parse(text: str) -> Iterator[tuple[str, dict[str, str], float]]:

@@ -3,8 +3,8 @@
 Called once per request in the pipeline's ``finally``, so it only puts traces aside, and adds what one batch has
 answered to plain Python numbers together; ``flush`` carries them to prometheus_client, which takes a lock per sample
 and searches buckets one by one (together some 30 µs per request, as much as tokenizing a short text). Flushing happens
-before every exposition, so a scrape misses nothing this process has counted; with several workers also every
-``FLUSH_S``, so that the others' expositions are at most that old.
+before every exposition, so a scrape misses nothing this process has counted; with several workers also within
+``FLUSH_S`` after another one was asked.
 
 Counting never costs an answer: what goes wrong here (a folder of numbers that somebody removed, a full disk) is logged,
 now and then, and the request goes on.
@@ -36,6 +36,9 @@ from gateway.metrics.tally import Count, Distribution
 from gateway.trace import Trace
 
 FLUSH_S: Final = 0.02
+"""How often a worker looks whether another one is asked for the numbers of all."""
+UNASKED_FLUSH_S: Final = 0.25
+"""How old numbers get that nobody asks for: what a killed worker takes along at most."""
 
 _MOST_UNFLUSHED: Final = 2000
 """Answers after which what was put aside is added up, so that it stays small."""

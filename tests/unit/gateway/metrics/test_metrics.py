@@ -192,3 +192,13 @@ def test_a_removed_folder_of_numbers_is_told_at_metrics(tmp_path: Path) -> None:
     """An empty page would look like a quiet service."""
     with pytest.raises(InternalError, match="is gone"):
         exposition.render(exposition.new_registry(), tmp_path / "gone")
+
+
+def test_every_question_of_another_worker_is_seen(tmp_path: Path) -> None:
+    """Two within one tick of the file system's clock are two."""
+    assert exposition.asked(tmp_path) == 0
+    seen = set()
+    for _ in range(5):
+        exposition.ask(tmp_path)
+        seen.add(exposition.asked(tmp_path))
+    assert len(seen) == 5
