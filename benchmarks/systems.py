@@ -137,6 +137,7 @@ def _gateway(
     *,
     name: str = "gateway",
     workers: int = 1,
+    n_cores: int = 1,
     settings: Mapping[str, str] | None = None,
 ) -> Running:
     """Start the gateway as a user does: following the serving Task, asked on the canary route."""
@@ -151,7 +152,7 @@ def _gateway(
         TRITON_GATEWAY_STATE_DIR=bench.state / f"{name}-state", TRITON_GATEWAY_LOG_FORMAT="text",
         CLEARML_SERVING_TASK_ID=bench.registered.gateway_task, **(settings or {}),
     )  # fmt: skip
-    cores = range(workers)
+    cores = range(n_cores)
     server = bench.start(name, [sys.executable, "-m", "gateway"], env, cores)
     return Running(f"http://127.0.0.1:{port}/serve/{backend.name}", text_body, server, models)
 
@@ -237,7 +238,9 @@ SYSTEMS: dict[str, System] = {
         System("gateway", "triton-gateway, all features on, canary route", lambda b, k: _gateway(b, k)),
         System("gateway_nocache", "triton-gateway, word cache off", _without_word_cache),
         System("gateway_w2", "triton-gateway, 2 workers on 2 cores",
-               lambda b, k: _gateway(b, k, name="gateway_w2", workers=2)),
+               lambda b, k: _gateway(b, k, name="gateway_w2", workers=2, n_cores=2)),
+        System("gateway_w1", "triton-gateway, 1 worker on the same 2 cores",
+               lambda b, k: _gateway(b, k, name="gateway_w1", n_cores=2)),
         System("clearml_lean", "clearml-serving 1.3.5, hook on tokenizers", lambda b, k: _clearml(b, k, hook="lean")),
         System("clearml_auto", "clearml-serving 1.3.5, hook on AutoTokenizer",
                lambda b, k: _clearml(b, k, hook="auto")),
