@@ -1,7 +1,7 @@
 """Clients that need an environment of their own, made from PyPI once: ``make clients`` runs this file.
 
 KServe's SDK wants another numpy than the embedded Triton; perf_analyzer is a binary inside an older tritonclient (and
-needs Debian's libb64-0d). Not collected by default because each takes minutes to install.
+needs Debian's libb64-0d). Not collected by default because each takes a while to install; CI runs it after the tests.
 """
 
 from __future__ import annotations
