@@ -222,7 +222,8 @@ class Gateway:
         # The default Triton is probed from the start, so that readiness knows about it before the first endpoint.
         self._backend_for(settings.triton_grpc, settings.triton_grpc_compression)
         loop = asyncio.create_task(reconciler.run(), name="reconcile")
-        flusher = asyncio.create_task(self._flush_metrics()) if self._multiprocess_dir is not None else None
+        folder = self._multiprocess_dir
+        flusher = asyncio.create_task(self._flush_metrics(folder)) if folder is not None else None
         sampler = asyncio.create_task(self._sample_live())
         rpc: RpcServer | None = None
         waits = asyncio.create_task(self._sample_waits())
@@ -326,21 +327,19 @@ class Gateway:
         content, _ = await self._render_metrics("")
         return await asyncio.to_thread(statistics.of_exposition, content.decode())
 
-    async def _flush_metrics(self) -> None:
-        folder = self._multiprocess_dir
+    async def _flush_metrics(self, folder: Path) -> None:
         seen, due = 0, 0.0
         while True:
             await asyncio.sleep(FLUSH_S)
             # Flushing writes hundreds of numbers into mapped files: only when somebody asks, and for the case that this
             # process is killed.
-            asked, now = exposition.asked(folder) if folder is not None else 0, time.monotonic()
+            asked, now = exposition.asked(folder), time.monotonic()
             if asked == seen and now < due:
                 continue
             seen, due = asked, now + UNASKED_FLUSH_S
             self.observer.flush()
-            if folder is not None:
-                with contextlib.suppress(OSError):  # without exemplars rather than without numbers
-                    self.observer.exemplars.share(folder, time.monotonic())
+            with contextlib.suppress(OSError):  # without exemplars rather than without numbers
+                self.observer.exemplars.share(folder, now)
 
     async def _sample_live(self) -> None:
         while True:

@@ -92,11 +92,7 @@ class Original:
                     verbose=False,
                 )
             except Exception as error:
-                raise ExportFailed(
-                    f"torch cannot export this model to ONNX: {first_line(error)}",
-                    hint="its architecture does something that depends on the data; a Preprocess class and another "
-                    "Triton backend can serve it",
-                ) from error
+                raise not_exported(error) from error
 
 
 def load_model(folder: Path, kind: str, *, attention: str = "sdpa") -> Any:
@@ -187,6 +183,15 @@ def quietly() -> Iterator[None]:
         finally:
             for name, level in before.items():
                 logging.getLogger(name).setLevel(level)
+
+
+def not_exported(error: Exception) -> ExportFailed:
+    """Return what is told of a model that the exporter gives up on."""
+    return ExportFailed(
+        f"torch cannot export this model to ONNX: {first_line(error)}",
+        hint="its architecture does something that depends on the data; a Preprocess class and another Triton backend "
+        "can serve it",
+    )
 
 
 def first_line(error: BaseException) -> str:

@@ -237,10 +237,13 @@ class GatewayProtocol(HttpToolsProtocol):
         """Parse what came, unless it is known; a body that did not come whole is uvicorn's."""
         if self._between:
             lane = self._lane
-            if lane is not None:
+            if lane is not None and self._is_free():
                 found = lane.heads.find(data)
-                if found is not None and self._is_taken(lane, *found):
-                    return
+                if found is not None:
+                    self._idle_since = None
+                    if self._is_taken(lane, *found, keep_alive=self._stays):
+                        return
+                    self._is_declined = True  # by the lane: the parser gets it for uvicorn
             self._whole = data
         super().data_received(data)
         self._whole = None
@@ -250,22 +253,23 @@ class GatewayProtocol(HttpToolsProtocol):
             for part in parts:
                 super().on_body(part)
 
-    def _is_taken(self, lane: LaneLike, head: Head, body: bytes) -> bool:
-        """Offer a request with a known head to the lane, when no other is under way on the connection."""
-        before = self.cycle
-        if (before is not None and not before.response_complete) or self.flow.write_paused:
-            return False
+    def _is_free(self) -> bool:
+        """Say that no other request is under way on the connection, and that its client reads."""
+        cycle = self.cycle
+        return (cycle is None or cycle.response_complete) and not self.flow.write_paused
+
+    def _is_taken(self, lane: LaneLike, head: Head, body: bytes, *, keep_alive: bool) -> bool:
+        """Offer a request to the lane; what that finds out about one it leaves is carried to the application."""
         if len(body) > lane.most_bytes:
             return False
-        self._idle_since = None
-        flight = Flight(self, head, body, keep_alive=self._stays)
+        before = self.cycle
+        flight = Flight(self, head, body, keep_alive=keep_alive)
         self._flight = flight
         self.cycle = flight  # type: ignore[assignment]  # it has what this class and its base read of a cycle
         if lane.take(flight, head.plain, body):
             return True
         self._flight = None
         self.cycle = before
-        self._is_declined = True  # by the lane: the parser gets it for uvicorn
         self._carried = flight.carried
         return False
 
@@ -290,16 +294,15 @@ class GatewayProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """Hold a request that may be for the lane until its body is there."""
-        lane, cycle = self._lane, self.cycle
+        lane = self._lane
         if self._is_declined:
             self._is_declined = False
         elif (
             lane is not None
             and self.url.startswith(lane.prefix)
-            and (cycle is None or cycle.response_complete)
+            and self._is_free()
             and self.parser.get_method() == b"POST"
             and not self.expect_100_continue
-            and not self.flow.write_paused
             and not self.parser.should_upgrade()
             and b"?" not in self.url
             and b"%" not in self.url
@@ -324,22 +327,15 @@ class GatewayProtocol(HttpToolsProtocol):
             return
         parts, self._parts = self._parts, None
         body = parts[0] if len(parts) == 1 else b"".join(parts)
-        lane, before = self._lane, self.cycle
+        lane = self._lane
         lives_on = self.parser.get_http_version() != "1.0" and self.parser.should_keep_alive()
-        if lane is not None and len(body) <= lane.most_bytes:
-            plain = lane.read(self.url.decode("ascii", "replace"), self.headers)
-            if plain is not None:
-                head = Head(self.url, self.headers, plain)
-                flight = Flight(self, head, body, keep_alive=self._stays and lives_on)
-                self._flight = flight
-                self.cycle = flight  # type: ignore[assignment]  # as above
-                if lane.take(flight, plain, body):
-                    if lives_on and whole is not None:
-                        lane.heads.remember(whole, head, body)
-                    return
-                self._flight = None
-                self.cycle = before
-                self._carried = flight.carried
+        plain = lane.read(self.url.decode("ascii", "replace"), self.headers) if lane is not None else None
+        if lane is not None and plain is not None:
+            head = Head(self.url, self.headers, plain)
+            if self._is_taken(lane, head, body, keep_alive=self._stays and lives_on):
+                if lives_on and whole is not None:
+                    lane.heads.remember(whole, head, body)
+                return
         self._to_uvicorn()
         super().on_body(body)
         super().on_message_complete()

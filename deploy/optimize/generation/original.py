@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from deploy.errors import ExportFailed
-from deploy.optimize.graph import first_line, load_model, quietly
+from deploy.optimize.graph import first_line, load_model, not_exported, quietly
 
 GRAPH: Final = "model.onnx"
 WEIGHTS: Final = "model.onnx.data"
@@ -137,11 +137,7 @@ class CausalOriginal:
                     verbose=False,
                 )
             except Exception as error:
-                raise ExportFailed(
-                    f"torch cannot export this model to ONNX: {first_line(error)}",
-                    hint="its architecture does something that depends on the data; a Preprocess class and another "
-                    "Triton backend can serve it",
-                ) from error
+                raise not_exported(error) from error
 
     def _find_cache(self) -> list[CacheTensor]:
         """Ask the model for a cache and look at it."""
