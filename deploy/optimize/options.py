@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from deploy.errors import DeployError
+from deploy.errors import DeployError, ExportFailed
 from deploy.optimize.candidates import Candidate
 from deploy.optimize.parity import Parity
 from deploy.optimize.serving import Tuned
@@ -56,6 +56,29 @@ class BeyondTolerance(DeployError):
 
 
 P = TypeVar("P", bound=Parity)
+
+
+def judge_each(
+    tried: Sequence[Candidate], left: Sequence[tuple[Candidate, str]], make: Callable[[Candidate], Path],
+    judge: Callable[[Candidate, Path], P], sentence: Callable[[P], str], say: Say,
+) -> tuple[list[tuple[Candidate, P]], dict[str, str]]:  # fmt: skip
+    """Return what was found of every candidate whose graph can be made, and by name why the others are left out.
+
+    ``make`` returns a candidate's graph or raises ``ExportFailed``; ``left`` are those that were not tried.
+    """
+    judged: list[tuple[Candidate, P]] = []
+    left_out = {candidate.name: why for candidate, why in left}
+    for candidate in tried:
+        try:
+            graph = make(candidate)
+        except ExportFailed as error:
+            left_out[candidate.name] = error.message
+            say(f"{candidate.name}: {error.message}")
+            continue
+        found = judge(candidate, graph)
+        judged.append((candidate, found))
+        say(f"{candidate.name}: {sentence(found)}")
+    return judged, left_out
 
 
 def acceptable(judged: Sequence[tuple[Candidate, P]], accept: str) -> dict[str, tuple[Candidate, P]]:

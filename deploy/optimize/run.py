@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from deploy.errors import DeployError, ExportFailed, MissingPart
+from deploy.errors import DeployError, MissingPart
 from deploy.optimize import candidates, manifest, parity, reference, report, samples, serving, speed
 from deploy.optimize.candidates import Candidate
 from deploy.optimize.engine import Engine
@@ -26,7 +26,7 @@ from deploy.optimize.generation import candidates as generation
 from deploy.optimize.generation.run import CausalRun
 from deploy.optimize.graph import Original
 from deploy.optimize.manifest import bundle_digest, link
-from deploy.optimize.options import Options, Outcome, Say, acceptable
+from deploy.optimize.options import Options, Outcome, Say, acceptable, judge_each
 from deploy.optimize.parity import Parity, Truth
 from deploy.optimize.source import Source, copy_texts, find_source
 from deploy.optimize.speed import ORIGINAL, Cell, Timing
@@ -89,25 +89,18 @@ class _Run:
     def run(self, tried: Sequence[Candidate], left: Sequence[tuple[Candidate, str]]) -> Outcome:
         exported = self._export()
         truth = self._truth()
-        judged: list[tuple[Candidate, Parity]] = []
-        left_out = {candidate.name: why for candidate, why in left}
         texts = self.work / "texts"
         texts.mkdir(exist_ok=True)
         copy_texts(self.source.folder, texts)
-        for candidate in tried:
-            try:
-                graph = self._graph(candidate, exported)
-            except ExportFailed as error:
-                left_out[candidate.name] = error.message
-                self.say(f"{candidate.name}: {error.message}")
-                continue
+
+        def judge(candidate: Candidate, graph: Path) -> Parity:
             self.progress(f"{candidate.name}: answering {len(self.bodies)} texts")
-            found = parity.judge(
+            return parity.judge(
                 candidate.name, texts, truth, self._opener(candidate, graph, self.cores),
                 parity.tolerance_for(self._judged_precision(candidate), self.options.tolerance), self.task_options,
             )  # fmt: skip
-            judged.append((candidate, found))
-            self.say(f"{candidate.name}: {_sentence(found)}")
+
+        judged, left_out = judge_each(tried, left, lambda c: self._graph(c, exported), judge, _sentence, self.say)
         timings = self._speed([(c, p) for c, p in judged if not p.faults]) if self.options.target == "cpu" else []
         chosen, found = self._choose(judged, timings)
         tuned = replace(self._tune(chosen, timings), task=self.task_options.get("task", ""))

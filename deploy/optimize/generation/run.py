@@ -27,7 +27,7 @@ from deploy.optimize.generation.original import GRAPH, CausalOriginal, Continued
 from deploy.optimize.generation.parity import TextParity, Truth
 from deploy.optimize.generation.speed import Pace, Pacer
 from deploy.optimize.manifest import bundle_digest, link
-from deploy.optimize.options import Options, Outcome, Say, acceptable
+from deploy.optimize.options import Options, Outcome, Say, acceptable, judge_each
 from deploy.optimize.source import Source, copy_texts
 from deploy.optimize.speed import ORIGINAL
 from deploy.stock_cli import Tensor
@@ -85,22 +85,15 @@ class CausalRun:
         folder = self.work / "texts"
         folder.mkdir(exist_ok=True)
         copy_texts(self.source.folder, folder)
-        judged: list[tuple[Candidate, TextParity]] = []
-        left_out = {candidate.name: why for candidate, why in left}
-        for candidate in tried:
-            try:
-                graph = self._graph(candidate, exported)
-            except ExportFailed as error:
-                left_out[candidate.name] = error.message
-                self.say(f"{candidate.name}: {error.message}")
-                continue
+
+        def judge(candidate: Candidate, graph: Path) -> TextParity:
             self.progress(f"{candidate.name}: continuing {len(truth.continued)} prompts")
-            found = parity.judge(
+            return parity.judge(
                 candidate.name, folder, truth, self._opener(graph, self.cores),
                 parity.tolerance_for(candidate.precision, self.options.tolerance), self.task_options,
             )  # fmt: skip
-            judged.append((candidate, found))
-            self.say(f"{candidate.name}: {_sentence(found)}")
+
+        judged, left_out = judge_each(tried, left, lambda c: self._graph(c, exported), judge, _sentence, self.say)
         paces = self._speed([c for c, p in judged if not p.faults], exported)
         chosen, found = self._choose(judged, paces)
         tuned = self._tune(chosen, self._graph(chosen, exported))
