@@ -6,6 +6,7 @@ Expressions use ``$__rate_interval``, so that they hold at any zoom.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from dashboards import rules
@@ -14,6 +15,8 @@ from dashboards.promql import FAILED_OUTCOMES, VERSION, by
 from gateway.metrics import catalog
 from gateway.metrics.catalog import Metric
 from gateway.metrics.drift import MISSING, OTHER, PER_BIN, PSI_ALERT, SHIFT_ALERT
+from gateway.trace import CANARY as CANARY_ROUTE
+from gateway.trace import FALLBACK as FALLBACK_ROUTE
 
 _PICK: Final = 'endpoint=~"$endpoint",version=~"$version"'
 _BY_ENDPOINT: Final = 'endpoint=~"$endpoint"'
@@ -187,15 +190,29 @@ def _compared(title: str, description: str, stable: str, canary: str, unit: str)
     )  # fmt: skip
 
 
+_BEHIND_CANARY: Final = f"{CANARY_ROUTE}|stable|{FALLBACK_ROUTE}"
+_ALL_SIDES: Final = by(("endpoint",), _rate(catalog.REQUESTS, _route(_BEHIND_CANARY)))
+_CANARY_CHOSEN: Final = by(("endpoint",), _rate(catalog.REQUESTS, _route(f"{CANARY_ROUTE}|{FALLBACK_ROUTE}")))
+"""What the canary was to answer: a request that fell back counts under the stable version, and failed all the same."""
+
+
 def _failures(route: str) -> str:
     whole = by(("endpoint",), _rate(catalog.REQUESTS, _route(route)))
-    return f"({by(('endpoint',), _rate(catalog.REQUESTS, f'{_route(route)},{_FAILED}'))} or 0 * {whole}) / {whole}"
+    return (
+        f"({by(('endpoint',), _rate(catalog.REQUESTS, f'{_route(route)},{_FAILED}'))} or 0 * {whole}) / ({whole} > 0)"
+    )
 
 
-_BEHIND_CANARY: Final = "canary|stable|fallback"
-_ALL_SIDES: Final = by(("endpoint",), _rate(catalog.REQUESTS, _route(_BEHIND_CANARY)))
+def _canary_failures() -> str:
+    fell_back = by(("endpoint",), _rate(catalog.REQUESTS, _route(FALLBACK_ROUTE)))
+    failed = by(("endpoint",), _rate(catalog.REQUESTS, f"{_route(CANARY_ROUTE)},{_FAILED}"))
+    none = f"0 * {_CANARY_CHOSEN}"
+    return f"(({failed} or {none}) + ({fell_back} or {none})) / ({_CANARY_CHOSEN} > 0)"
+
+
 _AGREED: Final = f'{_PICK},outcome="agreed"'
 _COMPARED: Final = f'{_PICK},outcome=~"agreed|differed"'
+_ALL_COMPARED: Final = by(VERSION, _rate(catalog.SHADOWS, _COMPARED))
 _LABELS: Final = f'{_PICK},variable="predicted_label"'
 
 CANARY: Final = Board(
@@ -206,16 +223,16 @@ CANARY: Final = Board(
             _lines("Requests by route", "stable, canary, fallback (the stable version answered for the canary).",
                    by((*VERSION, "route"), _rate(catalog.REQUESTS, _route(_BEHIND_CANARY))),
                    "{{endpoint}} {{version}} {{route}}", "reqps"),
-            _lines("Share of the canary", "Of what comes in through the canary's path.",
-                   f"{by(('endpoint',), _rate(catalog.REQUESTS, _route('canary')))} / {_ALL_SIDES}", "{{endpoint}}",
-                   "percentunit", most=1.0),
+            _lines("Share of the canary", "Of what comes in through the canary's path, those that fell back included.",
+                   f"({_CANARY_CHOSEN} or 0 * {_ALL_SIDES}) / ({_ALL_SIDES} > 0)", "{{endpoint}}", "percentunit",
+                   most=1.0),
             _lines("Fallbacks", "Requests whose canary version failed, by why.",
                    by(("version", "outcome"), f"increase({catalog.FALLBACKS.name}{{{_BY_ENDPOINT}}}[{_W}])"),
                    "{{version}} {{outcome}}"),
         )),
         Section("Stable beside canary", (
-            _compared("Failures", "Share that failed by our doing.", _failures("stable"), _failures("canary"),
-                      "percentunit"),
+            _compared("Failures", "Share that failed by our doing; the canary's include those that fell back: callers "
+                      "got the stable version's answer.", _failures("stable"), _canary_failures(), "percentunit"),
             _compared("p95", "95 of 100 answers are faster.",
                       _quantile(0.95, catalog.REQUEST_SECONDS, ("endpoint",), _route("stable")),
                       _quantile(0.95, catalog.REQUEST_SECONDS, ("endpoint",), _route("canary")), "s"),
@@ -223,16 +240,16 @@ CANARY: Final = Board(
                       _quantile(0.5, catalog.REQUEST_SECONDS, ("endpoint",), _route("stable")),
                       _quantile(0.5, catalog.REQUEST_SECONDS, ("endpoint",), _route("canary")), "s"),
             _lines("Labels by version", "Share of each predicted label.",
-                   f"{by(('version', 'value'), _rate(catalog.VARIABLE_ENUM, _LABELS))} / on (version) group_left () "
-                   f"{by(('version',), _rate(catalog.VARIABLE_ENUM, _LABELS))}", "{{version}} {{value}}", "percentunit",
-                   width=12, most=1.0),
+                   f"{by((*VERSION, 'value'), _rate(catalog.VARIABLE_ENUM, _LABELS))} / on (endpoint, version) "
+                   f"group_left () ({by(VERSION, _rate(catalog.VARIABLE_ENUM, _LABELS))} > 0)",
+                   "{{endpoint}} {{version}} {{value}}", "percentunit", width=12, most=1.0),
         )),
         Section("Shadow", (
             _lines("Mirrored requests", "Answered by a version whose answers nobody gets; dropped first under load.",
                    by((*VERSION, "outcome"), _rate(catalog.SHADOWS, _PICK)), "{{endpoint}} {{version}} {{outcome}}",
                    "reqps"),
             _lines("Agreement", "Share of the compared answers that say the same, numbers within the tolerance.",
-                   f"{by(VERSION, _rate(catalog.SHADOWS, _AGREED))} / {by(VERSION, _rate(catalog.SHADOWS, _COMPARED))}",
+                   f"({by(VERSION, _rate(catalog.SHADOWS, _AGREED))} or 0 * {_ALL_COMPARED}) / ({_ALL_COMPARED} > 0)",
                    "{{endpoint}} {{version}}", "percentunit", most=1.0),
             _lines("Difference, p95", "How far numbers of mirrored answers are from those that were given.",
                    _quantile(0.95, catalog.SHADOW_DIFFERENCE, VERSION, _PICK), "{{endpoint}} {{version}}"),
@@ -250,44 +267,80 @@ def _recorded(name: str) -> str:
     return f"{name}{{{_PICK}}}"
 
 
+_ONE_ENDPOINT: Final = replace(ENDPOINT, one=True)
+_ONE_VERSION: Final = replace(VERSION_PICK, one=True)
+
+
+def _judged(window: str) -> str:
+    """The PSI of variables with enough values: below that it says nothing, and stands above every threshold."""
+    enough = f"{_recorded(rules.drift_n(window))} >= {PER_BIN} * {_recorded(rules.REFERENCE_BINS)}"
+    return f"{_recorded(rules.psi(window))} and {enough}"
+
+
+def _bin_in_order(expr: str) -> str:
+    """One series per bin, with a label ``order`` that sorts as text does: numbers padded with zeros, then the rest."""
+    ordered = f'label_replace({by(("bin",), expr, "avg")}, "order", "b$1", "bin", "(.*)")'
+    for digits in range(1, 7):
+        padded = "a" + "0" * (6 - digits) + "$1"
+        ordered = f'label_replace({ordered}, "order", "{padded}", "bin", "([0-9]{{{digits}}}(?:[.].*)?)")'
+    for order, name in (("a9999999", "[+]Inf"), ("c1", OTHER), ("c2", MISSING)):
+        ordered = f'label_replace({ordered}, "order", "{order}", "bin", "{name}")'
+    return ordered
+
+
+def _moved(name: str, what: str) -> Query:
+    labels = ("endpoint", "version", "variable", *(("bin",) if what == "shift" else ()), "window")
+    return Query(f"sort_desc(max by ({', '.join(labels)}) ({name}))")
+
+
 DRIFT: Final = Board(
     "triton-gateway-drift", "Gateway · drift", "What comes in and goes out, against the reference.",
-    (ENDPOINT, VERSION_PICK, VARIABLE_PICK),
+    (_ONE_ENDPOINT, _ONE_VERSION, VARIABLE_PICK),
     (
+        Section("What has drifted, of all endpoints", (
+            Panel("Variables", "PSI of what the alert lists, the largest first; empty when nothing has drifted.",
+                  (_moved(rules.FOUND_PSI, "psi"),), "table", width=12, height=6),
+            Panel("Categories", "How far each listed category's share has moved.",
+                  (_moved(rules.FOUND_SHIFT, "shift"),), "table", "percentunit", width=12, height=6),
+        )),
         Section("Distance to the reference", (
-            *(Panel(f"PSI over {window}", "PSI, and the noise of as many requests. Above both the noise "
-                    f"and {PSI_ALERT} is drift.",
-                    (Query(_recorded(rules.psi(window)), _NAMED),
-                     Query(_recorded(rules.psi_bound(window)), f"noise {_NAMED}")),
+            *(Panel(f"PSI over {window}", "Of each variable with enough values, and the highest noise of as many "
+                    f"requests. Above both the noise and {PSI_ALERT} is drift.",
+                    (Query(_judged(window), "{{variable}}"),
+                     Query(f"max({_recorded(rules.psi_bound(window))} and {_recorded(rules.drift_n(window))} "
+                           f">= {PER_BIN} * {_recorded(rules.REFERENCE_BINS)})", "noise")),
                     thresholds=((PSI_ALERT, _RED),))
               for window in rules.DRIFT_WINDOWS),
-            *(_lines(f"Values seen in {window}", f"n; below {PER_BIN} per bin nothing is said.",
-                     _recorded(rules.drift_n(window)), _NAMED) for window in rules.DRIFT_WINDOWS),
-            _lines("Jensen–Shannon over 1h", "0 (equal) to 0.69.", _recorded(rules.drift_js("1h")), _NAMED, most=0.7),
-            _lines("New and missing over 1h", "Share of categories the reference does not have.",
-                   _recorded(rules.drift_special(OTHER, "1h")), f"new {_NAMED}", "percentunit"),
+            *(_lines(f"Values seen in {window}", "Of the values needed for a verdict; nothing is said below 100 %.",
+                     f"{_recorded(rules.drift_n(window))} / ({PER_BIN} * {_recorded(rules.REFERENCE_BINS)})",
+                     "{{variable}}", "percentunit") for window in rules.DRIFT_WINDOWS),
+            _lines("Jensen–Shannon over 1h", "0 (equal) to 0.69.", _recorded(rules.drift_js("1h")), "{{variable}}",
+                   most=0.7),
+            _lines("New over 1h", "Share of categories the reference does not have.",
+                   _recorded(rules.drift_special(OTHER, "1h")), "{{variable}}", "percentunit"),
             _lines("Missing over 1h", "Share of requests without a usable value.",
-                   _recorded(rules.drift_special(MISSING, "1h")), _NAMED, "percentunit"),
+                   _recorded(rules.drift_special(MISSING, "1h")), "{{variable}}", "percentunit"),
         )),
         Section("Distributions", (
             Panel("Now over the reference", "The chosen variable: the last hour's share of each bin.",
-                  (Query(by(("bin",), f"increase({catalog.DRIFT_OBSERVATIONS.name}{{{_VAR}}}[1h])")
-                         + f" / scalar(sum(increase({catalog.DRIFT_OBSERVATIONS.name}{{{_VAR}}}[1h])))"),
-                   Query(by(("bin",), f"{catalog.DRIFT_REFERENCE.name}{{{_VAR}}}", "avg"))),
+                  (Query(_bin_in_order(f"{rules.drift_share('1h')}{{{_VAR}}}")),
+                   Query(_bin_in_order(f"{rules.REFERENCE}{{{_VAR}}}"))),
                   "bars", "percentunit", 12),
-            Panel("Moved categories over 1h", "Difference of each share to the reference.",
-                  (Query(_recorded(rules.drift_shift("1h")), f"{_NAMED} {{{{bin}}}}"),), unit="percentunit", width=12,
-                  least=None, thresholds=((SHIFT_ALERT, _RED),)),
+            _lines("Moved categories over 1h", "The chosen variable: difference of each share to the reference.",
+                   f"{rules.drift_shift('1h')}{{{_VAR}}}", "{{bin}}", "percentunit", width=12, least=None,
+                   thresholds=((SHIFT_ALERT, _RED),)),
             Panel("Values over time", "Histogram of the chosen scalar variable, built in or declared.",
                   _heat(catalog.VARIABLE_SCALAR, _VAR), "heatmap", "short", 12),
             _lines("Categories over time", "Values per second of the chosen enum variable.",
-                   by(("value",), _rate(catalog.VARIABLE_ENUM, _VAR)), "{{value}}", "ops", kind="stacked", width=12),
+                   by(("value",), _rate(catalog.VARIABLE_ENUM, _VAR)), "{{value}}", "suffix: values/s", kind="stacked",
+                   width=12),
         )),
         Section("Text", (
             _lines("Unknown tokens", "Share of the tokens that the vocabulary does not know.",
                    f"{by(VERSION, _rate(catalog.UNKNOWN_TOKENS))} / {by(VERSION, _rate(catalog.TOKENS))}",
                    unit="percentunit"),
-            _lines("Truncated texts", "Texts cut per second.", by(VERSION, _rate(catalog.TRUNCATED)), unit="ops"),
+            _lines("Truncated texts", "Texts cut per second.", by(VERSION, _rate(catalog.TRUNCATED)),
+                   unit="suffix: texts/s"),
             _lines("Mean entropy of the scores", "1: the model does not know at all.",
                    _of_variable("entropy"), unit="percentunit", most=1.0),
         )),
@@ -297,7 +350,8 @@ DRIFT: Final = Board(
             _lines("Counters", "Type counter: sum per second.",
                    by(("endpoint", "version", "variable"), _rate(catalog.VARIABLE_COUNTER)), _NAMED),
             _lines("Ignored", "Values of no use, by reason.",
-                   by(("variable", "reason"), _rate(catalog.VARIABLE_IGNORED)), "{{variable}} {{reason}}", "ops"),
+                   by(("variable", "reason"), _rate(catalog.VARIABLE_IGNORED)), "{{variable}} {{reason}}",
+                   "suffix: values/s"),
             Panel("References", "How many values each was made of, and its χ² quantile.",
                   (Query(f"max by (endpoint, version, variable) ({catalog.DRIFT_REFERENCE_SIZE.name}{{{_PICK}}})"),
                    Query(f"max by (endpoint, version, variable) ({catalog.DRIFT_CHI2.name}{{{_PICK}}})")), "table",
@@ -316,7 +370,7 @@ CAPACITY: Final = Board(
                    f"{by(('instance',), _rate(catalog.REQUESTS, _OVERLOADED))} or "
                    f"0 * {by(('instance',), catalog.IN_FLIGHT.name)}", "{{instance}}", "reqps"),
             _lines("Tokens", "Per second: the honest measure of text traffic.", by(VERSION, _rate(catalog.TOKENS)),
-                   unit="ops"),
+                   unit="suffix: tokens/s"),
         )),
         Section("Scaling signals", (
             _lines("Work", "Requests each gateway's own CPU has in hand; what its autoscaler looks at beside CPU.",
@@ -333,7 +387,7 @@ CAPACITY: Final = Board(
             _lines("CPU", "Cores each gateway uses (one process; with several workers use the machine's own metrics).",
                    f"rate(process_cpu_seconds_total{{{_OURS}}}[{_W}])", "{{instance}}"),
             _lines("CPU per request", "Milliseconds of CPU for one request.",
-                   f"sum(rate(process_cpu_seconds_total{{{_OURS}}}[{_W}])) / sum({_rate(catalog.REQUESTS, '')})",
+                   f"sum(rate(process_cpu_seconds_total{{{_OURS}}}[{_W}])) / (sum({_rate(catalog.REQUESTS, '')}) > 0)",
                    "all", "s"),
             _lines("Word cache", "Share of texts tokenized without the library.",
                    _hits(catalog.WORD_CACHE), unit="percentunit", most=1.0),

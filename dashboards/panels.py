@@ -229,16 +229,17 @@ def _heatmap(_panel: Panel) -> Any:
 
 
 def _bars(_panel: Panel) -> Any:
-    # Two instant tables, joined by bin: now beside the reference.
+    # Two instant tables, joined bin by bin: now beside the reference.
     return (
         barchart.Panel()
-        .with_transformation(DataTransformerConfig(id_val="joinByField", options={"byField": "bin", "mode": "outer"}))
+        .with_transformation(DataTransformerConfig(id_val="joinByField", options={"byField": "order", "mode": "outer"}))
+        .with_transformation(DataTransformerConfig(id_val="sortBy", options={"sort": [{"field": "order"}]}))
         .with_transformation(
             DataTransformerConfig(
                 id_val="organize",
                 options={
-                    "excludeByName": {"Time": True, "Time 1": True, "Time 2": True},
-                    "renameByName": {"Value #A": "now", "Value #B": "reference"},
+                    "excludeByName": {"Time 1": True, "Time 2": True, "bin 2": True, "order": True},
+                    "renameByName": {"Value #A": "now", "Value #B": "reference", "bin 1": "bin"},
                 },
             )
         )

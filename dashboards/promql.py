@@ -16,8 +16,9 @@ from gateway.http.problems import STATUS
 INSTANCE: Final = ("instance",)
 ENDPOINT: Final = ("endpoint",)
 VERSION: Final = ("endpoint", "version")
-VARIABLE: Final = ("endpoint", "version", "variable")
-BIN: Final = ("endpoint", "version", "variable", "bin")
+VARIABLE: Final = ("endpoint", "version", "variable", "reference")
+"""A variable of a version, held against one reference: a new one starts its own counts."""
+BIN: Final = (*VARIABLE, "bin")
 
 FAILED_OUTCOMES: Final = "|".join(
     kind for kind, status in STATUS.items() if status >= 500 or status == 429

@@ -6,6 +6,7 @@ Data: ``RULES`` maps file names to groups; ``python -m dashboards`` writes them,
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from dashboards.promql import (
@@ -111,6 +112,10 @@ def drift_special(bin_name: str, window: str) -> str:
     return f"endpoint_version_variable:gateway_drift_{bin_name}:ratio{window}"
 
 
+FOUND_PSI: Final = "endpoint_version_variable:gateway_drift_found:psi"
+"""The PSI of every variable that has drifted, by ``window``: what the alert fires on."""
+FOUND_SHIFT: Final = "endpoint_version_variable_bin:gateway_drift_found:shift"
+"""How far each category has moved whose share alone is reason enough, by ``window``."""
 REFERENCE: Final = "endpoint_version_variable_bin:gateway_drift_reference:ratio"
 REFERENCE_BINS: Final = "endpoint_version_variable:gateway_drift_reference:bins"
 REFERENCE_SIZE: Final = "endpoint_version_variable:gateway_drift_reference:observations"
@@ -207,8 +212,9 @@ def _drift() -> Group:
             Record(n, by(VARIABLE, drift_bin_n(window))),
             Record(
                 q,
+                # Without a value there is no share: smoothing alone would make all bins equal, far from any reference.
                 f"({drift_bin_n(window)} + {SMOOTHING})\n"
-                f"  / {on} group_left () ({n} + {SMOOTHING} * {bins})",
+                f"  / {on} group_left () (({n} > 0) + {SMOOTHING} * {bins})",
             ),
             Record(psi(window), by(VARIABLE, f"({q} - {p}) * ln({q} / {p})")),
             Record(drift_js(window), by(VARIABLE, f"{p} * ln({p} / {middle}) + {q} * ln({q} / {middle})") + " / 2"),
@@ -227,33 +233,52 @@ def _drift() -> Group:
             )
             for bin_name in (OTHER, MISSING)
         ]
+    enough = {window: f"{drift_n(window)} >= {PER_BIN} * {REFERENCE_BINS}" for window in DRIFT_WINDOWS}
     rules += [
+        Record(
+            FOUND_PSI,
+            _by_window(lambda window: f"({psi(window)} > {PSI_ALERT}\n  and {psi(window)} > {psi_bound(window)}\n"
+                       f"  and {enough[window]})"),
+        ),
+        Record(
+            FOUND_SHIFT,
+            _by_window(
+                lambda window: f"({drift_shift(window)}\n  and abs({drift_shift(window)}) > {SHIFT_ALERT}\n"
+                f"  and abs({drift_shift(window)}) > {drift_shift_noise(window)}\n  and {on} {enough[window]}\n"
+                f'  and {on} {REFERENCE}{{bin="{OTHER}"}})'
+            ),
+        ),
+        # One cause moves many bins of many variables in every window: one alert says all of it.
         Alert(
             "GatewayDrift",
-            f"{psi(window)} > {PSI_ALERT}\nand {psi(window)} > {psi_bound(window)}\n"
-            f"and {drift_n(window)} >= {PER_BIN} * {REFERENCE_BINS}",
-            "{{ $labels.variable }} of {{ $labels.endpoint }} {{ $labels.version }} has drifted",
-            f"PSI over {window} is {{{{ $value | humanize }}}}, above {PSI_ALERT} and above the noise of the number "
-            "of requests seen.",
-            "ticket", labels={"window": window},
-        )
-        for window in DRIFT_WINDOWS
-    ]  # fmt: skip
-    rules += [
-        Alert(
-            "GatewayShareShift",
-            f"abs({drift_shift(window)}) > {SHIFT_ALERT}\n"
-            f"and abs({drift_shift(window)}) > {drift_shift_noise(window)}\n"
-            f"and {on} {drift_n(window)} >= {PER_BIN} * {REFERENCE_BINS}\n"
-            f'and {on} {REFERENCE}{{bin="{OTHER}"}}',
-            "{{ $labels.variable }} {{ $labels.bin }} of {{ $labels.endpoint }} {{ $labels.version }} has moved",
-            f"Its share over {window} differs by {{{{ $value | humanizePercentage }}}} from the reference, more than "
-            "noise explains.",
-            "ticket", labels={"window": window},
-        )
-        for window in DRIFT_WINDOWS
+            by(ENDPOINT, by(("endpoint", "version", "variable"), f"{FOUND_PSI} or {FOUND_SHIFT}", "count"), "count"),
+            "What {{ $labels.endpoint }} gets or answers has drifted",
+            '{{ $value }} variable{{ if ne $value 1.0 }}s{{ end }} differ{{ if eq $value 1.0 }}s{{ end }} from '
+            '{{ if eq $value 1.0 }}its{{ else }}their{{ end }} reference by more than chance. '
+            + _told("PSI", f"max by (version, variable) ({FOUND_PSI}", "{{ .Labels.variable }}", "%.2f")
+            + _told("Shares", f"100 * avg by (version, variable, bin) ({FOUND_SHIFT}",
+                    "{{ .Labels.variable }} {{ .Labels.bin }}", "%+.1f points"),
+            "ticket",
+        ),
     ]  # fmt: skip
     return Group("gateway-drift", rules, interval="30s")
+
+
+def _by_window(expr: Callable[[str], str]) -> str:
+    """Return the expression of every window together, told apart by a label."""
+    return "\nor\n".join(
+        f'label_replace({expr(window)}, "window", "{window}", "", "")' for window in DRIFT_WINDOWS
+    )  # fmt: skip
+
+
+def _told(title: str, query: str, name: str, form: str) -> str:
+    """Return the part of an alert's text that lists an endpoint's series of ``query`` (an aggregation left open)."""
+    series = f"(query (printf `sort_desc({query}{{endpoint=%q}}))` $labels.endpoint))"
+    return (
+        f"{{{{ with {series} }}}}{title}: {{{{ range $i, $_ := . }}}}"
+        f"{{{{ if $i }}}}; {{{{ end }}}}{name} of version {{{{ .Labels.version }}}}: "
+        f"{{{{ printf `{form}` .Value }}}}{{{{ end }}}}. {{{{ end }}}}"
+    )
 
 
 def _canary() -> Group:

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from gateway.metrics.drift import Verdict
 
 _COLUMNS: Final = 3
-_COLOURS: Final = {"drift": "#a3162a", "steady": "#0a6b38", "too few": "#5b6576"}
+_COLOURS: Final = {"drift": "#a3162a", "moved": "#8a5a00", "steady": "#0a6b38", "too few": "#5b6576"}
 
 
 def draw(found: Sequence[Verdict], path: Path) -> None:

@@ -134,19 +134,21 @@ def references(samples: Iterable[Sample], endpoint: str, version: str) -> dict[s
 
 def verdicts(samples: Iterable[Sample]) -> list[Verdict]:
     """Return how every variable that has a reference stands."""
-    counts: dict[Key, dict[str, float]] = defaultdict(dict)
-    ratios: dict[Key, dict[str, float]] = defaultdict(dict)
-    sizes: dict[Key, float] = {}
+    counts: dict[tuple[Key, str], dict[str, float]] = defaultdict(dict)
+    ratios: dict[tuple[Key, str], dict[str, float]] = defaultdict(dict)
+    sizes: dict[tuple[Key, str], float] = {}
     for sample in samples:
+        # What was counted for a reference that has been replaced is of no use for the one in use.
+        key = (sample.key, sample.labels.get("reference", ""))
         if sample.name == catalog.DRIFT_OBSERVATIONS.name:
-            counts[sample.key][sample.labels["bin"]] = sample.value
+            counts[key][sample.labels["bin"]] = sample.value
         elif sample.name == catalog.DRIFT_REFERENCE.name and not math.isnan(sample.value):
-            ratios[sample.key][sample.labels["bin"]] = sample.value
+            ratios[key][sample.labels["bin"]] = sample.value
         elif sample.name == catalog.DRIFT_REFERENCE_SIZE.name:
-            sizes[sample.key] = sample.value
+            sizes[key] = sample.value
     return [
         Verdict(
-            *key, tuple(shares), tuple(shares.values()), tuple(counts[key].get(name, 0.0) for name in shares),
+            *key[0], tuple(shares), tuple(shares.values()), tuple(counts[key].get(name, 0.0) for name in shares),
             sizes.get(key, math.inf),
         )
         for key in sorted(ratios)

@@ -32,7 +32,7 @@ from gateway.errors import (
 from gateway.health import Health
 from gateway.metrics.observer import Observer
 from gateway.routing.table import RoutingTable
-from gateway.trace import TRACEPARENT, Trace
+from gateway.trace import FALLBACK, TRACEPARENT, Trace
 
 _log = logging.getLogger("triton_gateway.request")
 
@@ -185,7 +185,7 @@ class Pipeline:
             "request fell back to %s", stable.identity.url,
             extra={"request_id": trace.request_id, "url": trace.url, "code": error.kind, "reason": str(error)[:300]},
         )  # fmt: skip
-        trace.route = "fallback"
+        trace.route = FALLBACK
         _label(trace, stable)
         stable.lease()
         try:

@@ -23,7 +23,7 @@ from gateway.errors import GatewayError
 from gateway.metrics.observer import Observer
 from gateway.routing.table import RoutingTable
 from gateway.spec import ShadowSpec
-from gateway.trace import TRACEPARENT, Trace
+from gateway.trace import FALLBACK, TRACEPARENT, Trace
 
 _log = logging.getLogger("triton_gateway.shadow")
 
@@ -108,7 +108,7 @@ class Mirror:
     def answered(self, trace: Trace) -> None:
         """Take a finished request, or leave it: never waits, never raises."""
         shadow = self._by_url.get(trace.url)
-        if shadow is None or trace.outcome != "ok" or trace.body is None or trace.route in ("pinned", "fallback"):
+        if shadow is None or trace.outcome != "ok" or trace.body is None or trace.route in ("pinned", FALLBACK):
             return
         if self._draw() * 100 >= shadow.spec.percent:
             return

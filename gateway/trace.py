@@ -10,10 +10,15 @@ import re
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from time import perf_counter_ns
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 TRACEPARENT: ContextVar[str] = ContextVar("traceparent", default="")
 """The W3C ``traceparent`` of the request that is being worked on here, for calls that carry it on."""
+
+CANARY: Final = "canary"
+"""The route of a request that a canary's weights gave to the new version."""
+FALLBACK: Final = "fallback"
+"""The route of a request that the stable version answered after the canary's had failed."""
 
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 

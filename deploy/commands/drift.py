@@ -99,26 +99,40 @@ def capture(
 
 @command.command()
 @_sources
+@click.option("--endpoint", help="Report on this endpoint only.  [default: every endpoint that has a reference]")
+@click.option("--version", "model_version", help="With --endpoint: on this version only.")
 @click.option("--plot", is_flag=True, help="Draw each variable's bins in the terminal: now over the reference.")
 @click.option("--picture", type=click.Path(path_type=Path, dir_okay=False),
               help="Draw them into this file (.png, .svg, .pdf); needs matplotlib.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON list, for programs.")
 def report(
-    url: str | None, prometheus: str | None, window: str, state_dir: Path, plot: bool, picture: Path | None,
-    as_json: bool,
+    url: str | None, prometheus: str | None, window: str, state_dir: Path, endpoint: str | None,
+    model_version: str | None, plot: bool, picture: Path | None, as_json: bool,
 ) -> int:  # fmt: skip
     """Say of every variable that has a reference how far it is from it, and whether that is more than noise.
 
-    The exit code is 3 when something has drifted, else 0.
+    States: `drift` (an alert fires on it), `moved` (more than chance explains, too little to alert), `steady`, and
+    `too few` (not enough values to tell). The exit code is 3 when something has drifted, else 0.
 
     \b
     Examples:
       triton-gateway drift report --plot
+      triton-gateway drift report --endpoint sentiment --version 2
       triton-gateway drift report --prometheus http://prometheus:9090 --window 1d --picture drift.png
       triton-gateway drift report --json | jq .
     """
     draw = _drawer() if picture else None
-    found = observations.verdicts(_read(url, prometheus, window, state_dir))
+    every = observations.verdicts(_read(url, prometheus, window, state_dir))
+    found = [
+        v for v in every
+        if endpoint in (None, v.endpoint) and model_version in (None, v.version)
+    ]  # fmt: skip
+    if every and not found:
+        known = ", ".join(sorted({f"{v.endpoint} {v.version}".strip() for v in every}))
+        raise DeployError(
+            f"no variable of {endpoint or 'any endpoint'} {model_version or ''}".rstrip() + " has a reference",
+            hint=f"there are references of {known}; `triton-gateway drift capture` makes one",
+        )
     if as_json:
         click.echo(json.dumps([_described(v) for v in found], indent=2, ensure_ascii=False))
     elif not found:

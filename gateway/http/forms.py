@@ -38,7 +38,7 @@ from gateway.http.sse import own_form, send_events, wants_stream
 from gateway.pipeline import Pipeline
 from gateway.routing.table import RoutingTable
 from gateway.spec import normalize_url
-from gateway.trace import TRACEPARENT, Trace, parse_traceparent
+from gateway.trace import FALLBACK, TRACEPARENT, Trace, parse_traceparent
 
 Statistics = Callable[[], Awaitable[list[dict[str, Any]]]]
 """What every version has done, as the protocol's statistics extension tells it."""
@@ -175,7 +175,7 @@ class FormRoutes:
                 )  # fmt: skip
                 return
             answer = await pipeline.answer(endpoint, body, trace, deadline, via=call.via)
-            answered: Endpoint = endpoint if trace.route != "fallback" else trace.fallback
+            answered: Endpoint = endpoint if trace.route != FALLBACK else trace.fallback
             extra, told = call.tell(answer, answered, trace)
             if isinstance(told, bytes) and extra:
                 status, out, content = 200, list(extra), told

@@ -42,6 +42,9 @@ _SCRIPT: Final = (
 )
 """In the head, so that what it replaces does not hold it."""
 
+_SAID: Final = {"moved": "moved, little"}
+"""What a variable's state is called here, if not by its own name."""
+
 _COLOURS: Final = ("var(--blue)", "#e07b39", "#4caf7d", "#b16bd6", "#c9a227", "#58b7c4")
 
 
@@ -203,12 +206,12 @@ def _histogram(variable: Mapping[str, Any]) -> str:
             f"height={reference * scale:.1f} fill=none stroke='var(--ref)' stroke-width=1.5 />"
             f"<text x={x + wide / 2:.1f} y=78 text-anchor=middle>{_e(_short(name, wide))}</text></g>"
         )
-    state = {"drift": "bad", "steady": "ok"}.get(variable["state"], "dim")
+    state = {"drift": "bad", "moved": "wait", "steady": "ok"}.get(variable["state"], "dim")
     psi = "–" if variable["psi"] is None else f"{variable['psi']:.3f}"
     noise = "–" if variable["noise"] is None else f"{variable['noise']:.3f}"
     return (
         f"<div class=drift><p><code>{_e(variable['variable'])}</code> "
-        f"<span class={state}>{_e(variable['state'])}</span></p>"
+        f"<span class={state}>{_e(_SAID.get(variable['state'], variable['state']))}</span></p>"
         f"<svg width=272 height=80 role=img aria-label='{_e(variable['variable'])}: now over the reference'>"
         f"{''.join(drawn)}</svg><p class=dim>PSI {psi} · noise {noise} · n {n:.0f}</p></div>"
     )

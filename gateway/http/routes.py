@@ -37,7 +37,7 @@ from gateway.http.protocol import CARRIED, EXTENSION, Flight, HeaderList, Heads
 from gateway.http.sse import own_form, send_events, wants_stream
 from gateway.pipeline import FALLS_BACK, Drawn, Pipeline
 from gateway.spec import normalize_url
-from gateway.trace import TRACEPARENT, Trace, parse_traceparent
+from gateway.trace import FALLBACK, TRACEPARENT, Trace, parse_traceparent
 
 _LANE_BYTES: Final = 64 << 10
 CHAT: Final = "/v1/chat/completions"
@@ -132,7 +132,7 @@ class ServeRoute:
             status, headers, content = render(answer if convert is None else convert(answer))
             trace.status = status
             trace.close()
-            headers += endpoint.headers if trace.route != "fallback" else trace.fallback.headers
+            headers += endpoint.headers if trace.route != FALLBACK else trace.fallback.headers
             headers += labels(trace)
             headers.append((b"content-length", str(len(content)).encode()))
         except (Exception, asyncio.CancelledError) as error:

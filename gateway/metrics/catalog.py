@@ -120,21 +120,25 @@ VARIABLE_IGNORED: Final = Metric(
     "Times a variable had no usable value, by reason: missing, wrong_type, not_finite, negative.",
     (*_VARIABLE, "reason"),
 )  # fmt: skip
+_REFERENCE: Final = (*_VARIABLE, "reference")
+"""``reference`` names the reference by its content: a new one starts its own counts (``drift.Bins.id``)."""
+
 DRIFT_OBSERVATIONS: Final = Metric(
     "gateway_drift_observations_total", "counter",
     "Values of a variable that has a reference, by the reference's bin (upper bound or value; other; missing).",
-    (*_VARIABLE, "bin"),
+    (*_REFERENCE, "bin"),
 )  # fmt: skip
 DRIFT_REFERENCE: Final = Metric(
-    "gateway_drift_reference_ratio", "gauge", "The reference: share of its values in each bin, smoothed.",
-    (*_VARIABLE, "bin"),
+    "gateway_drift_reference_ratio", "gauge",
+    "The reference: share of its values in each bin, smoothed; NaN when it is not the reference any more.",
+    (*_REFERENCE, "bin"),
 )  # fmt: skip
 DRIFT_REFERENCE_SIZE: Final = Metric(
-    "gateway_drift_reference_observations", "gauge", "How many values the reference was made of.", _VARIABLE
+    "gateway_drift_reference_observations", "gauge", "How many values the reference was made of.", _REFERENCE
 )
 DRIFT_CHI2: Final = Metric(
     "gateway_drift_chi2_q99", "gauge",
-    "99 % quantile of chi-square with as many degrees of freedom as the reference has bins, less one.", _VARIABLE,
+    "99 % quantile of chi-square with as many degrees of freedom as the reference has bins, less one.", _REFERENCE,
 )  # fmt: skip
 SHADOWS: Final = Metric(
     "gateway_shadow_requests_total", "counter",

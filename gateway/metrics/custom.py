@@ -189,7 +189,7 @@ class Watch:
                 self._watched[url] = watched
             pair = (version.endpoint, version.version)
             references |= {
-                (*pair, name, bin_name) for name, bins in version.reference.items() for bin_name in bins.names
+                (*pair, name, bins.id, bin_name) for name, bins in version.reference.items() for bin_name in bins.names
             }
         # A bin of a reference that is gone has no share: rules leave out what is not a number.
         for labels in self._references - references:
@@ -246,11 +246,11 @@ class _Families:
 
     def reference(self, name: str, bins: Bins) -> None:
         """Publish a reference and what its noise bound is made of."""
+        labels = (*self._pair, name, bins.id)
         for bin_name, ratio in zip(bins.names, bins.ratios(), strict=True):
-            self._families[catalog.DRIFT_REFERENCE.name].labels(*self._pair, name, bin_name).set(ratio)
-        self._families[catalog.DRIFT_REFERENCE_SIZE.name].labels(*self._pair, name).set(bins.total)
-        quantile = chi2_quantile(0.99, len(bins.names) - 1)
-        self._families[catalog.DRIFT_CHI2.name].labels(*self._pair, name).set(quantile)
+            self._families[catalog.DRIFT_REFERENCE.name].labels(*labels, bin_name).set(ratio)
+        self._families[catalog.DRIFT_REFERENCE_SIZE.name].labels(*labels).set(bins.total)
+        self._families[catalog.DRIFT_CHI2.name].labels(*labels).set(chi2_quantile(0.99, len(bins.names) - 1))
 
 
 class _Drift:
@@ -261,7 +261,8 @@ class _Drift:
     def __init__(self, name: str, bins: Bins, families: _Families) -> None:
         self._bins = bins
         families.reference(name, bins)
-        self.counts = [families.count(catalog.DRIFT_OBSERVATIONS, name, bin_name) for bin_name in bins.names]
+        labels = (name, bins.id)
+        self.counts = [families.count(catalog.DRIFT_OBSERVATIONS, *labels, bin_name) for bin_name in bins.names]
         self.missing = self.counts[-1]
         self._index = {value: i for i, value in enumerate(bins.values)}
 

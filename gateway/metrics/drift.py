@@ -11,6 +11,7 @@ PSI says something only above ``noise_bound``, and only with ``enough`` observat
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from bisect import bisect_left
@@ -72,6 +73,12 @@ class Bins:
         return (*self.values, OTHER, MISSING)
 
     @property
+    def id(self) -> str:
+        """A name made of the content: what is counted into other bins, or held against other shares, is apart."""
+        content = json.dumps([self.kind, self.edges, self.values, self.counts])
+        return hashlib.sha256(content.encode()).hexdigest()[:8]
+
+    @property
     def total(self) -> float:
         """How many values the reference was made of."""
         return sum(self.counts)
@@ -90,12 +97,18 @@ class Bins:
 
 
 def scalar_bins(values: Sequence[float] | Floats, *, bins: int = BINS, missing: int = 0) -> Bins:
-    """Return equal-frequency bins of ``values``; fewer where values repeat."""
+    """Return equal-frequency bins of ``values``; fewer if values repeat.
+
+    If the highest value alone fills a bin (a share that is always 0, say), what is above it has a bin of its own:
+    it never occurred in the reference, so it is news.
+    """
     data = np.asarray(values, dtype=np.float64)
     if not data.size or not np.isfinite(data).all():
         raise BadReference("a reference needs finite numbers")
     quantiles = np.quantile(data, [k / bins for k in range(1, bins)], method="inverted_cdf")
-    edges = [float(f"{edge:g}") for edge in np.unique(quantiles) if edge < data.max()]
+    highest = data.max()
+    fills_a_bin = np.count_nonzero(data == highest) >= data.size / bins
+    edges = [float(f"{edge:g}") for edge in np.unique(quantiles) if edge < highest or fills_a_bin]
     return _counted(tuple(sorted(set(edges))), data, missing)
 
 
@@ -107,7 +120,11 @@ def _counted(edges: tuple[float, ...], data: Floats, missing: float) -> Bins:
 def bucket_bins(
     bounds: Sequence[float], counts: Sequence[float], *, bins: int = BINS, missing: float = 0
 ) -> Bins:  # fmt: skip
-    """Return bins of about equal frequency, made of whole histogram buckets (``counts`` are not cumulative)."""
+    """Return bins of about equal frequency, made of whole histogram buckets (``counts`` are not cumulative).
+
+    If the highest bucket that is not empty fills a bin alone, what is above it has an empty bin of its own: see
+    ``scalar_bins``.
+    """
     total = sum(counts)
     if total <= 0:
         raise BadReference("no observations")
@@ -117,7 +134,8 @@ def bucket_bins(
     for bound, count in zip(bounds, counts, strict=True):
         running += count
         left = total - sum(merged) - running
-        if math.isfinite(bound) and running >= total / bins * 0.999 and left > 0:
+        fills_a_bin = count >= total / bins * 0.999
+        if math.isfinite(bound) and running >= total / bins * 0.999 and (left > 0 or fills_a_bin):
             edges.append(bound)
             merged.append(running)
             running = 0.0
@@ -163,6 +181,9 @@ def jensen_shannon(reference: Sequence[float] | Floats, now: Sequence[float] | F
     return float(np.sum(p * np.log(p / middle) + q * np.log(q / middle)) / 2)
 
 
+State = Literal["drift", "moved", "steady", "too few"]
+
+
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """What is known of one variable of one version now."""
@@ -200,12 +221,13 @@ class Verdict:
         return noise_bound(len(self.bins), self.n, self.reference_size)
 
     @property
-    def state(self) -> Literal["drift", "steady", "too few"]:
-        """What the alerts say of these numbers."""
+    def state(self) -> State:
+        """``drift``: what the alerts fire on. ``moved``: more than chance explains, too little to alert."""
         if not enough(len(self.bins), self.n):
             return "too few"
-        has_moved = self.psi > PSI_ALERT and self.psi > self.bound
-        return "drift" if has_moved or self.shifted else "steady"
+        if self.shifted or self.psi > max(PSI_ALERT, self.bound):
+            return "drift"
+        return "moved" if self.psi > self.bound else "steady"
 
     @property
     def shifted(self) -> tuple[str, ...]:

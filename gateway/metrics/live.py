@@ -21,6 +21,7 @@ from typing import Any, Final
 
 from gateway.metrics import catalog
 from gateway.metrics.drift import Verdict
+from gateway.trace import CANARY, FALLBACK
 
 STEP_S: Final = 5.0
 WINDOW_S: Final = 60.0
@@ -44,9 +45,9 @@ class Row:
     route: str
     rate: float
     share: float
-    """Of the endpoint's requests."""
+    """Of the endpoint's requests, by the version that was chosen; 0 for ``fallback``: the canary was chosen."""
     failed: float
-    """Share of this row's requests that did not end well."""
+    """Share of this row's requests that did not end well; a canary's include those its stable version answered for."""
     p50: float | None
     p95: float | None
     p99: float | None
@@ -107,8 +108,9 @@ class Live:
         aside.replace(path)
 
     def rows(self, now: float, others: Iterable[Counted] = ()) -> list[dict[str, Any]]:
-        """Return the rows of the last minute as plain values, busiest endpoint first."""
+        """Return the rows of the last minute as plain values, by endpoint, version and route."""
         served: dict[tuple[str, str, str], dict[str, float]] = {}
+        fell_back: dict[tuple[str, str, str], float] = {}
         buckets: dict[tuple[str, ...], list[float]] = {}
         calls: dict[tuple[str, ...], list[float]] = {}
         history: dict[tuple[str, ...], list[float]] = {}
@@ -117,6 +119,9 @@ class Live:
                 if kind == catalog.REQUESTS.name:
                     outcomes = served.setdefault((labels[0], labels[1], labels[2]), {})
                     outcomes[labels[3]] = outcomes.get(labels[3], 0.0) + values[0] / part["seconds"]
+                elif kind == catalog.FALLBACKS.name:
+                    canary = (labels[0], labels[1], CANARY)
+                    fell_back[canary] = fell_back.get(canary, 0.0) + values[0] / part["seconds"]
                 else:
                     sums = buckets if kind == catalog.REQUEST_SECONDS.name else calls
                     _add(sums.setdefault((*labels,), [0.0] * len(values)), values)
@@ -129,21 +134,28 @@ class Live:
         for (endpoint, _, _), outcomes in served.items():
             totals[endpoint] = totals.get(endpoint, 0.0) + sum(outcomes.values())
         found = []
-        for (endpoint, version, route), outcomes in served.items():
-            rate = sum(outcomes.values())
+        for key in served.keys() | fell_back.keys():
+            endpoint, version, route = key
+            outcomes, failed_over = served.get(key, {}), fell_back.get(key, 0.0)
+            rate = sum(outcomes.values()) + failed_over
+            share = 0.0 if route == FALLBACK else rate / totals[endpoint]
             counts = buckets.get((endpoint, version, route), [])
             p50, p95, p99 = (_quantile(q, catalog.REQUEST_SECONDS.buckets, counts) for q in (0.5, 0.95, 0.99))
             rows, made = calls.get((endpoint, version), (0.0, 0.0))
             found.append(
                 Row(
-                    endpoint, version, route, rate, rate / totals[endpoint], 1 - outcomes.get("ok", 0.0) / rate,
+                    endpoint, version, route, rate, share, 1 - outcomes.get("ok", 0.0) / rate,
                     p50, p95, p99, rows / made if made else None, history.get((endpoint, version), []),
                 )
             )  # fmt: skip
-        return [asdict(row) for row in sorted(found, key=lambda row: (-totals[row.endpoint], row.endpoint, -row.rate))]
+        # By name, not by rate: what a reader looks at must not change its place at every refresh.
+        return [asdict(row) for row in sorted(found, key=lambda row: (row.endpoint, row.version, row.route))]
 
     def drift(self, now: float, others: Iterable[Counted] = ()) -> list[dict[str, Any]]:
-        """Return how each variable that has a reference stands, by what was seen within the last hour."""
+        """Return how each variable that has a reference stands, by what was seen within the last hour.
+
+        Only what was counted for the reference in use: labels name it.
+        """
         seen: dict[tuple[str, ...], float] = {}
         for part in (self.counted(now), *others):
             for labels, values in part["drift"]:
@@ -152,7 +164,7 @@ class Live:
         for labels, child in self._children(catalog.DRIFT_REFERENCE):
             ratio = child._value.get()  # noqa: SLF001 - see `_read`
             if ratio > 0:  # NaN where the reference is gone
-                references.setdefault(labels[:3], {})[labels[3]] = ratio
+                references.setdefault(labels[:4], {})[labels[4]] = ratio
         sizes = {
             labels: child._value.get()  # noqa: SLF001 - see `_read`
             for labels, child in self._children(catalog.DRIFT_REFERENCE_SIZE)
@@ -174,6 +186,8 @@ class Live:
         found: _Numbers = {}
         for labels, child in self._children(catalog.REQUESTS):
             found[catalog.REQUESTS.name, *labels] = (child._value.get(),)  # noqa: SLF001 - see above
+        for labels, child in self._children(catalog.FALLBACKS):
+            found[catalog.FALLBACKS.name, *labels] = (child._value.get(),)  # noqa: SLF001 - as above
         for labels, child in self._children(catalog.REQUEST_SECONDS):
             found[catalog.REQUEST_SECONDS.name, *labels] = tuple(b.get() for b in child._buckets)  # noqa: SLF001 - as above
         for labels, child in self._children(catalog.BATCH_ROWS):

@@ -15,6 +15,7 @@ from gateway.endpoint import Endpoint
 from gateway.errors import EndpointNotFound, ModelNotReady, VersionNotFound
 from gateway.routing.canary import Weighted, position_of
 from gateway.spec import Fault
+from gateway.trace import CANARY
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,7 @@ class Snapshot:
             url = canary.pick(position)
             if url == canary.stable:
                 return self.endpoints[url], "stable", None
-            return self.endpoints[url], "canary", self.endpoints.get(canary.stable)
+            return self.endpoints[url], CANARY, self.endpoints.get(canary.stable)
         endpoint = self.endpoints.get(path)
         if endpoint is not None:
             return endpoint, "direct", None

@@ -39,7 +39,7 @@ from gateway.health import Health
 from gateway.pipeline import Pipeline, too_late
 from gateway.routing.table import RoutingTable
 from gateway.spec import normalize_url
-from gateway.trace import TRACEPARENT, Trace, parse_traceparent
+from gateway.trace import FALLBACK, TRACEPARENT, Trace, parse_traceparent
 
 _log = logging.getLogger("triton_gateway.rpc")
 
@@ -314,7 +314,7 @@ class RpcServer:
                 endpoint = self._resolve(call.path, metadata, trace)
                 deadline = limit.when() or math.inf
                 await pipeline.answer(endpoint, None, trace, deadline, via=call.via)
-            answered: Endpoint = endpoint if trace.route != "fallback" else trace.fallback
+            answered: Endpoint = endpoint if trace.route != FALLBACK else trace.fallback
             response = _response(call, answered)
             trace.close()
         except TimeoutError:

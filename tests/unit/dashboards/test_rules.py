@@ -62,10 +62,12 @@ def test_rule_files_are_valid(promtool: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def variable_series(bins: Bins, counts: Any, variable: str = "x", instances: int = 2) -> dict[str, str]:
+def variable_series(
+    bins: Bins, counts: Any, variable: str = "x", instances: int = 2, version: str = "1"
+) -> dict[str, str]:
     """A reference, and counters that grow by `counts` in every window of five minutes, shared out over instances."""
     series = {}
-    labels = f'endpoint="e",version="1",variable="{variable}"'
+    labels = f'endpoint="e",version="{version}",variable="{variable}",reference="{bins.id}"'
     for instance in range(instances):
         on = f'{labels},instance="{instance}"'
         for name, ratio, count in zip(bins.names, bins.ratios(), counts, strict=True):
@@ -148,17 +150,79 @@ def count_of(selector: str, at: str, at_least: int = 1) -> dict[str, Any]:
 
 @pytest.mark.prometheus
 def test_label_that_moves_by_ten_points_fires(evaluate: Evaluate) -> None:
-    """From half to 60 %: PSI is 0.04, the share alert sees it; scalars have no share alert."""
+    """From half to 60 %: PSI is 0.04, the share of one category sees it; scalars have no share of their own."""
     bins = enum_bins({"A": 2_500, "B": 2_500})
     evaluate(
         variable_series(bins, [900, 600, 0, 0]),
-        alert_rule_test=[silent("GatewayDrift", "6m")],
-        promql_expr_test=[count_of('ALERTS{alertname="GatewayShareShift",bin="A"}', "6m")],
+        promql_expr_test=[
+            count_of('ALERTS{alertname="GatewayDrift",endpoint="e"}', "6m"),
+            count_of(f'{rules.FOUND_SHIFT}{{bin="A",window="5m"}} > 0', "6m"),
+            count_of(f'{rules.FOUND_SHIFT}{{bin="B",window="5m"}} < 0', "6m"),
+            {"expr": f"count({rules.FOUND_PSI})", "eval_time": "6m", "exp_samples": []},
+        ],
     )
     scalar = scalar_bins(np.random.default_rng(1).normal(size=5_000))
     counts = np.array(scalar.counts)
     counts[0] += 400
-    evaluate(variable_series(scalar, counts), alert_rule_test=[silent("GatewayShareShift", "6m")])
+    evaluate(variable_series(scalar, counts), alert_rule_test=[silent("GatewayDrift", "6m")])
+
+
+@pytest.mark.prometheus
+def test_one_cause_is_one_alert_that_says_what_moved(evaluate: Evaluate) -> None:
+    """Two variables, every window, several bins: one alert for the endpoint; numbers as people write them."""
+    rng = np.random.default_rng(5)
+    lengths, labels = scalar_bins(rng.normal(size=5_000)), enum_bins({"NEGATIVE": 2_500, "POSITIVE": 2_500})
+    moved = drift.count(lengths, rng.normal(2, 1, size=5_000).tolist())
+    evaluate(
+        variable_series(lengths, moved, "token_length")
+        | variable_series(labels, [4_500, 500, 0, 0], "predicted_label"),
+        promql_expr_test=[{
+            "expr": 'count by (endpoint) (ALERTS{alertname="GatewayDrift"})', "eval_time": "70m",
+            "exp_samples": [{"labels": '{endpoint="e"}', "value": 1}],
+        }],
+        alert_rule_test=[{
+            "alertname": "GatewayDrift", "eval_time": "70m",
+            "exp_alerts": [{
+                "exp_labels": {"severity": "ticket", "endpoint": "e"},
+                "exp_annotations": {
+                    "summary": "What e gets or answers has drifted",
+                    "description": "2 variables differ from their reference by more than chance. PSI: "
+                    "token_length of version 1: 3.22; predicted_label of version 1: 0.88. Shares: predicted_label "
+                    "NEGATIVE of version 1: +40.0 points; predicted_label POSITIVE of version 1: -40.0 points. ",
+                    "runbook": "docs/runbook.md#gatewaydrift",
+                },
+            }],
+        }],
+    )  # fmt: skip
+
+
+@pytest.mark.prometheus
+def test_a_new_reference_is_not_held_against_old_counts(evaluate: Evaluate) -> None:
+    """The reference before is NaN from the moment on; what was counted for it is no drift from the new one."""
+    old, new = enum_bins({"A": 2_500, "B": 2_500}), enum_bins({"A": 4_500, "B": 500})
+    series = {
+        name: " ".join([values.partition("x")[0]] + ["NaN"] * 90) if "ratio" in name else values
+        for name, values in variable_series(old, [900, 100, 0, 0]).items()
+    }
+    series |= variable_series(new, [900, 100, 0, 0])
+    evaluate(
+        series,
+        alert_rule_test=[silent("GatewayDrift", "90m")],
+        promql_expr_test=[equals(rules.drift_n("5m"), 1000.0)],
+    )
+
+
+@pytest.mark.prometheus
+def test_an_idle_endpoint_has_no_distance(evaluate: Evaluate) -> None:
+    """Without a value there is nothing to compare; a graph of it would stand above every threshold."""
+    bins = enum_bins({"A": 4_500, "B": 500})
+    evaluate(
+        variable_series(bins, [0, 0, 0, 0]),
+        promql_expr_test=[
+            {"expr": f"count({name})", "eval_time": "60m", "exp_samples": []}
+            for name in (rules.psi("5m"), rules.drift_js("5m"), rules.drift_shift("5m"))
+        ],
+    )
 
 
 @pytest.mark.prometheus
@@ -166,8 +230,9 @@ def test_bins_of_a_reference_that_is_gone_are_left_out(evaluate: Evaluate) -> No
     """The gateway sets them to NaN."""
     bins = Bins("scalar", (1.0,), (), (500.0, 500.0, 0.0))
     series = variable_series(bins, [400, 400, 0])
-    series['gateway_drift_reference_ratio{endpoint="e",version="1",variable="x",instance="0",bin="7"}'] = NAN
-    series['gateway_drift_observations_total{endpoint="e",version="1",variable="x",instance="0",bin="7"}'] = "0+99x100"
+    gone = f'{{endpoint="e",version="1",variable="x",reference="{bins.id}",instance="0",bin="7"}}'
+    series[f"gateway_drift_reference_ratio{gone}"] = NAN
+    series[f"gateway_drift_observations_total{gone}"] = "0+99x100"
     evaluate(series, promql_expr_test=[equals(rules.drift_n("5m"), 800.0), equals(rules.REFERENCE_BINS, 3.0)])
 
 

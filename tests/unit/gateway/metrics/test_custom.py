@@ -339,11 +339,15 @@ def test_values_are_counted_into_the_references_bins() -> None:
     for body in ({"x": 1, "a": "cat"}, {"x": 1.5, "a": "dog"}, {"a": "cat"}, {"x": "?", "a": "eel"}):
         watched.answer(body, {})
     found = watched.read()
-    assert [1, 1, 0, 2] == [found[f"drift_observations_total{{x,{b}}}"] for b in ("1", "2", "+Inf", "missing")]
-    assert [2, 2, 0] == [found[f"drift_observations_total{{a,{b}}}"] for b in ("cat", "other", "missing")]
+    assert [1, 1, 0, 2] == [
+        found[f"drift_observations_total{{x,{b},{reference['x'].id}}}"] for b in ("1", "2", "+Inf", "missing")
+    ]
+    assert [2, 2, 0] == [
+        found[f"drift_observations_total{{a,{b},{reference['a'].id}}}"] for b in ("cat", "other", "missing")
+    ]
     assert math.isclose(1.0, sum(v for k, v in found.items() if k.startswith("drift_reference_ratio{x,")))
-    assert 30 == found["drift_reference_observations{x}"]
-    assert math.isclose(11.3449, found["drift_chi2_q99{x}"], abs_tol=1e-4)
+    assert 30 == found[f"drift_reference_observations{{x,{reference['x'].id}}}"]
+    assert math.isclose(11.3449, found[f"drift_chi2_q99{{x,{reference['x'].id}}}"], abs_tol=1e-4)
 
 
 _WORKER = """

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.metrics import drift
-from gateway.metrics.drift import BadReference, Bins, Verdict, bucket_bins, enum_bins, scalar_bins
+from gateway.metrics.drift import MISSING, BadReference, Bins, Verdict, bucket_bins, count, enum_bins, scalar_bins
 from gateway.metrics.references import References
 
 COUNTS = st.lists(st.integers(0, 10_000), min_size=2, max_size=30).filter(lambda counts: sum(counts) > 0)
@@ -71,6 +71,38 @@ def test_bins_of_a_histogram_are_made_of_whole_buckets() -> None:
     bins = bucket_bins((1.0, 2.0, 3.0, 4.0, math.inf), (5, 5, 0, 80, 10), bins=5)
     assert Bins("scalar", (4.0,), (), (90.0, 10.0, 0.0)) == bins
     assert 100 == bucket_bins((1.0, math.inf), (100, 0)).total
+
+
+def test_what_never_occurred_in_the_reference_has_a_bin_of_its_own() -> None:
+    """Texts without a single unknown token, then some with: the difference is seen, whatever made the reference."""
+    captured = bucket_bins((0.0, 0.01, 0.02, math.inf), (1_000.0, 0.0, 0.0, 0.0))
+    of_values = scalar_bins([0.0] * 1_000)
+    for reference in (captured, of_values):
+        assert ("0", "+Inf", MISSING) == reference.names
+        assert (1_000.0, 0.0, 0.0) == reference.counts
+        now = count(reference, [0.0] * 900 + [0.2] * 100)
+        verdict = Verdict("e", "1", "x", reference.names, reference.ratios(), tuple(now), reference.total)
+        assert "drift" == verdict.state
+
+
+def test_a_small_change_that_is_no_chance_is_called_moved() -> None:
+    """Neither steady, which it is not, nor drift, which nobody should be woken for."""
+    reference = enum_bins({"A": 50_000, "B": 50_000})
+
+    def verdict(a: int, b: int) -> Verdict:
+        return Verdict("e", "1", "x", reference.names, reference.ratios(), (a, b, 0, 0), reference.total)
+
+    assert "moved" == verdict(5_300, 4_700).state
+    assert "steady" == verdict(5_030, 4_970).state
+    assert "drift" == verdict(6_300, 3_700).state
+
+
+def test_a_reference_is_named_by_its_content() -> None:
+    """The same bins have one name in every gateway; other counts, edges or values another."""
+    one = enum_bins({"A": 5, "B": 5})
+    assert one.id == enum_bins({"B": 5, "A": 5}).id
+    others = (enum_bins({"A": 6, "B": 5}), enum_bins({"A": 5, "C": 5}), scalar_bins([1.0, 2.0]))
+    assert 4 == len({one.id, *(other.id for other in others)})
 
 
 def test_categories_are_ranked_and_the_rest_is_other() -> None:

@@ -113,3 +113,60 @@ def test_drift_of_the_last_hour_is_told_by_variable() -> None:
     )
     assert [360, 40, 0, 0] == list(found["counts"])
     assert found["psi"] > found["noise"]
+
+
+def test_a_new_reference_starts_its_own_counts() -> None:
+    """What was counted into the bins of the reference before is not held against the one that was accepted."""
+    observer = Observer(exposition.new_registry(), later=lambda drain: None)
+    declared = {"e/1": MetricSpec("e/1", None, (MetricVariable("animal", "enum", ("cat", "dog")),))}
+
+    def accept(**counts: float) -> None:
+        observer.watch.configure({"e/1": Served("e", "1", reference={"animal": drift.enum_bins(counts)})}, declared, 1)
+
+    def see(cats: int, dogs: int) -> None:
+        for i in range(cats + dogs):
+            trace = Trace("id")
+            trace.url, trace.body, trace.total_ns = "e/1", {"animal": "cat" if i < cats else "dog"}, 1
+            observer.started()
+            observer.finished(trace)
+        observer.flush()
+
+    accept(cat=500, dog=500)
+    observer.live.sample(0.0)
+    see(900, 100)
+    assert ["drift"] == [found["state"] for found in observer.live.drift(60.0)]
+    accept(cat=900, dog=100)
+    see(900, 100)
+    (found,) = observer.live.drift(120.0)
+    assert ("steady", 1000) == (found["state"], found["n"])
+
+
+def test_requests_that_fell_back_are_failures_of_the_canary() -> None:
+    """The stable version answered for it: callers saw no failure, and the canary failed all the same."""
+    observer = Observer(exposition.new_registry())
+    observer.live.sample(100.0)
+    for _ in range(70):
+        finish(observer, route="stable")
+    for _ in range(20):
+        finish(observer, route="canary", version="2")
+    for _ in range(10):
+        finish(observer, route="fallback")
+        observer.fell_back("e", "2", "model_failed")
+    observer.flush()
+    rows = {(row["version"], row["route"]): row for row in observer.live.rows(150.0)}
+    canary, fallback = rows["2", "canary"], rows["1", "fallback"]
+    assert (0.3, 0.333333) == (round(canary["share"], 6), round(canary["failed"], 6))
+    assert (0.0, 0.0) == (fallback["share"], fallback["failed"])
+    assert math.isclose(1.0, sum(row["share"] for row in rows.values()))
+
+
+def test_a_canary_that_answers_nothing_has_a_row() -> None:
+    """Every request of it fell back: it has no request of its own in the counters."""
+    observer = Observer(exposition.new_registry())
+    observer.live.sample(100.0)
+    for route in ("stable", "fallback"):
+        finish(observer, route=route)
+    observer.fell_back("e", "2", "model_failed")
+    observer.flush()
+    (canary,) = [row for row in observer.live.rows(150.0) if row["version"] == "2"]
+    assert ("canary", 0.5, 1.0) == (canary["route"], canary["share"], canary["failed"])
