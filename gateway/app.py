@@ -31,6 +31,7 @@ from fastapi import FastAPI
 from gateway import logs
 from gateway.admission import Limit, Limiter
 from gateway.backends.base import Backend
+from gateway.backends.key import key_file
 from gateway.backends.triton import TritonBackend, TritonTls
 from gateway.batching import BatchLimits
 from gateway.control.assemble import Assembler, ModelRecords
@@ -498,6 +499,7 @@ def create_app(environ: Mapping[str, str] | None = None) -> Gateway:
             options=options,
             http=_http_for(settings, address),
             tls=tls if tls.files() or tls.name else None,
+            key_file=key_file(settings.triton_key_file, settings.state_dir),
         ),
         multiprocess_dir=Path(multiprocess) if multiprocess else None,
         is_whole_process=True,

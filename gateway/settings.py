@@ -155,6 +155,11 @@ class Settings(BaseSettings):
         "(of the same hosts), addresses (`host:8000`, comma separated; for the default Triton only), `auto` (port 8000 "
         "where gRPC has 8001) or `off`. Everything else stays gRPC, which also takes over when HTTP does not answer.",
     )  # fmt: skip
+    triton_key_file: str = Field(
+        "", validation_alias=_names("triton_key_file"),
+        description="File with the key of Triton's control APIs, to ask why a model is not loaded; nothing else needs "
+        "it. Empty: `triton/key` in the state folder, where that exists.",
+    )  # fmt: skip
     triton_grpc_compression: bool = Field(
         False, validation_alias=_names("triton_grpc_compression", "CLEARML_DEFAULT_TRITON_GRPC_COMPRESSION"),
         description="gzip the calls to Triton.",

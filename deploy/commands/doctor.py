@@ -36,13 +36,17 @@ import click
     help="A Triton that should answer.",
 )  # fmt: skip
 @click.option(
+    "--triton-key-file", default="", envvar="TRITON_GATEWAY_TRITON_KEY_FILE", show_envvar=True, metavar="FILE",
+    help="File with the key of its control APIs.  [default: STATE_DIR/triton/key, where that exists]",
+)  # fmt: skip
+@click.option(
     "--serving-task-id", default="", envvar=["TRITON_GATEWAY_SERVING_TASK_ID", "CLEARML_SERVING_TASK_ID"],
     show_envvar=True, help="The serving Task.  [default: the first serving service found]",
 )  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print the findings for machines.")
 def command(
     kube: bool, namespace: str, context: str, overlay: str, kubectl: str, state_dir: Path, triton_grpc: str,
-    serving_task_id: str, as_json: bool,
+    triton_key_file: str, serving_task_id: str, as_json: bool,
 ) -> int:  # fmt: skip
     """Look at Python, packages, Triton, ports, disk, the registry; with --kube at a cluster and what is deployed there.
 
@@ -61,7 +65,7 @@ def command(
     else:
         asked = machine.Asked(
             state_dir=state_dir, triton_grpc=triton_grpc, serving_task_id=serving_task_id,
-            ports={"gateway": 8080, "control plane": 8008},
+            ports={"gateway": 8080, "control plane": 8008}, triton_key_file=triton_key_file,
         )  # fmt: skip
         looked = machine.look(asked, os.environ)
     findings = []

@@ -105,6 +105,8 @@ def describe(address: str, gateway: Mapping[str, Any], sync: Mapping[str, Any] |
             lines.append(
                 f"sync: {model.get('endpoint')} is {model.get('state')}: {model.get('reason') or 'no reason yet'}"
             )
+    if triton := (sync or {}).get("triton", {}).get("error"):
+        lines.append(f"sync: {triton}")
     registry = (sync or {}).get("registry", {}).get("error")
     return [*lines, f"sync: the registry is not readable: {registry}"] if registry else lines
 

@@ -55,16 +55,22 @@ from deploy.commands._options import PORT
     "--health-port", type=PORT, default=None, envvar="TRITON_GATEWAY_SYNC_HEALTH_PORT", show_envvar=True,
     help="Answer /livez, /readyz (Triton holds what is wanted) and /status here, for probes.  [default: nowhere]",
 )  # fmt: skip
+@click.option(
+    "--triton-key-file", default="", envvar="TRITON_GATEWAY_TRITON_KEY_FILE", show_envvar=True, metavar="FILE",
+    help="File with the key of Triton's control APIs.  [default: STATE_DIR/triton/key, where that exists]",
+)  # fmt: skip
 @click.option("--log-format", type=click.Choice(["auto", "json", "text"]), default="auto", show_default=True,
               envvar="TRITON_GATEWAY_LOG_FORMAT", show_envvar=True, help="Form of the log on stderr.")  # fmt: skip
 def command(
     state_dir: Path, repository: Path | None, triton_grpc: str, engine: str, serving_task_id: str,
-    poll_frequency: str, files_rewrite: str, health_port: int | None, log_format: str,
+    poll_frequency: str, files_rewrite: str, health_port: int | None, triton_key_file: str, log_format: str,
 ) -> int:  # fmt: skip
     """Keep a Triton at the serving Task: fetch models, verify them, write, load, unload.
 
-    Triton has to run with `--model-control-mode=explicit` and read the same folder. Needs CLEARML_API_HOST,
-    CLEARML_API_ACCESS_KEY and CLEARML_API_SECRET_KEY (or a clearml.conf).
+    Triton has to run with `--model-control-mode=explicit` and read the same folder. Whoever may load models into a
+    Triton runs code in it: start it with a key (docs/triton.md) and name its file with --triton-key-file.
+
+    Needs CLEARML_API_HOST, CLEARML_API_ACCESS_KEY and CLEARML_API_SECRET_KEY (or a clearml.conf).
 
     \b
     Example:
@@ -79,6 +85,7 @@ def command(
     from deploy.triton.plan import Grace
     from deploy.triton.sync import ModelSync, SyncSettings, run_sync
     from gateway import logs
+    from gateway.backends.key import key_file
     from gateway.errors import GatewayError
     from gateway.registry.clearml import ClearMLRegistry
     from gateway.settings import Settings, parse_duration
@@ -92,6 +99,7 @@ def command(
     settings = SyncSettings(
         state_dir=state_dir, repository=(repository or state_dir / "triton" / "repository").absolute(),
         triton_grpc=triton_grpc, engine="python" if engine == "python" else "native", poll_s=poll_s,
+        triton_key_file=key_file(triton_key_file, state_dir),
         # Gateways look as rarely as we do: what was replaced stays until each of them must have seen it.
         grace=Grace(settle_s=max(30.0, 2 * poll_s), most_s=max(600.0, 10 * poll_s)),
     )  # fmt: skip

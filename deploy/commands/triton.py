@@ -23,13 +23,20 @@ _NEVER_BY_ITSELF = (3600.0, 3600.0)
 @click.option("--repository", type=click.Path(path_type=Path, file_okay=False), required=True,
               envvar="TRITON_GATEWAY_MODEL_REPOSITORY")  # fmt: skip
 @click.option("--host", default="127.0.0.1", show_default=True, envvar="TRITON_GATEWAY_TRITON_HOST")
+@click.option("--key-file", default="", envvar="TRITON_GATEWAY_TRITON_KEY_FILE")
 @click.option("--grpc-port", type=PORT, default=8001, show_default=True)
 @click.option("--http-port", type=PORT, default=8000, show_default=True)
 @click.option("--metrics-port", type=PORT, default=8002, show_default=True)
-def command(state_dir: Path, repository: Path, host: str, grpc_port: int, http_port: int, metrics_port: int) -> int:
-    """Run the embedded Triton (tritonserver on PATH, else the nvidia-pytriton wheel's) until SIGTERM."""
+def command(
+    state_dir: Path, repository: Path, host: str, key_file: str, grpc_port: int, http_port: int, metrics_port: int
+) -> int:
+    """Run the embedded Triton (tritonserver on PATH, else the nvidia-pytriton wheel's) until SIGTERM.
+
+    Models are loaded by whoever has the key in --key-file (STATE_DIR/triton/key); it is made where there is none.
+    """
     from deploy import processes
     from deploy.errors import ChildFailed, DeployError
+    from deploy.triton.key import ensure_key
     from deploy.triton.launcher import (
         ExternalServer,
         LaunchError,
@@ -38,6 +45,7 @@ def command(state_dir: Path, repository: Path, host: str, grpc_port: int, http_p
         detect_server,
         trace_arguments,
     )
+    from gateway.backends import key as control
 
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -46,8 +54,13 @@ def command(state_dir: Path, repository: Path, host: str, grpc_port: int, http_p
         server = detect_server()
         if isinstance(server, ExternalServer):
             raise DeployError("there is nothing to start for an existing Triton")
+        try:
+            file = control.key_file(key_file, state_dir.absolute())
+            key = ensure_key(file)
+        except (OSError, ValueError) as error:
+            raise ChildFailed(f"Triton has no key for its control APIs: {error}") from error
         launcher = TritonLauncher(
-            server, state_dir=state_dir.absolute(), repository=repository.absolute(), host=host,
+            server, key=key, state_dir=state_dir.absolute(), repository=repository.absolute(), host=host,
             ports=Ports(grpc=grpc_port, http=http_port, metrics=metrics_port), backoff_s=_NEVER_BY_ITSELF,
             extra_arguments=trace_arguments(os.environ),
         )  # fmt: skip

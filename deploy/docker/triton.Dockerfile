@@ -12,13 +12,13 @@ LABEL org.opencontainers.image.title="triton-gateway-triton" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.base.name="${TRITON_IMAGE}"
 USER 0
-RUN install -d -o 65532 -g 65532 /models
+RUN install -d -o 65532 -g 65532 /models && install -d -o 65532 -g 65532 -m 0700 /keys
+COPY --chmod=0755 deploy/docker/triton-entrypoint.sh /usr/local/bin/triton-entrypoint
 # the image's own entrypoint prints banners and then runs its arguments: the server itself gets the signals instead
 USER 65532:65532
 ENV HOME=/tmp
 EXPOSE 8000 8001 8002
 HEALTHCHECK --interval=10s --timeout=5s --start-period=120s --retries=3 \
     CMD ["curl", "--fail", "--silent", "--max-time", "3", "http://127.0.0.1:8000/v2/health/live"]
-# explicit: sync loads and unloads; one broken model must not end the server; requests in flight get 30 s
-ENTRYPOINT ["tritonserver", "--model-repository=/models", "--model-control-mode=explicit", "--exit-on-error=false", \
-            "--strict-readiness=false", "--exit-timeout-secs=30"]
+# starts tritonserver so that only who has the key in /keys/triton may load models
+ENTRYPOINT ["triton-entrypoint"]

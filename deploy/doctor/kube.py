@@ -13,9 +13,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from deploy.doctor.finding import Finding
+from deploy.triton.doors import REMEDY
 
 SECRET: Final = "clearml-credentials"  # noqa: S105 - its name
 KEYS: Final = ("CLEARML_API_ACCESS_KEY", "CLEARML_API_SECRET_KEY")
+TRITON_SECRET: Final = "triton-key"  # noqa: S105 - its name
 OLDEST: Final = (1, 27)
 
 _OPERATORS: Final = {
@@ -94,6 +96,8 @@ def look(kubectl: Kubectl, overlay: str) -> Iterator[Finding]:
     else:
         yield Finding(f"namespace {kubectl.namespace}", "ok", "exists")
     yield _secret(kubectl)
+    if overlay != "existing":  # that Triton is somebody else's to start
+        yield _triton_secret(kubectl)
     needs = NEEDS[overlay]
     for need, names in _CRDS.items():
         if need in needs:
@@ -130,6 +134,42 @@ def _secret(kubectl: Kubectl) -> Finding:
     if lacking:
         return Finding(subject, "missing", f"has no {', '.join(lacking)}", create)
     return Finding(subject, "ok", "has both keys")
+
+
+def _triton_secret(kubectl: Kubectl) -> Finding:
+    subject = f"secret {TRITON_SECRET}"
+    create = (
+        f"kubectl -n {kubectl.namespace} create secret generic {TRITON_SECRET} "
+        "--from-literal=key=$(openssl rand -hex 32)"
+    )
+    found = kubectl("get", "secret", TRITON_SECRET, "--output=go-template={{range $key, $_ := .data}}{{$key}} {{end}}")
+    if found.code != 0:
+        return _unseen(subject, found, create)
+    if "key" not in found.out.split():
+        return Finding(subject, "missing", "has no key named `key`", create)
+    return Finding(subject, "ok", "there")
+
+
+def _doors(kubectl: Kubectl, deployments: Sequence[str]) -> Iterator[Finding]:
+    """Try, from model sync's container, whether its Triton loads models for anybody."""
+    if "triton" in deployments:
+        where = ("deployment/triton", "127.0.0.1:8001", "127.0.0.1:8000")
+    elif "sync" in deployments:
+        address = kubectl(
+            "get", "deployment", "sync", "--output=jsonpath={.spec.template.spec.containers[0].env"
+            "[?(@.name==\"TRITON_GATEWAY_TRITON_GRPC\")].value}",
+        ).out.strip()  # fmt: skip
+        where = ("deployment/sync", address or "127.0.0.1:8001", "")
+    else:
+        return
+    found = kubectl("exec", where[0], "--container=sync", "--", "python", "-m", "deploy.triton.doors", *where[1:])
+    if found.code != 0:
+        yield Finding("who may load models", "note", f"could not be tried: {_last(found.err)}", "needs pods/exec")
+    elif found.out.strip():
+        doors = " or ".join(line for line in found.out.splitlines() if line)
+        yield Finding("who may load models", "missing", f"whoever reaches {doors}, and so runs code there", REMEDY)
+    else:
+        yield Finding("who may load models", "ok", "only who has Triton's key")
 
 
 def _crd(kubectl: Kubectl, name: str) -> Finding:
@@ -196,6 +236,7 @@ def _workloads(kubectl: Kubectl) -> Iterator[Finding]:
     if not deployments:
         yield Finding("deployments", "note", "none yet", "kubectl apply -k k8s/overlays/…, or helm install")
         return
+    yield from _doors(kubectl, [each["metadata"]["name"] for each in deployments])
     troubles = list(_troubles((kubectl("get", "pods", label, "--output=json").json() or {}).get("items", [])))
     for each in deployments:
         name, status = each["metadata"]["name"], each.get("status", {})

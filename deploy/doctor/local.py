@@ -21,7 +21,9 @@ from typing import Any
 from deploy import ports
 from deploy.doctor.finding import Finding
 from deploy.errors import DeployError
+from deploy.state import StateDir
 from deploy.triton.launcher import ExternalServer, PathServer, TritonMissing, Wheel, WheelServer, detect_server
+from gateway.backends.key import key_file
 
 EXTRAS = {
     "controlplane": "the embedded control plane (`up`, `controlplane`)",
@@ -44,6 +46,7 @@ class Asked:
     triton_grpc: str
     serving_task_id: str
     ports: Mapping[str, int]
+    triton_key_file: str = ""
 
 
 def look(asked: Asked, environ: Mapping[str, str]) -> Iterator[Finding]:
@@ -57,7 +60,10 @@ def look(asked: Asked, environ: Mapping[str, str]) -> Iterator[Finding]:
         yield port_free(what, port)
     yield from registry(asked.serving_task_id, environ)
     if asked.triton_grpc:
-        yield triton(asked.triton_grpc)
+        http = environ.get("TRITON_GATEWAY_TRITON_HTTP", "auto")
+        yield from triton(asked.triton_grpc, http=http, key=key_file(asked.triton_key_file, asked.state_dir))
+    else:
+        yield from _tritons_of_up(asked.state_dir)
 
 
 def python(version: tuple[int, ...] = sys.version_info[:3]) -> Finding:
@@ -251,18 +257,41 @@ def registry(
         yield Finding("serving Task", "ok", what)
 
 
-def triton(address: str) -> Finding:
-    """Look whether Triton answers and lets models be loaded."""
+def _tritons_of_up(state_dir: Path) -> Iterator[Finding]:
+    """Look at the Triton of an `up` that runs in this state directory; nothing runs, nothing is said."""
+    known = StateDir.at(state_dir).recall().get("ports", {})
+    grpc, http = int(known.get("triton_grpc", 0)), int(known.get("triton_http", 0))
+    if grpc and not ports.is_free("127.0.0.1", grpc):
+        yield from triton(f"127.0.0.1:{grpc}", http=str(http), key=key_file("", state_dir))
+
+
+def triton(address: str, *, http: str = "auto", key: Path | None = None) -> Iterator[Finding]:
+    """Look whether Triton answers, lets models be loaded, and lets nobody else do so.
+
+    ``http`` as the gateways' setting of that name; ``key`` is the file with the key it was started with.
+    """
     from deploy.triton.client import AdminClient
+    from deploy.triton.doors import REMEDY, open_doors
+    from gateway.backends.http import http_hosts
     from gateway.errors import GatewayError
 
-    client = AdminClient(address.removeprefix("dns:///"), timeout_s=3.0)
+    grpc = address.removeprefix("dns:///")
+    client = AdminClient(grpc, key_file=key, timeout_s=3.0)
     try:
         if not client.is_live():
-            return Finding(f"Triton at {address}", "missing", "does not answer", "start it, or correct --triton-grpc")
+            yield Finding(f"Triton at {address}", "missing", "does not answer", "start it, or correct --triton-grpc")
+            return
         loaded = [name for name, entry in client.index().items() if entry.state == "ready"]
-        return Finding(f"Triton at {address}", "ok", f"answers, {len(loaded)} models are ready")
+        yield Finding(f"Triton at {address}", "ok", f"answers, {len(loaded)} models are ready")
     except GatewayError as error:
-        return Finding(f"Triton at {address}", "missing", error.message, error.hint)
+        yield Finding(f"Triton at {address}", "missing", error.message, error.hint)
     finally:
         client.close()
+    hosts = http_hosts(grpc, http)
+    doors = open_doors(grpc, "{}:{}".format(*hosts[0]) if hosts else "")
+    if doors:
+        yield Finding(
+            "who may load models", "missing", f"whoever reaches {' or '.join(doors)}, and so runs code there", REMEDY
+        )
+    else:
+        yield Finding("who may load models", "ok", "only who has Triton's key")

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException
 
+from gateway.backends.key import GRPC_HEADER, is_refusal, read_key
 from gateway.errors import BackendRefused, BackendUnavailable, DeadlineExceeded, GatewayError, ModelNotReady
 
 ModelState = Literal["absent", "loading", "ready", "unloading", "failed"]
@@ -69,10 +71,17 @@ class TritonAdmin(Protocol):
 
 
 class AdminClient:
-    """The admin side of one Triton at ``address`` (``host:port``)."""
+    """The admin side of one Triton at ``address`` (``host:port``).
 
-    def __init__(self, address: str, *, timeout_s: float = 10.0, load_timeout_s: float = 300.0) -> None:
+    ``key_file`` holds the key of its control APIs; it is read at each call, and may be missing where Triton asks for
+    none. Calls raise ``BackendRefused`` where Triton wants a key, or another one.
+    """
+
+    def __init__(
+        self, address: str, *, key_file: Path | None = None, timeout_s: float = 10.0, load_timeout_s: float = 300.0
+    ) -> None:
         self._address = address
+        self._key_file = key_file
         self._timeout = timeout_s
         self._load_timeout = load_timeout_s
         self._client = triton.InferenceServerClient(address, channel_args=list(_CHANNEL))
@@ -108,14 +117,14 @@ class AdminClient:
     def load(self, name: str) -> None:
         """Load a model; returns when Triton has loaded it."""
         try:
-            self._client.load_model(name, client_timeout=self._load_timeout)
+            self._client.load_model(name, headers=self._headers(), client_timeout=self._load_timeout)
         except InferenceServerException as error:
             raise self._translate(error, loading=name) from error
 
     def unload(self, name: str) -> None:
         """Start to unload a model; unloading one that is not loaded is fine."""
         try:
-            self._client.unload_model(name, client_timeout=self._timeout)
+            self._client.unload_model(name, headers=self._headers(), client_timeout=self._timeout)
         except InferenceServerException as error:
             raise self._translate(error) from error
 
@@ -138,17 +147,26 @@ class AdminClient:
         """Release the connection."""
         self._client.close()
 
+    def _headers(self) -> dict[str, str]:
+        try:
+            key = read_key(self._key_file or "")
+        except ValueError as error:
+            raise BackendRefused(str(error)) from error
+        return {GRPC_HEADER: key} if key else {}
+
     def _call(self, method: Literal["get_model_repository_index", "get_inference_statistics"]) -> Any:
         try:
             if method == "get_inference_statistics":
                 return self._client.get_inference_statistics(client_timeout=self._timeout)
-            return self._client.get_model_repository_index(client_timeout=self._timeout)
+            return self._client.get_model_repository_index(headers=self._headers(), client_timeout=self._timeout)
         except InferenceServerException as error:
             raise self._translate(error) from error
 
     def _translate(self, error: InferenceServerException, *, loading: str = "") -> GatewayError:
         status = str(error.status() or "").removeprefix("StatusCode.")
         text = first_line(error.message() or str(error))
+        if is_refusal(text):
+            return self._wants_key()
         if "not allowed" in text and "load" in text:
             return BackendRefused(
                 f"Triton at {self._address} does not load models on request: {text}",
@@ -160,6 +178,18 @@ class AdminClient:
         if status in ("UNAVAILABLE", "CANCELLED", "") or "closed channel" in text:
             return BackendUnavailable(f"no Triton answers at {self._address}", hint="is tritonserver running?")
         return ModelNotReady(text) if loading else BackendRefused(text)
+
+    def _wants_key(self) -> BackendRefused:
+        if self._key_file is not None and self._key_file.exists():
+            return BackendRefused(
+                f"Triton at {self._address} refuses the key in {self._key_file} for its model-control API",
+                hint="Triton keeps the key it was started with: put that one there, or restart Triton with this one",
+            )
+        where = f" ({self._key_file} does not exist)" if self._key_file is not None else ""
+        return BackendRefused(
+            f"Triton at {self._address} refuses its model-control API without a key{where}",
+            hint="name the file with the key Triton was started with: TRITON_GATEWAY_TRITON_KEY_FILE",
+        )
 
 
 def first_line(text: str) -> str:

@@ -34,6 +34,9 @@ class Readiness:
         """Return why this Triton should get no calls, given ``ModelSync.status()``; empty when it may."""
         if not status["triton"]["answers"]:
             return [f"Triton at {status['triton']['address']} does not answer"]
+        if refusal := status["triton"].get("error"):
+            # Another key, for instance: what it holds, it goes on serving.
+            return [] if self._is_filled else [refusal]
         if not status["revision"]:
             return ["the serving Task has not been read yet"]
         states: dict[str, set[str]] = {}

@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
+from deploy.triton import key as control_key
 from deploy.triton.client import AdminClient
 from deploy.triton.layout import Engine
 from gateway.settings import trace_protocol
@@ -196,7 +197,7 @@ class TritonLauncher:
 
     A thread of its own starts and watches the child: the kernel's parent-death signal follows the thread that forked.
     ``on_restart`` is called after every restart, once the server is live again and empty: its models must be loaded
-    anew.
+    anew. With a ``key`` only its holder may load models; without one anybody who reaches the ports may.
     """
 
     def __init__(
@@ -209,6 +210,7 @@ class TritonLauncher:
         host: str = "127.0.0.1",
         on_restart: Callable[[], None] | None = None,
         extra_arguments: Sequence[str] = (),
+        key: str = "",
         exit_timeout_s: float = 10.0,
         backoff_s: tuple[float, float] = (1.0, 30.0),
         healthy_s: float = 60.0,
@@ -220,6 +222,7 @@ class TritonLauncher:
         self._host = host
         self._on_restart = on_restart
         self._extra = tuple(extra_arguments)
+        self._key = key
         self._exit_timeout = exit_timeout_s
         self._backoff = backoff_s
         self._healthy = healthy_s
@@ -316,6 +319,8 @@ class TritonLauncher:
                 return
             became_live = self._await_live(process)
             if became_live:
+                if self._key and not control_key.hide(self._key, process.pid):
+                    log.warning("the key of Triton's control APIs shows in the list of processes (ps) of this machine")
                 self._live.set()
                 if was_live:
                     self._restarts += 1
@@ -423,6 +428,8 @@ class TritonLauncher:
         ]
         if self._backend_dir is not None:
             command.append(f"--backend-directory={self._backend_dir}")
+        if self._key:
+            command += control_key.arguments(self._key)
         return [*command, *self._extra]
 
     def _environment(self) -> dict[str, str]:

@@ -32,7 +32,14 @@ from deploy.triton.plan import Action, Grace, Observed, Situation, Wanted, dispe
 from deploy.triton.pool import DaemonPool
 from deploy.triton.repository import ModelRepository, OnDisk
 from deploy.triton.stubs import count_stubs
-from gateway.errors import BackendUnavailable, GatewayError, ModelNotReady, RegistryRefused, RegistryUnavailable
+from gateway.errors import (
+    BackendRefused,
+    BackendUnavailable,
+    GatewayError,
+    ModelNotReady,
+    RegistryRefused,
+    RegistryUnavailable,
+)
 from gateway.registry.base import Registry
 from gateway.registry.cache import ArtifactCache, SpecStore
 from gateway.spec import EndpointSpec, ModelRecord, ServingSpec, decode, decode_model, triton_model_name
@@ -64,6 +71,8 @@ class SyncSettings:
     repository: Path
     triton_grpc: str
     engine: Engine = "native"
+    triton_key_file: Path | None = None
+    """Holds the key of Triton's control APIs, where it was started with one."""
     cache_bytes: int = 20 << 30
     """Size above which downloads that nobody needs are deleted; 0: never."""
     cache_dir: Path | None = None
@@ -285,6 +294,8 @@ class ModelSync:
         self._status_lock = threading.Lock()
         self._published = ""
         self._triton_answers = False
+        self._triton_error = ""
+        self._is_refused = False
         self.last_round = clock()
         """When the last round ended, by the clock that was given: a loop that stands still is not alive."""
 
@@ -363,7 +374,10 @@ class ModelSync:
             models = sorted(self._status.values(), key=lambda s: (s.url, s.name))
         return {
             "revision": desired.revision,
-            "triton": {"address": self._settings.triton_grpc, "answers": self._triton_answers},
+            "triton": {
+                "address": self._settings.triton_grpc, "answers": self._triton_answers or self._is_refused,
+                "error": self._triton_error,
+            },
             "registry": {
                 "last_contact": _iso(self._last_contact) if self._last_contact else None,
                 "error": self._registry_error,
@@ -420,9 +434,12 @@ class ModelSync:
             index = self._triton.index()
             if set(on_disk) - set(desired.targets):
                 called = self._triton.last_inference()
+            self._is_refused = False
             self._set_triton(answers=True)
         except GatewayError as error:
-            self._set_triton(answers=False, why=str(error))
+            # It answers, but not to us: what it has loaded is served, and nothing can be changed.
+            self._is_refused = isinstance(error, BackendRefused)
+            self._set_triton(answers=False, why=f"{error.message}{f' ({error.hint})' if error.hint else ''}")
         damaged = self._damaged(on_disk, index)
         seen: dict[str, Observed] = {}
         for name in set(on_disk) | set(desired.targets):
@@ -452,12 +469,11 @@ class ModelSync:
         return both
 
     def _set_triton(self, *, answers: bool, why: str = "") -> None:
-        if answers != self._triton_answers:
-            if answers:
-                log.info("Triton answers at %s", self._settings.triton_grpc)
-            else:
-                log.warning("Triton does not answer: %s", why)
-        self._triton_answers = answers
+        if answers and not self._triton_answers:
+            log.info("Triton answers at %s", self._settings.triton_grpc)
+        elif not answers and why != self._triton_error:
+            log.warning("Triton cannot be told what to load: %s", why)
+        self._triton_answers, self._triton_error = answers, why
 
     # --- steps --------------------------------------------------------------------------------------------------
 
@@ -614,7 +630,9 @@ def run_sync(settings: SyncSettings, registry: Registry, stop: threading.Event, 
     ``started`` receives the ModelSync, whose ``wake`` belongs into the launcher's ``on_restart``. Without
     ``auto_update`` the versions of auto-update rules are only read.
     """
-    client = AdminClient(settings.triton_grpc, load_timeout_s=settings.load_timeout_s)
+    client = AdminClient(
+        settings.triton_grpc, key_file=settings.triton_key_file, load_timeout_s=settings.load_timeout_s
+    )
     try:
         sync = ModelSync(
             settings,

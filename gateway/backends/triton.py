@@ -27,6 +27,7 @@ from tritonclient.grpc import service_pb2 as pb
 from gateway.backends.base import ModelInfo, TensorInfo, Tensors
 from gateway.backends.complaints import Complaint, translate
 from gateway.backends.http import HttpCalls, NotAnswered, http_hosts
+from gateway.backends.key import GRPC_HEADER, is_refusal, read_key
 from gateway.backends.replicas import RESOLVE_S, Lookup, RepeatBudget, choose, parse_address, resolve
 from gateway.backends.tensors import FROM_TRITON, pack, unpack
 from gateway.errors import BackendGarbage, BackendUnavailable, DeadlineExceeded, GatewayError, ModelNotReady
@@ -149,7 +150,11 @@ class _Replica:
 
 
 class TritonBackend:
-    """One Triton, or all replicas behind one name or list of addresses. ``http`` as ``http_hosts`` takes it."""
+    """One Triton, or all replicas behind one name or list of addresses. ``http`` as ``http_hosts`` takes it.
+
+    ``key_file`` holds the key of Triton's control APIs, sent with the one question that needs it: why a model is not
+    ready. Without it everything works, and that reason is not known.
+    """
 
     def __init__(
         self,
@@ -159,6 +164,7 @@ class TritonBackend:
         options: Sequence[tuple[str, Any]] = (),
         http: str = "off",
         tls: TritonTls | None = None,
+        key_file: Path | None = None,
         lookup: Lookup = resolve,
         lookup_every: float = RESOLVE_S,
     ) -> None:
@@ -168,6 +174,7 @@ class TritonBackend:
         self.replicas = 1
         self._target = target = parse_address(address)
         self._options = dict(_OPTIONS) | dict(options)
+        self._key_file = key_file
         self._compression = grpc.Compression.Gzip if compression else None
         self._tls = tls or (TritonTls() if target.is_secure else None)
         # Compression is asked for where the network is dear: what HTTP would send is not compressed, nor is it TLS.
@@ -343,8 +350,13 @@ class TritonBackend:
         reason = f"Triton at {self.address} does not answer" + (f" ({self._problem})" if self._problem else "")
         for replica in self._replicas:
             try:
-                index = await replica.index(pb.RepositoryIndexRequest(), timeout=_PROBE_S)
-            except grpc.RpcError:
+                index = await self._index(replica)
+            except grpc.RpcError as error:
+                if is_refusal(error.details() or ""):
+                    reason = (
+                        f"Triton at {replica.address} does not have the model, and says why only with its key "
+                        "(TRITON_GATEWAY_TRITON_KEY_FILE); model sync's log has the reason"
+                    )
                 continue
             entries = [m for m in index.models if m.name == model]
             if entries and entries[0].state == "READY":
@@ -356,11 +368,20 @@ class TritonBackend:
             return f"{text}{where}"
         return reason
 
+    async def _index(self, replica: _Replica) -> Any:
+        try:
+            key = read_key(self._key_file or "")
+        except ValueError as error:
+            _log.warning("%s", error)
+            key = ""
+        metadata = ((GRPC_HEADER, key),) if key else None
+        return await replica.index(pb.RepositoryIndexRequest(), timeout=_PROBE_S, metadata=metadata)
+
     async def refusal(self, model: str) -> str:
         """See ``Backend.refusal``; Triton keeps the reason of the last load in its index."""
         for replica in self._replicas:
             try:
-                index = await replica.index(pb.RepositoryIndexRequest(), timeout=_PROBE_S)
+                index = await self._index(replica)
             except grpc.RpcError:
                 continue
             reasons = [m.reason for m in index.models if m.name == model and m.state == "UNAVAILABLE"]

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
+import urllib.error
+import urllib.request
 from pathlib import Path
 
 import pytest
+import tritonclient.grpc as triton
 
 from deploy.triton.build import Builder
 from deploy.triton.client import AdminClient
+from deploy.triton.doors import open_doors
+from deploy.triton.key import ensure_key
 from deploy.triton.launcher import (
     PathServer,
     Ports,
@@ -27,6 +34,7 @@ from deploy.triton.launcher import (
 from deploy.triton.model_config import Tuning
 from deploy.triton.repository import ModelRepository, OnDisk
 from deploy.triton.stubs import count_stubs
+from gateway.errors import BackendRefused
 from gateway.spec import EndpointSpec, ModelRecord
 
 pytestmark = pytest.mark.integration
@@ -173,3 +181,65 @@ def test_ctrl_c_of_the_terminal_does_not_reach_the_server(tmp_path, repository):
 def test_this_machine_has_the_wheels_server():
     """The wheel is a test dependency: without it nothing here would test the real thing."""
     assert isinstance(detect_server(), WheelServer)
+
+
+def ask(address, path, body=b"", headers=None):
+    """POST to Triton's HTTP port: the status."""
+    request = urllib.request.Request(f"http://{address}{path}", data=body, headers=headers or {}, method="POST")
+    try:
+        with urllib.request.urlopen(request, timeout=30) as reply:
+            return reply.status
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
+def test_only_who_has_the_key_may_load_models(tmp_path, repository):
+    """A load that brings its own code, the index for a foreign page, trace files, shared memory: refused without."""
+    file = tmp_path / "state" / "triton" / "key"
+    key = ensure_key(file)
+    launcher = TritonLauncher(detect_server(), state_dir=tmp_path / "state", repository=repository.root, key=key)
+    addresses = launcher.start()
+    proof = tmp_path / "somebody-elses-code-ran"
+    code = f"open({str(proof)!r}, 'w')\nclass TritonPythonModel:\n    def execute(self, requests):\n        return []\n"
+    tensor = {"data_type": "TYPE_FP32", "dims": [1]}
+    config = json.dumps({"name": "x", "backend": "python", "input": [{"name": "a", **tensor}],
+                         "output": [{"name": "b", **tensor}]})  # fmt: skip
+    body = {"parameters": {"config": config, "file:1/model.py": base64.b64encode(code.encode()).decode()}}
+    stranger, owner = AdminClient(addresses.grpc), AdminClient(addresses.grpc, key_file=file)
+    wrong = tmp_path / "wrong"
+    wrong.write_text("not-the-key-of-this-triton")
+    try:
+        assert 403 == ask(addresses.http, "/v2/repository/models/x/load", json.dumps(body).encode())
+        with triton.InferenceServerClient(addresses.grpc) as client, pytest.raises(Exception, match="restricted"):
+            client.load_model("x", config=config, files={"file:1/model.py": code.encode()})
+        assert 403 == ask(addresses.http, "/v2/repository/index", headers={"origin": "https://elsewhere.example"})
+        for path in ("/v2/trace/setting", "/v2/logging", "/v2/systemsharedmemory/region/r/register"):
+            assert 403 == ask(addresses.http, path, b"{}")
+        with pytest.raises(BackendRefused, match="refuses its model-control API without a key") as refused:
+            stranger.index()
+        assert "TRITON_GATEWAY_TRITON_KEY_FILE" in refused.value.hint
+        with pytest.raises(BackendRefused, match="refuses the key in"):
+            AdminClient(addresses.grpc, key_file=wrong).load("tokens")
+        assert not proof.exists()
+        assert [] == open_doors(addresses.grpc, addresses.http)
+        # with it, all of that works; inference needs none
+        owner.load("tokens")
+        assert "ready" == owner.index()["tokens"].state
+        assert stranger.is_ready("tokens")
+        assert 200 == ask(addresses.http, "/v2/repository/index", headers={"triton-gateway-key": key})
+        rows = {"inputs": [{"name": n, "shape": [1, 1], "datatype": "INT64", "data": [1]}
+                           for n in ("input_ids", "attention_mask")]}  # fmt: skip
+        assert 200 == ask(addresses.http, "/v2/models/tokens/infer", json.dumps(rows).encode())
+        assert key.encode() not in Path(f"/proc/{launcher.pid}/cmdline").read_bytes()
+        assert key not in launcher.log_path.read_text()
+    finally:
+        stranger.close()
+        owner.close()
+        launcher.stop()
+
+
+def test_an_open_triton_is_found_open(tmp_path, embedded_triton):
+    """What `doctor` tries: both protocols let anybody in where there is no key."""
+    assert [f"gRPC {embedded_triton.grpc}", f"HTTP {embedded_triton.http}"] == open_doors(
+        embedded_triton.grpc, embedded_triton.http
+    )

@@ -15,6 +15,8 @@ import pytest
 import yaml
 
 from deploy.cli import group
+from deploy.triton import key
+from gateway.backends.key import read_key
 from gateway.settings import Settings
 
 ROOT = Path(__file__).parents[3]
@@ -170,3 +172,41 @@ def test_the_rule_object_is_what_prometheus_reads(tmp_path: Path) -> None:
     path.write_text(yaml.safe_dump(rule["spec"]))
     done = subprocess.run(["promtool", "check", "rules", str(path)], capture_output=True, text=True, check=False)
     assert 0 == done.returncode, done.stdout + done.stderr
+
+
+def start_triton_image(folder: Path, file: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run NVIDIA's image's entrypoint with a server that shows its arguments."""
+    server = folder / "tritonserver"
+    server.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    server.chmod(0o755)
+    program = str(ROOT / "deploy/docker/triton-entrypoint.sh")
+    return subprocess.run(
+        ["sh", program, *arguments], capture_output=True, text=True, check=False,
+        env={"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}", "TRITON_GATEWAY_TRITON_KEY_FILE": str(file)},
+    )  # fmt: skip
+
+
+def test_nvidias_triton_starts_with_the_same_restrictions_as_the_cpu_server(tmp_path: Path) -> None:
+    """The key that is mounted, or one it makes for its owner alone; further arguments follow."""
+    given = tmp_path / "given"
+    given.write_text("given-by-a-person-1234\n")
+    shown = start_triton_image(tmp_path, given, "--log-verbose=1").stdout.splitlines()
+    assert set(key.arguments("given-by-a-person-1234")) <= set(shown)
+    assert "--log-verbose=1" == shown[-1]
+    made = tmp_path / "made"
+    for _ in range(2):
+        shown = start_triton_image(tmp_path, made).stdout.splitlines()
+        assert set(key.arguments(read_key(made))) <= set(shown)
+    assert (0o600, 64) == (made.stat().st_mode & 0o777, len(read_key(made)))
+
+
+@pytest.mark.parametrize("content", ["", "short", "two words that are long enough", "comma,and:colon=are-for-triton"])
+def test_nvidias_triton_does_not_start_without_a_proper_key(tmp_path: Path, content: str) -> None:
+    """One line, not an open server."""
+    file = tmp_path / "key"
+    file.write_text(content)
+    done = start_triton_image(tmp_path, file)
+    assert (1, "", 1) == (done.returncode, done.stdout, done.stderr.count("error: "))
+    missing = start_triton_image(tmp_path, tmp_path / "none" / "key")
+    assert missing.returncode
+    assert "mount a Secret or a volume there" in missing.stderr

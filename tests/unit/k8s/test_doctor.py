@@ -114,6 +114,7 @@ def test_a_cluster_that_has_everything(cluster: Callable[[dict[str, Any]], Kubec
         f"/api/v1{inside}/secrets/clearml-credentials": named(
             "Secret", "clearml-credentials", data={key: base64.b64encode(b"hidden").decode() for key in KEYS}
         ),
+        f"/api/v1{inside}/secrets/triton-key": named("Secret", "triton-key", data={"key": "aGlkZGVu"}),
         **{f"{definitions}/{name}": named("CustomResourceDefinition", name) for name in (
             "servicemonitors.monitoring.coreos.com", "prometheusrules.monitoring.coreos.com", "scaledobjects.keda.sh")},
         "/apis/metrics.k8s.io": {"kind": "APIGroup", "name": "metrics.k8s.io"},

@@ -345,6 +345,23 @@ def test_secrets_are_referred_to_and_never_written(objects: Objects) -> None:
                 assert not reference.get("optional")
 
 
+def test_every_triton_of_ours_starts_with_a_key_that_sync_and_gateways_have(objects: Objects) -> None:
+    """Whoever may load models runs code in Triton; a pod without the Secret says so instead of starting open."""
+    for name, _, spec in pods(objects):
+        volumes = {volume["name"]: volume for volume in spec.get("volumes", [])}
+        kinds = {kind_of(container["image"]) for container in spec["containers"]}
+        for container in spec["containers"]:
+            words = [*container.get("args", []), *container.get("command", [])]
+            if "controlplane" in words or any("deploy.seed" in word for word in words):
+                continue
+            mounts = [mount for mount in container["volumeMounts"] if mount["mountPath"].startswith("/keys")]
+            assert ["triton-key"] == [mount["name"] for mount in mounts], (name, container["name"])
+            assert mounts[0]["readOnly"]
+            source = volumes["triton-key"]["secret"]
+            assert ("triton-key", [{"key": "key", "path": "triton"}]) == (source["secretName"], source["items"])
+            assert bool(source.get("optional")) == ("triton" not in kinds), name
+
+
 # --- hardening ---------------------------------------------------------------------------------------------------
 
 

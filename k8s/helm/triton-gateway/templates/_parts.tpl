@@ -46,6 +46,19 @@ imagePullPolicy: {{ $.Values.images.pullPolicy }}
   valueFrom: {secretKeyRef: {name: {{ $.Values.clearml.credentialsSecret }}, key: CLEARML_API_SECRET_KEY}}
 {{- end }}
 
+{{- /* The Secret with the key of Triton's control APIs as a volume; `optional` where Triton may have none. */ -}}
+{{- define "tritonKey" -}}
+{{- $ := index . 0 -}}
+- name: triton-key
+  secret:
+    secretName: {{ $.Values.triton.keySecret }}
+    defaultMode: 288
+    items: [{key: key, path: triton}]
+    {{- if index . 1 }}
+    optional: true
+    {{- end }}
+{{- end }}
+
 {{- define "pod" -}}
 {{- $ := index . 0 -}}
 automountServiceAccountToken: false
@@ -91,6 +104,11 @@ volumeMounts:
   - {name: models, mountPath: /models}
   - {name: sync-state, mountPath: /var/lib/triton-gateway}
   - {name: sync-tmp, mountPath: /tmp}
+  {{- if $.Values.triton.enabled }}
+  - {name: triton-key, mountPath: /keys/triton, subPath: triton, readOnly: true}
+  {{- else }}
+  - {name: triton-key, mountPath: /keys, readOnly: true}
+  {{- end }}
 {{- end }}
 
 {{- define "clearmlEgress" -}}

@@ -41,6 +41,8 @@ HEALTHY: dict[str, tuple[int, Any, str]] = {
     "version --output": (0, {"serverVersion": {"major": "1", "minor": "32+", "gitVersion": "v1.32.4"}}, ""),
     "get namespace": (0, {"metadata": {"name": "triton-gateway"}}, ""),
     "get secret": (0, " ".join(KEYS), ""),
+    "get secret triton-key": (0, "key ", ""),
+    "exec": (0, "", ""),
     "get customresourcedefinition": (0, "customresourcedefinition/x", ""),
     "get --raw": (0, {"kind": "APIGroup"}, ""),
     "get nodes": (0, items({"status": {"allocatable": {"nvidia.com/gpu": "2"}}}, {"status": {"allocatable": {}}}), ""),
@@ -89,6 +91,17 @@ def test_every_remedy_says_what_to_do(kubectl: Any) -> None:
         "namespace triton-gateway", "secret clearml-credentials", "KEDA: scaledobjects.keda.sh",
         "resource metrics (HPA on CPU)", "own metrics (HPA on work in flight)", "storage",
     } <= missing  # fmt: skip
+
+
+def test_a_triton_that_anybody_may_load_into_is_missing_its_key(kubectl: Any) -> None:
+    """Tried from model sync's container, beside it; who may not try, hears so."""
+    doors = "gRPC 127.0.0.1:8001\nHTTP 127.0.0.1:8000\n"
+    assert ("missing", "whoever reaches gRPC 127.0.0.1:8001 or HTTP 127.0.0.1:8000, and so runs code there") == found(
+        kubectl(exec=(0, doors, ""))
+    )["who may load models"]
+    assert "note" == found(kubectl(exec=(1, "", "pods exec is forbidden")))["who may load models"][0]
+    other = kubectl(**{"get_secret_triton-key": (0, "other", "")})
+    assert ("missing", "has no key named `key`") == found(other)["secret triton-key"]
 
 
 def test_values_of_secrets_are_never_asked_for(kubectl: Any, tmp_path: Path) -> None:

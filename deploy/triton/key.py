@@ -1,0 +1,73 @@
+"""A Triton of ours is started with a key: made once, in a file for its owner only, read by model sync from there.
+
+Called by the ``triton`` command; the images' and manifests' counterpart for NVIDIA's server is
+``deploy/docker/triton-entrypoint.sh``. ``gateway/backends/key.py`` has the reading side.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from pathlib import Path
+from typing import Final
+
+from gateway.backends.key import HTTP_HEADER, read_key
+
+RESTRICTED: Final = "model-repository,shared-memory,trace,logging"
+"""What can run code, write files or read other callers' memory. The rest (inference, health, metadata, configuration of
+models, statistics) stays open: Triton's own clients use it, and it changes nothing."""
+
+
+def ensure_key(file: Path) -> str:
+    """Return the key in ``file``; made when there is none, readable by its owner only.
+
+    Raises ``ValueError`` for a file that holds no key, ``OSError`` when none can be written.
+    """
+    if key := read_key(file):
+        return key
+    file.parent.mkdir(parents=True, exist_ok=True)
+    aside = file.with_name(f".{file.name}.{os.getpid()}.part")
+    try:
+        with os.fdopen(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as out:
+            out.write(f"{secrets.token_hex(32)}\n")
+            out.flush()
+            os.fsync(out.fileno())
+        try:
+            os.link(aside, file)  # whoever is first, wins
+        except FileExistsError:
+            if not read_key(file):
+                raise
+    finally:
+        aside.unlink(missing_ok=True)
+    return read_key(file)
+
+
+def arguments(key: str) -> tuple[str, ...]:
+    """Return what makes tritonserver ask for ``key``."""
+    return (
+        f"--http-restricted-api={RESTRICTED}:{HTTP_HEADER}={key}",
+        f"--grpc-restricted-protocol={RESTRICTED}:{HTTP_HEADER}={key}",
+    )
+
+
+def hide(key: str, pid: int) -> bool:
+    """Overwrite ``key`` in the command line of our own child ``pid``; True when `ps` does not show it any more.
+
+    tritonserver takes the key as an argument only, and every user of a machine can read every command line. It has
+    copied its arguments by the time it is live. Works where the kernel lets a parent write to its child's memory.
+    """
+    secret = key.encode()
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        start, end = int(fields[45]), int(fields[46])
+        with Path(f"/proc/{pid}/mem").open("r+b", buffering=0) as memory:
+            memory.seek(start)
+            raw = memory.read(end - start) or b""
+            at = raw.find(secret)
+            while at >= 0:
+                memory.seek(start + at)
+                memory.write(b"*" * len(secret))
+                at = raw.find(secret, at + 1)
+        return secret not in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (OSError, ValueError, IndexError):
+        return False
