@@ -49,8 +49,9 @@ def _seconds(value: object) -> float:
 
 
 def _clearml_poll(value: object) -> float:
-    # CLEARML_SERVING_POLL_FREQ counts minutes in clearml-serving; a unit makes it what it says.
-    return parse_duration(value, bare_unit="min")
+    # What people write for CLEARML_SERVING_POLL_FREQ counts minutes, as in clearml-serving, unless it has a unit.
+    # A number, such as the default (which is validated too), is seconds like everywhere.
+    return parse_duration(value, bare_unit="min" if isinstance(value, str) else "s")
 
 
 SUPERVISOR = "TRITON_GATEWAY_SUPERVISOR_PID"

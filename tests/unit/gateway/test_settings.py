@@ -2,10 +2,33 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 from pydantic import ValidationError
 
 from gateway.settings import Settings, grpc_options, parse_duration
+
+PAGE = Path(__file__).parents[3] / "docs" / "configuration.md"
+
+
+def documented_defaults() -> dict[str, str]:
+    """Setting to the default that its row on the page shows; empty for none."""
+    rows = re.findall(r"^\| `TRITON_GATEWAY_(\w+)`.*? \| (`([^`]*)`|–) \|", PAGE.read_text(), re.M)
+    return {name.lower(): value for name, _, value in rows}
+
+
+@pytest.mark.parametrize("name", Settings.model_fields)
+def test_a_process_without_any_variable_has_the_defaults_that_are_documented(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """What comes out of the validators, not what went into them: a poll of 5 became 5 minutes there."""
+    for variable in Settings.model_fields[name].validation_alias.choices:
+        monkeypatch.delenv(variable, raising=False)
+    value = getattr(Settings(), name)
+    shown = documented_defaults()[name]
+    assert shown == (f"{value} s" if shown.endswith(" s") else str(value))
 
 
 @pytest.mark.parametrize(
@@ -30,6 +53,11 @@ def test_clearmls_poll_frequency_counts_minutes_and_takes_units(
     """CLEARML_SERVING_POLL_FREQ=1 is a minute, as in clearml-serving; 5s is five seconds."""
     monkeypatch.setenv("CLEARML_SERVING_POLL_FREQ", value)
     assert seconds == Settings().poll_frequency
+
+
+def test_a_poll_frequency_that_is_a_number_in_code_counts_seconds() -> None:
+    """Like every other duration; only what people write without a unit counts minutes."""
+    assert (7, 420) == (Settings(poll_frequency=7).poll_frequency, Settings(poll_frequency="7").poll_frequency)
 
 
 def test_clearmls_variables_are_understood_and_ours_win(monkeypatch: pytest.MonkeyPatch) -> None:
