@@ -121,7 +121,7 @@ class Settings(BaseSettings):
     )  # fmt: skip
     serving_task_id: str = Field(
         "", validation_alias=_names("serving_task_id", "CLEARML_SERVING_TASK_ID"),
-        description="ClearML id of the serving Task to follow; empty: the first serving service found.",
+        description="ClearML id of the serving Task to follow; empty: the only one that runs, of several none.",
     )  # fmt: skip
     poll_frequency: PollFrequency = Field(
         5.0, gt=0, validation_alias=_names("poll_frequency", "CLEARML_SERVING_POLL_FREQ"),

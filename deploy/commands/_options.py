@@ -87,7 +87,7 @@ def registry_options(function: F) -> F:
 
     @click.option(
         "--serving-task-id", default="", envvar=["TRITON_GATEWAY_SERVING_TASK_ID", "CLEARML_SERVING_TASK_ID"],
-        show_envvar=True, help="The serving Task.  [default: the first serving service found]",
+        show_envvar=True, help="Id of the serving Task.  [default: the only one that runs]",
     )  # fmt: skip
     @functools.wraps(function)
     def wrapped(*args: Any, serving_task_id: str, **kwargs: Any) -> Any:
@@ -97,7 +97,7 @@ def registry_options(function: F) -> F:
             from deploy.registry import ClearMLStore
             from gateway.registry.clearml import ClearMLRegistry
 
-            return ClearMLStore(ClearMLRegistry(serving_task_id))
+            return ClearMLStore(ClearMLRegistry(serving_task_id, say=lambda text: click.echo(text, err=True)))
 
         try:
             return function(*args, open_store=open_store, **kwargs)

@@ -41,7 +41,7 @@ import click
 )  # fmt: skip
 @click.option(
     "--serving-task-id", default="", envvar=["TRITON_GATEWAY_SERVING_TASK_ID", "CLEARML_SERVING_TASK_ID"],
-    show_envvar=True, help="The serving Task.  [default: the first serving service found]",
+    show_envvar=True, help="Id of the serving Task.  [default: the only one that runs]",
 )  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print the findings for machines.")
 def command(

@@ -40,7 +40,7 @@ from deploy.commands._options import PORT
 )  # fmt: skip
 @click.option(
     "--serving-task-id", default="", envvar=["TRITON_GATEWAY_SERVING_TASK_ID", "CLEARML_SERVING_TASK_ID"],
-    show_envvar=True, help="Serving Task to follow.  [default: the first serving service found]",
+    show_envvar=True, help="Id of the serving Task to follow.  [default: the only one that runs]",
 )  # fmt: skip
 @click.option(
     "--poll-frequency", default="5s", show_default=True, metavar="DURATION",

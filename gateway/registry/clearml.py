@@ -8,17 +8,22 @@ waits for ever on a 503 (recorded in the project's notes on ClearML's API), whic
 from __future__ import annotations
 
 import functools
+import logging
 import os
 import re
 import threading
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import quote, unquote, urlsplit
 
 import requests
 
-from gateway.errors import RegistryRefused, RegistryUnavailable
+from gateway.errors import GatewayError, RegistryRefused, RegistryUnavailable
+from gateway.registry import following
+
+_log = logging.getLogger("triton_gateway.registry")
 
 _CHUNK = 1 << 20
 _CONNECT_S, _READ_S = 5.0, 20.0
@@ -27,29 +32,60 @@ _CONNECT_S, _READ_S = 5.0, 20.0
 class ClearMLRegistry:
     """Reads one serving Task, its models and files from a ClearML server (real or embedded).
 
-    ``task_id`` may be empty: the first serving service found is followed, as clearml-serving does; the choice is made
-    once and logged by the caller through ``task()["id"]``. ``files_rewrite`` maps address prefixes as uploaders wrote
-    them to prefixes reachable from here, e.g. ``{"http://localhost:8081": "http://fileserver:8081"}``.
+    ``task_id`` may be empty where there is one serving Task only; which one that is, is found once and told to ``say``
+    (the log, unless given). ``files_rewrite`` maps address prefixes as uploaders wrote them to prefixes reachable from
+    here, e.g. ``{"http://localhost:8081": "http://fileserver:8081"}``. ``clock`` counts seconds.
     """
 
-    def __init__(self, task_id: str = "", *, files_rewrite: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        task_id: str = "",
+        *,
+        files_rewrite: Mapping[str, str] | None = None,
+        say: Callable[[str], None] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._task_id = task_id
         self._files_rewrite = dict(files_rewrite or {})
+        self._say = say or (lambda text: _log.info("%s", text))
         self._session: Any = None
         self._lock = threading.Lock()
+        self._heartbeat = following.Heartbeat(clock)
+        self._complaint = ""
 
     def marker(self) -> str:
-        """Return the Task's ``last_change``: it moves on every edit and costs one small call."""
+        """Return the Task's ``last_change``: it moves on every edit and costs one small call.
+
+        Whoever looks again and again follows the Task, and says so to the server in time: see ``following``.
+        """
+        fields = ["id", "last_change", "last_update", "status", "status_reason", "status_message"]
         tasks = self.call(
-            "tasks", "get_all", {"id": [self.followed()], "only_fields": ["id", "last_change", "last_update"],
-                                 "search_hidden": True},
+            "tasks", "get_all", {"id": [self.followed()], "only_fields": fields, "search_hidden": True}
         )["tasks"]  # fmt: skip
         if not tasks:
             raise RegistryRefused(
                 f"serving Task {self._task_id} does not exist",
                 hint="check CLEARML_SERVING_TASK_ID, or create one with `clearml-serving create --name NAME`",
             )
+        self._tell(self._heartbeat.due(tasks[0]))
         return f"{tasks[0].get('last_change')}/{tasks[0].get('last_update')}"
+
+    def _tell(self, what: Literal["", "ping", "reopen"]) -> None:
+        """Let the server know that the Task is in use; a server that does not want to know it costs nothing else."""
+        try:
+            if what == "ping":
+                self.call("tasks", "ping", {"task": self._task_id})
+            elif what == "reopen":
+                reason = "followed by triton-gateway"
+                self.call(
+                    "tasks", "started",
+                    {"task": self._task_id, "force": True, "status_reason": reason, "status_message": reason},
+                )  # fmt: skip
+                _log.warning("ClearML had stopped the serving Task %s as non-responsive; it runs again", self._task_id)
+        except GatewayError as error:
+            if str(error) != self._complaint:
+                _log.warning("ClearML cannot be told that the serving Task %s is in use: %s", self._task_id, error)
+            self._complaint = str(error)
 
     def task(self) -> Mapping[str, Any]:
         """Return the serving Task."""
@@ -112,20 +148,16 @@ class ClearMLRegistry:
         return uri
 
     def followed(self) -> str:
-        """Return the id of the serving Task that is followed."""
+        """Return the id of the serving Task that is followed.
+
+        Raises ``RegistryRefused``, with their names, where no id was given and there is not exactly one.
+        """
         if not self._task_id:
-            services = self.call(
-                "tasks", "get_all", {
-                    "type": ["service"], "system_tags": ["serving-control-plane"],
-                    "status": ["created", "in_progress"], "only_fields": ["id", "name"], "search_hidden": True,
-                },
-            )["tasks"]  # fmt: skip
-            if not services:
-                raise RegistryRefused(
-                    "no serving service exists yet",
-                    hint="create one with `clearml-serving create --name NAME`, then set CLEARML_SERVING_TASK_ID",
-                )
-            self._task_id = str(services[0]["id"])
+            fields = ["id", "name", "status", "status_reason", "status_message", "system_tags"]
+            asked = {"type": ["service"], "system_tags": [following.TAG], "only_fields": fields, "search_hidden": True}
+            task = following.choose(self.call("tasks", "get_all", asked)["tasks"])
+            self._task_id = str(task["id"])
+            self._say(f"following {task.get('name')!r} ({self._task_id}), the only serving Task that runs")
         return self._task_id
 
     def call(self, service: str, action: str, body: Mapping[str, Any]) -> dict[str, Any]:
