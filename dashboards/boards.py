@@ -137,6 +137,8 @@ OVERVIEW: Final = Board(
                    by(("outcome",), _rate(catalog.RECONCILES, "")), "{{outcome}}", "ops"),
             _lines("Builds of versions", "By outcome; what is not ok is tried again.",
                    by(("outcome",), f"increase({catalog.BUILDS.name}[{_W}])"), "{{outcome}}"),
+            _lines("Faults of the configuration", "What the serving Task says and cannot be used; the status says why.",
+                   by(("kind",), catalog.CONFIGURATION_FAULTS.name, "max"), "{{kind}}", thresholds=((1.0, _RED),)),
             Panel("Models", "What each version is made of. A click leads to the model in ClearML, or to its lineage "
                   "(asked of the gateway that was scraped).",
                   (Query(f"max by (endpoint, version, model, model_id, link, instance) "

@@ -344,6 +344,13 @@ def _state() -> Group:
                 "on.", "ticket", hold="5m",
             ),
             Alert(
+                # Every gateway reads the same Task: one alert, not one for each.
+                "GatewayConfigurationFault", f"{by(('job', 'kind'), catalog.CONFIGURATION_FAULTS.name, 'max')} > 0",
+                "The serving Task has a faulty {{ $labels.kind }}",
+                "{{ $value }} faults for 5 minutes: what they are about is not served as configured. "
+                "`triton-gateway status` and the gateway's page say which and why.", "ticket", hold="5m",
+            ),
+            Alert(
                 "GatewayReconcileFailing",
                 f"{reads_failed} > 5\nunless {reads} > 0",
                 "{{ $labels.instance }} cannot read its configuration",

@@ -115,7 +115,7 @@ def follow(
 ) -> None:
     """Look and report every ``every`` seconds until ``wait`` (which waits) returns True.
 
-    Iterations count periods since 1970, so that a curve goes on where it was after a restart.
+    Iterations are seconds since 1970, so that a curve goes on where it was after a restart and with another ``every``.
     """
     before: Status | None = None
     trouble = ""
@@ -124,7 +124,7 @@ def follow(
         status = ask()
         found = look(status, before)
         before = status
-        made = events(found, task_id, iteration=int(now // every), now=now)
+        made = events(found, task_id, iteration=int(now), now=now)
         try:
             if made:
                 sink.report(made)

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from deploy.controlplane import sections
 from deploy.registry import ModelQuery, section_text
-from gateway.spec import MonitoringSpec, decode, normalize_url
+from gateway.spec import MonitoringSpec, ServingSpec, decode, normalize_url
 
 RULES: Final = "model_monitoring"
 SERVED: Final = "model_monitoring_eps"
@@ -68,7 +68,8 @@ def update(task: Mapping[str, Any], found: Mapping[str, Sequence[str]]) -> Updat
 
     ``found``: endpoint of a rule → ids of its models, newest first. A rule that is not in it (the registry could not be
     asked), that is faulty, or that selects nothing at all keeps the versions it has: nothing is taken out of service by
-    an accident. Versions of rules that are gone are removed.
+    an accident. Versions that a canary, a rollout or a shadow names stay, whatever the limit. Versions of rules that
+    are gone are removed.
     """
     try:
         rules = sections.parse(section_text(task, RULES) or "{}")
@@ -81,7 +82,8 @@ def update(task: Mapping[str, Any], found: Mapping[str, Sequence[str]]) -> Updat
     # Rules and endpoints are written with and without outer slashes.
     raw_rules = {str(fields.get("base_serving_url") or key).strip("/"): fields
                  for key, fields in rules.items() if isinstance(fields, Mapping)}  # fmt: skip
-    decoded = decode(task).monitoring
+    spec = decode(task)
+    decoded, routed = spec.monitoring, _routed(spec)
     wanted: dict[str, Any] = {}
     numbers: dict[str, dict[str, int]] = {name: dict(known) for name, known in ledger.items()}
     for endpoint, fields in raw_rules.items():
@@ -97,7 +99,9 @@ def update(task: Mapping[str, Any], found: Mapping[str, Sequence[str]]) -> Updat
             wanted.update(mine)
             continue
         versions, numbers[endpoint] = assign(known, models, most=rule.max_versions, taken=_taken(fixed, endpoint))
-        for number, model_id in versions.items():
+        # A version that a route sends requests to is not the limit's to take away.
+        versions |= {known[entry["model_id"]]: entry["model_id"] for key, entry in mine.items() if key in routed}
+        for number, model_id in sorted(versions.items()):
             wanted[f"{endpoint}/{number}"] = _entry(fields, endpoint, number, model_id)
     changed: dict[str, str] = {}
     if wanted != served:
@@ -149,6 +153,13 @@ def _ledger(text: str) -> dict[str, dict[str, int]]:
                 known[str(model_id)] = number
         found[endpoint] = known
     return found
+
+
+def _routed(spec: ServingSpec) -> set[str]:
+    """Return the urls that canaries, rollouts and shadows name; a canary over a prefix names none."""
+    named = {url for canary in spec.canaries.values() for url in canary.load_endpoints}
+    named |= {url for shadow in spec.shadows.values() for url in (shadow.endpoint, shadow.to)}
+    return named | {*spec.stables.values()}
 
 
 def _taken(fixed: Mapping[str, Any], endpoint: str) -> set[int]:

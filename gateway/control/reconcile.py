@@ -372,6 +372,7 @@ class Reconciler:
         if self._plan is None:
             return
         self._table.swap(assemble_snapshot(self._plan, self._serving, self._pending, self._table.current))
+        self._observer.faults(fault.subject for fault in self._table.current.faults)
         self._publish_health()
         self._watch()
         for endpoint in retired:

@@ -164,6 +164,14 @@ BUILDS: Final = Metric(
     "gateway_endpoint_builds_total", "counter", "Endpoint versions built, by outcome: ok or the kind of error.",
     ("outcome",),
 )  # fmt: skip
+FAULT_KINDS: Final = ("section", "endpoint", "canary", "auto-update", "metrics", "shadow", "other")
+"""First words of what a fault of the configuration is about."""
+CONFIGURATION_FAULTS: Final = Metric(
+    "gateway_configuration_faults", "gauge",
+    "Faults of the serving Task as last read, by what is faulty: section, endpoint, canary, auto-update, metrics, "
+    "shadow, other. The page and `triton-gateway status` say which and why.",
+    ("kind",),
+)  # fmt: skip
 ENDPOINT_READY: Final = Metric(
     "gateway_endpoint_ready", "gauge",
     "1 when this version is served, 0 while it is building or has failed, NaN when it is not configured any more.",
@@ -186,5 +194,5 @@ CATALOG: Final = (
     VARIABLE_SCALAR, VARIABLE_ENUM, VARIABLE_VALUE, VARIABLE_COUNTER, VARIABLE_IGNORED,
     DRIFT_OBSERVATIONS, DRIFT_REFERENCE, DRIFT_REFERENCE_SIZE, DRIFT_CHI2,
     SHADOWS, SHADOW_DIFFERENCE, SHADOW_SECONDS,
-    RECONCILES, BUILDS, ENDPOINT_READY, LAST_CONTACT, MODEL_INFO, BUILD_INFO,
+    RECONCILES, BUILDS, CONFIGURATION_FAULTS, ENDPOINT_READY, LAST_CONTACT, MODEL_INFO, BUILD_INFO,
 )  # fmt: skip

@@ -265,6 +265,16 @@ class Observer:
         self._families[catalog.BUILDS.name].labels(outcome).inc()
 
     @_harmless
+    def faults(self, subjects: Iterable[str]) -> None:
+        """Publish how many faults the configuration has, given what each is about (`canary sentiment`)."""
+        counts = dict.fromkeys(catalog.FAULT_KINDS, 0)
+        for subject in subjects:
+            kind = subject.partition(" ")[0]
+            counts[kind if kind in counts else "other"] += 1
+        for kind, count in counts.items():
+            self._families[catalog.CONFIGURATION_FAULTS.name].labels(kind).set(count)
+
+    @_harmless
     def endpoint_states(self, ready: dict[tuple[str, str], bool | None]) -> None:
         """Publish which endpoint versions are served; those no longer configured (None) have no number any more."""
         family = self._families[catalog.ENDPOINT_READY.name]

@@ -299,6 +299,8 @@ def test_states_that_need_someone_fire(evaluate: Evaluate) -> None:
             'gateway_endpoint_ready{endpoint="e",version="1",instance="i"}': "0x60",
             'gateway_endpoint_ready{endpoint="gone",version="1",instance="i"}': f"0 {NAN}",
             'gateway_endpoint_builds_total{instance="i",outcome="model_not_ready"}': "0+1x60",
+            'gateway_configuration_faults{job="g",instance="i",kind="canary"}': "1x60",
+            'gateway_configuration_faults{job="g",instance="i",kind="endpoint"}': "0x60",
             'gateway_reconcile_total{instance="i",outcome="registry_unavailable"}': "0+2x60",
             **requests(ok="0+90x60", overloaded="0+10x60"),
             stage.format(part="sum", stage="queue"): "0+30x60", stage.format(part="count", stage="queue"): "0+100x60",
@@ -309,7 +311,8 @@ def test_states_that_need_someone_fire(evaluate: Evaluate) -> None:
         promql_expr_test=[
             count_of(f'ALERTS{{alertname="{name}",alertstate="firing"}}', "30m")
             for name in ("GatewayDown", "GatewayConfigurationStale", "GatewayModelStuckLoading", "GatewayBuildFailing",
-                         "GatewayReconcileFailing", "GatewaySaturated", "GatewayQueueing", "TritonSaturated")
+                         "GatewayConfigurationFault", "GatewayReconcileFailing", "GatewaySaturated", "GatewayQueueing",
+                         "TritonSaturated")
         ] + [{"expr": 'count(ALERTS{endpoint="gone"})', "eval_time": "30m", "exp_samples": []}],
     )  # fmt: skip
 
@@ -324,6 +327,7 @@ def test_a_healthy_gateway_fires_nothing(evaluate: Evaluate) -> None:
             'gateway_registry_last_contact_timestamp_seconds{instance="i"}': "0+60x60",
             'gateway_endpoint_ready{endpoint="e",version="1",instance="i"}': "0 0 1x60",
             'gateway_endpoint_builds_total{instance="i",outcome="ok"}': "0 1x60",
+            'gateway_configuration_faults{job="g",instance="i",kind="canary"}': "0 1 1 0x60",
             'gateway_reconcile_total{instance="i",outcome="unchanged"}': "0+12x60",
             'gateway_reconcile_total{instance="i",outcome="registry_unavailable"}': "0 0 3x60",
             **requests(ok="0+100x60", input_refused="0+5x60", client_gone="0+1x60"),

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import pytest
+
 from deploy.clearml_log import MOST_LINES, MOST_SCALARS, follow, look
 from gateway.errors import RegistryUnavailable
 
@@ -89,7 +91,20 @@ def test_what_cannot_be_sent_is_left_out_said_once_and_does_not_stop_it() -> Non
         lambda: status(last_minute=[ROW]), sink, "task", every=60, wait=wait, say=said.append, clock=lambda: clock[0]
     )
     scalars = [[e for e in events if e["type"] == "training_stats_scalar"] for events in sink.rounds]
-    assert [10, 14, 15, 16] == [events[0]["iter"] for events in scalars]
+    assert [600, 840, 900, 960] == [events[0]["iter"] for events in scalars]
     assert 2 == len(said)
     assert "left out" in said[0]
     assert {"task"} == {event["task"] for events in sink.rounds for event in events}
+
+
+@pytest.mark.parametrize("every", [10.0, 60.0, 3600.0])
+def test_iterations_are_seconds_however_often_it_looks(every: float) -> None:
+    """A curve goes on where it was when `--every` is changed, and no two rounds share an iteration."""
+    sink, clock = Sink(), [1_700_000_000.5]
+
+    def wait(seconds: float) -> bool:
+        clock[0] += seconds
+        return len(sink.rounds) == 5
+
+    follow(lambda: status(last_minute=[ROW]), sink, "t", every=every, wait=wait, say=print, clock=lambda: clock[0])
+    assert [1_700_000_000 + int(every) * i for i in range(5)] == [events[0]["iter"] for events in sink.rounds]

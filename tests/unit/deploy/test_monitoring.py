@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -157,6 +158,44 @@ def test_versions_of_a_removed_rule_leave_and_its_numbers_stay():
     back = after(gone, {"model_monitoring": sections.render({"auto": RULE})})
     back = after(back, update(back, {"auto": ["c", "b"]}).sections)
     assert {"auto/2": "b", "auto/3": "c"} == served(back)
+
+
+CANARY = {"endpoint": "auto", "weights": [0.2, 0.8], "load_endpoints": ["auto/2", "auto/1"]}
+ROLLOUT = json.dumps({"endpoint": "auto", "stable": "auto/1"})
+SHADOW = json.dumps({"endpoint": "auto", "to": "auto/1", "percent": 5, "tolerance": 0.1})
+
+
+@pytest.mark.parametrize(
+    "route",
+    [
+        {"canary": sections.render({"auto": CANARY})},
+        {"canary": sections.render({"auto": {**CANARY, "weights": [1, 0]}})},
+        {"triton_gateway_rollout_auto": ROLLOUT},
+        {"triton_gateway_shadow_auto": SHADOW},
+    ],
+    ids=["canary", "canary of weight 0", "rollout", "shadow"],
+)
+def test_versions_that_a_route_names_stay_whatever_the_limit(route):
+    """A third model is published under `--max-versions 2`: the stable version of a live canary must not go."""
+    task = serving_task({"auto": RULE}, **route)
+    task = after(task, update(task, {"auto": ["b", "a"]}).sections)
+    task = after(task, update(task, {"auto": ["c", "b", "a"]}).sections)
+    assert {"auto/1": "a", "auto/2": "b", "auto/3": "c"} == served(task)
+    # Also when it is not published any more, and until the route names others.
+    task = after(task, update(task, {"auto": ["d", "c", "b"]}).sections)
+    assert "a" == served(task)["auto/1"]
+    task = after(task, dict.fromkeys(route, "{}"))
+    task = after(task, update(task, {"auto": ["d", "c", "b", "a"]}).sections)
+    assert {"auto/3": "c", "auto/4": "d"} == served(task)
+
+
+def test_a_route_over_a_prefix_names_no_version():
+    """It takes the newest, whichever they are: the limit decides."""
+    route = {"endpoint": "auto", "weights": [0.2, 0.8], "load_endpoint_prefix": "auto/"}
+    task = serving_task({"auto": RULE}, canary=sections.render({"auto": route}))
+    for newest in (["b", "a"], ["c", "b", "a"]):
+        task = after(task, update(task, {"auto": newest}).sections)
+    assert {"auto/2": "b", "auto/3": "c"} == served(task)
 
 
 def test_a_changed_rule_changes_its_versions():

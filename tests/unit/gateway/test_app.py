@@ -210,6 +210,34 @@ async def test_canary_with_bad_weights_keeps_the_route_it_had(stack: Any) -> Non
     assert 200 == (await stack.client.post("/serve/c", json={"text": "good"})).status_code
 
 
+async def test_faults_of_the_configuration_are_counted_and_gone_when_they_are_mended(stack: Any) -> None:
+    """A metric that an alert can read, by what is faulty: kinds of ours, whatever a caller or the CLI wrote."""
+
+    async def faults() -> dict[str, float]:
+        text = (await stack.client.get("/metrics")).text
+        found = re.findall(r'^gateway_configuration_faults\{kind="([^"]+)"\} (\S+)$', text, re.M)
+        return {kind: float(value) for kind, value in found}
+
+    stack.deploy("e", "m1", version="1")
+    stack.registry.canary["c"] = {"endpoint": "c", "weights": [1.0], "load_endpoints": ["e/1"]}
+    await stack.until(lambda: "c" in stack.gateway.table.current.canaries)
+    sound = await faults()
+    assert {"section", "endpoint", "canary", "auto-update", "metrics", "shadow", "other"} == set(sound)
+    assert {0.0} == set(sound.values())
+    stack.registry.canary["c"]["weights"] = [0.0]
+    stack.registry.add_endpoint("broken", None)
+    await stack.until(lambda: len(stack.gateway.table.current.faults) == 2)
+    assert {**sound, "canary": 1.0, "endpoint": 1.0} == await faults()
+    stack.registry.sections["endpoints"] = "br{ace {"
+    await stack.until(lambda: any(f.subject == "section endpoints" for f in stack.gateway.table.current.faults))
+    assert 1.0 == (await faults())["section"]
+    del stack.registry.sections["endpoints"]
+    del stack.registry.endpoints["broken"]
+    stack.registry.canary["c"]["weights"] = [1.0]
+    await stack.until(lambda: not stack.gateway.table.current.faults)
+    assert sound == await faults()
+
+
 async def test_triton_address_of_the_task_wins_and_change_is_live(stack: Any) -> None:
     """`clearml-serving config --triton-grpc-server` moves endpoints to another Triton without a restart."""
     from gateway.testing import FakeBackend
