@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 @click.option("--latency", "load", flag_value="latency", help="Choose for one request at a time on all cores.")
 @click.option("--samples", type=click.Path(path_type=Path, exists=True, dir_okay=False),
               help="Your own texts: one per line, or one JSON request body per line.  [default: built in]")  # fmt: skip
+@click.option("--tokenizer", "reads", type=click.Choice(["transformers", "file"]), default="transformers",
+              show_default=True, help="Where transformers does not read tokenizer.json as it is written: do as its "
+              "pipeline does, or as the file says.")  # fmt: skip
 @click.option("--tolerance", default="", metavar="NAME=NUMBER,…",
               help="Other limits: mean_cosine, min_cosine, difference, decisions, shift, neighbours.")  # fmt: skip
 @click.option("--accept", default="", metavar="REASON",
@@ -55,7 +58,7 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, for programs.")
 def command(
     model: str, task: str, target: str, precision: str, candidate: str, load: str, samples: Path | None,
-    tolerance: str, accept: str, output: Path, quick: bool, register: bool, project: str, name: str,
+    reads: str, tolerance: str, accept: str, output: Path, quick: bool, register: bool, project: str, name: str,
     tags: tuple[str, ...], deploy: str | None, serving_task_id: str, as_json: bool,
 ) -> int:  # fmt: skip
     """Export MODEL, try every engine and precision of this CPU, prove the answers, measure, and make a bundle.
@@ -92,7 +95,7 @@ def command(
     outcome = optimize(
         Options(
             model=model, output=output.absolute(), task=task, candidate=candidate,
-            target=target, precision=precision, load=load,  # type: ignore[arg-type]
+            target=target, precision=precision, load=load, reads=reads,  # type: ignore[arg-type]
             samples=samples, tolerance=parity.parse_tolerance(tolerance), accept=accept.strip(), name=name,
             is_quick=quick,
         ),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
 import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -55,14 +56,24 @@ class Original:
             raise ExportFailed(f"models for {config.task} cannot be exported", hint=f"known are {', '.join(_CLASSES)}")
         self.config = config
         self._torch = torch
-        model = load_model(folder, _CLASSES[config.task], attention=attention)
+        model = load_model(folder, _class_for(config), attention=attention)
+        self._model = model
+        self._attention = getattr(model.config, "_attn_implementation", "")
         self.module = _flat(model, config)
+        self._exported = _exportable(model, config) or self.module
         self.output_names: tuple[str, ...] = self.module.names
 
     def run(self, feeds: Arrays) -> dict[str, Any]:
-        """Answer one batch: output name → array."""
-        with self._torch.inference_mode():
-            outputs = self.module(**{name: self._torch.from_numpy(value) for name, value in feeds.items()})
+        """Answer one batch: output name → array. Raises ``ExportFailed`` with the model's own reason."""
+        try:
+            with self._torch.inference_mode():
+                outputs = self.module(**{name: self._torch.from_numpy(value) for name, value in feeds.items()})
+        except Exception as error:
+            shapes = " × ".join(map(str, feeds["input_ids"].shape))
+            raise ExportFailed(
+                f"PyTorch cannot run the model on {shapes} tokens: {first_line(error)}",
+                hint="does transformers' own pipeline run it? its tokenizer and config.json may not belong together",
+            ) from error
         return {name: value.numpy() for name, value in zip(self.output_names, outputs, strict=True)}
 
     def use_threads(self, count: int) -> None:
@@ -71,6 +82,18 @@ class Original:
 
     def export(self, target: Path, example: Arrays) -> None:
         """Write the model as one ONNX file. Raises ``ExportFailed`` with the exporter's own reason."""
+        try:
+            self._export(target, example)
+        except ExportFailed:
+            # some models' code around torch's own attention cannot be exported (T5's), the plain one can
+            if self._attention != "sdpa" or not _attends(self._model, "eager"):
+                raise
+            try:
+                self._export(target, example)
+            finally:
+                _attends(self._model, "sdpa")
+
+    def _export(self, target: Path, example: Arrays) -> None:
         torch = self._torch
         names = list(example)
         # A symbol of size 1 would be taken for a constant: the example has several rows and tokens.
@@ -80,7 +103,7 @@ class Original:
         with quietly():
             try:
                 torch.onnx.export(
-                    self.module,
+                    self._exported,
                     (),
                     str(target),
                     kwargs={name: torch.from_numpy(value) for name, value in example.items()},
@@ -93,6 +116,15 @@ class Original:
                 )
             except Exception as error:
                 raise not_exported(error) from error
+
+
+def _class_for(config: TaskConfig) -> str:
+    """Return transformers' class for the task; of an encoder with a decoder (T5) features are the encoder's."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_TEXT_ENCODING_MAPPING_NAMES as ENCODERS
+
+    if config.task in (EMBEDDINGS, FEATURES) and "Encoder" in ENCODERS.get(config.model_type or "", ""):
+        return "AutoModelForTextEncoding"
+    return _CLASSES[config.task]
 
 
 def load_model(folder: Path, kind: str, *, attention: str = "sdpa") -> Any:
@@ -168,6 +200,89 @@ def _flat(model: Any, config: TaskConfig) -> Any:
     return Flat().eval()
 
 
+def _attends(model: Any, how: str) -> bool:
+    """Let the model compute attention in one of transformers' ways; return whether it does now."""
+    try:
+        model.set_attn_implementation(how)
+    except (AttributeError, ValueError):
+        return False
+    return bool(getattr(model.config, "_attn_implementation", "") == how)
+
+
+def _exportable(model: Any, config: TaskConfig) -> Any:
+    """Return what is exported in place of the model where its own code cannot be; None where it can.
+
+    The same answers in other words, and the gate compares them with the model itself.
+    """
+
+    if config.task in (CLASSIFICATION, RANKING, ZERO_SHOT) and getattr(model.config, "is_encoder_decoder", False):
+        body = getattr(model, "model", None) or getattr(model, "transformer", None)
+        if body is not None and hasattr(model, "classification_head"):
+            return _classifier_of_the_end(model, body)
+    if config.model_type == "xlnet":
+        return _xlnet(_flat(model, config), reads_last=config.task in (CLASSIFICATION, RANKING, ZERO_SHOT))
+    return None
+
+
+def _xlnet(flat: Any, *, reads_last: bool) -> Any:
+    """Return an XLNet that gets its mask as a fraction (it subtracts it from 1.0, which the exporter does not do with
+    integers), and whose padding is in front where it reads the last place: batches are padded at either end.
+    """
+    import torch
+
+    class XLNet(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.flat = flat
+
+        def forward(self, input_ids: Any, attention_mask: Any, token_type_ids: Any = None) -> Any:
+            given = [input_ids, attention_mask, token_type_ids]
+            if reads_last:
+                length = input_ids.shape[1]
+                behind = attention_mask.argmax(1, keepdim=True) + attention_mask.sum(1, keepdim=True)
+                order = torch.arange(length, device=input_ids.device)[None, :] + behind
+                order = torch.where(order >= length, order - length, order)
+                given = [None if one is None else one.gather(1, order) for one in given]
+            return self.flat(given[0], given[1].to(torch.float32), given[2])
+
+    return XLNet().eval()
+
+
+def _classifier_of_the_end(model: Any, body: Any) -> Any:
+    """Return a classifier with a decoder (BART, T5) that reads the last end token of each row.
+
+    transformers picks them with a mask, for which all rows must have as many end tokens; and mBART's own shift loses an
+    axis for a batch of one.
+    """
+    import torch
+
+    first = getattr(model.config, "decoder_start_token_id", None)
+    wraps = model.config.model_type in ("mbart", "plbart")
+    end, padding = model.config.eos_token_id, model.config.pad_token_id
+
+    class Classifier(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.body, self.head = body, model.classification_head
+
+        def forward(self, input_ids: Any, attention_mask: Any) -> Any:
+            if wraps:  # these begin with the last token, their language
+                last = (input_ids.ne(padding).sum(1, keepdim=True) - 1).clamp(min=0)
+                start = input_ids.gather(1, last)
+            else:
+                start = torch.full_like(input_ids[:, :1], first)
+            hidden = self.body(
+                input_ids=input_ids, attention_mask=attention_mask,
+                decoder_input_ids=torch.cat([start, input_ids[:, :-1]], 1), use_cache=False,
+            ).last_hidden_state  # fmt: skip
+            places = torch.arange(input_ids.shape[1], device=input_ids.device)
+            at = torch.where(input_ids.eq(end), places, 0).amax(1)
+            picked = hidden.gather(1, at[:, None, None].expand(-1, 1, hidden.shape[2]))
+            return (self.head(picked[:, 0]),)
+
+    return Classifier().eval()
+
+
 @contextlib.contextmanager
 def quietly() -> Iterator[None]:
     """Silence cosmetic warnings of the exporters; failures still raise."""
@@ -188,17 +303,37 @@ def quietly() -> Iterator[None]:
 def not_exported(error: Exception) -> ExportFailed:
     """Return what is told of a model that the exporter gives up on."""
     return ExportFailed(
-        f"torch cannot export this model to ONNX: {first_line(error)}",
-        hint="its architecture does something that depends on the data; a Preprocess class and another Triton backend "
-        "can serve it",
+        f"torch cannot export this model to ONNX: {_exporters_reason(error)}",
+        hint="a Preprocess class and another Triton backend can serve it",
     )
 
 
+def _exporters_reason(error: BaseException) -> str:
+    """Return why torch's exporter gave up, in a few words, and in which line of which file where it says so."""
+    text = str(error)
+    places = re.findall(r'File "[^"]*?(\w+\.py)", line (\d+), in (\w+)', text)
+    where = " (" + "{}, line {}, in {}".format(*places[-1]) + ")" if places else ""
+    if fixed := re.search(r"inferred a static shape of (\d+) for dimension \S+\.shape\[(\d)\]", text):
+        what = "batch" if fixed[2] == "0" else "length"
+        return (
+            f"its code computes with the {what} in plain Python, so the graph would be for a {what} of {fixed[1]} only"
+        )
+    if "data-dependent" in text or "DataDependent" in type(error).__name__:
+        return f"the sizes of its tensors depend on the values in them, which a graph cannot do{where}"
+    return first_line(error) + where
+
+
 def first_line(error: BaseException) -> str:
-    """Return the line of an error that names it, shortened."""
+    """Return the line of an error that names it, shortened; never empty."""
     text = str(error)
     # torch's exporter ends several lines of advice with the exception that it met
     _, _, summary = text.partition("## Exception summary")
     lines = [line.strip() for line in (summary or text).splitlines() if line.strip()]
-    useful = [line for line in lines if "Error" in line or "error" in line] or lines
-    return (useful[0] if useful else type(error).__name__)[:400]
+    useful = [line for line in lines if re.search("error", line, re.IGNORECASE) and not line.endswith(":")] or lines
+    if not useful:
+        return type(error).__name__
+    found = re.sub(r"^<class '(?:[\w.]+\.)?(\w+)'>: *", r"\1: ", useful[0])
+    after = lines[lines.index(useful[0]) + 1 :]
+    if found.endswith(":") and after:  # what it announces stands below
+        found = f"{found} {after[0]}"
+    return found[:400]

@@ -12,6 +12,7 @@ from deploy.optimize.candidates import Candidate
 from deploy.optimize.parity import Parity
 from deploy.optimize.serving import Tuned
 from deploy.optimize.speed import Load
+from deploy.optimize.tokens import Reads
 from deploy.stock_cli import Tensor
 from deploy.triton.execution import Target
 
@@ -31,6 +32,8 @@ class Options:
     """Only this one of ``candidates.CANDIDATES``, or of ``generation.candidates.CANDIDATES``."""
     load: Load = "throughput"
     samples: Path | None = None
+    reads: Reads = "transformers"
+    """Whose reading of ``tokenizer.json`` the bundle takes over."""
     tolerance: Mapping[str, float] = field(default_factory=dict)
     accept: str = ""
     name: str = ""

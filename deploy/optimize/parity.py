@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 
 from deploy.errors import DeployError
 from deploy.optimize.engine import Engine
+from deploy.optimize.tokens import Reads, Tokenize, first_difference, reader, shown
 from deploy.triton.execution import Precision
-from preprocessing.config import EMBEDDINGS
+from preprocessing.config import EMBEDDINGS, FEATURES, FILL_MASK, QUESTION_ANSWERING, TOKENS, TaskConfig
 from preprocessing.errors import PreprocessingError
 from preprocessing.processor import TextProcessor
 from preprocessing.types import Prepared
@@ -29,6 +30,8 @@ from preprocessing.types import Prepared
 Answer = Mapping[str, Any]
 Say = Callable[[str], None]
 
+_PER_TOKEN: Final = frozenset({TOKENS, QUESTION_ANSWERING, FILL_MASK, FEATURES})
+"""Tasks whose outputs have a second axis of tokens."""
 _MASK_COSINE: Final = 0.99
 """Below this a text's answer beside others is another answer; int8 that scales whole batches stays above it."""
 
@@ -112,18 +115,18 @@ class Truth:
 
 def find_truth(
     folder: Path, processor: TextProcessor, bodies: Sequence[Mapping[str, Any]],
-    run: Callable[[Mapping[str, Any]], Mapping[str, Any]], say: Say,
+    run: Callable[[Mapping[str, Any]], Mapping[str, Any]], say: Say, *, reads: Reads = "transformers",
 ) -> Truth:  # fmt: skip
-    """Ask the original in ``folder`` every body, alone. ``run`` is PyTorch; tokens are transformers' own."""
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    """Ask the original in ``folder`` every body, alone. ``run`` is PyTorch; tokens are transformers' own, or those of
+    the file.
+    """
+    tokenize = reader(folder, reads, processor.config.max_length)
     tokens: list[Sequence[int]] = []
     outputs: list[Mapping[str, NDArray[Any]]] = []
     answers: list[Answer] = []
     for number, body in enumerate(bodies):
         prepared = processor.prepare(body)
-        tokens.append(_reference_tokens(tokenizer, prepared, processor))
+        tokens.append(_reference_tokens(tokenize, prepared))
         found = {name: np.asarray(value) for name, value in run(processor.collate_rows(prepared.rows)).items()}
         outputs.append(found)
         answers.append(_plain(processor.finish(_selected(processor, found), prepared)))
@@ -179,10 +182,14 @@ def _compared(
     if shapes:
         return Parity(candidate, len(alone), faults=(*faults, f"output {shapes[0]}"))
     is_embedding = processor.config.task == EMBEDDINGS
-    true_vectors = [_vector(o, a, is_embedding=is_embedding) for o, a in zip(truth.outputs, truth.answers, strict=True)]
-    vectors = [_vector(o, a, is_embedding=is_embedding) for o, a in zip(together, answers, strict=True)]
-    lonely = [np.concatenate([v.ravel() for v in o.values()]) for o in alone]
-    beside = [np.concatenate([v.ravel() for v in o.values()]) for o in together]
+    true_read, lonely_read, beside_read = (
+        [read(o, p, processor.config) for o, p in zip(outputs, prepared, strict=True)]
+        for outputs in (truth.outputs, alone, together)
+    )
+    true_vectors = [_vector(o, a, is_embedding=is_embedding) for o, a in zip(true_read, truth.answers, strict=True)]
+    vectors = [_vector(o, a, is_embedding=is_embedding) for o, a in zip(beside_read, answers, strict=True)]
+    lonely = [np.concatenate([v.ravel() for v in o.values()]) for o in lonely_read]
+    beside = [np.concatenate([v.ravel() for v in o.values()]) for o in beside_read]
     cosines = np.array([cosine(a, b) for a, b in zip(true_vectors, vectors, strict=True)])
     differences = [float(np.abs(a - b).max()) for a, b in zip(true_vectors, vectors, strict=True)]
     scale = max(1.0, *(float(np.abs(v).max()) for v in true_vectors))
@@ -204,6 +211,21 @@ def _compared(
         classes=classes, faults=tuple(faults),
     )  # fmt: skip
     return replace(parity, excesses=tuple(excesses(parity, tolerance)))
+
+
+def read(outputs: Mapping[str, Any], prepared: Prepared, config: TaskConfig) -> dict[str, NDArray[Any]]:
+    """Return what a head reads of one request's outputs: without the padding of a text of several rows, where a graph
+    may answer anything, and PyTorch answers something else for every way to compute attention.
+    """
+    found = {name: np.asarray(value) for name, value in outputs.items()}
+    lengths = [row.n_tokens for row in prepared.rows]
+    longest = max(lengths)
+    if config.task not in _PER_TOKEN or min(lengths) == longest:
+        return found
+    places = np.arange(longest)[None, :]
+    counts = np.array(lengths)[:, None]
+    is_read = places < counts if config.padding_side == "right" else places >= longest - counts
+    return {name: v[is_read] if v.shape[:2] == is_read.shape else v for name, v in found.items()}
 
 
 def excesses(found: Parity, tolerance: Tolerance, *, what: str = "answers") -> list[str]:
@@ -264,14 +286,11 @@ def class_shift(true: Sequence[Answer], found: Sequence[Answer]) -> tuple[dict[s
     return classes, max([abs(a - b) for a, b in classes.values()] + means, default=0.0)
 
 
-def _reference_tokens(tokenizer: Any, prepared: Prepared, processor: TextProcessor) -> Sequence[int]:
+def _reference_tokens(tokenize: Tokenize, prepared: Prepared) -> Sequence[int]:
     if len(prepared.rows) > len(prepared.request.texts):
         return ()  # read in several windows, which transformers cuts elsewhere: shorter texts show the tokenizer
     text = prepared.request.texts[0]
-    texts = text if isinstance(text, tuple) else (text,)
-    encoded = tokenizer(*texts, truncation=True, max_length=processor.config.max_length)
-    ids: list[int] = list(encoded["input_ids"])
-    return ids
+    return tokenize(*text) if isinstance(text, tuple) else tokenize(text)
 
 
 def _token_faults(truth: Truth, prepared: Sequence[Prepared]) -> list[str]:
@@ -279,9 +298,11 @@ def _token_faults(truth: Truth, prepared: Sequence[Prepared]) -> list[str]:
     if not wrong:
         return []
     first = wrong[0]
+    text = prepared[first].request.texts[0]
+    difference = first_difference(prepared[first].rows[0].ids.tolist(), truth.tokens[first])
     return [
         f"the bundle's tokenizer makes other tokens than the original's for {len(wrong)} of {len(prepared)} texts, "
-        f"for example {prepared[first].rows[0].ids.tolist()[:6]} instead of {list(truth.tokens[first])[:6]}"
+        f"for example of {shown(text)}: {difference}"
     ]
 
 

@@ -54,7 +54,9 @@ def optimize(options: Options, say: Say, progress: Say) -> Outcome:
         )
     check(options)
     options.output.mkdir(parents=True, exist_ok=True)
-    source = find_source(options.model, task=options.task, scratch=options.output / ".work")
+    source = find_source(options.model, task=options.task, scratch=options.output / ".work", reads=options.reads)
+    for note in source.notes:
+        say(note)
     is_causal = source.config.task == GENERATION
     tried, left = choose_candidates(options, generation.CANDIDATES if is_causal else candidates.CANDIDATES)
     work = options.output / ".work" / f"{source.name}-{_key(source, options)}"
@@ -144,7 +146,9 @@ class _Run:
                 known = [{n: stored[f"{i}/{n}"] for n in self.original.output_names} for i in range(len(self.bodies))]
         answers = iter(known)
         run = (lambda _: next(answers)) if known else self.original.run
-        truth = parity.find_truth(self.source.folder, self.processor, self.bodies, run, self.progress)
+        truth = parity.find_truth(
+            self.source.folder, self.processor, self.bodies, run, self.progress, reads=self.options.reads
+        )
         if not known:
             part = note.with_name(".truth.npz")
             np.savez(part, **{f"{i}/{n}": v for i, one in enumerate(truth.outputs) for n, v in one.items()})
@@ -210,12 +214,7 @@ class _Run:
 
     def _cell(self, cell: Cell) -> dict[str, Any]:
         """Real tokens, repeated to the cell's size."""
-        row = self._feeds(self.bodies[0])
-        shape = (cell.batch, cell.length)
-        return {
-            name: np.ones(shape, value.dtype) if name == "attention_mask" else np.resize(value, shape)
-            for name, value in row.items()
-        }
+        return speed.of_size(self._feeds(self.bodies[0]), cell)
 
     def _choose(
         self, judged: Sequence[tuple[Candidate, Parity]], timings: Sequence[Timing]
@@ -296,7 +295,7 @@ class _Run:
         return Outcome(final, chosen, found, ratio, inputs, outputs, tuned, values)
 
     def _notes(self) -> list[str]:
-        notes = []
+        notes = list(self.source.notes)
         if self.options.target == "gpu":
             notes.append(
                 "The graph was checked in fp32 on this machine's CPU. Speed and fp16 accuracy on a GPU were not "

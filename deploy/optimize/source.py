@@ -1,7 +1,7 @@
 """Where the original comes from: a folder or a hub name, checked to be a model this system can serve.
 
-Called first by ``triton-gateway optimize``; everything it refuses is refused before torch is imported. A model without
-``tokenizer.json`` gets one written by transformers, in a copy: nothing is ever written into the user's folder.
+Called first by ``triton-gateway optimize``; everything it refuses is refused before weights are loaded. Where the
+tokenizer is not taken over as it is (``tokens``), the source is a copy: nothing is ever written into the user's folder.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deploy.errors import DeployError, ExportFailed, MissingPart
+from deploy.optimize import tokens
+from deploy.optimize.tokens import Reads
 from preprocessing.config import EMBEDDINGS, TaskConfig
 from preprocessing.errors import PreprocessingError
 from preprocessing.heads import head_for
@@ -21,7 +23,6 @@ from preprocessing.heads import head_for
 _WANTED = ("*.json", "*.txt", "*.model", "*.safetensors", "*.bin")
 _IGNORED = ("onnx/*", "openvino/*", "*.onnx", "*.h5", "*.msgpack", "*.ot")
 _WEIGHTS = ("*.safetensors", "*.bin", "*.pt")
-_TOKENIZERS = ("tokenizer.json", "vocab.txt", "vocab.json", "sentencepiece.bpe.model", "spm.model", "tokenizer.model")
 
 KEPT = (
     "tokenizer.json",
@@ -47,12 +48,15 @@ class Source:
     name: str
     config: TaskConfig
     digest: str
+    notes: tuple[str, ...] = ()
+    """What is worth knowing about it, a sentence each."""
 
 
-def find_source(given: str, *, task: str, scratch: Path) -> Source:
+def find_source(given: str, *, task: str, scratch: Path, reads: Reads = "transformers") -> Source:
     """Return the model named ``given`` (a folder, or a hub name that is fetched or in the local cache).
 
-    ``task`` is ``auto`` or the task to serve it as. Raises ``DeployError`` with what is wrong and what to do.
+    ``task`` is ``auto`` or the task to serve it as, ``reads`` whose tokens are meant. Raises ``DeployError`` with what
+    is wrong and what to do.
     """
     folder = Path(given).expanduser()
     if not folder.is_dir():
@@ -64,11 +68,15 @@ def find_source(given: str, *, task: str, scratch: Path) -> Source:
         )
     if not any(True for pattern in _WEIGHTS for _ in folder.glob(pattern)):
         raise ExportFailed(f"{folder} holds no weights", hint=f"expected one of {', '.join(_WEIGHTS)}")
-    if not (folder / "tokenizer.json").is_file():
-        folder = _with_fast_tokenizer(folder, scratch)
+    if not any((folder / name).is_file() for name in tokens.FILES):
+        raise ExportFailed(f"{folder} has no tokenizer", hint=f"expected one of {', '.join(tokens.FILES)}")
     try:
-        config = TaskConfig.from_folder(folder, None if task == "auto" else {"task": task})
-        head_for(config)
+        chosen = None if task == "auto" else {"task": task}
+        head_for(TaskConfig.from_folder(folder, chosen))
+        note = ""
+        if reads == "transformers" or not (folder / "tokenizer.json").is_file():
+            folder, note = tokens.as_transformers_reads(folder, scratch)
+        config = TaskConfig.from_folder(folder, chosen)
     except PreprocessingError as error:
         raise ExportFailed(error.message, hint=error.hint or "") from error
     if config.task == EMBEDDINGS and not config.pooling:
@@ -77,7 +85,7 @@ def find_source(given: str, *, task: str, scratch: Path) -> Source:
             hint="export the whole sentence-transformers pipeline to ONNX yourself, with an output sentence_embedding",
         )
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", given.rstrip("/").rsplit("/", 1)[-1]).strip("-.") or "model"
-    return Source(folder, given, name, config, digest(folder))
+    return Source(folder, given, name, config, digest(folder), (note,) if note else ())
 
 
 def digest(folder: Path) -> str:
@@ -125,27 +133,3 @@ def _from_hub(name: str) -> Path:
             f"{name} is neither a folder nor a model the hub gives: {reason}",
             hint="check the name and the network (HF_HUB_OFFLINE, HF_TOKEN), or give a folder",
         ) from error
-
-
-def _with_fast_tokenizer(folder: Path, scratch: Path) -> Path:
-    if not any((folder / name).is_file() for name in _TOKENIZERS):
-        raise ExportFailed(f"{folder} has no tokenizer", hint=f"expected one of {', '.join(_TOKENIZERS)}")
-    copy = scratch / "source"
-    if not (copy / "tokenizer.json").is_file():
-        from transformers import AutoTokenizer
-
-        shutil.rmtree(copy, ignore_errors=True)
-        copy.mkdir(parents=True)
-        for path in _files(folder):
-            target = copy / path.relative_to(folder)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.symlink_to(path)
-        try:
-            tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-            tokenizer.backend_tokenizer.save(str(copy / "tokenizer.json"))
-        except Exception as error:
-            raise ExportFailed(
-                f"{folder} has no tokenizer.json, and transformers cannot make one: {error}",
-                hint="save it with AutoTokenizer.from_pretrained(…).save_pretrained(…)",
-            ) from error
-    return copy

@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
+import numpy as np
+
 Call = Callable[[], object]
 Load = Literal["latency", "throughput"]
 
@@ -68,6 +70,23 @@ def grid(max_length: int, threads: Iterable[int], *, lengths: Sequence[int] = LE
         for length in chosen
         if batch * length <= max(_MOST_TOKENS, max_length)
     ]
+
+
+def of_size(feeds: Mapping[str, Any], cell: Cell) -> dict[str, Any]:
+    """Return ``feeds``, a text's tokens, as a batch of equal rows of the cell's length: what begins and ends the text
+    stays at its ends (BART reads where it ends), what is between is repeated.
+    """
+
+    def row(tokens: Any) -> Any:
+        inner = tokens[1:-1] if len(tokens) > 2 else tokens
+        return np.concatenate([tokens[:1], np.resize(inner, max(0, cell.length - 2)), tokens[-1:]])[: cell.length]
+
+    return {
+        name: np.ones((cell.batch, cell.length), value.dtype)
+        if name == "attention_mask"
+        else np.tile(row(value[0]), (cell.batch, 1))
+        for name, value in feeds.items()
+    }
 
 
 def measure(

@@ -22,6 +22,7 @@ from deploy.errors import DeployError
 from deploy.optimize.generation.engine import Generator
 from deploy.optimize.generation.original import Continued
 from deploy.optimize.parity import EXACT, Parity, Tolerance, cosine, excesses
+from deploy.optimize.tokens import Reads, first_difference, reader, shown
 from deploy.triton.execution import Precision
 from preprocessing.chat import ChatTemplate
 from preprocessing.errors import PreprocessingError
@@ -67,13 +68,16 @@ class Truth:
 
 def find_truth(
     folder: Path, processor: TextProcessor, texts: Sequence[str], continued: Sequence[Continued],
-    eos_ids: frozenset[int],
+    eos_ids: frozenset[int], *, reads: Reads = "transformers",
 ) -> Truth:  # fmt: skip
-    """Put together what PyTorch answered and what the tokenizer in ``folder`` makes through transformers."""
+    """Put together what PyTorch answered and what the tokenizer in ``folder`` makes: through transformers, or as its
+    file says.
+    """
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    tokens = [list(tokenizer(text)["input_ids"]) for text in texts]
+    tokenize = reader(folder, reads)
+    tokens = [tokenize(text) for text in texts]
     limit = processor.config.max_length
     return Truth(texts, [t if len(t) <= limit else [] for t in tokens], continued, eos_ids, _chats(tokenizer))
 
@@ -146,14 +150,13 @@ def _token_faults(truth: Truth, processor: TextProcessor) -> list[str]:
     for text, tokens in zip(truth.texts, truth.tokens, strict=True):
         ours = processor.prepare({"text": text}).rows[0].ids.tolist()
         if tokens and ours != list(tokens):
-            wrong.append((ours, list(tokens)))
+            wrong.append((text, ours, tokens))
     if not wrong:
         return []
-    ours, theirs = wrong[0]
-    at = next((i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), min(len(ours), len(theirs)))
+    text, ours, theirs = wrong[0]
     return [
         f"the bundle's tokenizer makes other tokens than the original's for {len(wrong)} of {len(truth.texts)} texts, "
-        f"for example {ours[at : at + 6]} instead of {theirs[at : at + 6]} from token {at} on"
+        f"for example of {shown(text)}: {first_difference(ours, theirs)}"
     ]
 
 

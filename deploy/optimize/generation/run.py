@@ -138,7 +138,14 @@ class CausalRun:
             found.append(self.original.generate(self._prompt(text), self.new_tokens))
             if number % 8 == 0:
                 self.progress(f"PyTorch: {number} of {len(self.judged)} prompts")
-        return parity.find_truth(self.source.folder, self.processor, self.judged, found, self.original.eos_ids)
+        return parity.find_truth(
+            self.source.folder,
+            self.processor,
+            self.judged,
+            found,
+            self.original.eos_ids,
+            reads=self.options.reads,
+        )
 
     def _graph(self, candidate: Candidate, exported: Path) -> Path:
         if candidate.graph == "fp32":
@@ -285,7 +292,7 @@ class CausalRun:
 
     def _notes(self, longest: int) -> list[str]:
         """Return what the tables do not show; ``longest`` is the longest judged prompt, in tokens."""
-        notes = []
+        notes = list(self.source.notes)
         window = self.original.window
         if window is not None and longest + self.new_tokens <= window < self.source.config.max_length:
             notes.append(

@@ -82,36 +82,36 @@ def _special(names: list[str]) -> dict[str, str]:
     return dict(zip(("pad_token", "unk_token", "cls_token", "sep_token", "mask_token"), names, strict=True))
 
 
-_BERT_TOKENS = _special(BERT)
-_ROBERTA_TOKENS = {**_special(["<pad>", "<unk>", "<s>", "</s>", "<mask>"]), "bos_token": "<s>", "eos_token": "</s>"}
+BERT_TOKENS = _special(BERT)
+ROBERTA_TOKENS = {**_special(["<pad>", "<unk>", "<s>", "</s>", "<mask>"]), "bos_token": "<s>", "eos_token": "</s>"}
 
 ARCHITECTURES: Mapping[str, Make] = {
-    "Bert": lambda: (transformers.BertConfig(**SIZES), word_piece(), _BERT_TOKENS),
+    "Bert": lambda: (transformers.BertConfig(**SIZES), word_piece(), BERT_TOKENS),
     "DistilBert": lambda: (
         transformers.DistilBertConfig(
             vocab_size=VOCABULARY, dim=32, hidden_dim=48, n_layers=2, n_heads=2, max_position_embeddings=130,
             initializer_range=0.3,
-        ), word_piece(), _BERT_TOKENS,
+        ), word_piece(), BERT_TOKENS,
     ),
-    "Roberta": lambda: (transformers.RobertaConfig(**OFFSET), byte_pairs(ROBERTA, "<s>", "</s>"), _ROBERTA_TOKENS),
-    "MPNet": lambda: (transformers.MPNetConfig(**OFFSET), unigram(ROBERTA, "<unk>", "<s>", "</s>"), _ROBERTA_TOKENS),
+    "Roberta": lambda: (transformers.RobertaConfig(**OFFSET), byte_pairs(ROBERTA, "<s>", "</s>"), ROBERTA_TOKENS),
+    "MPNet": lambda: (transformers.MPNetConfig(**OFFSET), unigram(ROBERTA, "<unk>", "<s>", "</s>"), ROBERTA_TOKENS),
     "DebertaV2": lambda: (
         transformers.DebertaV2Config(
             **SIZES, relative_attention=True, position_buckets=16, pos_att_type=["p2c", "c2p"], type_vocab_size=0,
             share_att_key=True, norm_rel_ebd="layer_norm",
-        ), unigram(BERT, "[UNK]", "[CLS]", "[SEP]"), _BERT_TOKENS,
+        ), unigram(BERT, "[UNK]", "[CLS]", "[SEP]"), BERT_TOKENS,
     ),
     "ModernBert": lambda: (
         transformers.ModernBertConfig(
             **SIZES, cls_token_id=2, sep_token_id=3, bos_token_id=2, eos_token_id=3, local_attention=16,
             global_attn_every_n_layers=2, reference_compile=False,
-        ), byte_pairs(BERT, "[CLS]", "[SEP]"), _BERT_TOKENS,
+        ), byte_pairs(BERT, "[CLS]", "[SEP]"), BERT_TOKENS,
     ),
     "XLMRoberta": lambda: (
-        transformers.XLMRobertaConfig(**OFFSET), unigram(ROBERTA, "<unk>", "<s>", "</s>"), _ROBERTA_TOKENS
+        transformers.XLMRobertaConfig(**OFFSET), unigram(ROBERTA, "<unk>", "<s>", "</s>"), ROBERTA_TOKENS
     ),
     "Electra": lambda: (
-        transformers.ElectraConfig(**SIZES, embedding_size=24), word_piece(), _BERT_TOKENS
+        transformers.ElectraConfig(**SIZES, embedding_size=24), word_piece(), BERT_TOKENS
     ),
 }  # fmt: skip
 

@@ -15,8 +15,11 @@ from deploy.optimize.parity import (
     excesses,
     neighbours,
     parse_tolerance,
+    read,
     tolerance_for,
 )
+from preprocessing.config import TaskConfig
+from preprocessing.types import Encoded, ParsedRequest, Prepared
 
 GOOD = Parity("c", 10, max_difference=1e-6, mean_cosine=1.0, min_cosine=1.0, decisions=1.0, neighbours=1.0)
 
@@ -80,3 +83,19 @@ def test_a_tolerance_that_means_nothing_is_refused(text):
     """The message names it."""
     with pytest.raises(DeployError, match="--tolerance"):
         parse_tolerance(text)
+
+
+@pytest.mark.parametrize(
+    ("side", "kept"), [("right", [0, 1, 2, 3, 4]), ("left", [0, 1, 2, 4, 5])], ids=["right", "left"]
+)
+def test_padding_of_a_text_of_several_rows_is_not_compared(side, kept):
+    """Rows of 3 and 2 tokens: six places, five of them read; an output without tokens is read whole."""
+    rows = [Encoded(np.arange(3)), Encoded(np.arange(2))]
+    prepared = Prepared(rows, ParsedRequest(["text"], is_batch=False))
+    outputs = {"start_logits": np.arange(6.0).reshape(2, 3), "other": np.ones((2, 1))}
+    found = read(outputs, prepared, TaskConfig(task="question-answering", padding_side=side))
+    assert kept == found["start_logits"].tolist()
+    assert (2, 1) == found["other"].shape
+    # one number per label: as many labels as tokens are no tokens
+    whole = read(outputs, prepared, TaskConfig(task="text-classification", padding_side=side))
+    assert (2, 3) == whole["start_logits"].shape

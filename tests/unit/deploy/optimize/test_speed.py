@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
+
 from deploy.optimize.serving import Tuned, add_arguments, batch_limit, command_line
-from deploy.optimize.speed import ORIGINAL, Cell, Timing, best_batch, fastest, grid, measure, score, shapes
+from deploy.optimize.speed import ORIGINAL, Cell, Timing, best_batch, fastest, grid, measure, of_size, score, shapes
 from deploy.stock_cli import Tensor
 
 
@@ -95,3 +97,14 @@ def test_the_line_is_the_stock_clis_own():
     assert line.endswith(
         "--aux-config max_batch_size=8 instance_group.0.count=2 instance_group.0.kind=KIND_CPU parameters.threads=1"
     )
+
+
+def test_a_text_is_brought_to_a_cells_size_with_its_ends_where_they_were():
+    """Every row begins and ends as the text does: a model that reads its end finds one, and in every row the same."""
+    feeds = {"input_ids": np.array([[1, 7, 8, 2]]), "attention_mask": np.array([[1, 1, 1, 1]])}
+    made = of_size(feeds, Cell(2, 7, 1))
+    assert [[1, 7, 8, 7, 8, 7, 2]] * 2 == made["input_ids"].tolist()
+    assert (2, 7) == made["attention_mask"].shape
+    assert [[1, 2]] == of_size(feeds, Cell(1, 2, 1))["input_ids"].tolist()
+    assert [[1]] == of_size(feeds, Cell(1, 1, 1))["input_ids"].tolist()
+    assert [[5, 5, 5]] == of_size({"input_ids": np.array([[5]])}, Cell(1, 3, 1))["input_ids"].tolist()

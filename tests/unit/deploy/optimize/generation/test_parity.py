@@ -115,7 +115,8 @@ def test_other_tokens_ends_and_templates_are_faults(bundle, truth):
     other = replace(truth, tokens=[[1, 3]], eos_ids=frozenset([3]), chats=["else", "else"])
     faults = "\n".join(verdict(bundle, other, Engine()).faults)
     assert (
-        "makes other tokens than the original's for 1 of 1 texts, for example [2] instead of [3] from token 1" in faults
+        'makes other tokens than the original\'s for 1 of 1 texts, for example of "one two": from token 1 on [2] '
+        "instead of [3]" in faults
     )
     assert "ends texts at the tokens [0] instead of [3]" in faults
     assert "chat template renders a conversation otherwise" in faults

@@ -1,0 +1,576 @@
+"""One tiny model of every text architecture of transformers, saved as its users save it, and what becomes of each.
+
+Tokenizers are trained on a few sentences with the library the real ones come from (SentencePiece, WordPiece, byte-level
+pairs) and read by the model's own class. ``FAMILIES`` is the table: a family is deployed, or refused with a reason.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import io
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from sentencepiece import sentencepiece_model_pb2
+
+from deploy.optimize.samples import SENTENCES
+
+from . import tiny
+
+Write = Callable[[Path], None]
+NARROW = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 48,
+          "max_position_embeddings": 130, "initializer_range": 0.3}  # fmt: skip
+NO_PAD_POSITIONS = {**NARROW, "max_position_embeddings": 132}
+LAYERS = {"d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 2,
+          "decoder_attention_heads": 2, "encoder_ffn_dim": 48, "decoder_ffn_dim": 48,
+          "max_position_embeddings": 130, "init_std": 0.3}  # fmt: skip
+T5 = {
+    "decoder_start_token_id": 0,
+    "d_model": 32,
+    "d_kv": 16,
+    "d_ff": 48,
+    "num_layers": 2,
+    "num_heads": 2,
+    "initializer_factor": 3.0,
+}
+CAUSAL = {**NARROW, "num_key_value_heads": 2}
+
+
+@functools.cache
+def sentencepiece(*controls: str, unk: int = 0, bos: int = 1, eos: int = 2, pad: int = -1, **names: str) -> bytes:
+    """A SentencePiece model with the normaliser real ones have (nmt_nfkc)."""
+    import sentencepiece as spm
+
+    model = io.BytesIO()
+    spm.SentencePieceTrainer.train(
+        sentence_iterator=iter(SENTENCES * 3), model_writer=model, vocab_size=700, hard_vocab_limit=False,
+        character_coverage=0.98, model_type="unigram", unk_id=unk, bos_id=bos, eos_id=eos, pad_id=pad,
+        control_symbols=list(controls), minloglevel=2, **names,
+    )  # fmt: skip
+    return model.getvalue()
+
+
+def pieces(file: str, model: Callable[[], bytes], kind: str, *, also_fast: bool = True, **config: Any) -> Write:
+    """A SentencePiece tokenizer read by the class ``kind``; without ``also_fast`` its ``.model`` is the only file."""
+
+    def write(folder: Path) -> None:
+        (folder / file).write_bytes(model())
+        finish(folder, kind, also_fast, config)
+
+    return write
+
+
+def words(kind: str = "BertTokenizer", *, also_fast: bool = True, **config: Any) -> Write:
+    """A WordPiece tokenizer."""
+
+    def write(folder: Path) -> None:
+        vocabulary = tiny.word_piece().get_vocab()
+        (folder / "vocab.txt").write_text("\n".join(sorted(vocabulary, key=lambda word: vocabulary[word])) + "\n")
+        finish(folder, kind, also_fast, config)
+
+    return write
+
+
+def byte_pairs(kind: str, specials: list[str] = tiny.ROBERTA, *, also_fast: bool = True, **config: Any) -> Write:
+    """A byte-level tokenizer."""
+
+    def write(folder: Path) -> None:
+        start, end = ("[CLS]", "[SEP]") if "[CLS]" in specials else ("<s>", "</s>")
+        tokenizer = tiny.byte_pairs(specials, start, end)
+        if kind != "PreTrainedTokenizerFast":
+            tokenizer.model.save(str(folder))
+            return finish(folder, kind, also_fast, config)
+        tokenizer.save(str(folder / "tokenizer.json"))
+        names = tiny.BERT_TOKENS if "[CLS]" in specials else tiny.ROBERTA_TOKENS
+        return finish(folder, kind, False, {**names, **config})
+
+    return write
+
+
+def finish(folder: Path, kind: str, also_fast: bool, config: Mapping[str, Any]) -> None:
+    """Write the configuration; transformers itself writes ``tokenizer.json``."""
+    text = json.dumps({"tokenizer_class": kind, "model_max_length": 128, **config})
+    (folder / "tokenizer_config.json").write_text(text)
+    if also_fast:
+        transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True).save_pretrained(folder)
+
+
+def as_transformers_4(write: Write, model: Callable[[], bytes]) -> Write:
+    """The same with the normalizer that transformers 4 put into ``tokenizer.json``, which is SentencePiece's own."""
+
+    def rewrite(folder: Path) -> None:
+        write(folder)
+        proto = sentencepiece_model_pb2.ModelProto.FromString(model())
+        table = base64.b64encode(proto.normalizer_spec.precompiled_charsmap).decode()
+        path = folder / "tokenizer.json"
+        described = json.loads(path.read_text())
+        described["normalizer"] = {"type": "Sequence", "normalizers": [
+            {"type": "Strip", "strip_left": True, "strip_right": True},
+            {"type": "Precompiled", "precompiled_charsmap": table},
+            {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "},
+        ]}  # fmt: skip
+        path.write_text(json.dumps(described))
+
+    return rewrite
+
+
+DEBERTA = functools.partial(sentencepiece, "[MASK]", pad=0, bos=1, eos=2, unk=3, pad_piece="[PAD]", bos_piece="[CLS]",
+                            eos_piece="[SEP]", unk_piece="[UNK]")  # fmt: skip
+ALBERT = functools.partial(sentencepiece, "[CLS]", "[SEP]", "[MASK]", pad=0, unk=1, bos=-1, eos=-1)
+XLNET = functools.partial(sentencepiece, "<cls>", "<sep>", "<pad>", "<mask>", "<eod>", "<eop>")
+T5_PIECES = functools.partial(sentencepiece, pad=0, eos=1, unk=2, bos=-1)
+
+
+@dataclass(frozen=True)
+class Family:
+    """A model: its class, its configuration, its tokenizer."""
+
+    kind: str
+    config: Mapping[str, Any]
+    tokenizer: Write
+
+
+def make(family: Family, folder: Path) -> Path:
+    """Save the family's model with random weights, always the same."""
+    folder.mkdir(parents=True)
+    family.tokenizer(folder)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    kind = getattr(transformers, family.kind)
+    torch.manual_seed(7)
+    ids = {
+        f"{name}_token_id": getattr(tokenizer, f"{name}_token_id", None) for name in ("pad", "bos", "eos", "cls", "sep")
+    }
+    config = kind.config_class(
+        **{"vocab_size": len(tokenizer), **{k: v for k, v in ids.items() if v is not None}, **family.config}
+    )
+    if not family.kind.endswith(("Model", "MaskedLM", "QuestionAnswering")):
+        config.id2label = dict(enumerate(tiny.LABELS))
+        config.label2id = {label: i for i, label in enumerate(tiny.LABELS)}
+    kind(config).eval().save_pretrained(folder)
+    return folder
+
+
+CLASSIFIER = "ForSequenceClassification"
+FAMILIES: Mapping[str, Family] = {
+    "DeBERTa-v2": Family(
+        f"DebertaV2{CLASSIFIER}",
+        {
+            **NARROW,
+            "relative_attention": True,
+            "position_buckets": 16,
+            "pos_att_type": ["p2c", "c2p"],
+            "type_vocab_size": 0,
+            "share_att_key": True,
+            "norm_rel_ebd": "layer_norm",
+        },
+        pieces("spm.model", DEBERTA, "DebertaV2Tokenizer"),
+    ),
+    "DeBERTa-v2, spm.model only": Family(
+        f"DebertaV2{CLASSIFIER}",
+        {
+            **NARROW,
+            "relative_attention": True,
+            "position_buckets": 16,
+            "pos_att_type": ["p2c", "c2p"],
+            "type_vocab_size": 0,
+            "share_att_key": True,
+            "norm_rel_ebd": "layer_norm",
+        },
+        pieces("spm.model", DEBERTA, "DebertaV2Tokenizer", also_fast=False),
+    ),
+    "DeBERTa-v2 of transformers 4": Family(
+        f"DebertaV2{CLASSIFIER}",
+        {
+            **NARROW,
+            "relative_attention": True,
+            "position_buckets": 16,
+            "pos_att_type": ["p2c", "c2p"],
+            "type_vocab_size": 0,
+            "share_att_key": True,
+            "norm_rel_ebd": "layer_norm",
+        },
+        as_transformers_4(pieces("spm.model", DEBERTA, "DebertaV2Tokenizer"), DEBERTA),
+    ),
+    "DeBERTa": Family(
+        f"Deberta{CLASSIFIER}",
+        {**NARROW, "relative_attention": True, "pos_att_type": ["p2c", "c2p"], "type_vocab_size": 0},
+        byte_pairs("DebertaTokenizer", ["[CLS]", "[PAD]", "[SEP]", "[UNK]", "[MASK]"]),
+    ),
+    "BART": Family(f"Bart{CLASSIFIER}", LAYERS, byte_pairs("BartTokenizer")),
+    "mBART": Family(f"MBart{CLASSIFIER}", LAYERS, pieces("sentencepiece.bpe.model", sentencepiece, "MBartTokenizer")),
+    "BART features": Family("BartModel", LAYERS, byte_pairs("BartTokenizer")),
+    "PLBart": Family(
+        f"PLBart{CLASSIFIER}", LAYERS, pieces("sentencepiece.bpe.model", sentencepiece, "XLMRobertaTokenizer")
+    ),
+    "LED": Family(
+        f"LED{CLASSIFIER}",
+        {
+            **{k: v for k, v in LAYERS.items() if k != "max_position_embeddings"},
+            "attention_window": 16,
+            "max_encoder_position_embeddings": 128,
+            "max_decoder_position_embeddings": 128,
+        },
+        byte_pairs("LEDTokenizer"),
+    ),
+    "MVP": Family(f"Mvp{CLASSIFIER}", LAYERS, byte_pairs("MvpTokenizer")),
+    "T5 classifier": Family(f"T5{CLASSIFIER}", T5, pieces("spiece.model", T5_PIECES, "T5Tokenizer", extra_ids=0)),
+    "T5 encoder": Family("T5EncoderModel", T5, pieces("spiece.model", T5_PIECES, "T5Tokenizer", extra_ids=0)),
+    "T5 encoder, spiece.model only": Family(
+        "T5EncoderModel", T5, pieces("spiece.model", T5_PIECES, "T5Tokenizer", also_fast=False, extra_ids=0)
+    ),
+    "T5": Family("T5Model", T5, pieces("spiece.model", T5_PIECES, "T5Tokenizer", extra_ids=0)),
+    "mT5 encoder": Family("MT5EncoderModel", T5, pieces("spiece.model", T5_PIECES, "T5Tokenizer", extra_ids=0)),
+    "UMT5 encoder": Family("UMT5EncoderModel", T5, pieces("spiece.model", T5_PIECES, "T5Tokenizer", extra_ids=0)),
+    "ModernBERT": Family(
+        f"ModernBert{CLASSIFIER}",
+        {**NARROW, "local_attention": 16, "global_attn_every_n_layers": 2},
+        byte_pairs("PreTrainedTokenizerFast", ["[CLS]", "[PAD]", "[SEP]", "[UNK]", "[MASK]"]),
+    ),
+    "XLM-R": Family(
+        f"XLMRoberta{CLASSIFIER}",
+        NO_PAD_POSITIONS,
+        pieces("sentencepiece.bpe.model", sentencepiece, "XLMRobertaTokenizer"),
+    ),
+    "XLM-R, .bpe.model only": Family(
+        f"XLMRoberta{CLASSIFIER}",
+        NO_PAD_POSITIONS,
+        pieces("sentencepiece.bpe.model", sentencepiece, "XLMRobertaTokenizer", also_fast=False),
+    ),
+    "XLM-R XL": Family(
+        f"XLMRobertaXL{CLASSIFIER}",
+        NO_PAD_POSITIONS,
+        pieces("sentencepiece.bpe.model", sentencepiece, "XLMRobertaTokenizer"),
+    ),
+    "Longformer": Family(
+        f"Longformer{CLASSIFIER}", {**NO_PAD_POSITIONS, "attention_window": 16}, byte_pairs("LongformerTokenizer")
+    ),
+    "XLNet": Family(
+        f"XLNet{CLASSIFIER}",
+        {"d_model": 32, "n_layer": 2, "n_head": 2, "d_inner": 48, "initializer_range": 0.3},
+        pieces("spiece.model", XLNET, "XLNetTokenizer"),
+    ),
+    "XLNet, spiece.model only": Family(
+        f"XLNet{CLASSIFIER}",
+        {"d_model": 32, "n_layer": 2, "n_head": 2, "d_inner": 48, "initializer_range": 0.3},
+        pieces("spiece.model", XLNET, "XLNetTokenizer", also_fast=False),
+    ),
+    "Funnel": Family(
+        f"Funnel{CLASSIFIER}",
+        {
+            "block_sizes": [1, 1],
+            "num_decoder_layers": 1,
+            "d_model": 32,
+            "n_head": 2,
+            "d_head": 16,
+            "d_inner": 48,
+            "initializer_range": 0.3,
+            "max_position_embeddings": 130,
+        },
+        words("FunnelTokenizer"),
+    ),
+    "MPNet": Family(
+        f"MPNet{CLASSIFIER}",
+        NO_PAD_POSITIONS,
+        words(
+            "MPNetTokenizer",
+            cls_token="[CLS]",
+            sep_token="[SEP]",
+            bos_token="[CLS]",
+            eos_token="[SEP]",
+            pad_token="[PAD]",
+            unk_token="[UNK]",
+            mask_token="[MASK]",
+        ),
+    ),
+    "ELECTRA": Family(f"Electra{CLASSIFIER}", {**NARROW, "embedding_size": 24}, words("ElectraTokenizer")),
+    "ALBERT": Family(
+        f"Albert{CLASSIFIER}", {**NARROW, "embedding_size": 24}, pieces("spiece.model", ALBERT, "AlbertTokenizer")
+    ),
+    "ALBERT, spiece.model only": Family(
+        f"Albert{CLASSIFIER}",
+        {**NARROW, "embedding_size": 24},
+        pieces("spiece.model", ALBERT, "AlbertTokenizer", also_fast=False),
+    ),
+    "RoBERTa": Family(f"Roberta{CLASSIFIER}", NO_PAD_POSITIONS, byte_pairs("RobertaTokenizer")),
+    "RoBERTa, vocab.json only": Family(
+        f"Roberta{CLASSIFIER}", NO_PAD_POSITIONS, byte_pairs("RobertaTokenizer", also_fast=False)
+    ),
+    "RoBERTa-PreLayerNorm": Family(
+        f"RobertaPreLayerNorm{CLASSIFIER}", NO_PAD_POSITIONS, byte_pairs("RobertaTokenizer")
+    ),
+    "CamemBERT": Family(
+        f"Camembert{CLASSIFIER}",
+        NO_PAD_POSITIONS,
+        pieces("sentencepiece.bpe.model", sentencepiece, "CamembertTokenizer"),
+    ),
+    "CamemBERT, .bpe.model only": Family(
+        f"Camembert{CLASSIFIER}",
+        NO_PAD_POSITIONS,
+        pieces("sentencepiece.bpe.model", sentencepiece, "CamembertTokenizer", also_fast=False),
+    ),
+    "BERT": Family(f"Bert{CLASSIFIER}", NARROW, words()),
+    "BERT, vocab.txt only": Family(f"Bert{CLASSIFIER}", NARROW, words(also_fast=False)),
+    "BERT cased, vocab.txt only": Family(f"Bert{CLASSIFIER}", NARROW, words(also_fast=False, do_lower_case=False)),
+    "DistilBERT": Family(
+        f"DistilBert{CLASSIFIER}",
+        {
+            "dim": 32,
+            "hidden_dim": 48,
+            "n_layers": 2,
+            "n_heads": 2,
+            "max_position_embeddings": 130,
+            "initializer_range": 0.3,
+        },
+        words("DistilBertTokenizer"),
+    ),
+    "MobileBERT": Family(
+        f"MobileBert{CLASSIFIER}",
+        {**NARROW, "embedding_size": 16, "intra_bottleneck_size": 16, "num_feedforward_networks": 2},
+        words("MobileBertTokenizer"),
+    ),
+    "BigBird, full": Family(
+        f"BigBird{CLASSIFIER}",
+        {**NARROW, "attention_type": "original_full"},
+        pieces(
+            "spiece.model",
+            functools.partial(sentencepiece, "[SEP]", "[CLS]", "[MASK]", pad=0, eos=1, bos=2, unk=3),
+            "BigBirdTokenizer",
+        ),
+    ),
+    "BigBird, sparse": Family(
+        f"BigBird{CLASSIFIER}",
+        {
+            **NARROW,
+            "max_position_embeddings": 1024,
+            "attention_type": "block_sparse",
+            "block_size": 8,
+            "num_random_blocks": 1,
+        },
+        pieces(
+            "spiece.model",
+            functools.partial(sentencepiece, "[SEP]", "[CLS]", "[MASK]", pad=0, eos=1, bos=2, unk=3),
+            "BigBirdTokenizer",
+            model_max_length=512,
+        ),
+    ),
+    "RemBERT": Family(
+        f"RemBert{CLASSIFIER}",
+        {**NARROW, "input_embedding_size": 24, "output_embedding_size": 24},
+        pieces("sentencepiece.model", ALBERT, "RemBertTokenizer"),
+    ),
+    "I-BERT": Family(f"IBert{CLASSIFIER}", {**NO_PAD_POSITIONS, "quant_mode": False}, byte_pairs("RobertaTokenizer")),
+    "I-BERT, quantised": Family(
+        f"IBert{CLASSIFIER}", {**NO_PAD_POSITIONS, "quant_mode": True}, byte_pairs("RobertaTokenizer")
+    ),
+    "SqueezeBERT": Family(f"SqueezeBert{CLASSIFIER}", {**NARROW, "embedding_size": 32}, words("SqueezeBertTokenizer")),
+    "ConvBERT": Family(
+        f"ConvBert{CLASSIFIER}",
+        {**NARROW, "embedding_size": 24, "num_attention_heads": 4, "conv_kernel_size": 3},
+        words("ConvBertTokenizer"),
+    ),
+    "Nystromformer": Family(
+        f"Nystromformer{CLASSIFIER}",
+        {**NARROW, "num_landmarks": 8, "segment_means_seq_len": 8},
+        pieces("spiece.model", ALBERT, "AlbertTokenizer"),
+    ),
+    "YOSO": Family(f"Yoso{CLASSIFIER}", NARROW, pieces("spiece.model", ALBERT, "AlbertTokenizer")),
+    "MRA": Family(f"Mra{CLASSIFIER}", NARROW, byte_pairs("RobertaTokenizer")),
+    "LayoutLM": Family(f"LayoutLM{CLASSIFIER}", NARROW, words("LayoutLMTokenizer")),
+    "LiLT": Family(f"Lilt{CLASSIFIER}", {**NO_PAD_POSITIONS, "channel_shrink_ratio": 2}, words()),
+    "MarkupLM": Family(f"MarkupLM{CLASSIFIER}", NO_PAD_POSITIONS, words()),
+    "FNet": Family(
+        f"FNet{CLASSIFIER}",
+        {k: v for k, v in NARROW.items() if k != "num_attention_heads"},
+        pieces("spiece.model", ALBERT, "FNetTokenizer"),
+    ),
+    "Perceiver": Family(
+        f"Perceiver{CLASSIFIER}",
+        {
+            "d_model": 32,
+            "d_latents": 32,
+            "num_latents": 8,
+            "num_self_attends_per_block": 2,
+            "num_self_attention_heads": 2,
+            "num_cross_attention_heads": 2,
+            "max_position_embeddings": 128,
+            "vocab_size": 262,
+        },
+        words("PerceiverTokenizer", also_fast=False),
+    ),
+    "CANINE": Family(
+        f"Canine{CLASSIFIER}",
+        {**NARROW, "num_hash_buckets": 64, "local_transformer_stride": 32, "max_position_embeddings": 512},
+        words("CanineTokenizer", also_fast=False),
+    ),
+    "LUKE": Family(
+        f"Luke{CLASSIFIER}",
+        {**NO_PAD_POSITIONS, "entity_vocab_size": 20, "entity_emb_size": 16},
+        byte_pairs("RobertaTokenizer"),
+    ),
+    "ERNIE": Family(f"Ernie{CLASSIFIER}", {**NARROW, "use_task_id": True}, words()),
+    "MegatronBERT": Family(f"MegatronBert{CLASSIFIER}", NARROW, words()),
+    "RoFormer": Family(f"RoFormer{CLASSIFIER}", NARROW, words("RoFormerTokenizer")),
+    "XLM": Family(
+        f"XLM{CLASSIFIER}",
+        {
+            "emb_dim": 32,
+            "n_layers": 2,
+            "n_heads": 2,
+            "max_position_embeddings": 130,
+            "init_std": 0.3,
+            "n_langs": 1,
+            "use_lang_emb": False,
+        },
+        words(),
+    ),
+    "FlauBERT": Family(
+        f"Flaubert{CLASSIFIER}",
+        {"emb_dim": 32, "n_layers": 2, "n_heads": 2, "max_position_embeddings": 130, "init_std": 0.3},
+        words(),
+    ),
+    "ESM": Family(
+        f"Esm{CLASSIFIER}",
+        {**NO_PAD_POSITIONS, "position_embedding_type": "rotary", "token_dropout": True, "mask_token_id": 4},
+        words(),
+    ),
+    "Data2Vec": Family(f"Data2VecText{CLASSIFIER}", NO_PAD_POSITIONS, byte_pairs("RobertaTokenizer")),
+    "X-MOD": Family(
+        f"Xmod{CLASSIFIER}",
+        {**NO_PAD_POSITIONS, "languages": ["en_XX"], "default_language": "en_XX"},
+        pieces("sentencepiece.bpe.model", sentencepiece, "XLMRobertaTokenizer"),
+    ),
+    "Nomic BERT": Family("NomicBertModel", NARROW, words()),
+    "EuroBERT": Family(f"EuroBert{CLASSIFIER}", CAUSAL, byte_pairs("PreTrainedTokenizerFast", pad_token="<pad>")),
+    "GTE": Family("GteModel", NARROW, words()),
+    "Splinter": Family("SplinterForQuestionAnswering", NARROW, words("SplinterTokenizer", question_token="[MASK]")),
+    "RoCBert": Family(
+        f"RoCBert{CLASSIFIER}", {**NARROW, "enable_pronunciation": False, "enable_shape": False}, words()
+    ),
+    "TAPAS": Family(
+        f"Tapas{CLASSIFIER}",
+        {**NARROW, "type_vocab_sizes": [3, 8, 8, 2, 8, 8, 4]},
+        words("TapasTokenizer", also_fast=False),
+    ),
+    "Reformer": Family(
+        f"Reformer{CLASSIFIER}",
+        {
+            "hidden_size": 32,
+            "num_attention_heads": 2,
+            "attention_head_size": 16,
+            "attn_layers": ["local", "lsh"],
+            "feed_forward_size": 48,
+            "axial_pos_shape": [16, 8],
+            "axial_pos_embds_dim": [16, 16],
+            "max_position_embeddings": 128,
+            "is_decoder": False,
+            "local_attn_chunk_length": 8,
+            "lsh_attn_chunk_length": 8,
+            "num_buckets": 4,
+        },
+        pieces("spiece.model", sentencepiece, "ReformerTokenizer"),
+    ),
+    "GPT-2": Family(
+        f"GPT2{CLASSIFIER}",
+        {"n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 130, "initializer_range": 0.3},
+        byte_pairs("GPT2Tokenizer", pad_token="<pad>"),
+    ),
+    "GPT-2 without pad": Family(
+        f"GPT2{CLASSIFIER}",
+        {"n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 130, "initializer_range": 0.3, "pad_token_id": None},
+        byte_pairs("GPT2Tokenizer"),
+    ),
+    "OPT": Family(
+        f"OPT{CLASSIFIER}",
+        {
+            "hidden_size": 32,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 2,
+            "ffn_dim": 48,
+            "max_position_embeddings": 130,
+            "word_embed_proj_dim": 32,
+            "init_std": 0.3,
+        },
+        byte_pairs("GPT2Tokenizer", pad_token="<pad>"),
+    ),
+    "Llama": Family(f"Llama{CLASSIFIER}", CAUSAL, byte_pairs("PreTrainedTokenizerFast", pad_token="<pad>")),
+    "Qwen2": Family(f"Qwen2{CLASSIFIER}", CAUSAL, byte_pairs("Qwen2Tokenizer", pad_token="<pad>")),
+    "Qwen3": Family(f"Qwen3{CLASSIFIER}", {**CAUSAL, "head_dim": 16}, byte_pairs("Qwen2Tokenizer", pad_token="<pad>")),
+    "Mistral": Family(f"Mistral{CLASSIFIER}", CAUSAL, byte_pairs("PreTrainedTokenizerFast", pad_token="<pad>")),
+    "Gemma": Family(
+        f"Gemma{CLASSIFIER}", {**CAUSAL, "head_dim": 16}, byte_pairs("PreTrainedTokenizerFast", pad_token="<pad>")
+    ),
+    "Bloom": Family(
+        f"Bloom{CLASSIFIER}",
+        {"hidden_size": 32, "n_layer": 2, "n_head": 2, "initializer_range": 0.3},
+        byte_pairs("PreTrainedTokenizerFast", pad_token="<pad>"),
+    ),
+    "BLOOM embeddings": Family(
+        "BloomModel",
+        {"hidden_size": 32, "n_layer": 2, "n_head": 2, "initializer_range": 0.3},
+        byte_pairs("PreTrainedTokenizerFast", pad_token="<pad>"),
+    ),
+    "Qwen3 embeddings": Family(
+        "Qwen3Model", {**CAUSAL, "head_dim": 16}, byte_pairs("Qwen2Tokenizer", pad_token="<pad>")
+    ),
+    "Mamba": Family(
+        "MambaModel",
+        {"hidden_size": 32, "num_hidden_layers": 2, "state_size": 4},
+        byte_pairs("PreTrainedTokenizerFast", pad_token="<pad>"),
+    ),
+    "ModernBERT NER": Family(
+        "ModernBertForTokenClassification",
+        {**NARROW, "local_attention": 16, "global_attn_every_n_layers": 2},
+        byte_pairs("PreTrainedTokenizerFast", ["[CLS]", "[PAD]", "[SEP]", "[UNK]", "[MASK]"]),
+    ),
+    "ModernBERT QA": Family(
+        "ModernBertForQuestionAnswering",
+        {**NARROW, "local_attention": 16, "global_attn_every_n_layers": 2},
+        byte_pairs("PreTrainedTokenizerFast", ["[CLS]", "[PAD]", "[SEP]", "[UNK]", "[MASK]"]),
+    ),
+    "ModernBERT mask": Family(
+        "ModernBertForMaskedLM",
+        {**NARROW, "local_attention": 16, "global_attn_every_n_layers": 2},
+        byte_pairs("PreTrainedTokenizerFast", ["[CLS]", "[PAD]", "[SEP]", "[UNK]", "[MASK]"], mask_token="[MASK]"),
+    ),
+    "XLNet QA": Family(
+        "XLNetForQuestionAnsweringSimple",
+        {"d_model": 32, "n_layer": 2, "n_head": 2, "d_inner": 48, "initializer_range": 0.3},
+        pieces("spiece.model", XLNET, "XLNetTokenizer"),
+    ),
+    "Longformer NER": Family(
+        "LongformerForTokenClassification",
+        {**NO_PAD_POSITIONS, "attention_window": 16},
+        byte_pairs("LongformerTokenizer"),
+    ),
+    "BERT QA": Family("BertForQuestionAnswering", NARROW, words()),
+    "T5 generation": Family(
+        "T5ForConditionalGeneration", T5, pieces("spiece.model", T5_PIECES, "T5Tokenizer", extra_ids=0)
+    ),
+    "Vision": Family(
+        "ViTForImageClassification",
+        {
+            "hidden_size": 32,
+            "num_hidden_layers": 1,
+            "num_attention_heads": 2,
+            "intermediate_size": 48,
+            "image_size": 32,
+            "patch_size": 8,
+        },
+        words(),
+    ),
+}
+
+_SIZES = "the sizes of its tensors depend on the values in them, which a graph cannot do"
+_LENGTH = "its code computes with the length in plain Python, so the graph would be for a length of"
+REFUSED: Mapping[str, str] = {
+    "Longformer": f"{_SIZES} (modeling_longformer.py",
+    "Longformer NER": f"{_SIZES} (modeling_longformer.py",
+    "Funnel": _LENGTH,
+}
+"""Families that are not deployed, and what is said of them."""
