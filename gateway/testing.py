@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from gateway.backends.base import ModelInfo, TensorInfo, Tensors
 from gateway.errors import BackendUnavailable, GatewayError, ModelNotReady, RegistryRefused, RegistryUnavailable
+from gateway.registry.ledger import Record, Records
 from gateway.trace import TRACEPARENT
 
 Run = Callable[[dict[str, NDArray[Any]]], Mapping[str, NDArray[Any]]]
@@ -204,3 +205,41 @@ class FakeRegistry:
     def _check(self) -> None:
         if not self.is_up:
             raise RegistryUnavailable("the fake registry is down")
+
+
+class FakeLedger:
+    """Records in memory, as over the wire: what is read is a copy.
+
+    ``is_up`` False makes every call raise ``RegistryUnavailable``, ``is_read_only`` makes ``write`` raise
+    ``RegistryRefused``; ``writes`` counts the calls of ``write`` that changed something.
+    """
+
+    def __init__(self) -> None:
+        self.is_up = True
+        self.is_read_only = False
+        self.writes = 0
+        self._stored: dict[str, dict[str, str]] = {}
+
+    def marker(self) -> str:
+        """See ``Ledger.marker``."""
+        self._check()
+        return str(self.writes) if self._stored else ""
+
+    def read(self) -> Records:
+        """See ``Ledger.read``."""
+        self._check()
+        return {kind: {key: json.loads(text) for key, text in of.items()} for kind, of in self._stored.items()}
+
+    def write(self, records: Iterable[Record]) -> None:
+        """See ``Ledger.write``."""
+        self._check()
+        if self.is_read_only:
+            raise RegistryRefused("the fake ledger is read-only")
+        texts = [(record.kind, record.key, json.dumps(dict(record.value))) for record in records]
+        for kind, key, text in texts:
+            self._stored.setdefault(kind, {})[key] = text
+        self.writes += bool(texts)
+
+    def _check(self) -> None:
+        if not self.is_up:
+            raise RegistryUnavailable("the fake ledger is down")

@@ -1,0 +1,167 @@
+"""Records of ours beside the serving Task, in a Task of their own that no stock tool writes.
+
+``clearml-serving`` reads the whole configuration of the serving Task, waits, and writes the whole of it back: what
+somebody else wrote there meanwhile is gone. What must not be lost (content hashes, decisions about weights, rollouts,
+version numbers) is therefore kept in a companion Task: a child of the serving Task with a system tag of ours. It is
+written by ``tasks.edit_hyper_params`` only, which the server applies key by key, so writers of different keys cannot
+harm each other. Its status stays ``created``: ClearML's watchdog stops Tasks that are in progress, no others.
+
+There is no compare-and-set. Who needs agreement between writers adds keys that are never changed (the key holds what
+is claimed, the value when), and all readers choose among them by one rule.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal, Protocol
+
+from gateway.errors import RegistryRefused
+
+_log = logging.getLogger("triton_gateway.ledger")
+
+Kind = Literal["content_hash", "decision", "rollout", "command", "shadow", "version_number"]
+"""What a record is about; the section of the companion Task's hyperparameters that holds it."""
+
+Records = Mapping[str, Mapping[str, Mapping[str, Any]]]
+"""Kind → key → value. Kinds of which there is no record may be missing."""
+
+SYSTEM_TAG: Final = "triton-gateway-records"
+"""Marks the companion Task; its ``parent`` is the serving Task."""
+
+_COMMENT: Final = (
+    "Written by triton-gateway: content hashes of models, decisions about canary weights, rollouts and version numbers "
+    "of the serving service that is this Task's parent. Keep it: without it a model that was overwritten, or weights "
+    "that were set back, are not noticed."
+)
+_MOST_COMPANIONS: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One record. ``key`` is any text, unique within its kind; ``value`` is a JSON object."""
+
+    kind: Kind
+    key: str
+    value: Mapping[str, Any]
+
+
+class Ledger(Protocol):
+    """Reads and writes the records of one serving Task. Blocking; safe to call from any thread.
+
+    Every method raises ``RegistryUnavailable`` when nothing answers and ``RegistryRefused`` when the answer is no
+    (credentials that may only read, for ``write``), both within a bounded time.
+    """
+
+    def marker(self) -> str:
+        """Return a cheap value that changes whenever a record changes; empty while there is none."""
+        ...
+
+    def read(self) -> Records:
+        """Return every record. Nothing written yet is no error: the answer is empty."""
+        ...
+
+    def write(self, records: Iterable[Record]) -> None:
+        """Add these records, or replace those of the same kind and key; all of one call together. Others stay."""
+        ...
+
+
+class ServingApi(Protocol):
+    """What a ledger needs of ClearML; ``ClearMLRegistry`` has it."""
+
+    def followed(self) -> str:
+        """Return the id of the serving Task."""
+        ...
+
+    def call(self, service: str, action: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Send one API call and return its ``data``."""
+        ...
+
+
+class ClearMLLedger:
+    """The ledger on a ClearML server, real or embedded.
+
+    Two processes that create the companion at once make two: both are read, the oldest is written, and where both
+    have a key the oldest one's value counts, so that everybody reads the same.
+    """
+
+    def __init__(self, api: ServingApi) -> None:
+        self._api = api
+
+    def marker(self) -> str:
+        """See ``Ledger.marker``."""
+        return " ".join(
+            f"{task['id']}/{task.get('last_change')}/{task.get('last_update')}"
+            for task in self._companions("last_change", "last_update")
+        )
+
+    def read(self) -> Records:
+        """See ``Ledger.read``; an entry that somebody made unreadable in ClearML is left out and logged."""
+        found: dict[str, dict[str, Mapping[str, Any]]] = {}
+        for task in reversed(self._companions("hyperparams")):
+            for kind, items in (task.get("hyperparams") or {}).items():
+                for name, item in (items or {}).items():
+                    try:
+                        stored = json.loads(item["value"])
+                        key, value = str(stored["key"]), dict(stored["value"])
+                    except (ValueError, TypeError, KeyError):
+                        _log.warning("record %s/%s of Task %s cannot be read, it is left out", kind, name, task["id"])
+                        continue
+                    found.setdefault(str(kind), {})[key] = value
+        return found
+
+    def write(self, records: Iterable[Record]) -> None:
+        """See ``Ledger.write``; the first write creates the companion Task."""
+        items = [
+            {
+                "section": record.kind, "name": _name_of(record.key), "type": "str",
+                "value": json.dumps({"key": record.key, "value": dict(record.value)}, sort_keys=True),
+            }
+            for record in records
+        ]  # fmt: skip
+        if not items:
+            return
+        try:
+            home = self._home() or self._created()
+            body = {"task": home, "hyperparams": items, "replace_hyperparams": "none", "force": True}
+            self._api.call("tasks", "edit_hyper_params", body)
+        except RegistryRefused as error:
+            raise RegistryRefused(
+                f"triton-gateway's records of the serving Task cannot be written: {error.message}",
+                hint="give it ClearML credentials that may create and edit Tasks in the serving Task's project",
+            ) from error
+
+    def _companions(self, *fields: str) -> list[dict[str, Any]]:
+        """Return the companion Tasks, the oldest first."""
+        asked = {
+            "parent": [self._api.followed()], "system_tags": [SYSTEM_TAG], "search_hidden": True,
+            "only_fields": ["id", "created", *fields],
+            "order_by": ["created"], "page": 0, "page_size": _MOST_COMPANIONS,
+        }  # fmt: skip
+        found = self._api.call("tasks", "get_all", asked)["tasks"]
+        return sorted(found, key=lambda task: (str(task.get("created")), str(task["id"])))
+
+    def _home(self) -> str:
+        companions = self._companions()
+        return str(companions[0]["id"]) if companions else ""
+
+    def _created(self) -> str:
+        serving = self._api.call("tasks", "get_by_id", {"task": self._api.followed()})["task"]
+        body = {
+            "name": f"{serving.get('name') or 'serving'}: records of triton-gateway", "type": "custom",
+            "parent": self._api.followed(), "system_tags": [SYSTEM_TAG], "comment": _COMMENT,
+            **({"project": serving["project"]} if serving.get("project") else {}),
+        }  # fmt: skip
+        made = str(self._api.call("tasks", "create", body)["id"])
+        # Somebody else may have been faster: everybody writes to the oldest.
+        return self._home() or made
+
+
+def _name_of(key: str) -> str:
+    """Return a name that every ClearML server stores as it is: dots, dollars and double underscores are escaped."""
+    readable = re.sub(r"[^A-Za-z0-9]+", "-", key).strip("-")[:60]
+    return f"{readable}-{hashlib.sha256(key.encode()).hexdigest()[:12]}"

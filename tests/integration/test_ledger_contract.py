@@ -1,0 +1,181 @@
+"""One suite over the fake ledger and the real one against a real control plane process, beside the stock CLI."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from deploy.controlplane.testing import control_plane
+from gateway.errors import RegistryRefused, RegistryUnavailable
+from gateway.registry.clearml import ClearMLRegistry
+from gateway.registry.ledger import SYSTEM_TAG, ClearMLLedger, Kind, Ledger, Record
+from gateway.testing import FakeLedger
+
+pytestmark = pytest.mark.integration
+
+
+@dataclass
+class Served:
+    """A real control plane with one serving Task; ``cli`` is the stock CLI."""
+
+    task: str
+    registry: ClearMLRegistry
+    cli: Callable[..., str]
+
+
+Open = Callable[[], Ledger]
+"""Opens a ledger of its own session, as another process would have it."""
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """Shared by the tests of this file: each uses keys of its own."""
+    tmp_path = tmp_path_factory.mktemp("served")
+    with control_plane(tmp_path / "state") as server:
+        environ = server.client_environment(os.environ, tmp_path)
+
+        def cli(*arguments: str) -> str:
+            return subprocess.run(
+                [sys.executable, "-m", "clearml_serving", *arguments],
+                capture_output=True, text=True, env=environ, cwd=tmp_path, timeout=120, check=True,
+            ).stdout  # fmt: skip
+
+        created = re.search(r"id=([0-9a-f]{32})", cli("create", "--name", "contract"))
+        assert created
+        with pytest.MonkeyPatch.context() as patch:
+            for name in environ:
+                if name.startswith("CLEARML_"):
+                    patch.setenv(name, environ[name])
+            yield Served(created[1], ClearMLRegistry(created[1]), cli)
+
+
+@pytest.fixture(params=["fake", "clearml"], scope="module")
+def ledger(request: pytest.FixtureRequest) -> Open:
+    """The same, empty at first, in memory and on a server."""
+    if request.param == "fake":
+        fake = FakeLedger()
+        return lambda: fake
+    task = request.getfixturevalue("served").task
+    return lambda: ClearMLLedger(ClearMLRegistry(task))
+
+
+def _one(key: str, **value: Any) -> Record:
+    return Record("decision", key, value)
+
+
+def _decisions(ledger: Ledger) -> Mapping[str, Mapping[str, Any]]:
+    return ledger.read().get("decision", {})
+
+
+def test_nothing_written_reads_as_nothing(ledger: Open) -> None:
+    """Reading creates nothing and is no error."""
+    mine = ledger()
+    assert ("", {}) == (mine.marker(), dict(mine.read()))
+
+
+def test_processes_that_write_first_at_once_all_find_everything(ledger: Open) -> None:
+    """Each may create the Task that holds the records: everybody reads the union, and the same."""
+    ledgers = [ledger() for _ in range(6)]
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(lambda n: ledgers[n].write([_one(f"first/{n}", n=n)]), range(6)))
+    expected = {f"first/{n}": {"n": n} for n in range(6)}
+    assert [expected] * 6 == [dict(_decisions(one)) for one in ledgers]
+    ledgers[0].write([_one("first/0", n=100)])
+    assert [{"n": 100}] * 6 == [_decisions(one)["first/0"] for one in ledgers]
+
+
+def test_keys_and_values_come_back_as_they_were(ledger: Open) -> None:
+    """Whatever an endpoint may be called, and values of every JSON type."""
+    keys = ["a/b", "a.b", "a_b", "$a", "a__b", " a ", "кир", "x" * 300, 'quo"te', "br{ace"]
+    value = {"weights": {"a/1": 0.25}, "text": 'né "x"\n', "list": [1, None, True], "at": 1.5}
+    ledger().write([Record("version_number", key, {**value, "key": key}) for key in keys])
+    assert {key: {**value, "key": key} for key in keys} == dict(ledger().read()["version_number"])
+
+
+def test_writers_of_different_keys_do_not_harm_each_other(ledger: Open) -> None:
+    """There is no read before a write that could be stale."""
+    ledgers = [ledger() for _ in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda n: ledgers[n % 4].write([_one(f"many/{n}", n=n)]), range(40)))
+    found = _decisions(ledger())
+    assert {f"many/{n}": {"n": n} for n in range(40)} == {k: dict(v) for k, v in found.items() if "many" in k}
+
+
+def test_a_record_is_replaced_whole_and_the_marker_moves(ledger: Open) -> None:
+    """No field of the value before stays; equal while nothing happens."""
+    mine = ledger()
+    mine.write([_one("replaced", old=1)])
+    before = mine.marker()
+    assert before == mine.marker() != ""
+    ledger().write([_one("replaced", new=2)])
+    assert before != mine.marker()
+    assert {"new": 2} == _decisions(mine)["replaced"]
+
+
+def test_a_ledger_that_cannot_be_reached_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In bounded time, for reading and for writing; the fake says the same."""
+    for name in ("API", "WEB", "FILES"):
+        monkeypatch.setenv(f"CLEARML_{name}_HOST", "http://127.0.0.1:9")
+    monkeypatch.setenv("CLEARML_API_ACCESS_KEY", "key")
+    monkeypatch.setenv("CLEARML_API_SECRET_KEY", "secret")
+    fake = FakeLedger()
+    fake.is_up = False
+    for away in (fake, ClearMLLedger(ClearMLRegistry("task"))):
+        for call in (away.marker, away.read, lambda: away.write([_one("k")])):  # noqa: B023 - called at once
+            with pytest.raises(RegistryUnavailable):
+                call()
+
+
+def test_a_stale_whole_configuration_write_loses_no_record(served: Served) -> None:
+    """What the stock CLI does: it reads the serving Task, waits, and writes the whole configuration back."""
+    kinds: tuple[Kind, ...] = ("content_hash", "decision", "rollout", "command", "shadow", "version_number")
+    stale = dict(served.registry.task())
+    mine = ClearMLLedger(served.registry)
+    for kind in kinds:
+        mine.write([Record(kind, "stale", {"kind": kind})])
+        for field in ("configuration", "hyperparams", "runtime"):
+            body = {"task": stale["id"], "force": True, field: stale.get(field) or {}}
+            served.registry.call("tasks", "edit", body)
+    assert [{"kind": kind} for kind in kinds] == [mine.read()[kind]["stale"] for kind in kinds]
+
+
+def test_stock_tools_neither_list_nor_write_the_records(served: Served) -> None:
+    """``clearml-serving list`` shows services; the companion is none, and no command touches it or its status."""
+    mine = ClearMLLedger(served.registry)
+    mine.write([_one("stock", n=1)])
+    before = mine.marker()
+    companions = served.registry.call("tasks", "get_all", {"system_tags": [SYSTEM_TAG], "search_hidden": True})["tasks"]
+    assert {"created"} == {task["status"] for task in companions}
+    listed = served.cli("list")
+    assert served.task in listed
+    assert not [task["id"] for task in companions if task["id"] in listed]
+    served.cli("--id", served.task, "config", "--base-serving-url", "http://x/serve")
+    assert before == mine.marker()
+
+
+def test_credentials_that_may_only_read_are_refused_with_what_to_do(served: Served) -> None:
+    """Reading goes on; what cannot be written is said once, not at each request."""
+
+    class ReadOnly:
+        def followed(self) -> str:
+            return served.task
+
+        def call(self, service: str, action: str, body: Mapping[str, Any]) -> dict[str, Any]:
+            if action in ("create", "edit_hyper_params"):
+                raise RegistryRefused(f"{service}.{action}: no write permission")
+            return served.registry.call(service, action, body)
+
+    ClearMLLedger(served.registry).write([_one("read-only", n=1)])
+    mine = ClearMLLedger(ReadOnly())
+    with pytest.raises(RegistryRefused, match="no write permission") as refusal:
+        mine.write([_one("read-only", n=2)])
+    assert "credentials" in refusal.value.hint
+    assert {"n": 1} == _decisions(mine)["read-only"]
