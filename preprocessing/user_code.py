@@ -479,7 +479,7 @@ class _Modules:
         """Take the modules and their finder out of the interpreter's tables; objects that still use them live on."""
         with _META_PATH_LOCK:
             sys.meta_path = [finder for finder in sys.meta_path if finder is not self._finder]
-        for module in [name for name in sys.modules if name == self._name or name.startswith(f"{self._name}.")]:
+        for module in [name for name in list(sys.modules) if name == self._name or name.startswith(f"{self._name}.")]:
             sys.modules.pop(module, None)
 
     def _relative(self, filename: str) -> str | None:
