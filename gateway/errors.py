@@ -31,6 +31,7 @@ Adapters translate foreign exceptions into these with ``raise … from``.
     │   ├── RegistryUnavailable
     │   ├── RegistryRefused         wrong credentials, unknown Task or model
     │   ├── ArtifactCorrupt         a download that does not match its hash
+    │   ├── ContentChanged          a model's file is not what it was when it was first seen
     │   ├── AnswersDisagree         a version does not answer its own samples as it should
     │   └── FailsOnRequests         a version fails on a request that the one before it has answered
     └── InternalError               a bug of ours
@@ -211,6 +212,12 @@ class ArtifactCorrupt(ControlError):
 
     kind = "artifact_corrupt"
     retryable = True
+
+
+class ContentChanged(ControlError):
+    """The file of a model is not the one that was first seen under its id: another upload has overwritten it."""
+
+    kind = "content_changed"
 
 
 class AnswersDisagree(ControlError):

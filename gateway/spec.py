@@ -27,6 +27,15 @@ _OPTIONS_KEY: Final = "gateway"
 ROLLOUT: Final = "triton_gateway_rollout_"
 """Sections in which ``triton-gateway canary`` keeps its rollouts (JSON) start so; a gateway reads who is stable."""
 
+RECORDS: Final = "triton_gateway_records"
+"""The field of a serving Task, as a registry returns it, that holds our records: kind → key → value (``ledger``)."""
+
+RECORDS_PROBLEM: Final = "triton_gateway_records_problem"
+"""Beside it: why they cannot be read."""
+
+CONTENT_HASH: Final = "content_hash"
+"""The kind of record that holds the hashes of models' files."""
+
 SHADOW: Final = "triton_gateway_shadow_"
 """Sections in which ``triton-gateway canary shadow`` keeps its shadows (JSON) start so."""
 
@@ -80,6 +89,18 @@ class ModelRecord:
     def has_data(self) -> bool:
         """False while, or after, an upload failed: the address then ends in a marker of the SDK."""
         return bool(self.uri) and self.uri.rstrip("/").rsplit("/", 1)[-1] not in BROKEN_UPLOADS
+
+
+@dataclass(frozen=True, slots=True)
+class SeenContent:
+    """What a model's file was when it was first seen (``at``, Unix seconds), and what was found there since."""
+
+    model_id: str
+    name: str
+    sha256: str
+    at: float
+    overwritten_by: str = ""
+    """SHA-256 of other bytes that were found there, if they were the last that anybody found."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,6 +295,7 @@ def decode(task: Mapping[str, Any]) -> ServingSpec:
         except SpecFault as fault:
             faults.append(Fault(f"metrics {key}", fault.message))
     shadows = _decode_shadows(task, endpoints, faults)
+    faults.extend(_overwritten(task, endpoints))
     return ServingSpec(
         task_id=str(task.get("id", "")),
         name=str(task.get("name", "")),
@@ -304,6 +326,51 @@ def decode_model(record: Mapping[str, Any]) -> ModelRecord:
         tags=tuple(record.get("tags") or ()),
         sha256=str(sha["value"]) if isinstance(sha, Mapping) and sha.get("value") else None,
     )
+
+
+def records_of(task: Mapping[str, Any], kind: str) -> Mapping[str, Mapping[str, Any]]:
+    """Return our records of one kind by key, as they were read with the Task."""
+    found: Mapping[str, Mapping[str, Any]] = (task.get(RECORDS) or {}).get(kind) or {}
+    return found
+
+
+def seen_contents(records: Mapping[str, Mapping[str, Any]]) -> dict[str, SeenContent]:
+    """Return what each model's file was first, by the identity it was recorded under; what is unreadable is left out.
+
+    Writers do not wait for each other, so there may be several firsts: the earliest counts, then the smaller hash.
+    """
+    found: dict[str, list[tuple[float, str, float, Mapping[str, Any]]]] = {}
+    for value in records.values():
+        with contextlib.suppress(KeyError, TypeError, ValueError):
+            one = (float(value["at"]), str(value["sha256"]), float(value["last"]), value)
+            found.setdefault(str(value["identity"]), []).append(one)
+    seen = {}
+    for identity, candidates in found.items():
+        at, sha256, last, value = min(candidates, key=lambda one: one[:2])
+        latest = max(candidates, key=lambda one: (one[2], one[1] == sha256))
+        overwritten = latest[1] if latest[2] > last else ""
+        seen[identity] = SeenContent(str(value.get("model")), str(value.get("name")), sha256, at, overwritten)
+    return seen
+
+
+def overwritten(first: str, now: str) -> tuple[str, str]:
+    """Return what happened to a model whose file is another one now, and what to do: the same words everywhere."""
+    return (
+        f"was registered with sha256 {first[:12]}…, the file store now gives {now[:12]}…: another upload has "
+        "overwritten it",
+        "upload it again from a folder or file of another name, and add the endpoint with the new model's id",
+    )
+
+
+def _overwritten(task: Mapping[str, Any], endpoints: Mapping[str, EndpointSpec]) -> Iterable[Fault]:
+    if task.get(RECORDS_PROBLEM):
+        yield Fault("records", str(task[RECORDS_PROBLEM]))
+    served = {endpoint.model_id for endpoint in endpoints.values()}
+    for _, seen in sorted(seen_contents(records_of(task, CONTENT_HASH)).items()):
+        if seen.overwritten_by and seen.model_id in served:
+            message, hint = overwritten(seen.sha256, seen.overwritten_by)
+            subject = f"model {seen.name} ({seen.model_id})"
+            yield Fault(subject, f"{message}. What serves it goes on, what starts refuses it: {hint}")
 
 
 def _section(task: Mapping[str, Any], name: str, faults: list[Fault]) -> dict[str, dict[str, Any]]:

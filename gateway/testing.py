@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from gateway.backends.base import ModelInfo, TensorInfo, Tensors
 from gateway.errors import BackendUnavailable, GatewayError, ModelNotReady, RegistryRefused, RegistryUnavailable
-from gateway.registry.ledger import Record, Records
+from gateway.registry.ledger import Record, Records, with_records
 from gateway.trace import TRACEPARENT
 
 Run = Callable[[dict[str, NDArray[Any]]], Mapping[str, NDArray[Any]]]
@@ -129,7 +129,7 @@ class FakeBackend:
 class FakeRegistry:
     """A registry in memory: edit ``endpoints``, ``canary``… and ``models``; files are local paths.
 
-    ``is_up`` False makes every call raise ``RegistryUnavailable``.
+    ``is_up`` False makes every call raise ``RegistryUnavailable``; ``ledger`` is a ``FakeLedger``.
     """
 
     def __init__(self, task_id: str = "task") -> None:
@@ -142,6 +142,7 @@ class FakeRegistry:
         self.sections: dict[str, str] = {}
         self.is_up = True
         self.downloads: list[str] = []
+        self.ledger = FakeLedger()
 
     def add_model(self, model_id: str, path: Path, *, is_package: bool = False, **fields: Any) -> None:
         """Register a file (or a zip of a folder) as a model."""
@@ -175,7 +176,7 @@ class FakeRegistry:
         """See ``Registry.task``."""
         self._check()
         texts = {"endpoints": json.dumps(self.endpoints), "canary": json.dumps(self.canary), **self.sections}
-        return json.loads(  # type: ignore[no-any-return]  # a deep copy, as over the wire
+        task = json.loads(  # a deep copy, as over the wire
             json.dumps({
                 "id": self.task_id, "name": "fake serving",
                 "configuration": {name: {"name": name, "value": text} for name, text in texts.items()},
@@ -183,6 +184,7 @@ class FakeRegistry:
                 "execution": {"artifacts": self.artifacts},
             })
         )  # fmt: skip
+        return with_records(task, self.ledger)
 
     def model(self, model_id: str) -> Mapping[str, Any]:
         """See ``Registry.model``."""
@@ -190,6 +192,12 @@ class FakeRegistry:
         if model_id not in self.models:
             raise RegistryRefused(f"models.get_by_id: Invalid model id {model_id}")
         return dict(self.models[model_id])
+
+    def models_at(self, uris: Collection[str]) -> Sequence[Mapping[str, Any]]:
+        """See ``Registry.models_at``."""
+        self._check()
+        return [{name: model[name] for name in ("id", "name", "uri")} for model in self.models.values()
+                if model["uri"] in uris]  # fmt: skip
 
     def download(self, uri: str, folder: Path) -> Path:
         """See ``Registry.download``."""

@@ -41,6 +41,7 @@ def command(url: str | None, state_dir: Path, as_json: bool, open_store: Callabl
     from deploy.state import StateDir
     from gateway.control.compile import compile_spec
     from gateway.errors import RegistryRefused
+    from gateway.registry.contents import namesakes
     from gateway.spec import decode, decode_model
 
     store = open_store()
@@ -54,7 +55,8 @@ def command(url: str | None, state_dir: Path, as_json: bool, open_store: Callabl
             continue
         if not records[model_id].has_data:
             missing[model_id] = "has no data: its upload did not finish"
-    compiled = compile_spec(spec, default_triton="", models=records)
+    shared = namesakes(store.registry, records.values())
+    compiled = compile_spec(spec, default_triton="", models=records, namesakes=shared)
     address = (url or str(StateDir.at(state_dir).recall().get("gateway") or "http://127.0.0.1:8080")).rstrip("/")
     answer = web.call(f"{address}/v1/status")
     if answer is None or answer.status != 200 or not isinstance(answer.content, dict):

@@ -218,6 +218,8 @@ def registry(
 ) -> Iterator[Finding]:
     """Look at the ClearML server, the credentials and the serving Task."""
     from gateway import spec
+    from gateway.control.assemble import ModelRecords
+    from gateway.control.compile import compile_spec
     from gateway.errors import GatewayError, RegistryRefused
 
     if connect is None:
@@ -226,7 +228,8 @@ def registry(
         connect = ClearMLRegistry
     host = environ.get("CLEARML_API_HOST") or environ.get("CLEARML_CONFIG_FILE") or "~/clearml.conf"
     try:
-        task = connect(task_id).task()
+        source = connect(task_id)
+        task = source.task()
     except RegistryRefused as error:
         if "no ClearML credentials" in error.message:
             yield Finding(
@@ -246,11 +249,17 @@ def registry(
         return
     yield Finding("ClearML", "ok", f"answers ({host})")
     decoded = spec.decode(task)
+    records = ModelRecords(source)
+    try:
+        records.refresh(decoded.model_ids)
+    except GatewayError as error:
+        yield Finding("models", "missing", error.message, error.hint)
+    plan = compile_spec(decoded, default_triton="", models=records.known(), namesakes=records.namesakes())
     what = f"{decoded.name} ({decoded.task_id}), {len(decoded.endpoints)} endpoints"
-    if decoded.faults:
-        first = decoded.faults[0]
+    if plan.faults:
+        first = plan.faults[0]
         yield Finding(
-            "serving Task", "missing", f"{what}, {len(decoded.faults)} faults: {first.subject} {first.message}",
+            "serving Task", "missing", f"{what}, {len(plan.faults)} faults: {first.subject} {first.message}",
             "`triton-gateway plan` shows them all",
         )  # fmt: skip
     else:

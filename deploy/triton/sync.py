@@ -58,6 +58,10 @@ class ModelCache(Protocol):
         """Return an immutable folder with the model's files."""
         ...
 
+    def learn(self, task: Mapping[str, Any]) -> None:
+        """Take over what was just read from the registry about models' files."""
+        ...
+
     def keep(self, models: Iterable[ModelRecord]) -> None:
         """Forget the files of all models but these."""
         ...
@@ -145,7 +149,9 @@ class Follower:
     """Reads the registry and keeps the last answers: the desired state's source. Runs in one thread at a time."""
 
     def __init__(self, registry: Registry, store: SpecStore, settings: SyncSettings, recipe: Callable[[], str],
-                 clock: Callable[[], float], auto_update: AutoUpdate | None = None) -> None:  # fmt: skip
+                 clock: Callable[[], float], auto_update: AutoUpdate | None = None,
+                 learn: Callable[[Mapping[str, Any]], None] = lambda _task: None) -> None:  # fmt: skip
+        self._learn = learn
         self._registry = registry
         self._auto_update = auto_update
         self._store = store
@@ -185,6 +191,8 @@ class Follower:
             marker, has_changed = self._registry.marker(), True
             self._task = self._registry.task()
             self._spec = decode(self._task)
+        if has_changed:
+            self._learn(self._task)
         ids = sorted({e.model_id for e in self._spec.endpoints.values() if e.engine == "triton" and e.model_id})
         read_all = has_changed or now - self._records_read_at >= self._settings.records_s
         due = [i for i in ids if read_all or (i in self._problems and now >= self._retries.get(i, _Retry()).at)]
@@ -275,7 +283,9 @@ class ModelSync:
         self._clock = clock
         self._wall = wall
         self._builder = Builder(settings.engine, settings.tuning)
-        self._follower = Follower(registry, store, settings, lambda: self._builder.recipe, clock, auto_update)
+        self._follower = Follower(
+            registry, store, settings, lambda: self._builder.recipe, clock, auto_update, cache.learn
+        )
         # The registry is read in a thread of its own: waiting for a dead one must not keep models from being loaded.
         self._registry_pool = pool or DaemonPool(1, "sync-registry")
         self._model_pool = pool or DaemonPool(settings.downloads, "sync-model")

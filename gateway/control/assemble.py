@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -39,6 +39,7 @@ from gateway.metrics.drift import Bins
 from gateway.metrics.observer import Observer
 from gateway.registry.base import Registry
 from gateway.registry.cache import ArtifactCache
+from gateway.registry.contents import namesakes
 from gateway.routing import canary
 from gateway.routing.canary import Weighted
 from gateway.routing.snapshot import Pending, Snapshot
@@ -95,6 +96,7 @@ class ModelRecords:
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
         self._records: dict[str, Mapping[str, Any]] = {}
+        self._namesakes: Mapping[str, Sequence[str]] = {}
 
     def get(self, model_id: str) -> ModelRecord:
         """Return a record, asking the registry when it is not known or has no data yet. Blocks."""
@@ -110,11 +112,21 @@ class ModelRecords:
             self._records[model_id] = raw
         return decode_model(raw)
 
-    def refresh(self, model_ids: Iterable[str]) -> None:
-        """Read these records again: the files of a model id can be replaced. Blocks; raises ``RegistryUnavailable``."""
+    def refresh(self, model_ids: Sequence[str]) -> None:
+        """Read these records again, and which other models have their addresses. Blocks.
+
+        A model id can be given other files. Raises ``RegistryUnavailable``.
+        """
         for model_id in model_ids:
             with contextlib.suppress(RegistryRefused):
                 self._records[model_id] = self._registry.model(model_id)
+        known = [decode_model(self._records[i]) for i in model_ids if i in self._records]
+        with contextlib.suppress(RegistryRefused):
+            self._namesakes = namesakes(self._registry, known)
+
+    def namesakes(self) -> Mapping[str, Sequence[str]]:
+        """Return the models that have one address, by the address: name and id of each. Only addresses in use."""
+        return self._namesakes
 
     def raw(self, model_id: str | None) -> Mapping[str, Any] | None:
         """Return a record's fields as they were last read; None where it was not."""
@@ -171,6 +183,11 @@ class Assembler:
         models = [record for _, record in needed if record is not None and record.has_data]
         artifacts = [spec.preprocess for spec, _ in needed if spec.preprocess is not None]
         await self._in_thread(self._cache.keep, models, artifacts)
+
+    def learn(self, task: Mapping[str, Any]) -> str:
+        """Take over what was just read from the registry; returns why a replaced model may go unnoticed, if so."""
+        self._cache.learn(task)
+        return self._cache.problem
 
     def give_up(self, plan: EndpointPlan) -> None:
         """Forget what attempts to build ``plan`` have left behind: it is not wanted any more."""

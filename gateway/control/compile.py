@@ -7,7 +7,7 @@ what a gateway would refuse is refused at the keyboard.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
@@ -49,11 +49,13 @@ def compile_spec(
     default_triton: str,
     default_compression: bool = False,
     models: Mapping[str, ModelRecord] = MappingProxyType({}),
+    namesakes: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> Plan:
     """Return the plan for ``spec``; what cannot be served is in ``faults``, nothing is raised.
 
     The Task's own ``triton_grpc_server`` wins over ``default_triton``, as in clearml-serving. ``models`` are the
     records as far as they are known: a model whose files were replaced under its id is something new to serve.
+    ``namesakes``: address → models (name and id) of the registry that share it.
     """
     faults = list(spec.faults)
     address = spec.settings.get("triton_grpc_server") or default_triton
@@ -70,6 +72,10 @@ def compile_spec(
         endpoints[url] = EndpointPlan(
             endpoint, address, compression, _digest((endpoint, address, compression, files)), _digest((endpoint, files))
         )
+    for model_id in spec.model_ids:
+        record = models.get(model_id)
+        if record is not None and record.uri in namesakes:
+            faults.append(Fault(f"model {model_id}", shared_address(record.uri, namesakes[record.uri])))
     for name, rule in spec.canaries.items():
         try:
             choices = canary.resolve(rule, endpoints)
@@ -87,6 +93,14 @@ def compile_spec(
         faults.extend(Fault(f"metrics {name}", message) for message in messages)
     revision = _digest((spec.revision, sorted((url, plan.fingerprint) for url, plan in endpoints.items())))
     return Plan(revision, endpoints, spec, tuple(faults))
+
+
+def shared_address(uri: str, models: Sequence[str]) -> str:
+    """Return what is wrong when several ``models`` (name and id) have one address."""
+    return (
+        f"has the same file as others ({', '.join(models)} are all at {uri}): the last upload has overwritten the "
+        "others. Upload each from a folder or file of its own name, and add the endpoints with the new models' ids"
+    )
 
 
 def _digest(identity: object) -> str:

@@ -23,6 +23,7 @@ from gateway.control.kept import Kept
 from gateway.endpoint import Endpoint
 from gateway.errors import (
     AnswersDisagree,
+    ContentChanged,
     ControlError,
     FailsOnRequests,
     GatewayError,
@@ -38,7 +39,7 @@ from gateway.registry.cache import SpecStore
 from gateway.routing.snapshot import Pending
 from gateway.routing.table import RoutingTable
 from gateway.shadow import Mirror
-from gateway.spec import decode, decode_model
+from gateway.spec import Fault, decode, decode_model
 
 _log = logging.getLogger("triton_gateway.control")
 
@@ -46,7 +47,7 @@ _RETRY_FIRST_S: Final = 1.0
 _RETRY_MOST_S: Final = 30.0
 _RETRY_TRIED_S: Final = 300.0
 """For a version that was tried and found wrong: trying is work, and little speaks for another outcome."""
-_TRIED: Final = (AnswersDisagree.kind, FailsOnRequests.kind)
+_TRIED: Final = (AnswersDisagree.kind, FailsOnRequests.kind, ContentChanged.kind)
 _LOOK_TIMEOUT_S: Final = 90.0
 _PROBE_S: Final = 1.0
 _PATIENCE_S: Final = 3.0
@@ -112,6 +113,8 @@ class Reconciler:
         self._retiring: set[asyncio.Task[None]] = set()
         self._seen: set[tuple[str, str]] = set()
         self._answered = False
+        self._unnoticed = ""
+        """Why a model that is replaced may go unnoticed."""
         self._tidy_due, self._tidied = 0.0, ""
         self.last_error = ""
         self.last_contact = 0.0
@@ -186,6 +189,7 @@ class Reconciler:
             return "unchanged"
         # Model sync reads records by the same rule: both must name a model alike, and a name is made of its record.
         await asyncio.to_thread(self._records.refresh, decode(task).model_ids)
+        self._unnoticed = self._assembler.learn(task)
         self._records_due = now + self._records_frequency
         is_new = self._apply(task)
         self._marker = marker
@@ -208,9 +212,13 @@ class Reconciler:
             default_triton=self._default_triton,
             default_compression=self._default_compression,
             models=self._records.known(),
+            namesakes=self._records.namesakes(),
         )
+        if self._unnoticed:
+            plan = replace(plan, faults=(*plan.faults, Fault("records", self._unnoticed)))
         if self._plan is not None and plan.revision == self._plan.revision:
             self._task = task
+            self._tell(plan.faults)
             return False
         if self._plan is not None and any(f.subject.startswith("section ") for f in plan.faults):
             # A section that cannot be read says nothing about what should be served: keep everything as it is.
@@ -249,6 +257,16 @@ class Reconciler:
         self._health.first_sync_done = True
         self._swap(removed)
         return True
+
+    def _tell(self, faults: tuple[Fault, ...]) -> None:
+        """Publish other faults of the configuration that is being served."""
+        if self._plan is None or faults == self._plan.faults:
+            return
+        for fault in faults:
+            if fault not in self._plan.faults:
+                _log.warning("%s %s", fault.subject, fault.message)
+        self._plan = replace(self._plan, faults=faults)
+        self._swap([])
 
     def _keep(self, unusable: Plan) -> None:
         if self._plan is None:

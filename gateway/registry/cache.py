@@ -24,15 +24,19 @@ from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 from typing import Any
 
-from gateway.errors import ArtifactCorrupt, RegistryUnavailable, SpecFault
+from gateway.errors import ArtifactCorrupt, ContentChanged, RegistryUnavailable, SpecFault
 from gateway.registry import sweep
 from gateway.registry.base import Registry
+from gateway.registry.contents import Contents
 from gateway.spec import ArtifactRef, ModelRecord
 
 _log = logging.getLogger("triton_gateway.cache")
 
 _CHUNK = 1 << 20
 _MANIFEST = sweep.MARK
+
+Check = Callable[[str, bool], None]
+"""Takes the SHA-256 of what is stored, and whether it was just downloaded; raises where it may not be used."""
 
 
 class ArtifactCache:
@@ -59,9 +63,26 @@ class ArtifactCache:
         self._most_bytes = most_bytes
         self._name = name
         self._clock = clock
+        self._contents = Contents(registry.ledger, clock=clock)
+
+    @property
+    def problem(self) -> str:
+        """Why hashes of what is downloaded cannot be recorded for other replicas; empty: they can."""
+        return self._contents.problem
+
+    def learn(self, task: Mapping[str, Any]) -> None:
+        """Take over the hashes that were just read from the registry with the serving Task."""
+        self._contents.learn(task)
 
     def keep(self, models: Iterable[ModelRecord], artifacts: Iterable[ArtifactRef] = ()) -> None:
-        """Say what is needed from now on, also by the next start; the rest may be deleted. Never raises."""
+        """Say what is needed from now on, also by the next start; the rest may be deleted. Never raises.
+
+        What is on disk of it is compared with what was seen first: a hash that nobody recorded yet (the copy is from
+        before there were records) is recorded while the right bytes are still known.
+        """
+        models = list(models)
+        for record in models:
+            _is_usable(self._root / "models" / _key_of_model(record), self._check_of(record))
         entries = [f"models/{_key_of_model(record)}" for record in models]
         entries += [f"code/{_key_of_artifact(ref)}" for ref in artifacts]
         try:
@@ -82,14 +103,22 @@ class ArtifactCache:
 
         A package (folder upload) is unpacked; a single file keeps its base name. The folder must not be changed.
         Raises ``SpecFault`` (the model has no data), ``RegistryUnavailable``, ``RegistryRefused``,
-        ``ArtifactCorrupt``.
+        ``ArtifactCorrupt``, ``ContentChanged`` (the file is not the one that was first seen under this id).
         """
         if not record.has_data:
             raise SpecFault(
                 f"model {record.id} ({record.name}) has no data: its upload did not finish ({record.uri or '-'})",
                 hint="upload it again: clearml-serving model upload …",
             )
-        return self._entry("models", _key_of_model(record), record.uri, record.sha256, is_archive=record.is_package)
+
+        key, check = _key_of_model(record), self._check_of(record)
+        return self._entry("models", key, record.uri, record.sha256, is_archive=record.is_package, check=check)
+
+    def _check_of(self, record: ModelRecord) -> Check:
+        def check(sha256: str, is_new: bool) -> None:
+            self._contents.check(record, sha256, is_new=is_new)
+
+        return check
 
     def artifact(self, ref: ArtifactRef) -> Path:
         """Return the preprocess code: the ``.py`` file itself, or the folder of an uploaded package.
@@ -101,18 +130,20 @@ class ArtifactCache:
             return folder
         return next(p for p in folder.iterdir() if p.is_file())
 
-    def _entry(self, kind: str, key: str, uri: str, sha256: str | None, *, is_archive: bool) -> Path:
+    def _entry(
+        self, kind: str, key: str, uri: str, sha256: str | None, *, is_archive: bool, check: Check | None = None
+    ) -> Path:
         entry = self._root / kind / key
-        if _is_complete(entry):
+        if _is_usable(entry, check):
             with contextlib.suppress(OSError):  # in use: a sweep of another process leaves it alone
                 os.utime(entry / _MANIFEST)
             return entry / "files"
         entry.parent.mkdir(parents=True, exist_ok=True)
         with _locked(entry.parent / f"{key}.lock"):
-            if _is_complete(entry):  # another process was faster
+            if _is_usable(entry, check):  # another process was faster
                 return entry / "files"
             try:
-                self._fill_or_make_room(entry, uri, sha256, is_archive=is_archive)
+                self._fill_or_make_room(entry, uri, sha256, check, is_archive=is_archive)
             except OSError as error:
                 raise RegistryUnavailable(
                     f"cannot store {uri} in {self._root}: {error.strerror or error}",
@@ -120,15 +151,17 @@ class ArtifactCache:
                 ) from error
         return entry / "files"
 
-    def _fill_or_make_room(self, entry: Path, uri: str, sha256: str | None, *, is_archive: bool) -> None:
+    def _fill_or_make_room(
+        self, entry: Path, uri: str, sha256: str | None, check: Check | None, *, is_archive: bool
+    ) -> None:
         try:
-            self._fill(entry, uri, sha256, is_archive=is_archive)
+            self._fill(entry, uri, sha256, check, is_archive=is_archive)
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT) or not self._sweep(0):
                 raise
-            self._fill(entry, uri, sha256, is_archive=is_archive)
+            self._fill(entry, uri, sha256, check, is_archive=is_archive)
 
-    def _fill(self, entry: Path, uri: str, sha256: str | None, *, is_archive: bool) -> None:
+    def _fill(self, entry: Path, uri: str, sha256: str | None, check: Check | None, *, is_archive: bool) -> None:
         for leftover in entry.parent.glob(f"{entry.name}.part-*"):
             shutil.rmtree(leftover, ignore_errors=True)
         part = Path(tempfile.mkdtemp(prefix=f"{entry.name}.part-", dir=entry.parent))
@@ -142,6 +175,8 @@ class ArtifactCache:
                     f"{uri} does not match its recorded hash (expected {sha256[:12]}…, got {actual[:12]}…)",
                     hint="it was changed or damaged after the upload: upload it again",
                 )
+            if check is not None:
+                check(actual, True)
             if is_archive:
                 _unpack(got, files)
                 got.unlink()
@@ -218,12 +253,24 @@ def _key(identity: list[str | None]) -> str:
     return hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:32]
 
 
-def _is_complete(entry: Path) -> bool:
+def _is_usable(entry: Path, check: Check | None) -> bool:
     try:
         manifest = json.loads((entry / _MANIFEST).read_text())
-        return all((entry / "files" / name).stat().st_size == size for name, size in manifest["files"].items())
+        if any((entry / "files" / name).stat().st_size != size for name, size in manifest["files"].items()):
+            return False
+        sha256 = str(manifest["sha256"])
     except (OSError, ValueError, KeyError):
         return False
+    if check is None:
+        return True
+    try:
+        check(sha256, False)
+    except ContentChanged as error:
+        _log.warning("what lies on disk is fetched again: %s", error.message)
+        return False
+    except RegistryUnavailable:
+        return True  # it was compared when it came
+    return True
 
 
 def _sha256(path: Path) -> str:

@@ -7,13 +7,14 @@ waits for ever on a 503 (recorded in the project's notes on ClearML's API), whic
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import os
 import re
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import quote, unquote, urlsplit
@@ -22,11 +23,13 @@ import requests
 
 from gateway.errors import GatewayError, RegistryRefused, RegistryUnavailable
 from gateway.registry import following
+from gateway.registry.ledger import ClearMLLedger, Ledger, with_records
 
 _log = logging.getLogger("triton_gateway.registry")
 
 _CHUNK = 1 << 20
 _CONNECT_S, _READ_S = 5.0, 20.0
+_PAGE = 500
 
 
 class ClearMLRegistry:
@@ -50,11 +53,17 @@ class ClearMLRegistry:
         self._say = say or (lambda text: _log.info("%s", text))
         self._session: Any = None
         self._lock = threading.Lock()
+        self._ledger = ClearMLLedger(self)
         self._heartbeat = following.Heartbeat(clock)
         self._complaint = ""
 
+    @property
+    def ledger(self) -> Ledger:
+        """See ``Registry.ledger``."""
+        return self._ledger
+
     def marker(self) -> str:
-        """Return the Task's ``last_change``: it moves on every edit and costs one small call.
+        """Return when the Task and our records of it last changed; costs two small calls.
 
         Whoever looks again and again follows the Task, and says so to the server in time: see ``following``.
         """
@@ -68,7 +77,10 @@ class ClearMLRegistry:
                 hint="check CLEARML_SERVING_TASK_ID, or create one with `clearml-serving create --name NAME`",
             )
         self._tell(self._heartbeat.due(tasks[0]))
-        return f"{tasks[0].get('last_change')}/{tasks[0].get('last_update')}"
+        of_records = ""
+        with contextlib.suppress(RegistryRefused):  # told where they are read
+            of_records = self.ledger.marker()
+        return f"{tasks[0].get('last_change')}/{tasks[0].get('last_update')} {of_records}"
 
     def _tell(self, what: Literal["", "ping", "reopen"]) -> None:
         """Let the server know that the Task is in use; a server that does not want to know it costs nothing else."""
@@ -88,14 +100,28 @@ class ClearMLRegistry:
             self._complaint = str(error)
 
     def task(self) -> Mapping[str, Any]:
-        """Return the serving Task."""
-        task: Mapping[str, Any] = self.call("tasks", "get_by_id", {"task": self.followed()})["task"]
-        return task
+        """Return the serving Task with our records of it."""
+        return with_records(self.call("tasks", "get_by_id", {"task": self.followed()})["task"], self.ledger)
 
     def model(self, model_id: str) -> Mapping[str, Any]:
         """Return one model."""
         model: Mapping[str, Any] = self.call("models", "get_by_id", {"model": model_id})["model"]
         return model
+
+    def models_at(self, uris: Collection[str]) -> Sequence[Mapping[str, Any]]:
+        """See ``Registry.models_at``."""
+        found: list[Mapping[str, Any]] = []
+        asked = sorted(set(uris))
+        for start in range(0, len(asked), _PAGE // 2):
+            body = {"uri": asked[start : start + _PAGE // 2], "only_fields": ["id", "name", "uri"], "page_size": _PAGE}
+            page = 0
+            while True:
+                models = self.call("models", "get_all", {**body, "page": page})["models"]
+                found += models
+                if len(models) < _PAGE:
+                    break
+                page += 1
+        return found
 
     def download(self, uri: str, folder: Path) -> Path:
         """Fetch ``uri`` into ``folder``; http(s) directly with ClearML's token, everything else through the SDK."""

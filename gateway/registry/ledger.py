@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, Protocol
 
 from gateway.errors import RegistryRefused
+from gateway.spec import RECORDS, RECORDS_PROBLEM
 
 _log = logging.getLogger("triton_gateway.ledger")
 
@@ -68,6 +69,17 @@ class Ledger(Protocol):
     def write(self, records: Iterable[Record]) -> None:
         """Add these records, or replace those of the same kind and key; all of one call together. Others stay."""
         ...
+
+
+def with_records(task: Mapping[str, Any], ledger: Ledger) -> dict[str, Any]:
+    """Return the serving Task with our records of it, which are read now, or with why they cannot be.
+
+    Raises ``RegistryUnavailable``: a Task without its records would be taken for one that has none.
+    """
+    try:
+        return {**task, RECORDS: ledger.read()}
+    except RegistryRefused as error:
+        return {**task, RECORDS_PROBLEM: f"triton-gateway's records cannot be read: {error.message}"}
 
 
 class ServingApi(Protocol):

@@ -1,0 +1,106 @@
+"""What the bytes of every model were when anybody first saw them: others under the same id are refused.
+
+A real file server stores a folder under the serving Task by its base name, so a second upload from a folder of the same
+name replaces the file of a published model. Whoever has the first bytes would go on with them, and a new replica would
+serve the other model under the same id. So the SHA-256 of each download (the file as it is stored, a folder's zip) is
+recorded in the ledger the first time, and every download is compared with it. Called by ``cache`` from worker threads.
+
+A record is found by the model's id, its address and the hash its metadata may carry: a model that somebody gives
+another address or another hash is another model, which all replicas follow. There is no compare-and-set: each hash has
+a key of its own, and the earliest one counts for everybody (at the same instant the smaller).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import socket
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from gateway.errors import ContentChanged, RegistryRefused
+from gateway.registry.base import Registry
+from gateway.registry.ledger import Ledger, Record
+from gateway.spec import CONTENT_HASH, ModelRecord, SeenContent, overwritten, records_of, seen_contents
+
+
+class Contents:
+    """Compares what was downloaded with what was seen first. Safe between threads; ``clock`` counts Unix seconds."""
+
+    def __init__(self, ledger: Ledger, *, clock: Callable[[], float] = time.time) -> None:
+        self._ledger = ledger
+        self._clock = clock
+        self._known: Mapping[str, SeenContent] = {}
+        self._has_learned = False
+        self.problem = ""
+        """Why hashes cannot be recorded or read, for people; empty: they can."""
+
+    def learn(self, task: Mapping[str, Any]) -> None:
+        """Take over what was just read from the registry with the serving Task."""
+        self._known = seen_contents(records_of(task, CONTENT_HASH))
+        self._has_learned = True
+
+    def check(self, record: ModelRecord, sha256: str, *, is_new: bool) -> None:
+        """Raise ``ContentChanged`` where the model's bytes were others when they were first seen.
+
+        ``is_new``: they were just downloaded; the first ones are recorded, and ``RegistryUnavailable`` is raised when
+        nobody can say whether they are. What lies on disk was compared when it came and waits for nobody. Where records
+        cannot be read or written for good, everything is accepted and ``problem`` says so.
+        """
+        identity = identity_of(record)
+        seen = self._known.get(identity)
+        if seen is not None and not is_new:
+            self._compare(record, seen, sha256)
+            return
+        if not is_new and not self._has_learned:
+            return
+        if seen is not None and seen.sha256 == sha256 and not seen.overwritten_by:
+            return
+        try:
+            seen = self._read().get(identity)
+            if seen is None or (seen.sha256 == sha256) == bool(seen.overwritten_by):
+                self._record(record, identity, seen, sha256)
+                seen = self._read().get(identity)
+        except RegistryRefused as error:
+            self.problem = f"{error.message}; {error.hint}" if error.hint else error.message
+        else:
+            self.problem = ""
+        if seen is not None:
+            self._compare(record, seen, sha256)
+
+    def _read(self) -> Mapping[str, SeenContent]:
+        self._known = seen_contents(self._ledger.read().get(CONTENT_HASH, {}))
+        return self._known
+
+    def _record(self, record: ModelRecord, identity: str, seen: SeenContent | None, sha256: str) -> None:
+        now = round(self._clock(), 3)
+        first = seen.at if seen is not None and seen.sha256 == sha256 else now
+        value = {
+            "identity": identity, "sha256": sha256, "at": first, "last": now, "by": socket.gethostname(),
+            "model": record.id, "name": record.name, "uri": record.uri,
+        }  # fmt: skip
+        self._ledger.write([Record(CONTENT_HASH, f"{identity}/{sha256}", value)])
+
+    def _compare(self, record: ModelRecord, seen: SeenContent, sha256: str) -> None:
+        if seen.sha256 != sha256:
+            message, hint = overwritten(seen.sha256, sha256)
+            raise ContentChanged(f"model {record.name} ({record.id}) {message}", hint=hint)
+
+
+def namesakes(registry: Registry, records: Iterable[ModelRecord]) -> dict[str, tuple[str, ...]]:
+    """Return the models that share an address with one of ``records``: address → name and id of each.
+
+    Raises as the registry's methods do.
+    """
+    uris = {record.uri for record in records if record.has_data}
+    found: dict[str, list[str]] = {}
+    for model in registry.models_at(uris) if uris else ():
+        found.setdefault(str(model["uri"]), []).append(f"{model.get('name')} ({model['id']})")
+    return {uri: tuple(sorted(names)) for uri, names in found.items() if len(names) > 1}
+
+
+def identity_of(record: ModelRecord) -> str:
+    """Return the name under which a model's hashes are recorded."""
+    where = hashlib.sha256(json.dumps([record.uri, record.sha256]).encode()).hexdigest()[:16]
+    return f"{record.id}/{where}"

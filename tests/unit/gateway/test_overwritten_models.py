@@ -1,0 +1,160 @@
+"""A model's bytes are what they were when anybody first saw them: others under the same id are refused by name."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.errors import ContentChanged, RegistryUnavailable
+from gateway.registry.cache import ArtifactCache
+from gateway.spec import ModelRecord, decode, decode_model
+from gateway.testing import FakeRegistry
+
+
+@pytest.fixture
+def registry(tmp_path: Path) -> FakeRegistry:
+    """One endpoint and its model, one file."""
+    registry = FakeRegistry()
+    (tmp_path / "store.bin").write_bytes(b"first")
+    registry.add_model("m", tmp_path / "store.bin", name="film")
+    registry.add_endpoint("e", "m")
+    return registry
+
+
+def record(registry: FakeRegistry) -> ModelRecord:
+    """The model as it is registered."""
+    return decode_model(registry.model("m"))
+
+
+def overwrite(tmp_path: Path, content: bytes) -> None:
+    """What a second upload from a folder of the same name does on a real file server."""
+    (tmp_path / "store.bin").write_bytes(content)
+
+
+def faults(registry: FakeRegistry) -> str:
+    """What every gateway says of the configuration."""
+    return " ".join(f"{f.subject} {f.message}" for f in decode(registry.task()).faults)
+
+
+def test_a_new_replica_refuses_bytes_that_another_has_not_seen(registry: FakeRegistry, tmp_path: Path) -> None:
+    """And says which, what happened and what to do; whoever has the first bytes goes on with them."""
+    first = ArtifactCache(tmp_path / "one", registry)
+    first.model(record(registry))
+    overwrite(tmp_path, b"second")
+    with pytest.raises(ContentChanged, match="film") as refusal:
+        ArtifactCache(tmp_path / "two", registry).model(record(registry))
+    assert all(part in refusal.value.message for part in ("a7937b64b8ca", "16367aacb67a", "another upload"))
+    assert "another name" in refusal.value.hint
+    assert b"first" == (first.model(record(registry)) / "store.bin").read_bytes()
+
+
+def test_a_refused_download_is_not_kept(registry: FakeRegistry, tmp_path: Path) -> None:
+    """The first bytes are accepted again when the file store has them again, and the fault goes."""
+    ArtifactCache(tmp_path / "one", registry).model(record(registry))
+    overwrite(tmp_path, b"second")
+    late = ArtifactCache(tmp_path / "two", registry)
+    with pytest.raises(ContentChanged):
+        late.model(record(registry))
+    assert "another upload" in faults(registry)
+    overwrite(tmp_path, b"first")
+    assert b"first" == (late.model(record(registry)) / "store.bin").read_bytes()
+    assert "" == faults(registry)
+
+
+def test_everybody_says_that_a_model_was_overwritten(registry: FakeRegistry, tmp_path: Path) -> None:
+    """Also gateways that serve the first bytes: the next replica will not come up."""
+    ArtifactCache(tmp_path / "one", registry).model(record(registry))
+    assert "" == faults(registry)
+    overwrite(tmp_path, b"second")
+    with pytest.raises(ContentChanged):
+        ArtifactCache(tmp_path / "two", registry).model(record(registry))
+    assert "model film (m) was registered with sha256 a7937b64b8ca…" in faults(registry)
+    writes = registry.ledger.writes
+    with pytest.raises(ContentChanged):
+        ArtifactCache(tmp_path / "three", registry).model(record(registry))
+    assert writes == registry.ledger.writes  # it is known: a retry writes nothing
+
+
+def test_what_lies_on_disk_is_compared_too(registry: FakeRegistry, tmp_path: Path) -> None:
+    """A copy from before there were records, or of a lost race, is fetched again and compared."""
+    overwrite(tmp_path, b"second")
+    late = ArtifactCache(tmp_path / "two", registry)
+    late.model(record(registry))
+    registry.ledger = type(registry.ledger)()  # nobody had recorded it
+    overwrite(tmp_path, b"first")
+    ArtifactCache(tmp_path / "one", registry).model(record(registry))
+    late = ArtifactCache(tmp_path / "two", registry)
+    late.learn(registry.task())
+    assert b"first" == (late.model(record(registry)) / "store.bin").read_bytes()
+
+
+def test_a_model_given_another_address_is_a_new_one(registry: FakeRegistry, tmp_path: Path) -> None:
+    """Somebody changed the model itself: every replica follows that, none is surprised."""
+    ArtifactCache(tmp_path / "one", registry).model(record(registry))
+    (tmp_path / "other.bin").write_bytes(b"second")
+    registry.add_model("m", tmp_path / "other.bin", name="film")
+    assert b"second" == (ArtifactCache(tmp_path / "two", registry).model(record(registry)) / "other.bin").read_bytes()
+
+
+def test_without_write_access_models_are_served_and_it_is_said(registry: FakeRegistry, tmp_path: Path) -> None:
+    """Credentials that may only read degrade what is noticed, not what is served."""
+    registry.ledger.is_read_only = True
+    cache = ArtifactCache(tmp_path / "one", registry)
+    assert b"first" == (cache.model(record(registry)) / "store.bin").read_bytes()
+    assert "read-only" in cache.problem
+
+
+def test_a_copy_on_disk_serves_while_the_registry_is_away(registry: FakeRegistry, tmp_path: Path) -> None:
+    """It was compared when it came; what is new waits until it can be compared."""
+    cache = ArtifactCache(tmp_path / "one", registry)
+    known = record(registry)
+    cache.model(known)
+    registry.is_up = registry.ledger.is_up = False
+    assert b"first" == (ArtifactCache(tmp_path / "one", registry).model(known) / "store.bin").read_bytes()
+    registry.is_up = True
+    with pytest.raises(RegistryUnavailable):
+        ArtifactCache(tmp_path / "two", registry).model(known)
+
+
+async def test_a_gateway_names_the_model_and_keeps_what_it_serves(make_stack: Callable[..., Any]) -> None:
+    """A restarted gateway without its files refuses the other model; one that has them goes on."""
+    stack = make_stack()
+    stack.deploy("e")
+    async with stack.gateway.running(), stack.client:
+        await stack.served("e")
+    with (stack.folder / "m1.zip").open("ab") as archive:
+        archive.write(b"another upload")
+    stack.backend.is_up = True  # a gateway that ends closes it
+    again = stack.new_gateway()
+    stack.gateway, stack.client = again, stack.new_client(again)
+    async with again.running(), stack.client:
+        await stack.served("e")
+    shutil.rmtree(stack.folder / "state")
+    stack.backend.is_up = True
+    fresh = stack.new_gateway()
+    stack.gateway, stack.client = fresh, stack.new_client(fresh)
+    async with fresh.running(), stack.client:
+        await stack.until(lambda: stack.state("e")[0] == "failed")
+        status = (await stack.client.get("/v1/status")).json()
+        assert "another upload" in status["pending"][0]["reason"]
+        assert 503 == (await stack.client.post("/serve/e", json={"text": "good film"})).status_code
+
+
+async def test_two_models_of_one_address_are_a_fault_at_once(make_stack: Callable[..., Any]) -> None:
+    """Also when the other one is served by nobody: it was just uploaded."""
+    stack = make_stack()
+    stack.deploy("e")
+    async with stack.gateway.running(), stack.client:
+        await stack.served("e")
+        assert [] == (await stack.client.get("/v1/status")).json()["faults"]
+        stack.registry.add_model("m2", stack.folder / "m1.zip", is_package=True, name="newer")
+        await stack.until(lambda: stack.gateway.table.current.faults)
+        fault = (await stack.client.get("/v1/status")).json()["faults"][0]
+        assert ("model m1", True) == (fault["subject"], "newer (m2)" in fault["message"])
+        assert 200 == (await stack.client.post("/serve/e", json={"text": "good film"})).status_code
+        del stack.registry.models["m2"]
+        await stack.until(lambda: not stack.gateway.table.current.faults)
