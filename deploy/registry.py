@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from gateway.errors import RegistryRefused
 from gateway.registry.clearml import ClearMLRegistry
+from gateway.registry.ledger import Record
 from gateway.spec import BROKEN_UPLOADS
 
 _PAGE = 500
@@ -41,8 +42,11 @@ class TaskStore(Protocol):
         """Return the ids of the models that match, newest first."""
         ...
 
-    def write(self, sections: Mapping[str, str]) -> None:
-        """Add or replace these sections of the Task's configuration (name → text); the others stay."""
+    def write(self, sections: Mapping[str, str], records: Sequence[Record] = ()) -> None:
+        """Add or replace these sections of the Task's configuration (name → text), and these of our records.
+
+        The others stay. Records are written first: who sees a section that was changed sees the record about it.
+        """
         ...
 
 
@@ -93,8 +97,11 @@ class ClearMLStore:
         # Models of one instant come in an order of their own, the same for everybody.
         return [model_id for _, model_id in sorted(found, reverse=True)][: query.most]
 
-    def write(self, sections: Mapping[str, str]) -> None:
-        """See ``TaskStore.write``; all sections of one call change together."""
+    def write(self, sections: Mapping[str, str], records: Sequence[Record] = ()) -> None:
+        """See ``TaskStore.write``; all sections of one call change together, and so do all records."""
+        self._registry.ledger.write(records)
+        if not sections:
+            return
         items = [{"name": name, "value": text} for name, text in sections.items()]
         answer = self._registry.call(
             "tasks", "edit_configuration", {"task": self._registry.followed(), "configuration": items, "force": True}

@@ -17,15 +17,14 @@ from typing import Any, Final
 
 from pyhocon import ConfigFactory, ConfigTree
 
+from gateway import decisions
+from gateway.decisions import Decision, Verdict
 from gateway.errors import SpecFault
 
 ENGINES: Final = ("triton", "custom", "custom_async", "sklearn", "xgboost", "lightgbm")
 """Engine types clearml-serving knows; which of them a gateway can run is decided in ``control.compile``."""
 
 _OPTIONS_KEY: Final = "gateway"
-
-ROLLOUT: Final = "triton_gateway_rollout_"
-"""Sections in which ``triton-gateway canary`` keeps its rollouts (JSON) start so; a gateway reads who is stable."""
 
 RECORDS: Final = "triton_gateway_records"
 """The field of a serving Task, as a registry returns it, that holds our records: kind → key → value (``ledger``)."""
@@ -36,8 +35,16 @@ RECORDS_PROBLEM: Final = "triton_gateway_records_problem"
 CONTENT_HASH: Final = "content_hash"
 """The kind of record that holds the hashes of models' files."""
 
-SHADOW: Final = "triton_gateway_shadow_"
-"""Sections in which ``triton-gateway canary shadow`` keeps its shadows (JSON) start so."""
+ROLLOUT: Final = "rollout"
+"""The kind of record that holds rollouts by route; a gateway reads who is stable."""
+
+SHADOW: Final = "shadow"
+"""The kind of record that holds shadows by endpoint."""
+
+FORMER_SECTIONS: Final = {
+    ROLLOUT: "triton_gateway_rollout_", "command": "triton_gateway_command_", SHADOW: "triton_gateway_shadow_"
+}  # fmt: skip
+"""Kind of record → how the sections of the Task's configuration start in which it was kept once (JSON)."""
 
 BROKEN_UPLOADS: Final = ("uploading_file", "failed_uploading")
 """Last path parts of model addresses that hold no data: the upload never finished (clearml SDK)."""
@@ -294,6 +301,7 @@ def decode(task: Mapping[str, Any]) -> ServingSpec:
             metrics[key.strip("/")] = _decode_metrics(key, value)
         except SpecFault as fault:
             faults.append(Fault(f"metrics {key}", fault.message))
+    canaries = _decode_decisions(task, canaries, endpoints, faults)
     shadows = _decode_shadows(task, endpoints, faults)
     faults.extend(_overwritten(task, endpoints))
     return ServingSpec(
@@ -332,6 +340,29 @@ def records_of(task: Mapping[str, Any], kind: str) -> Mapping[str, Mapping[str, 
     """Return our records of one kind by key, as they were read with the Task."""
     found: Mapping[str, Mapping[str, Any]] = (task.get(RECORDS) or {}).get(kind) or {}
     return found
+
+
+def kept(task: Mapping[str, Any], kind: str) -> dict[str, Mapping[str, Any]]:
+    """Return our records of one kind by endpoint, also those that an earlier version kept in the Task itself."""
+    found: dict[str, Mapping[str, Any]] = {}
+    for name, item in sorted((task.get("configuration") or {}).items()):
+        if name.startswith(FORMER_SECTIONS[kind]):
+            # What cannot be read says nothing: it is not worth a fault of the service.
+            with contextlib.suppress(ValueError, TypeError, KeyError):
+                stored = json.loads(item["value"])
+                found[str(stored["endpoint"]).strip("/")] = stored
+    return found | {key.strip("/"): value for key, value in records_of(task, kind).items()}
+
+
+def described_weights(route: CanarySpec | None) -> str:
+    """Return a route's weights as decisions remember them; empty for none."""
+    return "" if route is None else decisions.described(route.load_endpoints, route.weights, route.prefix)
+
+
+def judged(route: CanarySpec | None, decision: Decision, marks: Iterable[str]) -> Verdict:
+    """Say what the Task's ``route`` is to what was decided about it (``decisions.judge``)."""
+    route = route or CanarySpec(decision.endpoint, ())
+    return decisions.judge(route.load_endpoints, route.weights, route.prefix, decision, marks)
 
 
 def seen_contents(records: Mapping[str, Mapping[str, Any]]) -> dict[str, SeenContent]:
@@ -425,40 +456,59 @@ def _decode_settings(task: Mapping[str, Any]) -> dict[str, str]:
     return {str(k): str(v.get("value") or "") for k, v in sorted(general.items()) if isinstance(v, Mapping)}
 
 
-def _decode_stables(task: Mapping[str, Any]) -> dict[str, str]:
-    found = {}
-    for name, item in (task.get("configuration") or {}).items():
-        if name.startswith(ROLLOUT):
-            # What cannot be read names nobody: rollouts are not worth a fault of the service.
-            with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError):
-                rollout = json.loads(item["value"])
-                found[str(rollout["endpoint"]).strip("/")] = str(rollout["stable"]).strip("/")
+def _decode_decisions(
+    task: Mapping[str, Any], canaries: Mapping[str, CanarySpec], endpoints: Mapping[str, EndpointSpec],
+    faults: list[Fault],
+) -> dict[str, CanarySpec]:  # fmt: skip
+    """Return the routes with decisions in force where the Task has an old copy of the weights they replaced."""
+    found = dict(canaries)
+    if any(fault.subject == "section canary" for fault in faults):
+        return found  # nobody knows what the Task says
+    broken = {fault.subject for fault in faults}
+    marks = records_of(task, decisions.MARK)
+    for endpoint, decision in sorted(decisions.read(records_of(task, decisions.DECISION)).items()):
+        now = canaries.get(endpoint)
+        is_usable = all(
+            url in endpoints for url, weight in zip(decision.urls, decision.weights, strict=False) if weight
+        )
+        if f"canary {endpoint}" in broken or not is_usable or judged(now, decision, marks) != "reverted":
+            continue
+        found[endpoint] = CanarySpec(endpoint, decision.weights, decision.urls)
+        what = (
+            f"has the weights of before again in the serving Task ({described_weights(now) or 'no such route'}): "
+            "another ClearML client wrote an old copy back. What "
+            f"{decision.by or 'triton-gateway'} decided is in force: {decision.text} ({decision.why}); for other "
+            "weights use `triton-gateway canary set`"
+        )
+        faults.append(Fault(f"canary {endpoint}", what))
     return found
+
+
+def _decode_stables(task: Mapping[str, Any]) -> dict[str, str]:
+    return {
+        endpoint: str(stored["stable"]).strip("/") for endpoint, stored in kept(task, ROLLOUT).items()
+        if "stable" in stored
+    }  # fmt: skip
 
 
 def _decode_shadows(
     task: Mapping[str, Any], endpoints: Mapping[str, EndpointSpec], faults: list[Fault]
 ) -> dict[str, ShadowSpec]:
     found = {}
-    for name, item in sorted((task.get("configuration") or {}).items()):
-        text = str(item.get("value") or "").strip() if name.startswith(SHADOW) and isinstance(item, Mapping) else ""
-        if not text:
-            continue
+    for endpoint, stored in sorted(kept(task, SHADOW).items()):
         try:
-            stored = json.loads(text)
             if not stored.get("percent"):
                 continue
             shadow = ShadowSpec(
-                str(stored["endpoint"]).strip("/"), str(stored["to"]).strip("/"), float(stored["percent"]),
-                float(stored["tolerance"]),
-            )  # fmt: skip
+                endpoint, str(stored["to"]).strip("/"), float(stored["percent"]), float(stored["tolerance"])
+            )
             check_shadow(shadow, endpoints)
         except SpecFault as fault:
-            faults.append(Fault(f"shadow {stored['endpoint']}", fault.message))
+            faults.append(Fault(f"shadow {endpoint}", fault.message))
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            faults.append(Fault(f"shadow {name.removeprefix(SHADOW)}", f"cannot be read: {error!r}"))
+            faults.append(Fault(f"shadow {endpoint}", f"cannot be read: {error!r}"))
         else:
-            found[shadow.endpoint] = shadow
+            found[endpoint] = shadow
     return found
 
 

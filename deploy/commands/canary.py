@@ -69,7 +69,9 @@ def set_(endpoint: str, weights: tuple[str, ...], open_store: Callable[[], TaskS
             f"a rollout of {endpoint} is {rollout.phase}", hint=f"`triton-gateway canary abort --endpoint {endpoint}`"
         )
     record.check_weights(spec, endpoint, shares)
-    store.write(record.with_weights(task, endpoint, dict(shares)))
+    wanted = dict(shares)
+    decision = record.decided(task, endpoint, wanted, now=time.time(), by=_who(), why="canary set")
+    store.write(record.with_weights(task, endpoint, wanted), [decision])
     total = sum(weight for _, weight in shares)
     click.echo(f"{endpoint}: " + ", ".join(f"{weight / total:.1%} {url}" for url, weight in shares))
     return 0

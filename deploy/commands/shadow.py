@@ -52,7 +52,7 @@ def command(
     store = open_store()
     spec = decode(store.task())
     if off:
-        store.write(record.shadow(endpoint, None))
+        store.write({}, [record.shadow(endpoint, None)])
         click.echo(f"{endpoint}: nothing is mirrored")
         return 0
     if to is None:
@@ -70,7 +70,7 @@ def command(
     except SpecFault as fault:
         known_urls = ", ".join(sorted(spec.endpoints)) or "none"
         raise DeployError(fault.message, hint=f"the serving Task has {known_urls}") from fault
-    store.write(record.shadow(endpoint, shadow))
+    store.write({}, [record.shadow(endpoint, shadow)])
     click.echo(f"{endpoint}: {percent:g} % of its requests are mirrored to {target}")
     return 0
 

@@ -81,6 +81,7 @@ def command(
     from deploy.auto_update import AutoUpdate
     from deploy.errors import DeployError
     from deploy.registry import ClearMLStore
+    from deploy.rollout.keeper import WeightsKeeper
     from deploy.triton import health
     from deploy.triton.plan import Grace
     from deploy.triton.sync import ModelSync, SyncSettings, run_sync
@@ -109,7 +110,11 @@ def command(
     rewrites = Settings(files_rewrite=files_rewrite).files_rewrites()
     try:
         registry = ClearMLRegistry(serving_task_id, files_rewrite=rewrites)
-        auto_update = AutoUpdate(ClearMLStore(registry), clock=time.monotonic, every_s=max(5.0, poll_s))
+        tasks = ClearMLStore(registry)
+        steps = (
+            AutoUpdate(tasks, clock=time.monotonic, every_s=max(5.0, poll_s)),
+            WeightsKeeper(tasks, clock=time.monotonic, wall=time.time),
+        )
         with contextlib.ExitStack() as stack:
 
             def answer(sync: ModelSync) -> None:
@@ -119,7 +124,9 @@ def command(
 
             if health_port:
                 ports.require_free("0.0.0.0", health_port, what="health probes", option="--health-port")  # noqa: S104 - probes come from outside
-            run_sync(settings, registry, stop, started=answer, auto_update=auto_update)
+            run_sync(
+                settings, registry, stop, started=answer, auto_update=lambda task: any(step(task) for step in steps)
+            )
     except GatewayError as error:
         raise DeployError(error.message, hint=error.hint) from error
     return 0

@@ -1,14 +1,14 @@
-"""A rollout in the serving Task: its own section with a lease, the commands people leave for it, and the weights. Pure.
+"""A rollout as it is recorded: its state with a lease, the commands people leave for it, decisions, the weights. Pure.
 
-One section per rollout, written by whoever holds the lease; commands have a section of their own, so that a command and
-a runner never overwrite each other. Both are JSON (which is HOCON): small, and read by nobody but us. The weights are
-ClearML's own ``canary`` section, in ClearML's form.
+Records lie beside the serving Task (``gateway/registry/ledger``), where no stock tool writes. One per rollout, written
+by whoever holds the lease; a command has a record of its own, so that a command and a runner never overwrite each
+other. The weights are the Task's ``canary`` section, in ClearML's form; every change of them is a recorded decision, so
+that an old copy which a slow ClearML client writes back is noticed.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
+import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
@@ -17,13 +17,25 @@ from deploy.controlplane import sections
 from deploy.errors import DeployError
 from deploy.registry import section_text
 from deploy.rollout.steps import Command, Rollout
+from gateway import decisions
+from gateway.decisions import Decision, Verdict
 from gateway.errors import SpecFault
 from gateway.metrics import custom
+from gateway.registry.ledger import SYSTEM_TAG, Record
 from gateway.routing import canary
-from gateway.spec import ROLLOUT, SHADOW, CanarySpec, ServingSpec, ShadowSpec
+from gateway.spec import (
+    ROLLOUT,
+    CanarySpec,
+    ServingSpec,
+    ShadowSpec,
+    decode,
+    described_weights,
+    judged,
+    kept,
+    records_of,
+)
 
 CANARY: Final = "canary"
-_COMMAND: Final = "triton_gateway_command_"
 
 LEASE_S: Final = 30.0
 
@@ -49,63 +61,79 @@ class Asked:
     who: str
 
 
-def section_of(endpoint: str) -> str:
-    """Return the name of the section that holds the rollout of ``endpoint``."""
-    return ROLLOUT + _key(endpoint)
-
-
-def command_section_of(endpoint: str) -> str:
-    """Return the name of the section that holds the last command for it."""
-    return _COMMAND + _key(endpoint)
-
-
 def read(task: Mapping[str, Any], endpoint: str) -> tuple[Rollout | None, Lease]:
     """Return the rollout of ``endpoint`` and its lease; None when there never was one."""
-    text = section_text(task, section_of(endpoint))
-    if not text.strip():
+    stored = kept(task, ROLLOUT).get(endpoint)
+    if stored is None:
         return None, Lease()
     try:
-        stored = json.loads(text)
         return Rollout.from_json(stored), Lease(str(stored["lease"]["holder"]), float(stored["lease"]["until"]))
     except (ValueError, KeyError, TypeError, IndexError) as error:
         raise DeployError(
             f"the record of {endpoint}'s rollout cannot be read ({error!r})",
-            hint=f"remove the section {section_of(endpoint)} of the serving Task in ClearML",
+            hint=f"remove the parameter of {endpoint} in section {ROLLOUT} of the Task that has the system tag "
+            f"{SYSTEM_TAG}, in ClearML",
         ) from error
 
 
 def rollouts(task: Mapping[str, Any]) -> list[tuple[Rollout, Lease]]:
-    """Return every rollout that can be read."""
-    found = []
-    for name in sorted(task.get("configuration") or {}):
-        if name.startswith(ROLLOUT):
-            stored = json.loads(section_text(task, name) or "{}")
-            if stored.get("endpoint"):
-                rollout, lease = read(task, str(stored["endpoint"]))
-                if rollout is not None:
-                    found.append((rollout, lease))
-    return found
+    """Return every rollout."""
+    found = [read(task, endpoint) for endpoint in sorted(kept(task, ROLLOUT))]
+    return [(rollout, lease) for rollout, lease in found if rollout is not None]
 
 
-def written(rollout: Rollout, lease: Lease) -> dict[str, str]:
-    """Return the section that holds ``rollout``."""
+def written(rollout: Rollout, lease: Lease) -> Record:
+    """Return the record that holds ``rollout``."""
     stored = {**rollout.to_json(), "lease": {"holder": lease.holder, "until": round(lease.until, 1)}}
-    return {section_of(rollout.endpoint): json.dumps(stored, indent=1)}
+    return Record("rollout", rollout.endpoint, stored)
 
 
 def asked(task: Mapping[str, Any], endpoint: str) -> Asked | None:
     """Return the last command for the rollout of ``endpoint``."""
-    text = section_text(task, command_section_of(endpoint))
+    stored = kept(task, "command").get(endpoint)
     try:
-        stored = json.loads(text) if text.strip() else {}
         return Asked(str(stored["id"]), stored["command"], str(stored.get("who", ""))) if stored else None
-    except (ValueError, KeyError, TypeError):
+    except (KeyError, TypeError):
         return None
 
 
-def command(endpoint: str, asked: Asked) -> dict[str, str]:
-    """Return the section that leaves a command."""
-    return {command_section_of(endpoint): json.dumps({"id": asked.id, "command": asked.command, "who": asked.who})}
+def command(endpoint: str, asked: Asked) -> Record:
+    """Return the record that leaves a command."""
+    return Record("command", endpoint, {"id": asked.id, "command": asked.command, "who": asked.who})
+
+
+def decided(
+    task: Mapping[str, Any], endpoint: str, shares: Mapping[str, float], *, now: float, by: str, why: str
+) -> Record:
+    """Return the record of a decision about the weights of ``endpoint``, to be written before the weights."""
+    made = decisions.decided(
+        endpoint, shares, found_weights(task, endpoint), decision(task, endpoint), records_of(task, decisions.MARK),
+        revision=uuid.uuid4().hex, now=now, by=by, why=why,
+    )  # fmt: skip
+    return Record("decision", endpoint, made.to_json())
+
+
+def decision(task: Mapping[str, Any], endpoint: str) -> Decision | None:
+    """Return what was decided last about the weights of ``endpoint``."""
+    return decisions.read(records_of(task, decisions.DECISION)).get(endpoint)
+
+
+def verdict(task: Mapping[str, Any], endpoint: str) -> Verdict:
+    """Say whether the Task has the weights that were decided; ``changed`` also where nothing was."""
+    made = decision(task, endpoint)
+    if made is None:
+        return "changed"
+    return judged(_route(task, endpoint), made, records_of(task, decisions.MARK))
+
+
+def marked(key: str, *, now: float, by: str) -> Record:
+    """Return the record that says what is thought of weights (``decisions.meant``, ``decisions.retired``)."""
+    return Record("decision_mark", key, {"at": round(now, 3), "by": by})
+
+
+def found_weights(task: Mapping[str, Any], endpoint: str) -> str:
+    """Return the weights that the Task itself has for ``endpoint``, as decisions remember them."""
+    return described_weights(_route(task, endpoint))
 
 
 def weights(task: Mapping[str, Any], endpoint: str) -> dict[str, float] | None:
@@ -166,6 +194,15 @@ def check_counted(spec: ServingSpec, urls: Sequence[str], variable: str) -> None
             )
 
 
+def _route(task: Mapping[str, Any], endpoint: str) -> CanarySpec | None:
+    return routes(task).canaries.get(endpoint)
+
+
+def routes(task: Mapping[str, Any]) -> ServingSpec:
+    """Return what the Task itself says about weights, without what was decided: canaries and their faults alone."""
+    return decode({"configuration": {CANARY: (task.get("configuration") or {}).get(CANARY) or {}}})
+
+
 def _canaries(task: Mapping[str, Any]) -> dict[str, Any]:
     try:
         parsed = sections.parse(section_text(task, CANARY) or "{}")
@@ -176,11 +213,6 @@ def _canaries(task: Mapping[str, Any]) -> dict[str, Any]:
     return {key.strip("/"): fields for key, fields in parsed.items()}
 
 
-def shadow(endpoint: str, wanted: ShadowSpec | None) -> dict[str, str]:
-    """Return the section that has requests of ``endpoint`` mirrored; None: not any more."""
-    stored = {"endpoint": endpoint, "percent": 0} if wanted is None else asdict(wanted)
-    return {SHADOW + _key(endpoint): json.dumps(stored)}
-
-
-def _key(endpoint: str) -> str:
-    return hashlib.sha256(endpoint.encode()).hexdigest()[:12]
+def shadow(endpoint: str, wanted: ShadowSpec | None) -> Record:
+    """Return the record that has requests of ``endpoint`` mirrored; None: not any more."""
+    return Record("shadow", endpoint, {"endpoint": endpoint, "percent": 0} if wanted is None else asdict(wanted))

@@ -1,8 +1,8 @@
 """Runs a rollout: looks at the serving Task and at the counters, lets ``steps`` decide, writes what was decided.
 
 One runner at a time: it holds a lease in the Task and stops when somebody else has it. It may be killed at any moment;
-the next one, anywhere, goes on from what is in the Task. What is decided is written together with the weights, in one
-call, so that no weight is ever in force without its reason.
+the next one, anywhere, goes on from what is recorded. What is decided is recorded before the weights are written, so
+that no weight is ever in force without its reason; gateways already prefer the recorded decision.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from deploy.rollout import record, steps
 from deploy.rollout.record import LEASE_S, Lease
 from deploy.rollout.source import Look, Source, Version, between, missing_instances
 from deploy.rollout.steps import Decision, Rollout, Seen
+from gateway import decisions
 from gateway.errors import RegistryUnavailable
 from gateway.spec import decode
 
@@ -94,7 +95,7 @@ class Runner:
 
     def release(self) -> None:
         """Store what is known and give the lease back, so that the next runner need not wait for its end."""
-        self._store.write(record.written(self._rollout, Lease()))
+        self._store.write({}, [record.written(self._rollout, Lease())])
 
     def look(self) -> Progress:
         """Look once. Raises ``DeployError`` when another runner has taken over; an unreachable registry is a problem,
@@ -116,7 +117,12 @@ class Runner:
         # Between two saves what is here is ahead of what is stored.
         rollout, now = self._rollout, self._clock()
         moved = carried_out(rollout, task, now)
-        if moved is rollout:
+        if moved is rollout and record.verdict(task, rollout.endpoint) == "reverted":
+            found = record.found_weights(task, rollout.endpoint)
+            why = f"another ClearML client wrote the weights of before back: {found or 'no such route'}"
+            moved = steps.put_right(rollout, now, why)
+            self._put_right(task)
+        elif moved is rollout:
             moved = steps.looked(rollout, self._seen(task, rollout), now)
         decisions = tuple(decision for decision in moved.history if decision not in rollout.history)
         self._rollout = moved
@@ -150,15 +156,39 @@ class Runner:
             counts[url] = between(then, now_there, version, route, rollout.rules.variable)
         return Seen(counts[rollout.canary], counts[rollout.stable], tuple(dict.fromkeys(missing)), lagging)
 
+    def _put_right(self, task: Mapping[str, Any]) -> None:
+        put_right(self._store, task, self._endpoint, now=self._clock(), by=self._me)
+
     def _save(self, task: Mapping[str, Any], rollout: Rollout) -> None:
         now = self._clock()
         until = 0.0 if rollout.is_over else now + LEASE_S
-        changed = record.written(rollout, Lease("" if rollout.is_over else self._me, until))
-        wanted = record.shares_of(rollout)
-        if not _equal(wanted, record.weights(task, rollout.endpoint)) and rollout.phase != "paused":
-            changed |= record.with_weights(task, rollout.endpoint, wanted)
-        self._store.write(changed)
+        lease = Lease("" if rollout.is_over else self._me, until)
+        _write(self._store, task, rollout, lease, now=now, by=self._me)
         self._saved_at = now
+
+
+def put_right(store: TaskStore, task: Mapping[str, Any], endpoint: str, *, now: float, by: str) -> None:
+    """Write the decided weights of ``endpoint`` over the old copy that ``task`` has; a second time it is meant."""
+    made = record.decision(task, endpoint)
+    if made is None:
+        return
+    store.write(record.with_weights(task, endpoint, dict(zip(made.urls, made.weights, strict=False))))
+    mark = decisions.meant(made, record.found_weights(task, endpoint))
+    store.write({}, [record.marked(mark, now=now, by=by)])
+
+
+def _write(store: TaskStore, task: Mapping[str, Any], rollout: Rollout, lease: Lease, *, now: float, by: str) -> None:
+    """Store a rollout, and the weights it wants where the Task has others or they were not decided yet."""
+    records, changed, wanted = [record.written(rollout, lease)], {}, record.shares_of(rollout)
+    if rollout.phase != "paused":
+        is_there = _equal(wanted, record.weights(task, rollout.endpoint))
+        if not is_there:
+            changed = record.with_weights(task, rollout.endpoint, wanted)
+        if not is_there or record.verdict(task, rollout.endpoint) != "agrees":
+            last = rollout.history[-1] if rollout.history else None
+            why = f"{last.what}: {last.why}" if last is not None else ""
+            records.append(record.decided(task, rollout.endpoint, wanted, now=now, by=by, why=why))
+    store.write(changed, records)
 
 
 def carried_out(rollout: Rollout, task: Mapping[str, Any], now: float) -> Rollout:
@@ -181,7 +211,7 @@ def act(store: TaskStore, endpoint: str, asked: record.Asked, *, me: str, clock:
         raise DeployError(f"there is no rollout of {endpoint}", hint="`triton-gateway canary run` starts one")
     if rollout.is_over:
         raise DeployError(f"the rollout of {endpoint} is over: {rollout.phase} ({rollout.why})")
-    store.write(record.command(endpoint, asked))
+    store.write({}, [record.command(endpoint, asked)])
     until = clock() + patience_s
     while clock() < until:
         task = store.task()
@@ -190,10 +220,7 @@ def act(store: TaskStore, endpoint: str, asked: record.Asked, *, me: str, clock:
             break
         if lease.is_free(clock(), me):
             done = carried_out(rollout, task, clock())
-            changed = record.written(done, Lease())
-            if done.phase != "paused":
-                changed |= record.with_weights(task, endpoint, record.shares_of(done))
-            store.write(changed)
+            _write(store, task, done, Lease(), now=clock(), by=asked.who or me)
             return done
         sleep(0.5)
     if rollout is None or rollout.handled != asked.id:

@@ -173,6 +173,11 @@ def looked(rollout: Rollout, seen: Seen, now: float) -> Rollout:
     return _decided(grown, now, "step", why)
 
 
+def put_right(rollout: Rollout, now: float, why: str) -> Rollout:
+    """Return ``rollout`` after its weights were written again; nothing else of it changes."""
+    return _decided(rollout, now, "put right", why)
+
+
 def _judged(rollout: Rollout, seen: Seen, now: float) -> tuple[State, str]:
     if seen.missing:
         return "holding", f"no data from {', '.join(seen.missing)}"

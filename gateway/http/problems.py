@@ -32,6 +32,7 @@ STATUS: Final[dict[str, int]] = {
     "registry_refused": 500,
     "artifact_corrupt": 500,
     "answers_disagree": 500,
+    "content_changed": 500,
     "fails_on_requests": 500,
     "backend_garbage": 502,
     "model_failed": 502,

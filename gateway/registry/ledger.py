@@ -25,7 +25,7 @@ from gateway.spec import RECORDS, RECORDS_PROBLEM
 
 _log = logging.getLogger("triton_gateway.ledger")
 
-Kind = Literal["content_hash", "decision", "rollout", "command", "shadow", "version_number"]
+Kind = Literal["content_hash", "decision", "decision_mark", "rollout", "command", "shadow", "version_number"]
 """What a record is about; the section of the companion Task's hyperparameters that holds it."""
 
 Records = Mapping[str, Mapping[str, Mapping[str, Any]]]

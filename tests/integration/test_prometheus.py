@@ -36,6 +36,7 @@ from deploy.commands.drift import command as drift_command
 from gateway.app import Gateway
 from gateway.backends.triton import TritonBackend
 from gateway.metrics import drift
+from gateway.registry.ledger import Record
 from gateway.settings import Settings
 from gateway.spec import decode, decode_model, triton_model_name
 from gateway.testing import FakeRegistry
@@ -178,9 +179,8 @@ def running(tmp_path_factory: pytest.TempPathFactory, embedded_triton: Any) -> I
     registry.add_endpoint("t", "m", version="1")
     registry.add_endpoint("t", None, version="2", engine="custom", preprocess_artifact="py_code_t")
     registry.add_endpoint("t", "m", version="3")
-    registry.sections["triton_gateway_shadow_t"] = json.dumps(
-        {"endpoint": "t", "to": "t/3", "percent": 100.0, "tolerance": 0.1}
-    )
+    shadow = {"endpoint": "t", "to": "t/3", "percent": 100.0, "tolerance": 0.1}
+    registry.ledger.write([Record("shadow", "t", shadow)])
     registry.add_endpoint("cached", "m", auxiliary_cfg={"gateway": {"response_cache": 100}})
     registry.canary["t"] = {"endpoint": "t", "weights": [0.4, 0.6], "load_endpoints": ["t/2", "t/1"]}
     metrics = {

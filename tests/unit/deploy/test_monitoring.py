@@ -233,7 +233,7 @@ class Store:
             raise RegistryUnavailable("away")
         return self.newest[: query.most]
 
-    def write(self, changed):
+    def write(self, changed, records=()):
         self.state = after(self.state, changed)
 
 

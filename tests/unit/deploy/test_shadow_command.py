@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
@@ -12,7 +12,9 @@ import pytest
 from deploy.commands import shadow
 from deploy.errors import DeployError
 from deploy.rollout import record
+from gateway.registry.ledger import Record, with_records
 from gateway.spec import ShadowSpec, decode
+from gateway.testing import FakeLedger
 
 
 class Store:
@@ -23,11 +25,14 @@ class Store:
             f"e/{v}": {"engine_type": "triton", "serving_url": "e", "version": v, "model_id": f"m{v}"} for v in "12"
         }
         self.sections = {"endpoints": json.dumps(endpoints)}
+        self.ledger = FakeLedger()
 
     def task(self) -> Mapping[str, Any]:
-        return {"id": "t", "configuration": {k: {"name": k, "value": v} for k, v in self.sections.items()}}
+        task = {"id": "t", "configuration": {k: {"name": k, "value": v} for k, v in self.sections.items()}}
+        return with_records(task, self.ledger)
 
-    def write(self, sections: Mapping[str, str]) -> None:
+    def write(self, sections: Mapping[str, str], records: Sequence[Record] = ()) -> None:
+        self.ledger.write(records)
         self.sections |= sections
 
 
@@ -65,10 +70,10 @@ def test_what_the_command_writes_a_gateway_reads() -> None:
 def test_what_a_gateway_could_not_do_is_refused_and_changes_nothing(arguments: tuple[str, ...], reason: str) -> None:
     """At the keyboard, with the reason."""
     store = Store()
-    before = dict(store.sections)
+    before = store.task()
     with pytest.raises(DeployError, match=reason):
         run(store, "--endpoint", "e", *arguments)
-    assert before == store.sections
+    assert before == store.task()
 
 
 def test_agreement_is_shown_for_all_workers_together() -> None:
@@ -84,4 +89,4 @@ def test_agreement_is_shown_for_all_workers_together() -> None:
     told = "shadow e: 5 % to e/2, 99.0% of 200 answers agree, 1 failed, 7 dropped (no memory)"
     assert [told] == shadow.describe(status, text)
     assert ["shadow e: 5 % to e/2, nothing compared yet (no memory)"] == shadow.describe(status, None)
-    assert list(record.shadow("e", None)) == list(record.shadow("e", ShadowSpec("e", "e/2", 5)))
+    assert record.shadow("e", None).key == record.shadow("e", ShadowSpec("e", "e/2", 5)).key

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from gateway.errors import BackendRefused, BackendUnavailable, GatewayError, ModelFailed, Overloaded
+from gateway.registry.ledger import Record
 
 BODY = {"text": "good"}
 
@@ -16,7 +17,7 @@ async def start(stack: Any, shares: tuple[float, float] = (1.0, 0.0)) -> None:
     stack.deploy("e", "m1", version="1")
     stack.deploy("e", "m2", version="2")
     stack.registry.canary["c"] = {"endpoint": "c", "weights": list(shares), "load_endpoints": ["e/2", "e/1"]}
-    stack.registry.sections["triton_gateway_rollout_c"] = '{"endpoint": "c", "stable": "e/1"}'
+    stack.registry.ledger.write([Record("rollout", "c", {"endpoint": "c", "stable": "e/1"})])
     await stack.served("e/1", "e/2")
     await stack.until(lambda: "c" in stack.gateway.table.current.canaries)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +10,7 @@ import numpy as np
 import pytest
 
 from gateway.errors import ModelFailed
+from gateway.registry.ledger import Record
 from gateway.shadow import compare
 from tests.unit.gateway.conftest import classify
 
@@ -20,7 +20,7 @@ BODY = {"text": "good film"}
 def shadow(stack: Any, percent: float = 100.0, to: str = "e/2", name: str = "e", **fields: Any) -> None:
     """Configure a shadow."""
     stored = {"endpoint": name, "to": to, "percent": percent, "tolerance": 0.1, **fields}
-    stack.registry.sections["triton_gateway_shadow_e"] = json.dumps(stored)
+    stack.registry.ledger.write([Record("shadow", name, stored)])
 
 
 def scores(good: float) -> Callable[..., Any]:

@@ -18,7 +18,9 @@ from deploy.rollout.source import GatewaySource, Look, PrometheusSource, Version
 from deploy.rollout.steps import Rollout, Rules, Seen
 from deploy.web import Answer
 from gateway.errors import RegistryUnavailable
-from gateway.spec import decode
+from gateway.registry.ledger import with_records
+from gateway.spec import ShadowSpec, decode
+from gateway.testing import FakeLedger
 
 ENDPOINTS = {f"e/{v}": {"serving_url": "e", "version": v, "engine_type": "triton", "model_id": f"m{v}"} for v in "123"}
 
@@ -33,19 +35,21 @@ class World:
         self.is_up = True
         self.down = set()
         self.counters = {"g1": {}, "g2": {}}
-        self.before_write = None
+        self.ledger = FakeLedger()
 
     # the registry
     def task(self):
         if not self.is_up:
             raise RegistryUnavailable("away")
-        return {"id": "t", "configuration": {n: {"name": n, "value": v} for n, v in self.texts.items()}}
+        task = {"id": "t", "configuration": {n: {"name": n, "value": v} for n, v in self.texts.items()}}
+        return with_records(task, self.ledger)
 
     def models(self, query):
         raise NotImplementedError
 
-    def write(self, changed):
+    def write(self, changed, records=()):
         self.task()
+        self.ledger.write(records)
         self.texts |= changed
 
     # the gateways
@@ -153,7 +157,7 @@ def test_one_runner_at_a_time(world):
 def test_of_two_that_start_at_once_one_goes_on(world):
     """Both wrote; the one whose lease is not in the Task gives up."""
     first, second = world.runner("first"), world.runner("second")
-    first._sleep = lambda _s: world.write(record.written(fresh(), Lease("second", world.now + 30)))
+    first._sleep = lambda _s: world.write({}, [record.written(fresh(), Lease("second", world.now + 30))])
     with pytest.raises(DeployError, match="is run by second"):
         first.start(fresh())
     assert second.start(None)
@@ -200,7 +204,7 @@ def test_somebody_elses_weights_are_respected(world):
     progress = world.tick(runner)
     assert "paused" == progress.rollout.phase
     assert {"e/2": 0.0, "e/1": 1.0} == record.weights(world.task(), "e")
-    world.write(record.command("e", Asked("1", "resume", "ann")))
+    world.write({}, [record.command("e", Asked("1", "resume", "ann"))])
     assert "running" == world.tick(runner).rollout.phase
     assert 0.05 == record.weights(world.task(), "e")["e/2"]
     assert "running" == world.tick(runner).rollout.phase
@@ -345,3 +349,63 @@ def test_prometheus_is_read_by_instance():
     assert 7 == between(Look({"gw/a:1": {}}), look, Version("e", "2"), "canary").requests
     assert asked[0].startswith("http://prometheus:9090/api/v1/query?query=")
     assert ("http://p",) == PrometheusSource("http://p", call=lambda _url: None).look("e").missing
+
+
+def test_an_old_copy_that_a_slow_client_writes_back_is_put_right(world):
+    """The stock CLI read the Task before the rollout began; the rollout goes on, and its history says what happened."""
+    stale = dict(world.texts)
+    runner = world.runner()
+    runner.start(fresh())
+    world.texts = stale
+    assert {"e/2": 0.05, "e/1": 0.95} == dict(
+        zip(decode(world.task()).canaries["e"].load_endpoints, decode(world.task()).canaries["e"].weights, strict=True)
+    )
+    progress = world.tick(runner)
+    assert ["put right"] == [d.what for d in progress.decisions]
+    assert {"e/2": 0.05, "e/1": 0.95} == record.weights(world.task(), "e")
+    assert "running" == world.tick(runner).rollout.phase
+
+
+def test_an_old_copy_after_the_end_does_not_undo_a_rollback(world):
+    """Nobody runs the rollout any more: gateways keep what it decided in force and say why."""
+    runner = world.runner()
+    runner.start(fresh())
+    world.tick(runner)
+    stale = dict(world.texts)
+    while not world.tick(runner, canary_failures=10).rollout.is_over:
+        pass
+    world.texts = stale
+    spec = decode(world.task())
+    assert ("rolled_back", (0.0, 1.0)) == (record.read(world.task(), "e")[0].phase, spec.canaries["e"].weights)
+    assert ["canary e"] == [fault.subject for fault in spec.faults]
+    assert "wrote an old copy back" in spec.faults[0].message
+
+
+def test_each_kind_of_record_survives_an_old_copy_of_the_configuration(world):
+    """After each of them the whole configuration is written as it was before."""
+    stale, runner = dict(world.texts), world.runner()
+    rollout = runner.start(fresh())
+    world.texts = dict(stale)
+    assert rollout.canary == record.read(world.task(), "e")[0].canary
+    world.write({}, [record.command("e", Asked("id", "abort", "ann"))])
+    world.texts = dict(stale)
+    assert "abort" == record.asked(world.task(), "e").command
+    world.write({}, [record.shadow("e", ShadowSpec("e", "e/3", 5.0))])
+    world.texts = dict(stale)
+    assert {"e"} == set(decode(world.task()).shadows)
+
+
+def test_what_an_earlier_version_kept_in_the_task_is_still_read(world):
+    """Until it is written again, which it is beside the Task."""
+    stored = {**fresh().to_json(), "lease": {"holder": "old", "until": world.now + 30}}
+    world.texts["triton_gateway_rollout_0123456789ab"] = json.dumps(stored)
+    world.texts["triton_gateway_shadow_0123456789ab"] = json.dumps(
+        {"endpoint": "e", "to": "e/3", "percent": 5.0, "tolerance": 0.1}
+    )
+    assert ("e/2", "old") == (record.read(world.task(), "e")[0].canary, record.read(world.task(), "e")[1].holder)
+    assert ({"e": "e/1"}, {"e"}) == (decode(world.task()).stables, set(decode(world.task()).shadows))
+    world.now += 60
+    world.runner("new").start(None)
+    assert "new" == record.read(world.task(), "e")[1].holder
+    world.write({}, [record.shadow("e", None)])
+    assert {} == decode(world.task()).shadows

@@ -1,0 +1,188 @@
+"""Decided weights stay in the serving Task: an old copy is put right, somebody's will is not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from deploy.controlplane import sections
+from deploy.rollout import keeper, record
+from deploy.rollout.keeper import WeightsKeeper
+from gateway.decisions import FORGOTTEN_S
+from gateway.errors import RegistryRefused, RegistryUnavailable
+from gateway.registry.ledger import with_records
+from gateway.spec import decode
+from gateway.testing import FakeLedger
+
+ENDPOINTS = {f"e/{v}": {"serving_url": "e", "version": v, "engine_type": "triton", "model_id": f"m{v}"} for v in "123"}
+
+
+class World:
+    """A serving Task with the route ``e``, a keeper that looks at it, and two clocks by hand."""
+
+    def __init__(self) -> None:
+        self.ledger = FakeLedger()
+        self.texts = {"endpoints": sections.render(ENDPOINTS)}
+        self.now = 1_000_000.0
+        self.keeper = WeightsKeeper(self, clock=lambda: self.now, wall=lambda: self.now)
+
+    def task(self) -> dict[str, Any]:
+        configuration = {n: {"name": n, "value": v} for n, v in self.texts.items()}
+        return with_records({"id": "t", "configuration": configuration}, self.ledger)
+
+    def models(self, _query: Any) -> Any:
+        raise NotImplementedError
+
+    def write(self, changed: Any, records: Any = ()) -> None:
+        self.ledger.write(records)
+        self.texts |= changed
+
+    def stock(self, **weights: float) -> None:
+        """Weights as `clearml-serving model canary` writes them: nothing is recorded."""
+        self.texts |= record.with_weights(self.task(), "e", {f"e/{name[1:]}": w for name, w in weights.items()})
+
+    def decide(self, **weights: float) -> None:
+        """Weights as `triton-gateway canary set` writes them."""
+        shares = {f"e/{name[1:]}": weight for name, weight in weights.items()}
+        decision = record.decided(self.task(), "e", shares, now=self.now, by="ann", why="canary set")
+        self.write(record.with_weights(self.task(), "e", shares), [decision])
+
+    def look(self, seconds: float = 20.0) -> None:
+        """Let the keeper look at the Task for a while, every two seconds."""
+        for _ in range(int(seconds / 2)):
+            self.keeper(self.task())
+            self.now += 2
+
+    @property
+    def told(self) -> dict[str, float] | None:
+        """What the Task says."""
+        return record.weights(self.task(), "e")
+
+    @property
+    def served(self) -> str:
+        """What gateways do."""
+        route = decode(self.task()).canaries.get("e")
+        return "" if route is None else ", ".join(f"{u} {w:g}" for u, w in zip(route.load_endpoints, route.weights))  # noqa: B905
+
+
+@pytest.fixture
+def world() -> World:
+    """Ann has decided 20 % for the new version, where it had 10 %."""
+    world = World()
+    world.stock(v2=0.1, v1=0.9)
+    world.decide(v2=0.2, v1=0.8)
+    return world
+
+
+def test_an_old_copy_is_never_in_force_and_is_put_right(world: World) -> None:
+    """Gateways at once, the Task within seconds; afterwards there is nothing to say."""
+    world.stock(v2=0.1, v1=0.9)
+    assert "e/2 0.2, e/1 0.8" == world.served
+    assert "ann decided" in decode(world.task()).faults[0].message
+    world.look()
+    assert ({"e/2": 0.2, "e/1": 0.8}, ()) == (world.told, decode(world.task()).faults)
+
+
+def test_a_route_that_an_old_copy_removes_stays(world: World) -> None:
+    """The copy is from before the route was there."""
+    world = World()
+    world.decide(v2=0.2, v1=0.8)
+    del world.texts["canary"]
+    assert "e/2 0.2, e/1 0.8" == world.served
+    world.look()
+    assert {"e/2": 0.2, "e/1": 0.8} == world.told
+
+
+def test_other_weights_are_somebodys_will(world: World) -> None:
+    """They count at once, stay, and end the decision: what it replaced counts afterwards, too."""
+    world.stock(v2=0.5, v1=0.5)
+    assert "e/2 0.5, e/1 0.5" == world.served
+    world.look()
+    world.stock(v2=0.1, v1=0.9)
+    assert "e/2 0.1, e/1 0.9" == world.served
+    world.look()
+    assert {"e/2": 0.1, "e/1": 0.9} == world.told
+
+
+def test_weights_that_are_set_again_after_they_were_put_right_are_meant(world: World) -> None:
+    """Nobody can tell the first time; the second time it is said twice."""
+    world.stock(v2=0.1, v1=0.9)
+    world.look()
+    world.stock(v2=0.1, v1=0.9)
+    assert "e/2 0.1, e/1 0.9" == world.served
+    world.look()
+    assert ({"e/2": 0.1, "e/1": 0.9}, ()) == (world.told, decode(world.task()).faults)
+
+
+def test_the_same_shares_written_otherwise_are_no_old_copy(world: World) -> None:
+    """An old copy is the same to the last digit; a person puts it in their own words."""
+    world.stock(v1=9, v2=1)
+    assert "e/1 9, e/2 1" == world.served
+
+
+def test_what_our_commands_set_counts_at_once(world: World) -> None:
+    """Also when it is what was there before."""
+    world.decide(v2=0.1, v1=0.9)
+    assert "e/2 0.1, e/1 0.9" == world.served
+    world.look()
+    assert {"e/2": 0.1, "e/1": 0.9} == world.told
+    world.stock(v2=0.2, v1=0.8)  # a copy from before this one
+    assert "e/2 0.1, e/1 0.9" == world.served
+
+
+def test_old_weights_after_a_long_time_are_meant(world: World) -> None:
+    """No call of the stock CLI takes an hour."""
+    world.now += FORGOTTEN_S + 1
+    world.stock(v2=0.1, v1=0.9)
+    world.look()
+    assert ("e/2 0.1, e/1 0.9", {"e/2": 0.1, "e/1": 0.9}) == (world.served, world.told)
+
+
+def test_a_decision_that_is_just_being_written_is_left_alone(world: World) -> None:
+    """The record comes first, the weights a moment later: nothing is put right, so nothing is marked as said twice."""
+    world.write({}, [record.decided(world.task(), "e", {"e/2": 0.3}, now=world.now, by="ann", why="w")])
+    assert "e/2 0.3" == world.served
+    world.look(keeper.SETTLED_S - 1)
+    assert {"e/2": 0.2, "e/1": 0.8} == world.told
+    world.stock(v2=0.3)
+    world.look()
+    assert "decision_mark" not in world.ledger.read()
+
+
+def test_a_decision_about_a_version_that_is_gone_is_not_in_force(world: World) -> None:
+    """Somebody removed the endpoint: what the Task says counts."""
+    world.texts["endpoints"] = sections.render({"e/1": ENDPOINTS["e/1"]})
+    world.stock(v1=1.0)
+    assert "e/1 1" == world.served
+
+
+def test_a_section_that_cannot_be_read_is_left_alone(world: World) -> None:
+    """It does not mean that there is no route."""
+    world.texts["canary"] = "{"
+    world.look()
+    assert "{" == world.texts["canary"]
+
+
+def test_two_keepers_write_the_same(world: World) -> None:
+    """Beside two Tritons; one is late with its look."""
+    other = WeightsKeeper(world, clock=lambda: world.now, wall=lambda: world.now)
+    world.stock(v2=0.1, v1=0.9)
+    late = world.task()
+    other(late)
+    world.look()
+    assert other(late)  # what it saw is no longer so
+    assert {"e/2": 0.2, "e/1": 0.8} == world.told
+    assert 1 == len(world.ledger.read()["decision_mark"])
+
+
+def test_a_registry_that_refuses_harms_nobody(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The gateways keep the decision in force; it is said once and tried again."""
+    world.stock(v2=0.1, v1=0.9)
+    for error in (RegistryUnavailable("away"), RegistryRefused("may only read")):
+        with monkeypatch.context() as patched:
+            patched.setattr(world, "write", lambda *_a, error=error: (_ for _ in ()).throw(error))
+            world.look()
+        assert "e/2 0.2, e/1 0.8" == world.served
+    world.look()
+    assert {"e/2": 0.2, "e/1": 0.8} == world.told
