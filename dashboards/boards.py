@@ -131,8 +131,11 @@ OVERVIEW: Final = Board(
             _lines("Texts per request", "Mean number of texts in one request.", _mean(catalog.ROWS)),
         )),
         Section("Configuration", (
-            _lines("Age of the last contact with ClearML", "Above two minutes changes are not followed.",
-                   f"time() - {catalog.LAST_CONTACT.name}", "{{instance}}", "s", thresholds=((120.0, _RED),)),
+            Panel("Age of the last contact with ClearML", "Above the limit (three polls, two minutes at least) changes "
+                  "are not followed.",
+                  (Query(f"time() - {catalog.LAST_CONTACT.name}", "{{instance}}"),
+                   Query(f"max(clamp_min(3 * {catalog.POLL.name}, 120))", "limit")), unit="s",
+                  thresholds=((120.0, _RED),)),
             _lines("Looks at the serving Task", "Each poll counts once, by outcome.",
                    by(("outcome",), _rate(catalog.RECONCILES, "")), "{{outcome}}", "ops"),
             _lines("Builds of versions", "By outcome; what is not ok is tried again.",

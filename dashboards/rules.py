@@ -48,6 +48,10 @@ _BURN: Final = (
 _LEAST_BAD: Final = 10
 """Failures in the long window below which no budget alert fires: one failure at night is no outage."""
 
+_REFUSED: Final = 0.9
+"""Share of an endpoint's requests that are refused as their callers' fault, above which it is an outage."""
+_LEAST_REFUSED: Final = 50
+
 _REQUESTS: Final = catalog.REQUESTS.name
 _SECONDS: Final = catalog.REQUEST_SECONDS.name
 _FAILED: Final = f'outcome=~"{FAILED_OUTCOMES}"'
@@ -328,6 +332,9 @@ def _state() -> Group:
     reads_failed = by(INSTANCE, increase(catalog.RECONCILES.name, "10m", 'outcome!~"changed|unchanged"'))
     builds_failed = by((*INSTANCE, "outcome"), increase(catalog.BUILDS.name, "15m", 'outcome!="ok"'))
     refused = by(INSTANCE, rate(_REQUESTS, "5m", 'outcome="overloaded"'))
+    callers_fault = by(ENDPOINT, rate(_REQUESTS, "10m", f'{_KNOWN},outcome!~"ok|client_gone|{FAILED_OUTCOMES}"'))
+    asked = by(ENDPOINT, rate(_REQUESTS, "10m", _KNOWN))
+    nowhere = 'outcome=~"endpoint_not_found|version_not_found"'
     return Group(
         "gateway-state",
         [
@@ -338,7 +345,37 @@ def _state() -> Group:
                 "The gateway at {{ $labels.instance }} does not answer /metrics.", "page", hold="1m",
             ),
             Alert(
-                "GatewayConfigurationStale", f"time() - {catalog.LAST_CONTACT.name} > 120",
+                "GatewayAbsent", 'absent(up{job="triton-gateway"})',
+                "Prometheus knows no gateway",
+                "No gateway has been scraped for 5 minutes: all are gone, or Prometheus does not find them.",
+                "page", hold="5m",
+            ),
+            Alert(
+                "TritonDown", 'up{job="triton"} == 0',
+                "Triton at {{ $labels.instance }} cannot be scraped",
+                "It has not answered /metrics for 2 minutes, whether or not anybody asks it for answers now.",
+                "page", hold="2m",
+            ),
+            Alert(
+                "GatewayRequestsRefused",
+                f"{callers_fault}\n  / {asked} > {_REFUSED}\nand {by(ENDPOINT, increase(_REQUESTS, '10m', _KNOWN))} >= "
+                f"{_LEAST_REFUSED}",
+                "{{ $labels.endpoint }} refuses almost every request",
+                "{{ $value | humanizePercentage }} of its requests in the last 10 minutes were refused as the caller's "
+                "fault: nobody gets an answer.", "page", hold="5m",
+            ),
+            Alert(
+                "GatewayUnknownPaths",
+                f"sum({rate(_REQUESTS, '10m', nowhere)})\n  / sum({rate(_REQUESTS, '10m')}) > 0.5\n"
+                f"and sum({increase(_REQUESTS, '10m', nowhere)}) >= {_LEAST_REFUSED}",
+                "Most requests ask for endpoints that do not exist",
+                "{{ $value | humanizePercentage }} of the requests in the last 10 minutes were answered 404: was an "
+                "endpoint removed, or renamed?", "ticket", hold="5m",
+            ),
+            Alert(
+                # Three looks that should have been, and two minutes at least.
+                "GatewayConfigurationStale",
+                f"time() - {catalog.LAST_CONTACT.name}\n  > clamp_min(3 * {catalog.POLL.name}, 120)",
                 "{{ $labels.instance }} has not heard from ClearML",
                 "Its last answer is {{ $value | humanizeDuration }} old: changes are not followed, what is served goes "
                 "on.", "ticket", hold="5m",
@@ -352,9 +389,9 @@ def _state() -> Group:
             ),
             Alert(
                 "GatewayReconcileFailing",
-                f"{reads_failed} > 5\nunless {reads} > 0",
+                f"{reads_failed} > 0\nunless {reads} > 0",
                 "{{ $labels.instance }} cannot read its configuration",
-                "Every look at the serving Task in the last 10 minutes failed.", "ticket",
+                "Every look at the serving Task in the last 10 minutes failed.", "ticket", hold="5m",
             ),
             Alert(
                 "GatewayModelStuckLoading", f"{by((*VERSION, *INSTANCE), catalog.ENDPOINT_READY.name, 'max')} == 0",

@@ -42,6 +42,7 @@ from gateway.health import Health
 from gateway.http.edge import Receive, Scope, Send
 from gateway.http.forms import FormRoutes, Limits
 from gateway.http.ops import build_ops, product_version
+from gateway.http.problems import FAILURES
 from gateway.http.protocol import Connections
 from gateway.http.routes import CHAT, Lane, ServeRoute
 from gateway.metrics import exposition, statistics
@@ -111,7 +112,7 @@ class Gateway:
         self._is_whole_process = is_whole_process
         self._backends: dict[tuple[str, bool], Backend] = {}
         self._metrics = exposition.new_registry()
-        self.observer = Observer(self._metrics)
+        self.observer = Observer(self._metrics, failures=FAILURES)
         self.health = Health()
         self.table = RoutingTable()
         self._prefix = f"/{settings.serve_path.strip('/')}/"

@@ -15,6 +15,10 @@ from typing import Any, Final, Protocol
 TRACEPARENT: ContextVar[str] = ContextVar("traceparent", default="")
 """The W3C ``traceparent`` of the request that is being worked on here, for calls that carry it on."""
 
+DIRECT: Final = "direct"
+"""The route of a request that named its version, or an endpoint that has only one."""
+STABLE: Final = "stable"
+"""The route of a request that a canary's weights left to the stable version."""
 CANARY: Final = "canary"
 """The route of a request that a canary's weights gave to the new version."""
 FALLBACK: Final = "fallback"

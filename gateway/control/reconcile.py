@@ -122,6 +122,7 @@ class Reconciler:
     async def run(self) -> None:
         """Follow the Task until cancelled. Fetches at once, then every ``poll_frequency`` seconds."""
         probe = asyncio.create_task(self._probe_backends())
+        self._observer.polls(self._poll_frequency)
         self._kept = kept.decode(await asyncio.to_thread(self._store.kept))
         # A model that was deleted since goes on being served, from the cache.
         stored = await asyncio.to_thread(self._store.load)
@@ -412,6 +413,7 @@ class Reconciler:
             )  # fmt: skip
         spec = self._plan.spec
         self._observer.watch.configure(served, spec.metrics, frequency_of(spec.settings, self._metric_log_frequency))
+        self._observer.expect(self._table.current.routes())
         self._mirror.configure(spec.shadows, self._serving)
 
     async def _tidy(self) -> None:

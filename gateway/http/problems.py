@@ -9,7 +9,7 @@ from typing import Final
 
 import orjson
 
-from gateway.errors import GatewayError
+from gateway.errors import ControlError, GatewayError
 
 STATUS: Final[dict[str, int]] = {
     "bad_request": 400,
@@ -42,6 +42,13 @@ STATUS: Final[dict[str, int]] = {
     "backend_unavailable": 503,
     "deadline_exceeded": 504,
 }
+
+_CONTROL: Final = {ControlError.kind, *(error.kind for error in ControlError.__subclasses__())}
+FAILURES: Final = tuple(
+    kind for kind, status in STATUS.items()
+    if (status >= 500 or status == 429) and kind not in _CONTROL
+)  # fmt: skip
+"""The kinds a request can fail with that are not its caller's doing."""
 
 Headers = list[tuple[bytes, bytes]]
 

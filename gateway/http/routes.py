@@ -37,14 +37,14 @@ from gateway.http.protocol import CARRIED, EXTENSION, Flight, HeaderList, Heads
 from gateway.http.sse import own_form, send_events, wants_stream
 from gateway.pipeline import FALLS_BACK, Drawn, Pipeline
 from gateway.spec import normalize_url
-from gateway.trace import FALLBACK, TRACEPARENT, Trace, parse_traceparent
+from gateway.trace import CANARY, DIRECT, FALLBACK, STABLE, TRACEPARENT, Trace, parse_traceparent
 
 _LANE_BYTES: Final = 64 << 10
 CHAT: Final = "/v1/chat/completions"
 """What huggingface_hub puts behind an endpoint's address to chat with it."""
 _NOT_FOR_THE_LANE: Final = frozenset({b"content-encoding", b"x-request-timeout-ms", b"traceparent", b"x-route-to"})
 _PIN: Final = b"x-route-to"
-_SPLIT: Final = ("canary", "stable")
+_SPLIT: Final = (CANARY, STABLE)
 
 
 class ServeRoute:
@@ -275,7 +275,7 @@ class Lane:
 
 
 def _drawn(endpoint: Endpoint, trace: Trace, error: GatewayError | None = None) -> Drawn | None:
-    if trace.route == "direct":
+    if trace.route == DIRECT:
         return None
     return Drawn(endpoint, trace.route, trace.fallback, trace.started_ns, error)
 

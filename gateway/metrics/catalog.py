@@ -180,6 +180,9 @@ ENDPOINT_READY: Final = Metric(
 LAST_CONTACT: Final = Metric(
     "gateway_registry_last_contact_timestamp_seconds", "gauge", "Unix time of the last answer of the ClearML API."
 )
+POLL: Final = Metric(
+    "gateway_registry_poll_seconds", "gauge", "How often this gateway looks at the serving Task: seconds between looks."
+)
 MODEL_INFO: Final = Metric(
     "gateway_model_info", "gauge",
     "1 for the model that a served version is made of, NaN for those it was before: its id, name and page in ClearML.",
@@ -194,5 +197,5 @@ CATALOG: Final = (
     VARIABLE_SCALAR, VARIABLE_ENUM, VARIABLE_VALUE, VARIABLE_COUNTER, VARIABLE_IGNORED,
     DRIFT_OBSERVATIONS, DRIFT_REFERENCE, DRIFT_REFERENCE_SIZE, DRIFT_CHI2,
     SHADOWS, SHADOW_DIFFERENCE, SHADOW_SECONDS,
-    RECONCILES, BUILDS, CONFIGURATION_FAULTS, ENDPOINT_READY, LAST_CONTACT, MODEL_INFO, BUILD_INFO,
+    RECONCILES, BUILDS, CONFIGURATION_FAULTS, ENDPOINT_READY, LAST_CONTACT, POLL, MODEL_INFO, BUILD_INFO,
 )  # fmt: skip

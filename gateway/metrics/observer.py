@@ -33,7 +33,7 @@ from gateway.metrics.custom import Watch
 from gateway.metrics.exemplars import Exemplars
 from gateway.metrics.live import Live
 from gateway.metrics.tally import Count, Distribution
-from gateway.trace import Trace
+from gateway.trace import CANARY, Trace
 
 FLUSH_S: Final = 0.02
 """How often a worker looks whether another one is asked for the numbers of all."""
@@ -77,11 +77,15 @@ class Observer:
         *,
         chance: Callable[[], float] = random.random,
         later: Callable[[Callable[[], None]], object] | None = None,
+        failures: Sequence[str] = (),
     ) -> None:
+        """``failures`` are the outcomes by which a version fails: each has its series before the first one occurs."""
         self._families: dict[str, Any] = {m.name: _family(m, registry) for m in catalog.CATALOG}
         self.live = Live(self._families)
         self.exemplars = Exemplars()
         self._models: set[tuple[str, ...]] = set()
+        self._failures = tuple(failures)
+        self._expected: set[tuple[str, str, str]] = set()
         self.watch = Watch(self._families, chance)
         self._later = later or _AfterThis()
         self._served: dict[tuple[str, str, str], _ServedMetrics] = {}
@@ -258,6 +262,25 @@ class Observer:
     def contacted(self, unix_time: float) -> None:
         """Remember when the registry last answered."""
         self._families[catalog.LAST_CONTACT.name].set(unix_time)
+
+    @_harmless
+    def polls(self, period: float) -> None:
+        """Publish how often the registry is looked at (seconds)."""
+        self._families[catalog.POLL.name].set(period)
+
+    @_harmless
+    def expect(self, served: Iterable[tuple[str, str, str]]) -> None:
+        """Create the failure series, at 0, of these (endpoint, version, route).
+
+        Prometheus sees growth only: of a series that is born with its first burst it sees nothing.
+        """
+        for key in set(served) - self._expected:
+            self._expected.add(key)
+            endpoint, version, route = key
+            for outcome in self._failures:
+                self._families[catalog.REQUESTS.name].labels(*key, outcome)
+                if route == CANARY:
+                    self._families[catalog.FALLBACKS.name].labels(endpoint, version, outcome)
 
     @_harmless
     def built(self, outcome: str) -> None:

@@ -7,7 +7,7 @@ after the swap, save counters inside endpoints.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -15,7 +15,7 @@ from gateway.endpoint import Endpoint
 from gateway.errors import EndpointNotFound, ModelNotReady, VersionNotFound
 from gateway.routing.canary import Weighted, position_of
 from gateway.spec import Fault
-from gateway.trace import CANARY
+from gateway.trace import CANARY, DIRECT, STABLE
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +41,15 @@ class Snapshot:
     pending: Mapping[str, Pending] = field(default_factory=lambda: MappingProxyType({}))
     faults: tuple[Fault, ...] = ()
 
+    def routes(self) -> Iterator[tuple[str, str, str]]:
+        """Return (endpoint, version, route) of everything a request can be counted under."""
+        for endpoint in self.endpoints.values():
+            yield endpoint.identity.endpoint, endpoint.identity.version, DIRECT
+        for canary in self.canaries.values():
+            for url in canary.urls:
+                identity = self.endpoints[url].identity
+                yield identity.endpoint, identity.version, STABLE if url == canary.stable else CANARY
+
     def resolve(
         self, path: str, routing_key: str | None = None, draw: Callable[[], float] = random.random
     ) -> tuple[Endpoint, str, Endpoint | None]:
@@ -55,11 +64,11 @@ class Snapshot:
             position = draw() if routing_key is None else position_of(routing_key, path)
             url = canary.pick(position)
             if url == canary.stable:
-                return self.endpoints[url], "stable", None
+                return self.endpoints[url], STABLE, None
             return self.endpoints[url], CANARY, self.endpoints.get(canary.stable)
         endpoint = self.endpoints.get(path)
         if endpoint is not None:
-            return endpoint, "direct", None
+            return endpoint, DIRECT, None
         raise self._missing(path)
 
     def pinned(self, url: str) -> Endpoint:

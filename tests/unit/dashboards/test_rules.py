@@ -296,6 +296,7 @@ def test_states_that_need_someone_fire(evaluate: Evaluate) -> None:
         {
             'up{job="triton-gateway",instance="i"}': "0x60",
             'gateway_registry_last_contact_timestamp_seconds{instance="i"}': "0x60",
+            'gateway_registry_poll_seconds{instance="i"}': "5x60",
             'gateway_endpoint_ready{endpoint="e",version="1",instance="i"}': "0x60",
             'gateway_endpoint_ready{endpoint="gone",version="1",instance="i"}': f"0 {NAN}",
             'gateway_endpoint_builds_total{instance="i",outcome="model_not_ready"}': "0+1x60",
@@ -318,6 +319,62 @@ def test_states_that_need_someone_fire(evaluate: Evaluate) -> None:
 
 
 @pytest.mark.prometheus
+def test_outages_that_no_request_tells_of_fire(evaluate: Evaluate) -> None:
+    """A Triton that is gone while nobody asks; gateways that Prometheus does not even know any more."""
+    evaluate(
+        {'up{job="triton",instance="t"}': "1 0x60", 'up{job="triton-gateway",instance="i"}': "1x5 stale"},
+        promql_expr_test=[
+            count_of('ALERTS{alertname="TritonDown",alertstate="firing",instance="t"}', "10m"),
+            count_of('ALERTS{alertname="GatewayAbsent",alertstate="firing"}', "20m"),
+        ],
+    )
+
+
+@pytest.mark.prometheus
+def test_an_endpoint_that_refuses_every_request_fires(evaluate: Evaluate) -> None:
+    """Nobody gets an answer, and no failure is ours: an outage all the same; a tenth of bad requests is none."""
+    refusing = requests(ok="0x60", input_refused="0+30x60", malformed_body="0+5x60")
+    alert = 'ALERTS{alertname="GatewayRequestsRefused",alertstate="firing",endpoint="e"}'
+    evaluate(refusing, promql_expr_test=[count_of(alert, "20m")])
+    evaluate(requests(ok="0+90x60", input_refused="0+10x60"), alert_rule_test=[silent("GatewayRequestsRefused", "20m")])
+    gone = 'gateway_requests_total{endpoint="",version="",route="",instance="i",outcome="endpoint_not_found"}'
+    evaluate(
+        {gone: "0+60x60", **requests(ok="0+10x60")},
+        promql_expr_test=[count_of('ALERTS{alertname="GatewayUnknownPaths",alertstate="firing"}', "20m")],
+    )
+    evaluate({gone: "0+5x60", **requests(ok="0+90x60")}, alert_rule_test=[silent("GatewayUnknownPaths", "20m")])
+
+
+@pytest.mark.prometheus
+def test_the_first_burst_of_failures_fires(evaluate: Evaluate) -> None:
+    """An outcome that never occurred has its series at 0 already: its growth is seen."""
+    burst = requests(ok="0+100x60", hook_failed="0x20 150x40")
+    evaluate(burst, promql_expr_test=[count_of('ALERTS{alertname="GatewayErrorBudgetBurn"}', "22m")])
+
+
+@pytest.mark.prometheus
+def test_a_slow_poll_is_neither_stale_nor_blind(evaluate: Evaluate) -> None:
+    """Looks every five minutes: all is well, nothing fires; none succeeds, it fires."""
+    poll = {'gateway_registry_poll_seconds{instance="i"}': "300x120", 'up{job="triton-gateway",instance="i"}': "1x120"}
+    contact = 'gateway_registry_last_contact_timestamp_seconds{instance="i"}'
+    looks = " ".join(str(minute // 5) for minute in range(90))
+    times = " ".join(str(300 * (minute // 5)) for minute in range(90))
+    evaluate(
+        {**poll, contact: times, 'gateway_reconcile_total{instance="i",outcome="unchanged"}': looks},
+        promql_expr_test=[
+            {"expr": "count(ALERTS)", "eval_time": at, "exp_samples": []} for at in ("34m", "60m", "84m")
+        ],
+    )
+    evaluate(
+        {**poll, contact: "0x90", 'gateway_reconcile_total{instance="i",outcome="registry_unavailable"}': looks},
+        promql_expr_test=[
+            count_of(f'ALERTS{{alertname="{name}",alertstate="firing"}}', "60m")
+            for name in ("GatewayReconcileFailing", "GatewayConfigurationStale")
+        ],
+    )
+
+
+@pytest.mark.prometheus
 def test_a_healthy_gateway_fires_nothing(evaluate: Evaluate) -> None:
     """An hour of it."""
     stage = 'gateway_stage_duration_seconds_{part}{{endpoint="e",version="1",stage="{stage}"}}'
@@ -325,6 +382,8 @@ def test_a_healthy_gateway_fires_nothing(evaluate: Evaluate) -> None:
         {
             'up{job="triton-gateway",instance="i"}': "1x60",
             'gateway_registry_last_contact_timestamp_seconds{instance="i"}': "0+60x60",
+            'gateway_registry_poll_seconds{instance="i"}': "5x60",
+            'up{job="triton",instance="t"}': "1x60",
             'gateway_endpoint_ready{endpoint="e",version="1",instance="i"}': "0 0 1x60",
             'gateway_endpoint_builds_total{instance="i",outcome="ok"}': "0 1x60",
             'gateway_configuration_faults{job="g",instance="i",kind="canary"}': "0 1 1 0x60",

@@ -120,9 +120,8 @@ async def test_every_form_is_counted_once_under_its_version(served: Any) -> None
     await served.client.post("/v1/embeddings", json={"model": "e", "input": "x"})
     metrics = (await served.client.get("/metrics")).text
     counted = [line for line in metrics.splitlines() if line.startswith("gateway_requests_total") and '"e"' in line]
-    assert {"ok": 3.0, "input_refused": 1.0} == {
-        line.split('outcome="')[1].split('"')[0]: float(line.rsplit(" ", 1)[1]) for line in counted
-    }
+    counts = {line.split('outcome="')[1].split('"')[0]: float(line.rsplit(" ", 1)[1]) for line in counted}
+    assert {"ok": 3.0, "input_refused": 1.0} == {outcome: count for outcome, count in counts.items() if count}
 
 
 async def test_protocol_parameters_bound_the_time(served: Any) -> None:

@@ -202,3 +202,16 @@ def test_every_question_of_another_worker_is_seen(tmp_path: Path) -> None:
         exposition.ask(tmp_path)
         seen.add(exposition.asked(tmp_path))
     assert len(seen) == 5
+
+
+def test_failure_series_exist_before_the_first_failure() -> None:
+    """At 0, for every version and route that can be asked: Prometheus sees growth, not births."""
+    registry = exposition.new_registry()
+    observer = Observer(registry, failures=("model_failed", "overloaded"))
+    observer.expect([("e", "1", "direct"), ("e", "2", "canary")])
+    observer.expect([("e", "1", "direct")])
+    series = [(name, dict(at), value) for (name, at), value in samples(exposition.render(registry, None)).items()]
+    counted = {at["version"] + at["outcome"] for name, at, _ in series if name == catalog.REQUESTS.name}
+    assert {f"{version}{outcome}" for version in "12" for outcome in ("model_failed", "overloaded")} == counted
+    assert ["2", "2"] == [at["version"] for name, at, _ in series if name == catalog.FALLBACKS.name]
+    assert {0.0} == {value for name, _, value in series if name in (catalog.REQUESTS.name, catalog.FALLBACKS.name)}
