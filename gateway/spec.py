@@ -1,7 +1,7 @@
 """The serving Task as frozen values: what should be served (desired state), decoded from ClearML's field names.
 
-Pure: takes the Task's fields as the API answers them, returns values; imports nothing of ours but errors. Read by
-``control`` (gateway) and ``deploy/triton`` (model sync), so both see the same endpoints under the same names.
+Pure: takes the Task's fields as the API answers them, returns values; imports nothing of ours but ``hocon`` and errors.
+Read by ``control`` (gateway) and ``deploy/triton`` (model sync), so both see the same endpoints under the same names.
 A broken entry never spoils its neighbours: it becomes a ``Fault`` that says what is wrong, the rest is decoded.
 """
 
@@ -15,9 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from pyhocon import ConfigFactory, ConfigTree
-
-from gateway import decisions
+from gateway import decisions, hocon
 from gateway.decisions import Decision, Verdict
 from gateway.errors import SpecFault
 
@@ -348,7 +346,7 @@ def kept(task: Mapping[str, Any], kind: str) -> dict[str, Mapping[str, Any]]:
     for name, item in sorted((task.get("configuration") or {}).items()):
         if name.startswith(FORMER_SECTIONS[kind]):
             # What cannot be read says nothing: it is not worth a fault of the service.
-            with contextlib.suppress(ValueError, TypeError, KeyError):
+            with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError, RecursionError):
                 stored = json.loads(item["value"])
                 found[str(stored["endpoint"]).strip("/")] = stored
     return found | {key.strip("/"): value for key, value in records_of(task, kind).items()}
@@ -409,32 +407,18 @@ def _section(task: Mapping[str, Any], name: str, faults: list[Fault]) -> dict[st
     text = str(item.get("value") or "").strip()
     if not text:
         return {}
-    # pyhocon raises from several libraries (pyparsing, its own, TypeError on odd nesting): one broken section must
-    # not hide the others, whatever it raises.
     try:
-        tree = ConfigFactory.parse_string(text, resolve=False)
-    except Exception as error:  # noqa: BLE001 - see above
-        faults.append(Fault(f"section {name}", f"cannot be parsed as HOCON: {str(error).splitlines()[0][:200]}"))
+        entries = hocon.read(text)
+    except hocon.Unreadable as error:
+        faults.append(Fault(f"section {name}", f"cannot be parsed as HOCON: {error}"))
         return {}
     out: dict[str, dict[str, Any]] = {}
-    for key, value in _plain(tree).items():
+    for key, value in entries.items():
         if isinstance(value, dict):
-            out[_unquote(key)] = value
+            out[key] = value
         else:
             faults.append(Fault(f"{name} {key}", "is not a block of fields"))
     return out
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, ConfigTree | dict):
-        return {_unquote(str(k)): _plain(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(v) for v in value]
-    return value
-
-
-def _unquote(key: str) -> str:
-    return key[1:-1] if len(key) >= 2 and key[0] == key[-1] == '"' else key
 
 
 def _decode_artifacts(task: Mapping[str, Any]) -> dict[str, ArtifactRef]:
@@ -627,16 +611,23 @@ def _decode_monitoring(key: str, fields: Mapping[str, Any], artifacts: Mapping[s
 
 def _decode_metrics(key: str, fields: Mapping[str, Any]) -> MetricSpec:
     variables = []
-    for name, item in (fields.get("metrics") or {}).items():
+    declared = fields.get("metrics") or {}
+    if not isinstance(declared, Mapping):
+        raise SpecFault(f"metrics must be named variables, got {declared}"[:200])
+    for name, item in declared.items():
         if not isinstance(item, Mapping):
             raise SpecFault(f"variable {name} has no type")
         variables.append(
             MetricVariable(name=str(name), type=str(item.get("type") or ""), buckets=tuple(_flat(item.get("buckets"))))
         )
     frequency = fields.get("log_frequency")
+    try:
+        log_frequency = float(frequency) if frequency is not None else None
+    except (TypeError, ValueError) as error:
+        raise SpecFault(f"log_frequency must be a number, got {frequency}"[:200]) from error
     return MetricSpec(
         endpoint=str(fields.get("endpoint") or key).strip("/"),
-        log_frequency=float(frequency) if frequency is not None else None,
+        log_frequency=log_frequency,
         variables=tuple(variables),
     )
 

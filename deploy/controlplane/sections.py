@@ -1,8 +1,9 @@
 """The HOCON text of one configuration section of a serving Task, pure: parse, render, repair.
 
-Called by `merge` and by the unit that guards `tasks.edit`. What parses here is what the clearml SDK can parse (both use
-pyhocon). Never resolves substitutions and never follows `include`: a text from outside must not read the server's
-environment, files or network; such texts are `Dynamic` and are passed on as they are.
+Called by `merge` and by the unit that guards `tasks.edit`. What parses here is what the clearml SDK can parse
+(`gateway.hocon`: pyhocon decides, within limits of size, depth and time). Never resolves substitutions and never
+follows `include`: a text from outside must not read the environment, files or network of the server; such texts are
+`Dynamic` and are passed on as they are.
 """
 
 import json
@@ -10,21 +11,20 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-import pyhocon
-import pyparsing
-from pyhocon.exceptions import ConfigException
+from gateway import hocon
 
 Section = dict[str, Any]
 
 # what the clearml SDK leaves unquoted and reads back unchanged
 _PLAIN_KEY = re.compile(r"^[A-Za-z_](?:[A-Za-z0-9_/-]| (?=[A-Za-z0-9_/-]))*$")
+_MOST_S = 5.0
 _QUOTED = re.compile(r'""".*?"*"""|"(?:[^"\\\n]|\\.)*"', re.DOTALL)
 _INCLUDE = re.compile(r"(?m)^\s*include\s*(?:$|url|file|package|required|\()")
 _ENTRY = re.compile(r"^(?P<indent> *)(?P<key>\S.*?)(?P<sep> = | \{$| \{\}$)(?P<rest>.*)$")
 
 
 class Unparsable(ValueError):
-    """The text is not HOCON: no ClearML client could read the section any more."""
+    """The text is not HOCON, or too large, deep or slow to read: no ClearML client could read the section any more."""
 
 
 class Dynamic(Exception):
@@ -42,22 +42,11 @@ def parse(text: str) -> Section:
     if "${" in bare or _INCLUDE.search(bare):
         raise Dynamic("substitutions and includes are not evaluated here")
     try:
-        tree = pyhocon.ConfigFactory.parse_string(text)
-        section = _plain(tree)
-    except (
-        pyparsing.ParseBaseException,
-        ConfigException,
-        RecursionError,
-        ValueError,
-        TypeError,
-        AttributeError,
-    ) as exc:
-        # pyhocon reports odd inputs by several unrelated types; to a reader of the section they all mean the same
-        first_line = str(exc).splitlines()[0] if str(exc) else type(exc).__name__
-        raise Unparsable(first_line[:200]) from exc
-    if not isinstance(section, dict):
-        raise Unparsable("the section is not a set of named entries")
-    return section
+        return hocon.parse(text, seconds=_MOST_S)
+    except hocon.Dynamic as exc:
+        raise Dynamic(str(exc)) from exc
+    except hocon.Unreadable as exc:
+        raise Unparsable(str(exc)) from exc
 
 
 def render(section: Mapping[str, Any]) -> str:
@@ -159,16 +148,13 @@ def _value(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """ConfigTree and friends as dict, list and scalars, with the quotes that pyhocon keeps around keys taken off."""
+    """What `parse` gives for it: dict, list and scalars, keys without outer quotes."""
     if isinstance(value, Mapping):
         return {_unquoted(str(key)): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
     if value is None or isinstance(value, str | bool | int | float):
         return value
-    if type(value).__name__ == "NoneValue":
-        return None
-    # durations, for one: clients read them, we only do not interpret them
     raise Dynamic(f"unsupported value of type {type(value).__name__}")
 
 

@@ -120,7 +120,7 @@ class ClearMLLedger:
                     try:
                         stored = json.loads(item["value"])
                         key, value = str(stored["key"]), dict(stored["value"])
-                    except (ValueError, TypeError, KeyError):
+                    except (ValueError, TypeError, KeyError, RecursionError):
                         _log.warning("record %s/%s of Task %s cannot be read, it is left out", kind, name, task["id"])
                         continue
                     found.setdefault(str(kind), {})[key] = value

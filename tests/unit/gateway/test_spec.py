@@ -84,6 +84,39 @@ def test_section_that_does_not_parse_is_a_fault_of_its_own() -> None:
     assert ["c"] == list(spec.canaries)
 
 
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("a = " + "[" * 3000 + "]" * 3000, "nested more than 64 deep"),
+        ('include file("/etc/hostname")', "never followed"),
+        ("a { engine_type = ${HOME} }", "never evaluated"),
+    ],
+)
+def test_hostile_section_is_a_fault_that_names_it(text: str, words: str) -> None:
+    """It is refused at once, nothing outside the text is looked at, and the other sections are still read."""
+    spec = decode(task(endpoints=text, canary='c { endpoint = "c", weights = [1.0], load_endpoints = ["e"] }'))
+    assert ["section endpoints"] == [f.subject for f in spec.faults]
+    assert words in spec.faults[0].message
+    assert ["c"] == list(spec.canaries)
+
+
+@pytest.mark.parametrize(
+    ("sections", "subject"),
+    [
+        ({"metric_logging": "e { metrics = [1] }"}, "metrics e"),
+        ({"metric_logging": "e { log_frequency = often }"}, "metrics e"),
+        ({"triton_gateway_rollout_x": "[" * 100_000}, ""),
+        ({"triton_gateway_shadow_x": "[" * 100_000}, ""),
+    ],
+)
+def test_wrong_type_or_depth_is_a_fault_of_its_entry(sections: dict[str, str], subject: str) -> None:
+    """Nothing in a section makes the rest of the configuration unreadable."""
+    spec = decode(task(endpoints=ENDPOINTS, **sections))
+    assert {"test_onnx/1", "a.b"} == set(spec.endpoints)
+    assert [subject] * bool(subject) == [f.subject for f in spec.faults]
+
+
 def test_static_endpoint_wins_over_the_auto_update_one() -> None:
     """As in clearml-serving, `model add` overrides what auto-update wrote."""
     entry = 'e/1 {{ engine_type = "triton", serving_url = "e", version = "1", model_id = "{}" }}'

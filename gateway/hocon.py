@@ -1,0 +1,393 @@
+"""The HOCON text of one configuration section, read without harm to whoever reads it. Imports nothing of ours.
+
+Two readers. What the clearml SDK writes is a narrow dialect (one entry per line, quoted strings, JSON lists), and JSON
+is close to it: ``parse`` reads both itself, in a single pass, some hundred times as fast as pyhocon. Every other text
+goes to pyhocon in a process of its own, which is killed when it takes too long: pyhocon needs seconds for hundreds of
+endpoints and a minute for deep nesting, all under the interpreter's lock. Both give the same values (a property test
+holds them equal). Includes, substitutions and durations are refused: a text from outside must not read files,
+addresses or the environment.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import re
+import select
+import selectors
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+MOST_CHARS: Final = 8 << 20
+MOST_DEPTH: Final = 64
+MOST_ENTRIES: Final = 10_000
+MOST_S: Final = 20.0
+_IDLE_S: Final = 60.0
+_STEP_S: Final = 0.001
+_PAUSE_S: Final = 0.0002
+_BOOT: Final = "import sys; sys.path.append(sys.argv[1]); from gateway.hocon import serve; serve()"
+
+Entries = dict[str, Any]
+
+
+class Unreadable(ValueError):
+    """The text is not HOCON, or larger, deeper or slower to read than is allowed; the message says which."""
+
+
+class Dynamic(Unreadable):
+    """The text is HOCON but uses what is never evaluated here: an include, a substitution or a duration."""
+
+
+class _Unusual(Exception):
+    """Outside the dialect that is read here: pyhocon decides."""
+
+
+def parse(text: str, *, seconds: float = MOST_S, pause: Callable[[], None] = lambda: None) -> Entries:
+    """Return the text's entries as plain dicts, lists, strings, numbers, booleans and None.
+
+    ``pause`` is called between entries. Raises ``Unreadable``; never takes much longer than ``seconds``.
+    """
+    if len(text) > MOST_CHARS:
+        raise Unreadable(f"it has {len(text):,} characters; {MOST_CHARS:,} are the most")
+    try:
+        return _Reader(text.expandtabs() if "\t" in text else text, pause).read()
+    except _Unusual:
+        return _referee.ask(text, seconds, pause)
+
+
+@functools.lru_cache(maxsize=32)
+def _read(text: str) -> Entries | Unreadable:
+    try:
+        return parse(text, pause=Pace())
+    except Unreadable as error:
+        return error
+
+
+def read(text: str) -> Mapping[str, Any]:
+    """Return what ``parse`` does, remembering the last texts: one that did not change is not read again.
+
+    The answer is shared: it must not be changed. Raises ``Unreadable``.
+    """
+    found = _read(text)
+    if isinstance(found, Unreadable):
+        raise found.with_traceback(None)
+    return found
+
+
+class Pace:
+    """Called often by long work in a thread: sleeps a moment after every millisecond, so that the event loop runs.
+
+    Without it a thread keeps the interpreter's lock for 5 ms at a time, and a request needs the lock several times.
+    """
+
+    def __init__(self) -> None:
+        self._since = time.perf_counter()
+
+    def __call__(self) -> None:
+        """Sleep, where it is time to."""
+        if time.perf_counter() - self._since >= _STEP_S:
+            time.sleep(_PAUSE_S)
+            self._since = time.perf_counter()
+
+
+_GAP = re.compile(r"[ ,\n\r]*")
+_KEY = re.compile(
+    r'(?:(?P<bare>[A-Za-z0-9_-][A-Za-z0-9_/ -]*)|"(?P<quoted>[^"\\\x00-\x1f]+)" *)(?:(?P<open>\{)|[=:] *)'
+)
+_VALUE = re.compile(
+    r'"""(?P<long>.*?"*)"""|"(?P<string>(?:[^"\\\n]|\\[^\n])*)"'
+    r"|(?P<number>[+-]?[0-9]{1,300}(?P<real>(?:\.[0-9]{1,300})?(?:[eE][+-]?[0-9]{1,3})?))"
+    r"|(?P<word>true|false|null)|(?P<open>[\[{])",
+    re.DOTALL,
+)
+_END = re.compile(r" *(?:[,\n\r]|(?=[}\]]))|\Z")
+_ESCAPE = re.compile(r"\\.")
+_ESCAPES: Final = {r"\\": "\\", r"\n": "\n", r"\r": "\r", r"\t": "\t", r"\=": "=", r"\#": "#", r"\!": "!", r"\"": '"'}
+_WORDS: Final = {"true": True, "false": False, "null": None}
+
+
+class _Reader:
+    """One pass over the SDK's dialect; anything else is ``_Unusual``, so that what is read here is read exactly."""
+
+    def __init__(self, text: str, pause: Callable[[], None]) -> None:
+        self._text = text
+        self._pause = pause
+        self._at = 0
+
+    def read(self) -> Entries:
+        text = self._text
+        self._gap()
+        is_braced = text.startswith("{", self._at)
+        self._at += is_braced
+        found = self._block(1, closes=is_braced)
+        self._gap()
+        if self._at != len(text):
+            raise _Unusual
+        return found
+
+    def _gap(self) -> None:
+        gap = _GAP.match(self._text, self._at)
+        self._at = gap.end() if gap else self._at
+
+    def _block(self, depth: int, *, closes: bool) -> Entries:
+        if depth > MOST_DEPTH:
+            raise _too_deep()
+        found: Entries = {}
+        text = self._text
+        while True:
+            self._gap()
+            if closes and text.startswith("}", self._at):
+                self._at += 1
+                return found
+            if not closes and self._at == len(text):
+                return found
+            start = _KEY.match(text, self._at)
+            if start is None:
+                raise _Unusual
+            key = start["quoted"] or start["bare"].strip()
+            if key in found or (start["quoted"] is None and key[:7].lower() == "include"):
+                raise _Unusual
+            self._at = start.end()
+            found[key] = self._block(depth + 1, closes=True) if start["open"] else self._value(depth + 1)
+            self._end()
+            if depth == 1:
+                self._pause()
+                if len(found) > MOST_ENTRIES:
+                    raise _too_many()
+
+    def _list(self, depth: int) -> list[Any]:
+        if depth > MOST_DEPTH:
+            raise _too_deep()
+        found: list[Any] = []
+        while True:
+            self._gap()
+            if self._text.startswith("]", self._at):
+                self._at += 1
+                return found
+            value = self._value(depth + 1)
+            if value == "":  # pyhocon leaves it out
+                raise _Unusual
+            found.append(value)
+            self._end()
+
+    def _value(self, depth: int) -> Any:
+        token = _VALUE.match(self._text, self._at)
+        if token is None:
+            raise _Unusual
+        self._at = token.end()
+        kind = token.lastgroup
+        if kind == "string":
+            value = token["string"]
+            return _ESCAPE.sub(_unescaped, value) if "\\" in value else value
+        if kind == "open":
+            return self._block(depth, closes=True) if token["open"] == "{" else self._list(depth)
+        if kind == "long":
+            return token["long"]
+        if kind == "word":
+            return _WORDS[token["word"]]
+        return float(token["number"]) if token["real"] else int(token["number"])
+
+    def _end(self) -> None:
+        end = _END.match(self._text, self._at)
+        if end is None:
+            raise _Unusual
+        self._at = end.end()
+
+
+def _unescaped(match: re.Match[str]) -> str:
+    # As pyhocon does it: what it does not know stays as it is, backslash included.
+    return _ESCAPES.get(match[0], match[0])
+
+
+def _too_deep() -> Unreadable:
+    return Unreadable(f"its brackets are nested more than {MOST_DEPTH} deep")
+
+
+def _too_many() -> Unreadable:
+    return Unreadable(f"it has more than {MOST_ENTRIES:,} entries")
+
+
+class _Referee:
+    """pyhocon in a process of its own, started when it is needed; it ends by itself when nobody asks for a while."""
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """Start anew; a process that is running is left to whoever started it."""
+        self._process: subprocess.Popen[bytes] | None = None
+        self._lock = threading.Lock()
+
+    def ask(self, text: str, seconds: float, pause: Callable[[], None]) -> Entries:
+        """Raises ``Unreadable``."""
+        with self._lock:
+            try:
+                lines = self._answered(text, seconds)
+            except TimeoutError:
+                self._end()
+                raise Unreadable(
+                    f"reading it took more than {seconds:g} s; write it as the clearml SDK does, or as JSON: "
+                    "quoted strings, one entry per line, no comments"
+                ) from None
+            except BaseException:
+                self._end()
+                raise
+        kind, reason = json.loads(lines[0])
+        if kind != "entries":
+            raise (Dynamic if kind == "dynamic" else Unreadable)(reason)
+        found: Entries = {}
+        for line in lines[1:]:
+            key, value = json.loads(line)
+            found[key] = value
+            pause()
+        return found
+
+    def _answered(self, text: str, seconds: float) -> list[bytes]:
+        question = json.dumps([seconds, text]).encode() + b"\n"
+        deadline = time.monotonic() + seconds
+        for attempt in range(2):  # the process may just have ended by itself
+            process = self._process if attempt == 0 and self._process is not None else self._start()
+            try:
+                answer = _exchange(process, question, deadline)
+            except BrokenPipeError:
+                answer = b""
+            if answer:
+                return answer.rstrip(b"\n").split(b"\n")
+            self._end()
+        raise Unreadable("pyhocon ended without an answer: it needs too much memory")
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        self._end()
+        # It parses texts of strangers: it gets no credentials.
+        environ = {k: v for k, v in os.environ.items() if k in ("PATH", "PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH")}
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-c", _BOOT, str(Path(__file__).parents[1])], env=environ, start_new_session=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        return self._process
+
+    def _end(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            with process:
+                pass
+
+
+def _exchange(process: subprocess.Popen[bytes], question: bytes, deadline: float) -> bytes:
+    """Return the answer up to its empty line; empty where the process has ended. Raises ``TimeoutError``."""
+    if process.stdin is None or process.stdout is None:
+        raise BrokenPipeError
+    answer = bytearray()
+    with selectors.DefaultSelector() as selector:
+        os.set_blocking(process.stdin.fileno(), False)
+        selector.register(process.stdin, selectors.EVENT_WRITE)
+        selector.register(process.stdout, selectors.EVENT_READ)
+        while not answer.endswith(b"\n\n"):
+            ready = selector.select(deadline - time.monotonic())
+            if not ready or time.monotonic() > deadline:
+                raise TimeoutError
+            for key, _ in ready:
+                if key.fileobj is process.stdin:
+                    question = question[os.write(process.stdin.fileno(), question[: 1 << 16]) :]
+                    if not question:
+                        selector.unregister(process.stdin)
+                else:
+                    chunk = os.read(process.stdout.fileno(), 1 << 16)
+                    if not chunk:
+                        return b""
+                    answer += chunk
+    return bytes(answer)
+
+
+_referee = _Referee()
+os.register_at_fork(after_in_child=_referee.forget)  # two processes must not share its pipes
+
+
+# --- what runs in the referee's process ---
+
+_QUOTED = re.compile(r'""".*?"*"""|"(?:[^"\\\n]|\\.)*"', re.DOTALL)
+
+
+def _judge(text: str) -> Entries:
+    """Read any HOCON with pyhocon, in this process and without a limit of time. Raises ``Unreadable``."""
+    import pyhocon
+    from pyhocon.config_parser import ConfigParser
+
+    depth = 0
+    for bracket in re.findall(r"[\[\]{}]", _QUOTED.sub("", text)):
+        depth += 1 if bracket in "[{" else -1
+        if depth > MOST_DEPTH:
+            raise _too_deep()
+    for place, name in (
+        (pyhocon.ConfigFactory, "parse_file"),
+        (pyhocon.ConfigFactory, "parse_URL"),
+        (ConfigParser, "resolve_package_path"),
+    ):
+        setattr(place, name, _refuse_include)
+    try:
+        tree = pyhocon.ConfigFactory.parse_string(text, resolve=False)
+        found = _plain(tree)
+    except Unreadable:
+        raise
+    except Exception as error:
+        # pyhocon reports odd texts by errors of several libraries; to a reader they all mean the same.
+        raise Unreadable((str(error).splitlines() or [type(error).__name__])[0][:200]) from error
+    if not isinstance(found, dict):
+        raise Unreadable("it is a list, not a set of named entries")
+    if len(found) > MOST_ENTRIES:
+        raise _too_many()
+    return found
+
+
+def _refuse_include(*_: Any, **__: Any) -> Any:
+    raise Dynamic("it includes another file or address, which is never followed; write the entries themselves")
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {_unquoted(str(key)): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if value is None or isinstance(value, str | bool | int | float):
+        return value
+    kind = type(value).__name__
+    if kind == "NoneValue":
+        return None
+    if kind in ("ConfigValues", "ConfigSubstitution"):
+        raise Dynamic("it has a substitution (${…}), which is never evaluated; write the value itself")
+    raise Dynamic("it has a value with a unit, such as 5 seconds; write a number")
+
+
+def _unquoted(key: str) -> str:
+    return key[1:-1] if len(key) > 1 and key[0] == key[-1] == '"' else key
+
+
+def serve() -> None:
+    """Answer questions on stdin: one line of JSON each, ``[seconds, text]``."""
+    import resource
+
+    resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
+    out = sys.stdout.buffer
+    while select.select([0], [], [], _IDLE_S)[0]:
+        line = sys.stdin.buffer.readline()
+        if not line:
+            return
+        seconds, text = json.loads(line)
+        signal.alarm(int(seconds) + 2)  # whoever asked may be gone
+        try:
+            found = _judge(text)
+        except Unreadable as error:
+            out.write(json.dumps(["dynamic" if isinstance(error, Dynamic) else "unreadable", str(error)]).encode())
+        else:
+            out.write(b"\n".join(json.dumps(one).encode() for one in (["entries", ""], *found.items())))
+        out.write(b"\n\n")
+        out.flush()
+        signal.alarm(0)
