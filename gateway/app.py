@@ -182,7 +182,12 @@ class Gateway:
         threads = ThreadPoolExecutor(8, thread_name_prefix="work")
         assembler = Assembler(
             records=records,
-            cache=ArtifactCache(state_dir / "cache", self._registry, most_bytes=settings.cache_bytes),
+            cache=ArtifactCache(
+                state_dir / "cache",
+                self._registry,
+                most_bytes=settings.cache_bytes,
+                most_unpacked=settings.unpacked_bytes,
+            ),
             backend_for=self._backend_for,
             observer=self.observer,
             limits=BatchLimits(settings.max_batch_rows, settings.max_batch_tokens, settings.max_batches_in_flight),

@@ -119,6 +119,11 @@ class Settings(BaseSettings):
         description="Size of the downloaded models and code, e.g. `20G`, above which those that nobody needs any more "
         "are deleted, the longest unused first; 0: never. What is served, or would be after a restart, always stays.",
     )  # fmt: skip
+    unpacked_bytes: Bytes = Field(
+        64 << 30, ge=1, validation_alias=_names("unpacked_bytes"),
+        description="Most that one archive of a model or of code may hold when it is unpacked, e.g. `64G`. Whatever is "
+        "set here, no archive may grow to more than 100 times its size (above 256 MiB) or to more than the disk holds.",
+    )  # fmt: skip
     serving_task_id: str = Field(
         "", validation_alias=_names("serving_task_id", "CLEARML_SERVING_TASK_ID"),
         description="ClearML id of the serving Task to follow; empty: the only one that runs, of several none.",

@@ -97,7 +97,9 @@ def command(
         raise click.BadParameter(str(error), param_hint="--poll-frequency") from error
     logs.configure(log_format)
     state_dir = state_dir.absolute()
+    shared = Settings(files_rewrite=files_rewrite)  # what gateways and sync have in common
     settings = SyncSettings(
+        cache_bytes=shared.cache_bytes, unpacked_bytes=shared.unpacked_bytes,
         state_dir=state_dir, repository=(repository or state_dir / "triton" / "repository").absolute(),
         triton_grpc=triton_grpc, engine="python" if engine == "python" else "native", poll_s=poll_s,
         triton_key_file=key_file(triton_key_file, state_dir),
@@ -107,9 +109,8 @@ def command(
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    rewrites = Settings(files_rewrite=files_rewrite).files_rewrites()
     try:
-        registry = ClearMLRegistry(serving_task_id, files_rewrite=rewrites)
+        registry = ClearMLRegistry(serving_task_id, files_rewrite=shared.files_rewrites())
         tasks = ClearMLStore(registry)
         steps = (
             AutoUpdate(tasks, clock=time.monotonic, every_s=max(5.0, poll_s)),

@@ -79,6 +79,8 @@ class SyncSettings:
     """Holds the key of Triton's control APIs, where it was started with one."""
     cache_bytes: int = 20 << 30
     """Size above which downloads that nobody needs are deleted; 0: never."""
+    unpacked_bytes: int = 64 << 30
+    """Most that one model's archive may hold unpacked."""
     cache_dir: Path | None = None
     """Shared by all processes of this machine; ``state_dir/cache`` when not given."""
     poll_s: float = 2.0
@@ -651,6 +653,7 @@ def run_sync(settings: SyncSettings, registry: Registry, stop: threading.Event, 
                 settings.cache_dir or settings.state_dir / "cache",
                 registry,
                 most_bytes=settings.cache_bytes,
+                most_unpacked=settings.unpacked_bytes,
                 name="sync",
             ),
             store=SpecStore(settings.state_dir / "sync"),

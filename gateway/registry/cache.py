@@ -15,12 +15,10 @@ import json
 import logging
 import os
 import shutil
-import tarfile
 import tempfile
 import time
-import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -28,6 +26,7 @@ from gateway.errors import ArtifactCorrupt, ContentChanged, RegistryUnavailable,
 from gateway.registry import sweep
 from gateway.registry.base import Registry
 from gateway.registry.contents import Contents
+from gateway.registry.unpack import MOST_BYTES, unpack
 from gateway.spec import ArtifactRef, ModelRecord
 
 _log = logging.getLogger("triton_gateway.cache")
@@ -51,16 +50,19 @@ class ArtifactCache:
         registry: Registry,
         *,
         most_bytes: int = 0,
+        most_unpacked: int = MOST_BYTES,
         name: str = "gateway",
         clock: Callable[[], float] = time.time,
     ) -> None:
         """Use the folder ``root``; above ``most_bytes`` (0: never) what nobody needs is deleted (see ``sweep``).
 
+        An archive that holds more than ``most_unpacked`` bytes is refused (see ``unpack``).
         ``name`` is this program's among those that share the folder; ``clock`` counts Unix seconds.
         """
         self._root = root
         self._registry = registry
         self._most_bytes = most_bytes
+        self._most_unpacked = most_unpacked
         self._name = name
         self._clock = clock
         self._contents = Contents(registry.ledger, clock=clock)
@@ -178,7 +180,7 @@ class ArtifactCache:
             if check is not None:
                 check(actual, True)
             if is_archive:
-                _unpack(got, files)
+                unpack(got, files, most_bytes=self._most_unpacked)
                 got.unlink()
             if not any(files.iterdir()):
                 raise ArtifactCorrupt(f"{uri} is an empty archive", hint="upload the folder again")
@@ -279,24 +281,6 @@ def _sha256(path: Path) -> str:
         while chunk := file.read(_CHUNK):
             digest.update(chunk)
     return digest.hexdigest()
-
-
-def _unpack(archive: Path, folder: Path) -> None:
-    try:
-        if zipfile.is_zipfile(archive):
-            with zipfile.ZipFile(archive) as packed:
-                for name in packed.namelist():
-                    path = PurePosixPath(name)
-                    if path.is_absolute() or ".." in path.parts:
-                        raise ArtifactCorrupt(f"{archive.name} holds the unsafe path {name!r}")
-                packed.extractall(folder)  # noqa: S202 - every name was checked above
-        elif tarfile.is_tarfile(archive):
-            with tarfile.open(archive) as packed_tar:
-                packed_tar.extractall(folder, filter="data")
-        else:
-            raise ArtifactCorrupt(f"{archive.name} is neither a zip nor a tar archive", hint="upload the folder again")
-    except (zipfile.BadZipFile, tarfile.TarError, EOFError, NotImplementedError) as error:
-        raise ArtifactCorrupt(f"{archive.name} cannot be unpacked: {error}", hint="upload the folder again") from error
 
 
 @contextlib.contextmanager

@@ -1,0 +1,234 @@
+"""Archives from the registry to folders. What an archive claims is not believed: names, links, sizes are checked here.
+
+Needs nothing of the newest Pythons (``tarfile`` has filters from 3.11.4 on only). Pure but for the two paths given.
+"""
+
+from __future__ import annotations
+
+import bz2
+import errno
+import gzip
+import lzma
+import shutil
+import stat
+import struct
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import IO, Any, Final
+
+from gateway.errors import ArtifactCorrupt
+
+MOST_BYTES: Final = 64 << 30
+MOST_MEMBERS: Final = 100_000
+MOST_RATIO: Final = 100
+"""Unpacked bytes per byte of the archive. Weights hardly shrink, vocabularies and JSON to a tenth; bombs to 1/1000."""
+FREE_BYTES: Final = 256 << 20
+"""The ratio counts above this only: a few files of zeros are no attack."""
+_CHUNK: Final = 1 << 20
+_MOST_HEADER: Final = 1 << 20
+_AGAIN: Final = "upload the folder again"
+_BROKEN: Final = (
+    zipfile.BadZipFile, tarfile.TarError, gzip.BadGzipFile, lzma.LZMAError, zlib.error, struct.error, EOFError,
+    NotImplementedError, RuntimeError, ValueError, OverflowError,
+)  # fmt: skip
+
+_PACKED: Final[tuple[tuple[bytes, Callable[[Path, str], Any]], ...]] = (
+    (b"\x1f\x8b", gzip.open),
+    (b"BZh", bz2.open),
+    (b"\xfd7zXZ\0", lzma.open),
+)
+
+
+def unpack(archive: Path, folder: Path, *, most_bytes: int = MOST_BYTES) -> None:
+    """Unpack a zip or tar archive into the empty ``folder``; nothing is written outside it.
+
+    Only plain files and folders are unpacked, each name once. Raises ``ArtifactCorrupt`` with what is wrong, also where
+    the content is larger than ``most_bytes`` or ``MOST_RATIO`` times the archive; ``OSError`` where the disk is full.
+    Files that were written before stay: the caller throws the folder away.
+    """
+    budget = _Budget(archive, folder, most_bytes)
+    try:
+        if zipfile.is_zipfile(archive):
+            _unpack_zip(archive, budget)
+        else:
+            _unpack_tar(archive, budget)
+    except _BROKEN as error:
+        raise ArtifactCorrupt(f"{archive.name} cannot be unpacked: {error}", hint=_AGAIN) from error
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # an offset that lies outside the archive
+            raise
+        raise ArtifactCorrupt(f"{archive.name} cannot be unpacked: {error}", hint=_AGAIN) from error
+
+
+@dataclass(slots=True)
+class _Budget:
+    """What may still be unpacked, and where to."""
+
+    archive: Path
+    folder: Path
+    most_bytes: int
+    members: int = 0
+    used: int = 0
+    size: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.size = self.archive.stat().st_size
+
+    def check(self, more: int) -> None:
+        """Raise ``ArtifactCorrupt`` where ``more`` bytes are too many, ``OSError`` where the disk has no room."""
+        used = self.used + more
+        if used > self.most_bytes:
+            raise ArtifactCorrupt(
+                f"{self.archive.name} holds more than {_shown(self.most_bytes)} unpacked",
+                hint="if that is right, allow more with TRITON_GATEWAY_UNPACKED_BYTES",
+            )
+        if used > max(FREE_BYTES, MOST_RATIO * self.size):
+            raise ArtifactCorrupt(
+                f"{self.archive.name} has {_shown(self.size)} and would unpack to more than {MOST_RATIO} times as much",
+                hint="it looks like a decompression bomb; a real folder of this kind has to be uploaded uncompressed",
+            )
+        if more > _CHUNK and more > shutil.disk_usage(self.folder).free:
+            raise OSError(errno.ENOSPC, f"no space for the {_shown(more)} that it unpacks to")
+
+    def place(self, name: str) -> Path:
+        """Return where a member belongs. Raises ``ArtifactCorrupt`` for a name that is unsafe or there already."""
+        path = PurePosixPath(name)
+        if path.is_absolute() or ".." in path.parts or "\\" in name or "\0" in name or not path.parts:
+            raise ArtifactCorrupt(f"{self.archive.name} holds the unsafe path {ascii(name)[:200]}", hint=_AGAIN)
+        try:
+            sizes = [len(part.encode()) for part in path.parts]
+        except UnicodeEncodeError as error:
+            raise ArtifactCorrupt(f"{self.archive.name}: not Unicode: {ascii(name)[:200]}", hint=_AGAIN) from error
+        if max(sizes) > 255 or sum(sizes) + len(sizes) > 2000:
+            raise ArtifactCorrupt(f"{self.archive.name}: a name is too long: {name[:100]}…", hint=_AGAIN)
+        self.members += 1
+        if self.members > MOST_MEMBERS:
+            raise ArtifactCorrupt(f"{self.archive.name} has more than {MOST_MEMBERS:,} members", hint=_AGAIN)
+        return self.folder / path
+
+    def twice(self, name: str) -> ArtifactCorrupt:
+        """Return the refusal of a name that another member has already, as far as this file system can tell."""
+        return ArtifactCorrupt(
+            f"{self.archive.name} holds {ascii(name)[:200]} twice (or as a file and as a folder)", hint=_AGAIN
+        )
+
+    def write(self, name: str, chunks: Iterable[bytes]) -> None:
+        """Write one file. Raises ``ArtifactCorrupt``."""
+        target = self.place(name)
+        self.make(target.parent, name)
+        try:
+            out = target.open("xb")
+        except (FileExistsError, IsADirectoryError) as error:
+            raise self.twice(name) from error
+        with out:
+            for chunk in chunks:
+                self.check(len(chunk))
+                self.used += len(chunk)
+                out.write(chunk)
+
+    def make(self, target: Path, name: str) -> None:
+        """Make a folder and those above it. Raises ``ArtifactCorrupt``."""
+        try:
+            target.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError) as error:
+            raise self.twice(name) from error
+
+
+def _unpack_zip(archive: Path, budget: _Budget) -> None:
+    with zipfile.ZipFile(archive) as packed:
+        members = packed.infolist()
+        if len(members) > MOST_MEMBERS:
+            raise ArtifactCorrupt(f"{archive.name} has more than {MOST_MEMBERS:,} members", hint=_AGAIN)
+        for member in members:
+            if member.flag_bits & 0x1:
+                raise ArtifactCorrupt(
+                    f"{archive.name} is encrypted ({ascii(member.filename)[:100]})",
+                    hint="upload the folder itself, or an archive without a password",
+                )
+            if stat.S_IFMT(member.external_attr >> 16) not in (0, stat.S_IFREG, stat.S_IFDIR):
+                raise _link(archive, member.filename)
+        # What it claims is refused before anything is written; what it really holds is counted while it is.
+        budget.check(sum(member.file_size for member in members))
+        for member in members:
+            if member.is_dir():
+                budget.make(budget.place(member.filename), member.filename)
+            else:
+                with packed.open(member) as content:
+                    budget.write(member.filename, _chunks(content))
+
+
+def _unpack_tar(archive: Path, budget: _Budget) -> None:
+    with archive.open("rb") as file:
+        start = file.read(6)
+    opened = next((opened for magic, opened in _PACKED if start.startswith(magic)), open)
+    with opened(archive, "rb") as stream:
+        try:
+            packed = tarfile.TarFile(fileobj=_Bounded(stream, archive))  # type: ignore[arg-type]
+        except (tarfile.ReadError, EOFError) as error:
+            raise ArtifactCorrupt(f"{archive.name} is neither a zip nor a tar archive", hint=_AGAIN) from error
+        for member in packed:
+            packed.members = []  # type: ignore[attr-defined]  # it keeps every header otherwise
+            if member.isdir():
+                if PurePosixPath(member.name).parts:  # not "./"
+                    budget.make(budget.place(member.name), member.name)
+            elif not member.isreg():
+                raise _link(archive, member.name)
+            else:
+                if member.size < 0:  # it would be read again and again
+                    raise ArtifactCorrupt(f"{archive.name}: a file has a negative size", hint=_AGAIN)
+                budget.check(member.size)
+                content = packed.extractfile(member)
+                budget.write(member.name, _chunks(content) if content is not None else ())
+        budget.used = 0
+        for chunk in _chunks(stream):  # what compressed it checks its sum at the very end
+            budget.check(len(chunk))
+            budget.used += len(chunk)
+
+
+class _Bounded:
+    """A stream that is not read in one piece: a header may claim a length of gigabytes, and ``tarfile`` believes it."""
+
+    def __init__(self, stream: IO[bytes], archive: Path) -> None:
+        self._stream = stream
+        self._archive = archive
+
+    def read(self, count: int = -1) -> bytes:
+        """Read at most ``count`` bytes. Raises ``ArtifactCorrupt``."""
+        if not 0 <= count <= _CHUNK + _MOST_HEADER:
+            raise ArtifactCorrupt(f"{self._archive.name}: a header claims {count:,} bytes", hint=_AGAIN)
+        return self._stream.read(count)
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        """See ``IO.seek``."""
+        return self._stream.seek(offset, whence)
+
+    def tell(self) -> int:
+        """See ``IO.tell``."""
+        return self._stream.tell()
+
+    def close(self) -> None:
+        """See ``IO.close``."""
+        self._stream.close()
+
+
+def _link(archive: Path, name: str) -> ArtifactCorrupt:
+    return ArtifactCorrupt(
+        f"{archive.name} holds {ascii(name)[:200]}, which is a link or a device, not a file",
+        hint="pack the files themselves: tar --dereference, or zip without --symlinks",
+    )
+
+
+def _chunks(content: IO[bytes]) -> Iterator[bytes]:
+    while chunk := content.read(_CHUNK):
+        yield chunk
+
+
+def _shown(count: int) -> str:
+    for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count} bytes"
