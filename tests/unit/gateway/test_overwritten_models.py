@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 from gateway.errors import ContentChanged, RegistryUnavailable
+from gateway.registry import contents
 from gateway.registry.cache import ArtifactCache
+from gateway.registry.ledger import Record
 from gateway.spec import ModelRecord, decode, decode_model
-from gateway.testing import FakeRegistry
+from gateway.testing import FakeLedger, FakeRegistry
 
 
 @pytest.fixture
@@ -84,7 +86,7 @@ def test_what_lies_on_disk_is_compared_too(registry: FakeRegistry, tmp_path: Pat
     overwrite(tmp_path, b"second")
     late = ArtifactCache(tmp_path / "two", registry)
     late.model(record(registry))
-    registry.ledger = type(registry.ledger)()  # nobody had recorded it
+    registry.ledger = FakeLedger()  # nobody had recorded it
     overwrite(tmp_path, b"first")
     ArtifactCache(tmp_path / "one", registry).model(record(registry))
     late = ArtifactCache(tmp_path / "two", registry)
@@ -158,3 +160,35 @@ async def test_two_models_of_one_address_are_a_fault_at_once(make_stack: Callabl
         assert 200 == (await stack.client.post("/serve/e", json={"text": "good film"})).status_code
         del stack.registry.models["m2"]
         await stack.until(lambda: not stack.gateway.table.current.faults)
+
+
+def test_what_is_on_disk_from_before_there_were_records_is_recorded(registry: FakeRegistry, tmp_path: Path) -> None:
+    """While the right bytes are still known: after an update of the gateway, not at the next download."""
+    cache = ArtifactCache(tmp_path / "one", registry)
+    cache.model(record(registry))
+    registry.ledger = FakeLedger()
+    updated = ArtifactCache(tmp_path / "one", registry)
+    updated.keep([record(registry)])
+    assert {} == registry.ledger.read()  # the registry was not read yet: it may be away
+    updated.learn(registry.task())
+    updated.keep([record(registry)])
+    overwrite(tmp_path, b"second")
+    with pytest.raises(ContentChanged):
+        ArtifactCache(tmp_path / "two", registry).model(record(registry))
+
+
+def test_of_two_first_hashes_all_take_the_same(registry: FakeRegistry, tmp_path: Path) -> None:
+    """Both were recorded before either could be read: the earlier one counts."""
+    identity = contents.identity_of(record(registry))
+    for at, sha256 in ((2.0, "b" * 64), (1.0, "c" * 64)):
+        value = {"identity": identity, "sha256": sha256, "at": at, "last": at, "model": "m", "name": "film"}
+        registry.ledger.write([Record("content_hash", f"{identity}/{sha256}", value)])
+    with pytest.raises(ContentChanged, match="cccccccccccc"):
+        ArtifactCache(tmp_path / "one", registry).model(record(registry))
+
+
+def test_a_record_that_somebody_made_unreadable_is_no_record(registry: FakeRegistry, tmp_path: Path) -> None:
+    """It is left out; nothing else is harmed."""
+    registry.ledger.write([Record("content_hash", "x", {"sha256": 1}), Record("decision", "e", {"urls": 3})])
+    assert "" == faults(registry)
+    assert b"first" == (ArtifactCache(tmp_path / "one", registry).model(record(registry)) / "store.bin").read_bytes()
