@@ -1,4 +1,4 @@
-"""The order of the whole suite when two processes share it: the longest files first, so that both end together."""
+"""What every test may use, and the order of the whole suite when two processes share it: the longest files first."""
 
 from __future__ import annotations
 
@@ -22,3 +22,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return _LONGEST_FIRST.index(part) if part in _LONGEST_FIRST else len(_LONGEST_FIRST)
 
     items.sort(key=place)
+
+
+@pytest.fixture(params=["kind", "strict"])
+def strict(request: pytest.FixtureRequest) -> bool:
+    """Both modes of the embedded control plane: with its protections, and as a real ClearML server 2.3.0 is.
+
+    A test that takes this runs in both: ``control_plane(folder, strict=strict)`` or ``in_process(folder,
+    strict=strict)``, from ``deploy.controlplane.testing``.
+    """
+    return bool(request.param == "strict")

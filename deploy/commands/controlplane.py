@@ -45,10 +45,20 @@ from deploy.commands._options import PORT
     envvar="TRITON_GATEWAY_CONTROLPLANE_CLIENT_CONFIG", show_envvar=True,
     help="Write a clearml.conf with address and keys here, for clients that share this folder.",
 )  # fmt: skip
+@click.option(
+    "--strict", is_flag=True, envvar="TRITON_GATEWAY_CONTROLPLANE_STRICT", show_envvar=True,
+    help="Answer as a ClearML server 2.3.0 does, without this one's protections: to test what users of a real server "
+    "meet. The table in docs/clearml-compatibility.md says what differs.",
+)  # fmt: skip
+@click.option(
+    "--stop-silent-after", type=click.FloatRange(min=0, min_open=True), default=None, metavar="SECONDS",
+    envvar="TRITON_GATEWAY_CONTROLPLANE_STOP_SILENT_AFTER", show_envvar=True,
+    help="Stop Tasks in progress that sent no sign of life for so long.  [default: never; with --strict 7200]",
+)  # fmt: skip
 @click.option("--show-env", is_flag=True, help="Print the environment for the clearml-serving CLI and exit.")
 def command(
     state_dir: Path, host: str, port: int, public_url: str | None, access_key: str, secret_key: str,
-    client_config: Path | None, show_env: bool,
+    client_config: Path | None, strict: bool, stop_silent_after: float | None, show_env: bool,
 ) -> int:  # fmt: skip
     """Offer the ClearML API and file server to the stock clearml SDK and clearml-serving CLI.
 
@@ -90,6 +100,7 @@ def command(
             raise StateDirUnusable(str(error)) from error
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     settings = ControlPlaneSettings(
-        state_dir=state_dir, host=host, port=port, public_url=public_url, client_config=client_config
-    )
+        state_dir=state_dir, host=host, port=port, public_url=public_url, client_config=client_config,
+        strict=strict, stop_silent_after_s=stop_silent_after,
+    )  # fmt: skip
     return run(settings)

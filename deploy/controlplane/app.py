@@ -39,6 +39,7 @@ from deploy.controlplane.envelope import (
 from deploy.controlplane.files import Files
 from deploy.controlplane.fileserver import FileServer
 from deploy.controlplane.pages import Pages
+from deploy.controlplane.protections import PROTECTED, Protections
 from deploy.controlplane.reads import ReadLog
 from deploy.controlplane.store import Store, dumps, loads
 from deploy.controlplane.tokens import Tokens
@@ -130,23 +131,31 @@ def build(
     credentials: Credentials,
     clock: Clock | None = None,
     ids: Callable[[], str] = new_id,
+    protections: Protections = PROTECTED,
 ) -> Starlette:
     """The application over an open store.
 
-    Cleans up leftovers of a crash first; the caller closes the store afterwards.
+    Cleans up leftovers of a crash first; the caller closes the store afterwards. `protections` says what it does
+    better than a ClearML server.
     """
     clock = clock or Clock()
     tokens = Tokens(secret=credentials.token_secret, new_id=ids)
     access = Access(credentials=credentials, tokens=tokens)
-    files = Files(store=store, directory=state_dir / "files", clock=clock)
+    files = Files(store=store, directory=state_dir / "files", clock=clock, protections=protections)
     files.clean()
-    models = ModelsApi(store=store, files=files, clock=clock, new_id=ids)
+    models = ModelsApi(store=store, files=files, clock=clock, new_id=ids, protections=protections)
     tasks = TasksApi(
-        store=store, files=files, reads=ReadLog(), clock=clock, new_id=ids, publish_model=models.publish_in
+        store=store,
+        files=files,
+        reads=ReadLog(),
+        clock=clock,
+        new_id=ids,
+        publish_model=models.publish_in,
+        protections=protections,
     )
     services = (
         AuthApi(tokens=tokens),
-        ProjectsApi(store=store, clock=clock, new_id=ids),
+        ProjectsApi(store=store, clock=clock, new_id=ids, protections=protections),
         tasks,
         models,
         EventsApi(store=store, clock=clock),
@@ -154,7 +163,7 @@ def build(
     )
     endpoints = {name: handler for service in services for name, handler in service.endpoints().items()}
     api = ApiServer(endpoints=endpoints, access=access, pages=Pages(store=store), new_id=ids)
-    file_server = FileServer(files=files, access=access)
+    file_server = FileServer(files=files, access=access, protections=protections)
     return Starlette(
         routes=[
             Route("/healthz", _health),

@@ -11,6 +11,7 @@ from typing import Any
 
 from deploy.controlplane import merge, sections
 from deploy.controlplane.envelope import JsonObject
+from deploy.controlplane.protections import PROTECTED, Protections
 from deploy.controlplane.reads import ReadLog
 
 SERVING_TAG = "serving-control-plane"
@@ -44,12 +45,17 @@ class Edit:
     writer: Writer
     reads: ReadLog
     pin: Pin
+    protections: Protections = PROTECTED
     fields: JsonObject = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     accepted: set[str] = field(default_factory=set)
 
     def configuration(self, mine: Mapping[str, Any]) -> None:
         """Merge the configuration, section by section; the sections of a serving Task by their entries."""
+        if not self.protections.merges_writes:
+            cleaned = {name: _item(item) for name, item in mine.items()}
+            self.fields["configuration"] = {name: item for name, item in cleaned.items() if item is not None}
+            return
         theirs: Mapping[str, Any] = self.task.get("configuration") or {}
         last = self.reads.last(self.writer.session, self.task["id"])
         read = (last.get("configuration") or {}) if last is not None else None
@@ -69,7 +75,9 @@ class Edit:
         self.fields["configuration"] = merged
 
     def _section(self, name: str, new: JsonObject, stored: JsonObject | None) -> JsonObject:
-        guarded = name in GUARDED and SERVING_TAG in (self.task.get("system_tags") or ())
+        guarded = (
+            self.protections.guards_sections and name in GUARDED and SERVING_TAG in (self.task.get("system_tags") or ())
+        )
         text = new.get("value")
         if not guarded or not isinstance(text, str):
             return new
@@ -172,6 +180,8 @@ class Edit:
         return stored
 
     def _merged(self, name: str, mine: Any, to_map: _ToMap, from_map: Callable[[dict[Any, Any]], Any]) -> Any:
+        if not self.protections.merges_writes:
+            return mine
         theirs = to_map(_at(self.task, name))
         bases = [
             to_map(base)

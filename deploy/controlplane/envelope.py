@@ -98,19 +98,29 @@ def invalid_task_status(*, task_id: str, current: str, wanted: str) -> ApiError:
     )
 
 
+def unexpected_task_status(*, expected: str, current: str) -> ApiError:
+    """400/110: this part of a Task cannot be changed any more."""
+    return ApiError(400, 110, f"Invalid task status: expected={expected}, status={current}")
+
+
 def invalid_model_id(model_id: str, company: str) -> ApiError:
     """400/201."""
     return ApiError(400, 201, f"Invalid model id (no such public or company model): id={model_id}, company={company}")
 
 
 def invalid_model_uri(model_id: str, uri: str) -> ApiError:
-    """400/204: the model's upload never finished, so there is nothing to publish."""
+    """400/204: the model's upload has failed, so there is nothing to publish."""
     return ApiError(
         400,
         204,
-        f"Invalid model uri: model {model_id} has no data (its upload did not finish: uri={uri});"
+        f"Invalid model uri: model {model_id} has no data (its upload failed or did not finish: uri={uri});"
         " upload it again before publishing",
     )
+
+
+def filter_failed() -> ApiError:
+    """500/0, in the words of a recorded answer."""
+    return ApiError(500, 0, "'NoneType' object is not callable")
 
 
 def invalid_project_id(project_id: str) -> ApiError:
@@ -118,9 +128,30 @@ def invalid_project_id(project_id: str) -> ApiError:
     return ApiError(400, 401, f"Invalid project id: id={project_id}")
 
 
+def model_in_use(*, tasks: int) -> ApiError:
+    """400/205."""
+    return ApiError(
+        400, 205, f"Model is used by tasks (as execution model, use force=True to delete): num_tasks={tasks}"
+    )
+
+
+def model_creating_task_exists(task_id: str) -> ApiError:
+    """400/206."""
+    return ApiError(
+        400,
+        206,
+        f"Task that created this model exists (and published, use force=True to delete): task={task_id}",
+    )
+
+
 def too_short(field: str) -> ApiError:
     """400/800: names of tasks and models have at least three characters."""
     return ApiError(400, 800, f"Data validation error: {field}=String value is too short")
+
+
+def not_unique(why: str, **values: str) -> ApiError:
+    """400/801."""
+    return ApiError(400, 801, f"{why}: {', '.join(f'{key}={value}' for key, value in values.items())}")
 
 
 def events_not_added(why: str) -> ApiError:

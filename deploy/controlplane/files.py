@@ -20,6 +20,7 @@ from urllib.parse import quote, unquote
 
 from deploy.controlplane import uris
 from deploy.controlplane.clock import Clock
+from deploy.controlplane.protections import PROTECTED, Protections
 from deploy.controlplane.store import Reader, Store, Writer
 
 # How long an upload may wait for the API call that records its URI. Superseded uploads nobody refers to go after that.
@@ -70,8 +71,9 @@ class Upload:
 class Files:
     """Stores, finds, deletes and pins. Safe across threads."""
 
-    def __init__(self, *, store: Store, directory: Path, clock: Clock) -> None:
+    def __init__(self, *, store: Store, directory: Path, clock: Clock, protections: Protections = PROTECTED) -> None:
         self._store = store
+        self._protections = protections
         self._clock = clock
         self._blobs = directory / "blobs"
         self._temporary = directory / "tmp"
@@ -127,7 +129,7 @@ class Files:
     def delete(self, path: str) -> bool:
         """Forget a path or one version of it; False when there is nothing there.
 
-        Bytes that a model or a Task still refers to are kept: only the unversioned name goes.
+        Bytes that a model or a Task still refers to are kept (`keeps_shared_files`): only the unversioned name goes.
         """
         plain, version = uris.split_version(path)
         plain = plain.strip("/")
@@ -140,7 +142,7 @@ class Files:
                     {"path": plain, "version": version},
                 )
                 for seq, row_version, sha in rows:
-                    if _is_referenced(tx, plain, row_version):
+                    if self._protections.keeps_shared_files and _is_referenced(tx, plain, row_version):
                         if version is None:
                             tx.execute("UPDATE uploads SET current = 0 WHERE seq = ?", (seq,))
                     else:
@@ -155,10 +157,10 @@ class Files:
         """`uri` in a form that keeps meaning the bytes it means now; other addresses come back as they are.
 
         Which upload is meant, best evidence first: the one with the recorded hash, the caller's own latest, the
-        current one.
+        current one. Without `pins_addresses` every address stays as it is sent.
         """
         address = uris.parse(uri)
-        if address is None:
+        if address is None or not self._protections.pins_addresses:
             return uri
         if address.version is not None:
             return str(address)

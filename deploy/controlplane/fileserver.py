@@ -15,6 +15,7 @@ from deploy.controlplane import uris
 from deploy.controlplane.access import Access
 from deploy.controlplane.envelope import ApiError, StoreBusy
 from deploy.controlplane.files import Files, Upload
+from deploy.controlplane.protections import PROTECTED, Protections
 
 # Hashing and writing leave the event loop in pieces of this size.
 PIECE = 1 << 20
@@ -23,8 +24,9 @@ PIECE = 1 << 20
 class FileServer:
     """Three handlers over `Files`."""
 
-    def __init__(self, *, files: Files, access: Access) -> None:
+    def __init__(self, *, files: Files, access: Access, protections: Protections = PROTECTED) -> None:
         self._files = files
+        self._protections = protections
         self._access = access
 
     async def handle(self, request: Request) -> Response:
@@ -54,7 +56,7 @@ class FileServer:
             return PlainTextResponse("OK")
         self._identify(request)
         found = await run_in_threadpool(self._files.find, path)
-        if found is None and request.url.query:
+        if found is None and request.url.query and self._protections.pins_addresses:
             # a raw "?" in a stored URI: what follows is part of the name
             found = await run_in_threadpool(self._files.find, f"{path}?{request.url.query}")
         if found is None:

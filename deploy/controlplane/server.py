@@ -21,13 +21,18 @@ from pathlib import Path
 import uvicorn
 
 from deploy.controlplane.app import build
+from deploy.controlplane.clock import Clock
 from deploy.controlplane.credentials import BadCredentials, Credentials, client_config, write_private
 from deploy.controlplane.envelope import StoreBusy
+from deploy.controlplane.protections import CLEARML_SILENCE_S, PROTECTED, STRICT
 from deploy.controlplane.store import Store
+from deploy.controlplane.watchdog import Watchdog
 
 ENDPOINT_FILE = "endpoint.json"
 DATABASE_FILE = "registry.sqlite3"
 LOCK_FILE = "lock"
+# ClearML's own (watch_interval_sec)
+WATCH_EVERY_S = 900.0
 
 _log = logging.getLogger("controlplane")
 
@@ -53,6 +58,17 @@ class ControlPlaneSettings:
     client_config: Path | None = None
     busy_timeout_s: float = 10.0
     stop_timeout_s: int = 5
+    # answer as a ClearML server 2.3.0 does, without what this one does better (`protections`)
+    strict: bool = False
+    # stop Tasks in progress that have been silent for so long; None: never, or two hours where `strict`
+    stop_silent_after_s: float | None = None
+
+    @property
+    def silence_s(self) -> float | None:
+        """How long a Task in progress may be silent, None for as long as it likes."""
+        if self.stop_silent_after_s is None:
+            return CLEARML_SILENCE_S if self.strict else None
+        return self.stop_silent_after_s
 
 
 def run(settings: ControlPlaneSettings) -> int:
@@ -91,7 +107,16 @@ async def serve(
         credentials = Credentials.load_or_create(settings.state_dir)
         store = Store(settings.state_dir / DATABASE_FILE, busy_timeout_s=settings.busy_timeout_s)
         stack.callback(store.close)
-        app = build(state_dir=settings.state_dir, store=store, credentials=credentials)
+        clock = Clock()
+        app = build(
+            state_dir=settings.state_dir,
+            store=store,
+            credentials=credentials,
+            clock=clock,
+            protections=STRICT if settings.strict else PROTECTED,
+        )
+        if settings.strict:
+            _log.warning("strict: without the protections of docs/clearml-compatibility.md, as a ClearML server 2.3.0")
         base_url = settings.public_url or url_of(listener)
         server = _Server(
             uvicorn.Config(
@@ -123,6 +148,9 @@ async def serve(
         with _signals(asyncio.get_running_loop(), stop):
             async with asyncio.TaskGroup() as group:
                 group.create_task(_stop_when(stop, server))
+                if settings.silence_s is not None:
+                    watchdog = Watchdog(store=store, clock=clock, silence_s=settings.silence_s)
+                    group.create_task(_watch(watchdog, stop, every_s=min(WATCH_EVERY_S, settings.silence_s / 4)))
                 try:
                     await server.serve(sockets=[listener])
                 finally:
@@ -189,6 +217,18 @@ class _Server(uvicorn.Server):
         await super().startup(sockets=sockets)
         if self.started and self.on_started is not None:
             self.on_started()
+
+
+async def _watch(watchdog: Watchdog, stop: asyncio.Event, *, every_s: float) -> None:
+    while not stop.is_set():
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(stop.wait(), every_s)
+            return
+        try:
+            for task_id in await asyncio.to_thread(watchdog.sweep):
+                _log.warning("stopped Task %s: no sign of life", task_id)
+        except (StoreBusy, sqlite3.DatabaseError) as error:
+            _log.warning("silent Tasks could not be looked for: %s", error)
 
 
 async def _stop_when(stop: asyncio.Event, server: uvicorn.Server) -> None:

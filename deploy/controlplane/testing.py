@@ -1,8 +1,10 @@
-"""A control plane of one's own for tests: a real process on loopback with a free port.
+"""A control plane of one's own for tests: a real process on loopback (`control_plane`), or in this one (`in_process`).
 
-Called by integration tests of everything that talks to ClearML. Never used by the product.
+Both run with its protections or, `strict`, as a ClearML server 2.3.0 does; the fixture `strict` (tests/conftest.py)
+runs a test in both modes. Called by tests of everything that talks to ClearML. Never used by the product.
 """
 
+import json
 import subprocess
 import sys
 import time
@@ -10,14 +12,25 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from starlette.testclient import TestClient
+
+from deploy.controlplane.app import build
 from deploy.controlplane.credentials import Credentials, environment
+from deploy.controlplane.protections import PROTECTED, STRICT
 from deploy.controlplane.server import read_endpoint
+from deploy.controlplane.store import Store
+
+# where the server in this process says it is
+BASE = "http://controlplane:8008"
 
 _PROGRAM = (
     "import sys; from pathlib import Path; sys.path.insert(0, sys.argv[3]);"
     "from deploy.controlplane import ControlPlaneSettings, run;"
-    "sys.exit(run(ControlPlaneSettings(state_dir=Path(sys.argv[1]), port=int(sys.argv[2]))))"
+    "silence = float(sys.argv[5]) if sys.argv[5] else None;"
+    "sys.exit(run(ControlPlaneSettings(state_dir=Path(sys.argv[1]), port=int(sys.argv[2]),"
+    " strict=sys.argv[4] == 'strict', stop_silent_after_s=silence)))"
 )
 
 
@@ -47,14 +60,30 @@ class RunningControlPlane:
 
 
 @contextmanager
-def control_plane(state_dir: Path, *, port: int = 0, timeout_s: float = 30.0) -> Iterator[RunningControlPlane]:
+def control_plane(
+    state_dir: Path,
+    *,
+    port: int = 0,
+    timeout_s: float = 30.0,
+    strict: bool = False,
+    stop_silent_after_s: float | None = None,
+) -> Iterator[RunningControlPlane]:
     """A started control plane; stopped when the block ends, killed if it does not stop.
+
+    Args:
+        state_dir: where it keeps its state; made when missing.
+        port: 0 takes a free one.
+        timeout_s: for its start and its stop, each.
+        strict: without its protections, as a ClearML server 2.3.0 (see `protections`).
+        stop_silent_after_s: seconds after which a silent Task in progress is stopped; None: never, or two hours where
+            strict.
 
     Raises:
         RuntimeError: it did not start in time; its own message is on stderr.
     """
     root = Path(__file__).resolve().parents[2]
-    process = subprocess.Popen([sys.executable, "-c", _PROGRAM, str(state_dir), str(port), str(root)])
+    mode, silence = "strict" if strict else "", "" if stop_silent_after_s is None else str(stop_silent_after_s)
+    process = subprocess.Popen([sys.executable, "-c", _PROGRAM, str(state_dir), str(port), str(root), mode, silence])
     try:
         deadline = time.monotonic() + timeout_s
         while (endpoint := read_endpoint(state_dir)) is None or endpoint["pid"] != str(process.pid):
@@ -70,3 +99,97 @@ def control_plane(state_dir: Path, *, port: int = 0, timeout_s: float = 30.0) ->
             except subprocess.TimeoutExpired:
                 process.kill()
         process.wait()
+
+
+class InProcess:
+    """A control plane without a process or a port, and a client that is logged in."""
+
+    def __init__(self, http: TestClient, store: Store, credentials: Credentials) -> None:
+        self.http = http
+        self.store = store
+        self.keys = (credentials.access_key, credentials.secret_key)
+        self.token = self.login()
+
+    def login(self) -> str:
+        """A new token, i.e. another client."""
+        token: str = self.http.get("/auth.login", auth=self.keys).json()["data"]["token"]
+        return token
+
+    @property
+    def bearer(self) -> dict[str, str]:
+        """The header of an authorised request."""
+        return {"Authorization": f"Bearer {self.token}"}
+
+    def send(self, name: str, /, *, method: str = "POST", **body: Any) -> tuple[int, int, dict[str, Any]]:
+        """(status, subcode, data) of one call."""
+        answer = self.http.request(method, f"/v2.23/{name}", content=json.dumps(body), headers=self.bearer)
+        meta = answer.json()["meta"]
+        if answer.status_code != meta["result_code"]:
+            raise AssertionError(f"{name}: status {answer.status_code}, result code {meta['result_code']}")
+        return answer.status_code, meta["result_subcode"], answer.json()["data"]
+
+    def call(self, name: str, /, **body: Any) -> dict[str, Any]:
+        """The data of a call that succeeds."""
+        status, subcode, data = self.send(name, **body)
+        if (status, subcode) != (200, 0):
+            raise AssertionError(f"{name}: {status}/{subcode}")
+        return data
+
+    def refused(self, name: str, /, **body: Any) -> tuple[int, int]:
+        """Status and subcode of a call that is refused."""
+        status, subcode, data = self.send(name, **body)
+        if data:
+            raise AssertionError(f"{name}: a refused call answered {data}")
+        return status, subcode
+
+    def add_events(self, *events: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        """(subcode, data) of one batch of events."""
+        lines = "\n".join(json.dumps(event) for event in events)
+        headers = {**self.bearer, "Content-Type": "application/json-lines"}
+        answer = self.http.request("GET", "/v2.23/events.add_batch", content=lines, headers=headers)
+        return answer.json()["meta"]["result_subcode"], answer.json()["data"]
+
+    def upload(self, path: str, content: bytes) -> None:
+        """Store a file."""
+        answer = self.http.post("/files", files={path: (path, content)}, headers=self.bearer)
+        if answer.status_code != 200:
+            raise AssertionError(f"upload of {path}: {answer.status_code} {answer.text}")
+
+    def download(self, uri: str) -> bytes:
+        """The bytes at an address of this server."""
+        answer = self.http.get(uri.removeprefix(BASE), headers=self.bearer)
+        if answer.status_code != 200 or int(answer.headers["content-length"]) != len(answer.content):
+            raise AssertionError(f"download of {uri}: {answer.status_code}")
+        content: bytes = answer.content
+        return content
+
+    def task(self, **fields: Any) -> str:
+        """The id of a new Task."""
+        created: str = self.call("tasks.create", **{"name": "a task", "type": "training", **fields})["id"]
+        return created
+
+    def model(self, uri: str, **fields: Any) -> str:
+        """The id of a new model."""
+        created: str = self.call("models.create", **{"name": "a model", "uri": uri, **fields})["id"]
+        return created
+
+    def get(self, task: str) -> dict[str, Any]:
+        """A Task."""
+        found: dict[str, Any] = self.call("tasks.get_by_id", task=task)["task"]
+        return found
+
+    def get_model(self, model: str) -> dict[str, Any]:
+        """A model."""
+        found: dict[str, Any] = self.call("models.get_by_id", model=model)["model"]
+        return found
+
+
+@contextmanager
+def in_process(state_dir: Path, *, strict: bool = False, busy_timeout_s: float = 0.2) -> Iterator[InProcess]:
+    """A control plane in this process, and a client of it, for the length of the block."""
+    credentials = Credentials.load_or_create(state_dir)
+    store = Store(state_dir / "db", busy_timeout_s=busy_timeout_s)
+    app = build(state_dir=state_dir, store=store, credentials=credentials, protections=STRICT if strict else PROTECTED)
+    with TestClient(app, base_url=BASE) as http:
+        yield InProcess(http, store, credentials)
+    store.close()

@@ -15,8 +15,8 @@ VERSION_DIGITS = 12
 # non-greedy: the first `/files/` is ours, later ones belong to project or file names
 _ADDRESS = re.compile(r"^(?P<prefix>https?://[^/?#]+(?:/[^?#]*?)?/files)/(?P<path>.+)$", re.DOTALL)
 _VERSIONED = re.compile(rf"^\.v/(?P<version>[0-9a-f]{{{VERSION_DIGITS}}})/(?P<path>.+)$", re.DOTALL)
-# what the SDK registers before an upload, and when it failed: such a model has no data
-_UNFINISHED = re.compile(r"(?:^|/)(?:uploading_file|failed_uploading)$")
+# what the SDK registers before an upload, and when it has failed: such a model has no data
+_PLACEHOLDER = re.compile(r"(?:^|/)(?P<state>uploading_file|failed_uploading)$")
 
 
 class BadPath(ValueError):
@@ -73,7 +73,13 @@ def normalised(path: str) -> str:
 
 def has_no_data(uri: str) -> bool:
     """Whether `uri` is the SDK's placeholder for an upload that has not finished or has failed."""
-    return bool(_UNFINISHED.search(uri))
+    return bool(_PLACEHOLDER.search(uri))
+
+
+def is_uploading(uri: str) -> bool:
+    """Whether `uri` is the SDK's placeholder for an upload that may still finish."""
+    found = _PLACEHOLDER.search(uri)
+    return found is not None and found["state"] == "uploading_file"
 
 
 def unversioned(uri: str) -> str:

@@ -6,24 +6,30 @@ Recorded URIs are pinned to one upload.
 from collections.abc import Callable, Mapping
 
 from deploy.controlplane import query, uris
-from deploy.controlplane.api import projects
+from deploy.controlplane.api import projects, tasks
 from deploy.controlplane.api.call import Call, Handler
 from deploy.controlplane.clock import Clock
 from deploy.controlplane.envelope import (
     ApiError,
     JsonObject,
+    filter_failed,
     invalid_model_id,
     invalid_model_uri,
     missing_fields,
+    model_creating_task_exists,
+    model_in_use,
     too_short,
     validation_error,
 )
 from deploy.controlplane.files import Files
+from deploy.controlplane.protections import PROTECTED, Protections
 from deploy.controlplane.store import Reader, Store, Writer
 
 KIND = "models"
 MIN_NAME = 3
 ARCHIVED = "archived"
+# set on a model that was published while its upload was under way: it becomes ready with its data
+HELD = "publish_when_uploaded"
 SCHEMA = query.Schema(
     list_fields=frozenset({"id", "tags", "system_tags", "project", "task", "uri", "framework", "user", "parent"}),
     flag_fields=frozenset({"ready"}),
@@ -48,8 +54,17 @@ _EDITABLE = (
 class ModelsApi:
     """Models of the store."""
 
-    def __init__(self, *, store: Store, files: Files, clock: Clock, new_id: Callable[[], str]) -> None:
+    def __init__(
+        self,
+        *,
+        store: Store,
+        files: Files,
+        clock: Clock,
+        new_id: Callable[[], str],
+        protections: Protections = PROTECTED,
+    ) -> None:
         self._store = store
+        self._protections = protections
         self._files = files
         self._clock = clock
         self._new_id = new_id
@@ -114,6 +129,8 @@ class ModelsApi:
     def get_all(self, call: Call) -> JsonObject:
         """`{models: […]}`. A URI is found under the name its uploader knows and under the pinned one."""
         body = call.body
+        if not self._protections.filters_metadata and any(key.startswith("metadata.") for key in body):
+            raise filter_failed()
         with self._store.read() as tx:
             if call.flag("include_subprojects") and call.items("project"):
                 body = body | {"project": projects.subtree(tx, call.items("project"))}
@@ -130,7 +147,10 @@ class ModelsApi:
         return {"models": [query.project(doc, body.get("only_fields")) for doc in found]}
 
     def edit(self, call: Call) -> JsonObject:
-        """Change any fields, also of a published model; a URI is pinned to the bytes it means now."""
+        """Change any fields, also of a published model; a URI is pinned to the bytes it means now.
+
+        A model that was published while its upload was under way becomes ready with the URI of its data.
+        """
         name = call.body.get("name")
         if name is not None and len(str(name)) < MIN_NAME:
             raise too_short("name")
@@ -139,15 +159,21 @@ class ModelsApi:
             fields = self._fields(tx, call)
             if call.body.get("uri"):
                 fields["uri"] = self._pinned(tx, call, str(call.body["uri"]))
-                if doc["ready"] and uris.has_no_data(fields["uri"]):
-                    raise invalid_model_uri(doc["id"], fields["uri"])
+                if self._protections.publishes_only_data:
+                    is_empty = uris.has_no_data(fields["uri"])
+                    if doc["ready"] and is_empty:
+                        raise invalid_model_uri(doc["id"], fields["uri"])
+                    if doc.get(HELD) and not is_empty:
+                        fields |= {"ready": True, HELD: None}
+            if not self._protections.publishes_only_data and isinstance(call.body.get("ready"), bool):
+                fields["ready"] = call.body["ready"]
             saved = self._save(tx, call, doc, fields)
-            if call.flag("ready"):
+            if self._protections.publishes_only_data and call.flag("ready"):
                 self.publish_in(tx, call, doc["id"])
         return {"updated": 1, "fields": {**saved, "ui_cache": {}} if call.body.get("uri") else saved}
 
     def set_ready(self, call: Call) -> JsonObject:
-        """Publish. Refused for a model whose upload did not finish."""
+        """Publish. Refused for a model whose upload has failed; held back while it is under way."""
         with self._store.write() as tx:
             doc = require(tx, call.text("model"), call.identity.company)
             if doc["ready"]:
@@ -171,12 +197,19 @@ class ModelsApi:
     def publish_in(self, tx: Writer, call: Call, model_id: str) -> None:
         """Publish within a transaction of the caller's, pinning the URI for good.
 
+        The SDK uploads in the background, so a script may publish before the bytes are there. Such a model is
+        published when they are (`edit`): until then no query for published models finds it.
+
         Raises:
-            ApiError: 400/204 when the model has no data, 400/201 when there is no such model.
+            ApiError: 400/204 when the model's upload has failed, 400/201 when there is no such model.
         """
         doc = require(tx, model_id, call.identity.company)
-        if uris.has_no_data(doc.get("uri") or ""):
-            raise invalid_model_uri(model_id, doc["uri"])
+        uri = doc.get("uri") or ""
+        if self._protections.publishes_only_data and uris.has_no_data(uri):
+            if not uris.is_uploading(uri):
+                raise invalid_model_uri(model_id, uri)
+            self._save(tx, call, doc, {HELD: True})
+            return
         self._save(tx, call, doc, {"ready": True, "uri": self._pinned(tx, call, doc["uri"])})
 
     def add_or_update_metadata(self, call: Call) -> JsonObject:
@@ -209,14 +242,35 @@ class ModelsApi:
         return self._tag_many(call, "unarchived", add=False)
 
     def delete(self, call: Call) -> JsonObject:
-        """Remove a model; the client then deletes the file at `url`. A published one needs `force`."""
+        """Remove a model; the client then deletes the file at `url`.
+
+        A published one needs `force`. (A real server asks for `force` where a Task uses the model as an input or a
+        published Task has made it.)
+        """
         with self._store.write() as tx:
             doc = require(tx, call.text("model"), call.identity.company)
-            if doc["ready"] and not call.flag("force"):
-                raise ApiError(400, 203, f"Model is ready: id={doc['id']}; use force=true")
+            if not call.flag("force"):
+                self._require_deletable(tx, doc)
             tx.delete(KIND, doc["id"])
             tx.execute("DELETE FROM events WHERE owner = ?", (doc["id"],))
         return {"deleted": True, "url": doc.get("uri")}
+
+    def _require_deletable(self, tx: Reader, doc: JsonObject) -> None:
+        if self._protections.keeps_published_models:
+            if doc["ready"]:
+                raise ApiError(400, 203, f"Model is ready: id={doc['id']}; use force=true")
+            return
+        known = list(tx.scan(tasks.KIND))
+        used = [
+            task
+            for task in known
+            if any(item.get("model") == doc["id"] for item in (task.get("models") or {}).get("input") or [])
+        ]
+        if used:
+            raise model_in_use(tasks=len(used))
+        creator = next((task for task in known if task["id"] == doc.get("task")), None)
+        if creator is not None and creator["status"] == "published":
+            raise model_creating_task_exists(creator["id"])
 
     def _tag_many(self, call: Call, verb: str, *, add: bool) -> JsonObject:
         succeeded: list[JsonObject] = []
@@ -251,7 +305,7 @@ class ModelsApi:
     def _save(self, tx: Writer, call: Call, doc: JsonObject, fields: JsonObject) -> JsonObject:
         now = self._clock.stamp()
         changed = fields | {"last_change": now, "last_changed_by": call.identity.user, "last_update": now}
-        tx.put(KIND, doc | changed)
+        tx.put(KIND, {key: value for key, value in (doc | changed).items() if value is not None})
         projects.touch(tx, changed.get("project") or doc.get("project"), now)
         return {key: value for key, value in changed.items() if key != "last_iteration"}
 

@@ -5,11 +5,14 @@ from collections.abc import Callable, Mapping
 from deploy.controlplane import query
 from deploy.controlplane.api.call import Call, Handler
 from deploy.controlplane.clock import Clock
-from deploy.controlplane.envelope import ApiError, JsonObject, invalid_project_id
+from deploy.controlplane.envelope import ApiError, JsonObject, invalid_project_id, not_unique
+from deploy.controlplane.protections import PROTECTED, Protections
 from deploy.controlplane.store import Reader, Store, Writer
 from deploy.controlplane.tokens import Identity
 
 KIND = "projects"
+# of a real server; names of any length are taken here (`finds_or_creates_projects`)
+MIN_NAME = 3
 SCHEMA = query.Schema(list_fields=frozenset({"id", "tags", "system_tags", "user", "parent", "basename"}))
 
 _EDITABLE = ("description", "tags", "system_tags", "default_output_destination")
@@ -18,8 +21,11 @@ _EDITABLE = ("description", "tags", "system_tags", "default_output_destination")
 class ProjectsApi:
     """Projects of the store."""
 
-    def __init__(self, *, store: Store, clock: Clock, new_id: Callable[[], str]) -> None:
+    def __init__(
+        self, *, store: Store, clock: Clock, new_id: Callable[[], str], protections: Protections = PROTECTED
+    ) -> None:
         self._store = store
+        self._protections = protections
         self._clock = clock
         self._new_id = new_id
 
@@ -37,19 +43,20 @@ class ProjectsApi:
         """The id of the project with that name, created with its parents where it does not exist.
 
         A stock server answers a second creation with an error; two clients that create the same project at once would
-        see it.
+        see it. It also refuses names of one or two letters.
         """
+        lenient = self._protections.finds_or_creates_projects
         name = "/".join(part.strip() for part in str(call.body.get("name") or "").split("/") if part.strip())
-        if not name:
+        if not name or (not lenient and any(len(ancestor) < MIN_NAME for ancestor in _with_ancestors(name))):
             raise ApiError(400, 12, "Validation error (Project name cannot be blank)")
         with self._store.write() as tx:
             existing = {doc["name"]: doc for doc in tx.scan(KIND)}
+            if name in existing and not lenient:
+                raise not_unique("Project with the same name already exists", name=name, company=call.identity.company)
             if name in existing:
                 return {"id": existing[name]["id"]}
             parents: list[str] = []
-            parts = name.split("/")
-            for depth in range(1, len(parts) + 1):
-                ancestor = "/".join(parts[:depth])
+            for ancestor in _with_ancestors(name):
                 doc = existing.get(ancestor)
                 if doc is None:
                     doc = self._new(call.identity, ancestor, parents)
@@ -127,6 +134,11 @@ def subtree(tx: Reader, project_ids: list[str]) -> list[str]:
     """The given projects and everything below them."""
     wanted = set(project_ids)
     return [doc["id"] for doc in tx.scan(KIND) if doc["id"] in wanted or wanted & set(doc.get("path", ()))]
+
+
+def _with_ancestors(name: str) -> list[str]:
+    parts = name.split("/")
+    return ["/".join(parts[:depth]) for depth in range(1, len(parts) + 1)]
 
 
 def _without_path(doc: JsonObject) -> JsonObject:

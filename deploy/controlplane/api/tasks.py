@@ -18,9 +18,11 @@ from deploy.controlplane.envelope import (
     invalid_task_status,
     missing_fields,
     too_short,
+    unexpected_task_status,
     validation_error,
 )
 from deploy.controlplane.files import Files
+from deploy.controlplane.protections import PROTECTED, Protections
 from deploy.controlplane.reads import ReadLog
 from deploy.controlplane.store import Reader, Store, Stored, Writer
 
@@ -60,6 +62,7 @@ class TasksApi:
         clock: Clock,
         new_id: Callable[[], str],
         publish_model: Callable[[Writer, Call, str], None],
+        protections: Protections = PROTECTED,
     ) -> None:
         self._store = store
         self._files = files
@@ -67,6 +70,7 @@ class TasksApi:
         self._clock = clock
         self._new_id = new_id
         self._publish_model = publish_model
+        self._protections = protections
 
     def endpoints(self) -> Mapping[str, Handler]:
         """Name -> handler."""
@@ -216,6 +220,7 @@ class TasksApi:
             writer=edits.Writer(session=session, client=call.client),
             reads=self._reads,
             pin=lambda uri, sha: self._files.pin(tx, uri, session=session, sha=sha),
+            protections=self._protections,
         )
 
     def _save(self, tx: Writer, call: Call, doc: JsonObject, fields: JsonObject) -> JsonObject:
@@ -306,6 +311,7 @@ class TasksApi:
         how = call.body.get("replace_hyperparams") or "none"
 
         def compute(_: Writer, doc: JsonObject) -> JsonObject:
+            self._require_editable(call, doc, only_properties=_are_properties(call.items("hyperparams")))
             params = {} if how == "all" else {key: dict(value) for key, value in (doc.get("hyperparams") or {}).items()}
             if how == "section":
                 for item in call.items("hyperparams"):
@@ -323,6 +329,7 @@ class TasksApi:
         """Remove single parameters, or whole sections where no name is given."""
 
         def compute(_: Writer, doc: JsonObject) -> JsonObject:
+            self._require_editable(call, doc, only_properties=_are_properties(call.items("hyperparams")))
             params = {key: dict(value) for key, value in (doc.get("hyperparams") or {}).items()}
             for item in call.items("hyperparams"):
                 section = params.get(item.get("section"), {})
@@ -366,6 +373,7 @@ class TasksApi:
         """Add or replace whole sections (`replace_configuration`: drop the others)."""
         with self._store.write() as tx:
             doc = require(tx, call.text("task")).doc
+            self._require_editable(call, doc)
             items = {str(item.get("name")): item for item in call.items("configuration")}
             edit = self._edit_of(tx, call, doc | {"configuration": {}} if call.flag("replace_configuration") else doc)
             edit.configuration({**(edit.task.get("configuration") or {}), **items})
@@ -378,6 +386,7 @@ class TasksApi:
         gone = set(call.items("configuration"))
 
         def compute(_: Writer, doc: JsonObject) -> JsonObject:
+            self._require_editable(call, doc)
             kept = {name: item for name, item in (doc.get("configuration") or {}).items() if name not in gone}
             return {"configuration": kept}
 
@@ -420,7 +429,9 @@ class TasksApi:
         def publish_models(tx: Writer, doc: JsonObject) -> str:
             refused: list[str] = []
             if call.flag("publish_model", default=True):
-                for item in (doc.get("models") or {}).get("output") or []:
+                outputs = (doc.get("models") or {}).get("output") or []
+                # a real server publishes the last one only
+                for item in outputs if self._protections.publishes_only_data else outputs[-1:]:
                     try:
                         self._publish_model(tx, call, str(item.get("model")))
                     except ApiError as error:
@@ -532,7 +543,15 @@ class TasksApi:
             saved = {**saved, "output": doc.get("output") or {}}
         return {"updated": 1, "fields": saved}
 
+    def _require_editable(self, call: Call, doc: JsonObject, *, only_properties: bool = False) -> None:
+        """A real server takes parts of a Task in status created only, with `force` in progress too."""
+        if self._protections.edits_open_tasks or only_properties:
+            return
+        if doc["status"] not in (("created", "in_progress") if call.flag("force") else ("created",)):
+            raise unexpected_task_status(expected="created", current=doc["status"])
+
     def _require_open(self, call: Call, doc: JsonObject) -> None:
+        self._require_editable(call, doc)
         if not call.flag("force") and doc["status"] not in ("created", "in_progress"):
             raise invalid_task_status(task_id=doc["id"], current=doc["status"], wanted="in_progress")
 
@@ -584,6 +603,11 @@ def require(tx: Reader, task_id: str) -> Stored:
     if stored is None:
         raise invalid_task_id(task_id)
     return stored
+
+
+def _are_properties(items: list[Any]) -> bool:
+    """Whether only user properties are meant, which any Task takes at any time."""
+    return all(isinstance(item, Mapping) and str(item.get("section")).lower() == "properties" for item in items)
 
 
 def _explain(edit: edits.Edit) -> None:

@@ -11,79 +11,14 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from starlette.testclient import TestClient
 
-from deploy.controlplane.app import build
-from deploy.controlplane.credentials import Credentials
-from deploy.controlplane.store import Store
-
-BASE = "http://controlplane:8008"
-
-
-class Server:
-    """The application with a logged-in client."""
-
-    def __init__(self, http: TestClient, store: Store, credentials: Credentials) -> None:
-        self.http = http
-        self.store = store
-        self.keys = (credentials.access_key, credentials.secret_key)
-        self.token = self.login()
-
-    def login(self) -> str:
-        token: str = self.http.get("/auth.login", auth=self.keys).json()["data"]["token"]
-        return token
-
-    @property
-    def bearer(self) -> dict[str, str]:
-        return {"Authorization": f"Bearer {self.token}"}
-
-    def send(self, name: str, /, *, method: str = "POST", **body: Any) -> tuple[int, int, dict[str, Any]]:
-        """(status, subcode, data) of one call."""
-        answer = self.http.request(method, f"/v2.23/{name}", content=json.dumps(body), headers=self.bearer)
-        assert answer.status_code == answer.json()["meta"]["result_code"]
-        return answer.status_code, answer.json()["meta"]["result_subcode"], answer.json()["data"]
-
-    def call(self, name: str, /, **body: Any) -> dict[str, Any]:
-        status, subcode, data = self.send(name, **body)
-        assert (status, subcode) == (200, 0)
-        return data
-
-    def refused(self, name: str, /, **body: Any) -> tuple[int, int]:
-        status, subcode, data = self.send(name, **body)
-        assert data == {}
-        return status, subcode
-
-    def upload(self, path: str, content: bytes) -> None:
-        answer = self.http.post("/files", files={path: (path, content)}, headers=self.bearer)
-        assert answer.status_code == 200
-
-    def download(self, uri: str) -> bytes:
-        answer = self.http.get(uri.removeprefix(BASE), headers=self.bearer)
-        assert answer.status_code == 200
-        assert int(answer.headers["content-length"]) == len(answer.content)
-        content: bytes = answer.content
-        return content
-
-    def task(self, **fields: Any) -> str:
-        created: str = self.call("tasks.create", **{"name": "a task", "type": "training", **fields})["id"]
-        return created
-
-    def model(self, uri: str, **fields: Any) -> str:
-        created: str = self.call("models.create", **{"name": "a model", "uri": uri, **fields})["id"]
-        return created
-
-    def get(self, task: str) -> dict[str, Any]:
-        found: dict[str, Any] = self.call("tasks.get_by_id", task=task)["task"]
-        return found
+from deploy.controlplane.testing import BASE, InProcess, in_process
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
-    credentials = Credentials.load_or_create(tmp_path)
-    store = Store(tmp_path / "db", busy_timeout_s=0.2)
-    with TestClient(build(state_dir=tmp_path, store=store, credentials=credentials), base_url=BASE) as http:
-        yield Server(http, store, credentials)
-    store.close()
+def server(tmp_path: Path) -> Iterator[InProcess]:
+    with in_process(tmp_path) as running:
+        yield running
 
 
 # --- authentication
@@ -100,7 +35,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
         ("Bearer nonsense", 30),
     ],
 )
-def test_wrong_credentials_get_clearmls_401_bodies(server: Server, header: str | None, subcode: int) -> None:
+def test_wrong_credentials_get_clearmls_401_bodies(server: InProcess, header: str | None, subcode: int) -> None:
     headers = {"Authorization": header} if header else {}
     for path in ("/auth.login", "/v2.23/tasks.get_all"):
         answer = server.http.get(path, headers=headers)
@@ -110,7 +45,7 @@ def test_wrong_credentials_get_clearmls_401_bodies(server: Server, header: str |
         assert answer.json()["data"] == {}
 
 
-def test_wrong_keys_are_told_in_the_words_of_a_real_server(server: Server) -> None:
+def test_wrong_keys_are_told_in_the_words_of_a_real_server(server: InProcess) -> None:
     answer = server.http.get("/auth.login", auth=("wrong", "wrong"))
     assert (
         answer.json()["meta"]["result_msg"]
@@ -118,21 +53,21 @@ def test_wrong_keys_are_told_in_the_words_of_a_real_server(server: Server) -> No
     )
 
 
-def test_token_renews_a_token(server: Server) -> None:
+def test_token_renews_a_token(server: InProcess) -> None:
     renewed = server.http.get("/auth.login?expiration_sec=3600", headers=server.bearer).json()["data"]["token"]
     assert renewed != server.token
     answer = server.http.get("/v2.23/tasks.get_all", headers={"Authorization": f"Bearer {renewed}"})
     assert answer.status_code == 200
 
 
-def test_health_needs_no_credentials(server: Server) -> None:
+def test_health_needs_no_credentials(server: InProcess) -> None:
     assert server.http.get("/healthz").json() == {"status": "ok"}
 
 
 @pytest.mark.parametrize(
     ("method", "path"), [("GET", "/files/x"), ("HEAD", "/files/x"), ("DELETE", "/files/x"), ("POST", "/files")]
 )
-def test_files_need_credentials(server: Server, method: str, path: str) -> None:
+def test_files_need_credentials(server: InProcess, method: str, path: str) -> None:
     assert server.http.request(method, path).status_code == 401
 
 
@@ -141,7 +76,7 @@ def test_files_need_credentials(server: Server, method: str, path: str) -> None:
 
 @pytest.mark.parametrize("method", ["GET", "POST", "PUT"])
 @pytest.mark.parametrize("prefix", ["", "/v2.13", "/v2.23", "/v2.34", "/v999.0"])
-def test_body_is_read_whatever_the_method_and_version(server: Server, method: str, prefix: str) -> None:
+def test_body_is_read_whatever_the_method_and_version(server: InProcess, method: str, prefix: str) -> None:
     task = server.task()
     answer = server.http.request(
         method, f"{prefix}/tasks.get_by_id", content=json.dumps({"task": task, "method": "get"}), headers=server.bearer
@@ -149,22 +84,22 @@ def test_body_is_read_whatever_the_method_and_version(server: Server, method: st
     assert answer.json()["data"]["task"]["id"] == task
 
 
-def test_unknown_endpoint_answers_404_0(server: Server) -> None:
+def test_unknown_endpoint_answers_404_0(server: InProcess) -> None:
     assert server.refused("queues.get_all") == (404, 0)
 
 
-def test_bad_version_answers_400_2(server: Server) -> None:
+def test_bad_version_answers_400_2(server: InProcess) -> None:
     answer = server.http.get("/vX/tasks.get_all", headers=server.bearer)
     assert (answer.status_code, answer.json()["meta"]["result_subcode"]) == (400, 2)
 
 
 @pytest.mark.parametrize("body", ["{", "[1]", '"x"'])
-def test_body_that_is_no_object_answers_400_12(server: Server, body: str) -> None:
+def test_body_that_is_no_object_answers_400_12(server: InProcess, body: str) -> None:
     answer = server.http.post("/tasks.get_all", content=body, headers=server.bearer)
     assert (answer.status_code, answer.json()["meta"]["result_subcode"]) == (400, 12)
 
 
-def test_refusals_have_clearmls_codes(server: Server) -> None:
+def test_refusals_have_clearmls_codes(server: InProcess) -> None:
     task = server.task()
     server.call("tasks.publish", task=task, force=True)
     assert server.refused("tasks.get_by_id") == (400, 11)
@@ -179,7 +114,7 @@ def test_refusals_have_clearmls_codes(server: Server) -> None:
     assert server.refused("tasks.create", name="abc", type="training", project="none") == (400, 401)
 
 
-def test_busy_store_answers_503(server: Server) -> None:
+def test_busy_store_answers_503(server: InProcess) -> None:
     """The clients retry 503 by themselves; after a 500 they drop the write."""
     entered, leave = threading.Event(), threading.Event()
 
@@ -203,7 +138,7 @@ def test_busy_store_answers_503(server: Server) -> None:
 # --- tasks
 
 
-def test_status_machine_is_enforced_unless_forced(server: Server) -> None:
+def test_status_machine_is_enforced_unless_forced(server: InProcess) -> None:
     task = server.task()
     assert server.refused("tasks.completed", task=task) == (400, 110)
     server.call("tasks.started", task=task)
@@ -214,7 +149,7 @@ def test_status_machine_is_enforced_unless_forced(server: Server) -> None:
     assert (found["status"], found["status_message"]) == ("failed", "boom")
 
 
-def test_last_change_moves_on_every_edit_last_update_only_on_activity(server: Server) -> None:
+def test_last_change_moves_on_every_edit_last_update_only_on_activity(server: InProcess) -> None:
     task = server.task()
     before = server.get(task)
     server.call("tasks.edit", task=task, force=True, tags=["x"], name="another")
@@ -226,7 +161,7 @@ def test_last_change_moves_on_every_edit_last_update_only_on_activity(server: Se
     assert edited["last_change"] == edited["last_update"] > tagged["last_change"]
 
 
-def test_ping_and_events_are_no_edits(server: Server) -> None:
+def test_ping_and_events_are_no_edits(server: InProcess) -> None:
     """A gateway polls last_change: heartbeats and reports must not look like configuration changes."""
     task = server.task()
     before = server.get(task)
@@ -238,7 +173,7 @@ def test_ping_and_events_are_no_edits(server: Server) -> None:
     assert after["last_iteration"] == 3
 
 
-def test_embedded_documents_merge_one_level_others_are_replaced(server: Server) -> None:
+def test_embedded_documents_merge_one_level_others_are_replaced(server: InProcess) -> None:
     task = server.task()
     server.call("tasks.edit", task=task, script={"binary": "python3", "diff": "d"}, container={"image": "a"})
     server.call("tasks.edit", task=task, script={"diff": "e"}, container={"arguments": "b"}, output_dest="s3://x")
@@ -248,7 +183,7 @@ def test_embedded_documents_merge_one_level_others_are_replaced(server: Server) 
     assert found["output"] == {"destination": "s3://x"}
 
 
-def test_service_discovery_finds_open_serving_tasks_in_insertion_order(server: Server) -> None:
+def test_service_discovery_finds_open_serving_tasks_in_insertion_order(server: InProcess) -> None:
     first, second, closed, _ = (server.task(type="service", name=f"service {n}") for n in range(4))
     for task in (first, second, closed):
         server.call("tasks.edit", task=task, force=True, system_tags=["serving-control-plane"])
@@ -268,7 +203,7 @@ def test_service_discovery_finds_open_serving_tasks_in_insertion_order(server: S
     ]
 
 
-def test_hyperparameters_are_edited_one_by_one(server: Server) -> None:
+def test_hyperparameters_are_edited_one_by_one(server: InProcess) -> None:
     task = server.task()
     for name in ("a.b/c d", "x"):
         server.call("tasks.edit_hyper_params", task=task, hyperparams=[{"section": "G", "name": name, "value": "1"}])
@@ -277,7 +212,7 @@ def test_hyperparameters_are_edited_one_by_one(server: Server) -> None:
     assert found == [{"task": task, "hyperparams": [{"section": "G", "name": "a.b/c d", "value": "1"}]}]
 
 
-def test_clone_takes_the_definition_not_the_results(server: Server) -> None:
+def test_clone_takes_the_definition_not_the_results(server: InProcess) -> None:
     task = server.task()
     server.call("tasks.edit", task=task, configuration={"c": {"name": "c", "value": "x"}}, runtime={"r": 1})
     server.call("tasks.add_or_update_artifacts", task=task, artifacts=[{"key": "k", "type": "custom", "uri": "u"}])
@@ -288,13 +223,13 @@ def test_clone_takes_the_definition_not_the_results(server: Server) -> None:
     assert clone["execution"]["artifacts"] == []
 
 
-def test_deleted_task_is_gone(server: Server) -> None:
+def test_deleted_task_is_gone(server: InProcess) -> None:
     task = server.task()
     server.call("tasks.delete", task=task)
     assert server.refused("tasks.get_by_id", task=task) == (400, 101)
 
 
-def test_unreadable_section_is_explained_on_the_task(server: Server) -> None:
+def test_unreadable_section_is_explained_on_the_task(server: InProcess) -> None:
     """The CLI goes on after a rejected write, so the reason has to be where people look: on the Task."""
     task = server.task(type="service")
     server.call("tasks.edit", task=task, force=True, system_tags=["serving-control-plane"])
@@ -315,7 +250,7 @@ def test_unreadable_section_is_explained_on_the_task(server: Server) -> None:
 # --- projects
 
 
-def test_creating_a_project_creates_its_parents_and_is_idempotent(server: Server) -> None:
+def test_creating_a_project_creates_its_parents_and_is_idempotent(server: InProcess) -> None:
     child = server.call("projects.create", name="A/B/C", description="")["id"]
     assert server.call("projects.create", name="A/B/C")["id"] == child
     found = server.call("projects.get_all", order_by=["name"], only_fields=["name", "parent"])["projects"]
@@ -325,7 +260,7 @@ def test_creating_a_project_creates_its_parents_and_is_idempotent(server: Server
     server.call("projects.create", name="io")
 
 
-def test_models_are_found_below_a_project_when_asked(server: Server) -> None:
+def test_models_are_found_below_a_project_when_asked(server: InProcess) -> None:
     parent = server.call("projects.create", name="top")["id"]
     child = server.call("projects.create", name="top/sub")["id"]
     model = server.model("s3://x/m", project=child)
@@ -337,7 +272,7 @@ def test_models_are_found_below_a_project_when_asked(server: Server) -> None:
 # --- models and files
 
 
-def test_overwriting_upload_leaves_a_published_models_bytes_unchanged(server: Server) -> None:
+def test_overwriting_upload_leaves_a_published_models_bytes_unchanged(server: InProcess) -> None:
     models = []
     for content in (b"first", b"second"):
         model = server.model(f"{BASE}/files/uploading_file")
@@ -350,7 +285,7 @@ def test_overwriting_upload_leaves_a_published_models_bytes_unchanged(server: Se
     assert uris[0].endswith("/P/t.1/models/model.onnx")
 
 
-def test_model_is_found_by_the_uri_its_uploader_knows(server: Server) -> None:
+def test_model_is_found_by_the_uri_its_uploader_knows(server: InProcess) -> None:
     server.upload("P/m.onnx", b"x")
     model = server.model(f"{BASE}/files/P/m.onnx")
     found = server.call("models.get_all", uri=[f"{BASE}/files/P/m.onnx"], only_fields=["uri"])["models"]
@@ -358,14 +293,13 @@ def test_model_is_found_by_the_uri_its_uploader_knows(server: Server) -> None:
     assert "/.v/" in found[0]["uri"]
 
 
-@pytest.mark.parametrize("name", ["uploading_file", "failed_uploading"])
-def test_failed_upload_is_never_published(server: Server, name: str) -> None:
-    model = server.model(f"{BASE}/files/{name}")
+def test_failed_upload_is_never_published(server: InProcess) -> None:
+    model = server.model(f"{BASE}/files/failed_uploading")
     task = server.task()
     server.call("tasks.add_or_update_model", task=task, name="m", model=model, type="output")
     assert server.refused("models.set_ready", model=model) == (400, 204)
     assert server.refused("models.edit", model=model, ready=True) == (400, 204)
-    assert server.refused("models.create", name="another", uri=f"http://x/{name}", ready=True) == (400, 204)
+    assert server.refused("models.create", name="another", uri="http://x/failed_uploading", ready=True) == (400, 204)
     failed = server.call("models.publish_many", ids=[model])["failed"]
     assert failed[0]["error"]["codes"] == [400, 204]
     server.call("tasks.publish", task=task, force=True)
@@ -374,7 +308,48 @@ def test_failed_upload_is_never_published(server: Server, name: str) -> None:
     assert len(server.call("models.get_all")["models"]) == 1
 
 
-def test_publishing_a_task_publishes_its_models(server: Server) -> None:
+@pytest.mark.parametrize("how", ["set_ready", "edit", "publish_many", "task", "create"])
+def test_model_published_during_its_upload_is_found_as_published_once_it_has_its_data(
+    server: InProcess, how: str
+) -> None:
+    """The SDK uploads in the background and publishes at once: accepted, and no query sees an empty model."""
+    uploading = f"{BASE}/files/uploading_file"
+    model = server.model(uploading, ready=how == "create")
+    if how == "set_ready":
+        assert server.call("models.set_ready", model=model)["updated"] == 1
+    elif how == "edit":
+        server.call("models.edit", model=model, ready=True)
+    elif how == "publish_many":
+        assert server.call("models.publish_many", ids=[model])["failed"] == []
+    elif how == "task":
+        task = server.task()
+        server.call("tasks.add_or_update_model", task=task, name="m", model=model, type="output")
+        server.call("tasks.publish", task=task, force=True)
+        assert server.get(task)["status_message"] == ""
+    server.call("models.edit", model=model, uri=uploading, name="renamed meanwhile")
+    assert server.call("models.get_all", ready=True)["models"] == []
+    server.upload("/P/m.onnx", b"data")
+    server.call("models.edit", model=model, uri=f"{BASE}/files/P/m.onnx")
+    (found,) = server.call("models.get_all", ready=True)["models"]
+    assert found["id"] == model
+    assert server.download(found["uri"]) == b"data"
+    assert server.refused("models.set_ready", model=model) == (400, 203)
+
+
+def test_model_published_during_an_upload_that_fails_stays_unpublished_until_a_later_one_succeeds(
+    server: InProcess,
+) -> None:
+    model = server.model(f"{BASE}/files/uploading_file")
+    server.call("models.set_ready", model=model)
+    server.call("models.edit", model=model, uri=f"{BASE}/files/failed_uploading")
+    assert server.call("models.get_all", ready=True)["models"] == []
+    assert server.refused("models.set_ready", model=model) == (400, 204)
+    server.upload("/P/m.onnx", b"data")
+    server.call("models.edit", model=model, uri=f"{BASE}/files/P/m.onnx")
+    assert server.get_model(model)["ready"] is True
+
+
+def test_publishing_a_task_publishes_its_models(server: InProcess) -> None:
     model, task = server.model("s3://x/m.onnx"), server.task()
     server.call("tasks.add_or_update_model", task=task, name="m", model=model, type="output")
     server.call("tasks.publish", task=task, force=True)
@@ -384,7 +359,7 @@ def test_publishing_a_task_publishes_its_models(server: Server) -> None:
     assert server.call("models.delete", model=model, force=True)["deleted"] is True
 
 
-def test_artifact_is_pinned_to_the_upload_with_its_hash(server: Server) -> None:
+def test_artifact_is_pinned_to_the_upload_with_its_hash(server: InProcess) -> None:
     task = server.task()
     server.upload("P/a/preprocess.py", b"one")
     server.upload("P/a/preprocess.py", b"two")
@@ -401,7 +376,7 @@ def test_artifact_is_pinned_to_the_upload_with_its_hash(server: Server) -> None:
     assert server.get(task)["execution"]["artifacts"] == [stored]
 
 
-def test_metadata_filter_finds_models(server: Server) -> None:
+def test_metadata_filter_finds_models(server: InProcess) -> None:
     model = server.model("s3://x/m.onnx")
     server.model("s3://x/n.onnx")
     item = {"key": "input.shape", "type": "str", "value": "1x28"}
@@ -410,7 +385,7 @@ def test_metadata_filter_finds_models(server: Server) -> None:
     assert [doc["id"] for doc in found] == [model]
 
 
-def test_archived_models_are_excluded_by_the_sdks_filter(server: Server) -> None:
+def test_archived_models_are_excluded_by_the_sdks_filter(server: InProcess) -> None:
     kept, archived = server.model("s3://x/1"), server.model("s3://x/2")
     server.call("models.archive_many", ids=[archived])
     query = {"system_tags": ["-archived"], "only_fields": ["id"], "order_by": ["-created"]}
@@ -420,7 +395,7 @@ def test_archived_models_are_excluded_by_the_sdks_filter(server: Server) -> None
 
 
 @pytest.mark.parametrize("name", ["модель 1#a?.onnx", 'with "quotes".bin', "100%.bin", "a+b&c=d.bin"])
-def test_files_of_every_name_can_be_downloaded_by_the_recorded_uri(server: Server, name: str) -> None:
+def test_files_of_every_name_can_be_downloaded_by_the_recorded_uri(server: InProcess, name: str) -> None:
     server.upload(f"/P/{name}", b"data")
     raw = f"{BASE}/files/P/" + quote(name, safe="#?")
     model = server.model(raw)
@@ -430,12 +405,12 @@ def test_files_of_every_name_can_be_downloaded_by_the_recorded_uri(server: Serve
 
 
 @pytest.mark.parametrize("path", ["/files/%2e%2e/db", "/files/a/%2e%2e/%2e%2e/db", "/files/..%2fdb", "/files/missing"])
-def test_download_never_leaves_the_store(server: Server, path: str) -> None:
+def test_download_never_leaves_the_store(server: InProcess, path: str) -> None:
     assert server.http.get(path, headers=server.bearer).status_code in (400, 404)
 
 
 @pytest.mark.parametrize("path", ["../evil", "a/../../evil", ".v/0123456789ab/evil"])
-def test_upload_never_leaves_the_store(server: Server, tmp_path: Path, path: str) -> None:
+def test_upload_never_leaves_the_store(server: InProcess, tmp_path: Path, path: str) -> None:
     answer = server.http.post("/files", files={path: (path, b"x")}, headers=server.bearer)
     assert answer.status_code == 400
     assert not list(tmp_path.rglob("evil"))
@@ -452,7 +427,7 @@ def test_upload_never_leaves_the_store(server: Server, tmp_path: Path, path: str
     ],
 )
 def test_incomplete_or_malformed_upload_stores_nothing(
-    server: Server, tmp_path: Path, content_type: str, body: bytes
+    server: InProcess, tmp_path: Path, content_type: str, body: bytes
 ) -> None:
     answer = server.http.post("/files/", content=body, headers={**server.bearer, "Content-Type": content_type})
     assert answer.status_code == 400
@@ -460,27 +435,20 @@ def test_incomplete_or_malformed_upload_stores_nothing(
     assert not list((tmp_path / "files" / "blobs").glob("*/*"))
 
 
-def test_deleted_file_is_gone(server: Server) -> None:
+def test_deleted_file_is_gone(server: InProcess) -> None:
     server.upload("P/x", b"1")
     assert server.http.delete("/files/P/x", headers=server.bearer).text == "P/x"
     assert server.http.get("/files/P/x", headers=server.bearer).status_code == 404
     assert server.http.delete("/files/P/x", headers=server.bearer).status_code == 404
 
 
-def test_large_upload_streams_through(server: Server) -> None:
+def test_large_upload_streams_through(server: InProcess) -> None:
     content = bytes(range(256)) * 20_000
     server.upload("P/large.bin", content)
     assert server.download("/files/P/large.bin") == content
 
 
 # --- events
-
-
-def add(server: Server, *events: dict[str, Any]) -> tuple[int, dict[str, Any]]:
-    lines = "\n".join(json.dumps(event) for event in events)
-    headers = {**server.bearer, "Content-Type": "application/json-lines"}
-    answer = server.http.request("GET", "/v2.23/events.add_batch", content=lines, headers=headers)
-    return answer.json()["meta"]["result_subcode"], answer.json()["data"]
 
 
 def scalar(task: str, value: float, iteration: int, **more: Any) -> dict[str, Any]:
@@ -495,9 +463,9 @@ def scalar(task: str, value: float, iteration: int, **more: Any) -> dict[str, An
     }
 
 
-def test_scalars_come_back_as_curves_and_last_values(server: Server) -> None:
+def test_scalars_come_back_as_curves_and_last_values(server: InProcess) -> None:
     task = server.task()
-    assert add(server, scalar(task, 1.0, 0), scalar(task, 3.0, 1), scalar(task, 9.0, -(2**31))) == (
+    assert server.add_events(scalar(task, 1.0, 0), scalar(task, 3.0, 1), scalar(task, 9.0, -(2**31))) == (
         0,
         {"added": 3, "errors": 0, "errors_info": {}},
     )
@@ -510,41 +478,43 @@ def test_scalars_come_back_as_curves_and_last_values(server: Server) -> None:
     assert [value["value"] for value in single[0]["values"]] == [9.0]
 
 
-def test_not_a_number_is_stored_without_harm(server: Server) -> None:
+def test_not_a_number_is_stored_without_harm(server: InProcess) -> None:
     task = server.task()
-    assert add(server, scalar(task, float("nan"), 0))[0] == 0
+    assert server.add_events(scalar(task, float("nan"), 0))[0] == 0
     assert server.get(task)["last_metrics"] == {}
 
 
-def test_good_events_are_kept_when_others_of_the_batch_are_refused(server: Server) -> None:
+def test_good_events_are_kept_when_others_of_the_batch_are_refused(server: InProcess) -> None:
     task = server.task()
-    assert add(server, scalar(task, 1.0, 0), scalar("none", 1.0, 0))[1] == {
+    assert server.add_events(scalar(task, 1.0, 0), scalar("none", 1.0, 0))[1] == {
         "added": 1,
         "errors": 1,
         "errors_info": {"Invalid task id none": 1},
     }
-    assert add(server, scalar("none", 1.0, 0)) == (131, {})
+    assert server.add_events(scalar("none", 1.0, 0)) == (131, {})
 
 
-def test_events_of_a_published_model_are_refused(server: Server) -> None:
+def test_events_of_a_published_model_are_refused(server: InProcess) -> None:
     model = server.model("s3://x/m.onnx")
-    assert add(server, scalar(model, 1.0, 0, model_event=True))[0] == 0
+    assert server.add_events(scalar(model, 1.0, 0, model_event=True))[0] == 0
     server.call("models.set_ready", model=model)
-    assert add(server, scalar(model, 1.0, 0, model_event=True)) == (131, {})
+    assert server.add_events(scalar(model, 1.0, 0, model_event=True)) == (131, {})
 
 
-def test_log_pages_go_from_the_newest_back(server: Server) -> None:
+def test_log_pages_go_from_the_newest_back(server: InProcess) -> None:
     task = server.task()
-    add(server, *({"type": "log", "task": task, "msg": str(n), "timestamp": 1000 + n} for n in range(5)))
+    server.add_events(*({"type": "log", "task": task, "msg": str(n), "timestamp": 1000 + n} for n in range(5)))
     newest = server.call("events.get_task_log", task=task, batch_size=2, navigate_earlier=True, order="asc")
     assert ([event["msg"] for event in newest["events"]], newest["total"]) == (["3", "4"], 5)
     oldest = server.call("events.get_task_log", task=task, batch_size=2, navigate_earlier=False)
     assert [event["msg"] for event in oldest["events"]] == ["0", "1"]
 
 
-def test_scrolling_through_events_ends(server: Server) -> None:
+def test_scrolling_through_events_ends(server: InProcess) -> None:
     task = server.task()
-    add(server, *({"type": "plot", "task": task, "metric": "p", "variant": str(n), "plot_str": "{}"} for n in range(5)))
+    server.add_events(
+        *({"type": "plot", "task": task, "metric": "p", "variant": str(n), "plot_str": "{}"} for n in range(5))
+    )
     seen, scroll = 0, None
     for _ in range(10):
         body = {"scroll_id": scroll} if scroll else {}
@@ -557,7 +527,7 @@ def test_scrolling_through_events_ends(server: Server) -> None:
     assert len(server.call("events.get_task_plots", task=task, iters=1)["plots"]) == 5
 
 
-def test_telemetry_of_serving_containers_is_accepted(server: Server) -> None:
+def test_telemetry_of_serving_containers_is_accepted(server: InProcess) -> None:
     for name in ("container_status_report", "register_container", "unregister_container"):
         assert server.call(f"serving.{name}", container_id="x") == {}
 
@@ -566,7 +536,7 @@ def test_telemetry_of_serving_containers_is_accepted(server: Server) -> None:
 
 
 @pytest.mark.parametrize("path", ["/", "/projects/x/experiments/y/output/log", "/tasks/x"])
-def test_web_links_answer_a_page_without_secrets(server: Server, path: str) -> None:
+def test_web_links_answer_a_page_without_secrets(server: InProcess, path: str) -> None:
     server.task(name="<script>alert(1)</script>")
     answer = server.http.get(path)
     assert answer.status_code == 200
@@ -575,13 +545,13 @@ def test_web_links_answer_a_page_without_secrets(server: Server, path: str) -> N
     assert server.keys[1] not in answer.text
 
 
-def test_link_to_a_task_shows_that_task(server: Server) -> None:
+def test_link_to_a_task_shows_that_task(server: InProcess) -> None:
     one, two = server.task(name="the first"), server.task(name="the other")
     text = server.http.get(f"/projects/p/tasks/{one}/output/log").text
     assert one in text
     assert two not in text
 
 
-def test_pages_are_read_only(server: Server) -> None:
+def test_pages_are_read_only(server: InProcess) -> None:
     assert server.http.post("/", content=b"{}").status_code == 404
     assert server.http.delete("/tasks.get_all").status_code == 405
