@@ -19,6 +19,10 @@ SERVING_TAG = "serving-control-plane"
 # edited again.
 GUARDED = frozenset({"endpoints", "canary", "model_monitoring", "model_monitoring_eps", "metric_logging"})
 EMPTY = "{}"
+# of a Task's `execution`; clients send others along ("dataviews"), which a server does not keep
+EXECUTION_FIELDS = frozenset(
+    {"test_split", "parameters", "model_desc", "model_labels", "framework", "artifacts", "queue"}
+)
 
 Pin = Callable[[str, str | None], str]
 _ToMap = Callable[[Any], dict[Any, Any]]
@@ -146,7 +150,7 @@ class Edit:
     def execution(self, mine: Mapping[str, Any]) -> None:
         """Replace the parts that are sent; artifacts merge by key and mode."""
         stored = self.task.get("execution") or {}
-        merged = {**stored, **mine}
+        merged = {**stored, **{name: value for name, value in mine.items() if name in EXECUTION_FIELDS}}
         if isinstance(mine.get("artifacts"), list):
             sent = [self.artifact(item) for item in mine["artifacts"] if isinstance(item, Mapping)]
             merged["artifacts"] = self._merged(

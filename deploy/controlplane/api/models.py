@@ -28,6 +28,8 @@ from deploy.controlplane.store import Reader, Store, Writer
 KIND = "models"
 MIN_NAME = 3
 ARCHIVED = "archived"
+# of a deleted model's id where a Task still names it
+DELETED = "__DELETED__"
 # set on a model that was published while its upload was under way: it becomes ready with its data
 HELD = "publish_when_uploaded"
 SCHEMA = query.Schema(
@@ -99,7 +101,6 @@ class ModelsApi:
             "user": call.identity.user,
             "name": name,
             "created": now,
-            "comment": "",
             "tags": [],
             "system_tags": [],
             "framework": None,
@@ -167,6 +168,7 @@ class ModelsApi:
                         fields |= {"ready": True, HELD: None}
             if not self._protections.publishes_only_data and isinstance(call.body.get("ready"), bool):
                 fields["ready"] = call.body["ready"]
+            self._count_iteration(tx, call, doc.get("task") or fields.get("task"))
             saved = self._save(tx, call, doc, fields)
             if self._protections.publishes_only_data and call.flag("ready"):
                 self.publish_in(tx, call, doc["id"])
@@ -251,6 +253,7 @@ class ModelsApi:
             doc = require(tx, call.text("model"), call.identity.company)
             if not call.flag("force"):
                 self._require_deletable(tx, doc)
+            self._unlink(tx, call, doc["id"])
             tx.delete(KIND, doc["id"])
             tx.execute("DELETE FROM events WHERE owner = ?", (doc["id"],))
         return {"deleted": True, "url": doc.get("uri")}
@@ -271,6 +274,23 @@ class ModelsApi:
         creator = next((task for task in known if task["id"] == doc.get("task")), None)
         if creator is not None and creator["status"] == "published":
             raise model_creating_task_exists(creator["id"])
+
+    def _unlink(self, tx: Writer, call: Call, model_id: str) -> None:
+        """The Task that has made a model forgets it; where it is an input, its id says that it is gone."""
+        now = self._clock.stamp()
+        for task in list(tx.scan(tasks.KIND)):
+            models: JsonObject = task.get("models") or {}
+            inputs, outputs = models.get("input") or [], models.get("output") or []
+            if not any(item.get("model") == model_id for item in [*inputs, *outputs]):
+                continue
+            changed: JsonObject = {
+                "input": [
+                    item | {"model": DELETED + model_id} if item.get("model") == model_id else item for item in inputs
+                ],
+                "output": [item for item in outputs if item.get("model") != model_id],
+            }
+            edited = {"last_change": now, "last_changed_by": call.identity.user}
+            tx.put(tasks.KIND, task | edited | {"models": changed})
 
     def _tag_many(self, call: Call, verb: str, *, add: bool) -> JsonObject:
         succeeded: list[JsonObject] = []
@@ -295,9 +315,17 @@ class ModelsApi:
         fields = {key: call.body[key] for key in _EDITABLE if call.body.get(key) is not None}
         if fields.get("project"):
             projects.require(tx, fields["project"])
-        if isinstance(call.body.get("iteration"), int):
-            fields["last_iteration"] = call.body["iteration"]
         return fields
+
+    def _count_iteration(self, tx: Writer, call: Call, task_id: str | None) -> None:
+        """The iteration that a model was stored at is one that its Task has reached."""
+        iteration = call.body.get("iteration")
+        stored = tx.get(tasks.KIND, task_id) if task_id and isinstance(iteration, int) else None
+        if stored is None:
+            return
+        now = self._clock.stamp()
+        reached = max(call.body["iteration"], stored.doc.get("last_iteration") or 0)
+        tx.put(tasks.KIND, stored.doc | {"last_iteration": reached, "last_update": now, "last_change": now})
 
     def _pinned(self, tx: Reader, call: Call, uri: str) -> str:
         return self._files.pin(tx, uri, session=call.identity.session)
@@ -307,7 +335,7 @@ class ModelsApi:
         changed = fields | {"last_change": now, "last_changed_by": call.identity.user, "last_update": now}
         tx.put(KIND, {key: value for key, value in (doc | changed).items() if value is not None})
         projects.touch(tx, changed.get("project") or doc.get("project"), now)
-        return {key: value for key, value in changed.items() if key != "last_iteration"}
+        return changed
 
 
 def require(tx: Reader, model_id: str, company: str) -> JsonObject:
