@@ -100,10 +100,21 @@ def _fill(
     )
     model.update_weights_package(weights_path=str(bundle), auto_delete_file=False, async_enable=False)
     model.set_all_metadata({key: {"value": value, "type": "str"} for key, value in manifest.short(values).items()})
-    for title, rows in _tables(values).items():
-        model.report_table(title, "candidates", iteration=0, table_plot=rows)
+    _report(model, bundle, values, str(logger.get_default_upload_destination()))
     model.publish()
     return str(model.id)
+
+
+def _report(model: Any, bundle: Path, values: Mapping[str, Any], destination: str) -> None:
+    """Report tables and picture to the model and wait until the server has them: it takes none once it is published."""
+    for title, rows in _tables(values).items():
+        model.report_table(title, "candidates", iteration=0, table_plot=rows)
+    # the SDK reports in the background, and has neither a call that waits for a model's reports nor one for pictures
+    reporter = model._reporter  # noqa: SLF001
+    reporter.report_image_and_upload(
+        "report", "accuracy and speed", iter=0, path=str(bundle / "report.png"), upload_uri=destination
+    )
+    reporter.stop()
 
 
 def _tables(values: Mapping[str, Any]) -> dict[str, list[list[str]]]:

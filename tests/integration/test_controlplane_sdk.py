@@ -173,6 +173,28 @@ def test_training_script_is_recorded_and_read_back_by_another_process_after_a_re
     }
 
 
+def test_script_may_publish_a_model_while_the_sdk_uploads_it(tmp_path: Path, strict: bool) -> None:
+    """`update_weights_package` uploads in the background; publishing at once is allowed, as on a real server."""
+    with control_plane(tmp_path / "state", strict=strict) as server:
+        (tmp_path / "scripts").mkdir()
+        published = Sdk(server, tmp_path / "scripts").run("""
+            import json, pathlib
+            from clearml import Model, OutputModel, Task
+            task = Task.init(project_name="Background", task_name="publishes at once", output_uri=True)
+            pathlib.Path("weights").mkdir()
+            pathlib.Path("weights/model.onnx").write_bytes(b"x" * 2_000_000)
+            for number in range(4):
+                model = OutputModel(task=task, name=f"model {number}", framework="ONNX")
+                model.update_weights_package(weights_path="weights", auto_delete_file=False)
+                model.publish()
+            task.flush(wait_for_uploads=True)
+            task.close()
+            found = Model.query_models(project_name="Background", only_published=True)
+            print("RESULT", json.dumps(sorted([m.name, m.url.rpartition("/")[2]] for m in found)))
+        """)
+    assert published == [[f"model {number}", "model_package.zip"] for number in range(4)]
+
+
 def test_local_caches_never_mix_up_two_uploads_of_the_same_name(sdk: Sdk) -> None:
     """The SDK caches by address: the address of other bytes has to be another one."""
     result = sdk.run("""

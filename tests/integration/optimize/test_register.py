@@ -1,0 +1,65 @@
+"""What `optimize --register` leaves in the registry: a published model with its report, tables and picture."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from deploy.controlplane.testing import control_plane
+
+pytestmark = pytest.mark.integration
+
+SCRIPT = """
+import json
+from pathlib import Path
+from deploy.optimize.register import register
+
+parity = {"candidate": "onnx-fp32", "mean_cosine": 0.99999, "min_cosine": 0.9999, "max_difference": 1e-6,
+          "decisions": 1.0, "shift": 0.0, "neighbours": None}
+values = {
+    "arguments": {"quick": True}, "files": {}, "target": "cpu", "versions": {"torch": "2"}, "accepted": None,
+    "source": {"given": "somebody/model", "digest": "0123456789abcdef", "task": "text-classification"},
+    "samples": {"count": 3, "source": "texts.txt"}, "machine": {"cpu": "a CPU"}, "parity": [parity],
+    "chosen": {"candidate": "onnx-fp32", "engine": "onnx", "precision": "fp32", "parity": parity,
+               "times_pytorch": 2.0, "needs": []},
+    "speed": [{"threads": 1, "batch": 1, "length": 8, "ms": {"pytorch": 2.0, "onnx-fp32": 1.0}}],
+}
+made = register(Path("bundle"), values, project="Optimized", name="tiny", tags=["t"], source="somebody/model")
+print("RESULT", json.dumps(made.model_id))
+"""
+# a picture of one pixel
+PNG = bytes.fromhex(
+    "89504e470d0a1a0a0000000d49484452000000010000000108060000001f15c4890000000d49444154789c6360f8cfc000000301"
+    "01009b1a2b6f0000000049454e44ae426082"
+)
+
+
+def test_report_and_picture_reach_the_model_before_it_is_published(tmp_path: Path, strict: bool) -> None:
+    """A published model takes no events, of either server: `Events not added: Invalid model id`, and all is lost."""
+    bundle = tmp_path / "bundle"
+    bundle.mkdir()
+    (bundle / "report.png").write_bytes(PNG)
+    (bundle / "report.md").write_text("# tiny")
+    (bundle / "model.onnx").write_bytes(b"weights")
+    with control_plane(tmp_path / "state", strict=strict) as server:
+        environment = server.client_environment(os.environ, tmp_path)
+        done = subprocess.run(
+            [sys.executable, "-P", "-c", SCRIPT], cwd=tmp_path, text=True, capture_output=True, check=False,
+            env={**environment, "PYTHONPATH": str(Path(__file__).parents[3])}, timeout=200,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert "events.add_batch" not in done.stdout + done.stderr
+        model_id = json.loads(done.stdout.rpartition("RESULT ")[2])
+        model = server.call("models.get_by_id", model=model_id)["model"]
+        plots = server.call("events.get_task_plots", task=model_id)["plots"]
+        (images,) = server.call("events.debug_images", metrics=[{"task": model_id}])["metrics"]
+        assert model["ready"]
+        assert server.download(model["uri"])[:2] == b"PK"
+        assert {"accuracy", "speed"} == {plot["metric"] for plot in plots}
+        (picture,) = images["iterations"][0]["events"]
+        assert server.download(picture["url"]) == PNG
