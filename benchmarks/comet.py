@@ -74,7 +74,7 @@ def climb(state: Path, seconds: float, candidate: str, say: Say) -> dict[str, An
     note = state / "comet.json"
     found: dict[str, Any] = json.loads(note.read_text()) if note.exists() else {"rungs": {}}
     found |= {"machine": manifest.machine(), "versions": manifest.versions(), "tokens": TOKENS,
-              "connections": CONNECTIONS}  # fmt: skip
+              "connections": CONNECTIONS, "candidate": candidate}  # fmt: skip
     cores = len(os.sched_getaffinity(0))
     folders = {name: models.make(name, state / name) for name in ("bert", "distilbert")}
     texts = models.texts(folders["bert"], TOKENS, 64)
@@ -104,10 +104,10 @@ def climb(state: Path, seconds: float, candidate: str, say: Say) -> dict[str, An
             server.stop()
     ours = "DistilBERT, triton-gateway"
     if ours not in found["rungs"]:
-        bundle = infinity.optimized(state, folders["distilbert"], candidate, say)
+        bundle = infinity.optimized(state, folders["distilbert"], say, candidate)
         small = Small(state / "stack-comet", tritons=1)
         try:
-            setting = infinity.settings(cores)[min(1, cores - 1)]
+            setting = infinity.settings(cores)[0]
             infinity.serve(small, bundle, [setting], say)
             keep(ours, measure(f"{small.url}/serve/{setting.endpoint}", texts, seconds))
         finally:

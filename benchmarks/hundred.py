@@ -136,7 +136,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr.flush()
 
     folder = models.make("distilbert", state / "distilbert")
-    int8 = infinity.optimized(state, folder, "openvino-int8", say) / "model.onnx"
+    int8 = infinity.optimized(state, folder, say, "openvino-int8") / "model.onnx"
     exported = next(iter((state / "optimized" / ".work").glob("distilbert-*/fp32.onnx")))
     package = locate_packaged_model(models.PACKAGE)
     found: dict[str, Any] = {"machine": manifest.machine(), "versions": manifest.versions(), "lengths": {}}

@@ -1,9 +1,10 @@
-"""HF Infinity's published grid for DistilBERT, on this system: lengths × batches × cores, end to end over HTTP.
+"""HF Infinity's published lengths for DistilBERT, on this system, beside a ``transformers`` pipeline.
 
-``python -m benchmarks.infinity`` makes the model, optimises it, registers it, serves it through a real gateway and a
-real Triton, and measures every cell with one client (latency) and with several (requests per second); a vanilla
-``transformers`` pipeline is measured in the same run, between the cells. Finished cells are kept: an interrupted run
-goes on. The client runs on the same cores.
+``python -m benchmarks.infinity`` makes the model, lets ``triton-gateway optimize`` choose what its gate passes with its
+own defaults, registers that, and serves it through a real gateway and a real Triton. For each length the gateway and
+the pipeline take turns within a round: the gateway with 1, 8 and 32 texts per request and several clients, the pipeline
+with one text a call and with lists of 8 and 32. What is compared is what stood beside each other in a round, so that
+other programs fall on both. Finished lengths are kept: an interrupted run goes on. The client runs on the same cores.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,19 +31,21 @@ from deploy.optimize.serving import Tuned, add_arguments
 from deploy.stock_cli import Tensor
 
 LENGTHS = (8, 16, 32, 64, 128, 256, 384, 512)
-BATCHES = (1, 2, 4, 8, 16, 32)
+BATCHES = (1, 8, 32)
+"""Texts per request, and per call of the pipeline."""
+ROUNDS = 3
 PUBLISHED = {8: 248, 16: 212, 32: 150, 64: 97, 128: 55, 256: 27, 384: 17, 512: 12}
 """Requests per second of HF Infinity with DistilBERT on two Ice Lake cores, batch 1, by tokens."""
-VANILLA_PUBLISHED = {8: 49, 16: 50, 32: 40, 64: 28, 128: 18, 256: 9, 384: 5, 512: 4}
-FACTOR = 1.2
-CONNECTIONS = (1, 4, 16)
+CLIENTS = 16
 RESULTS = Path(__file__).parent / "results" / "infinity.json"
 
 _INPUTS = [Tensor(name, "int64", (-1, -1)) for name in ("input_ids", "attention_mask")]
 _OUTPUTS = [Tensor("logits", "float32", (-1, 2))]
 _TEXTS = 64
-_MOST_TOKENS = 20_000
-"""Of all clients' requests at a time."""
+_MOST_TOKENS = 8192
+"""Of one request."""
+_MOST_AT_ONCE = 20_000
+"""Tokens of all clients' requests at a time."""
 
 Say = Callable[[str], None]
 
@@ -62,57 +65,49 @@ class Setting:
 
 
 def settings(cores: int) -> list[Setting]:
-    """Return what is measured on this machine: one core, all cores as instances, all cores as threads."""
-    found = [Setting(1, 1, 1)]
-    return [*found, Setting(cores, cores, 1), Setting(cores, 1, cores)] if cores > 1 else found
+    """Return how all cores of this machine are used: as instances, as threads of one."""
+    return [Setting(cores, cores, 1), Setting(cores, 1, cores)] if cores > 1 else [Setting(1, 1, 1)]
 
 
-def optimized(state: Path, folder: Path, candidate: str, say: Say) -> Path:
-    """Return the bundle of ``folder`` as ``candidate``, made by the command a user would type."""
-    note = state / f"bundle-{candidate}.json"
+def optimized(state: Path, folder: Path, say: Say, candidate: str = "") -> Path:
+    """Return the bundle of ``folder``, made by the command a user would type: what its gate passes by default.
+
+    With a ``candidate`` that one, accepted whatever the gate says of random weights: for what compares engines.
+    """
+    note = state / f"bundle-{candidate or 'default'}.json"
     if note.exists() and Path(json.loads(note.read_text())["bundle"]).exists():
         return Path(json.loads(note.read_text())["bundle"])
-    say(f"triton-gateway optimize --candidate {candidate}")
-    argv = [
-        sys.executable,
-        "-m",
-        "deploy.cli",
-        "optimize",
-        str(folder),
-        "--output",
-        str(state / "optimized"),
-        "--quick",
-    ]
-    argv += ["--candidate", candidate, "--accept", "random weights: only speed is measured", "--latency", "--json"]
-    done = subprocess.run(argv, stdout=subprocess.PIPE, text=True, check=True, timeout=1200)
+    argv = ["optimize", str(folder), "--output", str(state / "optimized"), "--quick", "--json"]
+    if candidate:
+        argv += ["--candidate", candidate, "--accept", "random weights: only speed is measured", "--latency"]
+    say(f"triton-gateway {' '.join(argv)}")
+    argv = [sys.executable, "-m", "deploy.cli", *argv]
+    done = subprocess.run(argv, stdout=subprocess.PIPE, text=True, check=True, timeout=1800)
     note.write_text(done.stdout)
     return Path(json.loads(done.stdout)["bundle"])
 
 
 class Vanilla:
-    """A ``transformers`` pipeline in a process of its own, on all cores, asked between the cells."""
+    """A ``transformers`` pipeline in a process of its own, on all cores, asked in turn with the gateway."""
 
     def __init__(self, folder: Path) -> None:
         argv = [sys.executable, "-m", "benchmarks.infinity", "--vanilla", str(folder)]
         self._process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self._ask({"texts": ["warm up"], "seconds": 0.1})
+        self.rate(["warm up"], 1, 0.1)
 
-    def rate(self, texts: Sequence[str], seconds: float) -> float:
-        """Return texts per second, one call each."""
-        return float(self._ask({"texts": list(texts), "seconds": seconds})["rate"])
+    def rate(self, texts: Sequence[str], batch: int, seconds: float) -> float:
+        """Return texts per second, ``batch`` of them a call."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        question = {"texts": list(texts), "batch": batch, "seconds": seconds}
+        self._process.stdin.write(json.dumps(question) + "\n")
+        self._process.stdin.flush()
+        return float(json.loads(self._process.stdout.readline())["rate"])
 
     def stop(self) -> None:
         """End the process."""
         self._process.kill()
         self._process.wait()
-
-    def _ask(self, question: dict[str, Any]) -> dict[str, Any]:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps(question) + "\n")
-        self._process.stdin.flush()
-        answer: dict[str, Any] = json.loads(self._process.stdout.readline())
-        return answer
 
 
 def vanilla(folder: Path) -> None:
@@ -124,11 +119,14 @@ def vanilla(folder: Path) -> None:
     classify = pipeline("text-classification", model=str(folder), device="cpu")
     for line in sys.stdin:
         question = json.loads(line)
-        texts, done, began = question["texts"], 0, time.perf_counter()
+        texts, batch = question["texts"], question["batch"]
+        groups = [texts[i : i + batch] for i in range(0, max(1, len(texts) - batch + 1), batch)]
+        done, began = 0, time.perf_counter()
         while done == 0 or time.perf_counter() - began < question["seconds"]:
-            classify(texts[done % len(texts)])
+            group = groups[done % len(groups)]
+            classify(group[0] if batch == 1 else group, batch_size=batch)
             done += 1
-        sys.stdout.write(json.dumps({"rate": done / (time.perf_counter() - began)}) + "\n")
+        sys.stdout.write(json.dumps({"rate": done * batch / (time.perf_counter() - began)}) + "\n")
         sys.stdout.flush()
 
 
@@ -179,88 +177,94 @@ def serve(small: Small, bundle: Path, chosen: Sequence[Setting], say: Say) -> No
     )
 
 
-def run(state: Path, *, candidate: str, lengths: Sequence[int], batches: Sequence[int], seconds: float,
-        is_all_cores: bool, is_again: bool, most_minutes: float, say: Say) -> dict[str, Any]:  # fmt: skip
+def run(state: Path, *, lengths: Sequence[int], seconds: float, most_minutes: float, say: Say) -> dict[str, Any]:
     """Measure what is missing within ``most_minutes`` and return everything measured so far."""
     folder = models.make("distilbert", state / "distilbert")
-    bundle = optimized(state, folder, candidate, say)
-    note = state / f"infinity-{candidate}.json"
-    found: dict[str, Any] = json.loads(note.read_text()) if note.exists() else {"cells": {}, "vanilla": {}}
-    found |= {"machine": manifest.machine(), "versions": manifest.versions(), "candidate": candidate}
-    found["parity"] = json.loads((bundle / "manifest.json").read_text())["chosen"]["parity"]
-    cores = len(os.sched_getaffinity(0))
-    chosen = [setting for setting in settings(cores) if not is_all_cores or setting.cores == cores]
-    todo = [
-        (length, batch, setting)
-        for length in lengths
-        for batch in batches
-        for setting in chosen
-        if is_again or f"{setting.endpoint}/{batch}x{length}" not in found["cells"]
-    ]
+    bundle = optimized(state, folder, say)
+    made = json.loads((bundle / manifest.FILE).read_text())
+    note = state / "infinity.json"
+    found: dict[str, Any] = json.loads(note.read_text()) if note.exists() else {"lengths": {}}
+    found |= {"machine": manifest.machine(), "versions": manifest.versions(), "chosen": made["chosen"],
+              "judged": {p["candidate"]: [*p["faults"], *p["excesses"]] for p in made["parity"]},
+              "accepted": made["accepted"], "clients": CLIENTS}  # fmt: skip
+    todo = [length for length in lengths if str(length) not in found["lengths"]]
     if not todo:
         return found
     until = time.monotonic() + most_minutes * 60
+    chosen = settings(len(os.sched_getaffinity(0)))
     shutil.rmtree(state / "stack", ignore_errors=True)
     plain = Vanilla(folder)
     small = Small(state / "stack", tritons=1)
     try:
         serve(small, bundle, chosen, say)
-        for number, (length, batch, setting) in enumerate(todo, 1):
+        for length in todo:
             if time.monotonic() > until:
-                say(f"the time is over with {len(todo) - number + 1} cells to go; run it again to go on")
+                say(f"the time is over before {length} tokens; run it again to go on")
                 break
-            texts = models.texts(folder, length, max(_TEXTS, batch * 4))
-            if batch == 1 and setting == chosen[0] and (is_again or str(length) not in found["vanilla"]):
-                rate = plain.rate(texts, seconds)
-                found["vanilla"][str(length)] = max(rate, found["vanilla"].get(str(length), 0.0))
-            url = f"{small.url}/serve/{setting.endpoint}"
-            # more at once than a few seconds' work would only wait
-            loads = [c for c in CONNECTIONS if c == 1 or c * batch * length <= _MOST_TOKENS]
-            tries = [cell(url, texts, batch, c, seconds) for c in loads]
-            best = max(tries, key=lambda t: t["rps"])
-            key = f"{setting.endpoint}/{batch}x{length}"
-            if known := found["cells"].get(key):  # whatever else ran could only slow it down, here and for the pipeline
-                best = max(best, known["best"], key=lambda t: t["rps"])
-                tries[0] = min(tries[0], known["one_client"], key=lambda t: t["p50_ms"])
-            found["cells"][key] = {
-                "length": length, "batch": batch, "cores": setting.cores, "instances": setting.instances,
-                "threads": setting.threads, "one_client": tries[0], "best": best,
-            }  # fmt: skip
+            texts = models.texts(folder, length, _TEXTS)
+            batches = [batch for batch in BATCHES if batch * length <= _MOST_TOKENS]
+            rounds = [turn(small.url, plain, texts, chosen, batches, seconds) for _ in range(ROUNDS)]
+            found["lengths"][str(length)] = {"rounds": rounds}
             note.write_text(json.dumps(found, indent=1) + "\n")
-            say(f"{number}/{len(todo)}  {length} tokens × {batch}, {setting.endpoint}: {best['rps']:.1f} requests/s "
-                f"with {best['connections']} clients, alone {tries[0]['p50_ms']:.1f} ms")  # fmt: skip
+            row = summary(found)[-1]
+            say("  ".join(row))
     finally:
         small.stop()
         plain.stop()
     return found
 
 
+def turn(url: str, plain: Vanilla, texts: Sequence[str], chosen: Sequence[Setting], batches: Sequence[int],
+         seconds: float) -> dict[str, Any]:  # fmt: skip
+    """Measure one round: for each batch the pipeline, then the gateway in each setting; texts per second."""
+    took: dict[str, Any] = {"load": os.getloadavg()[0], "pipeline": {}, "gateway": {}}
+    for batch in batches:
+        took["pipeline"][str(batch)] = plain.rate(texts, batch, seconds)
+        # more at once than a few seconds' work would only wait
+        clients = max(1, min(CLIENTS, _MOST_AT_ONCE // (batch * len(texts[0].split()))))
+        for setting in chosen:
+            found = cell(f"{url}/serve/{setting.endpoint}", texts, batch, clients, seconds)
+            name = f"{setting.instances}x{setting.threads}"
+            took["gateway"].setdefault(name, {})[str(batch)] = found["texts_per_second"]
+    return took
+
+
 def summary(found: dict[str, Any]) -> list[list[str]]:
-    """Return the batch 1 table: best setting, against the published numbers and the pipeline of the same run."""
-    rows = [["tokens", "requests/s", "clients, instances × threads", "p50 alone", "HF Infinity, published",
-             "× Infinity", "pipeline, same runs", "× pipeline"]]  # fmt: skip
-    for length in LENGTHS:
-        ones = [c for c in found["cells"].values() if c["length"] == length and c["batch"] == 1]
-        if not ones or str(length) not in found["vanilla"]:
-            continue
-        best = max(ones, key=lambda c: c["best"]["rps"])
-        rate, plain = best["best"]["rps"], found["vanilla"][str(length)]
-        alone = min(c["one_client"]["p50_ms"] for c in ones)
-        rows.append([str(length), f"{rate:.0f}" if rate >= 100 else f"{rate:.1f}",
-                     f"{best['best']['connections']}, {best['instances']} × {best['threads']}", f"{alone:.1f} ms",
-                     str(PUBLISHED[length]), f"{rate / PUBLISHED[length]:.2f}", f"{plain:.1f}",
-                     f"{rate / plain:.1f}"])  # fmt: skip
+    """Return the table: texts per second, and ratios within a round (median, least and most)."""
+    rows = [["tokens", "gateway, 1 text per request", "pipeline, 1 text a call", "gateway ÷ pipeline",
+             "pipeline, best list", "gateway ÷ best list", "HF Infinity, published"]]  # fmt: skip
+    for length, measured in sorted(found["lengths"].items(), key=lambda item: int(item[0])):
+        rounds = measured["rounds"]
+        name = best_setting(rounds)
+        ours = [r["gateway"][name]["1"] for r in rounds]
+        ones = [r["pipeline"]["1"] for r in rounds]
+        lists = [max(rate for batch, rate in r["pipeline"].items() if batch != "1") for r in rounds]
+        rows.append([length, rate(ours), rate(ones), ratio(ours, ones), rate(lists), ratio(ours, lists),
+                     str(PUBLISHED[int(length)])])  # fmt: skip
     return rows
 
 
+def best_setting(rounds: Sequence[Mapping[str, Any]], batch: str = "1") -> str:
+    """Return the setting with the most texts per second at ``batch`` texts per request."""
+    return max(rounds[0]["gateway"], key=lambda name: statistics.median(r["gateway"][name][batch] for r in rounds))
+
+
+def rate(values: Sequence[float]) -> str:
+    """Return the median as text."""
+    middle = statistics.median(values)
+    return f"{middle:.0f}" if middle >= 100 else f"{middle:.1f}"
+
+
+def ratio(ours: Sequence[float], theirs: Sequence[float]) -> str:
+    """Return the median of the rounds' ratios, with the least and the most."""
+    found = [a / b for a, b in zip(ours, theirs, strict=True)]
+    return f"{statistics.median(found):.1f} ({min(found):.1f}–{max(found):.1f})"
+
+
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run, print the table, say whether every column holds."""
+    """Run and print the table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.infinity", description=__doc__)
     parser.add_argument("--state-dir", type=Path, default=Path(".triton-gateway/bench/infinity"))
-    parser.add_argument("--candidate", default="openvino-int8", help="of `triton-gateway optimize` [openvino-int8]")
-    parser.add_argument("--quick", action="store_true", help="batch 1 only")
-    parser.add_argument("--all-cores", action="store_true", help="leave out the settings of one core")
-    parser.add_argument("--again", action="store_true", help="measure all once more; the better of both is kept")
     parser.add_argument("--seconds", type=float, default=2.5, help="of every measurement")
     parser.add_argument("--minutes", type=float, default=1e9, help="stop after so many; a later run goes on")
     parser.add_argument("--save", action="store_true", help=f"write {RESULTS}")
@@ -279,11 +283,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     state = options.state_dir.absolute()
     state.mkdir(parents=True, exist_ok=True)
     if options.prepare:
-        optimized(state, models.make("distilbert", state / "distilbert"), options.candidate, say)
+        optimized(state, models.make("distilbert", state / "distilbert"), say)
         return 0
-    found = run(state, candidate=options.candidate, lengths=LENGTHS, batches=(1,) if options.quick else BATCHES,
-                seconds=options.seconds, is_all_cores=options.all_cores, is_again=options.again,
-                most_minutes=options.minutes, say=say)  # fmt: skip
+    found = run(state, lengths=LENGTHS, seconds=options.seconds, most_minutes=options.minutes, say=say)
     if options.save:
         RESULTS.parent.mkdir(exist_ok=True)
         RESULTS.write_text(json.dumps(found, indent=1) + "\n")
@@ -291,10 +293,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     for row in rows:
         print("  ".join(text.rjust(width) for text, width in zip(row, widths, strict=True)))
-    holds = all(float(row[5]) >= FACTOR and float(row[7]) >= 4 for row in rows[1:])
-    print(f"at least {FACTOR} × HF Infinity and 4 × the pipeline in every column: {'yes' if holds else 'NO'}")
     print(f"measured on {measure.cpu_model()}")
-    return 0 if holds else 1
+    return 0
 
 
 if __name__ == "__main__":

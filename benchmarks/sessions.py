@@ -73,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     state = options.state_dir.absolute()
     folder = models.make("distilbert", state / "distilbert")
-    infinity.optimized(state, folder, "openvino-int8", lambda text: sys.stderr.write(f"{text}\n"))
+    infinity.optimized(state, folder, lambda text: sys.stderr.write(f"{text}\n"), "openvino-int8")
     path = next(iter((state / "optimized" / ".work").glob("distilbert-*/fp32.onnx")))
     found: dict[str, dict[str, list[float]]] = {}
     for threads in sorted({1, os.cpu_count() or 1}):

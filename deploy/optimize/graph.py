@@ -16,6 +16,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+
 from deploy.errors import ExportFailed
 from preprocessing.config import (
     CLASSIFICATION,
@@ -75,6 +77,17 @@ class Original:
                 hint="does transformers' own pipeline run it? its tokenizer and config.json may not belong together",
             ) from error
         return {name: value.numpy() for name, value in zip(self.output_names, outputs, strict=True)}
+
+    def reads_padding(self, short: Arrays, padded: Arrays) -> bool:
+        """Say whether PyTorch itself answers a text otherwise with padding behind it: ``short`` than ``padded``."""
+        length = short["input_ids"].shape[1]
+        for name, alone in self.run(short).items():
+            beside = self.run(padded)[name]
+            if beside.ndim > 1 and alone.ndim == beside.ndim and alone.shape[1] == length != beside.shape[1]:
+                beside = beside[:, :length]
+            if not np.allclose(alone, beside, rtol=1e-2, atol=1e-2 * max(1.0, float(np.abs(alone).max()))):
+                return True
+        return False
 
     def use_threads(self, count: int) -> None:
         """Let torch compute on ``count`` threads."""

@@ -32,6 +32,8 @@ Say = Callable[[str], None]
 
 _PER_TOKEN: Final = frozenset({TOKENS, QUESTION_ANSWERING, FILL_MASK, FEATURES})
 """Tasks whose outputs have a second axis of tokens."""
+BESIDE: Final = "depends on the padding or the texts beside it"
+"""In the words of the fault that says so."""
 _MASK_COSINE: Final = 0.99
 """Below this a text's answer beside others is another answer; int8 that scales whole batches stays above it."""
 
@@ -196,7 +198,7 @@ def _compared(
     mask = min(cosine(a, b) for a, b in zip(lonely, beside, strict=True))
     if mask < _MASK_COSINE:
         faults.append(
-            f"a text's answer depends on the padding or the texts beside it (cosine {mask:.3f} to the same text "
+            f"a text's answer {BESIDE} (cosine {mask:.3f} to the same text "
             "alone): the attention mask is not used, or activations are scaled over the whole batch"
         )
     classes, shift = class_shift(truth.answers, answers)

@@ -26,7 +26,7 @@ from deploy.optimize.generation import candidates as generation
 from deploy.optimize.generation.run import CausalRun
 from deploy.optimize.graph import Original
 from deploy.optimize.manifest import bundle_digest, link
-from deploy.optimize.options import Options, Outcome, Say, acceptable, judge_each
+from deploy.optimize.options import BeyondTolerance, Options, Outcome, Say, acceptable, judge_each
 from deploy.optimize.parity import Parity, Truth
 from deploy.optimize.source import Source, copy_texts, find_source
 from deploy.optimize.speed import ORIGINAL, Cell, Timing
@@ -104,7 +104,17 @@ class _Run:
 
         judged, left_out = judge_each(tried, left, lambda c: self._graph(c, exported), judge, _sentence, self.say)
         timings = self._speed([(c, p) for c, p in judged if not p.faults]) if self.options.target == "cpu" else []
-        chosen, found = self._choose(judged, timings)
+        try:
+            chosen, found = self._choose(judged, timings)
+        except BeyondTolerance as error:
+            if any(parity.BESIDE in fault for _, p in judged for fault in p.faults) and self._reads_padding():
+                kind = self.source.config.architecture or "the model"
+                raise BeyondTolerance(
+                    f"{kind} answers a text otherwise when padding stands behind it, in PyTorch "
+                    "too, so texts of different length cannot share a batch",
+                    hint="nothing was made; a Preprocess class that asks for one text at a time can serve it",
+                ) from error
+            raise
         tuned = replace(self._tune(chosen, timings), task=self.task_options.get("task", ""))
         return self._bundle(chosen, found, judged, timings, tuned, truth, left_out)
 
@@ -136,6 +146,13 @@ class _Run:
             part.replace(target)
         self.say(f"exported: {target.stat().st_size / 1e6:.0f} MB of ONNX")
         return target
+
+    def _reads_padding(self) -> bool:
+        short = self._feeds(self.bodies[0])
+        pads = self._pads()
+        shape = (len(short["input_ids"]), 8)
+        padded = {n: np.concatenate([v, np.full(shape, pads[n], v.dtype)], axis=1) for n, v in short.items()}
+        return self.original.reads_padding(short, padded)
 
     def _truth(self) -> Truth:
         """Ask PyTorch, or take its answers from an earlier run."""

@@ -76,7 +76,7 @@ def as_transformers_reads(folder: Path, scratch: Path) -> tuple[Path, str]:
 
 def reader(folder: Path, reads: Reads, max_length: int | None = None) -> Tokenize:
     """Return what makes the true tokens of a text or a pair, cut to ``max_length`` where one is given."""
-    if reads == "file":
+    if reads == "file" and (folder / "tokenizer.json").is_file():
         return read_file(folder, max_length)
     tokenizer = _from_transformers(folder)
     cut = {} if max_length is None else {"truncation": True, "max_length": max_length}

@@ -1,0 +1,57 @@
+"""The page of published tables says what is saved, and nothing of a model that the gate refuses."""
+
+from __future__ import annotations
+
+import json
+
+from benchmarks import infinity, models_page
+
+ROUND = {
+    "load": 2.0,
+    "pipeline": {"1": 10.0, "8": 20.0, "32": 25.0},
+    "gateway": {"2x1": {"1": 50.0, "8": 60.0, "32": 60.0}, "1x2": {"1": 40.0, "8": 70.0, "32": 70.0}},
+}
+SLOWER = {**ROUND, "pipeline": {"1": 5.0, "8": 40.0, "32": 25.0}}
+FOUND = {
+    "machine": {"cpu": "A CPU", "cores": 2, "features": ["avx2"]},
+    "versions": {"torch": "2"},
+    "chosen": {"candidate": "openvino-bf16", "parity": {"mean_cosine": 0.99999, "min_cosine": 0.9999}},
+    "judged": {"openvino-bf16": [], "openvino-int8": ["mean cosine 0.99866 (at least 0.999)"]},
+    "accepted": "",
+    "clients": 16,
+    "lengths": {"8": {"rounds": [ROUND, SLOWER, ROUND]}},
+}
+
+
+def test_the_page_is_what_the_saved_results_say():
+    """Every figure of it, and every claim."""
+    assert models_page.PAGE.read_text() == models_page.render()
+
+
+def test_what_is_published_passed_the_gate_by_default():
+    """Nothing was accepted beyond the tolerance, and every length stands beside a pipeline that gets lists."""
+    if not infinity.RESULTS.exists():
+        assert "No run is saved." in models_page.PAGE.read_text()
+        return
+    found = json.loads(infinity.RESULTS.read_text())
+    assert "" == found["accepted"]
+    assert [] == found["judged"][found["chosen"]["candidate"]]
+    for measured in found["lengths"].values():
+        assert len(measured["rounds"]) >= infinity.ROUNDS
+        assert all(set(r["pipeline"]) > {"1"} for r in measured["rounds"])
+
+
+def test_ratios_are_of_one_round_each():
+    """The best list of a round against the gateway of the same round; the faster setting by its median."""
+    header, row = infinity.summary(FOUND)
+    assert ["8", "50.0", "10.0", "5.0 (5.0–10.0)", "25.0", "2.0 (1.2–2.0)", "248"] == row
+    assert len(header) == len(row)
+
+
+def test_the_section_says_what_was_refused_and_that_others_worked():
+    """The candidate, its parity, who was refused and why, the load, and lists beside lists."""
+    text = models_page.render_infinity(FOUND)
+    assert "`openvino-bf16`, within the gate's tolerance (mean cosine of logits to PyTorch 0.99999" in text
+    assert "Refused by the same gate: `openvino-int8` (mean cosine 0.99866 (at least 0.999))" in text
+    assert "load average 2.0 to 2.0 on 2 cores" in text
+    assert "| 8 | 8 | 70.0 | 20.0 | 3.5 (1.8–3.5) |" in text
