@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @click.command(
     name="optimize",
     short_help="Make the fastest bundle of a model that still answers the same.",
-    epilog="An interrupted run goes on where it stopped. docs/optimize.md explains every number of the report.",
+    epilog="docs/optimize.md explains every number of the report.",
 )
 @click.argument("model")
 @click.option("--task", default="auto", show_default=True, help="Task to serve it as, where its files do not tell.")
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
               "wrong (tokens, labels, lengths, mask).")  # fmt: skip
 @click.option("--output", type=click.Path(path_type=Path, file_okay=False), default=Path("optimized"),
               show_default=True, envvar="TRITON_GATEWAY_OPTIMIZE_DIR", show_envvar=True,
-              help="Where bundles, and the work of interrupted runs, are kept.")  # fmt: skip
+              help="Where bundles are kept; nothing else stays there.")  # fmt: skip
 @click.option("--quick", is_flag=True, help="A speed table of a few cells.")
 @click.option("--register", is_flag=True, help="Register the bundle in ClearML.")
 @click.option("--project", default="triton-gateway", show_default=True, help="With --register: its project.")
@@ -83,15 +83,8 @@ def command(
             "--deploy needs the serving Task", hint="give --serving-task-id, or `source .triton-gateway/env`"
         )
     screen = _Screen()
-    origin = model
     if register or deploy is not None:
         _check_registry()
-    if not Path(model).is_dir():
-        from deploy.optimize.register import fetch_source, is_model_id
-
-        if is_model_id(model):
-            screen.progress(f"fetching model {model}")
-            model = str(fetch_source(model))
     outcome = optimize(
         Options(
             model=model, output=output.absolute(), task=task, candidate=candidate,
@@ -104,7 +97,7 @@ def command(
     screen.say(f"bundle: {outcome.bundle}")
     model_id = "MODEL_ID"
     if register or deploy is not None:
-        model_id = _register(outcome, project=project, name=name, tags=tags, source=origin, screen=screen)
+        model_id = _register(outcome, project=project, name=name, tags=tags, source=model, screen=screen)
     arguments = serving.add_arguments(deploy or "ENDPOINT", model_id, outcome.inputs, outcome.outputs, outcome.tuned)
     if deploy is not None:
         _deploy(arguments, serving_task_id, output, screen)
@@ -176,6 +169,6 @@ def _deploy(arguments: list[str], serving_task_id: str, output: Path, screen: _S
 
     screen.progress("clearml-serving model add …")
     environment: dict[str, Any] = dict(os.environ)
-    cli = StockCli(env=environment, log=output.absolute() / ".work" / "clearml-serving.log")
+    cli = StockCli(env=environment, log=output.absolute() / "clearml-serving.log")
     asyncio.run(cli.run("--id", serving_task_id, *arguments))
     screen.say("clearml-serving model add: done")

@@ -13,10 +13,8 @@ import contextlib
 import hashlib
 import json
 import logging
-import os
 import shutil
 import sys
-import tempfile
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -25,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from deploy.errors import DeployError, ExportFailed, MissingPart
+from deploy.optimize.work import aside
 
 EXPORTER_VERSION = "1"
 """Part of every bundle's hash: raise it when the graph this module makes from the same model changes."""
@@ -123,22 +122,6 @@ def export_embedding_model(source: Path, root: Path, *, name: str) -> Report:
                 (folder / file).parent.mkdir(exist_ok=True)
                 shutil.copyfile(source / file, folder / file)
     return Report(str(bundle), cached=False, max_difference=difference)
-
-
-@contextlib.contextmanager
-def aside(root: Path, final: Path) -> Iterator[Path]:
-    """Give a folder to fill, which gets its final name when the block ends well and disappears when it does not."""
-    folder = Path(tempfile.mkdtemp(dir=root, prefix=".", suffix=".part"))
-    try:
-        folder.chmod(0o755)
-        yield folder
-        for path in folder.rglob("*"):
-            if path.is_file():
-                with path.open("rb") as file:
-                    os.fsync(file.fileno())
-        folder.rename(final)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _export(source: Path, target: Path) -> float:

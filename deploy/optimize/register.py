@@ -18,6 +18,9 @@ from typing import Any
 
 from deploy.errors import DeployError
 from deploy.optimize import manifest
+from gateway.registry.cache import ArtifactCache
+from gateway.registry.clearml import ClearMLRegistry
+from gateway.spec import decode_model
 
 _MODEL_ID = re.compile(r"[0-9a-f]{32}")
 
@@ -30,12 +33,15 @@ class Registered:
     model_id: str
 
 
-def fetch_source(model_id: str) -> Path:
-    """Return a local copy of a ClearML model that is named as the original. Raises ``DeployError``."""
-    from clearml import Model
+def fetch_source(model_id: str, folder: Path) -> Path:
+    """Download a ClearML model that is named as the original into the empty ``folder``; return where its files lie.
 
+    Not with the SDK's ``get_local_copy``: it finds unpacked models again by their address, also when other bytes lie
+    there now. Raises ``DeployError``.
+    """
     with _failing_clearly(f"model {model_id} cannot be fetched"), contextlib.redirect_stdout(sys.stderr):
-        return Path(str(Model(model_id).get_local_copy(raise_on_error=True)))
+        registry = ClearMLRegistry()
+        return ArtifactCache(folder, registry).model(decode_model(registry.model(model_id)))
 
 
 def is_model_id(given: str) -> bool:

@@ -1,14 +1,13 @@
 """The whole way from a Hugging Face model to a bundle: export, candidates, accuracy, speed, choice, files.
 
-Called by ``triton-gateway optimize``. What takes long is kept in a work folder named after everything it depends on,
-so that an interrupted run goes on where it stopped; the bundle appears under its final name when it is complete.
+Called by ``triton-gateway optimize``. Everything on the way lies in a folder of this run alone, which disappears with
+it: nothing is ever taken from another run, so no model can be taken for another. The bundle appears under its final
+name when it is complete.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from importlib import util
@@ -21,22 +20,20 @@ from deploy.errors import DeployError, MissingPart
 from deploy.optimize import candidates, manifest, parity, reference, report, samples, serving, speed
 from deploy.optimize.candidates import Candidate
 from deploy.optimize.engine import Engine
-from deploy.optimize.export import aside
 from deploy.optimize.generation import candidates as generation
 from deploy.optimize.generation.run import CausalRun
 from deploy.optimize.graph import Original
 from deploy.optimize.manifest import bundle_digest, link
 from deploy.optimize.options import BeyondTolerance, Options, Outcome, Say, acceptable, judge_each
 from deploy.optimize.parity import Parity, Truth
+from deploy.optimize.register import fetch_source, is_model_id
 from deploy.optimize.source import Source, copy_texts, find_source
 from deploy.optimize.speed import ORIGINAL, Cell, Timing
+from deploy.optimize.work import aside, work_folder
 from deploy.triton import execution
 from deploy.triton.cores import available_cores
 from preprocessing.config import GENERATION
 from preprocessing.processor import TextProcessor
-
-EXPORTER: Final = "2"
-"""Part of the work folder's name: raise it when the same model gives another graph or another measurement."""
 
 NEEDED: Final = ("torch", "transformers", "onnx", "onnxscript", "onnxruntime", "openvino", "nncf", "matplotlib")
 
@@ -53,19 +50,21 @@ def optimize(options: Options, say: Say, progress: Say) -> Outcome:
             f"optimizing a model needs {', '.join(missing)}", hint='run `pip install "triton-gateway[optimize]"`'
         )
     check(options)
-    options.output.mkdir(parents=True, exist_ok=True)
-    source = find_source(options.model, task=options.task, scratch=options.output / ".work", reads=options.reads)
-    for note in source.notes:
-        say(note)
-    is_causal = source.config.task == GENERATION
-    tried, left = choose_candidates(options, generation.CANDIDATES if is_causal else candidates.CANDIDATES)
-    work = options.output / ".work" / f"{source.name}-{_key(source, options)}"
-    work.mkdir(parents=True, exist_ok=True)
-    say(f"{source.given}: {source.config.architecture or source.config.model_type}, {source.config.task}, "
-        f"up to {source.config.max_length} tokens")  # fmt: skip
-    if is_causal:
-        return CausalRun(options, source, work, say, progress).run(tried, left)
-    return _Run(options, source, work, say, progress).run(tried, left)
+    with work_folder(options.output) as work:
+        fetched = None
+        if is_model_id(options.model) and not Path(options.model).is_dir():
+            progress(f"fetching model {options.model}")
+            fetched = fetch_source(options.model, work / "fetched")
+        source = find_source(options.model, task=options.task, scratch=work, reads=options.reads, fetched=fetched)
+        for note in source.notes:
+            say(note)
+        is_causal = source.config.task == GENERATION
+        tried, left = choose_candidates(options, generation.CANDIDATES if is_causal else candidates.CANDIDATES)
+        say(f"{source.given}: {source.config.architecture or source.config.model_type}, {source.config.task}, "
+            f"up to {source.config.max_length} tokens")  # fmt: skip
+        if is_causal:
+            return CausalRun(options, source, work, say, progress).run(tried, left)
+        return _Run(options, source, work, say, progress).run(tried, left)
 
 
 class _Run:
@@ -138,12 +137,8 @@ class _Run:
 
     def _export(self) -> Path:
         target = self.work / "fp32.onnx"
-        if not target.exists():
-            self.progress("exporting to ONNX")
-            part = target.with_name(".fp32.onnx.part")
-            part.unlink(missing_ok=True)
-            self.original.export(part, self._example())
-            part.replace(target)
+        self.progress("exporting to ONNX")
+        self.original.export(target, self._example())
         self.say(f"exported: {target.stat().st_size / 1e6:.0f} MB of ONNX")
         return target
 
@@ -155,22 +150,15 @@ class _Run:
         return self.original.reads_padding(short, padded)
 
     def _truth(self) -> Truth:
-        """Ask PyTorch, or take its answers from an earlier run."""
-        note = self.work / "truth.npz"
-        known: list[dict[str, Any]] = []
-        if note.exists():
-            with np.load(note) as stored:
-                known = [{n: stored[f"{i}/{n}"] for n in self.original.output_names} for i in range(len(self.bodies))]
-        answers = iter(known)
-        run = (lambda _: next(answers)) if known else self.original.run
-        truth = parity.find_truth(
-            self.source.folder, self.processor, self.bodies, run, self.progress, reads=self.options.reads
-        )
-        if not known:
-            part = note.with_name(".truth.npz")
-            np.savez(part, **{f"{i}/{n}": v for i, one in enumerate(truth.outputs) for n, v in one.items()})
-            part.replace(note)
-        return truth
+        """Ask PyTorch: the model the user named, loaded afresh, whatever was done to the one that was exported."""
+        self.progress("loading the model into PyTorch again, to compare with")
+        self.source.check_unchanged()
+        original = Original(self.source.origin, self.source.config)
+        original.use_threads(self.cores)
+        return parity.find_truth(
+            self.source.read_from(self.options.reads), self.processor, self.bodies, original.run, self.progress,
+            reads=self.options.reads,
+        )  # fmt: skip
 
     def _graph(self, candidate: Candidate, exported: Path) -> Path:
         if candidate.graph == "fp32":
@@ -211,7 +199,6 @@ class _Run:
             (1, self.cores),
             **({"lengths": (16, 128), "batches": (1,)} if self.options.is_quick else {}),
         )
-        names = hashlib.sha256(" ".join(c.name for c, _ in found).encode()).hexdigest()[:8]
         exported = self.work / "fp32.onnx"
 
         def open_engines(threads: int) -> dict[str, Callable[[Cell], speed.Call]]:
@@ -225,7 +212,7 @@ class _Run:
             return calls
 
         try:
-            return speed.measure(cells, open_engines, self.work / f"speed-{names}.json", self.progress)
+            return speed.measure(cells, open_engines, self.progress)
         finally:
             self.original.use_threads(self.cores)
 
@@ -292,9 +279,7 @@ class _Run:
         }  # fmt: skip
         graph = self._graph(chosen, self.work / "fp32.onnx")
         final = options.output / f"{name}-{chosen.name}-{bundle_digest(values, [graph])}"
-        if final.exists():
-            shutil.rmtree(final)
-        with aside(options.output, final) as folder:
+        with aside(self.work, final) as folder:
             link(graph, folder / "model.onnx")
             copy_texts(source.folder, folder)
             (folder / execution.FILE).write_text(execution.encode(wanted), encoding="utf-8")
@@ -365,13 +350,6 @@ def choose_candidates(
             hint="use --precision auto",
         )
     return tried, left
-
-
-def _key(source: Source, options: Options) -> str:
-    texts = options.samples.read_bytes() if options.samples is not None and options.samples.is_file() else b""
-    parts = [EXPORTER, source.digest, options.task, options.is_quick, sorted(manifest.versions().items()),
-             hashlib.sha256(texts).hexdigest(), manifest.machine()]  # fmt: skip
-    return hashlib.sha256(repr(parts).encode()).hexdigest()[:12]
 
 
 def _warm_up(truth: Truth, found: Parity) -> str:

@@ -1,7 +1,8 @@
 """Where the original comes from: a folder or a hub name, checked to be a model this system can serve.
 
 Called first by ``triton-gateway optimize``; everything it refuses is refused before weights are loaded. Where the
-tokenizer is not taken over as it is (``tokens``), the source is a copy: nothing is ever written into the user's folder.
+tokenizer is not taken over as it is (``tokens``), the source is a copy that belongs to this run alone: nothing is ever
+written into the user's folder, and nothing of another run is ever read.
 """
 
 from __future__ import annotations
@@ -44,24 +45,43 @@ class Source:
     """The original: its folder, what the user called it, what it does, the hash of all its files."""
 
     folder: Path
+    """What is exported and bundled: ``origin``, or this run's copy of it with a ``tokenizer.json``."""
+    origin: Path
+    """The folder the user named, or the hub or registry gave: what every candidate is compared with."""
     given: str
     name: str
     config: TaskConfig
     digest: str
+    """Of the files in ``origin``."""
     notes: tuple[str, ...] = ()
     """What is worth knowing about it, a sentence each."""
 
+    def check_unchanged(self) -> None:
+        """Raise ``ExportFailed`` when the files the user named are not those that were found at first."""
+        if digest(self.origin) != self.digest:
+            raise ExportFailed(
+                f"the files of {self.given} changed while the bundle was made: nothing was made of them",
+                hint="run the command again when they are complete",
+            )
 
-def find_source(given: str, *, task: str, scratch: Path, reads: Reads = "transformers") -> Source:
-    """Return the model named ``given`` (a folder, or a hub name that is fetched or in the local cache).
+    def read_from(self, reads: Reads) -> Path:
+        """Return the folder whose tokenizer is the truth: the user's own, wherever it has what is asked for."""
+        return self.folder if reads == "file" and not (self.origin / "tokenizer.json").is_file() else self.origin
 
-    ``task`` is ``auto`` or the task to serve it as, ``reads`` whose tokens are meant. Raises ``DeployError`` with what
-    is wrong and what to do.
+
+def find_source(
+    given: str, *, task: str, scratch: Path, reads: Reads = "transformers", fetched: Path | None = None
+) -> Source:
+    """Return the model named ``given`` (a folder, or a hub name that is fetched or in the local cache; ``fetched`` is
+    where the registry's model of that id lies).
+
+    ``task`` is ``auto`` or the task to serve it as, ``reads`` whose tokens are meant, ``scratch`` an empty folder of
+    this run's own. Raises ``DeployError`` with what is wrong and what to do.
     """
-    folder = Path(given).expanduser()
+    folder = fetched or Path(given).expanduser()
     if not folder.is_dir():
         folder = _from_hub(given)
-    folder = folder.resolve()
+    folder = origin = folder.resolve()
     if not (folder / "config.json").is_file():
         raise ExportFailed(
             f"{folder} has no config.json", hint="give the folder of a Hugging Face model, or a hub name"
@@ -85,7 +105,7 @@ def find_source(given: str, *, task: str, scratch: Path, reads: Reads = "transfo
             hint="export the whole sentence-transformers pipeline to ONNX yourself, with an output sentence_embedding",
         )
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", given.rstrip("/").rsplit("/", 1)[-1]).strip("-.") or "model"
-    return Source(folder, given, name, config, digest(folder), (note,) if note else ())
+    return Source(folder, origin, given, name, config, digest(origin), (note,) if note else ())
 
 
 def digest(folder: Path) -> str:

@@ -2,20 +2,17 @@
 round.
 
 Engines take turns within a round, so that whatever else the machine does falls on all of them alike; a cell is the
-best of its rounds, since others can only add to it. Cells are written down as they are finished, and an interrupted
-table goes on where it stopped.
+best of its rounds, since others can only add to it.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -40,11 +37,6 @@ class Cell:
     batch: int
     length: int
     threads: int
-
-    @property
-    def key(self) -> str:
-        """Its name in the table's file."""
-        return f"{self.threads}x{self.batch}x{self.length}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,26 +82,17 @@ def of_size(feeds: Mapping[str, Any], cell: Cell) -> dict[str, Any]:
 
 
 def measure(
-    cells: Sequence[Cell], open_engines: Callable[[int], Mapping[str, Callable[[Cell], Call]]], note: Path,
+    cells: Sequence[Cell], open_engines: Callable[[int], Mapping[str, Callable[[Cell], Call]]],
     say: Callable[[str], None], *, clock: Callable[[], float] = time.perf_counter, rounds: int = ROUNDS,
 ) -> list[Timing]:  # fmt: skip
-    """Measure ``cells``; ``open_engines`` gives, for a number of threads, each engine's call for a cell.
-
-    Finished cells are kept in ``note`` and not measured again.
-    """
-    known: dict[str, dict[str, float]] = json.loads(note.read_text()) if note.exists() else {}
+    """Measure ``cells``; ``open_engines`` gives, for a number of threads, each engine's call for a cell."""
     opened: tuple[int, Mapping[str, Callable[[Cell], Call]]] | None = None
     found: list[Timing] = []
     for number, cell in enumerate(cells, 1):
-        if cell.key not in known:
-            if opened is None or opened[0] != cell.threads:
-                opened = cell.threads, open_engines(cell.threads)
-            calls = {name: prepare(cell) for name, prepare in opened[1].items()}
-            known[cell.key] = {name: min(times) for name, times in _rounds(calls, clock, rounds).items()}
-            aside = note.with_name(f".{note.name}.part")
-            aside.write_text(json.dumps(known, indent=1))
-            aside.replace(note)
-        timing = Timing(cell, known[cell.key])
+        if opened is None or opened[0] != cell.threads:
+            opened = cell.threads, open_engines(cell.threads)
+        calls = {name: prepare(cell) for name, prepare in opened[1].items()}
+        timing = Timing(cell, {name: min(times) for name, times in _rounds(calls, clock, rounds).items()})
         found.append(timing)
         best = min((n for n in timing.ms if n != ORIGINAL), key=lambda n: timing.ms[n], default=ORIGINAL)
         say(

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import shutil
 from collections.abc import Callable, Sequence
 from importlib import metadata, util
 from pathlib import Path
@@ -144,7 +143,7 @@ def _why_not(pieces: Path) -> str:
 def _copy(folder: Path, scratch: Path, backend: Any) -> Path:
     """Return a folder of links to the model's files, with a ``tokenizer.json`` of ``backend``."""
     copy = scratch / "source"
-    shutil.rmtree(copy, ignore_errors=True)
+    copy.mkdir(parents=True)  # it must not exist: what another run left there is another model
     for path in folder.rglob("*"):
         hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
         if path.is_file() and not hidden:

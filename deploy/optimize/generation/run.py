@@ -1,12 +1,11 @@
 """The way from a causal language model to a bundle: export with a cache, candidates, accuracy, pace, choice, files.
 
-Called by ``deploy/optimize/run.py`` for text generation. What takes long is kept in the work folder.
+Called by ``deploy/optimize/run.py`` for text generation, with this run's own work folder.
 """
 
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -18,7 +17,6 @@ from deploy.errors import ExportFailed
 from deploy.optimize import manifest, reference, report, samples, serving
 from deploy.optimize import speed as cells
 from deploy.optimize.candidates import Candidate
-from deploy.optimize.export import aside
 from deploy.optimize.generation import parity, speed
 from deploy.optimize.generation import report as tables
 from deploy.optimize.generation.candidates import make_graph
@@ -30,6 +28,7 @@ from deploy.optimize.manifest import bundle_digest, link
 from deploy.optimize.options import Options, Outcome, Say, acceptable, judge_each
 from deploy.optimize.source import Source, copy_texts
 from deploy.optimize.speed import ORIGINAL
+from deploy.optimize.work import aside
 from deploy.stock_cli import Tensor
 from deploy.triton import execution
 from deploy.triton.cores import available_cores
@@ -121,31 +120,28 @@ class CausalRun:
 
     def _export(self) -> Path:
         target = self.work / "fp32"
-        if not target.exists():
-            self.progress("exporting to ONNX, with the key/value cache")
-            part = self.work / ".fp32.part"
-            shutil.rmtree(part, ignore_errors=True)
-            part.mkdir()
-            self.original.export(part)
-            part.rename(target)
+        self.progress("exporting to ONNX, with the key/value cache")
+        target.mkdir()
+        self.original.export(target)
         size = sum(path.stat().st_size for path in target.iterdir())
         self.say(f"exported: {size / 1e6:.0f} MB of ONNX, a cache of {len(self.original.cache)} tensors")
         return target
 
     def _truth(self) -> Truth:
+        """Ask PyTorch: the model the user named, loaded afresh, whatever was done to the one that was exported."""
+        self.progress("loading the model into PyTorch again, to compare with")
+        self.source.check_unchanged()
+        original = CausalOriginal(self.source.origin)
+        original.use_threads(self.cores)
         found: list[Continued] = []
         for number, text in enumerate(self.judged, 1):
-            found.append(self.original.generate(self._prompt(text), self.new_tokens))
+            found.append(original.generate(self._prompt(text), self.new_tokens))
             if number % 8 == 0:
                 self.progress(f"PyTorch: {number} of {len(self.judged)} prompts")
         return parity.find_truth(
-            self.source.folder,
-            self.processor,
-            self.judged,
-            found,
-            self.original.eos_ids,
+            self.source.read_from(self.options.reads), self.processor, self.judged, found, original.eos_ids,
             reads=self.options.reads,
-        )
+        )  # fmt: skip
 
     def _graph(self, candidate: Candidate, exported: Path) -> Path:
         if candidate.graph == "fp32":
@@ -172,12 +168,9 @@ class CausalRun:
             engines = {c.name: self._opener(self._graph(c, exported), threads)() for c in usable}
             return {ORIGINAL: self.original.pace, **{name: engine.pace for name, engine in engines.items()}}
 
-        names = "-".join(c.name for c in usable)
         tokens = min(speed.TOKENS, self.source.config.max_length - max(map(len, prompts)))
         try:
-            return speed.measure(
-                prompts, (1, self.cores), open_engines, self.work / f"speed-{names}.json", self.progress, tokens=tokens
-            )
+            return speed.measure(prompts, (1, self.cores), open_engines, self.progress, tokens=tokens)
         finally:
             self.original.use_threads(self.cores)
 
@@ -235,9 +228,7 @@ class CausalRun:
         }  # fmt: skip
         graph = sorted(self._graph(chosen, self.work / "fp32").iterdir())
         final = options.output / f"{name}-{chosen.name}-{bundle_digest(values, graph)}"
-        if final.exists():
-            shutil.rmtree(final)
-        with aside(options.output, final) as folder:
+        with aside(self.work, final) as folder:
             for path in graph:
                 link(path, folder / path.name)
             copy_texts(source.folder, folder)

@@ -6,12 +6,10 @@ By prompt length and threads; engines take turns within a round, and a cell is t
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 from deploy.optimize.speed import ORIGINAL, Load
@@ -45,22 +43,15 @@ class Pace:
 
 def measure(
     prompts: Sequence[Sequence[int]], threads: Iterable[int], open_engines: Callable[[int], Mapping[str, Pacer]],
-    note: Path, say: Callable[[str], None], *, tokens: int = TOKENS, rounds: int = ROUNDS,
+    say: Callable[[str], None], *, tokens: int = TOKENS, rounds: int = ROUNDS,
 ) -> list[Pace]:  # fmt: skip
-    """Measure every prompt on every number of threads. Finished cells are kept in ``note`` and not measured again."""
-    known: dict[str, dict[str, list[float]]] = json.loads(note.read_text()) if note.exists() else {}
+    """Measure every prompt on every number of threads."""
     found: list[Pace] = []
     for count in sorted(set(threads)):
-        engines: Mapping[str, Pacer] = {}
+        engines = open_engines(count)
         for prompt in prompts:
-            key = f"{count}x{len(prompt)}"
-            if key not in known:
-                engines = engines or open_engines(count)
-                known[key] = _cell(engines, prompt, tokens, rounds)
-                aside = note.with_name(f".{note.name}.part")
-                aside.write_text(json.dumps(known, indent=1))
-                aside.replace(note)
-            first, each = ({name: value[part] for name, value in known[key].items()} for part in (0, 1))
+            measured = _cell(engines, prompt, tokens, rounds)
+            first, each = ({name: value[part] for name, value in measured.items()} for part in (0, 1))
             pace = Pace(count, len(prompt), first, each)
             found.append(pace)
             others = [name for name in first if name != ORIGINAL]

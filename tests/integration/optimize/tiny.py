@@ -116,9 +116,11 @@ ARCHITECTURES: Mapping[str, Make] = {
 }  # fmt: skip
 
 
-def make(name: str, folder: Path, *, task: str = "SequenceClassification", labels: Sequence[str] = LABELS) -> Path:
-    """Save the model as transformers and its users do; always the same weights."""
-    torch.manual_seed(7)
+def make(
+    name: str, folder: Path, *, task: str = "SequenceClassification", labels: Sequence[str] = LABELS, seed: int = 7
+) -> Path:
+    """Save the model as transformers and its users do; the same weights for the same ``seed``."""
+    torch.manual_seed(seed)
     config, tokenizer, specials = ARCHITECTURES[name]()
     config.id2label = dict(enumerate(labels))
     config.label2id = {label: i for i, label in enumerate(labels)}
@@ -129,5 +131,17 @@ def make(name: str, folder: Path, *, task: str = "SequenceClassification", label
     tokenizer.save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text(
         json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": 128, **specials})
+    )
+    return folder
+
+
+def without_tokenizer_json(folder: Path) -> Path:
+    """Leave a WordPiece tokenizer as old models have it: ``vocab.txt`` alone."""
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    words = sorted(tokenizer.get_vocab(), key=tokenizer.token_to_id)
+    (folder / "vocab.txt").write_text("\n".join(words) + "\n", encoding="utf-8")
+    (folder / "tokenizer.json").unlink()
+    (folder / "tokenizer_config.json").write_text(
+        json.dumps({"tokenizer_class": "BertTokenizer", "do_lower_case": True, "model_max_length": 128})
     )
     return folder

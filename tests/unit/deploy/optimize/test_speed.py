@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 
 from deploy.optimize.serving import Tuned, add_arguments, batch_limit, command_line
@@ -38,20 +36,12 @@ def timings():
     ]
 
 
-def test_a_cell_is_milliseconds_per_call_and_the_ratio_is_to_pytorch(tmp_path):
+def test_a_cell_is_milliseconds_per_call_and_the_ratio_is_to_pytorch():
     """Twice as long per call is half as fast."""
     clock = Clock()
     engines = {ORIGINAL: lambda cell: clock.takes(0.1), "a": lambda cell: clock.takes(0.05)}
-    (found,) = measure([Cell(1, 8, 1)], lambda threads: engines, tmp_path / "n.json", str, clock=clock)
+    (found,) = measure([Cell(1, 8, 1)], lambda threads: engines, str, clock=clock)
     assert (100.0, 50.0, 2.0) == tuple(round(x, 6) for x in (found.ms[ORIGINAL], found.ms["a"], found.ratio("a")))
-
-
-def test_an_interrupted_table_goes_on_where_it_stopped(tmp_path):
-    """What is written down is not measured again; its engines are not even opened."""
-    note = tmp_path / "n.json"
-    note.write_text(json.dumps({Cell(1, 8, 1).key: {ORIGINAL: 4.0, "a": 1.0}}))
-    (found,) = measure([Cell(1, 8, 1)], lambda threads: 1 / 0, note, str)  # type: ignore[arg-type,return-value]
-    assert 4.0 == found.ratio("a")
 
 
 def test_throughput_looks_at_one_thread_latency_at_all():

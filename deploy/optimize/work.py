@@ -1,0 +1,65 @@
+"""Where a run of ``optimize`` works: a folder of its own in the output's file system, removed however the run ends.
+
+Nothing is shared between runs and nothing is found again by a name, so that no run can take another's model, samples or
+answers for its own. A bundle is filled aside and gets its final name in one rename.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+_PREFIX: Final = ".work-"
+_LOCK: Final = "lock"
+
+
+@contextlib.contextmanager
+def work_folder(output: Path) -> Iterator[Path]:
+    """Make ``output`` and give an empty folder in it, which is removed at the end, also after Ctrl-C or an error.
+
+    What a killed run left is removed by the next one; runs beside this one keep theirs.
+    """
+    output.mkdir(parents=True, exist_ok=True)
+    _remove_leftovers(output)
+    place = Path(tempfile.mkdtemp(dir=output, prefix=_PREFIX))
+    try:
+        with (place / _LOCK).open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            work = place / "run"
+            work.mkdir()
+            yield work
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def aside(root: Path, final: Path) -> Iterator[Path]:
+    """Give a folder in ``root`` to fill, which gets its final name (in the same file system) when the block ends well,
+    instead of what has that name, and disappears when it does not.
+    """
+    folder = Path(tempfile.mkdtemp(dir=root, prefix=".", suffix=".part"))
+    try:
+        folder.chmod(0o755)
+        yield folder
+        for path in folder.rglob("*"):
+            if path.is_file():
+                with path.open("rb") as file:
+                    os.fsync(file.fileno())
+        if final.exists():
+            shutil.rmtree(final)
+        folder.rename(final)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _remove_leftovers(output: Path) -> None:
+    for place in output.glob(f"{_PREFIX}*"):
+        with contextlib.suppress(OSError), (place / _LOCK).open("a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(place, ignore_errors=True)
