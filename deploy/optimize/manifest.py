@@ -20,8 +20,9 @@ from deploy.optimize.serving import Tuned
 from deploy.optimize.source import Source
 from deploy.triton.cores import available_cores
 from deploy.triton.execution import BF16, INT8, Execution, this_cpu
+from gateway.registry import manifest as judged
 
-FILE: Final = "manifest.json"
+FILE: Final = judged.FILE
 FORMAT: Final = 1
 
 _PACKAGES: Final = (

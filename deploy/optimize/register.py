@@ -18,6 +18,8 @@ from typing import Any
 
 from deploy.errors import DeployError
 from deploy.optimize import manifest
+from gateway.errors import ArtifactCorrupt
+from gateway.registry import manifest as judged
 from gateway.registry.cache import ArtifactCache
 from gateway.registry.clearml import ClearMLRegistry
 from gateway.spec import decode_model
@@ -54,10 +56,14 @@ def register(
 ) -> Registered:
     """Upload the bundle and publish it. ``source`` is what the user gave: a folder, a hub name or a ClearML model id.
 
-    Raises ``DeployError`` when ClearML refuses or cannot be reached.
+    Raises ``DeployError`` when the bundle is not what its manifest says, and when ClearML refuses or cannot be reached.
     """
     from clearml import InputModel, OutputModel, Task
 
+    try:
+        judged.check(bundle, is_used=lambda _: True)
+    except ArtifactCorrupt as error:
+        raise DeployError(f"the bundle is not registered: {error.message}", hint=error.hint or "") from error
     # The SDK would fork a process that reports; here threads of torch and ONNX Runtime may hold locks, which a fork
     # takes over for ever: seen to hang. There is no setting by environment.
     Task._report_subprocess_enabled = False  # noqa: SLF001

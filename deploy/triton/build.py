@@ -1,6 +1,7 @@
 """What a model folder holds: layout, config.pbtxt and, on the embedded server, the program that runs ONNX.
 
-Called by model sync for one model at a time; reads the cached files, writes nothing. It must never read weights.
+Called by model sync for one model at a time; reads the cached files, writes nothing. Weights are read only to hold
+them against the manifest of a bundle of ``triton-gateway optimize``, never into memory.
 """
 
 from __future__ import annotations
@@ -9,10 +10,10 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from deploy.triton.execution import check_cpu, read_execution, this_cpu
-from deploy.triton.layout import Engine, choose_kind, find_onnx, lay_out
+from deploy.triton.layout import Engine, Layout, choose_kind, find_onnx, lay_out
 from deploy.triton.model_config import (
     FORMAT,
     Tuning,
@@ -23,6 +24,7 @@ from deploy.triton.model_config import (
 )
 from deploy.triton.onnx_signature import OnnxSignature, onnx_signature
 from gateway.errors import SpecFault
+from gateway.registry import manifest
 from gateway.spec import EndpointSpec, ModelRecord
 
 _PROGRAM = Path(__file__).parent / "runtime" / "onnx_model.py"
@@ -64,14 +66,17 @@ class Builder:
         files = sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())
         if not files:
             raise SpecFault(f"model {record.id} ({record.name}) holds no files", hint="upload it again")
+        # What Triton loads is what was judged: weights are read here, once for each time they are written.
+        manifest.check(folder, is_used=lambda name: not name.startswith("report."))
         kind = choose_kind(files, record.framework, auxiliary_backend(endpoint))
         execution = read_execution(folder) if kind == "onnx" else None
         if execution is not None:
             check_cpu(execution, self._features)
         signature = onnx_signature(folder / find_onnx(files)) if kind == "onnx" else None
         layout = lay_out(kind, files, external=signature.external_files if signature else ())
+        judged = _judged(layout, manifest.recorded(folder)) if self._engine == "python" else {}
         if signature is not None and _generates(signature, endpoint):
-            config = build_generation_config(name=name, endpoint=endpoint, tuning=self._tuning)
+            config = build_generation_config(name=name, endpoint=endpoint, tuning=self._tuning, judged=judged)
             return Build(config, layout.files, {"1/model.py": self._generator}, cpu_instances(config))
         config = build_config(
             name=name,
@@ -82,6 +87,7 @@ class Builder:
             pad_token_id=_pad_token_id(folder),
             tuning=self._tuning,
             execution=execution,
+            judged=judged,
         )
         texts = {"1/model.py": self._program} if self._engine == "python" and kind == "onnx" else {}
         return Build(config, layout.files, texts, cpu_instances(config) if texts else 0)
@@ -92,6 +98,12 @@ def _generates(signature: OnnxSignature, endpoint: EndpointSpec) -> bool:
     if dict(endpoint.options).get("task") == "text-generation":
         return True
     return any(tensor.name.startswith("past_key_values") for tensor in signature.inputs)
+
+
+def _judged(layout: Layout, recorded: Mapping[str, str]) -> dict[str, str]:
+    """Return the hashes of the files that Triton's program opens, by their names beside it."""
+    placed = {PurePosixPath(target): origin for target, origin in layout.files.items()}
+    return {target.name: recorded[origin] for target, origin in placed.items() if origin in recorded}
 
 
 def _pad_token_id(folder: Path) -> int:

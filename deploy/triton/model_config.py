@@ -24,10 +24,11 @@ from deploy.triton.onnx_signature import GraphTensor, OnnxSignature
 from gateway.errors import SpecFault
 from gateway.spec import EndpointSpec, TensorSpec
 
-FORMAT = 1
+FORMAT = 2
 """Part of every recipe: raise it when the same inputs give another config.pbtxt, so that models are written anew."""
 
 DEFAULT_MAX_BATCH = 64
+_NOTHING: Mapping[str, str] = {}
 
 _TYPES: Mapping[str, str] = {
     "bool": "BOOL", "int8": "INT8", "int16": "INT16", "int32": "INT32", "int64": "INT64", "uint8": "UINT8",
@@ -87,8 +88,12 @@ def build_config(
     pad_token_id: int = 0,
     tuning: Tuning | None = None,
     execution: Execution | None = None,
+    judged: Mapping[str, str] = _NOTHING,
 ) -> str:
-    """Return the text of config.pbtxt. Raises ``SpecFault`` when the sources contradict each other."""
+    """Return the text of config.pbtxt. Raises ``SpecFault`` when the sources contradict each other.
+
+    ``judged``: hashes of the model's files, by name, which the embedded server's program compares before it loads them.
+    """
     tuning = tuning or Tuning()
     if engine == "python" and kind not in ("onnx", "python"):
         raise SpecFault(
@@ -127,12 +132,16 @@ def build_config(
         _tune_for_cpu(config, tuning, pad_token_id, user_pads=user_pads)
         if execution is not None:
             _run_here(config, execution)
+        _write_judged(config, judged)
     return str(text_format.MessageToString(config))
 
 
-def build_generation_config(*, name: str, endpoint: EndpointSpec, tuning: Tuning | None = None) -> str:
+def build_generation_config(
+    *, name: str, endpoint: EndpointSpec, tuning: Tuning | None = None, judged: Mapping[str, str] = _NOTHING
+) -> str:
     """Return the text of config.pbtxt of a model that ``runtime/generate_model.py`` runs: token ids and parameters in,
-    one response per token out. What the endpoint declares of the graph's own tensors does not matter.
+    one response per token out. What the endpoint declares of the graph's own tensors does not matter; ``judged`` is as
+    in ``build_config``.
     """
     tuning = tuning or Tuning()
     config, _, _ = _user_config(endpoint)
@@ -151,6 +160,7 @@ def build_generation_config(*, name: str, endpoint: EndpointSpec, tuning: Tuning
         group.kind, group.count = model_config_pb2.ModelInstanceGroup.KIND_CPU, 1
     if "threads" not in config.parameters:
         config.parameters["threads"].string_value = str(tuning.threads)
+    _write_judged(config, judged)
     return str(text_format.MessageToString(config))
 
 
@@ -160,6 +170,11 @@ def cpu_instances(config: str) -> int:
     if any(g.kind != model_config_pb2.ModelInstanceGroup.KIND_CPU for g in groups):
         return 0
     return sum(max(1, g.count) for g in groups)
+
+
+def _write_judged(config: Any, judged: Mapping[str, str]) -> None:
+    if judged:
+        config.parameters["judged"].string_value = json.dumps(dict(sorted(judged.items())))
 
 
 def _user_config(endpoint: EndpointSpec) -> tuple[Any, bool, bool]:

@@ -37,6 +37,7 @@ from gateway.generation import GenerationHandler
 from gateway.metrics import drift
 from gateway.metrics.drift import Bins
 from gateway.metrics.observer import Observer
+from gateway.registry import manifest
 from gateway.registry.base import Registry
 from gateway.registry.cache import ArtifactCache
 from gateway.registry.contents import namesakes
@@ -216,6 +217,8 @@ class Assembler:
             # clearml hands a hook the file of a single-file model, the folder of a packaged one.
             model_path = folder if record.is_package or len(files) != 1 else files[0]
             bundle = folder
+            # Triton gets the weights from model sync, which holds them against the manifest where it writes them.
+            await self._in_thread(_check_files, bundle)
         else:
             bundle = None
         own = bundle / samples.HOOK if bundle is not None else None
@@ -454,6 +457,10 @@ async def _closed_on_failure(handler: Handler, rehearsal: Coroutine[Any, Any, No
     except BaseException:
         await handler.close()
         raise
+
+
+def _check_files(bundle: Path) -> None:
+    manifest.check(bundle, is_used=lambda name: not manifest.is_weights(name) and not name.startswith("report."))
 
 
 def _refuse_without_tokenizer(bundle: Path, info: ModelInfo) -> None:

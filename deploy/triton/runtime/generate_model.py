@@ -12,6 +12,7 @@ Sequences take turns, one token each, so that a long one does not hold up a shor
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import json
 import os
@@ -186,10 +187,12 @@ class TritonPythonModel:
         runtime = importlib.import_module("onnxruntime")
         runtime.disable_telemetry_events()
         config = json.loads(args["model_config"])
-        threads = (config.get("parameters") or {}).get("threads") or {}
+        parameters = {k: str(v.get("string_value", "")) for k, v in (config.get("parameters") or {}).items()}
         path = Path(args["model_repository"]) / args["model_version"] / "model.onnx"
+        if changed := find_changed(path.parent, parameters):
+            raise self._backend.TritonModelException(changed)
         try:
-            self._graph = open_graph(path, int(threads.get("string_value") or 1), runtime)
+            self._graph = open_graph(path, int(parameters.get("threads") or 1), runtime)
         except Exception as error:
             raise self._backend.TritonModelException(f"the model cannot be loaded: {first_line(error)}") from error
         self._waiting: queue.Queue[Continued | None] = queue.Queue()
@@ -277,6 +280,19 @@ class TritonPythonModel:
             sender.send(response, flags=backend.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
         except Exception:  # noqa: BLE001 - the one who asked has left; nobody is to be told
             return
+
+
+def find_changed(folder: Path, parameters: Mapping[str, str]) -> str:
+    """Return which file in ``folder`` is not the one ``parameters.judged`` names, as a sentence; empty: all are."""
+    for name, expected in json.loads(parameters.get("judged") or "{}").items():
+        try:
+            with (folder / name).open("rb") as file:
+                found = hashlib.file_digest(file, "sha256").hexdigest()
+        except OSError as error:
+            return f"{name} cannot be read: {error.strerror or error}"
+        if found != expected:
+            return f"{name} is not the file that was judged (hash {found[:12]} instead of {expected[:12]})"
+    return ""
 
 
 def first_line(error: Exception) -> str:

@@ -5,11 +5,13 @@ it imports nothing of ours: numpy, an engine and the stub's own module only. It 
 another request that happened to arrive with it, and must never answer with a shape that depends on its neighbours.
 Parameters of config.pbtxt: ``threads``, ``max_padding``, ``pad_values`` (JSON: input name → value to pad with),
 ``engine`` (``onnxruntime``, ``openvino``), ``precision`` (``bf16``, for OpenVINO), ``spinning`` (``true``, for ONNX
-Runtime), ``pad_to`` (lengths are padded to its multiples) and ``max_length`` (up to which those are warmed up).
+Runtime), ``pad_to`` (lengths are padded to its multiples), ``max_length`` (up to which those are warmed up) and
+``judged`` (JSON: file name → sha256; a file that is another one is not loaded).
 """
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import json
 import os
@@ -341,6 +343,8 @@ class TritonPythonModel:
         if engine not in ENGINES:
             raise self._backend.TritonModelException(f"engine {engine!r} is not one of {', '.join(ENGINES)}")
         name, load, package = ENGINES[engine]
+        if changed := find_changed(path.parent, parameters):
+            raise self._backend.TritonModelException(changed)
         try:
             session = load(path, parameters)
         except ModuleNotFoundError as error:
@@ -382,6 +386,19 @@ class TritonPythonModel:
     def finalize(self) -> None:
         """Release the session's memory."""
         del self._runner
+
+
+def find_changed(folder: Path, parameters: Mapping[str, str]) -> str:
+    """Return which file in ``folder`` is not the one ``parameters.judged`` names, as a sentence; empty: all are."""
+    for name, expected in json.loads(parameters.get("judged") or "{}").items():
+        try:
+            with (folder / name).open("rb") as file:
+                found = hashlib.file_digest(file, "sha256").hexdigest()
+        except OSError as error:
+            return f"{name} cannot be read: {error.strerror or error}"
+        if found != expected:
+            return f"{name} is not the file that was judged (hash {found[:12]} instead of {expected[:12]})"
+    return ""
 
 
 def _decoded(name: str, feed: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 
 import pytest
@@ -11,7 +12,7 @@ from tritonclient.grpc import model_config_pb2
 from deploy.triton.build import Builder
 from deploy.triton.execution import BF16, FILE, Execution, check_cpu, cpu_features, decode, encode, read_execution
 from deploy.triton.model_config import Tuning
-from gateway.errors import SpecFault
+from gateway.errors import ArtifactCorrupt, SpecFault
 from gateway.spec import EndpointSpec, ModelRecord
 
 BF16_BUNDLE = Execution("openvino", "bf16", needs=(BF16,), fallback="use --precision fp32", pad_to=16, max_length=128)
@@ -37,6 +38,32 @@ def built(folder, engine="python", features=frozenset({"avx512_bf16"}), pairs=No
     endpoint = EndpointSpec("m", "m", "", "triton", "m", auxiliary_json=json.dumps(pairs or {}))
     build = Builder(engine, Tuning(), features).build("m", endpoint, ModelRecord("m", "m", "", "onnx"), folder)
     return text_format.Parse(build.config, model_config_pb2.ModelConfig())
+
+
+def judged(folder):
+    """The hash that Triton's program compares, of a bundle whose manifest is written here."""
+    found = hashlib.sha256((folder / "model.onnx").read_bytes()).hexdigest()
+    (folder / "manifest.json").write_text(json.dumps({"files": {"model.onnx": found}}))
+    return found
+
+
+def test_triton_is_told_the_hash_of_what_was_judged(tmp_path):
+    """The embedded server's program compares it; a Triton with backends of its own would not know the parameter."""
+    bundle = graph(tmp_path / "bundle")
+    found = judged(bundle)
+    assert {"model.onnx": found} == json.loads(built(bundle).parameters["judged"].string_value)
+    assert "judged" not in built(bundle, engine="native").parameters
+
+
+@pytest.mark.parametrize("engine", ["python", "native"])
+def test_a_model_that_is_not_the_judged_one_is_not_given_to_triton(tmp_path, engine):
+    """Whichever Triton it is."""
+    bundle = graph(tmp_path / "bundle")
+    judged(bundle)
+    with (bundle / "model.onnx").open("ab") as file:
+        file.write(b"\0")
+    with pytest.raises(ArtifactCorrupt, match=r"model\.onnx of the bundle is not the file that was judged"):
+        built(bundle, engine=engine)
 
 
 def test_what_is_written_is_read_again():

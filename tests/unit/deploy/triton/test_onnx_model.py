@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from types import SimpleNamespace
 
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from deploy.triton.runtime import generate_model, onnx_model
 from deploy.triton.runtime.onnx_model import Item, Refused, Runner, group_by_length, stack
 
 PADDED = {"ids": 9, "mask": 0}
@@ -132,3 +134,17 @@ def test_a_model_without_batch_is_run_one_by_one():
     model = Runner(session, {"max_batch_size": 0, "output": [{"name": "tokens", "data_type": "TYPE_INT64"}]})
     answers, errors = run(model, [[[1, 2]], [[3]]])
     assert ([(1, 2), (1, 1)], {}, 2) == (session.batches, errors, len(answers))
+
+
+def test_a_file_that_was_not_judged_is_named(tmp_path):
+    """Missing, or of another hash; a model without hashes is not compared."""
+    (tmp_path / "model.onnx").write_bytes(b"graph")
+    for program in (onnx_model, generate_model):
+
+        def found(judged, program=program):
+            return program.find_changed(tmp_path, {"judged": json.dumps(judged)})
+
+        assert "" == program.find_changed(tmp_path, {})
+        assert "" == found({"model.onnx": hashlib.sha256(b"graph").hexdigest()})
+        assert found({"model.onnx": "0" * 64}).startswith("model.onnx is not the file that was judged")
+        assert "model.onnx.data cannot be read: No such file or directory" == found({"model.onnx.data": "0" * 64})

@@ -1,0 +1,85 @@
+"""A bundle's files and the hashes in its manifest: what was judged is what is loaded."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+
+import pytest
+
+from gateway.errors import ArtifactCorrupt
+from gateway.registry import manifest
+
+FILES = {"model.onnx": b"graph", "tokenizer.json": b"{}", "1_Pooling/config.json": b"{}", "report.md": b"#"}
+
+
+@pytest.fixture
+def bundle(tmp_path):
+    """A folder as `optimize` leaves it."""
+    for name, content in FILES.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(content)
+    files = {name: hashlib.sha256(content).hexdigest() for name, content in FILES.items()}
+    (tmp_path / manifest.FILE).write_text(json.dumps({"format": 1, "files": files}))
+    return tmp_path
+
+
+def everything(name):
+    """Nothing is left out."""
+    return True
+
+
+def test_what_was_judged_passes(bundle):
+    """Also with what users add to a bundle."""
+    (bundle / "preprocess.py").write_text("class Preprocess: pass")
+    (bundle / "reference.json").write_text("{}")
+    manifest.check(bundle, is_used=everything)
+
+
+@pytest.mark.parametrize("name", ["model.onnx", "tokenizer.json", "1_Pooling/config.json"])
+def test_a_changed_file_is_refused_by_its_name(bundle, name):
+    """One byte is enough."""
+    (bundle / name).write_bytes(FILES[name] + b" ")
+    with pytest.raises(ArtifactCorrupt, match=f"{name} of the bundle is not the file that was judged"):
+        manifest.check(bundle, is_used=everything)
+
+
+def test_a_file_that_is_gone_is_refused(bundle):
+    """Its name is in the message."""
+    (bundle / "tokenizer.json").unlink()
+    with pytest.raises(ArtifactCorrupt, match=r"tokenizer\.json of the bundle cannot be read"):
+        manifest.check(bundle, is_used=everything)
+
+
+@pytest.mark.parametrize("name", ["sentence_bert_config.json", "config.json", "model.onnx.data", "2_Dense/config.json"])
+def test_a_file_that_changes_answers_may_not_be_added(bundle, name):
+    """It was not there when the bundle was judged."""
+    (bundle / name).parent.mkdir(exist_ok=True)
+    (bundle / name).write_text("{}")
+    with pytest.raises(ArtifactCorrupt, match=f"{name} was added to the bundle"):
+        manifest.check(bundle, is_used=everything)
+
+
+def test_only_what_is_used_is_read(bundle):
+    """A gateway does not read the weights, which Triton gets from model sync."""
+    (bundle / "model.onnx").write_bytes(b"other")
+    manifest.check(bundle, is_used=lambda name: not manifest.is_weights(name))
+    assert [True, True, False] == [manifest.is_weights(n) for n in ("model.onnx", "model.onnx.data", "config.json")]
+
+
+def test_other_folders_are_models_like_any_other(tmp_path):
+    """Without a manifest, with another program's, or a single file."""
+    manifest.check(tmp_path, is_used=everything)
+    manifest.check(tmp_path / "model.onnx", is_used=everything)
+    (tmp_path / manifest.FILE).write_text('{"name": "a web page", "files": ["a"]}')
+    manifest.check(tmp_path, is_used=everything)
+    (tmp_path / manifest.FILE).write_text("[]")
+    manifest.check(tmp_path, is_used=everything)
+
+
+@pytest.mark.parametrize("text", ["{", '{"files": {"model.onnx": "x"}}'])
+def test_a_manifest_that_cannot_be_used_is_refused(tmp_path, text):
+    """Half a manifest shows nothing."""
+    (tmp_path / manifest.FILE).write_text(text)
+    with pytest.raises(ArtifactCorrupt, match=r"manifest\.json of the model"):
+        manifest.check(tmp_path, is_used=everything)
