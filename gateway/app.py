@@ -37,6 +37,7 @@ from gateway.batching import BatchLimits
 from gateway.control.assemble import Assembler, ModelRecords
 from gateway.control.hooks import HookSettings
 from gateway.control.reconcile import Reconciler
+from gateway.control.tritons import Tritons
 from gateway.errors import EndpointNotFound, GatewayError, VersionNotFound
 from gateway.health import Health
 from gateway.http.edge import Receive, Scope, Send
@@ -103,14 +104,13 @@ class Gateway:
     ) -> None:
         self._settings = settings
         self._registry = registry
-        self._make_backend = make_backend
         self._lineage_source = lineage_source
         self._links: dict[str, str] = {}
         self._lineages: dict[str, tuple[float, dict[str, Any]]] = {}
         self._multiprocess_dir = multiprocess_dir
         self._records_frequency = records_frequency
         self._is_whole_process = is_whole_process
-        self._backends: dict[tuple[str, bool], Backend] = {}
+        self._tritons = Tritons(make_backend)
         self._metrics = exposition.new_registry()
         self.observer = Observer(self._metrics, failures=FAILURES)
         self.health = Health()
@@ -188,7 +188,7 @@ class Gateway:
                 most_bytes=settings.cache_bytes,
                 most_unpacked=settings.unpacked_bytes,
             ),
-            backend_for=self._backend_for,
+            backend_for=self._tritons.get,
             observer=self.observer,
             limits=BatchLimits(settings.max_batch_rows, settings.max_batch_tokens, settings.max_batches_in_flight),
             word_cache_words=settings.word_cache_words,
@@ -216,7 +216,7 @@ class Gateway:
             table=self.table,
             health=self.health,
             observer=self.observer,
-            backends=lambda: {address: backend for (address, _), backend in self._backends.items()},
+            tritons=self._tritons,
             default_triton=settings.triton_grpc,
             default_compression=settings.triton_grpc_compression,
             poll_frequency=settings.poll_frequency,
@@ -225,9 +225,8 @@ class Gateway:
             mirror=self._mirror,
             metric_log_frequency=settings.metric_log_frequency,
             pinned=settings.pinned(),
+            startup_wait=settings.startup_wait,
         )
-        # The default Triton is probed from the start, so that readiness knows about it before the first endpoint.
-        self._backend_for(settings.triton_grpc, settings.triton_grpc_compression)
         loop = asyncio.create_task(reconciler.run(), name="reconcile")
         folder = self._multiprocess_dir
         flusher = asyncio.create_task(self._flush_metrics(folder)) if folder is not None else None
@@ -256,8 +255,7 @@ class Gateway:
             waits.cancel()
             publisher.cancel()
             self.observer.flush()
-            for backend in self._backends.values():
-                await backend.close()
+            await self._tritons.close()
             threads.shutdown(wait=False, cancel_futures=True)
             if self._spans is not None:
                 await asyncio.to_thread(self._spans.close)
@@ -288,14 +286,8 @@ class Gateway:
         """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_SETTLE_S):
-                while not self.health.first_sync_done or self.health.pending:  # noqa: ASYNC110 - facts, not events
+                while not self.health.first_sync_done or self.health.is_settling:  # noqa: ASYNC110 - facts, not events
                     await asyncio.sleep(0.02)
-
-    def _backend_for(self, address: str, compression: bool) -> Backend:
-        key = (address, compression)
-        if key not in self._backends:
-            self._backends[key] = self._make_backend(address, compression)
-        return self._backends[key]
 
     def _status(self) -> dict[str, Any]:
         assert self._reconciler is not None  # noqa: S101 - routes exist only while `running` is open

@@ -275,7 +275,14 @@ class Settings(BaseSettings):
     pinned_endpoints: str = Field(
         "", validation_alias=_names("pinned_endpoints"),
         description="Comma separated paths (`name`, `name/version`) without which this process is not ready: "
-        "a load balancer then sends it nothing until it can serve all of them.",
+        "a load balancer then sends it nothing until it can serve all of them, however long that takes. For the start "
+        "only: once it has been ready, one that is lost is reported as degraded.",
+    )  # fmt: skip
+    startup_wait: Seconds = Field(
+        300.0, ge=0, validation_alias=_names("startup_wait"),
+        description="How long a process that starts is not ready for want of endpoints that were served before: those "
+        "of the last configuration that worked here, without one those of the serving Task. What Triton or model sync "
+        "has refused, and what is new, is not waited for. Then it is ready with what it can serve.",
     )  # fmt: skip
     ready_timeout: Seconds = Field(
         600.0, gt=0, validation_alias=_names("ready_timeout"),

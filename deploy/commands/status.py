@@ -82,6 +82,7 @@ def all_is_well(gateway: Mapping[str, Any], sync: Mapping[str, Any] | None) -> b
     models = (sync or {}).get("models", [])
     return (
         bool(gateway.get("ready"))
+        and all(gateway.get("triton", {}).values())
         and not gateway.get("faults")
         and not gateway.get("pending")
         and not any((e.get("successor") or {}).get("state") in _FAILED for e in gateway.get("endpoints", ()))
@@ -93,6 +94,7 @@ def describe(address: str, gateway: Mapping[str, Any], sync: Mapping[str, Any] |
     """Return the account as lines for people."""
     because = "; ".join(str(reason) for reason in gateway.get("not_ready_because", []))
     lines = [f"{address}  {'ready' if gateway.get('ready') else f'not ready: {because}'}"]
+    lines += [f"Triton at {where} does not answer" for where, up in gateway.get("triton", {}).items() if not up]
     rows = [[*(str(e.get(key) or "-") for key in ("url", "model_id", "model_name")), _state(e)]
             for e in gateway.get("endpoints", [])]  # fmt: skip
     rows += [[str(p.get("url")), "-", "-", f"{p.get('state')}: {p.get('reason')}"] for p in gateway.get("pending", [])]

@@ -11,15 +11,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from gateway.backends.base import Backend
 from gateway.control import kept
 from gateway.control.assemble import Assembler, ModelRecords, assemble_snapshot, refused
 from gateway.control.compile import EndpointPlan, Plan, compile_spec
 from gateway.control.kept import Kept
+from gateway.control.tritons import Key, Tritons
 from gateway.endpoint import Endpoint
 from gateway.errors import (
     AnswersDisagree,
@@ -52,8 +52,6 @@ _LOOK_TIMEOUT_S: Final = 90.0
 _PROBE_S: Final = 1.0
 _PATIENCE_S: Final = 3.0
 _TIDY_S: Final = 600.0
-_HOLDS_UP_S: Final = 60.0
-"""So long a version that is being built keeps the process from being ready: one that hangs must not do it for ever."""
 
 
 class Reconciler:
@@ -69,7 +67,7 @@ class Reconciler:
         table: RoutingTable,
         health: Health,
         observer: Observer,
-        backends: Callable[[], Mapping[str, Backend]],
+        tritons: Tritons,
         default_triton: str,
         default_compression: bool,
         poll_frequency: float,
@@ -78,6 +76,7 @@ class Reconciler:
         mirror: Mirror,
         metric_log_frequency: float = 1.0,
         pinned: Sequence[str] = (),
+        startup_wait: float = 300.0,
     ) -> None:
         self._registry = registry
         self._store = store
@@ -86,7 +85,7 @@ class Reconciler:
         self._table = table
         self._health = health
         self._observer = observer
-        self._backends = backends
+        self._tritons = tritons
         self._default_triton = default_triton
         self._default_compression = default_compression
         self._poll_frequency = poll_frequency
@@ -95,6 +94,7 @@ class Reconciler:
         self._mirror = mirror
         self._metric_log_frequency = metric_log_frequency
         self._pinned = tuple(pinned)
+        self._startup_wait = startup_wait
         self._marker: str | None = None
         self._records_due = 0.0
         self._task: Mapping[str, Any] | None = None
@@ -102,7 +102,9 @@ class Reconciler:
         self._serving: dict[str, Endpoint] = {}
         self._pending: dict[str, Pending] = {}
         self._builds: dict[str, tuple[str, asyncio.Task[None]]] = {}
-        self._began: dict[str, float] = {}
+        self._before: frozenset[str] | None = None
+        """Urls that were served before this process started; None: nobody has written them down."""
+        self._waits_until = 0.0
         self._plans: dict[str, Kept] = {}
         """How what is served was planned."""
         self._kept: dict[str, Kept] = {}
@@ -127,6 +129,7 @@ class Reconciler:
         # A model that was deleted since goes on being served, from the cache.
         stored = await asyncio.to_thread(self._store.load)
         self._records.learn(stored[1] if stored is not None else {})
+        self._before = await asyncio.to_thread(self._store.served)
         try:
             await self._first_look()
             while True:
@@ -243,7 +246,6 @@ class Reconciler:
                 continue
             self._pending[url] = Pending(url, "building", "starting")
             if url not in self._builds:
-                self._began[url] = asyncio.get_running_loop().time()
                 build = asyncio.create_task(self._build(wanted), name=f"build {url}")
                 self._builds[url] = (wanted.fingerprint, build)
         # An endpoint whose new configuration cannot be used keeps the version it had.
@@ -255,7 +257,7 @@ class Reconciler:
                 self._forget(url)
             elif url not in self._serving and url not in self._restores:
                 self._restores[url] = asyncio.create_task(self._restore(url, former), name=f"restore {url}")
-        self._health.first_sync_done = True
+        self._remember(plan)
         self._swap(removed)
         return True
 
@@ -268,6 +270,14 @@ class Reconciler:
                 _log.warning("%s %s", fault.subject, fault.message)
         self._plan = replace(self._plan, faults=faults)
         self._swap([])
+
+    def _remember(self, plan: Plan) -> None:
+        """Take note of what was served before and is still configured: without a memory, everything that is."""
+        if not self._health.first_sync_done:
+            self._health.first_sync_done = True
+            self._waits_until = asyncio.get_running_loop().time() + self._startup_wait
+        configured = plan.endpoints.keys() | self._pending.keys()
+        self._before = frozenset(configured if self._before is None else self._before & configured)
 
     def _keep(self, unusable: Plan) -> None:
         if self._plan is None:
@@ -310,14 +320,14 @@ class Reconciler:
                 self._refuse_again(plan, seen)
                 endpoint = await self._assembler.build(plan, progress, seen=seen)
             except GatewayError as error:
-                reason, outcome = _reason(error), error.kind
+                reason, outcome, is_final = _reason(error), error.kind, _is_final(error)
                 if isinstance(error, FailsOnRequests) and url in self._plans:
                     refused = replace(self._plans[url], refused=plan.fingerprint, reason=error.message)
                     if refused != self._plans[url]:
                         self._plans[url] = refused
                         self._save()
             except Exception as error:  # noqa: BLE001 - one endpoint's bug of ours must not end its retries
-                reason, outcome = f"unexpected {type(error).__name__}: {error}", "internal"
+                reason, outcome, is_final = f"unexpected {type(error).__name__}: {error}", "internal", False
                 _log.exception("building %s failed unexpectedly", url)
             else:
                 self._observer.built("ok")
@@ -327,7 +337,7 @@ class Reconciler:
             if reason != said:
                 _log.warning("endpoint %s: %s", url, reason)
                 said = reason
-            self._note(Pending(url, "failed", reason, failures))
+            self._note(Pending(url, "failed", reason, is_final=is_final))
             self._publish_health()
             await asyncio.sleep(delay)
             delay = min(delay * 2, _RETRY_TRIED_S if outcome in _TRIED else _RETRY_MOST_S)
@@ -432,19 +442,22 @@ class Reconciler:
 
     def _publish_health(self) -> None:
         health = self._health
-        now = asyncio.get_running_loop().time()
-        health.serving = len(self._serving)
-        # A url whose old version still answers, or whose new one has failed, holds nobody up.
-        health.pending = tuple(
-            p.url
-            for p in self._pending.values()
-            if p.state == "building"
-            and p.failures == 0
-            and p.url not in self._serving
-            and now - self._began.get(p.url, now) < _HOLDS_UP_S
+        health.needs = {
+            url: self._plans[url].plan.triton_address if endpoint.identity.triton_name else ""
+            for url, endpoint in self._serving.items()
+        }
+        health.unserved = {
+            url: f"{'has' if p.state == 'failed' else 'is'} {p.state}: {p.reason}"
+            for url, p in sorted(self._pending.items()) if url not in self._serving
+        }  # fmt: skip
+        waits = not health.has_been_ready and asyncio.get_running_loop().time() < self._waits_until
+        health.awaited = tuple(filter(self._may_come, sorted(self._before or ()))) if waits else ()
+        health.is_settling = any(
+            url in self._pending and self._pending[url].state == "building" for url in health.awaited
         )
         routes = self._table.current
         health.missing = tuple(p for p in self._pinned if p not in routes.endpoints and p not in routes.canaries)
+        health.note()
         ready = {(e.identity.endpoint, e.identity.version): True for e in self._serving.values()}
         if self._plan is not None:
             for plan in self._plan.endpoints.values():
@@ -453,10 +466,19 @@ class Reconciler:
         self._seen |= ready.keys()
         self._observer.endpoint_states({**gone, **ready})
 
+    def _may_come(self, url: str) -> bool:
+        """Whether a url that is not served may still be, without anybody changing anything."""
+        if url in self._serving:
+            return False
+        pending = self._pending.get(url)
+        is_refused = pending is not None and (pending.state == "refused" or pending.is_final)
+        return not is_refused or (url in self._restores and url not in self._lost)
+
     def _save(self) -> None:
         if self._task is not None:
+            served = sorted({*(self._before or ()), *self._serving})
             try:
-                self._store.save(self._task, self._records.snapshot(), kept.encode(self._outdated()))
+                self._store.save(self._task, self._records.snapshot(), kept.encode(self._outdated()), served)
             except OSError as error:
                 _log.warning("the last-good state cannot be stored: %s", error)
 
@@ -480,15 +502,26 @@ class Reconciler:
 
     async def _probe_backends(self) -> None:
         while True:
-            for address, backend in self._backends().items():
-                live = await backend.is_live()
-                if self._health.backend_live.get(address) != live:
+            needed = self._needed()
+            live = await self._tritons.probe(needed)
+            for address, answers in live.items():
+                if self._health.backend_live.get(address) != answers:
                     _log.log(
-                        logging.INFO if live else logging.WARNING,
-                        "Triton at %s %s", address, "answers" if live else "does not answer",
+                        logging.INFO if answers else logging.WARNING,
+                        "Triton at %s %s", address, "answers" if answers else "does not answer",
                     )  # fmt: skip
-                self._health.backend_live[address] = live
+            now = {address for address, _ in self._needed()}
+            self._health.backend_live = {address: answers for address, answers in live.items() if address in now}
+            self._publish_health()
+            if not self._retiring:  # requests that endpoints still finish need the Triton they were sent to
+                await self._tritons.forget(self._needed())
             await asyncio.sleep(_PROBE_S)
+
+    def _needed(self) -> set[Key]:
+        """Return the Tritons that endpoints are served or built on: others are nobody's business any more."""
+        wanted = self._plan.endpoints.values() if self._plan is not None else ()
+        plans = [*wanted, *(one.plan for one in (*self._plans.values(), *self._kept.values()))]
+        return {(p.triton_address, p.triton_compression) for p in plans if p.spec.engine == "triton"}
 
     async def _stop_builds(self) -> None:
         tasks = [*(task for _, task in self._builds.values()), *self._restores.values()]
@@ -516,10 +549,10 @@ class Reconciler:
                 "url": url, "endpoint": identity.endpoint, "version": identity.version, "state": "serving",
                 "model_id": identity.model_id, "model_name": identity.model_name, "triton_model": identity.triton_name,
                 "fingerprint": identity.fingerprint, "details": dict(identity.details),
-                "successor": {"state": successor.state, "reason": successor.reason} if successor else None,
+                "successor": _successor(successor) if successor else None,
             })  # fmt: skip
         waiting = [
-            {"url": p.url, "state": p.state, "reason": p.reason}
+            {"url": p.url, "state": p.state, "reason": p.reason, "is_final": p.is_final}
             for url, p in sorted(snapshot.pending.items())
             if url not in snapshot.endpoints
         ]
@@ -529,6 +562,7 @@ class Reconciler:
             "serving_task": {"id": self._plan.spec.task_id, "name": self._plan.spec.name} if self._plan else None,
             "ready": not self._health.reasons(),
             "not_ready_because": self._health.reasons(),
+            "degraded": self._health.degraded(),
             "endpoints": endpoints,
             "pending": waiting,
             "canaries": {name: c.shares for name, c in snapshot.canaries.items()},
@@ -537,6 +571,15 @@ class Reconciler:
             "registry": {"last_contact": self.last_contact or None, "error": self.last_error or None},
             "triton": dict(self._health.backend_live),
         }
+
+
+def _is_final(error: GatewayError) -> bool:
+    """Whether another attempt ends alike until somebody changes something; credentials may be put right elsewhere."""
+    return not error.retryable and not isinstance(error, RegistryRefused)
+
+
+def _successor(pending: Pending) -> dict[str, Any]:
+    return {"state": pending.state, "reason": pending.reason, "is_final": pending.is_final}
 
 
 def _reason(error: GatewayError) -> str:

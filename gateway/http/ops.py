@@ -106,9 +106,11 @@ def build_ops(
         return {"live": True}
 
     async def ready() -> JSONResponse:
-        """Return 200 when every configured endpoint that can be served is, and Triton answers; else 503 and why."""
+        """Return 200 when endpoints can be answered, with what cannot in `degraded`; else 503 and why."""
         reasons = health.reasons()
-        return JSONResponse({"ready": not reasons, "reasons": reasons}, 503 if reasons else 200)
+        return JSONResponse(
+            {"ready": not reasons, "reasons": reasons, "degraded": health.degraded()}, 503 if reasons else 200
+        )
 
     for path in ("/v2/health/live", "/livez", "/healthz"):
         app.add_api_route(path, live, methods=["GET"], tags=["health"], include_in_schema=path.startswith("/v2"))

@@ -78,9 +78,12 @@ def _body(status: Mapping[str, Any], prefix: str) -> str:
 
 
 def _head(status: Mapping[str, Any]) -> str:
-    ready = "<span class=ok>ready</span>" if status["ready"] else (
-        f"<span class=bad>not ready</span>: {_e('; '.join(status['not_ready_because']))}"
-    )  # fmt: skip
+    if not status["ready"]:
+        ready = f"<span class=bad>not ready</span>: {_e('; '.join(status['not_ready_because']))}"
+    elif status["degraded"]:
+        ready = "<span class=wait>ready, degraded</span>"
+    else:
+        ready = "<span class=ok>ready</span>"
     task = status["serving_task"]
     triton = ", ".join(
         f"<code>{_e(a)}</code> <span class={'ok' if up else 'bad'}>{'answers' if up else 'does not answer'}</span>"

@@ -17,7 +17,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -210,12 +210,15 @@ class SpecStore:
         task: Mapping[str, Any],
         models: Mapping[str, Mapping[str, Any]],
         kept: Mapping[str, Any] = MappingProxyType({}),
+        served: Sequence[str] = (),
     ) -> None:
         """Replace the stored state atomically; unchanged state is not written again.
 
-        ``kept``: JSON values of versions that are served although the Task wants others.
+        ``kept``: JSON values of versions that are served although the Task wants others; ``served``: urls that are, or
+        were.
         """
-        text = json.dumps({"task": task, "models": models, "kept": dict(kept)}, sort_keys=True, default=str)
+        state = {"task": task, "models": models, "kept": dict(kept), "served": list(served)}
+        text = json.dumps(state, sort_keys=True, default=str)
         with contextlib.suppress(OSError):
             if self._path.read_text() == text:
                 return
@@ -234,6 +237,11 @@ class SpecStore:
         """Return what was kept; empty where nothing (readable) is stored."""
         kept = self._read().get("kept")
         return kept if isinstance(kept, dict) else {}
+
+    def served(self) -> frozenset[str] | None:
+        """Return the urls that were served; None where nothing (readable) is stored."""
+        served = self._read().get("served")
+        return frozenset(map(str, served)) if isinstance(served, list) else None
 
     def _read(self) -> dict[str, Any]:
         try:

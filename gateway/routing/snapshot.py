@@ -22,13 +22,13 @@ from gateway.trace import CANARY, DIRECT, STABLE
 class Pending:
     """A configured version that cannot answer yet, or failed to: ``reason`` goes to callers and the status page.
 
-    ``failures`` counts attempts that failed since this configuration came.
+    ``is_final``: waiting is no use; what is configured, or its model, must be changed.
     """
 
     url: str
     state: str
     reason: str
-    failures: int = 0
+    is_final: bool = False
 
 
 @dataclass(frozen=True, slots=True)

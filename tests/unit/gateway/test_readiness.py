@@ -1,0 +1,214 @@
+"""When a gateway may get requests: once it has served, only what it has lost counts; at its start, what was served."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from gateway.testing import FakeBackend
+
+HOOK = """
+class Preprocess:
+    def process(self, body, state, collect_custom_statistics_fn=None):
+        return {"x": 1}
+"""
+
+
+async def readyz(stack: Any, gateway: Any = None) -> tuple[int, dict[str, Any]]:
+    """Status and body of a gateway's `/readyz`."""
+    async with stack.new_client(gateway or stack.gateway) as client:
+        reply = await client.get("/readyz")
+    return reply.status_code, reply.json()
+
+
+@asynccontextmanager
+async def starting(gateway: Any) -> AsyncIterator[None]:
+    """A gateway from its first moment: what it waits for before it listens is not waited for here."""
+    running = gateway.running()
+    start = asyncio.create_task(running.__aenter__())
+    try:
+        yield
+    finally:
+        await start
+        await running.__aexit__(None, None, None)
+
+
+class Sampler:
+    """Asks `/readyz` again and again while it is open, and keeps every answer that was not 200."""
+
+    def __init__(self, stack: Any) -> None:
+        self._stack = stack
+        self.asked = 0
+        self.refused: list[dict[str, Any]] = []
+
+    async def __aenter__(self) -> Sampler:
+        self._task = asyncio.create_task(self._run())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        asked = self.asked
+        await self._stack.until(lambda: self.asked > asked + 1)
+        self._task.cancel()
+
+    async def _run(self) -> None:
+        while True:
+            code, body = await readyz(self._stack)
+            if code != 200:
+                self.refused.append(body)
+            self.asked += 1
+            await asyncio.sleep(0.002)
+
+
+async def test_a_new_endpoint_never_takes_a_serving_gateway_out(stack: Any) -> None:
+    """Neither one that Triton loads for minutes nor one that cannot be built; the body says what is not served."""
+    stack.deploy("e")
+    await stack.served("e")
+    async with Sampler(stack) as sampler:
+        stack.add_text_model("m2")
+        stack.registry.add_endpoint("slow", "m2")  # Triton does not get it
+        stack.registry.add_endpoint("broken", "nosuchmodel")
+        await stack.until(lambda: "Triton" in stack.state("slow")[1] or "fake backend" in stack.state("slow")[1])
+        await stack.until(lambda: stack.state("broken")[0] == "failed")
+        degraded = (await readyz(stack))[1]["degraded"]
+        stack.load("slow")
+        await stack.until(lambda: "slow" in stack.gateway.table.current.endpoints)
+    assert [] == sampler.refused
+    assert any(text.startswith("slow is building: ") for text in degraded)
+    assert any("broken has failed: model nosuchmodel is not in the registry" in text for text in degraded)
+
+
+async def test_a_gateway_that_has_lost_every_endpoint_is_not_ready(stack: Any) -> None:
+    """Removed on purpose or not: it can answer nothing. It is ready again as soon as it can."""
+    stack.deploy("e")
+    await stack.served("e")
+    assert 200 == (await readyz(stack))[0]
+    entry = stack.registry.endpoints.pop("e")
+    await stack.served()
+    code, body = await readyz(stack)
+    assert (503, ["no endpoint is served: deploy one with `clearml-serving model add …`"]) == (code, body["reasons"])
+    stack.registry.endpoints["e"] = entry
+    await stack.served("e")
+    assert 200 == (await readyz(stack))[0]
+
+
+async def test_a_gateway_without_triton_answers_what_needs_none(stack: Any) -> None:
+    """Its Triton is gone, a hook serves on: ready, and it says what cannot be answered."""
+    stack.deploy("e")
+    stack.add_hook("h", HOOK)
+    await stack.served("e", "h")
+    stack.backend.is_up = False
+    await stack.until(lambda: stack.gateway.health.backend_live == {"fake:8001": False})
+    code, body = await readyz(stack)
+    assert (200, []) == (code, body["reasons"])
+    assert ["Triton at fake:8001 does not answer: e cannot be answered"] == body["degraded"]
+    del stack.registry.endpoints["h"]
+    await stack.served("e")
+    code, body = await readyz(stack)
+    assert (503, ["Triton at fake:8001 does not answer"]) == (code, body["reasons"])
+
+
+async def test_endpoints_that_need_no_triton_make_a_gateway_ready_without_one(stack: Any) -> None:
+    """Where no endpoint is for Triton, none is looked for."""
+    stack.backend.is_up = False
+    stack.add_hook("h", HOOK)
+    await stack.served("h")
+    await asyncio.sleep(1.2)  # longer than a look at the Tritons
+    assert (200, {"ready": True, "reasons": [], "degraded": []}) == await readyz(stack)
+    assert {} == stack.gateway._status()["triton"]
+
+
+async def test_a_triton_that_the_task_no_longer_names_does_not_count(stack: Any) -> None:
+    """`clearml-serving config --triton-grpc-server` elsewhere: the one before may go; it is forgotten, and closed."""
+    stack.deploy("e")
+    await stack.served("e")
+    other = stack.backends["other:8001"] = FakeBackend(stack.backend.models)
+    before = stack.gateway.table.current.endpoints["e"]
+    stack.registry.settings["triton_grpc_server"] = "other:8001"
+    await stack.until(lambda: stack.gateway.table.current.endpoints["e"] is not before)
+    await stack.until(lambda: not stack.backend.is_up)  # closed
+    await stack.until(lambda: stack.gateway._status()["triton"] == {"other:8001": True})
+    assert (200, {"ready": True, "reasons": [], "degraded": []}) == await readyz(stack)
+    second = stack.new_gateway()
+    async with second.running():
+        await stack.until(lambda: second.health.backend_live == {"other:8001": True})
+        assert 200 == (await readyz(stack, second))[0]
+    assert not other.is_up
+
+
+async def test_a_starting_gateway_waits_for_what_was_served_before(make_stack: Any) -> None:
+    """A rollout must not drop an endpoint that is slow to build; what came since does not count."""
+    stack = make_stack()
+    async with stack.gateway.running():
+        stack.deploy("fast")
+        stack.deploy("slow", "m2")
+        await stack.served("fast", "slow")
+    stack.add_text_model("m3")
+    stack.registry.add_endpoint("new", "m3")
+    loaded = stack.backend.models.pop(stack.triton_name("slow"))
+    stack.backend.is_up = True
+    second = stack.gateway = stack.new_gateway()
+    async with starting(second):
+        await stack.until(lambda: "fast" in second.table.current.endpoints)
+        code, body = await readyz(stack)
+        assert 503 == code
+        assert 1 == len(body["reasons"])
+        assert body["reasons"][0].startswith("waiting for what was served before: slow (is building: ")
+        stack.backend.models[stack.triton_name("slow")] = loaded
+        await stack.until(lambda: "slow" in second.table.current.endpoints)
+        code, body = await readyz(stack)
+        assert 200 == code
+        assert 1 == len(body["degraded"])  # new
+
+
+async def test_a_first_start_waits_for_what_the_task_names(make_stack: Any) -> None:
+    """A new pod has no memory: other pods serve what it does not serve yet."""
+    stack = make_stack()
+    stack.deploy("fast")
+    stack.add_text_model("m2")
+    stack.registry.add_endpoint("slow", "m2")
+    async with starting(stack.gateway):
+        await stack.until(lambda: "fast" in stack.gateway.table.current.endpoints)
+        assert 503 == (await readyz(stack))[0]
+        stack.load("slow")
+        await stack.served("fast", "slow")
+        assert 200 == (await readyz(stack))[0]
+
+
+async def test_the_wait_of_a_starting_gateway_is_bounded(make_stack: Any) -> None:
+    """Then it serves what it can, and says what is missing."""
+    stack = make_stack(startup_wait="100ms")
+    stack.deploy("fast")
+    stack.add_text_model("m2")
+    stack.registry.add_endpoint("slow", "m2")
+    async with stack.gateway.running():
+        await stack.until(lambda: stack.gateway.health.reasons() == [])
+        assert ["fast"] == list(stack.gateway.table.current.endpoints)
+        assert (await readyz(stack))[1]["degraded"][0].startswith("slow is building: ")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "waits"),
+    [
+        (lambda stack: stack.registry.models.pop("m2"), False),
+        (lambda stack: stack.backend.refusals.update({stack.triton_name("e"): "no GPU"}), False),
+        (lambda stack: (stack.folder / "m2.zip").rename(stack.folder / "away.zip"), True),
+    ],
+    ids=["not registered", "refused by Triton", "cannot be fetched"],
+)
+async def test_a_starting_gateway_waits_only_for_what_may_still_come(make_stack: Any, spoil: Any, waits: bool) -> None:
+    """What is refused would be refused everywhere; what could not be fetched is served elsewhere."""
+    stack = make_stack()
+    stack.deploy("fine")
+    stack.add_text_model("m2")
+    stack.registry.add_endpoint("e", "m2")
+    spoil(stack)
+    async with stack.gateway.running():
+        await stack.until(lambda: stack.state("e")[0] == "failed")
+        await stack.until(lambda: "fine" in stack.gateway.table.current.endpoints)
+        code, body = await readyz(stack)
+        assert (503 if waits else 200) == code
+        assert waits == any("waiting for what was served before: e (has failed: " in text for text in body["reasons"])
