@@ -77,8 +77,21 @@ class Small:
 
     def restart_triton(self, number: int = 0) -> None:
         """Stop a Triton and start an empty one on its ports."""
+        self.stop_triton(number)
+        self.start_triton(number)
+
+    def stop_triton(self, number: int = 0) -> None:
+        """Take a Triton away."""
         self._end(self.tritons[number])
+
+    def start_triton(self, number: int = 0) -> None:
+        """Bring it back, empty, on its ports."""
         self.tritons[number] = self._triton(number)
+
+    @property
+    def triton_address(self) -> str:
+        """The gRPC address of the first Triton."""
+        return f"{servers.LOOPBACK}:{self._ports[0][0]}"
 
     def _gateway(self, number: int) -> servers.Server:
         addresses = [f"{servers.LOOPBACK}:{ports[0]}" for ports in self._ports]

@@ -27,7 +27,7 @@ class FakeBackend:
     """A backend in memory: ``models`` by name, each a function from inputs to outputs.
 
     ``latency`` seconds per call; ``calls`` records ``(model, rows)``, ``parents`` the ``traceparent`` of each;
-    ``refusals``: model → why it was not loaded; ``fail_with`` makes every call raise it; ``is_up`` False makes the
+    ``refusals``: model → why Triton did not load it; ``fail_with`` makes every call raise it; ``is_up`` False makes the
     server unreachable; ``hold`` (an event) keeps calls waiting until it is set; ``replicas`` is how many servers it
     says it is.
     """
@@ -108,7 +108,8 @@ class FakeBackend:
 
     async def refusal(self, model: str) -> str:
         """See ``Backend.refusal``; what ``refusals`` says."""
-        return self.refusals.get(model, "") if self.is_up else ""
+        reason = self.refusals.get(model, "") if self.is_up else ""
+        return f"Triton refuses the model: {reason}" if reason else ""
 
     async def describe(self, model: str) -> ModelInfo:
         """See ``Backend.describe``."""

@@ -20,9 +20,10 @@ _STUCK_S = 120.0
 class Readiness:
     """Remembers what was loaded, so that a new endpoint does not take a serving Triton out of rotation.
 
-    At its start a Triton is not ready before every wanted model is loaded or has failed. Later only what it has lost
-    (it was restarted) makes it unready, not what was added: gateways wait for that themselves. A model that fails
-    holds nobody up: it would fail everywhere, and take the healthy models of all pods with it.
+    At its start a Triton is not ready before every wanted model is loaded or refused. Later only what it has lost (it
+    was restarted) makes it unready, not what was added: gateways wait for that themselves. A model that is refused
+    holds nobody up: it would be refused everywhere, and take the healthy models of all pods with it. One that could not
+    be fetched does: the pods before this one hold it, and must not be replaced by empty ones.
     """
 
     def __init__(self) -> None:
@@ -40,16 +41,24 @@ class Readiness:
         if not status["revision"]:
             return ["the serving Task has not been read yet"]
         states: dict[str, set[str]] = {}
+        reasons: dict[str, str] = {}
         for model in status["models"]:
-            states.setdefault(model["endpoint"], set()).add(model["state"])
+            is_refused = model["state"] == "failed" and model["is_final"]
+            states.setdefault(model["endpoint"], set()).add("refused" if is_refused else model["state"])
+            if model["state"] == "failed":
+                reasons[model["endpoint"]] = model["reason"]
         with self._lock:
             waiting = [
                 url for url, found in states.items()
-                if not found & _HELD and "failed" not in found and (not self._is_filled or url in self._held)
+                if not found & _HELD and "refused" not in found and (not self._is_filled or url in self._held)
             ]  # fmt: skip
             self._is_filled = self._is_filled or not waiting
             self._held = (self._held | {url for url, found in states.items() if found & _HELD}) & states.keys()
-        return [f"waiting for {url} to be loaded" for url in sorted(waiting)]
+        return [
+            f"waiting for {url}, which could not be fetched: {reasons[url]}" if url in reasons
+            else f"waiting for {url} to be loaded"
+            for url in sorted(waiting)
+        ]  # fmt: skip
 
 
 def serve(

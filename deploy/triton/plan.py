@@ -27,7 +27,10 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """A model of ours: on disk (``recipe`` None: not), in Triton, and how long ago it was last called."""
+    """A model of ours: on disk, in Triton, and how long ago it was last called.
+
+    ``recipe`` None: nothing is on disk; empty: only why it could not be loaded (``gateway.backends.verdicts``).
+    """
 
     name: str
     url: str = ""
@@ -114,7 +117,7 @@ def _towards(model: Wanted, seen: Observed, situation: Situation) -> list[Action
         return [Action("keep", name, f"failed; tried again in {situation.retry_in[name]:.0f} s")]
     steps: list[Action] = []
     if not is_written:
-        why = "not on disk" if seen.recipe is None else "built differently now"
+        why = "built differently now" if seen.recipe else "not on disk"
         steps.append(Action("write", name, "its processes died" if seen.is_damaged else why))
     if not situation.triton_answers:
         return steps or [Action("keep", name, "Triton does not answer")]
@@ -137,7 +140,7 @@ def _away(seen: Observed, is_dispensable: bool, situation: Situation) -> list[Ac
         else:
             why = f"the next model of {seen.url} is not ready yet"
         # Gateways still call it: a Triton that was restarted needs it as much as what is wanted.
-        is_lost = seen.recipe is not None and seen.state == "absent" and situation.triton_answers
+        is_lost = bool(seen.recipe) and seen.state == "absent" and situation.triton_answers
         if is_lost and situation.retry_in.get(name, 0.0) <= 0:
             return [Action("load", name, why), Action("wait_ready", name, "before gateways call it")]
         return [Action("keep", name, why)]

@@ -32,13 +32,18 @@ from deploy.triton.plan import Action, Grace, Observed, Situation, Wanted, dispe
 from deploy.triton.pool import DaemonPool
 from deploy.triton.repository import ModelRepository, OnDisk
 from deploy.triton.stubs import count_stubs
+from gateway.backends.verdicts import Verdict
+from gateway.backends.verdicts import config as verdict_config
+from gateway.backends.verdicts import decode as decode_verdict
 from gateway.errors import (
     BackendRefused,
     BackendUnavailable,
+    DeadlineExceeded,
     GatewayError,
     ModelNotReady,
     RegistryRefused,
     RegistryUnavailable,
+    SpecFault,
 )
 from gateway.registry.base import Registry
 from gateway.registry.cache import ArtifactCache, SpecStore
@@ -112,6 +117,8 @@ class ModelStatus:
     state: State
     reason: str = ""
     since: str = ""
+    is_final: bool = False
+    """Of one that failed: it would fail everywhere, whatever is tried; not so what could not be fetched."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +136,7 @@ class Desired:
 
     revision: str = ""
     targets: Mapping[str, Target] = field(default_factory=dict)
-    unresolved: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    unresolved: Mapping[str, tuple[str, Verdict]] = field(default_factory=dict)
     """Endpoint url → (model id, why no model can be named for it)."""
     held_urls: frozenset[str] = frozenset()
     is_readable: bool = True
@@ -164,7 +171,7 @@ class Follower:
         self._task: Mapping[str, Any] | None = None
         self._spec = ServingSpec("", "")
         self._records: dict[str, Mapping[str, Any]] = {}
-        self._problems: dict[str, str] = {}
+        self._problems: dict[str, Verdict] = {}
         self._retries: dict[str, _Retry] = {}
         self._records_read_at = 0.0
 
@@ -220,19 +227,19 @@ class Follower:
         try:
             record = self._registry.model(model_id)
             model = decode_model(record)
+            problem: Verdict | None = None
             if not model.has_data:
-                problem = (f"model {model_id} ({model.name}) has no data: its upload did not finish; upload it again: "
-                           "clearml-serving model upload …")  # fmt: skip
+                problem = Verdict(f"model {model_id} ({model.name}) has no data: its upload did not finish; upload it "
+                                  "again: clearml-serving model upload …", is_final=True)  # fmt: skip
             else:
-                problem = ""
                 self._records[model_id] = record
         except RegistryUnavailable as error:
             # The record known from before stays valid: models do not disappear because the registry does.
-            problem = "" if model_id in self._records else str(error)
+            problem = None if model_id in self._records else Verdict(str(error), is_final=False)
         except (RegistryRefused, KeyError, TypeError, ValueError) as error:
-            problem = f"model {model_id}: {first_line(str(error))}"
+            problem = Verdict(f"model {model_id}: {first_line(str(error))}", is_final=True)
             self._records.pop(model_id, None)
-        if problem:
+        if problem is not None:
             retry = self._retries.setdefault(model_id, _Retry())
             retry.count += 1
             retry.at = now + _delay(retry.count, self._settings)
@@ -244,16 +251,18 @@ class Follower:
     def _desired(self) -> Desired:
         spec = self._spec
         targets: dict[str, Target] = {}
-        unresolved: dict[str, tuple[str, str]] = {}
+        unresolved: dict[str, tuple[str, Verdict]] = {}
         for url, endpoint in spec.endpoints.items():
             if endpoint.engine != "triton":
                 continue
             if not endpoint.model_id:
-                unresolved[url] = ("", "the endpoint names no model: add it with --model-id or --name/--project")
+                why = "the endpoint names no model: add it with --model-id or --name/--project"
+                unresolved[url] = ("", Verdict(why, is_final=True))
             elif endpoint.model_id in self._problems:
                 unresolved[url] = (endpoint.model_id, self._problems[endpoint.model_id])
             elif endpoint.model_id not in self._records:
-                unresolved[url] = (endpoint.model_id, f"the record of model {endpoint.model_id} was not read yet")
+                why = f"the record of model {endpoint.model_id} was not read yet"
+                unresolved[url] = (endpoint.model_id, Verdict(why, is_final=False))
             else:
                 record = decode_model(self._records[endpoint.model_id])
                 name = triton_model_name(endpoint, record)
@@ -396,7 +405,7 @@ class ModelSync:
             },
             "models": [
                 {"name": m.name, "endpoint": m.url, "model_id": m.model_id, "state": m.state, "reason": m.reason,
-                 "since": m.since} for m in models
+                 "is_final": m.is_final, "since": m.since} for m in models
             ],
         }  # fmt: skip
 
@@ -483,6 +492,9 @@ class ModelSync:
     def _set_triton(self, *, answers: bool, why: str = "") -> None:
         if answers and not self._triton_answers:
             log.info("Triton answers at %s", self._settings.triton_grpc)
+            # A new one does not know why models are missing.
+            for retry in self._retries.values():
+                retry.at = min(retry.at, self._clock())
         elif not answers and why != self._triton_error:
             log.warning("Triton cannot be told what to load: %s", why)
         self._triton_answers, self._triton_error = answers, why
@@ -496,6 +508,32 @@ class ModelSync:
         job.add_done_callback(lambda _: self._wake.set())
 
     def _perform(self, name: str, actions: list[Action], target: Target | None) -> None:
+        try:
+            self._take(name, actions, target)
+        except BackendUnavailable:
+            raise
+        except Exception as error:
+            if target is not None:
+                self._tell(name, target, _verdict(error))
+            raise
+
+    def _tell(self, name: str, target: Target, verdict: Verdict) -> None:
+        """Let gateways read in Triton why it does not have the model; what is loaded under the name stays."""
+        with contextlib.suppress(GatewayError):
+            entry = self._triton.index().get(name, IndexEntry(name, "absent"))
+            told = decode_verdict(entry.reason)
+            # What Triton refuses itself it tells itself, unless it never got so far as to remember it.
+            if entry.state not in ("absent", "failed") or (entry.state == "failed" and told in (None, verdict)):
+                return
+            disk = self._repository.models().get(name)
+            if disk is not None and disk.recipe and not verdict.is_final:
+                return  # an earlier build that may be all there is
+            files = {"1/reason.txt": str(verdict)}
+            marker = OnDisk(name, target.wanted.url, target.record.id, recipe="")
+            self._repository.write(marker, verdict_config(name, verdict), self._repository.root, {}, files)
+            self._triton.load(name)
+
+    def _take(self, name: str, actions: list[Action], target: Target | None) -> None:
         for action in actions:
             if self._stopping.is_set():
                 return
@@ -546,22 +584,22 @@ class ModelSync:
                     self._set(target, "pending", str(error))
                 continue
             except GatewayError as error:
-                self._failed(name, target, f"{error}" + (f" ({error.hint})" if error.hint else ""))
+                self._failed(name, target, _verdict(error))
                 continue
             except Exception as error:
                 log.exception("model %s: a step failed unexpectedly", name)
-                self._failed(name, target, f"internal error: {error!r}")
+                self._failed(name, target, _verdict(error))
                 continue
             self._retries.pop(name, None)
 
-    def _failed(self, name: str, target: Target | None, reason: str) -> None:
+    def _failed(self, name: str, target: Target | None, verdict: Verdict) -> None:
         retry = self._retries.setdefault(name, _Retry())
         retry.count += 1
         delay = _delay(retry.count, self._settings)
         retry.at = self._clock() + delay
-        log.warning("model %s failed, next try in %.0f s: %s", name, delay, reason)
+        log.warning("model %s failed, next try in %.0f s: %s", name, delay, verdict.reason)
         if target is not None:
-            self._set(target, "failed", reason)
+            self._set(target, "failed", verdict.reason, is_final=verdict.is_final)
 
     # --- status -------------------------------------------------------------------------------------------------
 
@@ -579,9 +617,9 @@ class ModelSync:
                 self._set(target, "ready")
             elif name not in self._retries:
                 self._set(target, "pending", "" if self._triton_answers else "Triton does not answer")
-        for url, (model_id, reason) in desired.unresolved.items():
-            self._set_entry(ModelStatus(url, "", model_id, "failed", reason))
-        leaving = {a.name: a.reason for a in actions if a.name not in desired.targets}
+        for url, (model_id, verdict) in desired.unresolved.items():
+            self._set_entry(ModelStatus(url, "", model_id, "failed", verdict.reason, is_final=verdict.is_final))
+        leaving = {a.name: a.reason for a in actions if a.name not in desired.targets and observed[a.name].recipe != ""}
         for name, reason in leaving.items():
             self._set_entry(ModelStatus(observed[name].url, name, "", "leaving", reason))
         current = {(t.wanted.url, n) for n, t in desired.targets.items()}
@@ -594,14 +632,15 @@ class ModelSync:
         if target.wanted.name not in self._retries:
             self._set(target, state)
 
-    def _set(self, target: Target, state: State, reason: str = "") -> None:
-        self._set_entry(ModelStatus(target.wanted.url, target.wanted.name, target.record.id, state, reason))
+    def _set(self, target: Target, state: State, reason: str = "", *, is_final: bool = False) -> None:
+        wanted = target.wanted
+        self._set_entry(ModelStatus(wanted.url, wanted.name, target.record.id, state, reason, is_final=is_final))
 
     def _set_entry(self, status: ModelStatus) -> None:
         key = (status.url, status.name)
         with self._status_lock:
             old = self._status.get(key)
-            if old is not None and (old.state, old.reason) == (status.state, status.reason):
+            if old is not None and replace(old, since="") == status:
                 return
             self._status[key] = replace(status, since=_iso(self._wall()))
         if status.state in ("ready", "failed") and (old is None or old.state != status.state):
@@ -675,6 +714,16 @@ def read_status(path: Path) -> dict[str, Any] | None:
     except (OSError, ValueError):
         return None
     return status
+
+
+def _verdict(error: Exception) -> Verdict:
+    """Say why a model failed. What Triton refused, or cannot be built, would fail everywhere; what could not be fetched
+    (the file store is away, a file is damaged, the disk is full) is loaded where it was fetched before.
+    """
+    if not isinstance(error, GatewayError):
+        return Verdict(f"internal error: {error!r}", is_final=True)
+    reason = f"{error}" + (f" ({error.hint})" if error.hint else "")
+    return Verdict(reason, is_final=isinstance(error, (SpecFault, ModelNotReady, DeadlineExceeded)))
 
 
 def _faulty_urls(spec: ServingSpec) -> frozenset[str]:

@@ -75,9 +75,9 @@ class Backend(Protocol):
         ...
 
     async def refusal(self, model: str) -> str:
-        """Return the server's reason, in one line, for having refused to load ``model``; never raises.
+        """Return who has refused to load ``model`` and why, in one line: Triton, or the model sync beside it.
 
-        Empty when it has not refused: the model is ready, loading, unknown, or nobody answers.
+        Empty when nobody has: the model is ready, loading, unknown, not fetched yet, or nobody answers. Never raises.
         """
         ...
 

@@ -30,6 +30,7 @@ from gateway.backends.http import HttpCalls, NotAnswered, http_hosts
 from gateway.backends.key import GRPC_HEADER, is_refusal, read_key
 from gateway.backends.replicas import RESOLVE_S, Lookup, RepeatBudget, choose, parse_address, resolve
 from gateway.backends.tensors import FROM_TRITON, pack, unpack
+from gateway.backends.verdicts import decode
 from gateway.errors import BackendGarbage, BackendUnavailable, DeadlineExceeded, GatewayError, ModelNotReady
 from gateway.trace import TRACEPARENT
 
@@ -364,8 +365,8 @@ class TritonBackend:
             where = f" (at {replica.address})" if len(self._replicas) > 1 else ""
             if not entries:
                 return f"Triton does not have the model yet{where}"
-            text = str(entries[0].reason or entries[0].state or "Triton is loading it").splitlines()[0][:300]
-            return f"{text}{where}"
+            text = str(entries[0].reason or entries[0].state or "Triton is loading it")
+            return f"{decode(text) or text.splitlines()[0][:300]}{where}"
         return reason
 
     async def _index(self, replica: _Replica) -> Any:
@@ -384,9 +385,15 @@ class TritonBackend:
                 index = await self._index(replica)
             except grpc.RpcError:
                 continue
-            reasons = [m.reason for m in index.models if m.name == model and m.state == "UNAVAILABLE"]
-            if reasons and reasons[0] not in ("", "unloaded"):
-                return str(reasons[0]).splitlines()[0][:300]
+            reasons = [str(m.reason) for m in index.models if m.name == model and m.state == "UNAVAILABLE"]
+            if not reasons or reasons[0] in ("", "unloaded"):
+                continue
+            where = f" (at {replica.address})" if len(self._replicas) > 1 else ""
+            verdict = decode(reasons[0])
+            if verdict is None:
+                return f"Triton refuses the model: {reasons[0].splitlines()[0][:300]}{where}"
+            if verdict.is_final:
+                return f"{verdict}{where}"
         return ""
 
     async def describe(self, model: str) -> ModelInfo:

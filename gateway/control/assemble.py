@@ -379,7 +379,7 @@ class Assembler:
                 # Once may be from an attempt of before, which is just being repeated.
                 refusals += bool(refusal)
                 if refusal and refusals > 1:
-                    raise SpecFault(f"Triton refuses the model: {refusal}", hint="mend it and register it again")
+                    raise SpecFault(refusal, hint="mend it and register it again")
                 progress(await backend.why_not_ready(model))
             if now > until:
                 reason = await backend.why_not_ready(model)

@@ -574,8 +574,8 @@ class Reconciler:
 
 
 def _is_final(error: GatewayError) -> bool:
-    """Whether another attempt ends alike until somebody changes something; credentials may be put right elsewhere."""
-    return not error.retryable and not isinstance(error, RegistryRefused)
+    """Whether another attempt would end alike everywhere; what cannot be fetched here may be served elsewhere."""
+    return not error.retryable and not isinstance(error, RegistryRefused | ContentChanged)
 
 
 def _successor(pending: Pending) -> dict[str, Any]:

@@ -7,13 +7,13 @@ repeated. With ``TRITON_GATEWAY_LONG_TESTS=1`` Triton is restarted as well.
 
 from __future__ import annotations
 
-import base64
+import importlib
 import json
 import os
 import resource
+import sys
 import threading
 import time
-import zipfile
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -21,79 +21,17 @@ from typing import Any
 
 import httpx
 import numpy as np
-import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
-from tokenizers import Tokenizer, models, pre_tokenizers
 
 from benchmarks.servers import free_port
 from benchmarks.small import Small
-from deploy.controlplane import sections
+
+sys.path.insert(0, str(Path(__file__).parent))
+text_bundles = importlib.import_module("text_bundles")
+Api, code_bundle, packed = text_bundles.Api, text_bundles.code_bundle, text_bundles.packed
+text_bundle, text_model = text_bundles.text_bundle, text_bundles.text_model
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(280)]
-
-WORDS = ["[PAD]", "[UNK]", "good", "bad", "film"]
-CODE = """
-import threading
-{at_import}
-class Preprocess:
-    def load(self, path=None):
-        {at_load}
-    def process(self, body, state, collect_custom_statistics_fn=None):
-        {at_call}
-        return {{"label": "GOOD"}}
-"""
-
-
-def text_model(path: Path, *, inputs: tuple[str, str] = ("input_ids", "attention_mask"), rows: int = 5,
-               operator: str = "Gather") -> None:  # fmt: skip
-    """Save a classifier: each token has a value per class, a text has their sum."""
-    table = np.zeros((rows, 2), np.float32)
-    table[2, 1] = table[3, 0] = 1.0
-    ids, mask = inputs
-    nodes = [
-        helper.make_node(operator, ["table", ids], ["worth"], domain="" if operator == "Gather" else "nobody.knows"),
-        helper.make_node("Cast", [mask], ["ones"], to=TensorProto.FLOAT),
-        helper.make_node("Unsqueeze", ["ones", "last"], ["column"]),
-        helper.make_node("Mul", ["worth", "column"], ["each"]),
-        helper.make_node("ReduceSum", ["each", "middle"], ["logits"], keepdims=0),
-    ]
-    graph = helper.make_graph(
-        nodes, "text",
-        [helper.make_tensor_value_info(n, TensorProto.INT64, ["batch", "sequence"]) for n in inputs],
-        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch", 2])],
-        [numpy_helper.from_array(table, "table"), numpy_helper.from_array(np.array([2]), "last"),
-         numpy_helper.from_array(np.array([1]), "middle")],
-    )  # fmt: skip
-    domains = [helper.make_opsetid("", 17), helper.make_opsetid("nobody.knows", 1)]
-    model = helper.make_model(graph, opset_imports=domains)
-    model.ir_version = 8
-    onnx.save(model, path)
-
-
-def text_bundle(folder: Path, **model: Any) -> Path:
-    """A complete bundle: model, tokenizer, config, and a sample with its answer."""
-    folder.mkdir()
-    text_model(folder / "model.onnx", **model)
-    tokenizer = Tokenizer(models.WordLevel({w: i for i, w in enumerate(WORDS)}, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    tokenizer.save(str(folder / "tokenizer.json"))
-    (folder / "config.json").write_text(json.dumps({
-        "architectures": ["BertForSequenceClassification"], "model_type": "bert", "pad_token_id": 0,
-        "id2label": {"0": "BAD", "1": "GOOD"}, "max_position_embeddings": 32,
-    }))  # fmt: skip
-    sample = {"body": {"text": "good film"}, "answer": {"label": "GOOD", "score": 0.731}}
-    (folder / "warmup.json").write_text(json.dumps({"samples": [sample]}))
-    return folder
-
-
-def code_bundle(folder: Path, at_import: str = "pass", at_load: str = "pass", at_call: str = "pass") -> Path:
-    """A bundle that is code, and any weights."""
-    folder.mkdir()
-    (folder / "model.bin").write_bytes(b"weights")
-    code = CODE.format(at_import=at_import, at_load=at_load, at_call=at_call)
-    (folder / "preprocess.py").write_text(code)
-    return folder
 
 
 class HalfServer(BaseHTTPRequestHandler):
@@ -110,46 +48,6 @@ class HalfServer(BaseHTTPRequestHandler):
 
     def log_message(self, *_: object) -> None:
         pass
-
-
-class Api:
-    """Models and endpoints written straight into the registry: what the stock CLI sends, without its start-up time."""
-
-    def __init__(self, environ: dict[str, str]) -> None:
-        self._host, self._task = environ["CLEARML_API_HOST"], environ["CLEARML_SERVING_TASK_ID"]
-        keys = f"{environ['CLEARML_API_ACCESS_KEY']}:{environ['CLEARML_API_SECRET_KEY']}"
-        self._headers = {"authorization": f"Basic {base64.b64encode(keys.encode()).decode()}"}
-        token = self("auth.login", {})["token"]
-        self._headers = {"authorization": f"Bearer {token}"}
-
-    def __call__(self, action: str, body: dict[str, Any]) -> Any:
-        reply = httpx.post(f"{self._host}/{action}", json=body, headers=self._headers, timeout=30)
-        assert reply.status_code == 200, reply.text
-        return reply.json()["data"]
-
-    def model(self, archive: Path, *, uri: str = "", sha256: str = "") -> str:
-        """Register an archive and return the model's id."""
-        fields = {"uri": uri or archive.as_uri(), "name": archive.stem, "framework": "onnx", "ready": True,
-                  "system_tags": ["package"]}  # fmt: skip
-        model_id = str(self("models.create", fields)["id"])
-        if sha256:
-            item = {"key": "sha256", "type": "str", "value": sha256}
-            self("models.add_or_update_metadata", {"model": model_id, "metadata": [item]})
-        return model_id
-
-    def endpoints(self, entries: dict[str, dict[str, Any]]) -> None:
-        """Replace the serving Task's endpoints."""
-        item = {"name": "endpoints", "value": sections.render(entries)}
-        self("tasks.edit_configuration", {"task": self._task, "configuration": [item], "force": True})
-
-
-def packed(folder: Path) -> Path:
-    """Zip a bundle."""
-    archive = folder.with_suffix(".zip")
-    with zipfile.ZipFile(archive, "w") as out:
-        for file in sorted(folder.iterdir()):
-            out.write(file, file.name)
-    return archive
 
 
 def spoil(name: str, how: Callable[[Path], None], folder: Path) -> Path:
@@ -170,7 +68,7 @@ def _samples(bundle: Path) -> None:
 
 
 TEXT_CASES: dict[str, tuple[Callable[[Path], None], str]] = {
-    "corrupt-onnx": (lambda b: (b / "model.onnx").write_bytes(b"\x08garbage" * 99), "Triton"),
+    "corrupt-onnx": (lambda b: (b / "model.onnx").write_bytes(b"\x08garbage" * 99), "model sync refuses"),
     "no-tokenizer": (lambda b: (b / "tokenizer.json").unlink(), "there is no tokenizer.json"),
     "small-vocabulary": (lambda b: _config(b, vocab_size=4), "the model's vocab_size is 4"),
     "small-embedding": (lambda b: text_model(b / "model.onnx", rows=4), "the highest token id of its tokenizer, 4"),

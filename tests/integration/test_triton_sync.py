@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shutil
@@ -15,11 +16,13 @@ import pytest
 import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException
 
+from deploy.triton.health import Readiness
 from deploy.triton.launcher import TritonLauncher, detect_server
 from deploy.triton.model_config import Tuning
 from deploy.triton.plan import Grace
 from deploy.triton.stubs import count_stubs
 from deploy.triton.sync import SyncSettings, read_status, run_sync
+from gateway.backends.triton import TritonBackend
 from gateway.errors import RegistryRefused, RegistryUnavailable
 
 pytestmark = pytest.mark.integration
@@ -187,6 +190,43 @@ def test_broken_models_are_reported_and_the_others_work(world, token_inputs):
     assert "did you mean preferred_batch_size?" in reasons["typo"]
     missing.write_bytes(content)
     world.wait(lambda: world.ready("missing"))
+
+
+def test_a_triton_is_ready_without_what_is_refused_but_not_without_what_could_not_be_fetched(world, tmp_path):
+    """And gateways read in Triton why each model is missing."""
+    broken = world.make("broken")
+    broken.write_bytes(b"this is not onnx")
+    world.registry.add("broken", broken)
+    world.registry.add("a", world.make("one"))
+    download = world.registry.download
+
+    def away(uri, folder):
+        if "/one/" in uri:
+            raise RegistryUnavailable("the file store does not answer")
+        return download(uri, folder)
+
+    world.registry.download = away
+    world.wait(lambda: len(world.models()) == 2 and {"failed"} == {m["state"] for m in world.models().values()})
+    ready = Readiness()
+    (reason,) = ready.reasons(world.sync.status())
+    assert "waiting for a, which could not be fetched: the file store does not answer" in reason
+
+    async def told(url):
+        backend = TritonBackend(world.settings.triton_grpc)
+        try:
+            name = world.models()[url]["name"]
+            return await backend.refusal(name), await backend.why_not_ready(name)
+        finally:
+            await backend.close()
+
+    refusal, why = asyncio.run(told("broken"))
+    assert refusal == why
+    assert refusal.startswith("model sync refuses the model: ")
+    assert "net.onnx is not a readable ONNX model" in refusal
+    assert ("", "model sync cannot load the model yet: the file store does not answer") == asyncio.run(told("a"))
+    world.registry.download = download
+    world.wait(lambda: world.ready("a"))
+    assert [] == ready.reasons(world.sync.status())
 
 
 def test_a_killed_triton_is_filled_again_without_the_registry(world, token_inputs):

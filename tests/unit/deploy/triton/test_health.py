@@ -13,11 +13,14 @@ import pytest
 from deploy.triton.health import Readiness, serve
 
 
-def status(*models: tuple[str, str], answers: bool = True, revision: str = "r1") -> dict[str, Any]:
+def status(*models: tuple[str, str, *tuple[bool, ...]], answers: bool = True, revision: str = "r1") -> dict[str, Any]:
     """What ``ModelSync.status()`` returns, as far as readiness reads it."""
     return {
         "revision": revision, "triton": {"address": "t:8001", "answers": answers},
-        "models": [{"endpoint": url, "state": state} for url, state in models],
+        "models": [
+            {"endpoint": url, "state": state, "reason": "away" if state == "failed" else "", "is_final": any(is_final)}
+            for url, state, *is_final in models
+        ],
     }  # fmt: skip
 
 
@@ -38,9 +41,21 @@ def test_ready_once_everything_wanted_is_loaded() -> None:
     assert [] == rule.reasons(status(("a", "ready"), ("b", "ready")))
 
 
-def test_a_model_that_fails_holds_nobody_up() -> None:
-    """It would fail in every pod and take the healthy models with it."""
-    assert [] == Readiness().reasons(status(("a", "ready"), ("b", "failed")))
+def test_a_model_that_is_refused_holds_nobody_up() -> None:
+    """It would be refused in every pod and take the healthy models with it."""
+    assert [] == Readiness().reasons(status(("a", "ready"), ("b", "failed", True)))
+    assert [] == Readiness().reasons(status(("a", "failed", True)))
+
+
+def test_a_model_that_could_not_be_fetched_keeps_a_new_triton_out() -> None:
+    """A rolling update would replace full pods by empty ones. Once filled, only what is lost counts."""
+    rule = Readiness()
+    away = ["waiting for b, which could not be fetched: away"]
+    assert away == rule.reasons(status(("a", "ready"), ("b", "failed")))
+    assert away == rule.reasons(status(("a", "failed", True), ("b", "failed")))
+    assert [] == rule.reasons(status(("a", "ready"), ("b", "ready")))
+    assert [] == rule.reasons(status(("a", "ready"), ("b", "ready"), ("new", "failed")))
+    assert away == rule.reasons(status(("a", "ready"), ("b", "failed"), ("new", "failed")))
 
 
 def test_an_endpoint_that_is_added_later_changes_nothing() -> None:

@@ -16,7 +16,15 @@ from deploy.triton.execution import Execution, encode
 from deploy.triton.model_config import Tuning
 from deploy.triton.repository import ModelRepository
 from deploy.triton.sync import ModelSync, SyncSettings, read_status
-from gateway.errors import BackendUnavailable, ModelNotReady, RegistryRefused, RegistryUnavailable
+from gateway.backends.verdicts import Verdict, decode
+from gateway.errors import (
+    ArtifactCorrupt,
+    BackendUnavailable,
+    ModelNotReady,
+    RegistryRefused,
+    RegistryUnavailable,
+    SpecFault,
+)
 from gateway.registry.cache import SpecStore
 
 
@@ -118,6 +126,7 @@ class Triton:
     def __init__(self, root):
         self._root = root
         self.states = {}
+        self.reasons = {}
         self.errors = {}
         self.is_up = True
         self.called = {}
@@ -129,16 +138,20 @@ class Triton:
 
     def index(self):
         self._check()
-        return {n: IndexEntry(n, s) for n, s in self.states.items()}
+        return {n: IndexEntry(n, s, self.reasons.get(n, "")) for n, s in self.states.items()}
 
     def load(self, name):
         self._check()
         self.calls.append(("load", name))
         assert (self._root / name / "config.pbtxt").exists()
-        for part, error in self.errors.items():
-            if part in name:
-                self.states[name] = "failed"
-                raise error
+        errors = [error for part, error in self.errors.items() if part in name]
+        config = (self._root / name / "config.pbtxt").read_text()
+        if decode(config) is not None:
+            backend = config.partition('backend: "')[2].partition('"')[0]
+            errors = [ModelNotReady(f"unable to find backend library for backend '{backend}', try …")]
+        if errors:
+            self.states[name], self.reasons[name] = "failed", errors[0].message
+            raise errors[0]
         self.states[name] = "ready"
 
     def unload(self, name):
@@ -156,6 +169,11 @@ class Triton:
 
     def restart(self):
         self.states.clear()
+
+    def verdict(self, url):
+        """What gateways read of an endpoint's model that is not there."""
+        (reason,) = [self.reasons[n] for n, s in self.states.items() if n.startswith(f"{url}-") and s == "failed"]
+        return decode(reason)
 
     def close(self):
         pass
@@ -408,3 +426,81 @@ def test_a_restarted_triton_does_not_wait_for_the_next_look_at_the_task(world):
     world.registry.fails = AssertionError("the registry was asked")
     world.triton.restart()
     assert ({"a": ("ready", "")}, "") == (world.rounds(2), world.sync.status()["registry"]["error"])
+
+
+def finals(world):
+    """Whether each endpoint that failed would fail everywhere."""
+    return {m["endpoint"]: m["is_final"] for m in world.sync.status()["models"] if m["state"] == "failed"}
+
+
+@pytest.mark.parametrize(
+    ("error", "is_final"),
+    [
+        (RegistryUnavailable("the file store does not answer"), False),
+        (RegistryRefused("the file store answers 403"), False),
+        (ArtifactCorrupt("the hash is wrong"), False),
+        (SpecFault("it holds no files"), True),
+        (ModelNotReady("no such operator"), True),
+    ],
+)
+def test_what_is_refused_is_told_from_what_could_not_be_fetched(world, error, is_final):
+    """A Triton without the second kind must not take the place of one that has it."""
+    world.registry.add("a", "m1")
+    (world.triton.errors if error.kind == "model_not_ready" else world.cache.errors).update({"a-": error, "m1": error})
+    world.rounds()
+    assert {"a": is_final} == finals(world)
+
+
+def test_gateways_can_read_in_triton_why_a_model_is_missing(world):
+    """Whatever kept it from Triton: the reason is in Triton's index, and goes when the model comes."""
+    world.registry.add("away", "m1")
+    world.cache.errors["m1"] = RegistryUnavailable("the file store does not answer")
+    world.registry.add("wrong", "m2")
+    world.registry.endpoints["wrong"]["auxiliary_cfg"] = {"max_batchsize": 3}
+    world.rounds()
+    assert Verdict("the file store does not answer", is_final=False) == world.triton.verdict("away")
+    wrong = world.triton.verdict("wrong")
+    assert wrong.is_final
+    assert "did you mean max_batch_size?" in wrong.reason
+    world.cache.errors["m1"] = SpecFault("it holds no files")
+    world.rounds(5)
+    assert Verdict("it holds no files", is_final=True) == world.triton.verdict("away")
+    world.cache.errors.clear()
+    assert ("ready", "") == world.rounds(10)["away"]
+    world.registry.drop("wrong")
+    assert {"away": ("ready", "")} == world.rounds(2)  # what only told a reason is not "leaving"
+    world.rounds(40)
+    assert ["away"] == [model.url for model in world.repository.models().values()]
+
+
+def test_what_triton_refuses_itself_stays_its_own_word(world):
+    """Its reason is in its index already; only a refusal that it does not remember is told."""
+    world.registry.add("a", "m1")
+    world.triton.errors["a-"] = ModelNotReady("no such operator")
+    world.rounds(10)
+    assert ["no such operator"] == list(world.triton.reasons.values())
+
+
+def test_a_restarted_triton_learns_again_what_is_missing(world):
+    """Its index was empty."""
+    world.registry.add("a", "m1")
+    world.cache.errors["m1"] = SpecFault("it holds no files")
+    world.rounds(20)
+    world.triton.restart()
+    world.triton.is_up = False
+    world.rounds(1)
+    world.triton.is_up = True
+    world.rounds(2)
+    assert Verdict("it holds no files", is_final=True) == world.triton.verdict("a")
+
+
+def test_a_reason_never_takes_the_place_of_a_model_that_is_loaded(world):
+    """It is to be built differently, and that fails: what is loaded serves on."""
+    world.registry.add("a", "m1")
+    world.rounds()
+    name = name_of(world, "a")
+    world.sync.close()
+    world.start(tuning=Tuning(instances=2))
+    world.cache.errors["m1"] = SpecFault("it holds no files")
+    assert "failed" == world.rounds()["a"][0]
+    assert ("ready", True) == (world.triton.states[name], bool(world.repository.models()[name].recipe))
