@@ -15,7 +15,7 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
 import httptools
@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from gateway.backends import tensors
 from gateway.backends.base import Tensors
 from gateway.backends.complaints import Complaint, translate
-from gateway.backends.replicas import RESOLVE_S, parse_address, resolve
+from gateway.backends.replicas import ALIVE_S, QUIET_S, RESOLVE_S, parse_address, resolve
 from gateway.errors import BackendGarbage, BackendUnavailable, DeadlineExceeded, GatewayError
 
 _log = logging.getLogger("triton_gateway.backend")
@@ -143,16 +143,19 @@ class _Connection(asyncio.Protocol):
 
 
 class _Host:
-    """One server: its idle connections and how many calls it has."""
+    """One server: its idle connections, those that wait for an answer, and how many calls it has."""
 
-    __slots__ = ("address", "calls", "idle", "is_up", "name")
+    __slots__ = ("address", "asked", "busy", "calls", "idle", "is_up", "name")
 
     def __init__(self, address: tuple[str, int]) -> None:
         self.address = address
         self.name = f"{address[0]}:{address[1]}"
         self.calls = 0
         self.idle: list[_Connection] = []
+        self.busy: set[_Connection] = set()
         self.is_up = False
+        self.asked: asyncio.Task[None] | None = None
+        """Finds out whether it is alive, while a call has waited for long."""
 
     def take(self) -> _Connection | None:
         """Return an idle connection that is open."""
@@ -176,11 +179,21 @@ class _Host:
             self.idle.pop().end()
 
 
-class HttpCalls:
-    """Calls models over HTTP. ``address`` names the Triton in errors; ``hosts`` as ``http_hosts`` returns them."""
+async def _nobody() -> None:
+    """Nobody else has to look."""
 
-    def __init__(self, address: str, hosts: Sequence[tuple[str, int]]) -> None:
+
+class HttpCalls:
+    """Calls models over HTTP. ``address`` names the Triton in errors; ``hosts`` as ``http_hosts`` returns them.
+
+    ``doubted`` is awaited when a server is silent, before its calls are given up: who else calls it looks too.
+    """
+
+    def __init__(
+        self, address: str, hosts: Sequence[tuple[str, int]], doubted: Callable[[], Awaitable[object]] = _nobody
+    ) -> None:
         self._address = address
+        self._doubted = doubted
         self._names = tuple(hosts)
         self._hosts: dict[tuple[str, int], _Host] = {}
         self._up: tuple[_Host, ...] = ()
@@ -241,11 +254,14 @@ class HttpCalls:
         loop = asyncio.get_running_loop()
         host.calls += 1
         connection = None
-        timer = None
+        timer = doubt = None
         try:
             connection = host.take() or await self._connect(host, min(timeout, _CONNECT_S))
             answer: asyncio.Future[tuple[int, int, bytes]] = loop.create_future()
             timer = loop.call_later(max(timeout, 0), _late, answer)
+            if len(self._up) > 1:
+                doubt = loop.call_later(QUIET_S, self._doubt, host)
+            host.busy.add(connection)
             connection.send(parts, answer)
             found = await answer
         except NotAnswered:
@@ -260,8 +276,29 @@ class HttpCalls:
             return found
         finally:
             host.calls -= 1
+            if connection is not None:
+                host.busy.discard(connection)
             if timer is not None:
                 timer.cancel()
+            if doubt is not None:
+                doubt.cancel()
+
+    def _doubt(self, host: _Host) -> None:
+        """Ask a server that owes an answer whether it is alive, unless it is being asked."""
+        if host.is_up and host.busy and (host.asked is None or host.asked.done()):
+            host.asked = asyncio.create_task(self._ask_alive(host), name=f"triton-alive {host.name}")
+
+    async def _ask_alive(self, host: _Host) -> None:
+        alive, _ = await asyncio.gather(self._alive(host, ALIVE_S), self._doubted(), return_exceptions=True)
+        if isinstance(alive, _Connection):
+            host.keep(alive)
+            # Slow, and alive: its calls wait. It is asked again as long as there are any.
+            asyncio.get_running_loop().call_later(QUIET_S, self._doubt, host)
+        elif len(self._up) > 1 and host.is_up:  # of one server nothing is known that another could do better
+            _log.warning("Triton at %s gives no sign of life: its calls are made again elsewhere", host.name)
+            self._lost(host)
+            for connection in tuple(host.busy):
+                connection.end()
 
     def _choose(self) -> _Host:
         up = self._up
@@ -337,19 +374,27 @@ class HttpCalls:
         return list(dict.fromkeys(found))
 
     async def _try(self, host: _Host) -> None:
+        connection = await self._alive(host, _CONNECT_S)
+        host.is_up = connection is not None
+        if connection is not None:
+            host.keep(connection)
+
+    async def _alive(self, host: _Host, within: float) -> _Connection | None:
+        """Ask a server whether it is alive: the connection over which it said so, or None."""
         connection = None
         try:
-            connection = await self._connect(host, _CONNECT_S)
+            connection = await self._connect(host, within)
             answer: asyncio.Future[tuple[int, int, bytes]] = asyncio.get_running_loop().create_future()
-            async with asyncio.timeout(_CONNECT_S):
+            async with asyncio.timeout(within):
                 connection.send((_ALIVE,), answer)
                 status = (await answer)[0]
         except (NotAnswered, BackendGarbage, TimeoutError):
-            if connection is not None:
-                connection.end()
-            return
-        host.is_up = status == 200
-        host.keep(connection)
+            status = 0
+        if status == 200:
+            return connection
+        if connection is not None:
+            connection.end()
+        return None
 
     async def close(self) -> None:
         """End every connection; calls under way are not answered."""
@@ -359,6 +404,8 @@ class HttpCalls:
         self._up = ()
         for host in self._hosts.values():
             host.down()
+            if host.asked is not None:
+                host.asked.cancel()
 
 
 def _late(answer: asyncio.Future[Any]) -> None:

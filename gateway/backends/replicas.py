@@ -18,6 +18,12 @@ from typing import Final, Protocol, TypeVar
 RESOLVE_S: Final = 2.0
 """Seconds between two looks at a name. A cluster's DNS answers from memory and keeps an answer for some seconds."""
 
+QUIET_S: Final = 1.0
+"""A call among several servers that is not answered for so long makes its server be asked whether it is alive."""
+
+ALIVE_S: Final = 2.0
+"""How long that question waits: its own time, never a caller's, whose hurry says nothing about Triton."""
+
 Lookup = Callable[[str, int], Awaitable[tuple[str, ...]]]
 """``lookup(host, port)``: the gRPC targets of a name; raises ``OSError``."""
 

@@ -28,7 +28,7 @@ from gateway.backends.base import ModelInfo, TensorInfo, Tensors
 from gateway.backends.complaints import Complaint, translate
 from gateway.backends.http import HttpCalls, NotAnswered, http_hosts
 from gateway.backends.key import GRPC_HEADER, is_refusal, read_key
-from gateway.backends.replicas import RESOLVE_S, Lookup, RepeatBudget, choose, parse_address, resolve
+from gateway.backends.replicas import ALIVE_S, QUIET_S, RESOLVE_S, Lookup, RepeatBudget, choose, parse_address, resolve
 from gateway.backends.tensors import FROM_TRITON, pack, unpack
 from gateway.backends.verdicts import decode
 from gateway.errors import BackendGarbage, BackendUnavailable, DeadlineExceeded, GatewayError, ModelNotReady
@@ -37,7 +37,7 @@ from gateway.trace import TRACEPARENT
 _log = logging.getLogger("triton_gateway.triton")
 
 _SERVICE: Final = "/inference.GRPCInferenceService/"
-_PROBE_S: Final = 2.0
+_PROBE_S: Final = ALIVE_S
 
 _OPTIONS: Final = (
     ("grpc.max_send_message_length", -1),
@@ -89,8 +89,8 @@ class _Replica:
     """One Triton: a channel, its methods, and what the calls to it have shown."""
 
     __slots__ = (
-        "_channel", "address", "config", "in_flight", "index", "infer", "is_out", "live", "metadata", "missing",
-        "ready", "stream",
+        "_channel", "address", "asked", "calls", "config", "in_flight", "index", "infer", "is_out", "live", "metadata",
+        "missing", "ready", "stream",
     )  # fmt: skip
 
     def __init__(self, address: str, channel: Any) -> None:
@@ -98,6 +98,9 @@ class _Replica:
         self._channel = channel
         self.in_flight = 0
         self.is_out = False
+        self.calls: set[Any] = set()
+        self.asked: asyncio.Task[None] | None = None
+        """Finds out whether it is alive, while a call has waited for long."""
         self.missing: set[str] = set()
         self.infer = self._method("ModelInfer", pb.ModelInferRequest, pb.ModelInferResponse)
         self.stream = channel.stream_stream(
@@ -180,7 +183,7 @@ class TritonBackend:
         self._tls = tls or (TritonTls() if target.is_secure else None)
         # Compression is asked for where the network is dear: what HTTP would send is not compressed, nor is it TLS.
         hosts = [] if compression or self._tls else http_hosts(address, http)
-        self._http = HttpCalls(address, hosts) if hosts else None
+        self._http = HttpCalls(address, hosts, self.is_live) if hosts else None
         self._tls_changed: tuple[float, ...] = ()
         self._replicas: list[_Replica] = []
         self._models: dict[str, float] = {}
@@ -233,10 +236,18 @@ class TritonBackend:
             elif len(replicas) > 1:
                 deadline = asyncio.get_running_loop().time() + timeout
             replica.in_flight += 1
+            doubt = asyncio.get_running_loop().call_later(QUIET_S, self._doubt, replica) if len(replicas) > 1 else None
+            call = replica.infer(request, timeout=timeout, metadata=metadata)
+            replica.calls.add(call)
             try:
-                return await replica.infer(request, timeout=timeout, metadata=metadata)
-            except grpc.RpcError as error:
-                refusal = _translate(error, model, replica.address)
+                return await call
+            except (grpc.RpcError, asyncio.CancelledError) as error:
+                if isinstance(error, grpc.RpcError):
+                    refusal = _translate(error, model, replica.address)
+                elif call in replica.calls or _is_cancelled():  # the caller left
+                    raise
+                else:
+                    refusal = translate("unavailable", "no sign of life", model=model, address=replica.address)
                 tried += (replica,)
                 if isinstance(refusal, BackendUnavailable):
                     replica.is_out = True
@@ -252,6 +263,25 @@ class TritonBackend:
                     raise refusal from error
             finally:
                 replica.in_flight -= 1
+                replica.calls.discard(call)
+                if doubt is not None:
+                    doubt.cancel()
+
+    def _doubt(self, replica: _Replica) -> None:
+        """Ask a server that owes an answer whether it is alive, unless it is being asked."""
+        if replica.calls and (replica.asked is None or replica.asked.done()):
+            replica.asked = asyncio.create_task(self._ask_alive(replica), name=f"triton-alive {replica.address}")
+
+    async def _ask_alive(self, replica: _Replica) -> None:
+        if await replica.probe():
+            # Slow, and alive: its calls wait. It is asked again as long as there are any.
+            asyncio.get_running_loop().call_later(QUIET_S, self._doubt, replica)
+        elif len(self._replicas) > 1:
+            self._count()
+            given_up = tuple(replica.calls)
+            replica.calls.clear()  # so that they are told from calls whose caller left
+            for call in given_up:
+                call.cancel()
 
     async def stream(
         self, model: str, inputs: Tensors, outputs: Sequence[str], *, timeout: float, request_id: str = ""
@@ -424,6 +454,8 @@ class TritonBackend:
             task.cancel()
         await asyncio.gather(*self._retiring, return_exceptions=True)
         for replica in self._replicas:
+            if replica.asked is not None:
+                replica.asked.cancel()
             await replica.close()
 
     async def _refresh(self) -> None:
@@ -499,6 +531,11 @@ class TritonBackend:
             f"Triton at {self.address} cannot be reached" + (f" ({self._problem})" if self._problem else ""),
             hint="it may be starting: try again shortly", retry_after=1,
         )  # fmt: skip
+
+
+def _is_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def _request(model: str, inputs: Tensors, outputs: Sequence[str], request_id: str) -> Any:

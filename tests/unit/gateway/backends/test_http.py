@@ -37,6 +37,8 @@ class Server:
     def __init__(self) -> None:
         self.calls: list[tuple[bytes, bytes]] = []
         self.is_alive = True
+        self.is_stopped = False
+        """Takes connections and requests, as the kernel does for a stopped process, and answers nothing."""
         self.connections = 0
         self._writers: set[asyncio.StreamWriter] = set()
 
@@ -66,6 +68,8 @@ class Server:
         try:
             while True:
                 head = await reader.readuntil(b"\r\n\r\n")
+                if self.is_stopped:
+                    await asyncio.Event().wait()
                 if head.startswith(b"GET"):
                     writer.write(reply(200 if self.is_alive else 400, b""))
                     continue
@@ -313,6 +317,52 @@ async def test_calls_spread_over_servers_and_leave_one_that_is_gone() -> None:
         while len(two.calls) == seen:
             await infer(calls, 1)
             await asyncio.sleep(0.02)
+    await calls.close()
+    await one.stop()
+    await two.stop()
+
+
+async def test_a_stopped_server_among_several_costs_its_calls_one_question() -> None:
+    """It is asked whether it lives, within its own time; then its calls may be made elsewhere, and it gets no more."""
+    one, two = Server(), Server()
+    addresses = [await one.start(), await two.start()]
+    looked = 0
+
+    async def doubted() -> None:
+        nonlocal looked
+        looked += 1
+
+    calls = HttpCalls("triton:8001", addresses, doubted)
+    await calls.start()
+    two.is_stopped = True
+    # far more time than the answer may take: nobody waits for the caller's own deadline
+    found = await asyncio.gather(*(infer(calls, i, timeout=3600) for i in range(8)), return_exceptions=True)
+    assert 4 == sum(isinstance(one, NotAnswered) for one in found)
+    assert looked >= 1
+    for i in range(20):
+        await infer(calls, i)
+    assert 24 == len(one.calls)
+    two.is_stopped = False
+    await calls.close()
+    await one.stop()
+    await two.stop()
+
+
+async def test_a_slow_server_that_lives_keeps_its_calls() -> None:
+    """A long model is no reason to run it twice."""
+    one, two = Server(), Server()
+    addresses = [await one.start(), await two.start()]
+    answer = two.answer
+
+    async def slowly(head: bytes, body: bytes) -> bytes | None:
+        await asyncio.sleep(5)
+        return await answer(head, body)
+
+    two.answer = slowly  # type: ignore[method-assign]
+    calls = HttpCalls("triton:8001", addresses)
+    await calls.start()
+    await asyncio.gather(*(infer(calls, i, timeout=3600) for i in range(4)))
+    assert (2, 2) == (len(one.calls), len(two.calls))
     await calls.close()
     await one.stop()
     await two.stop()

@@ -100,6 +100,8 @@ class Triton:
     refusal: tuple[grpc.StatusCode, str] | None = None
     calls: int = 0
     hold: asyncio.Event | None = None
+    stops: asyncio.Event | None = None
+    """Answers nothing at all, as a stopped process does, until it is set."""
     server: Any = None
     port: int = 0
 
@@ -112,10 +114,14 @@ class Triton:
             await context.abort(grpc.StatusCode.NOT_FOUND, "unknown model")
         if self.hold:
             await self.hold.wait()
+        if self.stops:
+            await self.stops.wait()
         return pb.ModelInferResponse(model_name=self.name)
 
     async def live(self, _request: Any, context: Any) -> Any:
         """Live unless it refuses."""
+        if self.stops:
+            await self.stops.wait()
         if self.refusal:
             await context.abort(*self.refusal)
         return pb.ServerLiveResponse(live=True)
@@ -205,6 +211,36 @@ async def test_call_whose_server_dies_is_made_again() -> None:
         b.hold.set()
         await asyncio.gather(*calls)
         assert b.calls == 4
+        await backend.close()
+
+
+async def test_stopped_replica_costs_its_calls_one_question() -> None:
+    """It is asked whether it lives, within its own time; its calls are then made elsewhere, and it gets no more."""
+    async with tritons("a", "b") as (a, b):
+        backend = TritonBackend(together(a, b))
+        b.stops = asyncio.Event()
+        await asyncio.gather(*(call(backend, timeout=3600) for _ in range(8)))
+        assert (8, 4) == (a.calls, b.calls)
+        for _ in range(10):
+            await call(backend)
+        assert (18, 4) == (a.calls, b.calls)
+        b.stops.set()
+        await backend.close()
+
+
+async def test_slow_replica_that_lives_keeps_its_calls() -> None:
+    """A long model is no reason to run it twice; and a caller that leaves takes its call along."""
+    async with tritons("a", "b") as (a, b):
+        backend = TritonBackend(together(a, b))
+        a.hold = b.hold = asyncio.Event()
+        running = [asyncio.create_task(call(backend, timeout=3600)) for _ in range(4)]
+        await asyncio.sleep(4)
+        running[0].cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running[0]
+        a.hold.set()
+        await asyncio.gather(*running[1:])
+        assert (2, 2) == (a.calls, b.calls)
         await backend.close()
 
 
