@@ -21,10 +21,18 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
 from gateway.settings import SUPERVISOR, Settings, trace_protocol
+
+if TYPE_CHECKING:
+    import uvicorn
+
+_MEMORY = Path("/dev/shm")  # noqa: S108 - a folder of our own in it, for this user only
+_METRICS_BYTES = 32 << 20
+"""More than the numbers of many workers take: a megabyte or two each."""
 
 
 def run(settings: Settings) -> int:
@@ -54,40 +62,62 @@ def run(settings: Settings) -> int:
     with contextlib.ExitStack() as stack:
         stack.enter_context(listener)
         stack.enter_context(reserved)
+        # A folder left over from other software would silently change what /metrics means.
+        os.environ.pop("PROMETHEUS_MULTIPROC_DIR", None)
         if settings.workers > 1:
-            os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(stack.enter_context(_metrics_folder(settings.state_dir)))
-        else:
-            # A folder left over from other software would silently change what /metrics means.
-            os.environ.pop("PROMETHEUS_MULTIPROC_DIR", None)
+            folder = stack.enter_context(_metrics_folder(settings.state_dir))
+            if folder is not None:
+                os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(folder)
         return _serve(settings, listener)
 
 
 @contextlib.contextmanager
-def _metrics_folder(state_dir: Path) -> Iterator[Path]:
+def _metrics_folder(state_dir: Path, memory: Path = _MEMORY) -> Iterator[Path | None]:
     """Hold a folder in which the workers of this run share their numbers; what killed runs have left is removed.
 
-    In the state folder, not in the temporary one: that is cleaned up by age on many machines, and this process may live
-    for months.
+    In memory where there is room, else in the state folder: the numbers are mapped files, and a write to one on a disk
+    without room ends the process (SIGBUS). Not in the temporary folder, which many machines clean by age: this process
+    may live for months. None, with a line that says so, where no place has room: each worker then shows its own.
     """
-    root = state_dir / "metrics"
-    try:
-        root.mkdir(parents=True, exist_ok=True)
-        folder = Path(tempfile.mkdtemp(prefix="run-", dir=root))
-        for lock in root.glob("run-*.lock"):
-            with contextlib.suppress(BlockingIOError), lock.open("a") as held:
-                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(lock.with_suffix(""), ignore_errors=True)
-                lock.unlink(missing_ok=True)
-    except OSError:  # a state folder that cannot be written costs restarts without the registry, not the service
-        folder = Path(tempfile.mkdtemp(prefix="triton-gateway-metrics-"))
+    with contextlib.ExitStack() as stack:
+        in_memory = [memory / f"triton-gateway-{os.getuid()}"] if memory.is_dir() else []
+        for root in (*in_memory, state_dir / "metrics"):
+            try:
+                folder = stack.enter_context(_held_folder(root))
+                break
+            except OSError as error:
+                reason = error.strerror
+        else:
+            print(  # noqa: T201 - before logs are set up
+                f"warning: no room for the workers' shared numbers ({reason}): /metrics shows one worker's at a time",
+                file=sys.stderr,
+            )
+            folder = None
+        yield folder
+
+
+@contextlib.contextmanager
+def _held_folder(root: Path) -> Iterator[Path]:
+    """Make a folder of this run's own under ``root``. Raises ``OSError`` where it cannot be made or has no room."""
+    root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if root.lstat().st_uid != os.getuid() or root.is_symlink():
+        raise PermissionError(errno.EPERM, "the folder belongs to somebody else")
+    for lock in root.glob("run-*.lock"):
+        with contextlib.suppress(BlockingIOError), lock.open("a") as held:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(lock.with_suffix(""), ignore_errors=True)
+            lock.unlink(missing_ok=True)
+    if shutil.disk_usage(root).free < _METRICS_BYTES:
+        raise OSError(errno.ENOSPC, f"no room in {root}")
+    folder = Path(tempfile.mkdtemp(prefix="run-", dir=root))
     mine = folder.with_name(f"{folder.name}.lock")
-    with mine.open("a") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        try:
+    try:
+        with mine.open("a") as held:
+            fcntl.flock(held, fcntl.LOCK_EX)
             yield folder
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
-            mine.unlink(missing_ok=True)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        mine.unlink(missing_ok=True)
 
 
 def _require_exporter() -> None:
@@ -140,8 +170,8 @@ def _listen(host: str, port: int) -> socket.socket:
 
 def _serve(settings: Settings, listener: socket.socket) -> int:
     import uvicorn
-    from uvicorn.supervisors import Multiprocess
 
+    from gateway import workers
     from gateway.http.certificates import tls_context
     from gateway.http.protocol import GatewayProtocol
 
@@ -179,8 +209,29 @@ def _serve(settings: Settings, listener: socket.socket) -> int:
         server.run(sockets=[listener])
         return 0 if server.started else 1
     os.environ[SUPERVISOR] = str(os.getpid())
-    Multiprocess(config, sockets=[listener]).run()
-    return 0
+    workers.warm(("gateway.app", "clearml.backend_api.session"))
+    return workers.Workers(
+        lambda: _Sharing(uvicorn.Server(config), listener),
+        settings.workers,
+        drain=settings.drain_delay + settings.drain_timeout,
+    ).run()
+
+
+class _Sharing:
+    """A server on a socket that others accept from too."""
+
+    def __init__(self, server: uvicorn.Server, listener: socket.socket) -> None:
+        self._server = server
+        self._listener = listener
+
+    @property
+    def started(self) -> bool:
+        """Whether it serves."""
+        return self._server.started
+
+    def run(self) -> None:
+        """Serve until the process is told to stop."""
+        self._server.run(sockets=[self._listener])
 
 
 def main() -> int:

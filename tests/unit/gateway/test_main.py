@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import os
 from pathlib import Path
 
 import pytest
@@ -10,35 +11,52 @@ import pytest
 from gateway.__main__ import _metrics_folder
 
 
-def test_workers_count_in_the_state_folder_and_leave_nothing(tmp_path: Path) -> None:
-    """Not in the temporary folder, which is cleaned by age."""
-    with _metrics_folder(tmp_path) as one, _metrics_folder(tmp_path) as other:
+def test_workers_count_in_memory_and_leave_nothing(tmp_path: Path) -> None:
+    """Not on a disk that may be full, nor in the temporary folder, which is cleaned by age."""
+    memory = tmp_path / "memory"
+    memory.mkdir()
+    with _metrics_folder(tmp_path / "state", memory) as one, _metrics_folder(tmp_path / "state", memory) as other:
+        assert one is not None
         assert one != other
-        assert one.is_dir()
-        assert tmp_path in one.parents
-    assert not list((tmp_path / "metrics").iterdir())
+        assert memory in one.parents
+        assert 0o700 == one.stat().st_mode & 0o777
+    assert not list(next(memory.iterdir()).iterdir())
+    assert not (tmp_path / "state").exists()
+
+
+def test_without_shared_memory_they_count_in_the_state_folder(tmp_path: Path) -> None:
+    """For instance where there is no /dev/shm, or where somebody else has made a folder of that name."""
+    (tmp_path / "elsewhere").mkdir()
+    memory = tmp_path / "memory"
+    memory.mkdir()
+    (memory / f"triton-gateway-{os.getuid()}").symlink_to(tmp_path / "elsewhere")
+    for place in (memory, tmp_path / "none" / "such"):
+        with _metrics_folder(tmp_path / "state", place) as folder:
+            assert folder is not None
+            assert folder.parent in (tmp_path / "state" / "metrics", place / f"triton-gateway-{os.getuid()}")
+    assert not list((tmp_path / "elsewhere").iterdir())
 
 
 def test_what_a_killed_run_left_goes_and_a_living_one_stays(tmp_path: Path) -> None:
     """A folder belongs to whoever holds its lock."""
     root = tmp_path / "metrics"
+    (tmp_path / "a file").touch()
     for name in ("run-dead", "run-alive"):
         (root / name).mkdir(parents=True)
         (root / name / "counter_1.db").touch()
     (root / "run-dead.lock").touch()
     with (root / "run-alive.lock").open("w") as alive:
         fcntl.flock(alive, fcntl.LOCK_EX)
-        with _metrics_folder(tmp_path):
+        with _metrics_folder(tmp_path, tmp_path / "a file"):
             assert not (root / "run-dead").exists()
             assert not (root / "run-dead.lock").exists()
             assert (root / "run-alive" / "counter_1.db").exists()
 
 
-def test_a_state_folder_that_cannot_be_written_does_not_stop_the_start(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The numbers go to the temporary folder then."""
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    (tmp_path / "state").write_text("a file")
-    with _metrics_folder(tmp_path / "state") as folder:
-        assert folder.parent == tmp_path
+def test_no_room_anywhere_does_not_stop_the_start(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each worker shows its own numbers then, and one line says so."""
+    for name in ("state", "memory"):
+        (tmp_path / name).write_text("a file")
+    with _metrics_folder(tmp_path / "state", tmp_path / "memory") as folder:
+        assert folder is None
+    assert "no room for the workers' shared numbers" in capsys.readouterr().err

@@ -1,0 +1,115 @@
+"""The parent of several workers, with workers that do next to nothing: who ends or stands still is replaced."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+PROGRAM = """
+import os, signal, sys, threading, time
+from pathlib import Path
+from gateway.workers import Workers
+folder = Path(sys.argv[1])
+
+class Server:
+    started = False
+    def run(self):
+        stop = threading.Event()
+        signal.signal(signal.SIGTERM, lambda *_: stop.set())
+        if (folder / "broken").exists():
+            return
+        (folder / f"worker-{os.getpid()}").touch()
+        self.started = True
+        while not stop.wait(0.02):
+            pass
+        (folder / f"ended-{os.getpid()}").touch()
+
+sys.exit(Workers(Server, 2, drain=5.0, patience=float(sys.argv[2])).run())
+"""
+
+
+class Stand:
+    """A parent with two workers, and the files they leave."""
+
+    def __init__(self, folder: Path, patience: float = 3600.0) -> None:
+        self.folder = folder
+        self.process = subprocess.Popen([sys.executable, "-c", PROGRAM, str(folder), str(patience)])
+
+    def workers(self) -> set[int]:
+        """Ids of the workers that ever served and live."""
+        found = {int(path.name.partition("-")[2]) for path in self.folder.glob("worker-*")}
+        return {pid for pid in found if Path(f"/proc/{pid}").exists()}
+
+    def until(self, holds: Callable[[], bool]) -> None:
+        """Wait; the bound is one that no healthy machine reaches."""
+        end = time.monotonic() + 60
+        while not holds():
+            assert time.monotonic() < end, "did not come true"
+            time.sleep(0.02)
+
+
+@pytest.fixture
+def stand(tmp_path: Path) -> Iterator[Stand]:
+    """Two workers that serve."""
+    one = Stand(tmp_path)
+    one.until(lambda: len(one.workers()) == 2)
+    yield one
+    one.process.kill()
+    one.process.wait()
+    for pid in one.workers():
+        os.kill(pid, signal.SIGKILL)
+
+
+def test_dead_workers_are_replaced_by_forks_of_their_parent(stand: Stand) -> None:
+    """Both at once: two others serve, children of the same parent."""
+    before = stand.workers()
+    for pid in before:
+        os.kill(pid, signal.SIGKILL)
+    stand.until(lambda: len(stand.workers() - before) == 2)
+    parents = {Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1] for pid in stand.workers() - before}
+    assert {str(stand.process.pid)} == parents
+
+
+def test_a_worker_that_stands_still_is_replaced(tmp_path: Path) -> None:
+    """Stopped by a signal it gives no sign of life; the one that goes on is left alone."""
+    one = Stand(tmp_path, patience=3.0)
+    try:
+        one.until(lambda: len(one.workers()) == 2)
+        stopped, other = sorted(one.workers())
+        os.kill(stopped, signal.SIGSTOP)
+        one.until(lambda: stopped not in one.workers() and len(one.workers()) == 2)
+        assert other in one.workers()
+    finally:
+        one.process.terminate()
+        assert 0 == one.process.wait(30)
+
+
+def test_a_stop_lets_every_worker_end_by_itself(stand: Stand) -> None:
+    """SIGTERM reaches all of them, and the parent ends last, with 0."""
+    before = stand.workers()
+    stand.process.terminate()
+    assert 0 == stand.process.wait(30)
+    assert before == {int(path.name.partition("-")[2]) for path in stand.folder.glob("ended-*")}
+    assert set() == stand.workers()
+
+
+def test_hangup_replaces_one_after_the_other(stand: Stand) -> None:
+    """Settings are read anew; a new one serves before an old one leaves, and each old one ends by itself."""
+    before = stand.workers()
+    stand.process.send_signal(signal.SIGHUP)
+    stand.until(lambda: len(stand.workers() - before) == 2 and not before & stand.workers())
+    assert before == {int(path.name.partition("-")[2]) for path in stand.folder.glob("ended-*")}
+
+
+def test_workers_that_can_never_start_end_the_parent(tmp_path: Path) -> None:
+    """A broken configuration is told at once, not tried for ever; one that broke later is tried again."""
+    (tmp_path / "broken").touch()
+    assert 1 == Stand(tmp_path).process.wait(30)
+    (tmp_path / "broken").unlink()
