@@ -102,6 +102,18 @@ def members(leader: int, mark: str = "") -> list[int]:
     return found
 
 
+def is_stopped(pid: int) -> bool:
+    """Whether a process was stopped by a signal (SIGSTOP) or a debugger, and does nothing at all."""
+    fields = _stat(Path(f"/proc/{pid}/stat"))
+    return fields is not None and fields[0] in "Tt"
+
+
+def cpu_seconds(leader: int, mark: str) -> float:
+    """Return the CPU time the living members of a family have used so far."""
+    stats = (_stat(Path(f"/proc/{pid}/stat")) for pid in members(leader, mark))
+    return sum(int(fields[11]) + int(fields[12]) for fields in stats if fields) / os.sysconf("SC_CLK_TCK")
+
+
 def signal_family(leader: int, mark: str, number: signal.Signals) -> None:
     """Send a signal to every member."""
     for pid in members(leader, mark):

@@ -12,6 +12,7 @@ import contextlib
 import shlex
 import signal
 import sys
+import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -31,6 +32,8 @@ LOOPBACK = "127.0.0.1"
 SERVICE_NAME = "triton-gateway"
 CLEARML_KEYS = ("CLEARML_API_HOST", "CLEARML_API_ACCESS_KEY", "CLEARML_API_SECRET_KEY")
 NEEDS_MB = 100
+_SYNC_STANDS_STILL_S = 120.0
+"""A round of model sync takes as long as Triton's answers: seconds."""
 
 _CLI_VARIABLES = (
     "CLEARML_API_HOST", "CLEARML_WEB_HOST", "CLEARML_FILES_HOST", "CLEARML_API_ACCESS_KEY", "CLEARML_API_SECRET_KEY",
@@ -302,8 +305,11 @@ class Stack:
     async def _start_sync(self, triton: ServerChoice, triton_grpc: str, env: Mapping[str, str]) -> None:
         status = self._state.sync_status
 
-        async def has_begun() -> bool:
-            return status.exists()
+        async def goes_round() -> bool:
+            # it touches the file after each round
+            with contextlib.suppress(OSError):
+                return time.time() - status.stat().st_mtime < _SYNC_STANDS_STILL_S
+            return False
 
         def forget() -> None:
             status.unlink(missing_ok=True)
@@ -312,7 +318,7 @@ class Stack:
             "sync", state_dir=self._state.root, repository=self._repository(), triton_grpc=triton_grpc,
             engine=triton.engine, poll_frequency=self._options.poll_freq,
         )  # fmt: skip
-        await self._start(ChildSpec("sync", argv, env, has_begun, before_start=forget))
+        await self._start(ChildSpec("sync", argv, env, goes_round, before_start=forget))
 
     async def _start_gateway(self, address: str, port: int, triton_grpc: str, env: Mapping[str, str]) -> None:
         options = self._options

@@ -28,6 +28,10 @@ Probe = Callable[[], Awaitable[bool]]
 _LOOK_AGAIN_S = 0.1
 _NOBODY = -1
 _SWEEP_S = 3.0
+_ORPHANS_S = 1.5
+"""What a child that died has left (workers with requests in flight) may take to end."""
+_HUNG_S = 0.5
+"""What does not answer seldom listens to a signal either."""
 _ROTATE_BYTES = 10 << 20
 
 
@@ -46,13 +50,29 @@ class Phase(enum.Enum):
 class Restarts:
     """How long a child that died is left alone: doubling from ``first`` to ``ceiling``, anew after ``calm`` seconds."""
 
-    first: float = 0.5
+    first: float = 0.1
     ceiling: float = 30.0
     calm: float = 60.0
 
     def delay(self, deaths: int) -> float:
         """Return the wait before the next start, after ``deaths`` in a row (1 is the first)."""
         return min(self.ceiling, self.first * 2.0 ** min(deaths - 1, 60))
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How many seconds a child that was ready may give no answer before it is replaced like one that died.
+
+    One that uses no CPU meanwhile stands still (stopped, deadlocked); one that does may only be slow, or in a loop that
+    never ends. Both are generous: a child under load answers late, not never.
+    """
+
+    still: float = 15.0
+    busy: float = 60.0
+
+    def is_over(self, silent: float, cpu: float) -> bool:
+        """Say whether a child that was ``silent`` for so long, and used so many seconds of CPU meanwhile, is hung."""
+        return silent >= self.busy or (silent >= self.still and cpu < silent / 100)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +172,7 @@ class Supervisor:
     record: Path
     report: Callable[[Event], None]
     restarts: Restarts = Restarts()
+    patience: Patience = Patience()
     watch_every: float = 2.0
     misses_before_warning: int = 5
     _children: list[_Child] = field(default_factory=list)
@@ -227,11 +248,12 @@ class Supervisor:
         """Restart the child whenever it dies, until it is told to stop."""
         clock = asyncio.get_running_loop().time
         while True:
-            await self._watch(child)
-            code = await self._put_down(child)
+            silent = await self._watch(child)
+            code = await self._put_down(child, grace=_HUNG_S if silent else _ORPHANS_S)
             child.life = child.life.died(clock(), self.restarts)
             wait = child.life.restart_in
-            self._tell("died", child, f"{self._why_died(child, code)}; restarting in {wait:.1f} s (log: {child.log})")
+            why = f"gave no answer for {silent:.0f} s and was killed" if silent else self._why_died(child, code)
+            self._tell("died", child, f"{why}; restarting in {wait:.1f} s (log: {child.log})")
             await asyncio.sleep(wait)
             try:
                 await self._spawn(child)
@@ -242,34 +264,47 @@ class Supervisor:
             if await self._wait_ready(child):
                 self._tell("ready", child, f"is back after {clock() - begun:.1f} s")
 
-    async def _watch(self, child: _Child) -> None:
-        """Return when the process has ended; report when it stops answering, and when it answers again."""
+    async def _watch(self, child: _Child) -> float:
+        """Return 0 when the process has ended, or the seconds without an answer after which it counts as hung.
+
+        Reports when it stops answering, and when it answers again.
+        """
         process = _running(child)
+        clock = asyncio.get_running_loop().time
         ended = asyncio.ensure_future(process.wait())
-        misses = 0
+        misses, since, cpu = 0, 0.0, 0.0
         try:
             while child.life.phase is Phase.READY:
                 done, _ = await asyncio.wait({ended}, timeout=self.watch_every)
                 if done:
-                    return
-                if await child.spec.probe():
+                    return 0.0
+                # Workers can answer for a leader that stands still, and restarts none of them any more.
+                stopped = processes.is_stopped(process.pid)
+                if not stopped and await child.spec.probe():
                     if misses >= self.misses_before_warning:
                         self._tell("answers", child, "answers again")
                     misses = 0
-                else:
+                elif process.returncode is None:
+                    if not misses:
+                        since, cpu = clock(), processes.cpu_seconds(process.pid, child.mark)
                     misses += 1
-                    if misses == self.misses_before_warning and process.returncode is None:
+                    if misses == self.misses_before_warning:
                         self._tell("silent", child, f"is running but does not answer (log: {child.log})")
+                    silent = clock() - since
+                    used = 0.0 if stopped else processes.cpu_seconds(process.pid, child.mark) - cpu
+                    if self.patience.is_over(silent, used):
+                        return silent
         finally:
             ended.cancel()
+        return 0.0
 
-    async def _put_down(self, child: _Child) -> int | None:
+    async def _put_down(self, child: _Child, *, grace: float = _SWEEP_S) -> int | None:
         """End the rest of the child's family; return its exit code when it had ended by itself."""
         process = child.process
         if process is None:
             return None
         code = process.returncode
-        await processes.end_family(process.pid, child.mark, grace=_SWEEP_S, hurry=self._hurry)
+        await processes.end_family(process.pid, child.mark, grace=grace, hurry=self._hurry)
         await process.wait()
         return code
 
@@ -332,8 +367,14 @@ class Supervisor:
             for child in self._children if child.process is not None and child.process.returncode is None
         }  # fmt: skip
         aside = self.record.with_name(f"{self.record.name}.{os.getpid()}")
-        aside.write_text(json.dumps(running))
-        aside.rename(self.record)
+        try:
+            aside.write_text(json.dumps(running))
+            aside.rename(self.record)
+        except OSError:
+            # A full disk must not keep a child from being restarted. The record serves the next start alone, and
+            # children end with this process in any case.
+            with contextlib.suppress(OSError):
+                aside.unlink(missing_ok=True)
 
 
 def read_record(record: Path) -> dict[str, dict[str, Any]]:

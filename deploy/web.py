@@ -61,8 +61,8 @@ async def call_soon(url: str, *, body: object = None, timeout: float = 5.0) -> A
 
 
 async def is_ok(url: str) -> bool:
-    """Say whether ``url`` answers 200 within two seconds."""
-    answer = await call_soon(url, timeout=2.0)
+    """Say whether ``url`` answers 200 within five seconds."""
+    answer = await call_soon(url, timeout=5.0)
     return answer is not None and answer.status == http.HTTPStatus.OK
 
 

@@ -5,6 +5,7 @@ Ends when the server ends, with the reason on stderr, so that the supervisor of 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
@@ -65,7 +66,7 @@ def command(
             extra_arguments=trace_arguments(os.environ),
         )  # fmt: skip
         try:
-            launcher.start(lambda text: click.echo(text, err=True))
+            launcher.start(_tell)
             while not stop.wait(0.2):
                 if launcher.pid is None:
                     log = processes.read_from(launcher.log_path, 0)
@@ -79,3 +80,8 @@ def command(
     except LaunchError as error:
         raise ChildFailed(str(error)) from error
     return 0
+
+
+def _tell(text: str) -> None:
+    with contextlib.suppress(OSError):  # the disk of the log is full
+        click.echo(text, err=True)

@@ -27,7 +27,7 @@ _CHANNEL = [
     # gRPC's own reconnect delay grows to two minutes, far longer than a Triton needs to come back.
     ("grpc.initial_reconnect_backoff_ms", 200),
     ("grpc.min_reconnect_backoff_ms", 200),
-    ("grpc.max_reconnect_backoff_ms", 2000),
+    ("grpc.max_reconnect_backoff_ms", 500),
     ("grpc.enable_http_proxy", 0),
     ("grpc.max_receive_message_length", -1),
 ]

@@ -25,6 +25,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
+from typing import IO
 
 from deploy.triton import key as control_key
 from deploy.triton.client import AdminClient
@@ -345,10 +346,11 @@ class TritonLauncher:
 
     def _spawn(self) -> subprocess.Popen[bytes]:
         self._shm_prefix = f"tgw-{secrets.token_hex(6)}-"
-        self._region_note.parent.mkdir(parents=True, exist_ok=True)
-        self._region_note.write_text(self._shm_prefix)
+        with contextlib.suppress(OSError):  # on a full disk the next start finds less to clear away, and that is all
+            self._region_note.parent.mkdir(parents=True, exist_ok=True)
+            self._region_note.write_text(self._shm_prefix)
         command = self._command()
-        with self.log_path.open("ab") as out:
+        with self._open_log() as out:
             # A session of its own: Ctrl-C on the terminal reaches us, not the server, and its stubs can be killed
             # as one group.
             process = subprocess.Popen(
@@ -476,6 +478,13 @@ class TritonLauncher:
         # share /dev/shm.
         with contextlib.suppress(OSError):
             _remove_regions(self._region_note.read_text().strip())
+
+    def _open_log(self) -> IO[bytes]:
+        try:
+            return self.log_path.open("ab")
+        except OSError as error:
+            log.warning("Triton's log %s cannot be written (%s): it has none", self.log_path, error.strerror)
+            return Path(os.devnull).open("ab")
 
     def _rotate_log(self) -> None:
         with contextlib.suppress(OSError):

@@ -53,6 +53,8 @@ log = logging.getLogger("triton_gateway.sync")
 
 State = Literal["pending", "downloading", "loading", "ready", "failed", "leaving"]
 
+_AWAY_S = 0.2
+"""How often a Triton that does not answer is looked at: it may be back, and empty."""
 _SECTIONS = ("section endpoints", "section model_monitoring_eps")
 
 
@@ -90,7 +92,7 @@ class SyncSettings:
     """Shared by all processes of this machine; ``state_dir/cache`` when not given."""
     poll_s: float = 2.0
     """How often the serving Task is looked at."""
-    observe_s: float = 2.0
+    observe_s: float = 1.0
     """How often Triton is looked at, whatever ``poll_s``: a restarted Triton is empty and must not wait."""
     records_s: float = 30.0
     """How often model records are read again although the serving Task did not change."""
@@ -346,6 +348,8 @@ class ModelSync:
                 except Exception:
                     log.exception("a round of model sync failed; the next one starts anew")
                 self.last_round = self._clock()
+                with contextlib.suppress(OSError):  # a sign of life for who has no port to ask
+                    os.utime(self._settings.status_path)
                 # A set stop event is seen within this; a finished job or a restarted Triton wakes the loop at once.
                 for _ in range(10):
                     if stop.is_set() or self._wake.wait(self._pause() / 10):
@@ -667,7 +671,7 @@ class ModelSync:
         self._published = text
 
     def _pause(self) -> float:
-        soonest = [self._settings.poll_s, self._settings.observe_s]
+        soonest = [self._settings.poll_s, self._settings.observe_s if self._triton_answers else _AWAY_S]
         now = self._clock()
         soonest.extend(max(0.05, retry.at - now) for retry in self._retries.values())
         return min(soonest)

@@ -9,13 +9,14 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from deploy import processes
 from deploy.errors import ChildFailed
-from deploy.supervisor import ChildSpec, Event, Life, Phase, Restarts, Supervisor, end_leftovers, read_record
+from deploy.supervisor import ChildSpec, Event, Life, Patience, Phase, Restarts, Supervisor, end_leftovers, read_record
 
 FAST = Restarts(first=0.01, ceiling=0.05)
 
@@ -256,6 +257,60 @@ async def test_silent_child_is_reported_not_killed(stand: Stand) -> None:
     answering = True
     await stand.event("answers")
     assert {"a": pid} == stand.supervisor.pids()
+
+
+def test_a_child_that_stands_still_is_given_up_before_one_that_is_busy() -> None:
+    """Seconds without an answer, and of CPU used meanwhile; both bounds are generous."""
+    patience = Patience()
+    assert not patience.is_over(14.0, 0.0)
+    assert patience.is_over(15.0, 0.0)
+    assert not patience.is_over(59.0, 20.0)
+    assert patience.is_over(60.0, 60.0)
+    assert min(patience.still, patience.busy) >= 10
+
+
+async def test_hung_child_is_replaced_like_a_dead_one(stand: Stand) -> None:
+    """One that was stopped: its probe hangs no longer than its own deadline, and another process takes its place."""
+    stand.supervisor.patience = Patience(still=0.2, busy=60.0)
+    await stand.supervisor.start(stand.spec("a", SERVES))
+    before = stand.pid("a")
+    os.kill(before, signal.SIGSTOP)
+    died = await stand.event("died")
+    assert "gave no answer for" in died.text
+    assert "was killed; restarting in" in died.text
+    await stand.event("ready")
+    assert before != stand.pid("a")
+    assert processes.start_time(before) is None
+
+
+async def test_child_that_is_busy_is_given_longer(stand: Stand) -> None:
+    """It does not answer, and works: it is said, and it is left alone until the longer bound."""
+    stand.supervisor.patience = Patience(still=0.2, busy=3600.0)
+    answers = [True]
+
+    async def probe() -> bool:
+        return answers[0]
+
+    code = READY + "while True: pass"
+    await stand.supervisor.start(replace(stand.spec("a", code), probe=probe))
+    before = stand.supervisor.pids()["a"]
+    answers[0] = False
+    await stand.event("silent")
+    await asyncio.sleep(1.0)
+    answers[0] = True
+    await stand.event("answers")
+    assert before == stand.supervisor.pids()["a"]
+    stand.supervisor.patience = Patience(still=0.2, busy=0.4)
+    answers[0] = False
+    await stand.event("died")
+
+
+async def test_child_at_its_start_is_not_judged(stand: Stand) -> None:
+    """Whatever it takes to become ready within its own time."""
+    stand.supervisor.patience = Patience(still=0.0, busy=0.0)
+    slow = "import time; time.sleep(1)\n" + SERVES
+    await stand.supervisor.start(stand.spec("a", slow))
+    assert [] == [event for event in stand.events if event.kind == "died"]
 
 
 async def test_children_stop_in_reverse_order(stand: Stand) -> None:
