@@ -1,7 +1,7 @@
 """HF Infinity's published lengths for DistilBERT, on this system, beside a ``transformers`` pipeline.
 
-``python -m benchmarks.infinity`` makes the model, lets ``triton-gateway optimize`` choose what its gate passes with its
-own defaults, registers that, and serves it through a real gateway and a real Triton. For each length the gateway and
+``python -m benchmarks.infinity`` makes the model, lets ``triton-gateway optimize`` make the bundle (bf16, without
+``--accept``), registers that, and serves it through a real gateway and a real Triton. For each length the gateway and
 the pipeline take turns within a round: the gateway with 1, 8 and 32 texts per request and several clients, the pipeline
 with one text a call and with lists of 8 and 32. What is compared is what stood beside each other in a round, so that
 other programs fall on both. Finished lengths are kept: an interrupted run goes on. The client runs on the same cores.
@@ -29,6 +29,7 @@ from benchmarks.small import Small
 from deploy.optimize import manifest
 from deploy.optimize.serving import Tuned, add_arguments
 from deploy.stock_cli import Tensor
+from deploy.triton import execution
 
 LENGTHS = (8, 16, 32, 64, 128, 256, 384, 512)
 BATCHES = (1, 8, 32)
@@ -70,7 +71,8 @@ def settings(cores: int) -> list[Setting]:
 
 
 def optimized(state: Path, folder: Path, say: Say, candidate: str = "") -> Path:
-    """Return the bundle of ``folder``, made by the command a user would type: what its gate passes by default.
+    """Return the bundle of ``folder``, made by the command a user would type: bf16 where the CPU has it, else fp32,
+    and nothing but what the gate passes with its own tolerance.
 
     With a ``candidate`` that one, accepted whatever the gate says of random weights: for what compares engines.
     """
@@ -80,6 +82,8 @@ def optimized(state: Path, folder: Path, say: Say, candidate: str = "") -> Path:
     argv = ["optimize", str(folder), "--output", str(state / "optimized"), "--quick", "--json"]
     if candidate:
         argv += ["--candidate", candidate, "--accept", "random weights: only speed is measured", "--latency"]
+    else:
+        argv += ["--precision", "bf16" if execution.this_cpu().intersection(execution.BF16) else "fp32"]
     say(f"triton-gateway {' '.join(argv)}")
     argv = [sys.executable, "-m", "deploy.cli", *argv]
     done = subprocess.run(argv, stdout=subprocess.PIPE, text=True, check=True, timeout=1800)

@@ -34,7 +34,7 @@ _NO_INFINITY = """## HF Infinity's lengths: DistilBERT, sequence classification
 
 No run is saved. An earlier page compared an int8 model, taken with `--accept` although the gate of `optimize` refuses
 it, with a pipeline that was asked one text a call. `python -m benchmarks.infinity --save` measures what the gate passes
-by default, in turn with a pipeline that gets single texts and lists."""
+with its own tolerance, in turn with a pipeline that gets single texts and lists."""
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:
@@ -55,7 +55,6 @@ def machine(found: Mapping[str, Any]) -> str:
 def render_infinity(found: Mapping[str, Any]) -> str:
     """Return the section about HF Infinity's lengths."""
     chosen, parity = found["chosen"], found["chosen"]["parity"]
-    refused = [f"`{name}` ({why[0]})" for name, why in found["judged"].items() if why]
     rounds = [r for measured in found["lengths"].values() for r in measured["rounds"]]
     loads = [r["load"] for r in rounds]
     seen = sorted({infinity.best_setting(m["rounds"]) for m in found["lengths"].values()})
@@ -64,10 +63,10 @@ def render_infinity(found: Mapping[str, Any]) -> str:
     cores = found["machine"]["cores"]
     parts = [
         "## HF Infinity's lengths: DistilBERT, sequence classification",
-        f"{machine(found)} End to end: HTTP, tokenization, Triton. The model is what `triton-gateway optimize` makes "
-        f"of DistilBERT by default: `{chosen['candidate']}`, within the gate's tolerance (mean cosine of logits to "
-        f"PyTorch {parity['mean_cosine']:.5f}, least {parity['min_cosine']:.5f}). "
-        + (f"Refused by the same gate: {', '.join(refused)}." if refused else "No candidate was refused."),
+        f"{machine(found)} End to end: HTTP, tokenization, Triton. The model is what `triton-gateway optimize "
+        f"--precision {chosen['precision']}` makes of DistilBERT: `{chosen['candidate']}`, within the gate's own "
+        f"tolerance, without `--accept` (mean cosine of logits to PyTorch {parity['mean_cosine']:.5f}, least "
+        f"{parity['min_cosine']:.5f}).",
         f"Texts per second, medians of {count} rounds. Within a round the pipeline and the gateway take turns; the "
         "ratios are of one round each: median (least–most).",
         table(infinity.summary(dict(found))),

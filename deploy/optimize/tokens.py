@@ -59,9 +59,9 @@ def as_transformers_reads(folder: Path, scratch: Path) -> tuple[Path, str]:
             )
         return _copy(folder, scratch, backend), ""
     own = read_file(folder)
-    texts = (*SENTENCES, *_ODD)
-    pairs = [(text, _ids(tokenizer(text)), own(text)) for text in texts]
-    wrong = [(text, ids, its) for text, ids, its in pairs if ids != its]
+    texts = [*((text,) for text in (*SENTENCES, *_ODD)), *zip(SENTENCES, _ODD, strict=False)]
+    made = [(text, _ids(tokenizer, text), own(*text)) for text in texts]
+    wrong = [(text, ids, its) for text, ids, its in made if ids != its]
     if not wrong or backend is None:
         return folder, ""
     text, ids, its = wrong[0]
@@ -79,7 +79,7 @@ def reader(folder: Path, reads: Reads, max_length: int | None = None) -> Tokeniz
         return read_file(folder, max_length)
     tokenizer = _from_transformers(folder)
     cut = {} if max_length is None else {"truncation": True, "max_length": max_length}
-    return lambda *texts: _ids(tokenizer(*texts, **cut))
+    return lambda *texts: _ids(tokenizer, texts, **cut)
 
 
 def read_file(folder: Path, max_length: int | None = None) -> Tokenize:
@@ -87,14 +87,23 @@ def read_file(folder: Path, max_length: int | None = None) -> Tokenize:
     from tokenizers import Tokenizer
 
     try:
-        tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        tokenizer: Any = Tokenizer.from_file(str(folder / "tokenizer.json"))
     except Exception as error:
         raise ExportFailed(f"tokenizer.json cannot be loaded: {error}", hint="save the tokenizer again") from error
     tokenizer.no_padding()
     tokenizer.no_truncation()
     if max_length is not None:
         tokenizer.enable_truncation(max_length)
-    return lambda *texts: list(tokenizer.encode(*texts).ids)
+
+    def tokenize(*texts: str) -> list[int]:
+        try:
+            return list(tokenizer.encode(*texts).ids)
+        except Exception as error:
+            raise ExportFailed(
+                f"tokenizer.json fails on {shown(texts)}: {_one_line(error)}", hint="save the tokenizer again"
+            ) from error
+
+    return tokenize
 
 
 def first_difference(ours: Sequence[int], theirs: Sequence[int]) -> str:
@@ -103,8 +112,8 @@ def first_difference(ours: Sequence[int], theirs: Sequence[int]) -> str:
     return f"from token {at} on {list(ours[at : at + 6])} instead of {list(theirs[at : at + 6])}"
 
 
-def shown(text: str | tuple[str, str]) -> str:
-    """Return a text, or the two of a pair, as a message shows it: quoted, at most 80 characters of each."""
+def shown(text: str | tuple[str, ...]) -> str:
+    """Return a text, or those of a pair, as a message shows it: quoted, at most 80 characters of each."""
     parts = text if isinstance(text, tuple) else (text,)
     return " and ".join(json.dumps(part if len(part) <= 80 else part[:79] + "…", ensure_ascii=False) for part in parts)
 
@@ -155,8 +164,14 @@ def _copy(folder: Path, scratch: Path, backend: Any) -> Path:
     return copy
 
 
-def _ids(encoded: Any) -> list[int]:
-    return list(encoded["input_ids"])
+def _ids(tokenizer: Any, texts: tuple[str, ...], **cut: Any) -> list[int]:
+    try:
+        return list(tokenizer(*texts, **cut)["input_ids"])
+    except Exception as error:
+        raise ExportFailed(
+            f"the model's tokenizer fails on {shown(texts)}: {_one_line(error)}",
+            hint="its files may not belong together: save the tokenizer again",
+        ) from error
 
 
 def _one_line(error: Exception) -> str:

@@ -272,7 +272,7 @@ FAMILIES: Mapping[str, Family] = {
             "initializer_range": 0.3,
             "max_position_embeddings": 130,
         },
-        words("FunnelTokenizer"),
+        words("FunnelTokenizer", **tiny.BERT_TOKENS),
     ),
     "MPNet": Family(
         f"MPNet{CLASSIFIER}",
@@ -382,7 +382,7 @@ FAMILIES: Mapping[str, Family] = {
     "YOSO": Family(f"Yoso{CLASSIFIER}", NARROW, pieces("spiece.model", ALBERT, "AlbertTokenizer")),
     "MRA": Family(f"Mra{CLASSIFIER}", NARROW, byte_pairs("RobertaTokenizer")),
     "LayoutLM": Family(f"LayoutLM{CLASSIFIER}", NARROW, words("LayoutLMTokenizer")),
-    "LiLT": Family(f"Lilt{CLASSIFIER}", {**NO_PAD_POSITIONS, "channel_shrink_ratio": 2}, words()),
+    "LiLT": Family(f"Lilt{CLASSIFIER}", {**NO_PAD_POSITIONS, "hidden_size": 48, "channel_shrink_ratio": 2}, words()),
     "MarkupLM": Family(f"MarkupLM{CLASSIFIER}", NO_PAD_POSITIONS, words()),
     "FNet": Family(
         f"FNet{CLASSIFIER}",
@@ -415,7 +415,7 @@ FAMILIES: Mapping[str, Family] = {
     ),
     "ERNIE": Family(f"Ernie{CLASSIFIER}", {**NARROW, "use_task_id": True}, words()),
     "MegatronBERT": Family(f"MegatronBert{CLASSIFIER}", NARROW, words()),
-    "RoFormer": Family(f"RoFormer{CLASSIFIER}", NARROW, words("RoFormerTokenizer")),
+    "RoFormer": Family(f"RoFormer{CLASSIFIER}", NARROW, words()),
     "XLM": Family(
         f"XLM{CLASSIFIER}",
         {
@@ -448,14 +448,8 @@ FAMILIES: Mapping[str, Family] = {
     "Nomic BERT": Family("NomicBertModel", NARROW, words()),
     "EuroBERT": Family(f"EuroBert{CLASSIFIER}", CAUSAL, byte_pairs("PreTrainedTokenizerFast", pad_token="<pad>")),
     "GTE": Family("GteModel", NARROW, words()),
-    "Splinter": Family("SplinterForQuestionAnswering", NARROW, words("SplinterTokenizer", question_token="[MASK]")),
     "RoCBert": Family(
         f"RoCBert{CLASSIFIER}", {**NARROW, "enable_pronunciation": False, "enable_shape": False}, words()
-    ),
-    "TAPAS": Family(
-        f"Tapas{CLASSIFIER}",
-        {**NARROW, "type_vocab_sizes": [3, 8, 8, 2, 8, 8, 4]},
-        words("TapasTokenizer", also_fast=False),
     ),
     "Reformer": Family(
         f"Reformer{CLASSIFIER}",
@@ -568,9 +562,22 @@ FAMILIES: Mapping[str, Family] = {
 
 _SIZES = "the sizes of its tensors depend on the values in them, which a graph cannot do"
 _LENGTH = "its code computes with the length in plain Python, so the graph would be for a length of"
+_PADDING = "answers a text otherwise when padding stands behind it, in PyTorch too"
+_NO_FILE = "is Python code of transformers that has no tokenizer.json"
+_NO_TASK = "The task of this model is unknown"
 REFUSED: Mapping[str, str] = {
     "Longformer": f"{_SIZES} (modeling_longformer.py",
     "Longformer NER": f"{_SIZES} (modeling_longformer.py",
     "Funnel": _LENGTH,
+    "ConvBERT": _PADDING,
+    "Nystromformer": _PADDING,
+    "YOSO": _PADDING,
+    "FNet": _PADDING,
+    "Perceiver": f"PerceiverTokenizer, {_NO_FILE}",
+    "CANINE": f"CanineTokenizer, {_NO_FILE}",
+    "I-BERT, quantised": "torch cannot export this model to ONNX",
+    "XLNet QA": _NO_TASK,
+    "T5 generation": _NO_TASK,
+    "Vision": _NO_TASK,
 }
 """Families that are not deployed, and what is said of them."""

@@ -36,6 +36,16 @@ def test_a_damaged_file_is_refused(tmp_path):
         read_file(tmp_path)
 
 
+def test_a_tokenizer_that_fails_on_a_text_is_refused_with_the_text(tmp_path):
+    """Its unknown token is not in its vocabulary: that shows only at a word it does not know."""
+    tokenizer = Tokenizer(models.WordPiece({"a": 0}, unk_token="?"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    assert [0] == read_file(tmp_path)("a")
+    with pytest.raises(ExportFailed, match=r'fails on "b": WordPiece error'):
+        read_file(tmp_path)("b")
+
+
 def test_a_sentencepiece_file_asks_for_sentencepiece(tmp_path, monkeypatch):
     """Not for another package that transformers would try next."""
     (tmp_path / "sentencepiece.bpe.model").write_bytes(b"")
