@@ -10,7 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, Protocol
 
 from gateway.errors import RegistryRefused
 from gateway.registry.clearml import ClearMLRegistry
@@ -18,6 +19,8 @@ from gateway.registry.ledger import Record
 from gateway.spec import BROKEN_UPLOADS
 
 _PAGE = 500
+_SILENCE_S: Final = 1800.0
+"""A container that was silent for so long is gone; with room for clocks that differ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +32,8 @@ class ModelQuery:
     tags: tuple[str, ...] = ()
     only_published: bool = False
     most: int | None = None
+    ids: tuple[str, ...] = ()
+    """Of these only; empty: of all."""
 
 
 class TaskStore(Protocol):
@@ -47,6 +52,10 @@ class TaskStore(Protocol):
 
         The others stay. Records are written first: who sees a section that was changed sees the record about it.
         """
+        ...
+
+    def stock_containers(self) -> Sequence[str]:
+        """Return the ids of clearml-serving's own inference containers that serve this Task now, by its account."""
         ...
 
 
@@ -86,6 +95,8 @@ class ClearMLStore:
             body["tags"] = list(query.tags)
         if query.only_published:
             body["ready"] = True
+        if query.ids:
+            body["id"] = list(query.ids)
         found: list[tuple[str, str]] = []
         page = 0
         while query.most is None or len(found) < query.most:
@@ -108,6 +119,24 @@ class ClearMLStore:
         )
         if not answer.get("updated"):
             raise RegistryRefused("the ClearML server did not take the change of the serving Task")
+
+    def stock_containers(self) -> Sequence[str]:
+        """See ``TaskStore.stock_containers``; each has a Task of its own that it pings twice a minute."""
+        task = self._registry.task()
+        since = datetime.now(UTC) - timedelta(seconds=_SILENCE_S)
+        body = {
+            "type": ["inference"], "status": ["in_progress"], "search_hidden": True,
+            "name": _exactly(f"{task.get('name')} - serve instance"), "only_fields": ["id", "last_update"],
+        }  # fmt: skip
+        found = self._registry.call("tasks", "get_all", body)["tasks"]
+        return [str(one["id"]) for one in found if _time_of(one.get("last_update")) >= since]
+
+
+def _time_of(text: object) -> datetime:
+    try:
+        return datetime.fromisoformat(str(text)).astimezone(UTC)
+    except ValueError:
+        return datetime.max.replace(tzinfo=UTC)  # unknown: it may be alive
 
 
 def section_text(task: Mapping[str, Any], name: str) -> str:

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from gateway import decisions, hocon
+from gateway import decisions, hocon, version_numbers
 from gateway.decisions import Decision, Verdict
 from gateway.errors import SpecFault
 
@@ -270,9 +270,11 @@ def decode(task: Mapping[str, Any]) -> ServingSpec:
     faults: list[Fault] = []
     artifacts = _decode_artifacts(task)
     endpoints: dict[str, EndpointSpec] = {}
+    rules = _section(task, "model_monitoring", faults)
+    auto = _auto_versions(task, _section(task, "model_monitoring_eps", faults), rules, faults)
     # Static endpoints win over auto-update ones of the same url, as in clearml-serving.
-    for section, is_auto in (("model_monitoring_eps", True), ("endpoints", False)):
-        for key, value in _section(task, section, faults).items():
+    for entries, is_auto in ((auto, True), (_section(task, "endpoints", faults), False)):
+        for key, value in entries.items():
             try:
                 spec = _decode_endpoint(key, value, artifacts, is_auto=is_auto)
             except SpecFault as fault:
@@ -288,7 +290,7 @@ def decode(task: Mapping[str, Any]) -> ServingSpec:
             continue
         canaries[canary.endpoint] = canary
     monitoring: dict[str, MonitoringSpec] = {}
-    for key, value in _section(task, "model_monitoring", faults).items():
+    for key, value in rules.items():
         try:
             monitoring[key.strip("/")] = _decode_monitoring(key, value, artifacts)
         except SpecFault as fault:
@@ -314,6 +316,55 @@ def decode(task: Mapping[str, Any]) -> ServingSpec:
         shadows=shadows,
         faults=tuple(faults),
     )
+
+
+def _auto_versions(
+    task: Mapping[str, Any],
+    written: Mapping[str, dict[str, Any]],
+    rules: Mapping[str, dict[str, Any]],
+    faults: list[Fault],
+) -> dict[str, dict[str, Any]]:
+    """Return the versions of auto-update rules by url, in the form of ``model_monitoring_eps``.
+
+    Where our records number an endpoint's versions they say what is served; ``written``, what the section says, is
+    believed of the other endpoints only, and of one that is just being taken over as far as the records agree.
+    """
+    numbered = version_numbers.decode(records_of(task, version_numbers.KIND))
+    by_endpoint = version_numbers.rules_by_endpoint(rules)
+    found: dict[str, dict[str, Any]] = {}
+    foreign: dict[str, list[tuple[int, str]]] = {}
+    for key, fields in written.items():
+        endpoint = version_numbers.endpoint_of(key, fields)
+        numbers, bound = numbered.get(endpoint), version_numbers.binding_of(fields)
+        if numbers is None:
+            found[key] = fields
+        elif numbers.served is not None:
+            if endpoint in by_endpoint and bound is not None:
+                foreign.setdefault(endpoint, []).extend(version_numbers.others(numbers, [bound]))
+        elif bound is not None and numbers.model_of(bound[0]) == bound[1]:
+            found[key] = fields
+        else:
+            faults.append(Fault(f"endpoint {key}", "several models were given this number; each gets another one"))
+    for endpoint, bindings in foreign.items():
+        if bindings:
+            number, model = min(bindings)
+            ours = numbered[endpoint].given.get(number)
+            faults.append(Fault(
+                f"auto-update {endpoint}",
+                "an inference container of clearml-serving follows this serving Task too and counts versions for "
+                f"itself: {endpoint}/{number} is model {model} for it, and {f'model {ours}' if ours else 'nothing'} "
+                "here. Here every version keeps its model; who calls the container gets others under these numbers. "
+                "Stop it when nobody calls it any more (docs/migrating.md)",
+            ))  # fmt: skip
+    for endpoint, numbers in numbered.items():
+        rule = by_endpoint.get(endpoint)
+        if rule is None:
+            continue
+        for number in sorted(numbers.served or ()):
+            if number in numbers.given:
+                model = numbers.given[number]
+                found[f"{endpoint}/{number}"] = version_numbers.entry(rule, endpoint, number, model)
+    return found
 
 
 def decode_model(record: Mapping[str, Any]) -> ModelRecord:

@@ -112,13 +112,14 @@ def command(
     try:
         registry = ClearMLRegistry(serving_task_id, files_rewrite=shared.files_rewrites())
         tasks = ClearMLStore(registry)
-        steps = (
-            AutoUpdate(tasks, clock=time.monotonic, every_s=max(5.0, poll_s)),
-            WeightsKeeper(tasks, clock=time.monotonic, wall=time.time),
+        auto_update = AutoUpdate(
+            tasks, clock=time.monotonic, every_s=max(5.0, poll_s), settle_s=settings.grace.settle_s
         )
+        steps = (auto_update, WeightsKeeper(tasks, clock=time.monotonic, wall=time.time))
         with contextlib.ExitStack() as stack:
 
             def answer(sync: ModelSync) -> None:
+                auto_update.follow(sync.loaded)
                 if health_port is not None:
                     server = health.serve(health_port, sync.status, lambda: sync.last_round, time.monotonic)
                     stack.callback(server.shutdown)

@@ -55,7 +55,7 @@ State = Literal["pending", "downloading", "loading", "ready", "failed", "leaving
 
 _AWAY_S = 0.2
 """How often a Triton that does not answer is looked at: it may be back, and empty."""
-_SECTIONS = ("section endpoints", "section model_monitoring_eps")
+_SECTIONS = ("section endpoints", "section model_monitoring", "section model_monitoring_eps")
 
 
 class ModelCache(Protocol):
@@ -326,6 +326,11 @@ class ModelSync:
     def sees_stubs(self) -> bool:
         """True once a stub process of this repository was seen: only then can a missing one be noticed."""
         return self._sees_stubs
+
+    def loaded(self) -> frozenset[tuple[str, str]]:
+        """Return url and model id of every version that Triton has ready. Safe from any thread."""
+        with self._status_lock:
+            return frozenset((one.url, one.model_id) for one in self._status.values() if one.state == "ready")
 
     def open(self) -> None:
         """Take the repository and what was known before; a start needs no registry. Raises ``ControlError``."""

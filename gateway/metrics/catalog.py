@@ -164,12 +164,12 @@ BUILDS: Final = Metric(
     "gateway_endpoint_builds_total", "counter", "Endpoint versions built, by outcome: ok or the kind of error.",
     ("outcome",),
 )  # fmt: skip
-FAULT_KINDS: Final = ("section", "endpoint", "canary", "auto-update", "metrics", "shadow", "other")
+FAULT_KINDS: Final = ("section", "endpoint", "model", "canary", "auto-update", "metrics", "shadow", "records", "other")
 """First words of what a fault of the configuration is about."""
 CONFIGURATION_FAULTS: Final = Metric(
     "gateway_configuration_faults", "gauge",
-    "Faults of the serving Task as last read, by what is faulty: section, endpoint, canary, auto-update, metrics, "
-    "shadow, other. The page and `triton-gateway status` say which and why.",
+    "Faults of the serving Task as last read, by what is faulty: section, endpoint, model, canary, auto-update, "
+    "metrics, shadow, records, other. The page and `triton-gateway status` say which and why.",
     ("kind",),
 )  # fmt: skip
 ENDPOINT_READY: Final = Metric(

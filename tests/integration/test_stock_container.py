@@ -1,0 +1,167 @@
+"""clearml-serving's own inference container beside model sync: whatever it counts, every version keeps its model."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from deploy.auto_update import AutoUpdate
+from deploy.controlplane import sections
+from deploy.controlplane.testing import control_plane
+from deploy.registry import ClearMLStore
+from gateway.registry.clearml import ClearMLRegistry
+from gateway.spec import decode
+
+pytestmark = pytest.mark.integration
+
+TENSORS = ["--input-size", "4", "--input-name", "x", "--input-type", "float32",
+           "--output-size", "2", "--output-name", "y", "--output-type", "float32"]  # fmt: skip
+
+# The container without its HTTP server: its own Task as `setup_task` names it, its own synchronisation thread.
+CONTAINER = """
+import json, sys, time
+from clearml import Task
+from clearml_serving.serving.model_request_processor import ModelRequestProcessor
+service = Task.get_task(task_id=sys.argv[1])
+instance = Task.init(project_name=service.get_project_name(), task_name=service.name + " - serve instance",
+                     task_type="inference", auto_connect_frameworks=False, auto_resource_monitoring=False)
+processor = ModelRequestProcessor(task_id=sys.argv[1])
+processor.launch(poll_frequency_sec=0.5)
+print("RUNS", flush=True)
+sys.stdin.readline()
+print("COUNTED " + json.dumps(processor._model_monitoring_versions), flush=True)
+instance.close()
+"""
+
+
+class World:
+    """A service with an auto-update rule, a model sync that numbers, and a gateway that looks."""
+
+    def __init__(self, environment: dict[str, str], folder: Path) -> None:
+        self.environment = environment
+        self.folder = folder
+        found = re.search(r"id=([0-9a-f]{32})", self.cli("create", "--name", "beside"))
+        assert found
+        self.service = found[1]
+        self.cli("--id", self.service, "model", "auto-update", "--engine", "triton", "--endpoint", "auto", "--name",
+                 "my model", "--project", "auto", "--published", "--max-versions", "2", *TENSORS)  # fmt: skip
+        # Without an endpoint of its own the container divides by zero.
+        fixed = self.publish("0", name="fixed")
+        self.cli("--id", self.service, "model", "add", "--engine", "triton", "--endpoint", "fixed", "--model-id", fixed,
+                 *TENSORS)  # fmt: skip
+        self.registry = ClearMLRegistry(self.service)
+        self.seen: dict[str, set[str]] = {}
+        self.faults: set[str] = set()
+        self._stop = threading.Event()
+        self._threads = [threading.Thread(target=work) for work in (self._sync, self._look)]
+        for thread in self._threads:
+            thread.start()
+
+    def close(self) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+
+    def cli(self, *arguments: str) -> str:
+        return subprocess.run(
+            [sys.executable, "-m", "clearml_serving", *arguments], env=self.environment, cwd=self.folder, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=120, check=True,
+        ).stdout  # fmt: skip
+
+    def publish(self, content: str, name: str = "my model") -> str:
+        (self.folder / "model.onnx").write_text(content)
+        text = self.cli("--id", self.service, "model", "upload", "--name", name, "--project", "auto", "--path",
+                        "model.onnx", "--publish", "--framework", "onnx")  # fmt: skip
+        return re.findall(r"new Model ID=([0-9a-f]{32})", text)[-1]
+
+    def _sync(self) -> None:
+        store = ClearMLStore(ClearMLRegistry(self.service))
+        auto = AutoUpdate(store, clock=time.monotonic, every_s=0.2)
+        while not self._stop.wait(0.1):
+            auto(store.task())
+
+    def _look(self) -> None:
+        registry = ClearMLRegistry(self.service)
+        while not self._stop.wait(0.05):
+            spec = decode(registry.task())
+            for url, endpoint in spec.endpoints.items():
+                if not endpoint.is_auto:
+                    continue
+                self.seen.setdefault(url, set()).add(str(endpoint.model_id))
+            self.faults |= {fault.subject for fault in spec.faults}
+
+    def served(self) -> dict[str, str | None]:
+        return {url: e.model_id for url, e in decode(self.registry.task()).endpoints.items() if e.is_auto}
+
+    def section(self) -> dict[str, str]:
+        text = self.registry.task()["configuration"]["model_monitoring_eps"]["value"]
+        return {key: fields["model_id"] for key, fields in sections.parse(text).items()}
+
+    def until(self, condition: Callable[[], bool], what: str) -> None:
+        deadline = time.monotonic() + 90
+        while not condition():
+            assert time.monotonic() < deadline, what
+            time.sleep(0.2)
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    """On a control plane of its own; this process is a client of it too."""
+    with control_plane(tmp_path / "state") as server:
+        environment = server.client_environment(os.environ, tmp_path)
+        environment |= {"PYTHONPATH": str(Path(__file__).parents[2]), "CLEARML_BKG_THREAD_REPORT": "1"}
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        made = World(environment, tmp_path)
+        try:
+            yield made
+        finally:
+            made.close()
+
+
+def test_a_container_that_counts_for_itself_and_a_stale_write_change_no_version(world: World) -> None:
+    """Three publications with and without it, an old copy of everything written back, and its end."""
+    a, b = world.publish("1"), world.publish("2")
+    world.until(lambda: world.served() == {"auto/1": a, "auto/2": b}, "the first two versions")
+    configuration = world.registry.task()["configuration"]
+    old = {name: {"name": name, "value": item["value"]} for name, item in configuration.items()}
+    c = world.publish("3")
+    world.until(lambda: world.served() == {"auto/2": b, "auto/3": c} == world.section(), "the third version")
+    assert set() == world.faults
+
+    container = subprocess.Popen(
+        [sys.executable, "-c", CONTAINER, world.service], env=world.environment, cwd=world.folder, text=True,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        world.until(lambda: world.section() == {"auto/1": b, "auto/2": c}, "the container counts from 1")
+        d = world.publish("4")
+        world.until(lambda: world.section() == {"auto/2": c, "auto/3": d}, "the container's next version")
+        world.until(lambda: world.served() == {"auto/3": c, "auto/4": d}, "our next version")
+        time.sleep(2)
+        assert {"auto/2": c, "auto/3": d} == world.section(), "its own Triton helper must find its own numbers"
+        assert {"auto-update auto"} == world.faults
+
+        world.registry.call("tasks", "edit", {"task": world.service, "configuration": old, "force": True})
+        e = world.publish("5")
+        world.until(lambda: world.served() == {"auto/4": d, "auto/5": e}, "after an old copy was written back")
+        assert container.stdin is not None
+        assert container.stdout is not None
+        output, _ = container.communicate("end\n", timeout=60)
+    finally:
+        container.kill()
+        container.communicate()
+    counted = json.loads(output.rsplit("COUNTED ", 1)[1].splitlines()[0])
+    assert "auto" in counted, "it was the real one that counted"
+    world.until(lambda: world.section() == {"auto/4": d, "auto/5": e}, "the section is ours again")
+    world.until(lambda: not decode(world.registry.task()).faults, "and nobody is warned any more")
+    assert {"auto/1": {a}, "auto/2": {b}, "auto/3": {c}, "auto/4": {d}, "auto/5": {e}} == world.seen
