@@ -8,6 +8,7 @@ import logging
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -15,6 +16,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
+from deploy.controlplane import bodies, fields
 from deploy.controlplane.access import Access
 from deploy.controlplane.api.auth import AuthApi
 from deploy.controlplane.api.call import Call, Handler
@@ -23,6 +25,7 @@ from deploy.controlplane.api.models import ModelsApi
 from deploy.controlplane.api.projects import ProjectsApi
 from deploy.controlplane.api.serving import ServingApi
 from deploy.controlplane.api.tasks import TasksApi
+from deploy.controlplane.bodies import LIMITS, Limits
 from deploy.controlplane.clock import Clock, new_id
 from deploy.controlplane.credentials import Credentials
 from deploy.controlplane.envelope import (
@@ -42,9 +45,8 @@ from deploy.controlplane.pages import Pages
 from deploy.controlplane.protections import PROTECTED, Protections
 from deploy.controlplane.reads import ReadLog
 from deploy.controlplane.store import Store, dumps, loads
-from deploy.controlplane.tokens import Tokens
+from deploy.controlplane.tokens import Identity, Tokens
 
-MAX_BODY = 64 << 20
 JSON = "application/json"
 
 _ENDPOINT = re.compile(r"^(?:v(?P<version>\d+(?:\.\d+)?)/)?(?P<name>[a-z_]+\.[a-z_]+)/?$")
@@ -59,12 +61,19 @@ class ApiServer:
     """Turns one HTTP request into a call of one endpoint and its result into an envelope."""
 
     def __init__(
-        self, *, endpoints: Mapping[str, Handler], access: Access, pages: Pages, new_id: Callable[[], str]
+        self,
+        *,
+        endpoints: Mapping[str, Handler],
+        access: Access,
+        pages: Pages,
+        new_id: Callable[[], str],
+        limits: Limits = LIMITS,
     ) -> None:
         self._endpoints = endpoints
         self._access = access
         self._pages = pages
         self._new_id = new_id
+        self._limits = limits
 
     async def handle(self, request: Request) -> Response:
         """Answer an API call, or a person who follows a web link."""
@@ -76,10 +85,16 @@ class ApiServer:
             return PlainTextResponse("Method not allowed", 405, {"Allow": "GET, POST, PUT"})
         endpoint = EndpointName(name=match["name"], requested_version=match["version"] or API_VERSION)
         try:
-            body = await _body(request)
-            data = await run_in_threadpool(self._dispatch, endpoint, request, body)
+            bodies.require_small(request, self._limits)
+            identity = self._access.identify(request.headers.get("authorization"))
+            handler = self._endpoints.get(endpoint.name)
+            if handler is None:
+                raise unknown_endpoint(endpoint.name)
+            body = await bodies.read(request, self._limits)
+            data = await run_in_threadpool(_call, handler, endpoint, identity, request, body)
             return self._answer(200, reply(endpoint, data, call_id=self._new_id()))
         except ApiError as error:
+            await bodies.discard(request, self._limits)
             return self._refuse(endpoint, error)
         except StoreBusy as error:
             # 503 and nothing else: the clients retry it by themselves, a 500 makes them drop the write
@@ -90,22 +105,6 @@ class ApiServer:
         except Exception as error:  # noqa: BLE001 - the top of the request loop
             _log.exception("%s failed", endpoint.name)
             return self._refuse(endpoint, ApiError(500, 0, f"General error ({type(error).__name__})"))
-
-    def _dispatch(self, endpoint: EndpointName, request: Request, body: bytes) -> JsonObject:
-        identity = self._access.identify(request.headers.get("authorization"))
-        handler = self._endpoints.get(endpoint.name)
-        if handler is None:
-            raise unknown_endpoint(endpoint.name)
-        lines = _lines(body) if endpoint.name == "events.add_batch" else []
-        call = Call(
-            endpoint=endpoint,
-            identity=identity,
-            body={} if lines else _object(body),
-            lines=lines,
-            client=request.headers.get("x-clearml-client", request.headers.get("x-trains-client", "")),
-            query=dict(request.query_params),
-        )
-        return handler(call)
 
     async def _other(self, request: Request, path: str) -> Response:
         bad = _BAD_VERSION.match(path)
@@ -132,6 +131,7 @@ def build(
     clock: Clock | None = None,
     ids: Callable[[], str] = new_id,
     protections: Protections = PROTECTED,
+    limits: Limits = LIMITS,
 ) -> Starlette:
     """The application over an open store.
 
@@ -162,8 +162,8 @@ def build(
         ServingApi(),
     )
     endpoints = {name: handler for service in services for name, handler in service.endpoints().items()}
-    api = ApiServer(endpoints=endpoints, access=access, pages=Pages(store=store), new_id=ids)
-    file_server = FileServer(files=files, access=access, protections=protections)
+    api = ApiServer(endpoints=endpoints, access=access, pages=Pages(store=store), new_id=ids, limits=limits)
+    file_server = FileServer(files=files, access=access, protections=protections, limits=limits)
     return Starlette(
         routes=[
             Route("/healthz", _health),
@@ -178,22 +178,38 @@ async def _health(_: Request) -> Response:
     return Response('{"status":"ok"}', media_type=JSON)
 
 
-async def _body(request: Request) -> bytes:
-    body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > MAX_BODY:
-            raise ApiError(413, 0, f"The request is larger than {MAX_BODY >> 20} MiB")
-    return bytes(body)
+def _call(handler: Handler, endpoint: EndpointName, identity: Identity, request: Request, body: bytes) -> JsonObject:
+    lines = _lines(body) if endpoint.name == "events.add_batch" else []
+    values = {} if lines else _object(body)
+    fields.check(endpoint.name, values)
+    return handler(
+        Call(
+            endpoint=endpoint,
+            identity=identity,
+            body=values,
+            lines=lines,
+            client=request.headers.get("x-clearml-client", request.headers.get("x-trains-client", "")),
+            query=dict(request.query_params),
+        )
+    )
+
+
+def _value(text: bytes, what: str) -> Any:
+    try:
+        value = loads(text)
+    except ValueError as exc:
+        raise validation_error(f"{what} is not JSON") from exc
+    except RecursionError as exc:
+        raise validation_error(f"{what} is nested too deeply") from exc
+    if isinstance(value, list | dict) and fields.is_too_deep(value):
+        raise validation_error(f"{what} is nested too deeply")
+    return value
 
 
 def _object(body: bytes) -> JsonObject:
     if not body.strip():
         return {}
-    try:
-        value = loads(body)
-    except ValueError as exc:
-        raise validation_error("the body is not JSON") from exc
+    value = _value(body, "the body")
     if not isinstance(value, dict):
         raise validation_error("the body must be a JSON object")
     return value
@@ -205,9 +221,6 @@ def _lines(body: bytes) -> list[JsonObject]:
     for line in body.splitlines():
         if not line.strip():
             continue
-        try:
-            value = loads(line)
-        except ValueError as exc:
-            raise validation_error("a line of the batch is not JSON") from exc
+        value = _value(line, "a line of the batch")
         lines += [item for item in (value if isinstance(value, list) else [value]) if isinstance(item, dict)]
     return lines

@@ -78,6 +78,16 @@ class Edit:
                 merged[name] = value
         self.fields["configuration"] = merged
 
+    def replaced_configuration(self, mine: Mapping[str, Any]) -> None:
+        """Exactly these sections: the client said that the others shall go."""
+        theirs: Mapping[str, Any] = self.task.get("configuration") or {}
+        cleaned = {name: _item(item) for name, item in mine.items()}
+        self.fields["configuration"] = {
+            name: self._section(name, item, _item(theirs.get(name)))
+            for name, item in cleaned.items()
+            if item is not None
+        }
+
     def _section(self, name: str, new: JsonObject, stored: JsonObject | None) -> JsonObject:
         guarded = (
             self.protections.guards_sections and name in GUARDED and SERVING_TAG in (self.task.get("system_tags") or ())

@@ -11,21 +11,28 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, JSONResponse, PlainTextResponse, Response
 
-from deploy.controlplane import uris
+from deploy.controlplane import bodies, uris
 from deploy.controlplane.access import Access
+from deploy.controlplane.bodies import LIMITS, Limits
 from deploy.controlplane.envelope import ApiError, StoreBusy
 from deploy.controlplane.files import Files, Upload
 from deploy.controlplane.protections import PROTECTED, Protections
 
 # Hashing and writing leave the event loop in pieces of this size.
 PIECE = 1 << 20
+# the SDK sends one part with three headers
+MAX_PARTS = 100
+MAX_HEADER = 16 << 10
 
 
 class FileServer:
     """Three handlers over `Files`."""
 
-    def __init__(self, *, files: Files, access: Access, protections: Protections = PROTECTED) -> None:
+    def __init__(
+        self, *, files: Files, access: Access, protections: Protections = PROTECTED, limits: Limits = LIMITS
+    ) -> None:
         self._files = files
+        self._limits = limits
         self._protections = protections
         self._access = access
 
@@ -44,9 +51,14 @@ class FileServer:
         try:
             return await handler(request)
         except ApiError as error:
+            await bodies.discard(request, self._limits)
             return PlainTextResponse(error.message, error.code)
         except uris.BadPath as error:
+            await bodies.discard(request, self._limits)
             return PlainTextResponse(str(error), 400)
+        except OSError as error:
+            await bodies.discard(request, self._limits)
+            return PlainTextResponse(f"The file cannot be stored: {error.strerror}", 507)
         except StoreBusy:
             return PlainTextResponse("The store is busy, try again", 503, {"Retry-After": "1"})
 
@@ -98,7 +110,7 @@ class FileServer:
 
     async def _receive(self, request: Request, receiver: "_Receiver") -> None:
         piece = bytearray()
-        async for chunk in request.stream():
+        async for chunk in bodies.pieces(request, self._limits):
             piece += chunk
             if len(piece) >= PIECE:
                 await run_in_threadpool(receiver.feed, bytes(piece))
@@ -160,10 +172,15 @@ class _Receiver:
         self._target = None
 
     def _on_header_field(self, data: bytes, start: int, end: int) -> None:
-        self._header[0].extend(data[start:end])
+        self._extend(self._header[0], data[start:end])
 
     def _on_header_value(self, data: bytes, start: int, end: int) -> None:
-        self._header[1].extend(data[start:end])
+        self._extend(self._header[1], data[start:end])
+
+    def _extend(self, header: bytearray, more: bytes) -> None:
+        header.extend(more)
+        if len(header) > MAX_HEADER:
+            raise MultipartParseError("a part's header is too long")
 
     def _on_header_end(self) -> None:
         name, value = self._header
@@ -177,6 +194,8 @@ class _Receiver:
         name = options.get(b"name") or options.get(b"filename")
         if name is None:
             raise MultipartParseError("a part has no name")
+        if len(self._received) == MAX_PARTS:
+            raise MultipartParseError(f"more than {MAX_PARTS} parts")
         path = uris.normalised(name.decode("utf-8").replace("%22", '"'))
         self._target = self._files.begin()
         self._received.append((path, self._target))

@@ -6,6 +6,7 @@ beyond the columns it indexes.
 """
 
 import json
+import math
 import sqlite3
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -242,16 +243,28 @@ def dumps(value: Any) -> str:
     try:
         return orjson.dumps(value).decode()
     except TypeError:
-        return json.dumps(value)
+        return json.dumps(_without_nan(value))
 
 
 def loads(text: str | bytes) -> Any:
-    """The value of JSON text; accepts NaN and Infinity, which Python clients send.
+    """The value of JSON text; accepts NaN and Infinity, which Python clients send, and integers of any size.
 
     Raises:
-        ValueError: not JSON.
+        ValueError: not JSON, or with half of a surrogate pair, which is no text that could be stored.
+        RecursionError: nested too deeply.
     """
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError:
-        return json.loads(text)
+        value = json.loads(text)
+        json.dumps(value, ensure_ascii=False).encode()
+        return value
+
+
+def _without_nan(value: Any) -> Any:
+    """NaN and Infinity as null: SQLite reads the documents too, and JSON has neither."""
+    if isinstance(value, dict):
+        return {key: _without_nan(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_nan(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

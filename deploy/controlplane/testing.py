@@ -50,7 +50,7 @@ class RunningControlPlane:
         """The generated keys."""
         return Credentials.load(self.state_dir)
 
-    def call(self, name: str, **body: Any) -> dict[str, Any]:
+    def call(self, name: str, /, **body: Any) -> dict[str, Any]:
         """The data that one call answers, made with the access keys.
 
         Raises:

@@ -22,7 +22,7 @@ class AuthApi:
         wanted = call.query.get("expiration_sec") or call.body.get("expiration_sec")
         try:
             lifetime = int(wanted) if wanted else None
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             lifetime = None
         return {"token": self._issue(call.identity, lifetime)}
 

@@ -43,9 +43,9 @@ class Call:
         return value if isinstance(value, list) else [value]
 
     def flag(self, name: str, *, default: bool = False) -> bool:
-        """A boolean field."""
+        """A boolean field; `fields` has seen to it that it is one."""
         value = self.body.get(name)
-        return default if value is None else bool(value)
+        return default if value is None else value is True
 
 
 Handler = Callable[[Call], JsonObject]

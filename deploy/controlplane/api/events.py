@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from hashlib import md5
 from typing import Any
 
+from deploy.controlplane import fields
 from deploy.controlplane.api import models, tasks
 from deploy.controlplane.api.call import Call, Handler
 from deploy.controlplane.clock import Clock
@@ -19,6 +20,7 @@ from deploy.controlplane.store import Reader, Store, dumps, loads
 SCALAR, LOG, PLOT, IMAGE = "training_stats_scalar", "log", "plot", "training_debug_image"
 # the iteration that marks a value without iterations
 SINGLE_VALUE = -(2**31)
+TYPES = frozenset({SCALAR, LOG, PLOT, IMAGE, "training_stats_vector"})
 MAX_BATCH = 10_000
 MAX_POINTS = 6_000
 
@@ -59,11 +61,12 @@ class EventsApi:
         with self._store.write() as tx:
             problems: dict[tuple[str, bool, bool], str | None] = {}
             for event in lines:
-                owner = (str(event.get("task") or ""), bool(event.get("model_event")))
-                key = (*owner, bool(event.get("allow_locked")))
-                if key not in problems:
+                problem = fields.fault_of_event(event) or _malformed(event)
+                owner = (str(event.get("task") or ""), event.get("model_event") is True)
+                key = (*owner, event.get("allow_locked") is True)
+                if problem is None and key not in problems:
                     problems[key] = _refusal(tx, owner[0], is_model=owner[1], allow_locked=key[2])
-                problem = problems[key] or (None if event.get("type") else "Event must have a 'type' field")
+                problem = problem or problems[key]
                 if problem:
                     refused[problem] = refused.get(problem, 0) + 1
                     continue
@@ -227,6 +230,13 @@ class EventsApi:
         }
 
 
+def _malformed(event: JsonObject) -> str | None:
+    kind = event.get("type")
+    if not kind:
+        return "Event must have a 'type' field"
+    return None if kind in TYPES else f"Invalid event type {kind:.100}"
+
+
 def _refusal(tx: Reader, owner: str, *, is_model: bool, allow_locked: bool) -> str | None:
     """Why events of `owner` are not taken, None if they are."""
     stored = tx.get(models.KIND if is_model else tasks.KIND, owner)
@@ -331,7 +341,8 @@ def _scroll_start(call: Call) -> int:
     try:
         word, _, number = base64.urlsafe_b64decode(str(text)).decode().partition(":")
         if word == "offset":
-            return int(number)
+            # what is beyond the largest offset is beyond the last event
+            return min(int(number), (1 << 63) - 1)
     except (binascii.Error, ValueError):
         pass
     raise validation_error("scroll_id is not one of ours")

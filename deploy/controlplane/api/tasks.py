@@ -375,8 +375,11 @@ class TasksApi:
             doc = require(tx, call.text("task")).doc
             self._require_editable(call, doc)
             items = {str(item.get("name")): item for item in call.items("configuration")}
-            edit = self._edit_of(tx, call, doc | {"configuration": {}} if call.flag("replace_configuration") else doc)
-            edit.configuration({**(edit.task.get("configuration") or {}), **items})
+            edit = self._edit_of(tx, call, doc)
+            if call.flag("replace_configuration"):
+                edit.replaced_configuration(items)
+            else:
+                edit.configuration({**(doc.get("configuration") or {}), **items})
             _explain(edit)
             self._save(tx, call, doc, edit.fields)
         return {"updated": 1}

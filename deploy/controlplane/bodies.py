@@ -1,0 +1,107 @@
+"""Bodies of requests: read within limits of size and time, or thrown away unread.
+
+Called by `app` and `fileserver` once they know who calls: nothing of a body is kept for a caller who is not known.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+from starlette.requests import ClientDisconnect, Request
+
+from deploy.controlplane.envelope import ApiError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """How large a call may be and how long its body may take.
+
+    `size`: bytes of a call's body (files have no limit of size). `idle_s`: without a byte. `whole_s`: for the whole
+    body of a call. `discard_s`: for the rest of a refused body, so that the caller reads the answer before the
+    connection is closed.
+    """
+
+    size: int = 64 << 20
+    idle_s: float = 30.0
+    whole_s: float = 300.0
+    discard_s: float = 5.0
+
+
+LIMITS = Limits()
+
+
+def require_small(request: Request, limits: Limits) -> None:
+    """Refuse a call by the length it announces.
+
+    Raises:
+        ApiError: 413.
+    """
+    announced = request.headers.get("content-length", "")
+    if announced.isdecimal() and int(announced) > limits.size:
+        raise _too_large(limits)
+
+
+async def read(request: Request, limits: Limits) -> bytes:
+    """The whole body of a call.
+
+    Raises:
+        ApiError: 413 when it is too large, 408 when it does not come.
+        ClientDisconnect: the caller is gone.
+    """
+    body = bytearray()
+    try:
+        async with asyncio.timeout(limits.whole_s):
+            async for piece in pieces(request, limits):
+                body += piece
+                if len(body) > limits.size:
+                    raise _too_large(limits)
+    except TimeoutError as exc:
+        raise _too_slow() from exc
+    return bytes(body)
+
+
+async def pieces(request: Request, limits: Limits) -> AsyncIterator[bytes]:
+    """The body piece by piece.
+
+    Raises:
+        ApiError: 408 when the next piece does not come.
+        ClientDisconnect: the caller is gone.
+    """
+    stream = request.stream()
+    while True:
+        try:
+            async with asyncio.timeout(limits.idle_s):
+                piece = await anext(stream, None)
+        except TimeoutError as exc:
+            raise _too_slow() from exc
+        if piece is None:
+            return
+        yield piece
+
+
+async def discard(request: Request, limits: Limits) -> None:
+    """Take in what is left of a refused body, within limits, without keeping it.
+
+    A connection that is closed while its body is on the way loses the answer too: the caller would see a broken
+    connection and try again, instead of a refusal.
+    """
+    if "expect" in request.headers:
+        # it waits to be asked for the body, and reads the refusal instead
+        return
+    size = 0
+    # RuntimeError: the body has been read already
+    with contextlib.suppress(TimeoutError, ClientDisconnect, RuntimeError):
+        async with asyncio.timeout(limits.discard_s):
+            async for piece in request.stream():
+                size += len(piece)
+                if size > limits.size:
+                    return
+
+
+def _too_large(limits: Limits) -> ApiError:
+    return ApiError(413, 0, f"The request is larger than {limits.size >> 20} MiB")
+
+
+def _too_slow() -> ApiError:
+    return ApiError(408, 0, "The body of the request did not arrive in time")

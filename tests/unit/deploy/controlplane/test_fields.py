@@ -1,0 +1,218 @@
+"""No body makes the server fail: every field of every call with values of every wrong kind, in both modes."""
+
+# ruff: noqa: D103 - a test's name states its rule
+
+import itertools
+import json
+import random
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from deploy.controlplane import fields
+from deploy.controlplane.envelope import ApiError
+from deploy.controlplane.testing import InProcess, in_process
+
+
+def nested(depth: int, *, objects: bool) -> Any:
+    value: Any = "end"
+    for _ in range(depth):
+        value = {"a": value} if objects else [value]
+    return value
+
+
+# what a client may send by mistake or on purpose, as JSON text: not all of it can be written from Python values
+WRONG = [
+    "null", "true", "0", "-1", "1.5", "1e999", "NaN", "-Infinity", str(10**30), str(2**63), '""', '"none"', '"\\ud800"',
+    '"a\\u0000b"', '"' + "a." * 3000 + '"', "[]", "[null]", "[1]", '["x"]', "[[]]", "[{}]", "{}", '{"a":1}',
+    '{"a":null}', '{"a":[1]}', '{"a":{"b":1}}', '{"a":{"b":{"c":1}}}', '{"":{}}', '[{"key":1}]', '[{"key":["x"]}]',
+    '[{"name":{}}]', '[{"section":[]}]', '[{"section":"a","name":{}}]', '{"input":[1]}', '{"output":[{"name":[]}]}',
+    '{"artifacts":[1]}', '{"artifacts":[{"key":{}}]}', '{"artifacts":[{"uri":"x"}]}', '{"pattern":1,"fields":[1]}',
+    '{"pattern":"(","fields":["a"]}', '{"pattern":"x","fields":{"a":1}}', '[{"task":{}}]',
+    '[{"task":"x","variants":1}]',
+    json.dumps(nested(90, objects=False)), json.dumps(nested(90, objects=True)), "[" * 5000 + "]" * 5000,
+    '{"a":' * 5000 + "1" + "}" * 5000,
+]  # fmt: skip
+
+
+@pytest.fixture
+def server(tmp_path: Path, strict: bool) -> Iterator[InProcess]:
+    with in_process(tmp_path, strict=strict) as running:
+        yield running
+
+
+NUMBERS = itertools.count()
+
+
+class Calls:
+    """Bodies that would be right, one for each call, on objects that are made anew when a call has removed them."""
+
+    def __init__(self, server: InProcess) -> None:
+        self.server = server
+        self.project = server.call("projects.create", name=f"project {next(NUMBERS)}")["id"]
+        self.objects()
+
+    def objects(self) -> None:
+        self.task = self.server.task()
+        self.model = self.server.model("s3://bucket/model.onnx")
+        self.server.add_events(
+            {"type": "training_stats_scalar", "task": self.task, "metric": "m", "variant": "v", "iter": 1, "value": 2.0}
+        )
+
+    def body(self, call: str) -> dict[str, Any]:
+        service, _, action = call.partition(".")
+        body: dict[str, Any] = {"name": "a name", "type": "training"}
+        if service in ("tasks", "events") and not action.startswith("get_all"):
+            body |= {"task": self.task, "force": True}
+        if service == "models" and not action.startswith("get_all"):
+            body |= {"model": self.model, "uri": "s3://bucket/other.onnx"}
+        if service == "projects" and action != "create":
+            body |= {"project": self.project}
+        parts = {
+            "hyper_params": {"hyperparams": [{"section": "a", "name": "b", "value": "c"}]},
+            "metadata": {"metadata": [{"key": "a"}], "keys": ["a"]},
+            "configuration": {"configuration": [{"name": "a", "value": "{}"}]},
+            "artifacts": {"artifacts": [{"key": "a", "type": "custom"}]},
+            "update_model": {"model": self.model, "type": "output"},
+            "delete_models": {"models": [{"name": "a", "type": "input"}]},
+            "requirements": {"requirements": {"pip": ""}},
+            "many": {"ids": [self.task if service == "tasks" else self.model]},
+        }
+        for word, fitting in parts.items():
+            if word in action:
+                body |= fitting
+        return body
+
+    def send(self, call: str, field: str, text: str) -> int:
+        body = {name: value for name, value in self.body(call).items() if name != field}
+        raw = json.dumps(body)[:-1] + (", " if body else "") + f"{json.dumps(field)}: {text}}}"
+        answer = self.server.http.post(f"/{call}", content=raw.encode(), headers=self.server.bearer)
+        meta = answer.json()["meta"]
+        assert meta["result_code"] == answer.status_code
+        if answer.status_code >= 500 and not (call.startswith("models.get_all") and field.startswith("metadata.")):
+            pytest.fail(f"{call} with {field}={text:.60}: {meta['result_msg']}")
+        if call.endswith(".delete") and answer.status_code == 200:
+            self.objects()
+        return int(answer.status_code)
+
+
+def test_every_call_has_its_fields(server: InProcess) -> None:
+    api: Any = server.http.app.routes[-1].endpoint.__self__  # type: ignore[attr-defined]
+    assert set(fields.BODIES) == set(api._endpoints)
+
+
+def test_no_field_of_any_call_makes_the_server_fail(server: InProcess) -> None:
+    calls = Calls(server)
+    pick = random.Random(7)
+    answers = set()
+    # (a filter on metadata answers 500 where a real server was recorded to do so)
+    for call, kinds in fields.BODIES.items():
+        more = ["unknown", *(["metadata.a.value", "hyperparams.a.b"] if "get_all" in call else [])]
+        for field in [*kinds, *more]:
+            # every value comes up often over all the fields
+            for text in pick.sample(WRONG, 2):
+                answers.add(calls.send(call, field, text))
+    assert answers <= {200, 400, 500}
+    assert {200, 400} <= answers
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda children: st.lists(children, max_size=3) | st.dictionaries(st.text(max_size=4), children, max_size=3),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_bodies_of_any_json_are_answered_and_what_was_stored_is_read_again(
+    server: InProcess, data: st.DataObject
+) -> None:
+    calls = Calls(server)
+    names = data.draw(st.lists(st.sampled_from(sorted(fields.BODIES)), min_size=8, max_size=8))
+    for call in names:
+        kinds: Mapping[str, Any] = fields.BODIES[call]
+        field = data.draw(st.sampled_from([*sorted(kinds), "unknown"]))
+        calls.send(call, field, json.dumps(data.draw(JSON)))
+    for name in ("tasks.get_all", "models.get_all", "projects.get_all"):
+        server.call(name, order_by=["-name"], search_hidden=True)
+    server.send("events.scalar_metrics_iter_histogram", task=calls.task, key="iter")
+
+
+@pytest.mark.parametrize(
+    "body", [b"\xff\xfe{", b"\x00", "{}".encode("utf-16"), b'{"a":', b"[]", b'"x"', b"[" * 100_000]
+)
+@pytest.mark.parametrize("call", ["tasks.get_all", "events.add_batch"])
+def test_bodies_in_other_encodings_and_halves_are_refused_or_empty(server: InProcess, call: str, body: bytes) -> None:
+    answer = server.http.post(f"/{call}", content=body, headers=server.bearer)
+    assert answer.status_code in (200, 400)
+    assert answer.json()["meta"]["result_code"] == answer.status_code
+
+
+EVENTS: list[dict[str, Any]] = [
+    {"type": 1}, {"type": ["log"]}, {"type": "no such type"}, {"iter": "x"}, {"iter": 2**63}, {"iter": [1]},
+    {"timestamp": "now"}, {"timestamp": 2**70}, {"metric": {}}, {"variant": 1}, {"model_event": "yes"}, {"task": [1]},
+    {"allow_locked": 1},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("wrong", EVENTS)
+def test_event_with_a_wrong_field_is_counted_as_refused_and_the_others_are_kept(
+    server: InProcess, wrong: dict[str, Any]
+) -> None:
+    task = server.task()
+    good = {"type": "training_stats_scalar", "task": task, "metric": "m", "variant": "v", "iter": 1, "value": 2.0}
+    subcode, data = server.add_events(good, good | wrong)
+    assert (subcode, data["added"], data["errors"]) == (0, 1, 1)
+
+
+def test_numbers_that_json_cannot_hold_do_not_make_stored_events_unreadable(server: InProcess) -> None:
+    task = server.task()
+    event = {"type": "training_stats_scalar", "task": task, "metric": "m", "variant": "v", "iter": 1}
+    server.add_events(event | {"value": float("nan"), "more": 10**40}, event | {"value": 2.0, "iter": 2})
+    curve = server.call("events.scalar_metrics_iter_histogram", task=task, key="iter")["m"]["v"]
+    assert curve["x"] == [1, 2]
+    assert curve["y"] == [None, 2.0]
+
+
+# --- booleans and words
+
+
+@pytest.mark.parametrize("value", ["none", "false", "true", 0, 1, [], {}])
+@pytest.mark.parametrize(
+    ("call", "field"),
+    [(call, name) for call, kinds in fields.BODIES.items() for name, kind in kinds.items() if kind is fields.flag],
+)
+def test_only_true_and_false_are_booleans(call: str, field: str, value: Any) -> None:
+    """`replace_configuration: "none"` counted as true and wiped every section."""
+    with pytest.raises(ApiError) as refused:
+        fields.check(call, {field: value})
+    assert (refused.value.code, refused.value.subcode) == (400, 12)
+    assert field in refused.value.message
+    for right in (True, False, None):
+        fields.check(call, {field: right})
+
+
+def test_word_for_true_wipes_no_configuration(server: InProcess) -> None:
+    task = server.task(configuration={"a": {"name": "a", "value": "1"}})
+    more = [{"name": "b", "value": "2"}]
+    body = {"task": task, "configuration": more, "force": True}
+    assert server.refused("tasks.edit_configuration", **body, replace_configuration="none") == (400, 12)
+    assert server.get(task)["configuration"].keys() == {"a"}
+    server.call("tasks.edit_configuration", **body, replace_configuration=False)
+    assert server.get(task)["configuration"].keys() == {"a", "b"}
+    server.call("tasks.edit_configuration", **body, replace_configuration=True)
+    assert server.get(task)["configuration"].keys() == {"b"}
+
+
+@pytest.mark.parametrize("how", ["None", True, "everything", ["all"]])
+def test_unknown_way_to_replace_hyperparameters_replaces_nothing(server: InProcess, how: Any) -> None:
+    task = server.task(hyperparams={"a": {"x": {"section": "a", "name": "x", "value": "1"}}})
+    item = {"section": "b", "name": "y", "value": "2"}
+    refused = server.refused("tasks.edit_hyper_params", task=task, hyperparams=[item], replace_hyperparams=how)
+    assert refused == (400, 12)
+    assert server.get(task)["hyperparams"].keys() == {"a"}
