@@ -101,8 +101,8 @@ def render_comet(found: Mapping[str, Any]) -> str:
     ]
     load = f"{found['tokens']} tokens, {found['connections']} clients; other programs shared the machine."
     about = f"{machine(found)} {load} The last rung serves `{found['candidate']}`" + (
-        ", taken with `--accept`: the gate of `optimize` refuses it for these random weights, as nobody asks the rung "
-        "before it, PyTorch's dynamic int8, at all."
+        ", taken with `--accept`: the gate of `optimize` refuses it for these random weights. The rung before it, "
+        "PyTorch's dynamic int8, was compared with nothing."
         if "int8" in found["candidate"]
         else ", what the gate passes."
     )

@@ -85,7 +85,7 @@ class Original:
             beside = self.run(padded)[name]
             if beside.ndim > 1 and alone.ndim == beside.ndim and alone.shape[1] == length != beside.shape[1]:
                 beside = beside[:, :length]
-            if not np.allclose(alone, beside, rtol=1e-2, atol=1e-2 * max(1.0, float(np.abs(alone).max()))):
+            if not np.allclose(alone, beside, rtol=1e-3, atol=1e-3 * max(1.0, float(np.abs(alone).max()))):
                 return True
         return False
 

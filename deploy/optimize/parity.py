@@ -131,7 +131,11 @@ def find_truth(
         tokens.append(_reference_tokens(tokenize, prepared))
         found = {name: np.asarray(value) for name, value in run(processor.collate_rows(prepared.rows)).items()}
         outputs.append(found)
-        answers.append(_plain(processor.finish(_selected(processor, found), prepared)))
+        try:
+            answers.append(_plain(processor.finish(_selected(processor, found), prepared)))
+        except PreprocessingError as error:
+            told = f"text {number + 1} of the samples, {shown(prepared.request.texts[0])}, cannot be answered"
+            raise DeployError(f"{told}: {error.message}", hint=error.hint or "leave it out") from error
         if number % 20 == 19:
             say(f"PyTorch: {number + 1} of {len(bodies)} texts")
     return Truth(bodies, tokens, outputs, answers, processor.config.labels)

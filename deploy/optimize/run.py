@@ -143,10 +143,10 @@ class _Run:
         return target
 
     def _reads_padding(self) -> bool:
-        short = self._feeds(self.bodies[0])
-        pads = self._pads()
-        shape = (len(short["input_ids"]), 8)
-        padded = {n: np.concatenate([v, np.full(shape, pads[n], v.dtype)], axis=1) for n, v in short.items()}
+        sizes = samples.token_counts(self.processor, self.bodies)
+        short = self._feeds(self.bodies[sizes.index(min(sizes))])
+        pads = {"input_ids": self.source.config.pad_id}
+        padded = {n: np.pad(v, ((0, 0), (0, 8)), constant_values=pads.get(n, 0)) for n, v in short.items()}
         return self.original.reads_padding(short, padded)
 
     def _truth(self) -> Truth:

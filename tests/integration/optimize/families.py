@@ -576,6 +576,8 @@ REFUSED: Mapping[str, str] = {
     "Perceiver": f"PerceiverTokenizer, {_NO_FILE}",
     "CANINE": f"CanineTokenizer, {_NO_FILE}",
     "I-BERT, quantised": "torch cannot export this model to ONNX",
+    "Reformer": _SIZES,
+    "Mamba": _LENGTH,
     "XLNet QA": _NO_TASK,
     "T5 generation": _NO_TASK,
     "Vision": _NO_TASK,

@@ -13,6 +13,7 @@ import pytest
 import transformers
 
 from deploy.errors import DeployError
+from deploy.optimize import parity
 from deploy.optimize.engine import Engine
 from deploy.optimize.options import Options
 from deploy.optimize.run import optimize
@@ -42,7 +43,8 @@ def test_a_family_is_deployed_or_refused_with_its_reason(name: str, tmp_path: Pa
     """What is deployed was judged against PyTorch; a classifier's scores are the pipeline's."""
     folder = families.make(families.FAMILIES[name], tmp_path / "model")
     texts = tmp_path / "texts.txt"
-    texts.write_text("\n".join(text.strip() for text in TEXTS))
+    # where a mask is put behind a text, it must not be cut off with it
+    texts.write_text("\n".join(text.strip() for text in (TEXTS[:4] if "mask" in name else TEXTS)))
     options = Options(str(folder), tmp_path / "out", target="gpu", precision="fp32", samples=texts)
     if name in families.REFUSED:
         with pytest.raises(DeployError) as caught:
@@ -77,6 +79,22 @@ def pipeline_scores(folder: Path) -> list[dict[str, float]]:
     classify = transformers.pipeline("text-classification", model=str(folder), device="cpu", top_k=None)
     found = [classify(text, truncation=True, max_length=128) for text in TEXTS]
     return [{one["label"]: one["score"] for one in (rows[0] if isinstance(rows[0], list) else rows)} for rows in found]
+
+
+def test_a_text_that_cannot_be_answered_is_named(tmp_path: Path) -> None:
+    """A mask behind what the model reads: one sentence with the number and the text."""
+    folder = tiny.make("Bert", tmp_path / "model", task="MaskedLM")
+    processor = TextProcessor.from_folder(folder)
+
+    def run(feeds: Any) -> dict[str, Any]:
+        return {"logits": np.zeros((*feeds["input_ids"].shape, tiny.VOCABULARY), np.float32)}
+
+    bodies = [{"text": "a [MASK]"}, {"text": f"{'word ' * 300}[MASK]"}]
+    with pytest.raises(DeployError) as caught:
+        parity.find_truth(folder, processor, bodies, run, str)
+    assert 'text 2 of the samples, "word word' in caught.value.message
+    assert "lies behind what the model reads" in caught.value.message
+    assert caught.value.hint
 
 
 def test_the_file_is_taken_as_it_is_written_where_that_is_asked_for(tmp_path: Path) -> None:
