@@ -20,6 +20,7 @@ import signal
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import IO
 
 # Runs in the child before the program takes its place (1 is PR_SET_PDEATHSIG). A program of its own and no preexec_fn:
 # code between fork and exec of a process that has threads may deadlock.
@@ -62,8 +63,7 @@ async def spawn(
     program = shutil.which(argv[0])
     if program is None:
         raise FileNotFoundError(errno.ENOENT, "no such program", argv[0])
-    log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("ab") as out:
+    with _opened(log) as out:
         return await asyncio.create_subprocess_exec(
             sys.executable,
             "-I",
@@ -80,6 +80,14 @@ async def spawn(
             stderr=out,
             start_new_session=True,
         )
+
+
+def _opened(log: Path) -> IO[bytes]:
+    try:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        return log.open("ab")
+    except OSError:  # a full disk: what runs without a log is better than what does not run
+        return Path(os.devnull).open("ab")
 
 
 def start_time(pid: int) -> int | None:
@@ -172,7 +180,7 @@ def read_from(log: Path, offset: int) -> str:
             end = file.seek(0, os.SEEK_END)
             file.seek(max(offset, end - _TAIL_BYTES))
             return file.read().decode(errors="replace")
-    except FileNotFoundError:
+    except OSError:
         return ""
 
 

@@ -99,7 +99,9 @@ async def run(options: UpOptions, screen: Screen) -> int:
     Raises ``DeployError`` when something cannot be brought up; everything is down again by then.
     """
     state = options.state
-    state.prepare(needs_mb=demo.NEEDS_MB if options.demo and not state.demo.exists() else NEEDS_MB)
+    short = state.prepare(needs_mb=demo.NEEDS_MB if options.demo and not state.demo.exists() else NEEDS_MB)
+    if short:
+        screen.say(short)
     with state.locked():
         stack = Stack(options, screen)
         loop = asyncio.get_running_loop()
@@ -150,7 +152,8 @@ class Stack:
         for name in await end_leftovers(state.children):
             screen.say(f"ended {name}, left over from an `up` that was killed")
         state.clear_scratch()
-        state.scratch.mkdir()
+        with contextlib.suppress(OSError):  # a full disk: who needs a temporary file says so
+            state.scratch.mkdir()
         triton = self._choose_triton()
         is_embedded = self._is_embedded()
         bundle = await asyncio.to_thread(demo.check_parts, state.demo) if options.demo else None

@@ -7,6 +7,7 @@ undoes everything. ``stack.py`` and ``commands/status.py`` use it; each part own
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -76,10 +77,11 @@ class StateDir:
         """Temporary files of the commands ``up`` runs; emptied at start and end."""
         return self.root / "tmp"
 
-    def prepare(self, *, needs_mb: int) -> None:
+    def prepare(self, *, needs_mb: int) -> str:
         """Create the directory and check that it can be written and has room.
 
-        Raises ``StateDirUnusable`` otherwise.
+        Raises ``StateDirUnusable`` otherwise. A directory of a former start may be short of room: what is there is
+        served, and the line that is returned says so; empty when all is well.
         """
         try:
             self.root.mkdir(parents=True, exist_ok=True)
@@ -88,16 +90,21 @@ class StateDir:
             trial.touch()
             trial.unlink()
         except OSError as error:
+            if error.errno == errno.ENOSPC and self.facts.exists():
+                return f"the disk of {self.root} is full: what is there is served, nothing new can be added"
             raise StateDirUnusable(
                 f"the state directory {self.root} cannot be written ({error.strerror})",
                 hint="choose another with --state-dir",
             ) from error
         free_mb = shutil.disk_usage(self.root).free >> 20
+        if free_mb < needs_mb and self.facts.exists():
+            return f"the disk of {self.root} has {free_mb} MB free: what is there is served, new models may not fit"
         if free_mb < needs_mb:
             raise StateDirUnusable(
                 f"the disk of {self.root} has {free_mb} MB free and {needs_mb} MB are needed",
                 hint="make room, or choose another disk with --state-dir",
             )
+        return ""
 
     def clear_scratch(self) -> None:
         """Empty the folder of temporary files."""
@@ -120,8 +127,8 @@ class StateDir:
                     hint="stop it (Ctrl-C there), or give this one its own --state-dir",
                 ) from error
             lock.truncate(0)
-            lock.write(str(os.getpid()))
-            lock.flush()
+            with contextlib.suppress(OSError):  # on a full disk the lock names nobody, and holds
+                os.write(lock.fileno(), str(os.getpid()).encode())
             try:
                 yield
             finally:
@@ -136,20 +143,26 @@ class StateDir:
         return facts if isinstance(facts, dict) else {}
 
     def remember(self, **facts: Any) -> None:
-        """Add to the remembered facts; the file is replaced as a whole."""
+        """Add to the remembered facts; the file is replaced as a whole, and stays as it was on a full disk."""
         _replace(self.facts, json.dumps({**self.recall(), **facts}, indent=1) + "\n", mode=0o644)
 
     def write_env(self, variables: Mapping[str, str]) -> None:
-        """Write variables as a file to ``source``, readable by its owner only."""
+        """Write variables as a file to ``source``, readable by its owner only; it stays as it was on a full disk."""
         lines = [f"export {name}={shlex.quote(value)}\n" for name, value in variables.items()]
         _replace(self.env_file, "".join(lines), mode=0o600)
 
 
 def _replace(path: Path, text: str, *, mode: int) -> None:
     aside = path.with_name(f".{path.name}.{os.getpid()}.part")
-    descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    aside.replace(path)
+    try:
+        descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        aside.replace(path)
+    except OSError as error:
+        aside.unlink(missing_ok=True)
+        # what is remembered makes the next start quicker; without a former file there is nothing to go on with
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) or not path.exists():
+            raise

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
-from pydantic import AliasChoices, ValidationError
-from pydantic_settings import BaseSettings
 
 from deploy.errors import DeployError
 
+if TYPE_CHECKING:  # imported where they are used: a Triton that was killed waits for its launcher's imports
+    from pydantic_settings import BaseSettings
+
 F = TypeVar("F", bound=Callable[..., Any])
-S = TypeVar("S", bound=BaseSettings)
+S = TypeVar("S", bound="BaseSettings")
 
 PORT = click.IntRange(0, 65535)
 
@@ -25,6 +26,8 @@ def settings_options(settings: type[BaseSettings], *, prefix: str = "TRITON_GATE
 
     The variables shown are the field's own aliases, so help, environment and documentation cannot disagree.
     """
+
+    from pydantic import AliasChoices
 
     def decorate(function: F) -> F:
         for name, field in reversed(settings.model_fields.items()):
@@ -49,6 +52,8 @@ def settings_options(settings: type[BaseSettings], *, prefix: str = "TRITON_GATE
 
 def make_settings(settings: type[S], given: dict[str, Any]) -> S:
     """Build ``settings`` from the options that were given. Raises ``DeployError`` naming the option that is wrong."""
+    from pydantic import ValidationError
+
     values = {name: value for name, value in given.items() if value not in _EMPTY_VALUES}
     try:
         return settings(**values)
@@ -65,6 +70,8 @@ def make_settings(settings: type[S], given: dict[str, Any]) -> S:
 
 
 def _names(settings: type[BaseSettings], name: str) -> list[str]:
+    from pydantic import AliasChoices
+
     field = settings.model_fields.get(name)
     alias = field.validation_alias if field else None
     choices: Iterable[Any] = alias.choices if isinstance(alias, AliasChoices) else ()

@@ -8,6 +8,7 @@ leave a process behind, whatever ends first, and never wait without a limit.
 from __future__ import annotations
 
 import contextlib
+import http.client
 import importlib.util
 import logging
 import os
@@ -28,9 +29,7 @@ from types import TracebackType
 from typing import IO
 
 from deploy.triton import key as control_key
-from deploy.triton.client import AdminClient
 from deploy.triton.layout import Engine
-from gateway.settings import trace_protocol
 
 log = logging.getLogger("triton_gateway.triton")
 
@@ -179,6 +178,11 @@ def trace_arguments(environ: Mapping[str, str]) -> tuple[str, ...]:
 
     Triton exports over OTLP/HTTP only: where the variables say gRPC it is left out.
     """
+    if not any(name.startswith("OTEL_") for name in environ):
+        return ()
+    # Here: a Triton that was killed waits for nothing that its launcher imports and does not use.
+    from gateway.settings import trace_protocol
+
     try:
         if trace_protocol(environ) != "http/protobuf":
             return ()
@@ -366,14 +370,10 @@ class TritonLauncher:
         return process
 
     def _await_live(self, process: subprocess.Popen[bytes]) -> bool:
-        client = AdminClient(self.addresses.grpc)
-        try:
-            while process.poll() is None and not self._stopping.is_set():
-                if client.is_live(timeout_s=1.0):
-                    return True
-                self._stopping.wait(0.1)
-        finally:
-            client.close()
+        while process.poll() is None and not self._stopping.is_set():
+            if _is_live(self.addresses.http):
+                return True
+            self._stopping.wait(0.05)
         return False
 
     def _watch(self, process: subprocess.Popen[bytes]) -> None:
@@ -544,6 +544,17 @@ def group_members(group: int) -> list[int]:
                 if int(fields[2]) == group and fields[0] not in ("Z", "X"):
                     members.append(int(entry.name))
     return members
+
+
+def _is_live(address: str) -> bool:
+    connection = http.client.HTTPConnection(address, timeout=1.0)
+    try:
+        connection.request("GET", "/v2/health/live")
+        return connection.getresponse().status == http.HTTPStatus.OK
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
 
 
 def _ending(code: int) -> str:

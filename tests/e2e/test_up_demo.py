@@ -348,6 +348,17 @@ def test_killed_triton_is_restarted_and_loaded_again(up: Up) -> None:
     assert up.says("triton died", after=seen)
 
 
+@pytest.mark.parametrize("part", ["controlplane", "gateway", "triton"])
+def test_a_part_that_stands_still_is_replaced_like_a_dead_one(up: Up, part: str) -> None:
+    """Stopped by a signal, it neither answers nor ends: it is killed after its time, and everything is served again."""
+    seen, before = len(up.printed()), up.children()[part]
+    os.kill(up.server() if part == "triton" else before, signal.SIGSTOP)
+    until(lambda: up.says(f"{part} is back", after=seen), within=180)
+    assert up.says(f"{part} gave no answer for .* s and was killed; restarting in", after=seen)
+    assert before != up.children()[part]
+    until(lambda: is_served(up, "minilm"))
+
+
 def test_second_up_on_the_same_directory_is_refused(up: Up) -> None:
     """One line names the process that holds it."""
     done = subprocess.run(

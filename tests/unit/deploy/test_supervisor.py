@@ -313,6 +313,18 @@ async def test_child_at_its_start_is_not_judged(stand: Stand) -> None:
     assert [] == [event for event in stand.events if event.kind == "died"]
 
 
+async def test_child_is_restarted_where_nothing_can_be_written(stand: Stand) -> None:
+    """Neither the record nor its log, as on a full disk: it comes back all the same."""
+    await stand.supervisor.start(stand.spec("a", SERVES))
+    before = stand.pid("a")
+    stand.supervisor.record = stand.folder / "no-such-folder" / "children.json"
+    (stand.folder / "logs" / "a.log").unlink()
+    (stand.folder / "logs" / "a.log").mkdir()
+    os.kill(before, signal.SIGKILL)
+    await stand.event("ready")
+    assert before != stand.pid("a")
+
+
 async def test_children_stop_in_reverse_order(stand: Stand) -> None:
     """The last started goes first, and nothing is left in any group."""
     for name in "abc":
