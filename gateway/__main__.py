@@ -1,7 +1,8 @@
-"""Runs gateway workers under uvicorn: ``python -m gateway``, and what ``triton-gateway serve`` calls.
+"""Runs the gateway's workers, uvicorn servers: ``python -m gateway``, and what ``triton-gateway serve`` calls.
 
 Sets what must be set before anything else is imported (tokenizers' threads, prometheus' multi-process folder), then
-hands the port to uvicorn, which shares it between workers, restarts those that die and lets requests finish on SIGTERM.
+opens the port. One worker is this process; several share the port under ``workers.Workers``, which replaces those that
+end or hang and lets requests finish on SIGTERM.
 """
 
 from __future__ import annotations
