@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from dataclasses import replace
 from typing import Any
@@ -11,6 +12,8 @@ import httpx
 import pytest
 
 from gateway.metrics.catalog import FAULT_KINDS
+from gateway.registry.ledger import Record
+from gateway.version_numbers import KIND, binding, service
 
 
 async def test_deployed_text_model_answers_without_code(stack: Any) -> None:
@@ -238,6 +241,40 @@ async def test_faults_of_the_configuration_are_counted_and_gone_when_they_are_me
     stack.registry.canary["c"]["weights"] = [1.0]
     await stack.until(lambda: not stack.gateway.table.current.faults)
     assert sound == await faults()
+
+
+async def test_a_version_keeps_its_model_whatever_clearml_serving_counts(stack: Any) -> None:
+    """Its inference container writes other numbers into its section: not one answer comes from another model."""
+
+    def written(*models: str) -> str:
+        versions = enumerate(models, 1)
+        return json.dumps({f"auto/{n}": {"engine_type": "triton", "serving_url": "auto", "version": str(n),
+                                         "model_id": model} for n, model in versions})  # fmt: skip
+
+    async def looks() -> float:
+        text = (await stack.client.get("/metrics")).text
+        return sum(float(n) for n in re.findall(r"^gateway_reconcile_total\S+ (\S+)$", text, re.M))
+
+    for model in ("m1", "m2"):
+        stack.add_text_model(model)
+    registry = stack.registry
+    registry.sections["model_monitoring"] = '{"auto": {"base_serving_url": "auto", "engine_type": "triton"}}'
+    registry.sections["model_monitoring_eps"] = written("m2", "m1")
+    records = [binding(what, "auto", n, f"m{n}") for what in ("claim", "given") for n in (1, 2)]
+    registry.ledger.write([Record(KIND, *record) for record in (*records, service("auto", {1, 2}))])
+    for url in ("auto/1", "auto/2"):
+        stack.load(url)
+    await stack.served("auto/1", "auto/2")
+    for counted in (written("m1", "m2"), written("m2"), "{}", written("m2", "m1")):
+        registry.sections["model_monitoring_eps"] = counted
+        looked = await looks()
+        while await looks() < looked + 2:
+            await asyncio.sleep(0.02)
+        for n in (1, 2):
+            reply = await stack.client.post(f"/serve/auto/{n}", json={"text": "good"})
+            assert (200, f"m{n}") == (reply.status_code, reply.headers["x-model-id"])
+    await stack.until(lambda: bool(stack.gateway.table.current.faults))
+    assert ["auto-update auto"] == [fault.subject for fault in stack.gateway.table.current.faults]
 
 
 async def test_triton_address_of_the_task_wins_and_change_is_live(stack: Any) -> None:
