@@ -84,9 +84,9 @@ class AutoUpdate:
 
     def _models(self, endpoint: str, rule: MonitoringSpec, spec: ServingSpec) -> Sequence[str]:
         """Return what a rule selects: its newest models, and beyond its limit those that are served and still match."""
-        query = monitoring.query_of(rule)
-        found = list(self._store.models(query))
         served = {e.model_id for e in spec.endpoints.values() if e.is_auto and e.endpoint == endpoint and e.model_id}
+        query = replace(monitoring.query_of(rule), served=tuple(sorted(served)))
+        found = list(self._store.models(query))
         more = sorted(served - {*found})
         if rule.max_versions is None or not more:
             return found

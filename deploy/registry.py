@@ -19,13 +19,18 @@ from gateway.registry.ledger import Record
 from gateway.spec import BROKEN_UPLOADS
 
 _PAGE = 500
+_EMPTY_ZIP: Final = 22
+"""Bytes of a zip without entries: a folder that was empty when it was uploaded."""
 _SILENCE_S: Final = 1800.0
 """A container that was silent for so long is gone; with room for clocks that differ."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelQuery:
-    """Which models of the registry: exact names, any of the tags; archived ones and unfinished uploads never count."""
+    """Which models of the registry: exact names, any of the tags.
+
+    Archived ones and unfinished uploads never count; with a limit (``most``) neither do those that hold nothing.
+    """
 
     project: str | None = None
     name: str | None = None
@@ -34,6 +39,8 @@ class ModelQuery:
     most: int | None = None
     ids: tuple[str, ...] = ()
     """Of these only; empty: of all."""
+    served: tuple[str, ...] = ()
+    """Those in service: they count whatever became of their files."""
 
 
 class TaskStore(Protocol):
@@ -64,6 +71,8 @@ class ClearMLStore:
 
     def __init__(self, registry: ClearMLRegistry) -> None:
         self._registry = registry
+        self._filled: set[tuple[str, str]] = set()
+        """Id and address of models that are known to hold something."""
 
     @property
     def registry(self) -> ClearMLRegistry:
@@ -97,16 +106,31 @@ class ClearMLStore:
             body["ready"] = True
         if query.ids:
             body["id"] = list(query.ids)
-        found: list[tuple[str, str]] = []
+        found: list[str] = []
         page = 0
         while query.most is None or len(found) < query.most:
             models = self._registry.call("models", "get_all", {**body, "page": page})["models"]
-            found += [(str(m.get("created") or ""), str(m["id"])) for m in models if _has_data(m)]
+            # Models of one instant come in an order of their own, the same for everybody.
+            for model in sorted(models, key=lambda m: (str(m.get("created") or ""), str(m["id"])), reverse=True):
+                if query.most is not None and len(found) >= query.most:
+                    break
+                # Where there is no limit an empty model takes nobody's place.
+                if _has_data(model) and (query.most is None or model["id"] in query.served or self._is_filled(model)):
+                    found.append(str(model["id"]))
             if len(models) < _PAGE:
                 break
             page += 1
-        # Models of one instant come in an order of their own, the same for everybody.
-        return [model_id for _, model_id in sorted(found, reverse=True)][: query.most]
+        return found
+
+    def _is_filled(self, model: Mapping[str, Any]) -> bool:
+        """Say whether anything lies at the model's address; what cannot be asked counts as filled."""
+        identity = (str(model["id"]), str(model["uri"]))
+        if identity not in self._filled:
+            size = self._registry.size(identity[1])
+            if size == 0 or (size == _EMPTY_ZIP and identity[1].endswith(".zip")):
+                return False
+            self._filled.add(identity)
+        return True
 
     def write(self, sections: Mapping[str, str], records: Sequence[Record] = ()) -> None:
         """See ``TaskStore.write``; all sections of one call change together, and so do all records."""

@@ -29,6 +29,7 @@ _log = logging.getLogger("triton_gateway.registry")
 
 _CHUNK = 1 << 20
 _CONNECT_S, _READ_S = 5.0, 20.0
+_SIZE_S = 2.0
 _PAGE = 500
 
 
@@ -241,7 +242,23 @@ class ClearMLRegistry:
                 self._session = _open_session()
             return self._session
 
-    def _fetch_http(self, address: str, target: Path) -> None:
+    def size(self, uri: str) -> int | None:
+        """Return how many bytes lie at ``uri``; 0 where nothing does, None where nobody can say it within seconds."""
+        address = self._rewrite(uri)
+        if urlsplit(address).scheme not in ("http", "https"):
+            return None
+        url, headers = self._request(address)
+        try:
+            reply = requests.head(url, headers=headers, timeout=_SIZE_S, allow_redirects=True)
+        except requests.RequestException:
+            return None
+        if reply.status_code in (404, 410):
+            return 0
+        length = reply.headers.get("Content-Length", "") if reply.status_code == requests.codes.ok else ""
+        return int(length) if length.isdecimal() and "Content-Encoding" not in reply.headers else None
+
+    def _request(self, address: str) -> tuple[str, dict[str, str]]:
+        """Return the url to ask for a file's address, and the headers that this needs."""
         session = self._connected()
         headers: dict[str, str] = {}
         files_host = str(session.get_files_server_host() or "").rstrip("/")
@@ -253,10 +270,12 @@ class ClearMLRegistry:
             if files_host and address.startswith(files_host)
             else address
         )
+        return quote(raw, safe="/:%?#=&+,;@!$'()*[]~"), headers
+
+    def _fetch_http(self, address: str, target: Path) -> None:
+        url, headers = self._request(address)
         try:
-            with requests.get(
-                quote(raw, safe="/:%?#=&+,;@!$'()*[]~"), headers=headers, stream=True, timeout=(_CONNECT_S, _READ_S)
-            ) as reply:
+            with requests.get(url, headers=headers, stream=True, timeout=(_CONNECT_S, _READ_S)) as reply:
                 if reply.status_code in (401, 403, 404, 410):
                     raise RegistryRefused(f"the file store answers {reply.status_code} for {address}")
                 if reply.status_code != requests.codes.ok:
