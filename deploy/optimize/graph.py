@@ -8,6 +8,7 @@ what the model's author sees. torch is imported inside the functions that run it
 from __future__ import annotations
 
 import contextlib
+import inspect
 import logging
 import re
 import sys
@@ -43,6 +44,8 @@ _CLASSES: Final[Mapping[str, str]] = {
     QUESTION_ANSWERING: "AutoModelForQuestionAnswering",
     FILL_MASK: "AutoModelForMaskedLM",
 }
+_BESIDE_TEXT: Final = ("bbox", "image", "pixel_values", "xpath_tags_seq")
+"""What models of pages read besides tokens."""
 _POOLED: Final = ("cls", "mean", "max")
 """What is pooled inside the graph, which then answers with one vector per text instead of one per token."""
 
@@ -64,6 +67,9 @@ class Original:
         self.module = _flat(model, config)
         self._exported = _exportable(model, config) or self.module
         self.output_names: tuple[str, ...] = self.module.names
+        taken = inspect.signature(model.forward).parameters
+        self.not_given = tuple(name for name in _BESIDE_TEXT if name in taken)
+        """Inputs of the model that a text does not have: it answers without them, as its pipeline does."""
 
     def run(self, feeds: Arrays) -> dict[str, Any]:
         """Answer one batch: output name → array. Raises ``ExportFailed`` with the model's own reason."""

@@ -129,10 +129,14 @@ class _Run:
 
     def _example(self) -> dict[str, Any]:
         """Two texts of different length: nothing about an exported graph may depend on either size being 1 or equal."""
-        lengths = samples.token_counts(self.processor, self.bodies)
+        bodies = self.bodies
+        lengths = samples.token_counts(self.processor, bodies)
+        if max(lengths) < 2 or len(bodies) < 2:  # a user's texts of one token each are no example
+            bodies = samples.built_in(self.processor)
+            lengths = samples.token_counts(self.processor, bodies)
         fitting = [i for i, n in enumerate(lengths) if 6 <= n <= 40] or list(range(len(lengths)))
         order = sorted(fitting, key=lambda i: lengths[i])
-        rows = [self.processor.prepare(self.bodies[i]).rows[0] for i in (order[0], order[-1])]
+        rows = [self.processor.prepare(bodies[i]).rows[0] for i in (order[0], order[-1])]
         return self.processor.collate_rows(rows)
 
     def _export(self) -> Path:
@@ -298,6 +302,11 @@ class _Run:
 
     def _notes(self) -> list[str]:
         notes = list(self.source.notes)
+        if self.original.not_given:
+            others = " and ".join(self.original.not_given)
+            notes.append(
+                f"The model also reads {others}, which a text does not have: it answers without, as its pipeline."
+            )
         if self.options.target == "gpu":
             notes.append(
                 "The graph was checked in fp32 on this machine's CPU. Speed and fp16 accuracy on a GPU were not "

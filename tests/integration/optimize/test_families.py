@@ -53,6 +53,8 @@ def test_a_family_is_deployed_or_refused_with_its_reason(name: str, tmp_path: Pa
         assert caught.value.hint
         return
     outcome = optimize(options, str, str)
+    reads_pages = name in ("LayoutLM", "LiLT", "MarkupLM")
+    assert reads_pages == any("which a text does not have" in note for note in outcome.manifest["notes"])
     if TextProcessor.from_folder(outcome.bundle).config.task == CLASSIFICATION:
         answers = bundle_scores(outcome.bundle)
         for ours, theirs in zip(answers, pipeline_scores(folder), strict=True):
@@ -79,6 +81,17 @@ def pipeline_scores(folder: Path) -> list[dict[str, float]]:
     classify = transformers.pipeline("text-classification", model=str(folder), device="cpu", top_k=None)
     found = [classify(text, truncation=True, max_length=128) for text in TEXTS]
     return [{one["label"]: one["score"] for one in (rows[0] if isinstance(rows[0], list) else rows)} for rows in found]
+
+
+def test_texts_of_one_token_are_no_example(tmp_path: Path) -> None:
+    """A decoder that classifies adds no tokens of its own: with a user's texts of one token the built-in ones are
+    exported with.
+    """
+    folder = families.make(families.FAMILIES["GPT-2"], tmp_path / "model")
+    texts = tmp_path / "texts.txt"
+    texts.write_text("a\nb\n")
+    options = Options(str(folder), tmp_path / "out", target="gpu", precision="fp32", samples=texts)
+    assert (optimize(options, str, str).bundle / "model.onnx").is_file()
 
 
 def test_a_text_that_cannot_be_answered_is_named(tmp_path: Path) -> None:
