@@ -93,9 +93,10 @@ def update(
             copy.update(mine)
             continue
         given = {**numbers.given, **dict(step.given)}
+        # What others have put into service is taken over together with its number.
         before = numbers.served
         if before is None:
-            before = frozenset(known[model] for _, model in bindings if model in known)
+            before = frozenset(number for number, model in bindings if given.get(number) == model)
         before = frozenset(number for number in before if number in given)
         if not models and before:
             notes.append(f"auto-update of {endpoint} matches no model any more; its versions stay")

@@ -171,6 +171,17 @@ def test_numbers_of_before_are_taken_over_once():
     assert {"auto/7": "a", "auto/10": "b"} == served(applied(former, {"auto": ["b", "a"]}))
 
 
+def test_what_is_taken_over_while_it_changes_stays_in_service():
+    """One number is contested while two are taken over, and nothing matches the rule: the other goes on."""
+    eps = {f"auto/{n}": {"serving_url": "auto", "version": str(n), "model_id": m, "engine_type": "triton"}
+           for n, m in ((1, "a"), (2, "b"))}  # fmt: skip
+    task = serving_task({"auto": RULE}, **{SERVED: sections.render(eps)})
+    task = after(task, {}, update(task, {"auto": []}).records)
+    eps["auto/2"]["model_id"] = "c"
+    task = applied(after(task, {SERVED: sections.render(eps)}), {"auto": []})
+    assert {"auto/1": "a"} == served(task)
+
+
 def test_a_container_of_clearml_serving_renumbers_nothing_and_is_named():
     """It restarts, counts from 1 and writes that: every version keeps its model, and people hear who else is there."""
     task = applied(serving_task({"auto": RULE}), {"auto": ["c", "b", "a"]})
