@@ -157,85 +157,64 @@ def make(family: Family, folder: Path) -> Path:
 
 
 CLASSIFIER = "ForSequenceClassification"
+DEBERTA_V2 = {
+    **NARROW, "relative_attention": True, "position_buckets": 16, "pos_att_type": ["p2c", "c2p"], "type_vocab_size": 0,
+    "share_att_key": True, "norm_rel_ebd": "layer_norm",
+}  # fmt: skip
+MODERN = {**NARROW, "local_attention": 16, "global_attn_every_n_layers": 2}
+XL = {"d_model": 32, "n_layer": 2, "n_head": 2, "d_inner": 48, "initializer_range": 0.3}
+GPT2 = {"n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 130, "initializer_range": 0.3}
+BLOOM = {"hidden_size": 32, "n_layer": 2, "n_head": 2, "initializer_range": 0.3}
+BERT_PAIRS = ["[CLS]", "[PAD]", "[SEP]", "[UNK]", "[MASK]"]
+PLAIN_PAIRS = byte_pairs("PreTrainedTokenizerFast", pad_token="<pad>")
+QWEN_PAIRS = byte_pairs("Qwen2Tokenizer", pad_token="<pad>")
+T5_TOKENS = pieces("spiece.model", T5_PIECES, "T5Tokenizer", extra_ids=0)
+XLMR_TOKENS = pieces("sentencepiece.bpe.model", sentencepiece, "XLMRobertaTokenizer")
+ALBERT_TOKENS = pieces("spiece.model", ALBERT, "AlbertTokenizer")
+BIG_BIRD = functools.partial(sentencepiece, "[SEP]", "[CLS]", "[MASK]", pad=0, eos=1, bos=2, unk=3)
 FAMILIES: Mapping[str, Family] = {
     "DeBERTa-v2": Family(
         f"DebertaV2{CLASSIFIER}",
-        {
-            **NARROW,
-            "relative_attention": True,
-            "position_buckets": 16,
-            "pos_att_type": ["p2c", "c2p"],
-            "type_vocab_size": 0,
-            "share_att_key": True,
-            "norm_rel_ebd": "layer_norm",
-        },
+        DEBERTA_V2,
         pieces("spm.model", DEBERTA, "DebertaV2Tokenizer"),
     ),
     "DeBERTa-v2, spm.model only": Family(
         f"DebertaV2{CLASSIFIER}",
-        {
-            **NARROW,
-            "relative_attention": True,
-            "position_buckets": 16,
-            "pos_att_type": ["p2c", "c2p"],
-            "type_vocab_size": 0,
-            "share_att_key": True,
-            "norm_rel_ebd": "layer_norm",
-        },
+        DEBERTA_V2,
         pieces("spm.model", DEBERTA, "DebertaV2Tokenizer", also_fast=False),
     ),
     "DeBERTa-v2 of transformers 4": Family(
         f"DebertaV2{CLASSIFIER}",
-        {
-            **NARROW,
-            "relative_attention": True,
-            "position_buckets": 16,
-            "pos_att_type": ["p2c", "c2p"],
-            "type_vocab_size": 0,
-            "share_att_key": True,
-            "norm_rel_ebd": "layer_norm",
-        },
+        DEBERTA_V2,
         as_transformers_4(pieces("spm.model", DEBERTA, "DebertaV2Tokenizer"), DEBERTA),
     ),
     "DeBERTa": Family(
         f"Deberta{CLASSIFIER}",
         {**NARROW, "relative_attention": True, "pos_att_type": ["p2c", "c2p"], "type_vocab_size": 0},
-        byte_pairs("DebertaTokenizer", ["[CLS]", "[PAD]", "[SEP]", "[UNK]", "[MASK]"]),
+        byte_pairs("DebertaTokenizer", BERT_PAIRS),
     ),
     "BART": Family(f"Bart{CLASSIFIER}", LAYERS, byte_pairs("BartTokenizer")),
     "mBART": Family(f"MBart{CLASSIFIER}", LAYERS, pieces("sentencepiece.bpe.model", sentencepiece, "MBartTokenizer")),
     "BART features": Family("BartModel", LAYERS, byte_pairs("BartTokenizer")),
-    "PLBart": Family(
-        f"PLBart{CLASSIFIER}", LAYERS, pieces("sentencepiece.bpe.model", sentencepiece, "XLMRobertaTokenizer")
-    ),
-    "LED": Family(
-        f"LED{CLASSIFIER}",
-        {
-            **{k: v for k, v in LAYERS.items() if k != "max_position_embeddings"},
-            "attention_window": 16,
-            "max_encoder_position_embeddings": 128,
-            "max_decoder_position_embeddings": 128,
-        },
-        byte_pairs("LEDTokenizer"),
-    ),
+    "PLBart": Family(f"PLBart{CLASSIFIER}", LAYERS, XLMR_TOKENS),
     "MVP": Family(f"Mvp{CLASSIFIER}", LAYERS, byte_pairs("MvpTokenizer")),
-    "T5 classifier": Family(f"T5{CLASSIFIER}", T5, pieces("spiece.model", T5_PIECES, "T5Tokenizer", extra_ids=0)),
-    "T5 encoder": Family("T5EncoderModel", T5, pieces("spiece.model", T5_PIECES, "T5Tokenizer", extra_ids=0)),
+    "T5 classifier": Family(f"T5{CLASSIFIER}", T5, T5_TOKENS),
+    "T5 encoder": Family("T5EncoderModel", T5, T5_TOKENS),
     "T5 encoder, spiece.model only": Family(
         "T5EncoderModel", T5, pieces("spiece.model", T5_PIECES, "T5Tokenizer", also_fast=False, extra_ids=0)
     ),
-    "T5": Family("T5Model", T5, pieces("spiece.model", T5_PIECES, "T5Tokenizer", extra_ids=0)),
-    "mT5 encoder": Family("MT5EncoderModel", T5, pieces("spiece.model", T5_PIECES, "T5Tokenizer", extra_ids=0)),
-    "UMT5 encoder": Family("UMT5EncoderModel", T5, pieces("spiece.model", T5_PIECES, "T5Tokenizer", extra_ids=0)),
+    "T5": Family("T5Model", T5, T5_TOKENS),
+    "mT5 encoder": Family("MT5EncoderModel", T5, T5_TOKENS),
+    "UMT5 encoder": Family("UMT5EncoderModel", T5, T5_TOKENS),
     "ModernBERT": Family(
         f"ModernBert{CLASSIFIER}",
-        {**NARROW, "local_attention": 16, "global_attn_every_n_layers": 2},
-        byte_pairs("PreTrainedTokenizerFast", ["[CLS]", "[PAD]", "[SEP]", "[UNK]", "[MASK]"]),
+        MODERN,
+        byte_pairs("PreTrainedTokenizerFast", BERT_PAIRS),
     ),
     "XLM-R": Family(
         f"XLMRoberta{CLASSIFIER}",
         NO_PAD_POSITIONS,
-        pieces("sentencepiece.bpe.model", sentencepiece, "XLMRobertaTokenizer"),
+        XLMR_TOKENS,
     ),
     "XLM-R, .bpe.model only": Family(
         f"XLMRoberta{CLASSIFIER}",
@@ -245,19 +224,19 @@ FAMILIES: Mapping[str, Family] = {
     "XLM-R XL": Family(
         f"XLMRobertaXL{CLASSIFIER}",
         NO_PAD_POSITIONS,
-        pieces("sentencepiece.bpe.model", sentencepiece, "XLMRobertaTokenizer"),
+        XLMR_TOKENS,
     ),
     "Longformer": Family(
         f"Longformer{CLASSIFIER}", {**NO_PAD_POSITIONS, "attention_window": 16}, byte_pairs("LongformerTokenizer")
     ),
     "XLNet": Family(
         f"XLNet{CLASSIFIER}",
-        {"d_model": 32, "n_layer": 2, "n_head": 2, "d_inner": 48, "initializer_range": 0.3},
+        XL,
         pieces("spiece.model", XLNET, "XLNetTokenizer"),
     ),
     "XLNet, spiece.model only": Family(
         f"XLNet{CLASSIFIER}",
-        {"d_model": 32, "n_layer": 2, "n_head": 2, "d_inner": 48, "initializer_range": 0.3},
+        XL,
         pieces("spiece.model", XLNET, "XLNetTokenizer", also_fast=False),
     ),
     "Funnel": Family(
@@ -289,9 +268,7 @@ FAMILIES: Mapping[str, Family] = {
         ),
     ),
     "ELECTRA": Family(f"Electra{CLASSIFIER}", {**NARROW, "embedding_size": 24}, words("ElectraTokenizer")),
-    "ALBERT": Family(
-        f"Albert{CLASSIFIER}", {**NARROW, "embedding_size": 24}, pieces("spiece.model", ALBERT, "AlbertTokenizer")
-    ),
+    "ALBERT": Family(f"Albert{CLASSIFIER}", {**NARROW, "embedding_size": 24}, ALBERT_TOKENS),
     "ALBERT, spiece.model only": Family(
         f"Albert{CLASSIFIER}",
         {**NARROW, "embedding_size": 24},
@@ -339,7 +316,7 @@ FAMILIES: Mapping[str, Family] = {
         {**NARROW, "attention_type": "original_full"},
         pieces(
             "spiece.model",
-            functools.partial(sentencepiece, "[SEP]", "[CLS]", "[MASK]", pad=0, eos=1, bos=2, unk=3),
+            BIG_BIRD,
             "BigBirdTokenizer",
         ),
     ),
@@ -354,7 +331,7 @@ FAMILIES: Mapping[str, Family] = {
         },
         pieces(
             "spiece.model",
-            functools.partial(sentencepiece, "[SEP]", "[CLS]", "[MASK]", pad=0, eos=1, bos=2, unk=3),
+            BIG_BIRD,
             "BigBirdTokenizer",
             model_max_length=512,
         ),
@@ -377,9 +354,9 @@ FAMILIES: Mapping[str, Family] = {
     "Nystromformer": Family(
         f"Nystromformer{CLASSIFIER}",
         {**NARROW, "num_landmarks": 8, "segment_means_seq_len": 8},
-        pieces("spiece.model", ALBERT, "AlbertTokenizer"),
+        ALBERT_TOKENS,
     ),
-    "YOSO": Family(f"Yoso{CLASSIFIER}", NARROW, pieces("spiece.model", ALBERT, "AlbertTokenizer")),
+    "YOSO": Family(f"Yoso{CLASSIFIER}", NARROW, ALBERT_TOKENS),
     "MRA": Family(f"Mra{CLASSIFIER}", NARROW, byte_pairs("RobertaTokenizer")),
     "LayoutLM": Family(f"LayoutLM{CLASSIFIER}", NARROW, words("LayoutLMTokenizer")),
     "LiLT": Family(f"Lilt{CLASSIFIER}", {**NO_PAD_POSITIONS, "hidden_size": 48, "channel_shrink_ratio": 2}, words()),
@@ -443,10 +420,10 @@ FAMILIES: Mapping[str, Family] = {
     "X-MOD": Family(
         f"Xmod{CLASSIFIER}",
         {**NO_PAD_POSITIONS, "languages": ["en_XX"], "default_language": "en_XX"},
-        pieces("sentencepiece.bpe.model", sentencepiece, "XLMRobertaTokenizer"),
+        XLMR_TOKENS,
     ),
     "Nomic BERT": Family("NomicBertModel", NARROW, words()),
-    "EuroBERT": Family(f"EuroBert{CLASSIFIER}", CAUSAL, byte_pairs("PreTrainedTokenizerFast", pad_token="<pad>")),
+    "EuroBERT": Family(f"EuroBert{CLASSIFIER}", CAUSAL, PLAIN_PAIRS),
     "GTE": Family("GteModel", NARROW, words()),
     "RoCBert": Family(
         f"RoCBert{CLASSIFIER}", {**NARROW, "enable_pronunciation": False, "enable_shape": False}, words()
@@ -471,12 +448,12 @@ FAMILIES: Mapping[str, Family] = {
     ),
     "GPT-2": Family(
         f"GPT2{CLASSIFIER}",
-        {"n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 130, "initializer_range": 0.3},
+        GPT2,
         byte_pairs("GPT2Tokenizer", pad_token="<pad>"),
     ),
     "GPT-2 without pad": Family(
         f"GPT2{CLASSIFIER}",
-        {"n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 130, "initializer_range": 0.3, "pad_token_id": None},
+        {**GPT2, "pad_token_id": None},
         byte_pairs("GPT2Tokenizer"),
     ),
     "OPT": Family(
@@ -492,49 +469,45 @@ FAMILIES: Mapping[str, Family] = {
         },
         byte_pairs("GPT2Tokenizer", pad_token="<pad>"),
     ),
-    "Llama": Family(f"Llama{CLASSIFIER}", CAUSAL, byte_pairs("PreTrainedTokenizerFast", pad_token="<pad>")),
-    "Qwen2": Family(f"Qwen2{CLASSIFIER}", CAUSAL, byte_pairs("Qwen2Tokenizer", pad_token="<pad>")),
-    "Qwen3": Family(f"Qwen3{CLASSIFIER}", {**CAUSAL, "head_dim": 16}, byte_pairs("Qwen2Tokenizer", pad_token="<pad>")),
-    "Mistral": Family(f"Mistral{CLASSIFIER}", CAUSAL, byte_pairs("PreTrainedTokenizerFast", pad_token="<pad>")),
-    "Gemma": Family(
-        f"Gemma{CLASSIFIER}", {**CAUSAL, "head_dim": 16}, byte_pairs("PreTrainedTokenizerFast", pad_token="<pad>")
-    ),
+    "Llama": Family(f"Llama{CLASSIFIER}", CAUSAL, PLAIN_PAIRS),
+    "Qwen2": Family(f"Qwen2{CLASSIFIER}", CAUSAL, QWEN_PAIRS),
+    "Qwen3": Family(f"Qwen3{CLASSIFIER}", {**CAUSAL, "head_dim": 16}, QWEN_PAIRS),
+    "Mistral": Family(f"Mistral{CLASSIFIER}", CAUSAL, PLAIN_PAIRS),
+    "Gemma": Family(f"Gemma{CLASSIFIER}", {**CAUSAL, "head_dim": 16}, PLAIN_PAIRS),
     "Bloom": Family(
         f"Bloom{CLASSIFIER}",
-        {"hidden_size": 32, "n_layer": 2, "n_head": 2, "initializer_range": 0.3},
-        byte_pairs("PreTrainedTokenizerFast", pad_token="<pad>"),
+        BLOOM,
+        PLAIN_PAIRS,
     ),
     "BLOOM embeddings": Family(
         "BloomModel",
-        {"hidden_size": 32, "n_layer": 2, "n_head": 2, "initializer_range": 0.3},
-        byte_pairs("PreTrainedTokenizerFast", pad_token="<pad>"),
+        BLOOM,
+        PLAIN_PAIRS,
     ),
-    "Qwen3 embeddings": Family(
-        "Qwen3Model", {**CAUSAL, "head_dim": 16}, byte_pairs("Qwen2Tokenizer", pad_token="<pad>")
-    ),
+    "Qwen3 embeddings": Family("Qwen3Model", {**CAUSAL, "head_dim": 16}, QWEN_PAIRS),
     "Mamba": Family(
         "MambaModel",
         {"hidden_size": 32, "num_hidden_layers": 2, "state_size": 4},
-        byte_pairs("PreTrainedTokenizerFast", pad_token="<pad>"),
+        PLAIN_PAIRS,
     ),
     "ModernBERT NER": Family(
         "ModernBertForTokenClassification",
-        {**NARROW, "local_attention": 16, "global_attn_every_n_layers": 2},
-        byte_pairs("PreTrainedTokenizerFast", ["[CLS]", "[PAD]", "[SEP]", "[UNK]", "[MASK]"]),
+        MODERN,
+        byte_pairs("PreTrainedTokenizerFast", BERT_PAIRS),
     ),
     "ModernBERT QA": Family(
         "ModernBertForQuestionAnswering",
-        {**NARROW, "local_attention": 16, "global_attn_every_n_layers": 2},
-        byte_pairs("PreTrainedTokenizerFast", ["[CLS]", "[PAD]", "[SEP]", "[UNK]", "[MASK]"]),
+        MODERN,
+        byte_pairs("PreTrainedTokenizerFast", BERT_PAIRS),
     ),
     "ModernBERT mask": Family(
         "ModernBertForMaskedLM",
-        {**NARROW, "local_attention": 16, "global_attn_every_n_layers": 2},
-        byte_pairs("PreTrainedTokenizerFast", ["[CLS]", "[PAD]", "[SEP]", "[UNK]", "[MASK]"], mask_token="[MASK]"),
+        MODERN,
+        byte_pairs("PreTrainedTokenizerFast", BERT_PAIRS, mask_token="[MASK]"),
     ),
     "XLNet QA": Family(
         "XLNetForQuestionAnsweringSimple",
-        {"d_model": 32, "n_layer": 2, "n_head": 2, "d_inner": 48, "initializer_range": 0.3},
+        XL,
         pieces("spiece.model", XLNET, "XLNetTokenizer"),
     ),
     "Longformer NER": Family(
@@ -543,9 +516,7 @@ FAMILIES: Mapping[str, Family] = {
         byte_pairs("LongformerTokenizer"),
     ),
     "BERT QA": Family("BertForQuestionAnswering", NARROW, words()),
-    "T5 generation": Family(
-        "T5ForConditionalGeneration", T5, pieces("spiece.model", T5_PIECES, "T5Tokenizer", extra_ids=0)
-    ),
+    "T5 generation": Family("T5ForConditionalGeneration", T5, T5_TOKENS),
     "Vision": Family(
         "ViTForImageClassification",
         {
@@ -576,6 +547,7 @@ REFUSED: Mapping[str, str] = {
     "Perceiver": f"PerceiverTokenizer, {_NO_FILE}",
     "CANINE": f"CanineTokenizer, {_NO_FILE}",
     "I-BERT, quantised": "torch cannot export this model to ONNX",
+    "GPT-2 without pad": "no padding token is defined",
     "Reformer": _SIZES,
     "Mamba": _LENGTH,
     "XLNet QA": _NO_TASK,
