@@ -39,7 +39,8 @@ if TYPE_CHECKING:
               show_default=True, help="Where transformers does not read tokenizer.json as it is written: do as its "
               "pipeline does, or as the file says.")  # fmt: skip
 @click.option("--tolerance", default="", metavar="NAME=NUMBER,…",
-              help="Other limits: mean_cosine, min_cosine, difference, decisions, shift, neighbours.")  # fmt: skip
+              help="Other limits: mean_cosine, min_cosine, difference, decisions, shift, neighbours, gain, "
+              "bias.")  # fmt: skip
 @click.option("--accept", default="", metavar="REASON",
               help="Take the fastest although it is beyond tolerance; the reason is recorded. Never accepts what is "
               "wrong (tokens, labels, lengths, mask).")  # fmt: skip

@@ -17,6 +17,9 @@ from deploy.triton.runtime.onnx_model import ENGINES, Runner, first_line
 _ROWS: Final = 8
 """Texts that share a batch in the accuracy check; they are of all lengths, so most of them are padded."""
 
+_MOST_SHARED: Final = 512
+"""Tokens of the longest text that shares a batch there: eight of a model's longest would not fit into memory."""
+
 
 class Engine:
     """One ONNX file in one engine with a number of threads. Raises ``ExportFailed`` when it does not load."""
@@ -54,8 +57,20 @@ class Engine:
     def answer(self, requests: Sequence[Mapping[str, Any]], *, together: bool) -> list[dict[str, Any] | str]:
         """Answer every request as the server would: its own outputs, or the reason why not.
 
-        ``together``: requests share batches of different lengths, else each runs alone.
+        ``together``: requests share batches of different lengths, save the longest, else each runs alone.
         """
+        answers: list[dict[str, Any] | str] = [""] * len(requests)
+        sharing = [i for i, feeds in enumerate(requests) if together and feeds["input_ids"].shape[1] <= _MOST_SHARED]
+        # Every k-th text shares a batch: neighbours in the list are of similar length, these are not.
+        step = max(1, -(-len(sharing) // _ROWS))
+        groups = [sharing[start::step] for start in range(step)] if sharing else []
+        for group in (*groups, *([i] for i in range(len(requests)) if i not in set(sharing))):
+            for i, answer in zip(group, self.answer_together([requests[i] for i in group]), strict=True):
+                answers[i] = answer
+        return answers
+
+    def answer_together(self, requests: Sequence[Mapping[str, Any]]) -> list[dict[str, Any] | str]:
+        """Answer requests that share one batch, padded to the longest, as the server would."""
         answers: list[dict[str, Any] | str] = [""] * len(requests)
 
         def take(index: int, outputs: dict[str, Any]) -> None:
@@ -64,9 +79,5 @@ class Engine:
         def refuse(index: int, message: str) -> None:
             answers[index] = message
 
-        # Every k-th text shares a batch: neighbours in the list are of similar length, these are not.
-        step = max(1, -(-len(requests) // _ROWS)) if together else len(requests)
-        for start in range(step):
-            items = [self._runner.read(i, requests[i], ()) for i in range(start, len(requests), step)]
-            self._runner.run(items, take, refuse)
+        self._runner.run([self._runner.read(i, request, ()) for i, request in enumerate(requests)], take, refuse)
         return answers

@@ -95,6 +95,10 @@ class Original:
                 return True
         return False
 
+    def weights(self) -> dict[str, Any]:
+        """Return every number the model was loaded with, by its name: arrays that share the model's memory."""
+        return named_numbers(self.module)
+
     def use_threads(self, count: int) -> None:
         """Let torch compute on ``count`` threads."""
         self._torch.set_num_threads(count)
@@ -172,6 +176,12 @@ def load_model(folder: Path, kind: str, *, attention: str = "sdpa") -> Any:
             hint="was the model saved with another head? its config.json names the architecture",
         )
     return model.eval()
+
+
+def named_numbers(module: Any) -> dict[str, Any]:
+    """Return the weights and buffers of a torch ``module`` that are real numbers, as arrays that share its memory."""
+    state = module.state_dict()
+    return {name: value.detach().numpy() for name, value in state.items() if value.is_floating_point()}
 
 
 def _flat(model: Any, config: TaskConfig) -> Any:

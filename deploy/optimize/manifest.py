@@ -85,11 +85,14 @@ def describe(
 
 def hashes(folder: Path) -> dict[str, str]:
     """Return the sha256 of every file of a bundle, the manifest itself aside."""
-    found: dict[str, str] = {}
-    for path in sorted(p for p in folder.rglob("*") if p.is_file() and p.name != FILE):
-        with path.open("rb") as file:
-            found[path.relative_to(folder).as_posix()] = hashlib.file_digest(file, "sha256").hexdigest()
-    return found
+    paths = sorted(p for p in folder.rglob("*") if p.is_file() and p.name != FILE)
+    return {path.relative_to(folder).as_posix(): file_hash(path) for path in paths}
+
+
+def file_hash(path: Path) -> str:
+    """Return the sha256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def short(values: Mapping[str, Any]) -> dict[str, str]:
@@ -120,11 +123,7 @@ def short(values: Mapping[str, Any]) -> dict[str, str]:
 
 def bundle_digest(values: Mapping[str, Any], files: Sequence[Path]) -> str:
     """Return the end of a bundle's name: the hash of its graph's ``files``, its source, candidate and target."""
-    contents = []
-    for path in files:
-        with path.open("rb") as file:
-            contents.append(hashlib.file_digest(file, "sha256").hexdigest())
-    parts = [*contents, values["source"]["digest"], values["chosen"]["candidate"], values["target"]]
+    parts = [*map(file_hash, files), values["source"]["digest"], values["chosen"]["candidate"], values["target"]]
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:10]
 
 

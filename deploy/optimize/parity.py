@@ -1,9 +1,10 @@
 """The accuracy gate: the original and a candidate answer the same texts through the same ``preprocessing``, compared.
 
 The truth is every text alone, unpadded, in PyTorch; a candidate answers them alone and in padded batches of mixed
-length, with the bundle's own tokenizer and labels, through the program that runs it in Triton. Two kinds of verdict:
-a *fault* means the bundle is wrong (other tokens, other labels, a length it cannot do, a mask it ignores) and is never
-accepted; an *excess* means it is less exact than asked for, which a person may accept with a reason.
+length, with the bundle's own tokenizer and labels, through the program that runs it in Triton; then rows of every
+length in batches of every size (``probes``). Two kinds of verdict: a *fault* means the bundle is wrong (other tokens,
+other labels, other files, a length it cannot do, a mask it ignores) and is never accepted; an *excess* means it is less
+exact than asked for, which a person may accept with a reason.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,10 +20,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from deploy.errors import DeployError
+from deploy.optimize import probes
 from deploy.optimize.engine import Engine
+from deploy.optimize.probes import PER_TOKEN, Probes
+from deploy.optimize.source import kept_files
 from deploy.optimize.tokens import Reads, Tokenize, first_difference, reader, shown
 from deploy.triton.execution import Precision
-from preprocessing.config import EMBEDDINGS, FEATURES, FILL_MASK, QUESTION_ANSWERING, TOKENS, TaskConfig
+from preprocessing.config import EMBEDDINGS, TaskConfig
 from preprocessing.errors import PreprocessingError
 from preprocessing.processor import TextProcessor
 from preprocessing.types import Prepared
@@ -30,10 +34,10 @@ from preprocessing.types import Prepared
 Answer = Mapping[str, Any]
 Say = Callable[[str], None]
 
-_PER_TOKEN: Final = frozenset({TOKENS, QUESTION_ANSWERING, FILL_MASK, FEATURES})
-"""Tasks whose outputs have a second axis of tokens."""
 BESIDE: Final = "depends on the padding or the texts beside it"
 """In the words of the fault that says so."""
+_MOST_TREND: Final = 1 << 22
+"""Numbers that a trend is looked for in; of more every n-th."""
 _MASK_COSINE: Final = 0.99
 """Below this a text's answer beside others is another answer; int8 that scales whole batches stays above it."""
 
@@ -51,9 +55,13 @@ class Tolerance:
     """Largest change of a class's mean score, and of its share of the predictions."""
     neighbours: float
     """Share of embeddings whose nearest neighbour stays the same."""
+    gain: float = 0.05
+    """How far from 1 the factor between the original's outputs and the candidate's may be."""
+    bias: float = 0.1
+    """How far outputs may be moved on average, as a share of how far they spread."""
 
 
-EXACT: Final = Tolerance(1e-4, 0.99999, 0.9999, 0.999, 0.001, 0.99)
+EXACT: Final = Tolerance(1e-4, 0.99999, 0.9999, 0.999, 0.001, 0.99, 0.001, 0.001)
 REDUCED: Final = Tolerance(float("inf"), 0.999, 0.99, 0.99, 0.02, 0.95)
 
 
@@ -93,6 +101,14 @@ class Parity:
     neighbours: float | None = None
     companions: float = float("nan")
     """Largest difference between a text alone and the same text in a padded batch."""
+    gain: float = 1.0
+    """What the outputs are multiplied by on average: 1 unless something scales them."""
+    bias: float = 0.0
+    """How far the outputs are moved on average, as a share of how far they spread."""
+    rows: int = 0
+    """Rows of every length that were compared, besides the texts."""
+    batches: int = 0
+    """Batches of every size they were put into."""
     classes: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     """Class → share of the predictions, original and candidate."""
     faults: tuple[str, ...] = ()
@@ -106,21 +122,27 @@ class Parity:
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """The original's answers: for each body its tokens as transformers makes them, raw outputs, finished answer."""
+    """The original's answers: for each body its tokens as transformers makes them, raw outputs, finished answer; to
+    rows of every length; and what its files say.
+    """
 
     bodies: Sequence[Mapping[str, Any]]
     tokens: Sequence[Sequence[int]]
     outputs: Sequence[Mapping[str, NDArray[Any]]]
     answers: Sequence[Answer]
-    labels: tuple[str, ...]
+    config: TaskConfig
+    probes: Probes
+    files: Mapping[str, str]
+    """Hashes of the files a bundle takes over as they are."""
 
 
 def find_truth(
     folder: Path, processor: TextProcessor, bodies: Sequence[Mapping[str, Any]],
     run: Callable[[Mapping[str, Any]], Mapping[str, Any]], say: Say, *, reads: Reads = "transformers",
+    files: Mapping[str, str] | None = None,
 ) -> Truth:  # fmt: skip
     """Ask the original in ``folder`` every body, alone. ``run`` is PyTorch; tokens are transformers' own, or those of
-    the file.
+    the file; ``files`` are the hashes of what a bundle takes over, where that is not in ``folder`` as it is.
     """
     tokenize = reader(folder, reads, processor.config.max_length)
     tokens: list[Sequence[int]] = []
@@ -132,18 +154,19 @@ def find_truth(
         found = {name: np.asarray(value) for name, value in run(processor.collate_rows(prepared.rows)).items()}
         outputs.append(found)
         try:
-            answers.append(_plain(processor.finish(_selected(processor, found), prepared)))
+            answers.append(answer_of(processor, found, prepared))
         except PreprocessingError as error:
             told = f"text {number + 1} of the samples, {shown(prepared.request.texts[0])}, cannot be answered"
             raise DeployError(f"{told}: {error.message}", hint=error.hint or "leave it out") from error
         if number % 20 == 19:
             say(f"PyTorch: {number + 1} of {len(bodies)} texts")
-    return Truth(bodies, tokens, outputs, answers, processor.config.labels)
+    probed = probes.make(processor, run, say)
+    return Truth(bodies, tokens, outputs, answers, processor.config, probed, files or kept_files(folder))
 
 
 def judge(
     candidate: str, bundle: Path, truth: Truth, engine: Callable[[], Engine], tolerance: Tolerance,
-    options: Mapping[str, object] | None = None,
+    options: Mapping[str, object] | None = None, *, say: Say,
 ) -> Parity:  # fmt: skip
     """Compare a candidate, with the tokenizer and configuration in ``bundle``, with the truth. Never raises for a
     candidate's fault: it is in the result.
@@ -159,14 +182,23 @@ def judge(
         prepared = [processor.prepare(body) for body in truth.bodies]
     except (PreprocessingError, DeployError) as error:
         return Parity(candidate, texts, faults=(error.message,))
-    faults = [*_token_faults(truth, prepared), *_label_faults(truth, processor)]
+    faults = [
+        *_token_faults(truth, prepared),
+        *_label_faults(truth, processor),
+        *_file_faults(truth, bundle, processor),
+    ]
     requests = [processor.collate_rows(p.rows) for p in prepared]
     alone = opened.answer(requests, together=False)
     together = opened.answer(requests, together=True)
     faults += _length_faults(prepared, alone, together)
     if any(isinstance(a, str) for a in (*alone, *together)):
         return Parity(candidate, texts, faults=tuple(faults))
-    return _compared(candidate, truth, processor, prepared, alone, together, tolerance, faults)  # type: ignore[arg-type]
+    found = _compared(candidate, truth, processor, prepared, alone, together, tolerance, faults)  # type: ignore[arg-type]
+    probed = probes.judge(truth.probes, processor, opened, tolerance.difference, say)
+    return replace(
+        found, rows=probed.rows, batches=probed.calls, faults=(*found.faults, *probed.faults),
+        excesses=(*found.excesses, *probed.excesses),
+    )  # fmt: skip
 
 
 def _compared(
@@ -174,9 +206,7 @@ def _compared(
     alone: Sequence[Mapping[str, Any]], together: Sequence[Mapping[str, Any]], tolerance: Tolerance, faults: list[str],
 ) -> Parity:  # fmt: skip
     try:
-        answers = [
-            _plain(processor.finish(_selected(processor, out), p)) for out, p in zip(together, prepared, strict=True)
-        ]
+        answers = [answer_of(processor, out, p) for out, p in zip(together, prepared, strict=True)]
     except PreprocessingError as error:
         return Parity(candidate, len(alone), faults=(*faults, error.message))
     shapes = [
@@ -205,6 +235,12 @@ def _compared(
             f"a text's answer {BESIDE} (cosine {mask:.3f} to the same text "
             "alone): the attention mask is not used, or activations are scaled over the whole batch"
         )
+    if not all(np.isfinite(v).all() for v in beside):
+        faults.append("an answer is not a number")
+    gain, bias = trend(
+        [np.concatenate([v.ravel() for v in o.values()]) for o in true_read],
+        [np.concatenate([o[name].ravel() for name in t]) for o, t in zip(beside_read, true_read, strict=True)],
+    )
     classes, shift = class_shift(truth.answers, answers)
     parity = Parity(
         candidate, len(alone),
@@ -214,7 +250,7 @@ def _compared(
         shift=shift,
         neighbours=neighbours(true_vectors, vectors) if is_embedding and len(vectors) > 2 else None,
         companions=max(float(np.abs(a - b).max()) for a, b in zip(lonely, beside, strict=True)),
-        classes=classes, faults=tuple(faults),
+        gain=gain, bias=bias, classes=classes, faults=tuple(faults),
     )  # fmt: skip
     return replace(parity, excesses=tuple(excesses(parity, tolerance)))
 
@@ -226,7 +262,7 @@ def read(outputs: Mapping[str, Any], prepared: Prepared, config: TaskConfig) -> 
     found = {name: np.asarray(value) for name, value in outputs.items()}
     lengths = [row.n_tokens for row in prepared.rows]
     longest = max(lengths)
-    if config.task not in _PER_TOKEN or min(lengths) == longest:
+    if config.task not in PER_TOKEN or min(lengths) == longest:
         return found
     places = np.arange(longest)[None, :]
     counts = np.array(lengths)[:, None]
@@ -246,6 +282,10 @@ def excesses(found: Parity, tolerance: Tolerance, *, what: str = "answers") -> l
             lines.append(f"{name.replace('_', ' ')} {getattr(found, name):.5f} (at least {least:g})")
     if not found.decisions >= tolerance.decisions:
         lines.append(f"{1 - found.decisions:.1%} of the {what} changed (at most {1 - tolerance.decisions:.1%})")
+    if not abs(found.gain - 1) <= tolerance.gain:
+        lines.append(f"outputs are multiplied by {found.gain:.3f} (1 within {tolerance.gain:g})")
+    if not found.bias <= tolerance.bias:
+        lines.append(f"outputs are moved by {found.bias:.3f} of their spread (at most {tolerance.bias:g})")
     if not found.shift <= tolerance.shift:
         lines.append(f"a class shifted by {found.shift:.3f} (at most {tolerance.shift:g})")
     if found.neighbours is not None and not found.neighbours >= tolerance.neighbours:
@@ -253,6 +293,22 @@ def excesses(found: Parity, tolerance: Tolerance, *, what: str = "answers") -> l
             f"{1 - found.neighbours:.1%} of the nearest neighbours changed (at most {1 - tolerance.neighbours:.1%})"
         )
     return lines
+
+
+def trend(true: Sequence[NDArray[Any]], found: Sequence[NDArray[Any]]) -> tuple[float, float]:
+    """Return the factor and the shift between two lists of outputs: of vectors as long as each other about the mean of
+    each place, of others about their common mean. Rounding goes both ways and leaves 1 and 0; a wrong scale does not.
+    """
+    step = 1 + sum(v.size for v in true) // _MOST_TREND
+    if len({v.size for v in true}) == 1:
+        t, f = (np.stack([v[::step] for v in vectors]).astype(np.float64) for vectors in (true, found))
+    else:
+        t, f = (np.concatenate([v[::step] for v in vectors]).astype(np.float64)[:, None] for vectors in (true, found))
+    at, spread = t.mean(0), float(np.sqrt(np.square(t - t.mean(0)).sum(1).mean()))
+    if spread <= 1e-6 * max(1.0, float(np.abs(t).max())):
+        return 1.0, 0.0  # one answer to everything has neither
+    gain = float(((t - at) * (f - f.mean(0))).sum() / np.square(t - at).sum())
+    return gain, float(np.linalg.norm(f.mean(0) - at)) / spread
 
 
 def cosine(one: NDArray[Any], other: NDArray[Any]) -> float:
@@ -313,13 +369,22 @@ def _token_faults(truth: Truth, prepared: Sequence[Prepared]) -> list[str]:
 
 
 def _label_faults(truth: Truth, processor: TextProcessor) -> list[str]:
-    labels = processor.config.labels
-    if labels == truth.labels:
+    labels, own = truth.config.labels, processor.config.labels
+    if labels == own:
         return []
-    changed = [
-        f"{i} is {b} instead of {a}" for i, (a, b) in enumerate(zip(truth.labels, labels, strict=False)) if a != b
-    ]
-    return [f"the bundle's labels are not the original's: {', '.join(changed[:4]) or f'{len(labels)} labels'}"]
+    changed = [f"{i} is {b} instead of {a}" for i, (a, b) in enumerate(zip(labels, own, strict=False)) if a != b]
+    return [f"the bundle's labels are not the original's: {', '.join(changed[:4]) or f'{len(own)} labels'}"]
+
+
+def _file_faults(truth: Truth, bundle: Path, processor: TextProcessor) -> list[str]:
+    config = processor.config
+    for field_ in fields(TaskConfig):
+        true, found = getattr(truth.config, field_.name), getattr(config, field_.name)
+        if true != found and field_.name != "labels":
+            return [f"the bundle's {field_.name} is {found} instead of {true}"]
+    own = kept_files(bundle)
+    changed = [name for name in sorted({*own, *truth.files}) if own.get(name) != truth.files.get(name)]
+    return [f"the bundle's {changed[0]} is not the original's"] if changed else []
 
 
 def _length_faults(prepared: Sequence[Prepared], *answers: Sequence[Mapping[str, Any] | str]) -> list[str]:
@@ -334,6 +399,11 @@ def _length_faults(prepared: Sequence[Prepared], *answers: Sequence[Mapping[str,
                 f"tokens{fixed}: {failed[0][1]}"
             ]
     return []
+
+
+def answer_of(processor: TextProcessor, outputs: Mapping[str, Any], prepared: Prepared) -> Answer:
+    """Return the finished answer to a request as JSON values. Raises ``PreprocessingError``."""
+    return _plain(processor.finish(_selected(processor, outputs), prepared))
 
 
 def _selected(processor: TextProcessor, outputs: Mapping[str, Any]) -> dict[str, Any]:

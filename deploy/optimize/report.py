@@ -48,8 +48,9 @@ def render(manifest: Mapping[str, Any], parities: Sequence[Parity], timings: Seq
     samples = manifest["samples"]
     return page(
         manifest,
-        f"{samples['count']} texts ({samples['source']}) of {samples['shortest']} to {samples['longest']} tokens, "
-        "against PyTorch in fp32.",
+        f"{samples['count']} texts ({samples['source']}) of {samples['shortest']} to {samples['longest']} tokens, and "
+        f"{max((p.rows for p in parities), default=0)} rows of every length in "
+        f"{max((p.batches for p in parities), default=0)} batches of every size, against PyTorch in fp32.",
         parity_rows(parities),
         "Times as fast as PyTorch eager fp32 in the same round; model only.",
         speed_rows(timings) if timings else [],

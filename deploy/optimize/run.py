@@ -17,9 +17,10 @@ from typing import Any, Final
 import numpy as np
 
 from deploy.errors import DeployError, MissingPart
-from deploy.optimize import candidates, manifest, parity, reference, report, samples, serving, speed
+from deploy.optimize import candidates, manifest, parity, reference, report, samples, serving, speed, warm_up
 from deploy.optimize.candidates import Candidate
 from deploy.optimize.engine import Engine
+from deploy.optimize.gate import Gate
 from deploy.optimize.generation import candidates as generation
 from deploy.optimize.generation.run import CausalRun
 from deploy.optimize.graph import Original
@@ -27,7 +28,7 @@ from deploy.optimize.manifest import bundle_digest, link
 from deploy.optimize.options import BeyondTolerance, Options, Outcome, Say, acceptable, judge_each
 from deploy.optimize.parity import Parity, Truth
 from deploy.optimize.register import fetch_source, is_model_id
-from deploy.optimize.source import Source, copy_texts, find_source
+from deploy.optimize.source import Source, copy_texts, find_source, kept_files
 from deploy.optimize.speed import ORIGINAL, Cell, Timing
 from deploy.optimize.work import aside, work_folder
 from deploy.triton import execution
@@ -37,7 +38,6 @@ from preprocessing.processor import TextProcessor
 
 NEEDED: Final = ("torch", "transformers", "onnx", "onnxscript", "onnxruntime", "openvino", "nncf", "matplotlib")
 
-_WARM_UP_SAMPLES: Final = 8
 _LEAST_REFERENCE: Final = 100
 """Texts of the user's own from which reference distributions are made."""
 
@@ -95,12 +95,12 @@ class _Run:
         copy_texts(self.source.folder, texts)
 
         def judge(candidate: Candidate, graph: Path) -> Parity:
-            self.progress(f"{candidate.name}: answering {len(self.bodies)} texts")
-            return parity.judge(
-                candidate.name, texts, truth, self._opener(candidate, graph, self.cores),
-                parity.tolerance_for(self._judged_precision(candidate), self.options.tolerance), self.task_options,
-            )  # fmt: skip
+            return gate.judge(candidate, graph, self._execution(candidate), self._judged_precision(candidate))
 
+        gate = self.gate = Gate(
+            truth, self.named.weights(), texts, self.processor, tolerance=self.options.tolerance,
+            options=self.task_options, threads=self.cores, say=self.progress,
+        )  # fmt: skip
         judged, left_out = judge_each(tried, left, lambda c: self._graph(c, exported), judge, _sentence, self.say)
         timings = self._speed([(c, p) for c, p in judged if not p.faults]) if self.options.target == "cpu" else []
         try:
@@ -157,11 +157,11 @@ class _Run:
         """Ask PyTorch: the model the user named, loaded afresh, whatever was done to the one that was exported."""
         self.progress("loading the model into PyTorch again, to compare with")
         self.source.check_unchanged()
-        original = Original(self.source.origin, self.source.config)
-        original.use_threads(self.cores)
+        self.named = Original(self.source.origin, self.source.config)
+        self.named.use_threads(self.cores)
         return parity.find_truth(
-            self.source.read_from(self.options.reads), self.processor, self.bodies, original.run, self.progress,
-            reads=self.options.reads,
+            self.source.read_from(self.options.reads), self.processor, self.bodies, self.named.run, self.progress,
+            reads=self.options.reads, files=self.source.kept(),
         )  # fmt: skip
 
     def _graph(self, candidate: Candidate, exported: Path) -> Path:
@@ -185,13 +185,10 @@ class _Run:
         return fitting[: candidates.CALIBRATION]
 
     def _opener(self, candidate: Candidate, graph: Path, threads: int) -> Callable[[], Engine]:
-        wanted = candidate.execution(self.max_length, source=self.source.given)
-        return lambda: Engine(graph, wanted, threads=threads, pads=self._pads())
+        return lambda: self.gate.engine(graph, self._execution(candidate), threads)
 
-    def _pads(self) -> dict[str, int]:
-        config = self.source.config
-        names = self.processor.input_names
-        return {name: config.pad_id if name == "input_ids" else 0 for name in names}
+    def _execution(self, candidate: Candidate) -> execution.Execution:
+        return candidate.execution(self.max_length, source=self.source.given)
 
     def _judged_precision(self, candidate: Candidate) -> execution.Precision:
         # On a GPU target the fp32 graph is what can be judged here; TensorRT makes fp16 of it over there.
@@ -262,7 +259,7 @@ class _Run:
     ) -> Outcome:  # fmt: skip
         options, source = self.options, self.source
         name = options.name or source.name
-        wanted = chosen.execution(self.max_length, source=source.given)
+        wanted = self._execution(chosen)
         if options.target == "gpu":
             wanted = execution.Execution(engine="onnxruntime", precision=chosen.precision, target="gpu")
         prepared = [self.processor.prepare(body) for body in self.bodies]
@@ -287,7 +284,7 @@ class _Run:
             link(graph, folder / "model.onnx")
             copy_texts(source.folder, folder)
             (folder / execution.FILE).write_text(execution.encode(wanted), encoding="utf-8")
-            (folder / "warmup.json").write_text(_warm_up(truth, found), encoding="utf-8")
+            (folder / "warmup.json").write_text(self._warm_up(chosen, folder, tuned), encoding="utf-8")
             if options.samples is not None and len(self.bodies) >= _LEAST_REFERENCE:
                 text = reference.encode(drifts, source=f"{len(self.bodies)} texts given to triton-gateway optimize")
                 (folder / "reference.json").write_text(text, encoding="utf-8")
@@ -297,8 +294,23 @@ class _Run:
                 report.render(values, [p for _, p in judged], timings, line), encoding="utf-8"
             )
             values["files"] = manifest.hashes(folder)
+            is_judged = self.gate.is_unchanged(graph, folder / "model.onnx")
+            if not is_judged or kept_files(folder) != kept_files(self.work / "texts"):
+                raise BeyondTolerance("the files that were judged changed on the way into the bundle: nothing was made")
+            self.source.check_unchanged()
             (folder / manifest.FILE).write_text(json.dumps(values, indent=1, default=str) + "\n", encoding="utf-8")
         return Outcome(final, chosen, found, ratio, inputs, outputs, tuned, values)
+
+    def _warm_up(self, chosen: Candidate, folder: Path, tuned: serving.Tuned) -> str:
+        """Return ``warmup.json``, with what the named model answers and the bundle's own graph bears out."""
+        self.progress("recording the answers that the gateway will ask for")
+        engine = self._opener(chosen, folder / "model.onnx", self.cores)()
+        names = engine.output_names
+        own = self.bodies if self.options.samples is not None else ()
+        return warm_up.encode(
+            self.processor, warm_up.bodies(self.processor, own, tuned.max_batch_size), self.named.run,
+            lambda feeds: dict(zip(names, engine.call(feeds), strict=True)), chosen.precision,
+        )  # fmt: skip
 
     def _notes(self) -> list[str]:
         notes = list(self.source.notes)
@@ -311,6 +323,12 @@ class _Run:
             notes.append(
                 "The graph was checked in fp32 on this machine's CPU. Speed and fp16 accuracy on a GPU were not "
                 "measured: the configuration is TensorRT behind ONNX Runtime as in NVIDIA's container."
+            )
+        judged = samples.judged_length(self.processor)
+        if judged < self.source.config.max_length:
+            notes.append(
+                f"Judged up to {judged} tokens, of {self.source.config.max_length} that the model reads: more does not "
+                "fit into this machine's memory."
             )
         if self.options.samples is None:
             notes.append(
@@ -359,31 +377,6 @@ def choose_candidates(
             hint="use --precision auto",
         )
     return tried, left
-
-
-def _warm_up(truth: Truth, found: Parity) -> str:
-    """Return ``warmup.json``: texts with clear answers, short and long, and what the original answered."""
-    order = sorted(range(len(truth.bodies)), key=lambda i: len(truth.tokens[i]))
-    clear = [i for i in order if _margin(truth.answers[i]) >= 0.1] or order
-    step = max(1, len(clear) // _WARM_UP_SAMPLES)
-    chosen = clear[::step][:_WARM_UP_SAMPLES]
-    # What the gate let through must pass the gateway's own check too, which is relative to numbers above 1.
-    tolerance = max(0.01, 2 * found.max_difference / found.scale)
-    listed = [{"body": truth.bodies[i], "answer": _rounded(truth.answers[i])} for i in chosen]
-    return json.dumps({"format": 1, "tolerance": round(tolerance, 5), "samples": listed}, ensure_ascii=False) + "\n"
-
-
-def _margin(answer: Mapping[str, Any]) -> float:
-    scores = sorted(answer.get("scores", {}).values(), reverse=True)
-    return float(scores[0] - scores[1]) if len(scores) > 1 else 1.0
-
-
-def _rounded(value: Any) -> Any:
-    if isinstance(value, float):
-        return round(value, 6)
-    if isinstance(value, Mapping):
-        return {k: _rounded(v) for k, v in value.items()}
-    return [_rounded(v) for v in value] if isinstance(value, list) else value
 
 
 def _sentence(found: Parity) -> str:

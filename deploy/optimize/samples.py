@@ -8,6 +8,8 @@ one text per line, or one JSON request body per line.
 from __future__ import annotations
 
 import json
+import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from itertools import cycle, islice
 from pathlib import Path
@@ -116,19 +118,43 @@ SENTENCES: Final = (
 
 _QUESTION: Final = "Where is the hotel?"
 
+_CUT: Final = (1.3, 2.5)
+"""Texts that are so many times as long as the model reads, of which it reads a part."""
+
+_ATTENTION_BYTES: Final = 96
+"""Of a layer for every pair of tokens: two tables of numbers for each of a dozen heads."""
+
 _LONG: Final = (24, 33, 48, 64, 65, 96, 127, 128, 129, 160, 200, 255, 256, 257, 300, 384, 385, 448, 511, 512)
 
 
 def built_in(processor: TextProcessor) -> list[dict[str, Any]]:
-    """Return request bodies of every length this model reads, up to 512 tokens, and each built-in sentence alone."""
+    """Return request bodies of every length this model reads up to 512 tokens, its longest, longer ones of which a part
+    is read, and each built-in sentence alone.
+    """
     make = bodies_of(processor)
     bodies = [make(text) for text in SENTENCES]
-    limit = min(processor.config.max_length, MOST_TOKENS)
-    for number, wanted in enumerate(length for length in _LONG if length <= limit):
+    longest = judged_length(processor)
+    chosen = [*(length for length in _LONG if length < longest), longest]
+    for number, wanted in enumerate(chosen):
         text = _of_length(processor, wanted, start=number * 7)
         if text:
             bodies.append(make(text))
+    cut = () if longest < processor.config.max_length else _CUT if longest <= MOST_TOKENS else _CUT[:1]
+    for number, times in enumerate(cut):
+        bodies.append(_masked_first(processor, _words(int(longest * times), start=3 + 11 * number), make))
     return [body for body in bodies if _is_usable(processor, body)]
+
+
+def judged_length(processor: TextProcessor) -> int:
+    """Return the longest row, in tokens, that is judged: the longest the model reads, or what attention over it fits
+    into half of this machine's free memory.
+    """
+    try:
+        free = re.search(r"(?m)^MemAvailable:\s*(\d+) kB", Path("/proc/meminfo").read_text())
+    except OSError:
+        free = None
+    fits = math.isqrt(int(free[1]) * 1024 // 2 // _ATTENTION_BYTES) if free else processor.config.max_length
+    return min(processor.config.max_length, max(fits, MOST_TOKENS))
 
 
 def from_file(path: Path, processor: TextProcessor) -> list[dict[str, Any]]:
@@ -175,6 +201,15 @@ def bodies_of(processor: TextProcessor) -> Callable[[str], dict[str, Any]]:
     return lambda text: {"text": text}
 
 
+def together(processor: TextProcessor, bodies: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return one request for the texts of several, each made by ``bodies_of``."""
+    task = processor.config.task
+    if task == RANKING:
+        return {**bodies[0], "documents": [text for body in bodies for text in body["documents"]]}
+    names = ("question", "context") if task == QUESTION_ANSWERING else ("text",)
+    return {**bodies[0], **{name: [body[name] for body in bodies] for name in names}}
+
+
 def token_counts(processor: TextProcessor, bodies: Sequence[Mapping[str, Any]]) -> list[int]:
     """Return how many tokens each body is."""
     return [max(row.n_tokens for row in processor.prepare(body).rows) for body in bodies]
@@ -183,11 +218,7 @@ def token_counts(processor: TextProcessor, bodies: Sequence[Mapping[str, Any]]) 
 def _of_length(processor: TextProcessor, wanted: int, *, start: int) -> str:
     """Return words of running sentences that are ``wanted`` tokens, or as close below as words allow."""
     make = bodies_of(processor)
-    words: list[str] = []
-    for sentence in islice(cycle(SENTENCES), start, start + len(SENTENCES) * 40):
-        words += sentence.split()
-        if len(words) >= wanted * 2:
-            break
+    words = _words(wanted * 2, start=start)
     low, high = 1, len(words)
     while low < high:
         middle = (low + high + 1) // 2
@@ -199,8 +230,27 @@ def _of_length(processor: TextProcessor, wanted: int, *, start: int) -> str:
     return " ".join(words[:low])
 
 
+def _words(count: int, *, start: int) -> list[str]:
+    words: list[str] = []
+    sentences = islice(cycle(SENTENCES), start, None)
+    while len(words) < count:
+        words += next(sentences).split()
+    return words
+
+
+def _masked_first(
+    processor: TextProcessor, words: Sequence[str], make: Callable[[str], dict[str, Any]]
+) -> dict[str, Any]:
+    """Return the body of a text that is too long; of a fill-mask task with the mask where it is not cut off."""
+    if processor.config.task != FILL_MASK:
+        return make(" ".join(words))
+    return {"text": f"{make('')['text'].strip()} {' '.join(words)}"}
+
+
 def _is_usable(processor: TextProcessor, body: Mapping[str, Any]) -> bool:
     try:
-        return processor.prepare(body).rows[0].n_tokens > 0
+        row = processor.prepare(body).rows[0]
     except PreprocessingError:
         return False
+    config = processor.config
+    return row.n_tokens > 0 and (config.task != FILL_MASK or config.mask_id in row.ids)

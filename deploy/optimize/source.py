@@ -64,6 +64,10 @@ class Source:
                 hint="run the command again when they are complete",
             )
 
+    def kept(self) -> dict[str, str]:
+        """Return the hashes of the files a bundle takes over: the user's own, but for the tokenizer written here."""
+        return {**kept_files(self.origin), "tokenizer.json": kept_files(self.folder)["tokenizer.json"]}
+
     def read_from(self, reads: Reads) -> Path:
         """Return the folder whose tokenizer is the truth: the user's own, wherever it has what is asked for."""
         return self.folder if reads == "file" and not (self.origin / "tokenizer.json").is_file() else self.origin
@@ -116,6 +120,15 @@ def digest(folder: Path) -> str:
         with path.open("rb") as file:
             found.update(hashlib.file_digest(file, "sha256").digest())
     return found.hexdigest()
+
+
+def kept_files(folder: Path) -> dict[str, str]:
+    """Return the hash of every file in ``folder`` that ``copy_texts`` copies."""
+    found = {}
+    for path in (*(folder / name for name in KEPT), *sorted(folder.glob("*_*/config.json"))):
+        if path.is_file():
+            found[path.relative_to(folder).as_posix()] = hashlib.sha256(path.read_bytes()).hexdigest()
+    return found
 
 
 def copy_texts(source: Path, target: Path) -> None:

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from deploy.errors import ExportFailed
-from deploy.optimize.graph import first_line, load_model, not_exported, quietly
+from deploy.optimize.graph import first_line, load_model, named_numbers, not_exported, quietly
 
 GRAPH: Final = "model.onnx"
 WEIGHTS: Final = "model.onnx.data"
@@ -68,6 +68,10 @@ class CausalOriginal:
         self._takes = frozenset(inspect.signature(self._model.forward).parameters)
         self.cache = self._find_cache()
         self.weight_bytes = sum(p.numel() * p.element_size() for p in self._model.parameters())
+
+    def weights(self) -> dict[str, Any]:
+        """Return every number the model was loaded with, by its name: arrays that share the model's memory."""
+        return named_numbers(self._model)
 
     def use_threads(self, count: int) -> None:
         """Let torch compute on ``count`` threads."""

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
 from deploy.errors import ExportFailed
-from deploy.optimize import manifest, reference, report, samples, serving
+from deploy.optimize import manifest, reference, report, samples, serving, weights
 from deploy.optimize import speed as cells
 from deploy.optimize.candidates import Candidate
 from deploy.optimize.generation import parity, speed
@@ -25,8 +25,8 @@ from deploy.optimize.generation.original import GRAPH, CausalOriginal, Continued
 from deploy.optimize.generation.parity import TextParity, Truth
 from deploy.optimize.generation.speed import Pace, Pacer
 from deploy.optimize.manifest import bundle_digest, link
-from deploy.optimize.options import Options, Outcome, Say, acceptable, judge_each
-from deploy.optimize.source import Source, copy_texts
+from deploy.optimize.options import BeyondTolerance, Options, Outcome, Say, acceptable, judge_each
+from deploy.optimize.source import Source, copy_texts, kept_files
 from deploy.optimize.speed import ORIGINAL
 from deploy.optimize.work import aside
 from deploy.stock_cli import Tensor
@@ -45,7 +45,7 @@ NEW_TOKENS: Final = 16
 _MOST_PROMPTS: Final = 32
 """Each is continued by PyTorch, which takes seconds, and keeps logits of the whole vocabulary for every token."""
 _BUILT_IN: Final = 12
-_LONG: Final = (64, 200, 500)
+_LONG: Final = (1, 64, 200, 500, 2048)
 """Lengths, in tokens, of the running texts among the built-in prompts."""
 _LEAST_REFERENCE: Final = 100
 _WARM_UP_TOKENS: Final = 8
@@ -75,6 +75,8 @@ class CausalRun:
         if self.new_tokens < 2:
             raise ExportFailed(f"the model reads {source.config.max_length} tokens: nothing can be continued")
         self.texts = self._texts()
+        self._hashes: dict[Path, dict[str, str]] = {}
+        """Of every graph's files when it was judged."""
         self.judged = self.texts[:: max(1, -(-len(self.texts) // _MOST_PROMPTS))]
 
     def run(self, tried: Sequence[Candidate], left: Sequence[tuple[Candidate, str]]) -> Outcome:
@@ -87,10 +89,13 @@ class CausalRun:
 
         def judge(candidate: Candidate, graph: Path) -> TextParity:
             self.progress(f"{candidate.name}: continuing {len(truth.continued)} prompts")
-            return parity.judge(
+            found = parity.judge(
                 candidate.name, folder, truth, self._opener(graph, self.cores),
                 parity.tolerance_for(candidate.precision, self.options.tolerance), self.task_options,
             )  # fmt: skip
+            self._hashes[graph] = manifest.hashes(graph)
+            self.progress(f"{candidate.name}: comparing its weights")
+            return replace(found, faults=(*found.faults, *weights.faults(self.named.weights(), graph / GRAPH)))
 
         judged, left_out = judge_each(tried, left, lambda c: self._graph(c, exported), judge, _sentence, self.say)
         paces = self._speed([c for c, p in judged if not p.faults], exported)
@@ -131,7 +136,7 @@ class CausalRun:
         """Ask PyTorch: the model the user named, loaded afresh, whatever was done to the one that was exported."""
         self.progress("loading the model into PyTorch again, to compare with")
         self.source.check_unchanged()
-        original = CausalOriginal(self.source.origin)
+        original = self.named = CausalOriginal(self.source.origin)
         original.use_threads(self.cores)
         found: list[Continued] = []
         for number, text in enumerate(self.judged, 1):
@@ -242,6 +247,10 @@ class CausalRun:
             page = tables.render(values, [p for _, p in judged], paces, line)
             (folder / "report.md").write_text(page, encoding="utf-8")
             values["files"] = manifest.hashes(folder)
+            is_judged = all(values["files"][name] == h for name, h in self._hashes[graph[0].parent].items())
+            if not is_judged or kept_files(folder) != kept_files(self.work / "texts"):
+                raise BeyondTolerance("the files that were judged changed on the way into the bundle: nothing was made")
+            self.source.check_unchanged()
             (folder / manifest.FILE).write_text(json.dumps(values, indent=1, default=str) + "\n", encoding="utf-8")
         return Outcome(final, chosen, found, ratio, INPUTS, OUTPUTS, tuned, values)
 

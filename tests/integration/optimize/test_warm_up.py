@@ -1,0 +1,113 @@
+"""The samples in a bundle notice by themselves what went wrong after the gate; Triton does not load another file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deploy.errors import DeployError
+from deploy.optimize import manifest, parity, warm_up
+from deploy.optimize.engine import Engine
+from deploy.triton.execution import Execution
+from gateway.control import samples as stored
+from gateway.errors import GatewayError
+from preprocessing.processor import TextProcessor
+
+from . import sabotage
+from .conftest import Case
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+
+NOTICED = ("negated from 127 tokens", "batches above 8", "a weight × 1.05", "wrong above 60 tokens",
+           "wrong for batches", "only the longest row", "columns exchanged", "scores × 1.1")  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def case(make_case: Callable[..., Case]) -> Case:
+    """A tiny BERT classifier that reads 128 tokens."""
+    return make_case("Bert")
+
+
+@pytest.fixture(scope="module")
+def graph(case: Case, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Its honest export."""
+    path = tmp_path_factory.mktemp("graph") / "model.onnx"
+    case.original.export(path, case.feeds())
+    return path
+
+
+@pytest.fixture(scope="module")
+def kept(case: Case, graph: Path) -> stored.Samples:
+    """The samples of an fp32 bundle that is configured for batches of 16."""
+    asked = warm_up.bodies(case.processor, (), 16)
+    text = warm_up.encode(case.processor, asked, case.original.run, runs(graph), "fp32")
+    return stored.parse(json.loads(text))
+
+
+def runs(graph: Path) -> Callable[[Any], dict[str, Any]]:
+    """Answer with a graph."""
+    engine = Engine(graph, Execution(), threads=1, pads={})
+    return lambda feeds: dict(zip(engine.output_names, engine.call(feeds), strict=True))
+
+
+def disagreements(kept: stored.Samples, processor: TextProcessor, graph: Path) -> list[str]:
+    """What the gateway would find, one sentence for each sample that is answered otherwise."""
+    run = runs(graph)
+    found = []
+    for sample in kept.samples:
+        prepared = processor.prepare(sample.body)
+        answer = parity.answer_of(processor, run(processor.collate_rows(prepared.rows)), prepared)
+        found.append(stored.difference(sample.answer, answer, kept.tolerance))
+    return [text for text in found if text]
+
+
+def test_samples_are_short_long_cut_and_in_batches(case: Case, kept: stored.Samples, graph: Path) -> None:
+    """And the honest graph gives their answers, at the tolerance of fp32."""
+    sizes = [[row.n_tokens for row in case.processor.prepare(s.body).rows] for s in kept.samples]
+    alone = {rows[0] for rows in sizes if len(rows) == 1}
+    assert {3, 128} <= alone
+    assert len(alone) >= 5
+    assert any(case.processor.prepare(s.body).rows[0].truncated for s in kept.samples)
+    assert {5, 16} <= {len(rows) for rows in sizes}
+    assert any(min(rows) < 8 and max(rows) == 128 for rows in sizes if len(rows) > 1)
+    assert kept.tolerance <= 3e-4
+    assert [] == disagreements(kept, case.processor, graph)
+
+
+@pytest.mark.parametrize("name", NOTICED)
+def test_a_graph_that_was_spoiled_later_is_noticed(
+    name: str, case: Case, kept: stored.Samples, graph: Path, tmp_path: Path
+) -> None:
+    """Whatever way it came to Triton."""
+    sabotage.spoiled(graph, sabotage.GRAPH[name], tmp_path / "model.onnx")
+    assert disagreements(kept, case.processor, tmp_path / "model.onnx")
+
+
+@pytest.mark.parametrize("name", ["half as long", "no special tokens", "labels exchanged", "case kept"])
+def test_a_file_that_was_spoiled_later_is_noticed(
+    name: str, case: Case, kept: stored.Samples, graph: Path, make_bundle: Callable[[Case, Path], Path]
+) -> None:
+    """Where nothing compares hashes."""
+    bundle = make_bundle(case, graph)
+    sabotage.FILES[name](bundle)
+    processor = TextProcessor.from_folder(bundle, output_names=case.original.output_names)
+    assert disagreements(kept, processor, graph)
+
+
+def test_triton_does_not_load_a_file_that_was_not_judged(
+    case: Case, graph: Path, make_bundle: Callable[[Case, Path], Path], embedded_triton: Any
+) -> None:
+    """Neither from the bundle, nor when the model repository was changed."""
+    bundle = make_bundle(case, graph)
+    (bundle / manifest.FILE).write_text(json.dumps({"files": manifest.hashes(bundle)}))
+    served = embedded_triton.serve(bundle)
+    placed = embedded_triton.repository.root / served / "1" / "model.onnx"
+    placed.unlink()
+    sabotage.spoiled(graph, sabotage.GRAPH["batches above 8"], placed)
+    with pytest.raises((GatewayError, DeployError), match=r"model\.onnx is not the file that was judged"):
+        embedded_triton.admin.load(served)
+    embedded_triton.withdraw(served)

@@ -1,0 +1,119 @@
+"""Which rows and batches are judged, and what is said of those that are wrong."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from deploy.optimize import probes
+from deploy.optimize.probes import ROWS, Probes, judge, lengths
+from preprocessing.config import TaskConfig
+from preprocessing.types import Encoded
+
+
+def test_every_length_up_to_128_and_around_every_bucket_above_it():
+    """And the longest, and the one below it."""
+    found = lengths(300)
+    assert list(range(1, 129)) == found[:128]
+    assert {129, 143, 144, 145, 159, 160, 287, 288, 289, 299, 300} <= set(found)
+    assert 150 not in found
+    assert 300 == found[-1]
+
+
+def test_long_models_are_tried_at_powers_of_two_and_at_their_longest():
+    """Every length would take hours."""
+    assert [512, 513, 1024, 2048, 4096, 8191, 8192] == [n for n in lengths(8192) if n >= 512]
+
+
+def test_a_model_of_few_tokens_is_tried_at_all_of_them():
+    """None above."""
+    assert [1, 2, 3] == lengths(3)
+
+
+class Processor:
+    """Adds nothing: a row is its tokens."""
+
+    config = TaskConfig(task="text-classification", max_length=24)
+
+    def collate_rows(self, rows):
+        longest = max(row.n_tokens for row in rows)
+        ids = np.zeros((len(rows), longest), np.int64)
+        for i, row in enumerate(rows):
+            ids[i, : row.n_tokens] = row.ids
+        return {"input_ids": ids}
+
+
+class Engine:
+    """Answers each row with the sum of its tokens and their number, and what a test does to that."""
+
+    def __init__(self, spoil):
+        self.spoil = spoil
+
+    def answer_together(self, requests):
+        ids = [request["input_ids"] for request in requests]
+        rows, longest = sum(len(one) for one in ids), max(one.shape[1] for one in ids)
+        found = []
+        for one in ids:
+            answer = np.stack([one.sum(1), (one > 0).sum(1)], 1).astype(np.float32)
+            found.append({"logits": self.spoil(answer, rows, longest)})
+        return found
+
+
+@pytest.fixture
+def probed():
+    """Rows of 1 to 24 tokens and 64 short ones, with the right answers."""
+    sizes = [*range(1, 25), *(3 + i % 4 for i in range(ROWS))]
+    rows = tuple(Encoded(np.arange(1, n + 1)) for n in sizes)
+    truths = tuple({"logits": np.array([[n * (n + 1) / 2, n]], np.float32)} for n in sizes)
+    return Probes(rows, truths, tuple(probes._calls(rows, ROWS, Processor.config)), 3)
+
+
+def verdict(probed, spoil, difference=1e-4):
+    """What is found of an engine."""
+    return judge(probed, Processor(), Engine(spoil), difference, str)
+
+
+def test_the_right_answers_pass_in_every_batch(probed):
+    """Batches of every size up to the largest, rows alone, short ones beside long ones."""
+    found = verdict(probed, lambda answer, rows, longest: answer)
+    assert ((), ()) == (found.faults, found.excesses)
+    assert set(range(1, ROWS + 1)) <= {len(call) for call in probed.calls}
+    assert {i for call in probed.calls if len(call) > 1 for i in call} == set(range(len(probed.rows)))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "says"),
+    [
+        (lambda a, rows, longest: -a if longest == 24 else a, "rows of 24 tokens"),
+        (lambda a, rows, longest: -a if longest > 6 else a, "rows of 7 to 24 tokens"),
+        (lambda a, rows, longest: -a if rows > 8 else a, "batches of 9 to 64 rows, which are right alone"),
+        (lambda a, rows, longest: -a if rows == 29 else a, "batches of 29 rows"),
+        (lambda a, rows, longest: a * np.nan if longest == 1 else a, "rows of 1 tokens: the answer is not a number"),
+        (lambda a, rows, longest: a[:, :1], "the output logits has shape [1, 1] instead of [1, 2]"),
+    ],
+)
+def test_a_wrong_answer_is_never_accepted_and_says_where(probed, spoil, says):
+    """In fp32 as in a reduced precision."""
+    for difference in (1e-4, float("inf")):
+        (fault,) = verdict(probed, spoil, difference).faults
+        assert says in fault
+
+
+def test_a_little_is_beyond_the_tolerance_of_fp32_alone(probed):
+    """Rounding goes as far; a person may accept it."""
+
+    def spoil(answer, rows, longest):
+        return answer * 1.001
+
+    assert "rows of 1 to 24 tokens" in verdict(probed, spoil).excesses[0]
+    assert () == verdict(probed, spoil, float("inf")).excesses
+
+
+def test_what_is_usual_for_a_reduced_precision_decides_what_is_not(probed):
+    """One length that is much less exact than the others is not rounding."""
+
+    def spoil(answer, rows, longest):
+        return answer * (1.25 if 8 <= longest < 16 else 1.01)
+
+    found = verdict(probed, spoil, float("inf"))
+    assert "rows of 8 to 15 tokens" in (*found.faults, *found.excesses)[0]
