@@ -153,7 +153,8 @@ class Fleet:
             self._open.append(registry)
             # Everything is on loopback addresses, of which proxies' exceptions know one.
             clean = {k: v for k, v in registry.env.items() if not k.lower().endswith("_proxy")}
-            self.env = {**clean, "PYTHONPATH": str(ROOT)}
+            key = {"TRITON_GATEWAY_TRITON_KEY_FILE": str(self.state / "triton-key")}
+            self.env = {**clean, **key, "PYTHONPATH": str(ROOT)}
             self.cli = StockCli(env=self.env, log=self.state / "logs" / "clearml-serving.log")
             task = asyncio.run(self.cli.create_service("fleet"))
             self.env["CLEARML_SERVING_TASK_ID"] = task

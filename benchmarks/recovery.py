@@ -21,7 +21,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -100,20 +99,26 @@ class Strict:
         return int(head.split(b" ", 2)[1])
 
 
-def trial(name: str, url: str, fault: Callable[[], object]) -> dict[str, Any]:
-    """Load ``url``, break something after two seconds, go on until all is well; return what the client saw."""
+def trial(
+    name: str, url: str, fault: Callable[[], object], *, pids: Callable[[], object] = lambda: None
+) -> dict[str, Any]:
+    """Load ``url``, break something after two seconds, go on until all is well; return what the client saw.
+
+    ``pids`` names the processes that are broken: it is waited until others have taken their place.
+    """
     address, _, path = url.removeprefix("http://").partition("/")
     host, _, port = address.rpartition(":")
     strict = Strict(host, int(port), f"/{path}")
-    broken = [0.0]
+    broken, replaced = [0.0], [0.0]
+    before = pids()
 
     async def run() -> None:
-        began = time.monotonic()
-
         def is_over() -> bool:
             now = time.monotonic()
             if not broken[0]:
                 return False
+            if not replaced[0]:
+                return now - broken[0] > MOST_S
             last = max((ended for _, ended, problem in strict.seen if problem), default=0.0)
             oks = [ended for _, ended, problem in strict.seen[-RATE:] if not problem]
             is_calm = now - max(last, broken[0]) > CALM_S and bool(oks) and now - oks[-1] < 1
@@ -123,11 +128,13 @@ def trial(name: str, url: str, fault: Callable[[], object]) -> dict[str, Any]:
             await asyncio.sleep(2.0)
             await asyncio.to_thread(fault)
             broken[0] = time.monotonic()
+            while before is not None and (pids() in (before, ()) or not pids()):
+                await asyncio.sleep(0.1)
+            replaced[0] = time.monotonic()
 
         breaking = asyncio.create_task(break_it())
         await strict.run(is_over)
-        await breaking
-        del began
+        breaking.cancel()
 
     asyncio.run(run())
     problems: dict[str, int] = {}
@@ -141,6 +148,7 @@ def trial(name: str, url: str, fault: Callable[[], object]) -> dict[str, Any]:
         "trial": name, "requests": len(strict.seen), "failed": sum(problems.values()), "problems": problems,
         "longest_gap_s": round(max((b - a for a, b in pairwise(good)), default=0.0), 2),
         "last_failure_after_s": round(max(0.0, last - broken[0]), 2), "slowest_answer_s": round(slowest, 2),
+        "replaced_after_s": round(replaced[0] - broken[0], 2) if replaced[0] else None,
     }  # fmt: skip
 
 
@@ -200,8 +208,8 @@ class Up:
         return int(read_record(self.state / "children.json")[part]["pid"])
 
     def tritonserver(self) -> int:
-        """Return the process id of the server under its launcher."""
-        return next(pid for pid in _children(self.pid("triton")) if "tritonserver" in _command(pid))
+        """Return the process id of the server under its launcher; 0 while there is none."""
+        return next((pid for pid in _children(self.pid("triton")) if "bin/tritonserver" in _command(pid)), 0)
 
     def workers(self) -> list[int]:
         """Return the process ids of the gateway's workers: whoever below it holds the listening port and serves."""
@@ -218,13 +226,16 @@ class Up:
 
 def _children(pid: int) -> list[int]:
     found = []
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        found += [int(child) for child in (task / "children").read_text().split()]
+    with contextlib.suppress(OSError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            found += [int(child) for child in (task / "children").read_text().split()]
     return found
 
 
 def _command(pid: int) -> str:
-    return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
+    return ""
 
 
 def _send(number: signal.Signals, *pids: int) -> None:
@@ -233,18 +244,16 @@ def _send(number: signal.Signals, *pids: int) -> None:
             os.kill(pid, number)
 
 
-FAULTS: dict[str, Callable[[Up], None]] = {
-    "triton": lambda up: _send(signal.SIGKILL, up.tritonserver()),
-    "launcher": lambda up: _send(signal.SIGKILL, up.pid("triton")),
-    "worker": lambda up: _send(signal.SIGKILL, up.workers()[0]),
-    "workers": lambda up: _send(signal.SIGKILL, *up.workers()),
-    "parent": lambda up: _send(signal.SIGKILL, up.pid("gateway")),
-    "sync": lambda up: _send(signal.SIGKILL, up.pid("sync")),
-    "controlplane": lambda up: _send(signal.SIGKILL, up.pid("controlplane")),
-    "stopped-triton": lambda up: _send(signal.SIGSTOP, up.tritonserver()),
-    "stopped-workers": lambda up: _send(signal.SIGSTOP, *up.workers()),
-    "stopped-parent": lambda up: _send(signal.SIGSTOP, up.pid("gateway")),
+PARTS: dict[str, Callable[[Up], tuple[int, ...]]] = {
+    "triton": lambda up: (up.tritonserver(),),
+    "launcher": lambda up: (up.pid("triton"),),
+    "worker": lambda up: tuple(up.workers()[:1]),
+    "workers": lambda up: tuple(up.workers()),
+    "parent": lambda up: (up.pid("gateway"),),
+    "sync": lambda up: (up.pid("sync"),),
+    "controlplane": lambda up: (up.pid("controlplane"),),
 }
+STOPPED = ("triton", "workers", "parent", "controlplane")
 FULL = ("parent", "triton", "launcher", "sync")
 
 
@@ -293,9 +302,15 @@ def stopped_replica(folder: Path) -> dict[str, Any]:
         stack.stop()
 
 
+def _break(name: str, up: Up, part: str, number: signal.Signals) -> dict[str, Any]:
+    pids = PARTS[part]
+    return trial(name, up.url, lambda: _send(number, *pids(up)), pids=lambda: pids(up))
+
+
 def main() -> int:
     """Run the trials that are named, or all."""
-    names = [*FAULTS, *(f"full-{name}" for name in FULL), "stopped-replica"]
+    stopped = [f"stopped-{name}" for name in STOPPED]
+    names = [*PARTS, *stopped, *(f"full-{name}" for name in FULL), "stopped-replica"]
     parser = argparse.ArgumentParser(prog="python -m benchmarks.recovery", description=__doc__)
     parser.add_argument("trials", nargs="*", metavar="TRIAL", help=f"of {', '.join(names)}  [all]")
     wanted = parser.parse_args().trials or names
@@ -308,11 +323,12 @@ def main() -> int:
 
     with tempfile.TemporaryDirectory(prefix="recovery-") as temporary:
         folder = Path(temporary)
-        if plain := [name for name in wanted if name in FAULTS]:
+        if plain := [name for name in wanted if name in PARTS or name in stopped]:
             up = Up(folder)
             try:
                 for name in plain:
-                    tell(trial(name, up.url, partial(FAULTS[name], up)))
+                    number = signal.SIGSTOP if name in stopped else signal.SIGKILL
+                    tell(_break(name, up, name.removeprefix("stopped-"), number))
                     time.sleep(3)
             finally:
                 up.stop()
@@ -323,7 +339,7 @@ def main() -> int:
                 up = Up(place, state=disk / "state")
                 try:
                     fill(disk)
-                    tell(trial(name, up.url, partial(FAULTS[name.removeprefix("full-")], up)))
+                    tell(_break(name, up, name.removeprefix("full-"), signal.SIGKILL))
                 finally:
                     up.stop()
         if "stopped-replica" in wanted:

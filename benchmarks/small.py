@@ -45,7 +45,9 @@ class Small:
         try:
             self.registry = Registry(state, cores=_CORES)
             self._open.append(self.registry)
-            self.env = {**self.registry.env, "PYTHONPATH": str(ROOT)}
+            # one key for all of them: the gateways ask every Triton with it
+            key = {"TRITON_GATEWAY_TRITON_KEY_FILE": str(state / "triton-key")}
+            self.env = {**self.registry.env, **key, "PYTHONPATH": str(ROOT)}
             self.cli = StockCli(env=self.env, log=state / "logs" / "clearml-serving.log")
             self.task = asyncio.run(self.cli.create_service("trial"))
             self.env["CLEARML_SERVING_TASK_ID"] = self.task
