@@ -103,7 +103,7 @@ async def run(options: UpOptions, screen: Screen) -> int:
     if short:
         screen.say(short)
     with state.locked():
-        stack = Stack(options, screen)
+        stack = Stack(options, screen, is_short=bool(short))
         loop = asyncio.get_running_loop()
         stop, received = asyncio.Event(), list[signal.Signals]()
 
@@ -139,7 +139,9 @@ async def run(options: UpOptions, screen: Screen) -> int:
 class Stack:
     """One run of ``up``: what was chosen, the children, the addresses."""
 
-    def __init__(self, options: UpOptions, screen: Screen) -> None:
+    def __init__(self, options: UpOptions, screen: Screen, *, is_short: bool = False) -> None:
+        """Serve what is there, also without the embedded registry, where the disk ``is_short`` of room."""
+        self._is_short = is_short
         self._options = options
         self._state = options.state
         self._screen = screen
@@ -167,8 +169,10 @@ class Stack:
             registry_up = group.create_task(self._start_registry(env, chosen, is_embedded=is_embedded))
             triton_up = group.create_task(self._start_triton(triton, env, chosen))
             exporting = group.create_task(self._export(bundle, env)) if bundle is not None else None
-            await registry_up
-            task_id, seen = await self._serving_task(cli, env, is_embedded=is_embedded)
+            if await registry_up:
+                task_id, seen = await self._serving_task(cli, env, is_embedded=is_embedded)
+            else:
+                task_id, seen, bundle = self._remembered_task(env, is_embedded=is_embedded), Seen(True, {}), None
             env["CLEARML_SERVING_TASK_ID"] = task_id
             triton_grpc = await triton_up
             sync_up = group.create_task(self._start_sync(triton, triton_grpc, env))
@@ -276,7 +280,8 @@ class Stack:
 
     # --- parts --------------------------------------------------------------------------------------------------
 
-    async def _start_registry(self, env: Mapping[str, str], chosen: _Ports, *, is_embedded: bool) -> None:
+    async def _start_registry(self, env: Mapping[str, str], chosen: _Ports, *, is_embedded: bool) -> bool:
+        """Return whether the registry answers; False only where what is remembered is served without it."""
         if not is_embedded:
             server = env["CLEARML_API_HOST"]
             if not await web.can_connect(server, env):
@@ -286,10 +291,13 @@ class Stack:
                     hint="start it, correct the variable, or add --embedded-controlplane",
                 )
             self._screen.say(f"using the ClearML server at {server} (from the environment)")
-            return
+            return True
         address = f"http://{LOOPBACK}:{chosen.controlplane}"
         argv = _ours("controlplane", state_dir=self._state.controlplane, host=LOOPBACK, port=chosen.controlplane)
-        await self._start(ChildSpec("controlplane", argv, env, _answers(f"{address}/healthz")), address)
+        # On a full disk its database cannot be opened: what was served is served, and it comes when there is room.
+        can_wait = self._is_short and bool(self._remembered_task(env, is_embedded=True))
+        spec = ChildSpec("controlplane", argv, env, _answers(f"{address}/healthz"))
+        return await self._start(spec, address, or_later=can_wait)
 
     async def _start_triton(self, server: ServerChoice, env: Mapping[str, str], chosen: _Ports) -> str:
         if isinstance(server, ExternalServer):
@@ -378,10 +386,16 @@ class Stack:
         except DeployError as error:
             self._screen.say(f"prometheus is left out: {error.message}")
 
-    async def _start(self, spec: ChildSpec, address: str = "") -> None:
+    async def _start(self, spec: ChildSpec, address: str = "", *, or_later: bool = False) -> bool:
         self._screen.live(f"starting {spec.name}")
-        took = await self.supervisor.start(spec)
+        took = await self.supervisor.start(spec, or_later=or_later)
+        if took is None:
+            self._screen.say(
+                f"{spec.name} is not up; what was served before is served without it, and it is tried again"
+            )
+            return False
         self._screen.say(f"{spec.name} is up ({took:.1f} s){f'  {address}' if address else ''}")
+        return True
 
     def _repository(self) -> Path:
         return self._options.model_repository or self._state.repository
@@ -389,9 +403,8 @@ class Stack:
     async def _serving_task(self, cli: StockCli, env: Mapping[str, str], *, is_embedded: bool) -> tuple[str, Seen]:
         """Return the Task to serve: the one named, the one of last time, or a new one."""
         state, screen = self._state, self._screen
-        registry = "embedded" if is_embedded else env["CLEARML_API_HOST"]
-        known = state.recall().get("task", {})
-        remembered = str(known.get("id", "")) if known.get("registry") == registry else ""
+        registry = _registry_name(env, is_embedded=is_embedded)
+        remembered = self._remembered_task(env, is_embedded=is_embedded)
         task_id = self._options.task_id or remembered
         if task_id:
             screen.live(f"looking up serving Task {task_id}")
@@ -408,6 +421,10 @@ class Stack:
         state.remember(task={"id": task_id, "registry": registry})
         screen.say(f"clearml-serving create --name {SERVICE_NAME}: serving Task {task_id}")
         return task_id, Seen(exists=True, endpoints={})
+
+    def _remembered_task(self, env: Mapping[str, str], *, is_embedded: bool) -> str:
+        known = self._state.recall().get("task", {})
+        return str(known.get("id", "")) if known.get("registry") == _registry_name(env, is_embedded=is_embedded) else ""
 
     # --- demo ---------------------------------------------------------------------------------------------------
 
@@ -468,6 +485,10 @@ class Stack:
             """ -d '{"text": "Hello there"}'""",
             "",
         ]
+
+
+def _registry_name(env: Mapping[str, str], *, is_embedded: bool) -> str:
+    return "embedded" if is_embedded else env["CLEARML_API_HOST"]
 
 
 def _answers(url: str) -> Probe:

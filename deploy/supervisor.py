@@ -178,11 +178,12 @@ class Supervisor:
     _children: list[_Child] = field(default_factory=list)
     _hurry: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def start(self, spec: ChildSpec) -> float:
+    async def start(self, spec: ChildSpec, *, or_later: bool = False) -> float | None:
         """Start a child and wait until it works; from then on it is kept running. Returns the seconds it took.
 
         Children are stopped in the reverse order of these calls. Raises ``ChildFailed`` when the child cannot be
-        started, dies, or does not work within its ``ready_timeout``; it is gone then.
+        started, dies, or does not work within its ``ready_timeout``; it is gone then. With ``or_later`` a child that
+        does not work yet is started again and again, as if it had worked before, and None is returned.
         """
         child = _Child(spec, self.logs / f"{spec.log or spec.name}.log")
         self._children.append(child)
@@ -194,13 +195,16 @@ class Supervisor:
         except OSError as error:
             child.life = child.life.died(clock(), self.restarts)
             raise ChildFailed(f"{spec.name} cannot be started: {error.strerror}: {spec.argv[0]}") from error
-        if not await self._wait_ready(child):
+        is_ready = await self._wait_ready(child)
+        if not is_ready and or_later:
+            child.life = replace(child.life, has_been_ready=True)
+        elif not is_ready:
             code = await self._put_down(child)
             child.life = child.life.died(clock(), self.restarts)
             raise ChildFailed(self._why_not(child, code), hint=f"its log is {child.log}")
         child.keeper = asyncio.create_task(self._keep(child), name=f"keep {spec.name}")
         child.keeper.add_done_callback(lambda keeper: self._keeper_ended(child, keeper))
-        return clock() - begun
+        return clock() - begun if is_ready else None
 
     async def stop(self) -> None:
         """Stop all children, last started first, bounded by their graces and by ``hurry``; nothing is left after it."""

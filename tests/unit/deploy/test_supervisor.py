@@ -325,6 +325,18 @@ async def test_child_is_restarted_where_nothing_can_be_written(stand: Stand) -> 
     assert before != stand.pid("a")
 
 
+async def test_child_that_may_come_later_is_tried_until_it_works(stand: Stand) -> None:
+    """What can be served without it need not wait: the start says that it is not there yet."""
+    flag = stand.folder / "broken"
+    flag.touch()
+    code = f"import os, sys\nif os.path.exists({str(flag)!r}): sys.exit('broken: no room')\n" + SERVES
+    assert await stand.supervisor.start(stand.spec("a", code), or_later=True) is None
+    assert "broken: no room" in (await stand.event("died")).text
+    flag.unlink()
+    await stand.event("ready")
+    assert Phase.READY is stand.supervisor.phases()["a"]
+
+
 async def test_children_stop_in_reverse_order(stand: Stand) -> None:
     """The last started goes first, and nothing is left in any group."""
     for name in "abc":
