@@ -155,7 +155,7 @@ def trial(
 class Up:
     """A real ``triton-gateway up`` with one endpoint; ``pids`` are looked up when they are needed."""
 
-    def __init__(self, folder: Path, *, workers: int = 2, state: Path | None = None) -> None:
+    def __init__(self, folder: Path, *, workers: int = 2, state: Path | None = None, is_new: bool = True) -> None:
         self.state = state or folder / "state"
         self.port = servers.free_port()
         self.url = f"http://127.0.0.1:{self.port}/serve/e"
@@ -168,8 +168,10 @@ class Up:
         with self.log.open("ab") as out:
             self.process = subprocess.Popen(argv, env=env, stdout=out, stderr=subprocess.STDOUT, cwd=folder)
         try:
-            self._wait(lambda: "Ctrl-C stops everything" in self.log.read_text(), "up is up")
-            self._register(folder, env)
+            if is_new:
+                self._wait(lambda: "Ctrl-C stops everything" in self.log.read_text(), "up is up")
+            if is_new:
+                self._register(folder, env)
             self._wait(self._answers, "the endpoint is served")
         except BaseException:
             self.stop()
@@ -309,10 +311,23 @@ def _break(name: str, up: Up, part: str, number: signal.Signals) -> dict[str, An
     return trial(name, up.url, lambda: _send(number, *pids()), pids=pids)
 
 
+def full_start(folder: Path) -> dict[str, Any]:
+    """Stop an `up` in order, leave no byte free, and start it again: how long until a request is answered."""
+    with _small_disk(folder / "disk", 400) as disk:
+        Up(folder, state=disk / "state").stop()
+        fill(disk)
+        began = time.monotonic()
+        up = Up(folder, state=disk / "state", is_new=False)
+        try:
+            return {"trial": "full-start", "served_after_s": round(time.monotonic() - began, 1)}
+        finally:
+            up.stop()
+
+
 def main() -> int:
     """Run the trials that are named, or all."""
     stopped = [f"stopped-{name}" for name in STOPPED]
-    names = [*PARTS, *stopped, *(f"full-{name}" for name in FULL), "stopped-replica"]
+    names = [*PARTS, *stopped, *(f"full-{name}" for name in (*FULL, "start")), "stopped-replica"]
     parser = argparse.ArgumentParser(prog="python -m benchmarks.recovery", description=__doc__)
     parser.add_argument("trials", nargs="*", metavar="TRIAL", help=f"of {', '.join(names)}  [all]")
     wanted = parser.parse_args().trials or names
@@ -337,6 +352,9 @@ def main() -> int:
         for name in [name for name in wanted if name.startswith("full-")]:
             place = folder / name
             place.mkdir()
+            if name == "full-start":
+                tell(full_start(place))
+                continue
             with _small_disk(place / "disk", 400) as disk:
                 up = Up(place, state=disk / "state")
                 try:

@@ -172,7 +172,8 @@ class Stack:
             if await registry_up:
                 task_id, seen = await self._serving_task(cli, env, is_embedded=is_embedded)
             else:
-                task_id, seen, bundle = self._remembered_task(env, is_embedded=is_embedded), Seen(True, {}), None
+                remembered = self._remembered_task(env, is_embedded=is_embedded)
+                task_id, seen, bundle = options.task_id or remembered, Seen(exists=True, endpoints={}), None
             env["CLEARML_SERVING_TASK_ID"] = task_id
             triton_grpc = await triton_up
             sync_up = group.create_task(self._start_sync(triton, triton_grpc, env))
