@@ -35,9 +35,6 @@ class Readiness:
         """Return why this Triton should get no calls, given ``ModelSync.status()``; empty when it may."""
         if not status["triton"]["answers"]:
             return [f"Triton at {status['triton']['address']} does not answer"]
-        if refusal := status["triton"].get("error"):
-            # Another key, for instance: what it holds, it goes on serving.
-            return [] if self._is_filled else [refusal]
         if not status["revision"]:
             return ["the serving Task has not been read yet"]
         states: dict[str, set[str]] = {}
@@ -54,6 +51,8 @@ class Readiness:
             ]  # fmt: skip
             self._is_filled = self._is_filled or not waiting
             self._held = (self._held | {url for url, found in states.items() if found & _HELD}) & states.keys()
+        if waiting and (refusal := status["triton"].get("error")):
+            return [refusal]  # it wants another key, for instance: none of them can be loaded
         return [
             f"waiting for {url}, which could not be fetched: {reasons[url]}" if url in reasons
             else f"waiting for {url} to be loaded"

@@ -467,9 +467,11 @@ class ModelSync:
             self._is_refused = False
             self._set_triton(answers=True)
         except GatewayError as error:
-            # It answers, but not to us: what it has loaded is served, and nothing can be changed.
             self._is_refused = isinstance(error, BackendRefused)
             self._set_triton(answers=False, why=f"{error.message}{f' ({error.hint})' if error.hint else ''}")
+            if self._is_refused:
+                # It answers, but not to us: nothing can be changed. What it holds anybody may ask.
+                index = {name: IndexEntry(name, "ready") for name in desired.targets if self._is_held(name)}
         damaged = self._damaged(on_disk, index)
         seen: dict[str, Observed] = {}
         for name in set(on_disk) | set(desired.targets):
@@ -483,6 +485,11 @@ class ModelSync:
                 is_damaged=name in damaged,
             )
         return {n: o for n, o in seen.items() if o.recipe is not None or o.state != "absent"}
+
+    def _is_held(self, name: str) -> bool:
+        with contextlib.suppress(GatewayError):
+            return self._triton.is_ready(name)
+        return False
 
     def _damaged(self, on_disk: Mapping[str, OnDisk], index: Mapping[str, IndexEntry]) -> set[str]:
         """Return the models Triton calls ready although fewer processes run them than should, twice in a row."""
@@ -625,7 +632,8 @@ class ModelSync:
             ):
                 self._set(target, "ready")
             elif name not in self._retries:
-                self._set(target, "pending", "" if self._triton_answers else "Triton does not answer")
+                why = self._triton_error if self._is_refused else "Triton does not answer"
+                self._set(target, "pending", "" if self._triton_answers else why)
         for url, (model_id, verdict) in desired.unresolved.items():
             self._set_entry(ModelStatus(url, "", model_id, "failed", verdict.reason, is_final=verdict.is_final))
         leaving = {a.name: a.reason for a in actions if a.name not in desired.targets and observed[a.name].recipe != ""}

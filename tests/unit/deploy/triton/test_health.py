@@ -41,6 +41,16 @@ def test_ready_once_everything_wanted_is_loaded() -> None:
     assert [] == rule.reasons(status(("a", "ready"), ("b", "ready")))
 
 
+def test_a_triton_that_refuses_the_key_serves_what_it_holds() -> None:
+    """Nothing new can be loaded, which takes nobody out; one that is empty is not ready, and says why."""
+    rule = Readiness()
+    refused = status(("a", "ready"))
+    refused["triton"]["error"] = "Triton at t:8001 refuses the key"
+    assert [] == rule.reasons(refused)
+    refused["models"][0]["state"] = "pending"
+    assert ["Triton at t:8001 refuses the key"] == rule.reasons(refused)
+
+
 def test_a_model_that_is_refused_holds_nobody_up() -> None:
     """It would be refused in every pod and take the healthy models with it."""
     assert [] == Readiness().reasons(status(("a", "ready"), ("b", "failed", True)))

@@ -19,6 +19,7 @@ from deploy.triton.sync import ModelSync, SyncSettings, read_status
 from gateway.backends.verdicts import Verdict, decode
 from gateway.errors import (
     ArtifactCorrupt,
+    BackendRefused,
     BackendUnavailable,
     ModelNotReady,
     RegistryRefused,
@@ -129,12 +130,15 @@ class Triton:
         self.reasons = {}
         self.errors = {}
         self.is_up = True
+        self.refuses_key = False
         self.called = {}
         self.calls = []
 
-    def _check(self):
+    def _check(self, *, is_guarded=True):
         if not self.is_up:
             raise BackendUnavailable("no Triton answers")
+        if self.refuses_key and is_guarded:
+            raise BackendRefused("Triton refuses the key")
 
     def index(self):
         self._check()
@@ -160,7 +164,7 @@ class Triton:
         self.states[name] = "absent"
 
     def is_ready(self, name):
-        self._check()
+        self._check(is_guarded=False)
         return self.states.get(name) == "ready"
 
     def last_inference(self):
@@ -371,6 +375,22 @@ def test_a_restarted_triton_gets_everything_back_without_the_registry(world):
     world.triton.restart()
     told = world.rounds(2)
     assert ({"a": ("ready", "")}, []) == (told, world.cache.asked)
+
+
+def test_a_triton_that_refuses_the_key_is_left_alone_and_said_so(world):
+    """What it holds counts as held, nothing is tried; with the key the rest is loaded at once."""
+    world.registry.add("a", "m1")
+    world.rounds()
+    calls = list(world.triton.calls)
+    world.triton.refuses_key = True
+    world.registry.add("b", "m2")
+    told = world.rounds(5)
+    assert ("ready", "pending", calls) == (told["a"][0], told["b"][0], world.triton.calls)
+    seen = world.sync.status()["triton"]
+    assert (True, "Triton refuses the key") == (seen["answers"], seen["error"])
+    world.triton.refuses_key = False
+    assert {"a": ("ready", ""), "b": ("ready", "")} == world.rounds(3)
+    assert "" == world.sync.status()["triton"]["error"]
 
 
 def test_a_start_without_registry_serves_the_last_good_state(world):
