@@ -113,7 +113,7 @@ class Gateway:
         self._tritons = Tritons(make_backend)
         self._metrics = exposition.new_registry()
         self.observer = Observer(self._metrics, failures=FAILURES)
-        self.health = Health()
+        self.health = Health(multiprocess_dir / "has-been-ready" if multiprocess_dir is not None else None)
         self.table = RoutingTable()
         self._prefix = f"/{settings.serve_path.strip('/')}/"
         self._spans = spans

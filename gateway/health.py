@@ -9,21 +9,28 @@ MLServer#2056).
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Final
 
 _MOST_LISTED: Final = 5
 
 
 class Health:
-    """Mutable facts about this process. Plain attributes: one event loop writes and reads them."""
+    """Mutable facts about this process. Plain attributes: one event loop writes and reads them.
+
+    ``latch`` is a file by which the workers of one gateway tell each other that it has been ready: one that is replaced
+    is not a gateway that starts.
+    """
 
     __slots__ = (
-        "awaited", "backend_live", "first_sync_done", "has_been_ready", "is_draining", "is_leaving",
+        "_latch", "awaited", "backend_live", "first_sync_done", "has_been_ready", "is_draining", "is_leaving",
         "is_settling", "missing", "needs", "unserved",
     )  # fmt: skip
 
-    def __init__(self) -> None:
+    def __init__(self, latch: Path | None = None) -> None:
+        self._latch = latch
         self.first_sync_done = False
         self.has_been_ready = False
         """Once true it stays: from then on only what is lost counts."""
@@ -45,8 +52,16 @@ class Health:
         """Everything is answered, but callers are told to go elsewhere."""
 
     def note(self) -> None:
-        """Remember that the process can be ready, once it can."""
-        self.has_been_ready = self.has_been_ready or not self._unready()
+        """Remember that the process can be ready, once it, or another worker, can."""
+        if self.has_been_ready:
+            return
+        if self._latch is not None and self._latch.exists():
+            self.has_been_ready = True
+        elif not self._unready():
+            self.has_been_ready = True
+            if self._latch is not None:
+                with contextlib.suppress(OSError):  # without it the next worker waits for itself
+                    self._latch.touch()
 
     def reasons(self) -> list[str]:
         """Return why the process is not ready; empty when it is."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from gateway.app import Gateway
 from gateway.testing import FakeBackend
 
 HOOK = """
@@ -90,6 +91,8 @@ async def test_a_gateway_that_has_lost_every_endpoint_is_not_ready(stack: Any) -
     await stack.served()
     code, body = await readyz(stack)
     assert (503, ["no endpoint is served: deploy one with `clearml-serving model add …`"]) == (code, body["reasons"])
+    await stack.until(lambda: not stack.backend.is_up)  # closed: nobody needs it
+    stack.backend.is_up = True
     stack.registry.endpoints["e"] = entry
     await stack.served("e")
     assert 200 == (await readyz(stack))[0]
@@ -176,6 +179,30 @@ async def test_a_first_start_waits_for_what_the_task_names(make_stack: Any) -> N
         stack.load("slow")
         await stack.served("fast", "slow")
         assert 200 == (await readyz(stack))[0]
+
+
+async def test_a_worker_that_is_replaced_is_not_a_starting_gateway(make_stack: Any) -> None:
+    """Whoever asks `/readyz` meets any worker: the gateway has been ready, one new worker must not say otherwise."""
+    stack = make_stack()
+    shared = stack.folder / "run"
+    shared.mkdir()
+    first, second, other = (
+        Gateway(stack.settings, registry=stack.registry, make_backend=lambda *_: stack.backend, multiprocess_dir=folder)
+        for folder in (shared, shared, None)
+    )
+    stack.deploy("fast")
+    stack.deploy("slow", "m2")
+    async with first.running():
+        stack.gateway = first
+        await stack.served("fast", "slow")
+        assert 200 == (await readyz(stack, first))[0]
+        stack.backend.models.pop(stack.triton_name("slow"))
+        async with starting(second), starting(other):
+            await stack.until(
+                lambda: "fast" in second.table.current.endpoints and "fast" in other.table.current.endpoints
+            )
+            assert (200, 503) == ((await readyz(stack, second))[0], (await readyz(stack, other))[0])
+            stack.load("slow")
 
 
 async def test_the_wait_of_a_starting_gateway_is_bounded(make_stack: Any) -> None:
