@@ -123,12 +123,16 @@ class Runner:
             moved = steps.put_right(rollout, now, why)
             self._put_right(task)
         elif moved is rollout:
-            moved = steps.looked(rollout, self._seen(task, rollout), now)
-        decisions = tuple(decision for decision in moved.history if decision not in rollout.history)
+            seen = self._seen(task, rollout)
+            moved = steps.looked(rollout, seen, now)
+            if seen.foreign and (made := record.decision(task, rollout.endpoint)) is not None:
+                # Somebody's will ends the decision: what an old copy brings back afterwards is not put right to it.
+                self._store.write({}, [record.marked(decisions.retired(made), now=now, by=self._me)])
+        news = tuple(decision for decision in moved.history if decision not in rollout.history)
         self._rollout = moved
-        if decisions or now - self._saved_at >= LEASE_S / 3:
+        if news or now - self._saved_at >= LEASE_S / 3:
             self._save(task, moved)
-        return Progress(moved, decisions)
+        return Progress(moved, news)
 
     def _seen(self, task: Mapping[str, Any], rollout: Rollout) -> Seen:
         wanted, current = record.shares_of(rollout), record.weights(task, rollout.endpoint)

@@ -366,6 +366,21 @@ def test_an_old_copy_that_a_slow_client_writes_back_is_put_right(world):
     assert "running" == world.tick(runner).rollout.phase
 
 
+def test_an_old_copy_after_somebodys_will_is_not_fought(world):
+    """The rollout is paused by other weights; what comes after them is no business of its."""
+    stale = dict(world.texts)
+    runner = world.runner()
+    runner.start(fresh())
+    world.write(record.with_weights(world.task(), "e", {"e/1": 1.0}))
+    assert "paused" == world.tick(runner).rollout.phase
+    world.texts = stale
+    assert () == world.tick(runner).decisions
+    assert "e" not in decode(world.task()).canaries
+    world.write({}, [record.command("e", Asked("1", "resume", "ann"))])
+    world.tick(runner)
+    assert {"e/2": 0.05, "e/1": 0.95} == record.weights(world.task(), "e")
+
+
 def test_an_old_copy_after_the_end_does_not_undo_a_rollback(world):
     """Nobody runs the rollout any more: gateways keep what it decided in force and say why."""
     runner = world.runner()
