@@ -150,7 +150,7 @@ class ClearMLLedger:
     def _companions(self, *fields: str) -> list[dict[str, Any]]:
         """Return the companion Tasks, the oldest first."""
         asked = {
-            "parent": [self._api.followed()], "system_tags": [SYSTEM_TAG], "search_hidden": True,
+            "parent": self._api.followed(), "system_tags": [SYSTEM_TAG], "search_hidden": True,
             "only_fields": ["id", "created", *fields],
             "order_by": ["created"], "page": 0, "page_size": _MOST_COMPANIONS,
         }  # fmt: skip

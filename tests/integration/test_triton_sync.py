@@ -24,6 +24,8 @@ from deploy.triton.stubs import count_stubs
 from deploy.triton.sync import SyncSettings, read_status, run_sync
 from gateway.backends.triton import TritonBackend
 from gateway.errors import RegistryRefused, RegistryUnavailable
+from gateway.registry.ledger import with_records
+from gateway.testing import FakeLedger
 
 pytestmark = pytest.mark.integration
 
@@ -37,6 +39,7 @@ class FolderRegistry:
         self.models = {}
         self.is_down = False
         self.version = 0
+        self.ledger = FakeLedger()
 
     def add(self, url, path, **fields):
         model_id = f"m{len(self.models)}"
@@ -58,11 +61,12 @@ class FolderRegistry:
 
     def marker(self):
         self._check()
-        return str(self.version)
+        return f"{self.version} {self.ledger.marker()}"
 
     def task(self):
         self._check()
-        return {"id": "t", "name": "s", "configuration": {"endpoints": {"value": json.dumps(self.endpoints)}}}
+        configuration = {"endpoints": {"value": json.dumps(self.endpoints)}}
+        return with_records({"id": "t", "name": "s", "configuration": configuration}, self.ledger)
 
     def model(self, model_id):
         self._check()
@@ -303,3 +307,25 @@ def test_a_slow_download_does_not_delay_another_model(world):
     assert "downloading" == world.models()["slow"]["state"]
     gate.set()
     world.wait(lambda: world.ready("slow"))
+
+
+def test_a_model_that_was_overwritten_is_refused_by_name_and_what_is_loaded_stays(world, token_inputs):
+    """A sync that has lost its files gets the bytes of another upload; the right ones end the refusal."""
+    path = world.make("one")
+    world.registry.add("a", path)
+    world.wait(lambda: world.ready("a"))
+    name, first = world.models()["a"]["name"], path.read_bytes()
+    world.end()
+    path.write_bytes(world.make("two").read_bytes() + b"another upload")
+    shutil.rmtree(world.state / "cache")
+    shutil.rmtree(world.state / "models" / name)
+    world.begin()
+    world.wait(lambda: world.models()["a"]["state"] == "failed")
+    told = world.models()["a"]["reason"]
+    assert "model a (m0) was registered with sha256" in told
+    assert "another upload has overwritten it" in told
+    assert world.client.is_model_ready(name)
+    assert not (world.state / "models" / name).exists()
+    path.write_bytes(first)
+    world.wait(lambda: world.ready("a"))
+    assert [[3.0]] == logits(world, "a", token_inputs, [1, 2])

@@ -1,0 +1,210 @@
+"""The unmodified stock CLI is slow and writes an old copy of the whole configuration back: nothing of ours is lost.
+
+The control plane runs strict here, as a ClearML server is: it does not merge. A proxy in front of it holds the CLI
+between its reads and its first write.
+"""
+
+from __future__ import annotations
+
+import http.client
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from deploy.controlplane.testing import control_plane
+from deploy.registry import ClearMLStore
+from deploy.rollout import record
+from deploy.rollout.keeper import SETTLED_S, WeightsKeeper
+from deploy.rollout.record import Lease
+from deploy.rollout.steps import Rollout
+from gateway.registry.clearml import ClearMLRegistry
+from gateway.registry.ledger import Record
+from gateway.spec import decode
+
+pytestmark = pytest.mark.integration
+
+ROOT = Path(__file__).parents[2]
+HOOK = "class Preprocess:\n    def process(self, data, state, collect=None):\n        return data\n"
+
+
+class Gate(ThreadingHTTPServer):
+    """A proxy that lets everything through but writes of the configuration, which wait for ``opened``."""
+
+    daemon_threads = True
+
+    def __init__(self, target: str) -> None:
+        self.target = urlsplit(target)
+        self.waits, self.opened = threading.Event(), threading.Event()
+        super().__init__(("127.0.0.1", 0), _Handler)
+
+    @property
+    def url(self) -> str:
+        """Where the CLI calls."""
+        return f"http://127.0.0.1:{self.server_port}"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        gate = self.server
+        assert isinstance(gate, Gate)
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        if self.path.endswith("tasks.edit") and b'"configuration"' in body:
+            gate.waits.set()
+            gate.opened.wait(60)
+        connection = http.client.HTTPConnection(str(gate.target.hostname), gate.target.port, timeout=60)
+        headers = {name: value for name, value in self.headers.items() if name.lower() not in ("host", "connection")}
+        connection.request("GET", self.path, body=body, headers=headers)
+        answer = connection.getresponse()
+        content = answer.read()
+        self.send_response(answer.status)
+        for name, value in answer.getheaders():
+            if name.lower() not in ("transfer-encoding", "connection", "content-length"):
+                self.send_header(name, value)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+        connection.close()
+
+    def log_message(self, *_: Any) -> None:
+        """Be quiet."""
+
+
+class Service:
+    """One serving Task with the route ``c`` over ``e/2`` and ``e/1``."""
+
+    def __init__(self, environment: dict[str, str], folder: Path, api: str) -> None:
+        self.environment, self.folder, self.api = environment, folder, api
+        (folder / "hook.py").write_text(HOOK)
+        self.task = ""
+        found = re.search(r"id=([0-9a-f]{32})", self.stock("create", "--name", "slow"))
+        assert found
+        self.task = found[1]
+        for version in "12":
+            self.add("e", "--version", version)
+        self.canary("0.1", "0.9")
+        self.registry = ClearMLRegistry(self.task)
+
+    def _argv(self, *arguments: str) -> list[str]:
+        named = ["--id", self.task] if self.task else []
+        return [sys.executable, "-m", "clearml_serving", *named, *arguments]
+
+    def stock(self, *arguments: str) -> str:
+        """The stock CLI to its end."""
+        return subprocess.run(
+            self._argv(*arguments), env=self.environment, cwd=self.folder, text=True, capture_output=True, timeout=120,
+            check=True,
+        ).stdout  # fmt: skip
+
+    def add(self, endpoint: str, *arguments: str) -> str:
+        """`model add` of a hook."""
+        given = ("--engine", "custom", "--endpoint", endpoint, "--preprocess", "hook.py", *arguments)
+        return self.stock("model", "add", *given)
+
+    def canary(self, *weights: str) -> None:
+        """`model canary`, as a person types it."""
+        self.stock("model", "canary", "--endpoint", "c", "--weights", *weights, "--input-endpoints", "e/2", "e/1")
+
+    def ours(self, *arguments: str) -> str:
+        """`triton-gateway` to its end."""
+        done = subprocess.run(
+            [sys.executable, "-m", "deploy.cli", *arguments], cwd=self.folder, text=True, stdout=subprocess.PIPE,
+            env={**self.environment, "PYTHONPATH": str(ROOT), "CLEARML_SERVING_TASK_ID": self.task},
+            stderr=subprocess.STDOUT, timeout=120, check=False,
+        )  # fmt: skip
+        assert 0 == done.returncode, done.stdout
+        return done.stdout
+
+    def overtaken(self, endpoint: str, between: Any) -> None:
+        """Add an endpoint so slowly that ``between`` happens after the CLI has read and before it writes."""
+        gate = Gate(self.api)
+        threading.Thread(target=gate.serve_forever, daemon=True).start()
+        slow = subprocess.Popen(
+            self._argv("model", "add", "--engine", "custom", "--endpoint", endpoint, "--preprocess", "hook.py"),
+            env={**self.environment, "CLEARML_API_HOST": gate.url}, cwd=self.folder, stdout=subprocess.DEVNULL,
+        )  # fmt: skip
+        try:
+            assert gate.waits.wait(60)
+            between()
+        finally:
+            gate.opened.set()
+            assert 0 == slow.wait(120)
+            gate.shutdown()
+            gate.server_close()
+
+    def told(self) -> dict[str, float] | None:
+        """The route's weights in the Task itself."""
+        return record.weights(self.registry.task(), "c")
+
+    def served(self) -> dict[str, float]:
+        """The route's weights as gateways have them."""
+        route = decode(self.registry.task()).canaries["c"]
+        return dict(zip(route.load_endpoints, route.weights, strict=True))
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """Shared by the tests of this file; each begins with weights of its own."""
+    folder = tmp_path_factory.mktemp("slow")
+    with control_plane(folder / "state", strict=True) as server, pytest.MonkeyPatch.context() as patch:
+        environment = server.client_environment(os.environ, folder)
+        for name in ("CLEARML_SERVING_TASK_ID", "TRITON_GATEWAY_SERVING_TASK_ID"):
+            environment.pop(name, None)
+        for name, value in environment.items():
+            if name.startswith("CLEARML_"):
+                patch.setenv(name, value)
+        yield Service(environment, folder, server.url)
+
+
+def test_weights_that_were_decided_meanwhile_stay_in_force_and_are_put_right(service: Service) -> None:
+    """The CLI reverts them in the Task; gateways do not follow it there, and the Task follows within seconds."""
+    service.overtaken("slow1", lambda: service.ours("canary", "set", "--endpoint", "c", "e/2=0.5", "e/1=0.5"))
+    assert {"e/2": 0.1, "e/1": 0.9} == service.told(), "a real server does not merge"
+    assert "slow1" in decode(service.registry.task()).endpoints
+    assert {"e/2": 0.5, "e/1": 0.5} == service.served()
+    assert ["canary c"] == [fault.subject for fault in decode(service.registry.task()).faults]
+    keeper = WeightsKeeper(ClearMLStore(service.registry), clock=time.monotonic, wall=time.time)
+    until = time.monotonic() + 12 * SETTLED_S
+    while not keeper(service.registry.task()) and time.monotonic() < until:
+        time.sleep(0.5)
+    assert {"e/2": 0.5, "e/1": 0.5} == service.told()
+    assert () == decode(service.registry.task()).faults
+    service.canary("0.3", "0.7")
+    assert {"e/2": 0.3, "e/1": 0.7} == service.told() == service.served(), "what a person sets counts"
+
+
+def test_each_record_survives_a_slow_client(service: Service) -> None:
+    """Hashes, rollouts, commands, shadows, decisions: written after the CLI has read, before it writes."""
+    service.canary("0.2", "0.8")
+    store = ClearMLStore(service.registry)
+
+    def between() -> None:
+        service.ours("canary", "shadow", "--endpoint", "e/1", "--to", "e/2", "--percent", "5")
+        service.ours("canary", "set", "--endpoint", "c", "e/2=0.6", "e/1=0.4")
+        store.write({}, [
+            Record("content_hash", "m/1/a", {"identity": "m/1", "sha256": "a", "at": 1.0, "last": 1.0}),
+            Record("version_number", "e/m", {"number": 1}), Record("command", "c", {"id": "i", "command": "abort"}),
+            record.written(Rollout("c", "e/2", "e/1"), Lease("me", 2e9)),
+        ])  # fmt: skip
+
+    service.overtaken("slow2", between)
+    task = service.registry.task()
+    assert {"e/1"} == set(decode(task).shadows)
+    rollout, lease = record.read(task, "c")
+    assert ({"c": "e/1"}, "me") == (dict(decode(task).stables), lease.holder)
+    assert rollout is not None
+    assert {"e/2": 0.6, "e/1": 0.4} == service.served()
+    asked = record.asked(task, "c")
+    assert asked is not None
+    assert "abort" == asked.command
+    kinds = {"content_hash", "version_number", "command", "rollout", "shadow", "decision"}
+    assert kinds <= set(service.registry.ledger.read())
