@@ -104,6 +104,8 @@ class SeenContent:
     name: str
     sha256: str
     at: float
+    last: float
+    """When anybody last found something other than the one before."""
     overwritten_by: str = ""
     """SHA-256 of other bytes that were found there, if they were the last that anybody found."""
 
@@ -428,8 +430,8 @@ def seen_contents(records: Mapping[str, Mapping[str, Any]]) -> dict[str, SeenCon
     for identity, candidates in found.items():
         at, sha256, last, value = min(candidates, key=lambda one: one[:2])
         latest = max(candidates, key=lambda one: (one[2], one[1] == sha256))
-        overwritten = latest[1] if latest[2] > last else ""
-        seen[identity] = SeenContent(str(value.get("model")), str(value.get("name")), sha256, at, overwritten)
+        other = latest[1] if latest[2] > last else ""
+        seen[identity] = SeenContent(str(value.get("model")), str(value.get("name")), sha256, at, latest[2], other)
     return seen
 
 

@@ -177,13 +177,14 @@ class ArtifactCache:
                     f"{uri} does not match its recorded hash (expected {sha256[:12]}…, got {actual[:12]}…)",
                     hint="it was changed or damaged after the upload: upload it again",
                 )
-            if check is not None:
-                check(actual, True)
             if is_archive:
                 unpack(got, files, most_bytes=self._most_unpacked)
                 got.unlink()
             if not any(files.iterdir()):
                 raise ArtifactCorrupt(f"{uri} is an empty archive", hint="upload the folder again")
+            # Last, so that what is broken is never taken for what the model was at first.
+            if check is not None:
+                check(actual, True)
             manifest = {
                 "uri": uri,
                 "sha256": actual,

@@ -75,6 +75,8 @@ class Contents:
 
     def _record(self, record: ModelRecord, identity: str, seen: SeenContent | None, sha256: str) -> None:
         now = round(self._clock(), 3)
+        if seen is not None:  # whatever the clocks of two machines say, what is known came first
+            now = max(now, round(seen.last + 0.001, 3))
         first = seen.at if seen is not None and seen.sha256 == sha256 else now
         value = {
             "identity": identity, "sha256": sha256, "at": first, "last": now, "by": socket.gethostname(),

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import shutil
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gateway.errors import ContentChanged, RegistryUnavailable
+from gateway.errors import ArtifactCorrupt, ContentChanged, RegistryUnavailable
 from gateway.registry import contents
 from gateway.registry.cache import ArtifactCache
 from gateway.registry.ledger import Record
@@ -185,6 +186,25 @@ def test_of_two_first_hashes_all_take_the_same(registry: FakeRegistry, tmp_path:
         registry.ledger.write([Record("content_hash", f"{identity}/{sha256}", value)])
     with pytest.raises(ContentChanged, match="cccccccccccc"):
         ArtifactCache(tmp_path / "one", registry).model(record(registry))
+
+
+def test_a_machine_whose_clock_is_late_does_not_overturn_what_is_known(registry: FakeRegistry, tmp_path: Path) -> None:
+    """Its bytes came later, whatever it believes; and everybody hears that the model was overwritten."""
+    ArtifactCache(tmp_path / "one", registry, clock=lambda: 5_000.0).model(record(registry))
+    overwrite(tmp_path, b"second")
+    with pytest.raises(ContentChanged, match="registered with sha256 a7937b64b8ca"):
+        ArtifactCache(tmp_path / "two", registry, clock=lambda: 1_000.0).model(record(registry))
+    assert "another upload" in faults(registry)
+
+
+def test_a_broken_upload_is_not_what_the_model_was_at_first(registry: FakeRegistry, tmp_path: Path) -> None:
+    """The upload that mends it is served."""
+    registry.add_model("m", tmp_path / "store.bin", name="film", is_package=True)
+    with pytest.raises(ArtifactCorrupt):
+        ArtifactCache(tmp_path / "one", registry).model(record(registry))
+    with zipfile.ZipFile(tmp_path / "store.bin", "w") as packed:
+        packed.writestr("says.txt", "right")
+    assert "right" == (ArtifactCache(tmp_path / "one", registry).model(record(registry)) / "says.txt").read_text()
 
 
 def test_a_record_that_somebody_made_unreadable_is_no_record(registry: FakeRegistry, tmp_path: Path) -> None:
