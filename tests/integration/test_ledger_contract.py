@@ -1,4 +1,7 @@
-"""One suite over the fake ledger and the real one against a real control plane process, beside the stock CLI."""
+"""One suite over the fake ledger and the real one against a real control plane process, beside the stock CLI.
+
+The control plane is strict: as on a ClearML server, whole fields are replaced and nothing is merged.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,7 @@ Open = Callable[[], Ledger]
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """Shared by the tests of this file: each uses keys of its own."""
     tmp_path = tmp_path_factory.mktemp("served")
-    with control_plane(tmp_path / "state") as server:
+    with control_plane(tmp_path / "state", strict=True) as server:
         environ = server.client_environment(os.environ, tmp_path)
 
         def cli(*arguments: str) -> str:

@@ -78,9 +78,15 @@ class World:
     def gateway(self, state: str) -> Iterator[str]:
         """A gateway process of its own; its address."""
         port = ports.choose("127.0.0.1", 0, remembered=0, avoid=set())
-        argv = [sys.executable, "-m", "gateway", "--port", str(port), "--state-dir", str(self.folder / state),
-                "--poll-frequency", "500ms"]  # fmt: skip
-        process = subprocess.Popen(argv, env=self.environment, cwd=self.folder)
+        settings = {
+            "TRITON_GATEWAY_PORT": str(port), "TRITON_GATEWAY_STATE_DIR": str(self.folder / state),
+            "CLEARML_SERVING_POLL_FREQ": "500ms",
+        }  # fmt: skip
+        with (self.folder / f"{state}.log").open("a") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "gateway"], env={**self.environment, **settings}, cwd=self.folder, stdout=log,
+                stderr=log,
+            )  # fmt: skip
         try:
             yield f"http://127.0.0.1:{port}"
         finally:

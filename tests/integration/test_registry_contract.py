@@ -19,7 +19,8 @@ from gateway.errors import RegistryRefused, RegistryUnavailable
 from gateway.registry.base import Registry
 from gateway.registry.cache import ArtifactCache
 from gateway.registry.clearml import ClearMLRegistry
-from gateway.spec import decode, decode_model
+from gateway.registry.ledger import Record
+from gateway.spec import decode, decode_model, records_of
 from gateway.testing import FakeRegistry
 
 pytestmark = pytest.mark.integration
@@ -126,6 +127,21 @@ def test_marker_moves_with_the_task_only(world: World) -> None:
     world.change()
     assert before != world.registry.marker()
     assert {"e/1", "other"} == set(decode(world.registry.task()).endpoints)
+
+
+def test_records_come_with_the_task_and_move_the_marker(world: World) -> None:
+    """Whoever follows the Task follows our records of it."""
+    before = world.registry.marker()
+    world.registry.ledger.write([Record("decision", "e", {"n": 1})])
+    assert before != world.registry.marker()
+    assert {"e": {"n": 1}} == dict(records_of(world.registry.task(), "decision"))
+
+
+def test_models_are_found_by_their_address(world: World) -> None:
+    """Whoever has it, served or not; an address of nobody is no error."""
+    uri = str(world.registry.model(world.model_id)["uri"])
+    assert [world.model_id] == [model["id"] for model in world.registry.models_at([uri, f"{uri}.not"])]
+    assert [] == list(world.registry.models_at([]))
 
 
 def test_files_arrive_as_they_were_uploaded(world: World, tmp_path: Path) -> None:
