@@ -121,7 +121,8 @@ class Runner:
             found = record.found_weights(task, rollout.endpoint)
             why = f"another ClearML client wrote the weights of before back: {found or 'no such route'}"
             moved = steps.put_right(rollout, now, why)
-            self._put_right(task)
+            put_right(self._store, task, self._endpoint, now=now, by=self._me)
+            task = self._store.task()
         elif moved is rollout:
             seen = self._seen(task, rollout)
             moved = steps.looked(rollout, seen, now)
@@ -159,9 +160,6 @@ class Runner:
             route = "canary" if url == rollout.canary else "stable"
             counts[url] = between(then, now_there, version, route, rollout.rules.variable)
         return Seen(counts[rollout.canary], counts[rollout.stable], tuple(dict.fromkeys(missing)), lagging)
-
-    def _put_right(self, task: Mapping[str, Any]) -> None:
-        put_right(self._store, task, self._endpoint, now=self._clock(), by=self._me)
 
     def _save(self, task: Mapping[str, Any], rollout: Rollout) -> None:
         now = self._clock()

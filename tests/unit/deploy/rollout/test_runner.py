@@ -366,6 +366,18 @@ def test_an_old_copy_that_a_slow_client_writes_back_is_put_right(world):
     assert "running" == world.tick(runner).rollout.phase
 
 
+def test_weights_that_come_back_after_they_were_put_right_pause_the_rollout(world):
+    """The first time nobody can tell them from an old copy; the second time somebody means them."""
+    stale = dict(world.texts)
+    runner = world.runner()
+    runner.start(fresh())
+    world.texts = dict(stale)
+    assert ["put right"] == [d.what for d in world.tick(runner).decisions]
+    world.texts = dict(stale)
+    assert "paused" == world.tick(runner).rollout.phase
+    assert "e" not in decode(world.task()).canaries
+
+
 def test_an_old_copy_after_somebodys_will_is_not_fought(world):
     """The rollout is paused by other weights; what comes after them is no business of its."""
     stale = dict(world.texts)
