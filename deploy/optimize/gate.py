@@ -35,9 +35,10 @@ class Gate:
         self._threads = threads
         self._say = say
         self._pads = {n: processor.config.pad_id if n == "input_ids" else 0 for n in processor.input_names}
-        self._exact: dict[Path, Parity] = {}
-        self._weights: dict[Path, list[str]] = {}
-        self._hashes: dict[Path, str] = {}
+        # By the hash of a graph's file: it may be another one the next time.
+        self._exact: dict[str, Parity] = {}
+        self._weights: dict[str, list[str]] = {}
+        self._judged: dict[str, str] = {}
 
     def engine(self, graph: Path, execution: Execution, threads: int = 0) -> Engine:
         """Open a graph as Triton will, with ``threads`` or the gate's own. Raises ``ExportFailed``."""
@@ -46,25 +47,26 @@ class Gate:
     def judge(self, candidate: Candidate, graph: Path, execution: Execution, precision: Precision) -> Parity:
         """Return what was found; ``precision`` is the one it is held to. Never raises for a candidate's fault."""
         self._say(f"{candidate.name}: answering {len(self._truth.bodies)} texts")
-        self._hashes[graph] = manifest.file_hash(graph)
+        key = self._judged[candidate.name] = manifest.file_hash(graph)
         found = self._compare(candidate.name, graph, execution, precision, self._tolerance)
-        if graph not in self._weights:
+        if key not in self._weights:
             self._say(f"{candidate.name}: comparing its weights")
-            self._weights[graph] = weights.faults(self._originals, graph)
-        faults = [*found.faults, *self._weights[graph]]
+            self._weights[key] = weights.faults(self._originals, graph)
+        faults = [*found.faults, *self._weights[key]]
         if candidate.graph == "fp32" and precision == "fp32":
-            self._exact[graph] = found
+            if found.is_within or key not in self._exact:
+                self._exact[key] = found
         elif candidate.graph == "fp32":
-            if graph not in self._exact:
+            if key not in self._exact:
                 self._say(f"{candidate.name}: its graph without rounding")
-                self._exact[graph] = self._compare(candidate.name, graph, Execution(), "fp32", {})
-            wrong = (*self._exact[graph].faults, *self._exact[graph].excesses)
+                self._exact[key] = self._compare(candidate.name, graph, Execution(), "fp32", {})
+            wrong = (*self._exact[key].faults, *self._exact[key].excesses)
             faults += [f"its graph is wrong before anything is rounded: {why}" for why in wrong[:1]]
         return replace(found, faults=tuple(faults))
 
-    def is_unchanged(self, graph: Path, file: Path) -> bool:
-        """Say whether ``file`` is still what ``graph`` was when it was judged."""
-        return self._hashes[graph] == manifest.file_hash(file)
+    def is_judged(self, candidate: Candidate, file: Path) -> bool:
+        """Say whether ``file`` is the graph that was judged as ``candidate``."""
+        return self._judged[candidate.name] == manifest.file_hash(file)
 
     def _compare(
         self, name: str, graph: Path, execution: Execution, precision: Precision, tolerance: Mapping[str, float]

@@ -294,7 +294,7 @@ class _Run:
                 report.render(values, [p for _, p in judged], timings, line), encoding="utf-8"
             )
             values["files"] = manifest.hashes(folder)
-            is_judged = self.gate.is_unchanged(graph, folder / "model.onnx")
+            is_judged = self.gate.is_judged(chosen, folder / "model.onnx")
             if not is_judged or kept_files(folder) != kept_files(self.work / "texts"):
                 raise BeyondTolerance("the files that were judged changed on the way into the bundle: nothing was made")
             self.source.check_unchanged()

@@ -73,6 +73,20 @@ def make_case(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Case]:
     return make
 
 
+@pytest.fixture(scope="session")
+def case(make_case: Callable[..., Case]) -> Case:
+    """A tiny BERT classifier with three labels that reads 128 tokens."""
+    return make_case("Bert")
+
+
+@pytest.fixture(scope="session")
+def graph(case: Case, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Its honest export."""
+    path = tmp_path_factory.mktemp("graph") / "model.onnx"
+    case.original.export(path, case.feeds())
+    return path
+
+
 @pytest.fixture
 def make_bundle(tmp_path: Path) -> Callable[[Case, Path], Path]:
     """Put a graph and the original's texts into a folder, for a test to spoil."""

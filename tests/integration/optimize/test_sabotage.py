@@ -21,20 +21,6 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 Bundle = Callable[[Case, Path], Path]
 
 
-@pytest.fixture(scope="module")
-def case(make_case: Callable[..., Case]) -> Case:
-    """A tiny BERT classifier with three labels."""
-    return make_case("Bert")
-
-
-@pytest.fixture(scope="module")
-def graph(case: Case, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Its honest export."""
-    path = tmp_path_factory.mktemp("graph") / "model.onnx"
-    case.original.export(path, case.feeds())
-    return path
-
-
 def exported(module: torch.nn.Module, case: Case, path: Path, axes: dict[int, str]) -> Path:
     """Export any module of the same inputs."""
     feeds = case.feeds()

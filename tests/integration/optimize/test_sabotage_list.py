@@ -19,20 +19,6 @@ GRAPH = list(sabotage.GRAPH) if tiny.IS_ALL else SHOWN
 FILES = list(sabotage.FILES) if tiny.IS_ALL else list(sabotage.FILES)[3:8:2]
 
 
-@pytest.fixture(scope="module")
-def case(make_case: Callable[..., Case]) -> Case:
-    """A tiny BERT classifier that reads 128 tokens."""
-    return make_case("Bert")
-
-
-@pytest.fixture(scope="module")
-def graph(case: Case, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Its honest export."""
-    path = tmp_path_factory.mktemp("graph") / "model.onnx"
-    case.original.export(path, case.feeds())
-    return path
-
-
 @pytest.mark.parametrize("name", GRAPH)
 def test_a_spoiled_graph_is_refused(
     name: str, case: Case, graph: Path, make_bundle: Callable[[Case, Path], Path]

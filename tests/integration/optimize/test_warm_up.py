@@ -27,20 +27,6 @@ NOTICED = ("negated from 127 tokens", "batches above 8", "a weight × 1.05", "wr
 
 
 @pytest.fixture(scope="module")
-def case(make_case: Callable[..., Case]) -> Case:
-    """A tiny BERT classifier that reads 128 tokens."""
-    return make_case("Bert")
-
-
-@pytest.fixture(scope="module")
-def graph(case: Case, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Its honest export."""
-    path = tmp_path_factory.mktemp("graph") / "model.onnx"
-    case.original.export(path, case.feeds())
-    return path
-
-
-@pytest.fixture(scope="module")
 def kept(case: Case, graph: Path) -> stored.Samples:
     """The samples of an fp32 bundle that is configured for batches of 16."""
     asked = warm_up.bodies(case.processor, (), 16)
