@@ -18,6 +18,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from deploy.optimize.graph import first_line
+
 _LEAST: Final = 16
 """Tensors of fewer numbers agree by chance."""
 _MOSTLY: Final = 0.5
@@ -45,8 +47,12 @@ def faults(weights: Mapping[str, NDArray[Any]], graph: Path) -> list[str]:
     for name, weight in weights.items():
         if weight.size >= _LEAST:
             by_shape[tuple(sorted(weight.shape))][name] = weight
+    try:
+        tensors = list(_tensors(onnx.load(str(graph))))
+    except Exception as error:  # noqa: BLE001 - protobuf's own, and whatever a damaged file leads to
+        return [f"the weights of the graph cannot be read: {first_line(error)}"]
     found: list[str] = []
-    for tensor in _tensors(onnx.load(str(graph))):
+    for tensor in tensors:
         alike = by_shape.get(tuple(sorted(tensor.value.shape)), {})
         if not alike or any(_is_equal(weight, tensor) for weight in alike.values()):
             continue

@@ -81,3 +81,9 @@ def test_factors_taken_out_to_smooth_activations_are_put_back(tmp_path, factor):
     stored.append(("w", np.round(inside / scale).astype(np.int8)))
     found = weights.faults(ORIGINAL, graph(tmp_path / "g", *stored, nodes=nodes))
     assert ([] if factor == 1 else ["the weight layer.weight is multiplied by 1.05"]) == found
+
+
+def test_a_damaged_graph_is_a_fault(tmp_path):
+    """Not an error of the gate's."""
+    (tmp_path / "g").write_bytes(b"\xff" * 100)
+    assert "the weights of the graph cannot be read" in weights.faults(ORIGINAL, tmp_path / "g")[0]
