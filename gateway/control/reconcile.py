@@ -450,11 +450,10 @@ class Reconciler:
             url: f"{'has' if p.state == 'failed' else 'is'} {p.state}: {p.reason}"
             for url, p in sorted(self._pending.items()) if url not in self._serving
         }  # fmt: skip
+        may_come = tuple(filter(self._may_come, sorted(self._before or ())))
         waits = not health.has_been_ready and asyncio.get_running_loop().time() < self._waits_until
-        health.awaited = tuple(filter(self._may_come, sorted(self._before or ()))) if waits else ()
-        health.is_settling = any(
-            url in self._pending and self._pending[url].state == "building" for url in health.awaited
-        )
+        health.awaited = may_come if waits else ()
+        health.is_settling = any(url in self._pending and self._pending[url].state == "building" for url in may_come)
         routes = self._table.current
         health.missing = tuple(p for p in self._pinned if p not in routes.endpoints and p not in routes.canaries)
         health.note()
@@ -511,8 +510,10 @@ class Reconciler:
                         "Triton at %s %s", address, "answers" if answers else "does not answer",
                     )  # fmt: skip
             now = {address for address, _ in self._needed()}
-            self._health.backend_live = {address: answers for address, answers in live.items() if address in now}
-            self._publish_health()
+            found = {address: answers for address, answers in live.items() if address in now}
+            if found != self._health.backend_live or not self._health.has_been_ready:  # or its time to wait is over
+                self._health.backend_live = found
+                self._publish_health()
             if not self._retiring:  # requests that endpoints still finish need the Triton they were sent to
                 await self._tritons.forget(self._needed())
             await asyncio.sleep(_PROBE_S)

@@ -292,6 +292,16 @@ def test_status_shows_endpoints_faults_and_failed_models(
         assert said in text
 
 
+def test_status_of_a_gateway_that_is_ready_without_a_triton_is_not_all_well(
+    gateway: tuple[str, type[Gateway]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What needs no Triton is answered, the rest is not."""
+    address, handler = gateway
+    handler.content = {**SERVED, "triton": {"triton:8001": False}}
+    assert main(["status", "--url", address, "--state-dir", str(tmp_path)]) == 3
+    assert "Triton at triton:8001 does not answer" in capsys.readouterr().out
+
+
 def test_status_shows_a_new_version_that_failed_behind_the_one_that_serves(
     gateway: tuple[str, type[Gateway]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -186,10 +186,13 @@ async def test_a_worker_that_is_replaced_is_not_a_starting_gateway(make_stack: A
     stack = make_stack()
     shared = stack.folder / "run"
     shared.mkdir()
-    first, second, other = (
-        Gateway(stack.settings, registry=stack.registry, make_backend=lambda *_: stack.backend, multiprocess_dir=folder)
-        for folder in (shared, shared, None)
-    )
+
+    def worker(folder: Any) -> Gateway:
+        return Gateway(
+            stack.settings, registry=stack.registry, make_backend=lambda *_: stack.backend, multiprocess_dir=folder
+        )
+
+    first, second, other = worker(shared), worker(shared), worker(None)
     stack.deploy("fast")
     stack.deploy("slow", "m2")
     async with first.running():
@@ -203,6 +206,13 @@ async def test_a_worker_that_is_replaced_is_not_a_starting_gateway(make_stack: A
             )
             assert (200, 503) == ((await readyz(stack, second))[0], (await readyz(stack, other))[0])
             stack.load("slow")
+        # It takes no requests before it serves what can be served soon: the other workers do.
+        stack.backend.is_up = True
+        model = stack.backend.models.pop(stack.triton_name("slow"))
+        asyncio.get_running_loop().call_later(1.5, stack.backend.models.update, {stack.triton_name("slow"): model})
+        third = worker(shared)
+        async with third.running():
+            assert {"fast", "slow"} == set(third.table.current.endpoints)
 
 
 async def test_the_wait_of_a_starting_gateway_is_bounded(make_stack: Any) -> None:
@@ -211,10 +221,11 @@ async def test_the_wait_of_a_starting_gateway_is_bounded(make_stack: Any) -> Non
     stack.deploy("fast")
     stack.add_text_model("m2")
     stack.registry.add_endpoint("slow", "m2")
-    async with stack.gateway.running():
+    async with starting(stack.gateway):
         await stack.until(lambda: stack.gateway.health.reasons() == [])
         assert ["fast"] == list(stack.gateway.table.current.endpoints)
         assert (await readyz(stack))[1]["degraded"][0].startswith("slow is building: ")
+        stack.load("slow")
 
 
 @pytest.mark.parametrize(

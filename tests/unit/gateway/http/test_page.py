@@ -54,6 +54,12 @@ def test_names_are_text_wherever_they_stand() -> None:
     assert 1 == Tags(render_page(STATUS, f"/{EVIL}/")).tags.count("script")
 
 
+@pytest.mark.parametrize(("degraded", "said"), [([], ">ready<"), (["e is building: x"], ">ready, degraded<")])
+def test_a_ready_gateway_says_whether_it_is_whole(degraded: list[str], said: str) -> None:
+    """What is not served is in the list of endpoints."""
+    assert said in render_page({**STATUS, "ready": True, "degraded": degraded}, "/serve/")
+
+
 def test_nothing_is_loaded_from_elsewhere() -> None:
     """One document: its only addresses are links to this gateway."""
     assert {"/docs", "/metrics", "/v1/status"} == set(Tags(render_page(STATUS, "/serve/")).addresses)
