@@ -50,6 +50,7 @@ from gateway.metrics import exposition, statistics
 from gateway.metrics.live import STEP_S, shared
 from gateway.metrics.observer import FLUSH_S, UNASKED_FLUSH_S, Observer
 from gateway.metrics.references import References
+from gateway.pace import Pace
 from gateway.pipeline import Pipeline, RequestSpans, SpannedPipeline
 from gateway.registry.base import Registry
 from gateway.registry.cache import ArtifactCache, SpecStore
@@ -180,6 +181,9 @@ class Gateway:
         state_dir = settings.state_dir
         records = ModelRecords(self._registry)
         threads = ThreadPoolExecutor(8, thread_name_prefix="work")
+        # Reading, compiling and saving the configuration, and building what is new, wait for no request's work.
+        control = ThreadPoolExecutor(3, thread_name_prefix="control")
+        builds = ThreadPoolExecutor(8, thread_name_prefix="build")
         assembler = Assembler(
             records=records,
             cache=ArtifactCache(
@@ -207,6 +211,7 @@ class Gateway:
             ready_timeout=settings.ready_timeout,
             send_request=self._send_request,
             threads=threads,
+            builds=builds,
         )
         self._reconciler = reconciler = Reconciler(
             registry=self._registry,
@@ -223,6 +228,7 @@ class Gateway:
             records_frequency=self._records_frequency,
             references=References(Path(settings.reference_dir or state_dir / "references")),
             mirror=self._mirror,
+            threads=control,
             metric_log_frequency=settings.metric_log_frequency,
             pinned=settings.pinned(),
             startup_wait=settings.startup_wait,
@@ -230,7 +236,7 @@ class Gateway:
         loop = asyncio.create_task(reconciler.run(), name="reconcile")
         folder = self._multiprocess_dir
         flusher = asyncio.create_task(self._flush_metrics(folder)) if folder is not None else None
-        sampler = asyncio.create_task(self._sample_live())
+        sampler = asyncio.create_task(self._sample_live(control))
         rpc: RpcServer | None = None
         waits = asyncio.create_task(self._sample_waits())
         publisher = asyncio.create_task(self._publish_models())
@@ -256,7 +262,8 @@ class Gateway:
             publisher.cancel()
             self.observer.flush()
             await self._tritons.close()
-            threads.shutdown(wait=False, cancel_futures=True)
+            for pool in (threads, control, builds):
+                pool.shutdown(wait=False, cancel_futures=True)
             if self._spans is not None:
                 await asyncio.to_thread(self._spans.close)
             if self._is_whole_process:
@@ -340,11 +347,12 @@ class Gateway:
             with contextlib.suppress(OSError):  # without exemplars rather than without numbers
                 self.observer.exemplars.share(folder, now)
 
-    async def _sample_live(self) -> None:
+    async def _sample_live(self, pool: ThreadPoolExecutor) -> None:
         while True:
             self.observer.flush()
             now = time.monotonic()
-            self.observer.live.sample(now)
+            live = self.observer.live
+            live.sample(now, await asyncio.get_running_loop().run_in_executor(pool, live.read, Pace()))
             if self._multiprocess_dir is not None:
                 with contextlib.suppress(OSError):  # a full disk costs the other workers' pages, nothing else
                     self.observer.live.share(self._multiprocess_dir, now)

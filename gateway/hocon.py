@@ -1,4 +1,4 @@
-"""The HOCON text of one configuration section, read without harm to whoever reads it. Imports nothing of ours.
+"""The HOCON text of one configuration section, read without harm to whoever reads it.
 
 Two readers. What the clearml SDK writes is a narrow dialect (one entry per line, quoted strings, JSON lists), and JSON
 is close to it: ``parse`` reads both itself, in a single pass, some hundred times as fast as pyhocon. Every other text
@@ -25,13 +25,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from gateway.pace import Pace, unhurried
+
 MOST_CHARS: Final = 8 << 20
 MOST_DEPTH: Final = 64
 MOST_ENTRIES: Final = 10_000
 MOST_S: Final = 20.0
 _IDLE_S: Final = 60.0
-_STEP_S: Final = 0.001
-_PAUSE_S: Final = 0.0002
 _BOOT: Final = "import sys; sys.path.append(sys.argv[1]); from gateway.hocon import serve; serve()"
 
 Entries = dict[str, Any]
@@ -49,7 +49,7 @@ class _Unusual(Exception):
     """Outside the dialect that is read here: pyhocon decides."""
 
 
-def parse(text: str, *, seconds: float = MOST_S, pause: Callable[[], None] = lambda: None) -> Entries:
+def parse(text: str, *, seconds: float = MOST_S, pause: Callable[[], None] = unhurried) -> Entries:
     """Return the text's entries as plain dicts, lists, strings, numbers, booleans and None.
 
     ``pause`` is called between entries. Raises ``Unreadable``; never takes much longer than ``seconds``.
@@ -79,22 +79,6 @@ def read(text: str) -> Mapping[str, Any]:
     if isinstance(found, Unreadable):
         raise found.with_traceback(None)
     return found
-
-
-class Pace:
-    """Called often by long work in a thread: sleeps a moment after every millisecond, so that the event loop runs.
-
-    Without it a thread keeps the interpreter's lock for 5 ms at a time, and a request needs the lock several times.
-    """
-
-    def __init__(self) -> None:
-        self._since = time.perf_counter()
-
-    def __call__(self) -> None:
-        """Sleep, where it is time to."""
-        if time.perf_counter() - self._since >= _STEP_S:
-            time.sleep(_PAUSE_S)
-            self._since = time.perf_counter()
 
 
 _GAP = re.compile(r"[ ,\n\r]*")

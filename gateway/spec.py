@@ -8,16 +8,18 @@ A broken entry never spoils its neighbours: it becomes a ``Fault`` that says wha
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from gateway import decisions, hocon, version_numbers
 from gateway.decisions import Decision, Verdict
 from gateway.errors import SpecFault
+from gateway.pace import unhurried
 
 ENGINES: Final = ("triton", "custom", "custom_async", "sklearn", "xgboost", "lightgbm")
 """Engine types clearml-serving knows; which of them a gateway can run is decided in ``control.compile``."""
@@ -193,7 +195,7 @@ class ShadowSpec:
     tolerance: float = 0.1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ServingSpec:
     """The decoded serving Task: the desired state of every gateway and every model sync that follows it."""
 
@@ -209,10 +211,14 @@ class ServingSpec:
     shadows: Mapping[str, ShadowSpec] = field(default_factory=dict)
     faults: tuple[Fault, ...] = ()
 
-    @property
+    @functools.cached_property
     def revision(self) -> str:
         """Content hash: equal for equal desired states, whatever else of the Task changed."""
-        parts = [
+        return self.hashed(unhurried)
+
+    def hashed(self, pause: Callable[[], None]) -> str:
+        """Return ``revision``; ``pause`` is called between entries."""
+        parts: list[Mapping[Any, object]] = [
             self.endpoints,
             self.canaries,
             self.monitoring,
@@ -221,18 +227,19 @@ class ServingSpec:
             self.stables,
             # only where there are any: without them the revision is what it was before there were shadows
             *([self.shadows] if self.shadows else []),
-            [(f.subject, f.message) for f in self.faults],
+            {number: (f.subject, f.message) for number, f in enumerate(self.faults)},
         ]
-        return hashlib.sha256(repr([_sorted(p) for p in parts]).encode()).hexdigest()[:16]
+        digest = hashlib.sha256()
+        for number, part in enumerate(parts):
+            for item in sorted(part.items()):
+                digest.update(f"{number} {item!r}\n".encode())
+                pause()
+        return digest.hexdigest()[:16]
 
     @property
     def model_ids(self) -> tuple[str, ...]:
         """Every model id an endpoint refers to, once, in a stable order."""
         return tuple(sorted({e.model_id for e in self.endpoints.values() if e.model_id}))
-
-
-def _sorted(part: object) -> object:
-    return sorted(part.items()) if isinstance(part, Mapping) else part
 
 
 def triton_model_name(endpoint: EndpointSpec, model: ModelRecord) -> str:
@@ -262,8 +269,8 @@ def normalize_url(endpoint: str, version: str | None = None) -> str:
     return f"{endpoint.strip('/')}/{(version or '').strip('/')}".strip("/")
 
 
-def decode(task: Mapping[str, Any]) -> ServingSpec:
-    """Decode a serving Task as ``tasks.get_by_id`` answers it.
+def decode(task: Mapping[str, Any], pause: Callable[[], None] = unhurried) -> ServingSpec:
+    """Decode a serving Task as ``tasks.get_by_id`` answers it; ``pause`` is called between entries.
 
     Raises nothing for bad entries: they are listed in ``faults``. Sections: ``endpoints``, ``model_monitoring_eps``,
     ``canary``, ``model_monitoring``, ``metric_logging`` of ``configuration`` (HOCON text), ``hyperparams.General``,
@@ -277,6 +284,7 @@ def decode(task: Mapping[str, Any]) -> ServingSpec:
     # Static endpoints win over auto-update ones of the same url, as in clearml-serving.
     for entries, is_auto in ((auto, True), (_section(task, "endpoints", faults), False)):
         for key, value in entries.items():
+            pause()
             try:
                 spec = _decode_endpoint(key, value, artifacts, is_auto=is_auto)
             except SpecFault as fault:
@@ -285,6 +293,7 @@ def decode(task: Mapping[str, Any]) -> ServingSpec:
             endpoints[spec.url] = spec
     canaries: dict[str, CanarySpec] = {}
     for key, value in _section(task, "canary", faults).items():
+        pause()
         try:
             canary = _decode_canary(key, value)
         except SpecFault as fault:
@@ -299,6 +308,7 @@ def decode(task: Mapping[str, Any]) -> ServingSpec:
             faults.append(Fault(f"auto-update {key}", fault.message))
     metrics: dict[str, MetricSpec] = {}
     for key, value in _section(task, "metric_logging", faults).items():
+        pause()
         try:
             metrics[key.strip("/")] = _decode_metrics(key, value)
         except SpecFault as fault:
@@ -306,7 +316,7 @@ def decode(task: Mapping[str, Any]) -> ServingSpec:
     canaries = _decode_decisions(task, canaries, endpoints, faults)
     shadows = _decode_shadows(task, endpoints, faults)
     faults.extend(_overwritten(task, endpoints))
-    return ServingSpec(
+    found = ServingSpec(
         task_id=str(task.get("id", "")),
         name=str(task.get("name", "")),
         endpoints=endpoints,
@@ -318,6 +328,12 @@ def decode(task: Mapping[str, Any]) -> ServingSpec:
         shadows=shadows,
         faults=tuple(faults),
     )
+    found.__dict__["revision"] = found.hashed(pause)
+    return found
+
+
+MODEL_FIELDS: Final = ("id", "name", "uri", "framework", "system_tags", "ready", "project", "task", "tags", "metadata")
+"""What ``decode_model`` reads of a record."""
 
 
 def _auto_versions(

@@ -200,6 +200,11 @@ class FakeRegistry:
         return [{name: model[name] for name in ("id", "name", "uri")} for model in self.models.values()
                 if model["uri"] in uris]  # fmt: skip
 
+    def records(self, model_ids: Collection[str]) -> Mapping[str, Mapping[str, Any]]:
+        """See ``Registry.records``."""
+        self._check()
+        return {i: dict(self.models[i]) for i in model_ids if i in self.models}
+
     def download(self, uri: str, folder: Path) -> Path:
         """See ``Registry.download``."""
         self._check()

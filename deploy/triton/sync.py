@@ -209,8 +209,11 @@ class Follower:
         due = [i for i in ids if read_all or (i in self._problems and now >= self._retries.get(i, _Retry()).at)]
         if not due and not has_changed:
             return None
+        found: Mapping[str, Mapping[str, Any]] = {}
+        with contextlib.suppress(RegistryUnavailable, RegistryRefused):  # each is asked for alone, which says why
+            found = self._registry.records(due)
         for model_id in due:
-            self._read(model_id, now)
+            self._read(model_id, now, found.get(model_id))
         if read_all:
             self._records_read_at = now
         self._records = {i: r for i, r in self._records.items() if i in ids}
@@ -225,9 +228,9 @@ class Follower:
         """Return when the next unusable record is due to be read again."""
         return min((r.at for r in self._retries.values()), default=math.inf)
 
-    def _read(self, model_id: str, now: float) -> None:
+    def _read(self, model_id: str, now: float, record: Mapping[str, Any] | None) -> None:
         try:
-            record = self._registry.model(model_id)
+            record = self._registry.model(model_id) if record is None else record
             model = decode_model(record)
             problem: Verdict | None = None
             if not model.has_data:

@@ -7,9 +7,8 @@ work (downloads, tokenizer loading, imports of user code) runs in worker threads
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -37,6 +36,7 @@ from gateway.generation import GenerationHandler
 from gateway.metrics import drift
 from gateway.metrics.drift import Bins
 from gateway.metrics.observer import Observer
+from gateway.pace import Pace
 from gateway.registry import manifest
 from gateway.registry.base import Registry
 from gateway.registry.cache import ArtifactCache
@@ -113,17 +113,17 @@ class ModelRecords:
             self._records[model_id] = raw
         return decode_model(raw)
 
-    def refresh(self, model_ids: Sequence[str]) -> None:
+    def refresh(self, model_ids: Collection[str]) -> None:
         """Read these records again, and which other models have their addresses. Blocks.
 
         A model id can be given other files. Raises ``RegistryUnavailable``.
         """
-        for model_id in model_ids:
-            with contextlib.suppress(RegistryRefused):
-                self._records[model_id] = self._registry.model(model_id)
+        self._records.update(self._registry.records(model_ids))
         known = [decode_model(self._records[i]) for i in model_ids if i in self._records]
-        with contextlib.suppress(RegistryRefused):
+        try:
             self._namesakes = namesakes(self._registry, known)
+        except RegistryRefused as error:
+            _log.info("models that share an address cannot be looked up: %s", error.message)
 
     def namesakes(self) -> Mapping[str, Sequence[str]]:
         """Return the models that have one address, by the address: name and id of each. Only addresses in use."""
@@ -134,8 +134,12 @@ class ModelRecords:
         return self._records.get(model_id or "")
 
     def known(self) -> dict[str, ModelRecord]:
-        """Return every record that was read."""
-        return {model_id: decode_model(raw) for model_id, raw in self._records.items()}
+        """Return every record that was read. Takes a while where there are many."""
+        pause, found = Pace(), {}
+        for model_id, raw in self.snapshot().items():
+            found[model_id] = decode_model(raw)
+            pause()
+        return found
 
     def learn(self, known: Mapping[str, Mapping[str, Any]]) -> None:
         """Add stored records (a boot without the registry); what is known already stays."""
@@ -165,6 +169,7 @@ class Assembler:
         ready_timeout: float,
         send_request: Callable[[str, str | None, Any], Coroutine[Any, Any, Any]],
         threads: ThreadPoolExecutor,
+        builds: ThreadPoolExecutor,
     ) -> None:
         self._records = records
         self._cache = cache
@@ -176,14 +181,16 @@ class Assembler:
         self._ready_timeout = ready_timeout
         self._send_request = send_request
         self._threads = threads
+        """Of requests: what handlers prepare in."""
+        self._builds = builds
         self._code = CodeLoader(ready_timeout)
-        self._hooks = HookBuilder(hooks, send_request, threads)
+        self._hooks = HookBuilder(hooks, send_request, threads, builds)
 
-    async def keep(self, needed: Sequence[tuple[EndpointSpec, ModelRecord | None]]) -> None:
-        """Let the cache forget everything but the files of these versions."""
+    def keep(self, needed: Sequence[tuple[EndpointSpec, ModelRecord | None]]) -> None:
+        """Let the cache forget everything but the files of these versions. Blocks."""
         models = [record for _, record in needed if record is not None and record.has_data]
         artifacts = [spec.preprocess for spec, _ in needed if spec.preprocess is not None]
-        await self._in_thread(self._cache.keep, models, artifacts)
+        self._cache.keep(models, artifacts)
 
     def learn(self, task: Mapping[str, Any]) -> str:
         """Take over what was just read from the registry; returns why a replaced model may go unnoticed, if so."""
@@ -391,7 +398,7 @@ class Assembler:
         return await backend.describe(model)
 
     async def _in_thread(self, call: Callable[..., Any], *args: Any) -> Any:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, call, *args)
+        return await asyncio.get_running_loop().run_in_executor(self._builds, call, *args)
 
 
 def assemble_snapshot(

@@ -7,13 +7,14 @@ what a gateway would refuse is refused at the keyboard.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
 from gateway.errors import SpecFault
 from gateway.metrics import custom
+from gateway.pace import unhurried
 from gateway.routing import canary
 from gateway.spec import EndpointSpec, Fault, ModelRecord, ServingSpec
 from preprocessing.engines import ENGINES
@@ -50,12 +51,14 @@ def compile_spec(
     default_compression: bool = False,
     models: Mapping[str, ModelRecord] = MappingProxyType({}),
     namesakes: Mapping[str, Sequence[str]] = MappingProxyType({}),
+    pause: Callable[[], None] = unhurried,
 ) -> Plan:
     """Return the plan for ``spec``; what cannot be served is in ``faults``, nothing is raised.
 
     The Task's own ``triton_grpc_server`` wins over ``default_triton``, as in clearml-serving. ``models`` are the
     records as far as they are known: a model whose files were replaced under its id is something new to serve.
     ``namesakes``: address → models (name and id) of the registry that share it.
+    ``pause`` is called between entries.
     """
     faults = list(spec.faults)
     address = spec.settings.get("triton_grpc_server") or default_triton
@@ -63,6 +66,7 @@ def compile_spec(
     compression = flag.strip().lower() in ("1", "true", "yes") if flag else default_compression
     endpoints: dict[str, EndpointPlan] = {}
     for url, endpoint in spec.endpoints.items():
+        pause()
         message = _refusal(endpoint)
         if message:
             faults.append(Fault(f"endpoint {url}", message))
@@ -77,6 +81,7 @@ def compile_spec(
         if record is not None and record.uri in namesakes:
             faults.append(Fault(f"model {model_id}", shared_address(record.uri, namesakes[record.uri])))
     for name, rule in spec.canaries.items():
+        pause()
         try:
             choices = canary.resolve(rule, endpoints)
         except SpecFault as fault:
@@ -89,6 +94,7 @@ def compile_spec(
             if url not in chosen
         )
     for name, metrics in spec.metrics.items():
+        pause()
         _, messages = custom.check(metrics)
         faults.extend(Fault(f"metrics {name}", message) for message in messages)
     revision = _digest((spec.revision, sorted((url, plan.fingerprint) for url, plan in endpoints.items())))

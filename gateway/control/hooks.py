@@ -63,12 +63,18 @@ class HookParts:
 
 
 class HookBuilder:
-    """Makes the handlers of endpoints with code or a Python model. ``send_request`` is what hooks call."""
+    """Makes the handlers of endpoints with code or a Python model. ``send_request`` is what hooks call.
 
-    def __init__(self, settings: HookSettings, send_request: SendRequest, threads: ThreadPoolExecutor) -> None:
+    ``threads`` are those in which handlers prepare requests, ``builds`` those in which code is loaded.
+    """
+
+    def __init__(
+        self, settings: HookSettings, send_request: SendRequest, threads: ThreadPoolExecutor, builds: ThreadPoolExecutor
+    ) -> None:
         self._settings = settings
         self._send_request = send_request
         self._threads = threads
+        self._builds = builds
 
     def take_options(self, options: MutableMapping[str, str], engine: str) -> HookSettings:
         """Take this module's options out of an endpoint's. Raises ``SpecFault`` for a value that cannot be used."""
@@ -109,7 +115,7 @@ class HookBuilder:
         assert parts.code is not None  # noqa: S101 - only engines have none
         code = await load(parts.code)
         if parts.spec.engine != "triton" and not code.has_process:
-            await asyncio.shield(asyncio.get_running_loop().run_in_executor(self._threads, code.unload))
+            await asyncio.shield(asyncio.get_running_loop().run_in_executor(self._builds, code.unload))
             raise SpecFault(_no_process(parts.spec.engine))
         flags = {"preprocess": code.has_preprocess, "process": code.has_process, "postprocess": code.has_postprocess}
         stages = [stage for stage, has in flags.items() if has]
@@ -151,10 +157,10 @@ class HookBuilder:
         if parts.code is None:
             return None
         loop = asyncio.get_running_loop()
-        file = await loop.run_in_executor(self._threads, packages.requirements_of, parts.code, parts.bundle)
+        file = await loop.run_in_executor(self._builds, packages.requirements_of, parts.code, parts.bundle)
         if file is None:
             return None
-        lacking = await loop.run_in_executor(self._threads, packages.missing, file)
+        lacking = await loop.run_in_executor(self._builds, packages.missing, file)
         if not lacking:
             return None
         if settings.packages != "install":
@@ -162,7 +168,7 @@ class HookBuilder:
                 f"its {packages.FILE} asks for packages that are not installed here: {', '.join(lacking)}",
                 hint="install them where the gateway runs, or set TRITON_GATEWAY_HOOK_PACKAGES=install",
             )
-        return await loop.run_in_executor(self._threads, packages.install, file, settings.packages_root)
+        return await loop.run_in_executor(self._builds, packages.install, file, settings.packages_root)
 
 
 def _details(

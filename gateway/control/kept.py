@@ -7,11 +7,12 @@ one serves. Pure: plans to JSON values and back.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from gateway.control.compile import EndpointPlan
+from gateway.pace import unhurried
 from gateway.spec import ArtifactRef, EndpointSpec, TensorSpec
 
 
@@ -26,9 +27,13 @@ class Kept:
     reason: str = ""
 
 
-def encode(kept: Mapping[str, Kept]) -> dict[str, Any]:
-    """Return kept versions by url as JSON values."""
-    return {url: {**asdict(one), "record": one.record} for url, one in kept.items()}
+def encode(kept: Mapping[str, Kept], pause: Callable[[], None] = unhurried) -> dict[str, Any]:
+    """Return kept versions by url as JSON values; ``pause`` is called between them."""
+    found = {}
+    for url, one in kept.items():
+        found[url] = {**asdict(one), "record": one.record}
+        pause()
+    return found
 
 
 def decode(stored: object) -> dict[str, Kept]:

@@ -3,15 +3,18 @@
 One loop per worker process. Each endpoint version is built by a task of its own, so one that takes minutes (or fails
 for ever) delays nobody; after each success the snapshot is swapped. The running version of a url keeps serving until
 its successor is ready. Without the registry the last-good state on disk is served. Nothing that happens here can stop
-requests: errors become outcomes, reasons and retries.
+requests: errors become outcomes, reasons and retries. What takes longer the more endpoints there are (reading,
+compiling, saving) happens in threads of control's own, which leave the event loop its turn.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, Final
 
@@ -34,12 +37,13 @@ from gateway.health import Health
 from gateway.metrics.custom import Served, frequency_of
 from gateway.metrics.observer import Observer
 from gateway.metrics.references import References
+from gateway.pace import Pace
 from gateway.registry.base import Registry
 from gateway.registry.cache import SpecStore
 from gateway.routing.snapshot import Pending
 from gateway.routing.table import RoutingTable
 from gateway.shadow import Mirror
-from gateway.spec import Fault, decode, decode_model
+from gateway.spec import Fault, ServingSpec, decode, decode_model
 
 _log = logging.getLogger("triton_gateway.control")
 
@@ -52,6 +56,7 @@ _LOOK_TIMEOUT_S: Final = 90.0
 _PROBE_S: Final = 1.0
 _PATIENCE_S: Final = 3.0
 _TIDY_S: Final = 600.0
+_SWAPS_APART_S: Final = 0.1
 
 
 class Reconciler:
@@ -74,6 +79,7 @@ class Reconciler:
         records_frequency: float,
         references: References,
         mirror: Mirror,
+        threads: ThreadPoolExecutor,
         metric_log_frequency: float = 1.0,
         pinned: Sequence[str] = (),
         startup_wait: float = 300.0,
@@ -92,6 +98,7 @@ class Reconciler:
         self._records_frequency = records_frequency
         self._references = references
         self._mirror = mirror
+        self._threads = threads
         self._metric_log_frequency = metric_log_frequency
         self._pinned = tuple(pinned)
         self._startup_wait = startup_wait
@@ -114,6 +121,12 @@ class Reconciler:
         """Urls whose version before could not be restored (yet)."""
         self._retiring: set[asyncio.Task[None]] = set()
         self._seen: set[tuple[str, str]] = set()
+        self._saver: asyncio.Task[None] | None = None
+        self._is_unsaved = False
+        self._swap_due: asyncio.TimerHandle | None = None
+        self._swapped = -math.inf
+        self._leaving: list[Endpoint] = []
+        """Not served any more, but still in the snapshot that requests read."""
         self._answered = False
         self._unnoticed = ""
         """Why a model that is replaced may go unnoticed."""
@@ -125,11 +138,11 @@ class Reconciler:
         """Follow the Task until cancelled. Fetches at once, then every ``poll_frequency`` seconds."""
         probe = asyncio.create_task(self._probe_backends())
         self._observer.polls(self._poll_frequency)
-        self._kept = kept.decode(await asyncio.to_thread(self._store.kept))
+        self._kept = kept.decode(await self._in_thread(self._store.kept))
         # A model that was deleted since goes on being served, from the cache.
-        stored = await asyncio.to_thread(self._store.load)
+        stored = await self._in_thread(self._store.load)
         self._records.learn(stored[1] if stored is not None else {})
-        self._before = await asyncio.to_thread(self._store.served)
+        self._before = await self._in_thread(self._store.served)
         try:
             await self._first_look()
             while True:
@@ -146,7 +159,7 @@ class Reconciler:
             await asyncio.wait({look}, timeout=_PATIENCE_S)
             if not look.done():
                 self.last_error = "the registry does not answer"
-                self._boot_from_disk()
+                await self._boot_from_disk()
             await look
         finally:
             look.cancel()
@@ -176,50 +189,59 @@ class Reconciler:
             self._answered = True
             self._publish_health()
             await self._tidy()
-            if await asyncio.to_thread(self._references.look):
+            if await self._in_thread(self._references.look):
                 self._watch()
             return
         self._answered = False
         if self._plan is None:
-            self._boot_from_disk()
+            await self._boot_from_disk()
 
     async def _fetch(self) -> str:
-        marker = await asyncio.to_thread(self._registry.marker)
+        marker = await self._in_thread(self._registry.marker)
         now = asyncio.get_running_loop().time()
         task = self._task
         if task is None or marker != self._marker:
-            task = await asyncio.to_thread(self._registry.task)
+            task = await self._in_thread(self._registry.task)
         elif now < self._records_due:
             return "unchanged"
+        spec = await self._in_thread(decode, task, Pace())
         # Model sync reads records by the same rule: both must name a model alike, and a name is made of its record.
-        await asyncio.to_thread(self._records.refresh, decode(task).model_ids)
-        self._unnoticed = self._assembler.learn(task)
+        await self._in_thread(self._records.refresh, spec.model_ids)
+        self._unnoticed = await self._in_thread(self._assembler.learn, task)
         self._records_due = now + self._records_frequency
-        is_new = self._apply(task)
+        is_new = self._apply(task, await self._in_thread(self._compile, spec))
         self._marker = marker
         self._save()
         return "changed" if is_new else "unchanged"
 
-    def _boot_from_disk(self) -> None:
-        state = self._store.load()
+    async def _boot_from_disk(self) -> None:
+        state = await self._in_thread(self._store.load)
         if state is None:
             return
         task, models = state
-        _log.warning("serving the last configuration that worked: the registry cannot be used (%s)", self.last_error)
         self._records.learn(models)
-        self._apply(task)
+        plan = await self._in_thread(self._compile, await self._in_thread(decode, task, Pace()))
+        if self._plan is not None:  # the registry has answered meanwhile
+            return
+        _log.warning("serving the last configuration that worked: the registry cannot be used (%s)", self.last_error)
+        self._apply(task, plan)
 
-    def _apply(self, task: Mapping[str, Any]) -> bool:
-        """Start what ``task`` asks for; False when that is what is being done already."""
+    def _compile(self, spec: ServingSpec) -> Plan:
         plan = compile_spec(
-            decode(task),
+            spec,
             default_triton=self._default_triton,
             default_compression=self._default_compression,
             models=self._records.known(),
             namesakes=self._records.namesakes(),
+            pause=Pace(),
         )
-        if self._unnoticed:
-            plan = replace(plan, faults=(*plan.faults, Fault("records", self._unnoticed)))
+        return replace(plan, faults=(*plan.faults, Fault("records", self._unnoticed))) if self._unnoticed else plan
+
+    async def _in_thread(self, call: Callable[..., Any], *args: Any) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, call, *args)
+
+    def _apply(self, task: Mapping[str, Any], plan: Plan) -> bool:
+        """Start what ``task`` asks for, as ``plan`` says; False when that is what is being done already."""
         if self._plan is not None and plan.revision == self._plan.revision:
             self._task = task
             self._tell(plan.faults)
@@ -393,18 +415,33 @@ class Reconciler:
 
     def _note(self, pending: Pending) -> None:
         self._pending[pending.url] = pending
-        # The reason is what callers and the page see: publish it without touching routes.
-        if self._plan is not None:
-            self._table.swap(assemble_snapshot(self._plan, self._serving, self._pending, self._table.current))
+        self._swap([])  # the reason is what callers and the page see
 
     def _swap(self, retired: list[Endpoint]) -> None:
+        """Publish what is served now, and retire what is not any more: at once, or with what else changes in a moment.
+
+        A thousand builds at a time end in a thousand changes, and publishing costs more the more endpoints there are.
+        """
+        self._leaving += retired
+        if self._swap_due is None:
+            loop = asyncio.get_running_loop()
+            wait = self._swapped + _SWAPS_APART_S - loop.time()
+            if wait > 0:
+                self._swap_due = loop.call_later(wait, self._publish)
+            else:
+                self._publish()
+
+    def _publish(self) -> None:
+        self._swap_due = None
         if self._plan is None:
             return
+        self._swapped = asyncio.get_running_loop().time()
         self._table.swap(assemble_snapshot(self._plan, self._serving, self._pending, self._table.current))
         self._observer.faults(fault.subject for fault in self._table.current.faults)
         self._publish_health()
         self._watch()
-        for endpoint in retired:
+        leaving, self._leaving = self._leaving, []
+        for endpoint in leaving:
             task = asyncio.create_task(endpoint.retire(), name=f"retire {endpoint.identity.url}")
             self._retiring.add(task)
             task.add_done_callback(self._retiring.discard)
@@ -432,15 +469,20 @@ class Reconciler:
         if self._plan is None or (now < self._tidy_due and self._tidied == self._plan.revision):
             return
         self._tidy_due, self._tidied = now + _TIDY_S, self._plan.revision
-        known = self._records.known()
-        needed = [(plan.spec, known.get(plan.spec.model_id or "")) for plan in self._plan.endpoints.values()]
-        needed += [
-            (one.plan.spec, decode_model(one.record) if one.record is not None else None)
-            for one in (*self._kept.values(), *self._plans.values())
-        ]
-        await self._assembler.keep(needed)
+        kept = [*self._kept.values(), *self._plans.values()]
+        await self._in_thread(self._keep_files, self._plan, kept)
+
+    def _keep_files(self, plan: Plan, kept: Sequence[Kept]) -> None:
+        pause, known = Pace(), self._records.known()
+        needed = [(one.spec, known.get(one.spec.model_id or "")) for one in plan.endpoints.values()]
+        for one in kept:
+            needed.append((one.plan.spec, decode_model(one.record) if one.record is not None else None))
+            pause()
+        self._assembler.keep(needed)
 
     def _publish_health(self) -> None:
+        if self._swap_due is not None:
+            return  # health never says more than the routes that requests read: both are published together
         health = self._health
         health.needs = {
             url: self._plans[url].plan.triton_address if endpoint.identity.triton_name else ""
@@ -474,12 +516,28 @@ class Reconciler:
         return not is_refused or (url in self._restores and url not in self._lost)
 
     def _save(self) -> None:
-        if self._task is not None:
+        """Store the last-good state soon, in a thread; what changes meanwhile is stored afterwards, once."""
+        self._is_unsaved = True
+        if self._saver is None or self._saver.done():
+            self._saver = asyncio.create_task(self._save_all(), name="save")
+
+    async def _save_all(self) -> None:
+        while self._is_unsaved and self._task is not None:
+            self._is_unsaved = False
             served = sorted({*(self._before or ()), *self._serving})
             try:
-                self._store.save(self._task, self._records.snapshot(), kept.encode(self._outdated()), served)
+                await self._in_thread(self._store_all, self._task, self._records.snapshot(), self._outdated(), served)
             except OSError as error:
                 _log.warning("the last-good state cannot be stored: %s", error)
+
+    def _store_all(
+        self,
+        task: Mapping[str, Any],
+        models: Mapping[str, Mapping[str, Any]],
+        outdated: Mapping[str, Kept],
+        served: Sequence[str],
+    ) -> None:
+        self._store.save(task, models, kept.encode(outdated, Pace()), served)
 
     def _outdated(self) -> dict[str, Kept]:
         """Return the versions in service, or to be restored, of which the Task wants another one."""
@@ -532,8 +590,12 @@ class Reconciler:
 
     async def close(self) -> None:
         """Retire every endpoint; the loop has been cancelled before."""
-        endpoints, self._serving = list(self._serving.values()), {}
+        endpoints, self._serving = [*self._serving.values(), *self._leaving], {}
+        if self._swap_due is not None:
+            self._swap_due.cancel()
         await asyncio.gather(*(e.retire() for e in endpoints), *self._retiring, return_exceptions=True)
+        if self._saver is not None:
+            await self._saver
 
     def task_settings(self) -> Mapping[str, str]:
         """Return what ``clearml-serving config`` has set, as last read."""

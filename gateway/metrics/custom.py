@@ -168,6 +168,7 @@ class Watch:
         self._families = families
         self._chance = chance
         self._watched: dict[str, _Watched] = {}
+        self._known: dict[str, tuple[tuple[Served, Declared | None], _Watched]] = {}
         self._inputs: object = None
         self._references: set[tuple[str, ...]] = set()
         self._has_complained = False
@@ -181,10 +182,16 @@ class Watch:
             return
         self.flush()
         self._inputs = inputs
-        self._watched = {}
+        known, self._known, self._watched = self._known, {}, {}
         references: set[tuple[str, ...]] = set()
         for url, version in served.items():
-            watched = _Watched(version, declared_for(url, specs, default_frequency), _Families(self._families, version))
+            # One version of a thousand changes at a time: what is watched as before is not set up again.
+            source = (version, declared_for(url, specs, default_frequency))
+            former = known.get(url)
+            if former is None or former[0] != source:
+                former = source, _Watched(*source, _Families(self._families, version))
+            self._known[url] = former
+            watched = former[1]
             if watched.is_needed:
                 self._watched[url] = watched
             pair = (version.endpoint, version.version)

@@ -13,7 +13,7 @@ import math
 import os
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -21,6 +21,7 @@ from typing import Any, Final
 
 from gateway.metrics import catalog
 from gateway.metrics.drift import Verdict
+from gateway.pace import unhurried
 from gateway.trace import CANARY, FALLBACK
 
 STEP_S: Final = 5.0
@@ -31,7 +32,7 @@ _HISTORY: Final = 60
 """Steps of the rate's history: five minutes."""
 _OLD_S: Final = 3 * STEP_S
 
-_Numbers = dict[tuple[str, ...], tuple[float, ...]]
+Numbers = dict[tuple[str, ...], tuple[float, ...]]
 Counted = dict[str, Any]
 """What one process has counted lately, as plain values: ``seconds``, ``grown``, ``history``, ``drift``."""
 
@@ -61,13 +62,13 @@ class Live:
 
     def __init__(self, families: Mapping[str, Any]) -> None:
         self._families = families
-        self._seen: deque[tuple[float, _Numbers]] = deque()
+        self._seen: deque[tuple[float, Numbers]] = deque()
         self._history: deque[dict[tuple[str, ...], float]] = deque(maxlen=_HISTORY)
-        self._bins_seen: deque[tuple[float, _Numbers]] = deque()
+        self._bins_seen: deque[tuple[float, Numbers]] = deque()
 
-    def sample(self, now: float) -> None:
-        """Remember what is counted now; ``now`` in seconds of any steady clock."""
-        current = self._read()
+    def sample(self, now: float, current: Numbers | None = None) -> None:
+        """Remember what is counted now, or was when ``read`` gave ``current``; ``now`` in seconds of a steady clock."""
+        current = self.read() if current is None else current
         if self._seen:
             then, before = self._seen[-1]
             seconds = max(now - then, 0.1)
@@ -93,7 +94,7 @@ class Live:
         series = {key for step in self._history for key in step}
         return {
             "seconds": max(now - began, 1.0),
-            "grown": [[key, values] for key, values in _grown(self._read(), before).items() if any(values)],
+            "grown": [[key, values] for key, values in _grown(self.read(), before).items() if any(values)],
             "history": [[key, [round(step.get(key, 0.0), 3) for step in self._history]] for key in sorted(series)],
             "drift": [
                 [key, values] for key, values in _grown(self._read_bins(), self._bins_seen[0][1]).items() if any(values)
@@ -162,11 +163,11 @@ class Live:
                 seen[*labels,] = seen.get((*labels,), 0.0) + values[0]
         references: dict[tuple[str, ...], dict[str, float]] = {}
         for labels, child in self._children(catalog.DRIFT_REFERENCE):
-            ratio = child._value.get()  # noqa: SLF001 - see `_read`
+            ratio = child._value.get()  # noqa: SLF001 - see `read`
             if ratio > 0:  # NaN where the reference is gone
                 references.setdefault(labels[:4], {})[labels[4]] = ratio
         sizes = {
-            labels: child._value.get()  # noqa: SLF001 - see `_read`
+            labels: child._value.get()  # noqa: SLF001 - see `read`
             for labels, child in self._children(catalog.DRIFT_REFERENCE_SIZE)
         }
         found = []
@@ -181,28 +182,32 @@ class Live:
             })  # fmt: skip
         return found
 
-    def _read(self) -> _Numbers:
+    def read(self, pause: Callable[[], None] = unhurried) -> Numbers:
+        """Return what is counted now; safe in a thread, ``pause`` is called between numbers."""
         # The children's numbers have no public reader but the exposition, which would be parsed text.
-        found: _Numbers = {}
+        found: Numbers = {}
         for labels, child in self._children(catalog.REQUESTS):
+            pause()
             found[catalog.REQUESTS.name, *labels] = (child._value.get(),)  # noqa: SLF001 - see above
         for labels, child in self._children(catalog.FALLBACKS):
             found[catalog.FALLBACKS.name, *labels] = (child._value.get(),)  # noqa: SLF001 - as above
         for labels, child in self._children(catalog.REQUEST_SECONDS):
+            pause()
             found[catalog.REQUEST_SECONDS.name, *labels] = tuple(b.get() for b in child._buckets)  # noqa: SLF001 - as above
         for labels, child in self._children(catalog.BATCH_ROWS):
+            pause()
             calls = sum(b.get() for b in child._buckets)  # noqa: SLF001 - as above
             found[catalog.BATCH_ROWS.name, *labels] = (child._sum.get(), calls)  # noqa: SLF001 - as above
         return found
 
-    def _read_bins(self) -> _Numbers:
+    def _read_bins(self) -> Numbers:
         return {
-            labels: (child._value.get(),)  # noqa: SLF001 - see `_read`
+            labels: (child._value.get(),)  # noqa: SLF001 - see `read`
             for labels, child in self._children(catalog.DRIFT_OBSERVATIONS)
         }
 
     def _children(self, metric: catalog.Metric) -> list[tuple[tuple[str, ...], Any]]:
-        return list(self._families[metric.name]._metrics.items())  # noqa: SLF001 - see `_read`
+        return list(self._families[metric.name]._metrics.items())  # noqa: SLF001 - see `read`
 
 
 def shared(folder: Path) -> list[Counted]:
@@ -217,7 +222,7 @@ def shared(folder: Path) -> list[Counted]:
     return found
 
 
-def _grown(current: _Numbers, before: _Numbers) -> _Numbers:
+def _grown(current: Numbers, before: Numbers) -> Numbers:
     return {
         key: tuple(a - b for a, b in zip(values, before.get(key, (0.0,) * len(values)), strict=True))
         for key, values in current.items()

@@ -86,6 +86,7 @@ class Observer:
         self._models: set[tuple[str, ...]] = set()
         self._failures = tuple(failures)
         self._expected: set[tuple[str, str, str]] = set()
+        self._states: dict[tuple[str, str], bool | None] = {}
         self.watch = Watch(self._families, chance)
         self._later = later or _AfterThis()
         self._served: dict[tuple[str, str, str], _ServedMetrics] = {}
@@ -301,8 +302,9 @@ class Observer:
     def endpoint_states(self, ready: dict[tuple[str, str], bool | None]) -> None:
         """Publish which endpoint versions are served; those no longer configured (None) have no number any more."""
         family = self._families[catalog.ENDPOINT_READY.name]
-        for (endpoint, version), is_ready in ready.items():
+        for (endpoint, version), is_ready in ready.items() - self._states.items():
             family.labels(endpoint, version).set(math.nan if is_ready is None else int(is_ready))
+        self._states = {**self._states, **ready}
 
     @_harmless
     def models(self, served: set[tuple[str, ...]]) -> None:

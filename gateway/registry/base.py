@@ -41,6 +41,10 @@ class Registry(Protocol):
         """Return one model's fields as ``models.get_by_id`` answers them (input of ``spec.decode_model``)."""
         ...
 
+    def records(self, model_ids: Collection[str]) -> Mapping[str, Mapping[str, Any]]:
+        """Return those of these models that exist by id, in few calls: at least what ``spec.MODEL_FIELDS`` names."""
+        ...
+
     def models_at(self, uris: Collection[str]) -> Sequence[Mapping[str, Any]]:
         """Return ``id``, ``name`` and ``uri`` of every model, archived or not, whose address is one of these."""
         ...

@@ -23,6 +23,7 @@ from types import MappingProxyType
 from typing import Any
 
 from gateway.errors import ArtifactCorrupt, ContentChanged, RegistryUnavailable, SpecFault
+from gateway.pace import Pace
 from gateway.registry import sweep
 from gateway.registry.base import Registry
 from gateway.registry.contents import Contents
@@ -215,11 +216,10 @@ class SpecStore:
     ) -> None:
         """Replace the stored state atomically; unchanged state is not written again.
 
-        ``kept``: JSON values of versions that are served although the Task wants others; ``served``: urls that are, or
-        were.
+        Leaves other threads their turn. ``kept``: JSON values of versions that are served although the Task wants
+        others; ``served``: urls that are, or were.
         """
-        state = {"task": task, "models": models, "kept": dict(kept), "served": list(served)}
-        text = json.dumps(state, sort_keys=True, default=str)
+        text = _paced_json({"task": task, "models": models, "kept": kept}, served)
         with contextlib.suppress(OSError):
             if self._path.read_text() == text:
                 return
@@ -250,6 +250,19 @@ class SpecStore:
         except (OSError, ValueError):
             return {}
         return state if isinstance(state, dict) else {}
+
+
+def _paced_json(state: Mapping[str, Mapping[str, Any]], served: Sequence[str]) -> str:
+    # `json.dumps` keeps the interpreter's lock for as long as it takes: tens of milliseconds for a thousand models.
+    pace = Pace()
+    parts = [f'"served": {json.dumps(list(served))}']
+    for name, entries in state.items():
+        written = []
+        for key, value in sorted(entries.items()):
+            written.append(f"{json.dumps(key)}: {json.dumps(value, sort_keys=True, default=str)}")
+            pace()
+        parts.append(f'"{name}": {{{", ".join(written)}}}')
+    return f"{{{', '.join(parts)}}}"
 
 
 def _key_of_model(record: ModelRecord) -> str:

@@ -24,6 +24,7 @@ import requests
 from gateway.errors import GatewayError, RegistryRefused, RegistryUnavailable
 from gateway.registry import following
 from gateway.registry.ledger import ClearMLLedger, Ledger, with_records
+from gateway.spec import MODEL_FIELDS
 
 _log = logging.getLogger("triton_gateway.registry")
 
@@ -122,6 +123,20 @@ class ClearMLRegistry:
                 if len(models) < _PAGE:
                     break
                 page += 1
+        return found
+
+    def records(self, model_ids: Collection[str]) -> Mapping[str, Mapping[str, Any]]:
+        """Return those of these models that exist, a few hundred per call."""
+        found: dict[str, Mapping[str, Any]] = {}
+        asked = sorted(set(model_ids))
+        for start in range(0, len(asked), _PAGE):
+            body = {
+                "id": asked[start : start + _PAGE],
+                "only_fields": list(MODEL_FIELDS),
+                "page": 0,
+                "page_size": _PAGE,
+            }
+            found |= {str(one["id"]): one for one in self.call("models", "get_all", body)["models"]}
         return found
 
     def download(self, uri: str, folder: Path) -> Path:

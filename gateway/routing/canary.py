@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gateway.errors import SpecFault
@@ -64,7 +64,7 @@ def resolve(canary: CanarySpec, known: Iterable[str]) -> list[tuple[str, float]]
         raise SpecFault(f"weights must be zero or more, got {list(weights)}")
     if canary.load_endpoints and canary.prefix:
         raise SpecFault("has both fixed endpoints and a prefix; give one of them")
-    known = list(known)
+    known = known if isinstance(known, Mapping) else dict.fromkeys(known)
     if canary.load_endpoints:
         if len(canary.load_endpoints) != len(weights):
             raise SpecFault(f"has {len(weights)} weights for {len(canary.load_endpoints)} endpoints; give one each")

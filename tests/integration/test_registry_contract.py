@@ -162,6 +162,14 @@ def test_unknown_model_is_refused(world: World) -> None:
         world.registry.model("0" * 32)
 
 
+def test_records_of_many_models_come_in_one_answer(world: World) -> None:
+    """What they say is what the single answers say; a model that does not exist is left out."""
+    found = world.registry.records([world.model_id, "0" * 32])
+    assert [world.model_id] == list(found)
+    assert decode_model(world.registry.model(world.model_id)) == decode_model(found[world.model_id])
+    assert {} == world.registry.records([])
+
+
 def test_missing_file_is_refused(world: World, tmp_path: Path) -> None:
     """A file that is gone is an answer too."""
     uri = str(world.registry.model(world.model_id)["uri"]).rpartition("/")[0] + "/nosuchfile"

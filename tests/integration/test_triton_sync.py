@@ -72,6 +72,10 @@ class FolderRegistry:
         self._check()
         return self.models[model_id]
 
+    def records(self, model_ids):
+        self._check()
+        return {i: self.models[i] for i in model_ids if i in self.models}
+
     def download(self, uri, folder):
         self._check()
         source = Path(uri.removeprefix("file://"))

@@ -90,6 +90,11 @@ class Registry:
             raise RegistryRefused(f"models.get_by_id: Invalid model id {model_id}")
         return self.models[model_id]
 
+    def records(self, model_ids):
+        if self.fails:
+            raise self.fails
+        return {i: self.models[i] for i in model_ids if i in self.models}
+
     def download(self, uri, folder):
         raise NotImplementedError
 

@@ -1,0 +1,120 @@
+"""A change of the configuration stops nobody: where it is worked on, how often, and in how many calls."""
+
+# ruff: noqa: D103 - a test's name states its rule
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+from gateway import hocon
+from gateway.app import Gateway
+from gateway.registry.cache import SpecStore
+from gateway.testing import FakeRegistry
+
+
+class Watched(dict[str, Any]):
+    """A dict that remembers which threads read it."""
+
+    readers: ClassVar[set[str]] = set()
+
+    def get(self, key: str, default: Any = None) -> Any:
+        self.readers.add(threading.current_thread().name)
+        return super().get(key, default)
+
+    def items(self) -> Any:
+        self.readers.add(threading.current_thread().name)
+        return super().items()
+
+    def __iter__(self) -> Iterator[str]:
+        self.readers.add(threading.current_thread().name)
+        return super().__iter__()
+
+
+class WatchedRegistry(FakeRegistry):
+    """Says in which threads what it answers is read, and counts its calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[str] = []
+
+    def task(self) -> Mapping[str, Any]:
+        return _seen_from_afar(super().task())
+
+    def model(self, model_id: str) -> Mapping[str, Any]:
+        if threading.current_thread() is not threading.main_thread():
+            self.calls.append("model")
+        return _seen_from_afar(super().model(model_id))
+
+    def records(self, model_ids: Collection[str]) -> Mapping[str, Mapping[str, Any]]:
+        self.calls.append("records")
+        return {model_id: Watched(one) for model_id, one in super().records(model_ids).items()}
+
+
+def _seen_from_afar(answer: Mapping[str, Any]) -> Mapping[str, Any]:
+    # The test itself asks in the main thread, which is also the loop's.
+    return answer if threading.current_thread() is threading.main_thread() else Watched(answer)
+
+
+def watched(make_stack: Callable[..., Any]) -> tuple[Any, WatchedRegistry]:
+    stack = make_stack()
+    registry = stack.registry = WatchedRegistry()
+    stack.gateway = Gateway(
+        stack.settings, registry=registry, make_backend=lambda *_: stack.backend, records_frequency=0.05
+    )
+    Watched.readers.clear()
+    return stack, registry
+
+
+async def test_a_change_is_read_compiled_and_saved_in_threads_of_control(make_stack: Callable[..., Any]) -> None:
+    """Neither on the event loop nor in a thread that prepares requests."""
+    stack, registry = watched(make_stack)
+    for number in range(5):
+        stack.deploy(f"e{number}", f"m{number}")
+    registry.canary["c"] = {"endpoint": "c", "weights": [1.0], "load_endpoints": ["e1"]}
+    async with stack.gateway.running():
+        await stack.served(*(f"e{number}" for number in range(5)))
+        stack.deploy("late", "m9")
+        await stack.served("late", *(f"e{number}" for number in range(5)))
+        saved = stack.settings.state_dir / "gateway" / "last-good.json"
+        await stack.until(lambda: saved.is_file() and "late" in saved.read_text())
+        assert {name.split("_")[0] for name in Watched.readers} <= {"control", "build"}
+        assert any(name.startswith("control") for name in Watched.readers)
+
+
+async def test_the_records_of_all_models_are_read_in_one_call(make_stack: Callable[..., Any]) -> None:
+    """One per model would take longer than a change may, with a thousand of them."""
+    stack, registry = watched(make_stack)
+    for number in range(5):
+        stack.deploy(f"e{number}", f"m{number}")
+    async with stack.gateway.running():
+        await stack.served(*(f"e{number}" for number in range(5)))
+        assert {"records"} == set(registry.calls)
+
+
+async def test_sections_that_did_not_change_are_not_parsed_again(make_stack: Callable[..., Any]) -> None:
+    """However often the Task is looked at."""
+    stack, registry = watched(make_stack)
+    stack.deploy("e", "m")
+    registry.canary["c"] = {"endpoint": "c", "weights": [1.0], "load_endpoints": ["e"]}
+    async with stack.gateway.running():
+        await stack.served("e")
+        await stack.until(lambda: "c" in stack.gateway.table.current.canaries)
+        before = hocon._read.cache_info().misses
+        registry.canary["c2"] = {"endpoint": "c2", "weights": [1.0], "load_endpoints": ["e"]}
+        await stack.until(lambda: "c2" in stack.gateway.table.current.canaries)
+        assert before + 1 == hocon._read.cache_info().misses
+
+
+def test_state_on_disk_is_the_json_that_is_read_back(tmp_path: Path) -> None:
+    """It is written in pieces, so that no thread holds the interpreter for long."""
+    store = SpecStore(tmp_path)
+    task = {"id": "t", "configuration": {"endpoints": {"value": 'a "b" {\n}'}}, "é": [1, None, True]}
+    models = {f"m{i}": {"id": f"m{i}", "tags": ["x"]} for i in range(50)}
+    store.save(task, models, {"e": {"plan": {}, "record": None}})
+    stored = json.loads((tmp_path / "last-good.json").read_text())
+    assert (task, models) == store.load()
+    assert {"e": {"plan": {}, "record": None}} == store.kept() == stored["kept"]
