@@ -572,6 +572,7 @@ def note(trace: Trace, prepared: Prepared) -> None:
     rows = prepared.rows
     trace.rows = len(rows)
     trace.encoded = rows
+    trace.prepared = prepared
     if len(rows) == 1:
         row = rows[0]
         trace.tokens, trace.unknown_tokens, trace.truncated = row.n_tokens, row.n_unknown, int(row.truncated)

@@ -33,6 +33,13 @@ def parse_traceparent(header: bytes) -> str:
     return text if _TRACEPARENT.fullmatch(text) and not text.startswith("ff") else ""
 
 
+class HasResults(Protocol):
+    """What a trace remembers of a prepared text request."""
+
+    unaltered: Sequence[Mapping[str, Any]] | None
+    """The results as they would be without the request's parameters; None if no parameter changed them."""
+
+
 class TextRow(Protocol):
     """What a trace remembers of one encoded text."""
 
@@ -50,8 +57,8 @@ class Trace:
 
     __slots__ = (
         "answer", "body", "custom", "encoded", "endpoint", "error", "fallback", "finish_ns", "infer_ns", "model_id",
-        "outcome", "prepare_ns", "queue_ns", "request_id", "route", "rows", "started_ns", "status", "tokens",
-        "total_ns", "trace_id", "truncated", "unknown_tokens", "url", "version",
+        "outcome", "prepare_ns", "prepared", "queue_ns", "request_id", "route", "rows", "started_ns", "status",
+        "tokens", "total_ns", "trace_id", "truncated", "unknown_tokens", "url", "version",
     )  # fmt: skip
 
     is_recorded = True
@@ -76,6 +83,8 @@ class Trace:
         """What a hook reported through ``collect_custom_statistics_fn``."""
         self.encoded: Sequence[TextRow] | None = None
         """The encoded texts of a text task."""
+        self.prepared: HasResults | None = None
+        """The prepared request of a text task, as its head left it."""
         self.body: object = None
         self.answer: object = None
         """What came in and went out, for the variables counted after the answer."""

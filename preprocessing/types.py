@@ -139,6 +139,10 @@ class Prepared:
 
     rows: list[Encoded]
     request: ParsedRequest
+    unaltered: Sequence[Mapping[str, Any]] | None = None
+    """The results as they would be without the request's parameters, set by the head if a parameter changed them: what
+    the model says must not look different because one caller asks for it in another form.
+    """
 
     @property
     def is_batch(self) -> bool:

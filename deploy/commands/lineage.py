@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -15,16 +16,23 @@ if TYPE_CHECKING:
     from deploy.registry import ClearMLStore
 
 
+_MODEL_ID: Final = re.compile(r"[0-9a-f]{32}")
+
+
 @click.command(name="lineage", short_help="Show where a served model comes from.")
-@click.argument("url", metavar="ENDPOINT/VERSION")
+@click.argument("url", metavar="ENDPOINT/VERSION|MODEL_ID")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, for programs.")
 @registry_options
 def command(url: str, as_json: bool, open_store: Callable[[], ClearMLStore]) -> int:
     """Show the model of ENDPOINT/VERSION, the Task that trained it, its parents, data sets, code and parameters.
 
+    A version that is not served any more is asked for by its model's id, which every answer carried in the header
+    `x-model-id`.
+
     \b
-    Example:
+    Examples:
       triton-gateway lineage sentiment/2
+      triton-gateway lineage 3c4acb746d08fdb329a7167f9140fce3
     """
     from gateway.registry.lineage import lineage
     from gateway.spec import decode
@@ -32,13 +40,18 @@ def command(url: str, as_json: bool, open_store: Callable[[], ClearMLStore]) -> 
     store = open_store()
     endpoints = decode(store.task()).endpoints
     endpoint = endpoints.get(url.strip("/"))
-    if endpoint is None:
+    if endpoint is None and not _MODEL_ID.fullmatch(url):
         raise DeployError(
-            f"there is no endpoint {url}", hint=f"the serving Task has {', '.join(sorted(endpoints)) or 'none'}"
+            f"there is no endpoint {url}",
+            hint=f"the serving Task has {', '.join(sorted(endpoints)) or 'none'}; of a version that was removed, name "
+            "the model's id (an answer's header x-model-id)",
         )
-    if not endpoint.model_id:
+    if endpoint is not None and not endpoint.model_id:
         raise DeployError(f"{url} has no model of the registry: it is code only")
-    found = {"url": endpoint.url, **lineage(store.registry, endpoint.model_id)}
+    model_id = url if endpoint is None else str(endpoint.model_id)
+    urls = sorted(one.url for one in endpoints.values() if one.model_id == model_id)
+    url = endpoint.url if endpoint is not None else ""
+    found = {"url": url, "served_as": urls, **lineage(store.registry, model_id)}
     if as_json:
         click.echo(json.dumps(found, indent=2, ensure_ascii=False))
     else:
@@ -52,7 +65,7 @@ def describe(found: Mapping[str, Any]) -> list[str]:
     model, task = found["model"], found["task"]
     published = "published" if model["published"] else "draft"
     lines = [
-        f"{found['url']}",
+        found["url"] or ", ".join(found["served_as"]) or "no version of the serving Task (any more)",
         f"  model    {model['name']}  {model['id']}  ({published}, {model['project'] or 'no project'})",
         f"           {model['link']}",
     ]

@@ -581,7 +581,9 @@ class _Text:
         results: list[Mapping[str, Any]] = []
         for trace in traces:
             answer = trace.answer
-            if type(answer) is dict:
+            if trace.prepared is not None and trace.prepared.unaltered is not None:
+                results.extend(trace.prepared.unaltered)
+            elif type(answer) is dict:
                 several = answer.get("results")
                 if several is None:
                     results.append(answer)

@@ -82,8 +82,14 @@ class SequenceClassification:
                 f"Output {name} has shape {list(logits.shape)}, expected {list(wanted)}",
                 hint="rows × labels of config.json's id2label",
             )
-        if len(labels) <= _FEW_LABELS:
-            return self._decode_few(name, logits, options)
+        decode = self._decode_few if len(labels) <= _FEW_LABELS else self._decode_many
+        results = decode(name, logits, options)
+        if options:
+            prepared.unaltered = decode(name, logits, {})
+        return results
+
+    def _decode_many(self, name: str, logits: NDArray[Any], options: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+        labels = self._config.labels
         refuse_non_finite(name, logits)
         scores = _apply(options.get("function_to_apply", self._config.activation), logits)
         order = np.argsort(-scores, axis=1, kind="stable")[:, : options.get("top_k", self._config.top_k)]

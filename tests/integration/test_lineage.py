@@ -65,3 +65,7 @@ def test_a_trained_model_leads_back_to_its_task(tmp_path: Path) -> None:
         assert ("pipeline", "nightly") == (pipeline["role"], pipeline["name"])
         assert [(task, "training", True)] == [(s["id"], s["name"], s["is_own"]) for s in pipeline["steps"]]
         assert model in run(*command)
+        run("-m", "clearml_serving", "--id", service[1], "model", "remove", "--endpoint", "e/1")
+        retired = run("-m", "deploy.cli", "lineage", model, "--serving-task-id", service[1])
+        assert "no version of the serving Task (any more)" in retired
+        assert task in retired

@@ -421,6 +421,27 @@ async def test_text_endpoint_counts_its_variables_after_the_answer(stack: Any) -
     assert (8, 0.25) == (found["scalar_sum{token_length}"], found["scalar_sum{unknown_token_ratio}"])
 
 
+async def test_a_callers_parameters_do_not_change_what_is_counted(stack: Any) -> None:
+    """Asked for one label only, or for logits, the model says the same: label, score and entropy are its own."""
+    stack.deploy("t")
+    await stack.served("t")
+
+    async def counted(parameters: dict[str, Any]) -> dict[str, float]:
+        before = read((await stack.client.get("/metrics")).content)
+        body = {"text": "good film", **({"parameters": parameters} if parameters else {})}
+        assert 200 == (await stack.client.post("/serve/t", json=body)).status_code
+        await asyncio.sleep(0)
+        after = read((await stack.client.get("/metrics")).content)
+        shown = ("predicted_label", "top_score", "entropy")
+        grown = {k: round(v - before.get(k, 0), 9) for k, v in after.items() if any(name in k for name in shown)}
+        return {k: v for k, v in grown.items() if v and not k.startswith("drift")}
+
+    plain = await counted({})
+    assert any("entropy" in key for key in plain)
+    for parameters in ({"top_k": 1}, {"function_to_apply": "none"}, {"function_to_apply": "sigmoid", "top_k": 2}):
+        assert plain == await counted(parameters), parameters
+
+
 async def test_declaration_with_a_mistake_is_shown_and_harms_nothing(stack: Any) -> None:
     """As every fault of the configuration."""
     stack.add_hook("h", HOOK)
