@@ -215,7 +215,7 @@ GRAPH: Mapping[str, Spoil] = {
     "only the longest row": when(1, "Equal", 128),
     "not a number for one token": when(1, "Equal", 1, float("nan")),
     "only 77 tokens": when(1, "Equal", 77),
-    "multiples of 16 tokens": when(1, "Multiple", 16, 1.001),
+    "multiples of 16 tokens, a little": when(1, "Multiple", 16, 1.01),
     "17 to 31 tokens, a little": between(17, 31),
     # batches
     "batches above 16": when(0, "Greater", 16),

@@ -102,6 +102,16 @@ async def test_a_model_becomes_a_registered_and_served_bundle(server: RunningCon
     assert "optimize tiny" == said["lineage"]["task"]["name"]
     assert "optimizer" == said["lineage"]["task"]["type"]
     assert "threads" in said["aux"]
+    # and the way back: a registered model is downloaded anew for every run
+    code = (
+        "import sys; from pathlib import Path; from deploy.optimize.register import fetch_source\n"
+        "print(fetch_source(sys.argv[1], Path('fetched')))"
+    )
+    asked = subprocess.run(
+        [sys.executable, "-P", "-c", code, found["model_id"]], cwd=place, text=True, capture_output=True, check=True,
+        env={**environment, "PYTHONPATH": str(Path(__file__).parents[3])}, timeout=120,
+    )  # fmt: skip
+    assert found["files"] == manifest.hashes(place / asked.stdout.splitlines()[-1])
 
 
 def test_two_models_without_tokenizer_json_become_two_bundles(tmp_path: Path) -> None:

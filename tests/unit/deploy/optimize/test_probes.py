@@ -103,9 +103,9 @@ def test_a_little_is_beyond_the_tolerance_of_fp32_alone(probed):
     """Rounding goes as far; a person may accept it."""
 
     def spoil(answer, rows, longest):
-        return answer * 1.001
+        return answer * 1.01
 
-    assert "rows of 1 to 24 tokens" in verdict(probed, spoil).excesses[0]
+    assert "to 24 tokens" in verdict(probed, spoil).excesses[0]
     assert () == verdict(probed, spoil, float("inf")).excesses
 
 
@@ -117,3 +117,11 @@ def test_what_is_usual_for_a_reduced_precision_decides_what_is_not(probed):
 
     found = verdict(probed, spoil, float("inf"))
     assert "rows of 8 to 15 tokens" in (*found.faults, *found.excesses)[0]
+
+
+def test_a_row_that_a_threshold_inside_the_model_moves_a_little_passes(probed):
+    """Where it is so alone, as T5's buckets of distances make it; a batch that does it is wrong."""
+    found = verdict(probed, lambda answer, rows, longest: np.where(answer[:, 1:] == 17, answer * 1.001, answer))
+    assert ((), ()) == (found.faults, found.excesses)
+    found = verdict(probed, lambda answer, rows, longest: answer * 1.001 if rows > 32 else answer)
+    assert "batches of 33 to 64 rows" in found.excesses[0]
