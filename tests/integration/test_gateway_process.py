@@ -134,7 +134,8 @@ class Process:
         return reply.status_code == 200 and reply.json()["version"] == version
 
     def workers(self) -> list[int]:
-        """The worker processes' ids."""
+        """The worker processes' ids: forks of their parent, with its command line."""
+        mine = Path(f"/proc/{self.process.pid}/cmdline").read_text()
         listed = subprocess.run(["ps", "-o", "pid=", "--ppid", str(self.process.pid)], capture_output=True, text=True)
         found = []
         for pid in map(int, listed.stdout.split()):
@@ -142,7 +143,7 @@ class Process:
                 line = Path(f"/proc/{pid}/cmdline").read_text()
             except OSError:
                 continue
-            if "spawn_main" in line:
+            if line == mine:
                 found.append(pid)
         return found
 
