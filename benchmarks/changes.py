@@ -140,6 +140,7 @@ class Steps:
     def __init__(self) -> None:
         self.found: list[tuple[float, float, str]] = []
         self.collected = 0.0
+        self.generation = 0
         gc.callbacks.append(self._collecting)
         plain = asyncio.Handle._run  # noqa: SLF001 - there is no other place that sees every step
         steps = self
@@ -155,12 +156,14 @@ class Steps:
 
         asyncio.Handle._run = run  # type: ignore[method-assign]  # noqa: SLF001 - as above
 
-    def _collecting(self, phase: str, _: object) -> None:
+    def _collecting(self, phase: str, info: dict[str, int]) -> None:
         # Collecting garbage stops every thread, whichever began it.
         if phase == "start":
             self._since = time.thread_time()
         else:
-            self.collected = max(self.collected, time.thread_time() - self._since)
+            self.collected, self.generation = max(
+                (self.collected, self.generation), (time.thread_time() - self._since, info["generation"])
+            )
 
     def take(self) -> dict[str, Any]:
         """Return the longest by CPU and by wall clock, in milliseconds."""
@@ -170,7 +173,7 @@ class Steps:
         return {
             "step_cpu_ms": longest[0][0] if longest else 2.0,
             "step_wall_ms": max((wall for _, wall, _ in longest), default=2.0),
-            "collection_ms": round(collected * 1e3, 1), "steps": longest[:12],
+            "collection_ms": round(collected * 1e3, 1), "generation": self.generation, "steps": longest[:12],
         }  # fmt: skip
 
 

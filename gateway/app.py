@@ -444,9 +444,11 @@ def _links(source: LineageSource, model_ids: set[str]) -> dict[str, str]:
 def _calm_garbage_collection() -> None:
     # Everything imported so far (a large heap) lives as long as the process: no collection need look at it again, and
     # a request makes a few dozen objects, so that the default of one collection per 700 allocations is far too often.
+    # A collection stops every thread for as long as it takes, and a change of a thousand endpoints leaves some ten
+    # thousand objects behind: the young are looked at in small portions, the whole heap as seldom as before.
     gc.collect()
     gc.freeze()
-    gc.set_threshold(20_000, 20, 50)
+    gc.set_threshold(5_000, 10, 400)
 
 
 def _post(url: str, data: Any, timeout: float) -> Any:

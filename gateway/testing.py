@@ -242,7 +242,9 @@ class FakeLedger:
     def read(self) -> Records:
         """See ``Ledger.read``."""
         self._check()
-        return {kind: {key: json.loads(text) for key, text in of.items()} for kind, of in self._stored.items()}
+        # Copies first: other threads may be writing.
+        stored = {kind: dict(of) for kind, of in dict(self._stored).items()}
+        return {kind: {key: json.loads(text) for key, text in of.items()} for kind, of in stored.items()}
 
     def write(self, records: Iterable[Record]) -> None:
         """See ``Ledger.write``."""
