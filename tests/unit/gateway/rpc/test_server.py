@@ -139,6 +139,14 @@ async def test_draining_gateway_is_unavailable_and_not_ready(stack: Any, caller:
     stack.gateway.health.is_draining = False
 
 
+async def test_a_new_endpoint_does_not_make_the_server_unready(stack: Any, caller: Caller) -> None:
+    """`ServerReady` is `/readyz`."""
+    stack.add_text_model("m2")
+    stack.registry.add_endpoint("new", "m2")  # Triton does not get it
+    await stack.until(lambda: stack.state("new")[0] == "building")
+    assert (await caller.call("ServerReady", pb.ServerReadyRequest(), pb.ServerReadyResponse)).ready
+
+
 async def test_no_message_is_an_internal_error(caller: Caller) -> None:
     """Whatever is in a well-formed message: an answer, or a code that names the caller's fault."""
     datatypes = st.sampled_from(["BYTES", "INT64", "FP32", "FP16", "BOOL", "UINT8", "", "X"])
