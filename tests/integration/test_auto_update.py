@@ -123,5 +123,17 @@ def test_published_models_become_versions_that_any_number_of_writers_agree_on(cl
     fourth = upload(client, service, "my model", "5")
     assert {"grp/m/2": second, "grp/m/4": fourth} == versions(client("-c", WRITER, service))
 
+    # A folder that holds nothing, and a file that is gone: published, and no version.
+    (client.directory / "empty").mkdir()
+    client.cli("--id", service, "model", "upload", "--name", "my model", "--project", "auto", "--path", "empty",
+               "--publish", "--framework", "onnx")  # fmt: skip
+    gone = ("from gateway.registry.clearml import ClearMLRegistry; import sys; r = ClearMLRegistry(sys.argv[1]);"
+            "uri = r.model(sys.argv[2])['uri']; name = r.model(sys.argv[2])['name'];"
+            "new = r.call('models', 'create', {'name': name, 'uri': uri + '-gone', 'project':"
+            "r.model(sys.argv[2])['project']});"
+            "r.call('models', 'set_ready', {'model': new['id'], 'publish_task': False})")  # fmt: skip
+    client("-c", gone, service, fourth)
+    assert {"grp/m/2": second, "grp/m/4": fourth} == versions(client("-c", WRITER, service))
+
     client.cli("--id", service, "model", "remove", "--endpoint", "grp/m")
     assert {} == versions(client("-c", WRITER, service))

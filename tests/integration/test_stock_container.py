@@ -39,7 +39,7 @@ processor.launch(poll_frequency_sec=0.5)
 print("RUNS", flush=True)
 sys.stdin.readline()
 print("COUNTED " + json.dumps(processor._model_monitoring_versions), flush=True)
-instance.close()
+instance.mark_completed()
 """
 
 
@@ -162,6 +162,7 @@ def test_a_container_that_counts_for_itself_and_a_stale_write_change_no_version(
         container.communicate()
     counted = json.loads(output.rsplit("COUNTED ", 1)[1].splitlines()[0])
     assert "auto" in counted, "it was the real one that counted"
+    assert {"auto/1": {a}, "auto/2": {b}, "auto/3": {c}, "auto/4": {d}, "auto/5": {e}} == world.seen
     world.until(lambda: world.section() == {"auto/4": d, "auto/5": e}, "the section is ours again")
     world.until(lambda: not decode(world.registry.task()).faults, "and nobody is warned any more")
     assert {"auto/1": {a}, "auto/2": {b}, "auto/3": {c}, "auto/4": {d}, "auto/5": {e}} == world.seen
