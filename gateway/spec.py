@@ -426,10 +426,18 @@ def described_weights(route: CanarySpec | None) -> str:
     return "" if route is None else decisions.described(route.load_endpoints, route.weights, route.prefix)
 
 
-def judged(route: CanarySpec | None, decision: Decision, marks: Iterable[str]) -> Verdict:
-    """Say what the Task's ``route`` is to what was decided about it (``decisions.judge``)."""
+def judged(
+    route: CanarySpec | None, decision: Decision, marks: Iterable[str], endpoints: Mapping[str, EndpointSpec]
+) -> Verdict:
+    """Say what the Task's ``route`` is to what was decided about it (``decisions.judge``).
+
+    A decision about versions that are no longer among ``endpoints`` is no reason to undo anything.
+    """
     route = route or CanarySpec(decision.endpoint, ())
-    return decisions.judge(route.load_endpoints, route.weights, route.prefix, decision, marks)
+    verdict = decisions.judge(route.load_endpoints, route.weights, route.prefix, decision, marks)
+    wanted = (url for url, weight in zip(decision.urls, decision.weights, strict=False) if weight)
+    is_usable = all(url in endpoints for url in wanted)
+    return verdict if is_usable or verdict == "agrees" else "changed"
 
 
 def seen_contents(records: Mapping[str, Mapping[str, Any]]) -> dict[str, SeenContent]:
@@ -521,10 +529,7 @@ def _decode_decisions(
     marks = records_of(task, decisions.MARK)
     for endpoint, decision in sorted(decisions.read(records_of(task, decisions.DECISION)).items()):
         now = canaries.get(endpoint)
-        is_usable = all(
-            url in endpoints for url, weight in zip(decision.urls, decision.weights, strict=False) if weight
-        )
-        if f"canary {endpoint}" in broken or not is_usable or judged(now, decision, marks) != "reverted":
+        if f"canary {endpoint}" in broken or judged(now, decision, marks, endpoints) != "reverted":
             continue
         found[endpoint] = CanarySpec(endpoint, decision.weights, decision.urls)
         what = (

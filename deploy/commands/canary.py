@@ -125,8 +125,8 @@ def run(
 
     Canary and stable are compared on errors and latency (with --label-shift also on what they answer) while both
     answer. Few requests mean waiting, missing data mean holding, doubt means neither growing nor rolling back.
-    Everything decided is kept in the serving Task: a rollout can be interrupted here and continued, paused, promoted
-    or aborted from another machine.
+    Everything decided is recorded beside the serving Task: a rollout can be interrupted here and continued, paused,
+    promoted or aborted from another machine.
 
     The exit code is 0 when it was promoted, 3 when it was rolled back or aborted, 130 when it was interrupted.
     """

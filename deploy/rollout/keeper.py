@@ -18,13 +18,14 @@ from deploy.rollout.runner import put_right
 from gateway import decisions
 from gateway.decisions import FORGOTTEN_S, Decision
 from gateway.errors import GatewayError
-from gateway.spec import CanarySpec, described_weights, judged, records_of
+from gateway.spec import ServingSpec, described_weights, judged, records_of
 
 log = logging.getLogger("triton_gateway.sync")
 
 SETTLED_S: Final = 5.0
 """So long an old copy must be seen: a decision is recorded a moment before its weights are written."""
 _CHANGED: Final = "changed"
+_UNREADABLE: Final = ("section canary", "section endpoints", "section model_monitoring_eps")
 
 
 class WeightsKeeper:
@@ -47,11 +48,11 @@ class WeightsKeeper:
         if task is self._settled:
             return False
         made = decisions.read(records_of(task, decisions.DECISION))
-        says = record.routes(task) if made else None
-        if says is None or says.faults:
+        says = record.without_decisions(task) if made else None
+        if says is None or any(fault.subject in _UNREADABLE for fault in says.faults):
             return False  # nothing was decided, or nobody knows what the Task says
         try:
-            done = [self._settle(task, decision, says.canaries.get(endpoint)) for endpoint, decision in made.items()]
+            done = [self._settle(task, decision, says) for decision in made.values()]
         except (GatewayError, DeployError) as error:
             if error.message != self._said:
                 log.warning("the weights that were decided cannot be put right: %s", error.message)
@@ -62,10 +63,11 @@ class WeightsKeeper:
         self._settled = None if self._since else task
         return _CHANGED in done
 
-    def _settle(self, task: Mapping[str, Any], decision: Decision, route: CanarySpec | None) -> str:
+    def _settle(self, task: Mapping[str, Any], decision: Decision, says: ServingSpec) -> str:
         """Return the key of what is being waited for, ``_CHANGED``, or nothing."""
         marks, endpoint = records_of(task, decisions.MARK), decision.endpoint
-        verdict, found = judged(route, decision, marks), described_weights(route)
+        route = says.canaries.get(endpoint)
+        verdict, found = judged(route, decision, marks, says.endpoints), described_weights(route)
         if verdict == "agrees":
             return ""
         if verdict == "changed":

@@ -24,6 +24,7 @@ from gateway.metrics import custom
 from gateway.registry.ledger import SYSTEM_TAG, Record
 from gateway.routing import canary
 from gateway.spec import (
+    RECORDS,
     ROLLOUT,
     CanarySpec,
     ServingSpec,
@@ -123,7 +124,7 @@ def verdict(task: Mapping[str, Any], endpoint: str) -> Verdict:
     made = decision(task, endpoint)
     if made is None:
         return "changed"
-    return judged(_route(task, endpoint), made, records_of(task, decisions.MARK))
+    return judged(_route(task, endpoint), made, records_of(task, decisions.MARK), decode(task).endpoints)
 
 
 def marked(key: str, *, now: float, by: str) -> Record:
@@ -195,12 +196,12 @@ def check_counted(spec: ServingSpec, urls: Sequence[str], variable: str) -> None
 
 
 def _route(task: Mapping[str, Any], endpoint: str) -> CanarySpec | None:
-    return routes(task).canaries.get(endpoint)
+    return without_decisions(task).canaries.get(endpoint)
 
 
-def routes(task: Mapping[str, Any]) -> ServingSpec:
-    """Return what the Task itself says about weights, without what was decided: canaries and their faults alone."""
-    return decode({"configuration": {CANARY: (task.get("configuration") or {}).get(CANARY) or {}}})
+def without_decisions(task: Mapping[str, Any]) -> ServingSpec:
+    """Return what the Task itself says, whatever was decided."""
+    return decode({name: value for name, value in task.items() if name != RECORDS})
 
 
 def _canaries(task: Mapping[str, Any]) -> dict[str, Any]:

@@ -153,8 +153,10 @@ def test_a_decision_that_is_just_being_written_is_left_alone(world: World) -> No
 def test_a_decision_about_a_version_that_is_gone_is_not_in_force(world: World) -> None:
     """Somebody removed the endpoint: what the Task says counts."""
     world.texts["endpoints"] = sections.render({"e/1": ENDPOINTS["e/1"]})
-    world.stock(v1=1.0)
-    assert "e/1 1" == world.served
+    world.stock(v2=0.1, v1=0.9)
+    assert "e/2 0.1, e/1 0.9" == world.served
+    world.look()
+    assert {"e/2": 0.1, "e/1": 0.9} == world.told
 
 
 def test_a_section_that_cannot_be_read_is_left_alone(world: World) -> None:
