@@ -128,6 +128,8 @@ class Reconciler:
         self._leaving: list[Endpoint] = []
         """Not served any more, but still in the snapshot that requests read."""
         self._answered = False
+        self._is_unreadable = False
+        """The Task that was read last has a section that says nothing."""
         self._unnoticed = ""
         """Why a model that is replaced may go unnoticed."""
         self._tidy_due, self._tidied = 0.0, ""
@@ -243,13 +245,18 @@ class Reconciler:
     def _apply(self, task: Mapping[str, Any], plan: Plan) -> bool:
         """Start what ``task`` asks for, as ``plan`` says; False when that is what is being done already."""
         if self._plan is not None and plan.revision == self._plan.revision:
+            # Looked at again for its models' records, the Task of before does not mend the one that cannot be read.
+            if task is not self._task or not self._is_unreadable:
+                self._is_unreadable = False
+                self._tell(plan.faults)
             self._task = task
-            self._tell(plan.faults)
             return False
         if self._plan is not None and any(f.subject.startswith("section ") for f in plan.faults):
             # A section that cannot be read says nothing about what should be served: keep everything as it is.
+            self._is_unreadable = True
             self._keep(plan)
             return True
+        self._is_unreadable = False
         _log.info(
             "configuration %s of %s: %d endpoints, %d canaries", plan.revision, plan.spec.name, len(plan.endpoints),
             len(plan.spec.canaries),
