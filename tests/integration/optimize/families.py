@@ -37,7 +37,7 @@ T5 = {
     "d_ff": 48,
     "num_layers": 2,
     "num_heads": 2,
-    "initializer_factor": 3.0,
+    "initializer_factor": 1.0,
 }
 CAUSAL = {**NARROW, "num_key_value_heads": 2}
 
