@@ -13,6 +13,7 @@ from urllib.parse import quote
 import pytest
 
 from deploy.controlplane.testing import BASE, InProcess, in_process
+from gateway.spec import MODEL_FIELDS, decode_model
 
 
 @pytest.fixture
@@ -291,6 +292,19 @@ def test_model_is_found_by_the_uri_its_uploader_knows(server: InProcess) -> None
     found = server.call("models.get_all", uri=[f"{BASE}/files/P/m.onnx"], only_fields=["uri"])["models"]
     assert [doc["id"] for doc in found] == [model]
     assert "/.v/" in found[0]["uri"]
+
+
+def test_records_of_several_models_by_id_say_what_single_answers_say(server: InProcess) -> None:
+    """What a gateway asks for on each change, in one call instead of one per model."""
+    ids = [
+        server.call("models.create", name=f"model {number}", uri=f"s3://b/{number}.onnx", tags=["t"])["id"]
+        for number in range(3)
+    ]
+    asked = {"id": [*ids, "0" * 32], "only_fields": list(MODEL_FIELDS), "page": 0, "page_size": 500}
+    found = {one["id"]: one for one in server.call("models.get_all", **asked)["models"]}
+    assert set(ids) == set(found)
+    for model_id in ids:
+        assert decode_model(found[model_id]) == decode_model(server.call("models.get_by_id", model=model_id)["model"])
 
 
 def test_failed_upload_is_never_published(server: InProcess) -> None:
