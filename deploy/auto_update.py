@@ -43,6 +43,8 @@ class AutoUpdate:
         self._due = 0.0
         self._rules = ""
         self._said: tuple[str, ...] = ()
+        self._tried = ("", "")
+        """The section's text that was last written over, and with what."""
         self._loaded: Loaded | None = None
         self._loaded_since: dict[tuple[str, str], float] = {}
 
@@ -71,7 +73,7 @@ class AutoUpdate:
         try:
             for _ in range(_MOST_ROUNDS):
                 update = monitoring.update(task, found, is_good=self._is_good)
-                if not self._write(update):
+                if not self._write(update, section_text(task, monitoring.SERVED)):
                     break
                 has_changed = True
                 task = self._store.task()
@@ -92,9 +94,13 @@ class AutoUpdate:
             return found
         return [*found, *self._store.models(replace(query, ids=tuple(more), most=None))]
 
-    def _write(self, update: monitoring.Update) -> bool:
-        """Write what there is to write; False when there is nothing."""
+    def _write(self, update: monitoring.Update, found: str) -> bool:
+        """Write what there is to write over the section's text that was ``found``; False when there is nothing."""
         sections = {} if update.is_claim else update.sections
+        if sections and (found, sections[monitoring.SERVED]) == self._tried:
+            # The embedded control plane takes a text that we have written before for an old copy, and keeps what it
+            # has: it is not written for ever. Nothing of ours reads it.
+            sections = {}
         if sections and update.is_contested and self._store.stock_containers():
             # Who reads the section where a container of clearml-serving writes it is that container's own Triton
             # helper: it must find the container's numbers. Ours are in the records.
@@ -103,6 +109,7 @@ class AutoUpdate:
             return False
         self._store.write(sections, update.records)
         if sections:
+            self._tried = (found, sections[monitoring.SERVED])
             log.info("auto-update: versions are %s", _shown(sections))
         return True
 

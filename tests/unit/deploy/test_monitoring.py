@@ -467,6 +467,21 @@ def test_the_copy_is_left_to_a_stock_container_that_lives_and_taken_back_after_i
     assert () == decode(store.task()).faults
 
 
+def test_a_server_that_keeps_what_it_has_is_not_written_to_for_ever():
+    """The embedded control plane takes a text that we wrote before for an old copy of it."""
+    store, now = Store(), [0.0]
+    auto = AutoUpdate(store, clock=lambda: now[0])
+    store.newest = ["b", "a"]
+    settle(auto, store=store)
+    store.write(Stock(2).writes(["a", "b"]))
+    store.write, written = lambda sections, records=(): written.append(sections), []
+    for _ in range(5):
+        now[0] += 10
+        auto(store.task())
+    assert 1 == len(written)
+    assert {"auto/1": "a", "auto/2": "b"} == served(store.task())
+
+
 def test_a_retired_version_goes_when_the_new_one_was_loaded_for_a_while():
     """Gateways look at their own pace: between the two there is always one that answers."""
     store, now, loaded = Store(), [0.0], set()
