@@ -194,13 +194,13 @@ def run(state: Path, *, lengths: Sequence[int], seconds: float, most_minutes: fl
     todo = [length for length in lengths if str(length) not in found["lengths"]]
     if not todo:
         return found
-    until = time.monotonic() + most_minutes * 60
     chosen = settings(len(os.sched_getaffinity(0)))
     shutil.rmtree(state / "stack", ignore_errors=True)
     plain = Vanilla(folder)
     small = Small(state / "stack", tritons=1)
     try:
         serve(small, bundle, chosen, say)
+        until = time.monotonic() + most_minutes * 60
         for length in todo:
             if time.monotonic() > until:
                 say(f"the time is over before {length} tokens; run it again to go on")
