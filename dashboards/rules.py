@@ -357,6 +357,13 @@ def _state() -> Group:
                 "page", hold="2m",
             ),
             Alert(
+                # A Triton that nobody scrapes is noticed by the gateways that need it, without any traffic.
+                "GatewayBackendDown", f"{by(('backend',), catalog.BACKEND_UP.name, 'max')} == 0",
+                "No gateway reaches Triton at {{ $labels.backend }}",
+                "It has answered none of the gateways that need it for a minute: its endpoints answer 503.",
+                "page", hold="1m",
+            ),
+            Alert(
                 "GatewayRequestsRefused",
                 f"{callers_fault}\n  / {asked} > {_REFUSED}\nand {by(ENDPOINT, increase(_REQUESTS, '10m', _KNOWN))} >= "
                 f"{_LEAST_REFUSED}",

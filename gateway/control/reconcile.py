@@ -578,6 +578,7 @@ class Reconciler:
             found = {address: answers for address, answers in live.items() if address in now}
             if found != self._health.backend_live or not self._health.has_been_ready:  # or its time to wait is over
                 self._health.backend_live = found
+                self._observer.backends(found)
                 self._publish_health()
             if not self._retiring:  # requests that endpoints still finish need the Triton they were sent to
                 await self._tritons.forget(self._needed())

@@ -180,6 +180,11 @@ ENDPOINT_READY: Final = Metric(
 LAST_CONTACT: Final = Metric(
     "gateway_registry_last_contact_timestamp_seconds", "gauge", "Unix time of the last answer of the ClearML API."
 )
+BACKEND_UP: Final = Metric(
+    "gateway_backend_up", "gauge",
+    "1 when this Triton answers this gateway, 0 when it does not, NaN when no served endpoint needs it (any more).",
+    ("backend",),
+)  # fmt: skip
 POLL: Final = Metric(
     "gateway_registry_poll_seconds", "gauge", "How often this gateway looks at the serving Task: seconds between looks."
 )
@@ -197,5 +202,5 @@ CATALOG: Final = (
     VARIABLE_SCALAR, VARIABLE_ENUM, VARIABLE_VALUE, VARIABLE_COUNTER, VARIABLE_IGNORED,
     DRIFT_OBSERVATIONS, DRIFT_REFERENCE, DRIFT_REFERENCE_SIZE, DRIFT_CHI2,
     SHADOWS, SHADOW_DIFFERENCE, SHADOW_SECONDS,
-    RECONCILES, BUILDS, CONFIGURATION_FAULTS, ENDPOINT_READY, LAST_CONTACT, POLL, MODEL_INFO, BUILD_INFO,
+    RECONCILES, BUILDS, CONFIGURATION_FAULTS, ENDPOINT_READY, LAST_CONTACT, POLL, BACKEND_UP, MODEL_INFO, BUILD_INFO,
 )  # fmt: skip

@@ -21,7 +21,7 @@ import logging
 import math
 import random
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, TypeVar, cast
 
 import numpy as np
@@ -84,6 +84,7 @@ class Observer:
         self.live = Live(self._families)
         self.exemplars = Exemplars()
         self._models: set[tuple[str, ...]] = set()
+        self._backends: set[str] = set()
         self._failures = tuple(failures)
         self._expected: set[tuple[str, str, str]] = set()
         self._states: dict[tuple[str, str], bool | None] = {}
@@ -305,6 +306,16 @@ class Observer:
         for (endpoint, version), is_ready in ready.items() - self._states.items():
             family.labels(endpoint, version).set(math.nan if is_ready is None else int(is_ready))
         self._states = {**self._states, **ready}
+
+    @_harmless
+    def backends(self, live: Mapping[str, bool]) -> None:
+        """Publish which Tritons answer, by address; those that nothing needs any more have no number."""
+        family = self._families[catalog.BACKEND_UP.name]
+        for gone in self._backends - live.keys():
+            family.labels(gone).set(math.nan)
+        for address, answers in live.items():
+            family.labels(address).set(int(answers))
+        self._backends = set(live)
 
     @_harmless
     def models(self, served: set[tuple[str, ...]]) -> None:

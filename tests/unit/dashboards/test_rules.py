@@ -322,12 +322,21 @@ def test_states_that_need_someone_fire(evaluate: Evaluate) -> None:
 def test_outages_that_no_request_tells_of_fire(evaluate: Evaluate) -> None:
     """A Triton that is gone while nobody asks; gateways that Prometheus does not even know any more."""
     evaluate(
-        {'up{job="triton",instance="t"}': "1 0x60", 'up{job="triton-gateway",instance="i"}': "1x5 stale"},
+        {
+            'up{job="triton",instance="t"}': "1 0x60", 'up{job="triton-gateway",instance="i"}': "1x5 stale",
+            'gateway_backend_up{backend="t:8001",instance="i"}': "1 0x60",
+            'gateway_backend_up{backend="t:8001",instance="j"}': "1 0x60",
+            'gateway_backend_up{backend="u:8001",instance="i"}': "1 0x60",
+            'gateway_backend_up{backend="u:8001",instance="j"}': "1x60",
+            'gateway_backend_up{backend="gone:8001",instance="i"}': f"0 {NAN}",
+        },
         promql_expr_test=[
+            {"expr": 'count by (backend) (ALERTS{alertname="GatewayBackendDown",alertstate="firing"})',
+             "eval_time": "10m", "exp_samples": [{"labels": '{backend="t:8001"}', "value": 1}]},
             count_of('ALERTS{alertname="TritonDown",alertstate="firing",instance="t"}', "10m"),
             count_of('ALERTS{alertname="GatewayAbsent",alertstate="firing"}', "20m"),
         ],
-    )
+    )  # fmt: skip
 
 
 @pytest.mark.prometheus

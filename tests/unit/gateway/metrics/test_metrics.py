@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import subprocess
@@ -215,3 +216,18 @@ def test_failure_series_exist_before_the_first_failure() -> None:
     assert {f"{version}{outcome}" for version in "12" for outcome in ("model_failed", "overloaded")} == counted
     assert ["2", "2"] == [at["version"] for name, at, _ in series if name == catalog.FALLBACKS.name]
     assert {0.0} == {value for name, _, value in series if name in (catalog.REQUESTS.name, catalog.FALLBACKS.name)}
+
+
+def test_a_triton_that_nothing_needs_any_more_has_no_number() -> None:
+    """Neither up nor down: nobody is to be woken for it."""
+    registry = exposition.new_registry()
+    observer = Observer(registry)
+    observer.backends({"t:8001": True, "u:8001": False})
+    observer.backends({"t:8001": False})
+    found = {
+        dict(at)["backend"]: value
+        for (name, at), value in samples(exposition.render(registry, None)).items()
+        if name == catalog.BACKEND_UP.name
+    }
+    assert 0 == found["t:8001"]
+    assert math.isnan(found["u:8001"])
