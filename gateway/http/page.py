@@ -1,83 +1,202 @@
-"""The gateway's own page: what is served, how it does now, and what has drifted, in one self-contained document.
+"""The gateway's own page: one row per endpoint, the worst first; a row opens to its versions, routes and drift.
 
-Pure: the values of ``/v1/status`` in, HTML out. No build step, nothing loaded from elsewhere; one line of script asks
-for the page again every few seconds and swaps its content in, so that nothing flickers (without scripts the browser
-reloads it). Bars and curves are inline SVG.
+Pure: the values of ``/v1/status`` in, HTML out. No build step, nothing loaded from elsewhere: the script asks for the
+page again every few seconds and swaps its content in, unless something in it is selected. Rows are found by text and
+sorted in the browser; what a row holds is only drawn for the rows that are open (``?open=NAME``), so that hundreds of
+endpoints stay a small page. Without scripts the browser reloads it. Curves and bars are inline SVG, and no element has
+a style of its own, so that the page's policy (``POLICY``) allows nothing but its own style sheet and script.
 """
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import hashlib
 import html
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, Final
+from urllib.parse import quote
 
 _STYLE: Final = """
-:root{--ink:#1d2330;--dim:#5b6576;--line:#d9dee8;--card:#f7f8fb;--paper:#fff;--blue:#3b7ddd;--ref:#9aa6ba;--ok:#0a6b38;
---wait:#8a5a00;--bad:#a3162a}
-@media(prefers-color-scheme:dark){:root{--ink:#e4e8f0;--dim:#98a2b5;--line:#343b4a;--card:#1d222d;--paper:#161a22;
---blue:#6aa5f5;--ref:#5d6880;--ok:#5fd08f;--wait:#e8b65a;--bad:#ff8594}}
-body{font:15px/1.5 system-ui,sans-serif;margin:1.5rem auto;max-width:74rem;padding:0 1rem;color:var(--ink);
+:root{--ink:#1d2330;--dim:#5b6576;--line:#d9dee8;--card:#f7f8fb;--paper:#fff;--blue:#3b7ddd;--link:#1f5fbf;--ref:#76839b;
+--ok:#0a6b38;--wait:#8a5a00;--bad:#a3162a}
+@media(prefers-color-scheme:dark){:root{--ink:#e4e8f0;--dim:#a3adbf;--line:#343b4a;--card:#1d222d;--paper:#161a22;
+--blue:#6aa5f5;--link:#8ab8ff;--ref:#8a95a8;--ok:#5fd08f;--wait:#e8b65a;--bad:#ff8594}}
+*{box-sizing:border-box}
+body{font:15px/1.5 system-ui,sans-serif;margin:1.5rem auto;max-width:76rem;padding:0 1rem;color:var(--ink);
 background:var(--paper)}
-h1{font-size:1.3rem;margin:0}h2{font-size:1.05rem;margin:1.8rem 0 .5rem}h3{font-size:1rem;margin:0}
-table{border-collapse:collapse;width:100%}
-th,td{text-align:left;padding:.35rem .7rem;border-bottom:1px solid var(--line);vertical-align:middle}
+a{color:var(--link)}
+h1{font-size:1.3rem;margin:0}h2{font-size:1.05rem;margin:1.6rem 0 .5rem}h3{font-size:.95rem;margin:.8rem 0 .2rem}
+p{margin:.3rem 0;overflow-wrap:anywhere}
+table{border-collapse:collapse;width:100%}.wide{overflow-x:auto}
+th,td{text-align:left;padding:.3rem .7rem;border-bottom:1px solid var(--line);vertical-align:middle}
 th{font-weight:600;font-size:.85rem;color:var(--dim)}.n{text-align:right;font-variant-numeric:tabular-nums}
+tr:last-child td{border-bottom:0}
 code{font:13px ui-monospace,monospace;background:var(--card);padding:.1rem .3rem;border-radius:3px}
-.card{background:var(--card);border:1px solid var(--line);border-radius:8px;padding:.8rem 1rem;margin:.8rem 0}
-.card table td:last-child,.card table th:last-child{padding-right:0}.card tr:last-child td{border-bottom:0}
-.split{display:flex;height:10px;border-radius:5px;overflow:hidden;margin:.5rem 0 .2rem;background:var(--line)}
-.split i{display:block;min-width:2px}
-.key i{display:inline-block;width:.7em;height:.7em;border-radius:2px;margin:0 .3em 0 1em}
-.drifts{display:flex;flex-wrap:wrap;gap:1rem}.drift{width:17rem}.drift p{margin:.1rem 0;font-size:.85rem}
+.tiles{display:flex;flex-wrap:wrap;gap:.6rem;margin:1rem 0;padding:0}
+.tiles div{background:var(--card);border:1px solid var(--line);border-radius:8px;padding:.4rem .9rem}
+.tiles dt{font-size:.8rem;color:var(--dim)}.tiles dd{margin:0;font-size:1.15rem;font-variant-numeric:tabular-nums}
+.tools{display:flex;flex-wrap:wrap;gap:.4rem 1.2rem;align-items:center;margin:.6rem 0}
+.tools input,.tools select{font:inherit;color:inherit;background:var(--paper);border:1px solid var(--ref);
+border-radius:6px;padding:.2rem .5rem;max-width:100%}
+details{border:1px solid var(--line);border-radius:8px;margin:.35rem 0;background:var(--card)}
+summary{display:grid;grid-template-columns:7rem minmax(8rem,2fr) 7rem 6rem 6rem 170px minmax(8rem,2fr);gap:.2rem .8rem;
+padding:.45rem .8rem;cursor:pointer;align-items:center;list-style:none}
+summary::-webkit-details-marker{display:none}summary>*{min-width:0;overflow-wrap:anywhere}
+summary b{font-weight:600}summary b::before{content:"▸ ";color:var(--dim)}
+details[open] b::before{content:"▾ "}
+summary .n small{color:var(--dim);display:block;font-size:.72rem}
+.inside{padding:.1rem .8rem .8rem}
+.key svg{display:inline-block;vertical-align:-1px;margin:0 .3em 0 .9em}
+.drifts{display:flex;flex-wrap:wrap;gap:1rem}.drift{width:17rem;max-width:100%}.drift p{margin:.1rem 0;font-size:.85rem}
 .ok{color:var(--ok)}.wait{color:var(--wait)}.bad{color:var(--bad)}.dim{color:var(--dim)}
-svg{display:block}svg text{font:10px ui-monospace,monospace;fill:var(--dim)}
+svg{display:block;max-width:100%}svg text{font:10px ui-monospace,monospace;fill:var(--dim)}
+@media(max-width:60rem){summary{grid-template-columns:6rem 1fr 1fr}summary .curve{display:none}
+summary .note{grid-column:1/-1}}
+@media(max-width:30rem){summary{grid-template-columns:1fr 1fr}summary .n{text-align:left}}
 """
 
-_SCRIPT: Final = (
-    "setInterval(async()=>{try{const r=await fetch(location.pathname,{cache:'no-store'});"
-    "if(r.ok)document.body.innerHTML=new DOMParser().parseFromString(await r.text(),'text/html').body.innerHTML}"
-    "catch{}},3000)"
+_SCRIPT: Final = """
+const open=new Set(new URLSearchParams(location.search).getAll('open')),at=id=>document.getElementById(id);
+let loading=false,late=false;
+function arrange(){const list=at('rows');if(!list)return;
+const wanted=at('filter').value.toLowerCase(),by=at('sort').value,rows=[...list.children];let shown=0;
+rows.sort((a,b)=>by==='name'?a.dataset.name.localeCompare(b.dataset.name):
+by==='busy'?b.dataset.rate-a.dataset.rate||a.dataset.place-b.dataset.place:a.dataset.place-b.dataset.place);
+for(const row of rows){const hit=row.dataset.text.includes(wanted);row.hidden=!hit;shown+=hit;}
+if(rows.some((row,i)=>list.children[i]!==row))list.append(...rows);
+at('shown').textContent=wanted?shown+' of '+rows.length+' shown':'';}
+async function load(){if(loading){late=true;return}
+const chosen=getSelection();if(chosen&&!chosen.isCollapsed)return;
+loading=true;try{const query=[...open].map(name=>'open='+encodeURIComponent(name)).join('&');
+const reply=await fetch(location.pathname+'?'+query,{cache:'no-store'});
+if(reply.ok){const page=new DOMParser().parseFromString(await reply.text(),'text/html'),
+focused=document.activeElement?.closest?.('details')?.id;
+at('live').replaceChildren(...page.getElementById('live').children);arrange();
+if(focused)at(focused)?.firstElementChild?.focus();}}catch{}
+loading=false;if(late){late=false;load();}}
+addEventListener('DOMContentLoaded',()=>{at('filter').oninput=at('sort').onchange=arrange;arrange();
+document.addEventListener('toggle',event=>{const row=event.target,name=row.dataset?.name;if(name===undefined)return;
+if(row.open!==open.has(name)){row.open?open.add(name):open.delete(name);
+history.replaceState(null,'',open.size?'?'+[...open].map(name=>'open='+encodeURIComponent(name)).join('&'):
+location.pathname);if(row.open)load();}},true);
+setInterval(load,3000);});
+"""
+
+
+def _sha256(text: str) -> str:
+    return "'sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() + "'"
+
+
+POLICY: Final = (
+    f"default-src 'none'; style-src {_sha256(_STYLE)}; script-src {_sha256(_SCRIPT)}; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-"""In the head, so that what it replaces does not hold it."""
+"""The page's Content-Security-Policy: whatever names say, nothing but the page's own script runs."""
 
 _SAID: Final = {"moved": "moved, little"}
 """What a variable's state is called here, if not by its own name."""
 
+_FAILED: Final = (0.001, 0.01)
+"""Shares of failed requests from which a row is looked at, and is bad."""
+
 _COLOURS: Final = ("var(--blue)", "#e07b39", "#4caf7d", "#b16bd6", "#c9a227", "#58b7c4")
 
+_GOOD, _LOOK, _BAD = range(3)
+_CLASSES: Final = ("ok", "wait", "bad")
 
-def render_page(status: Mapping[str, Any], prefix: str) -> str:
-    """Return the page; ``prefix`` is the inference routes' (``/serve/``)."""
+Values = Mapping[str, Any]
+
+
+@dataclass(slots=True)
+class _Row:
+    """Everything that is known of one endpoint."""
+
+    name: str
+    served: list[Values] = field(default_factory=list)
+    pending: list[Values] = field(default_factory=list)
+    routes: list[Values] = field(default_factory=list)
+    drifts: list[Values] = field(default_factory=list)
+    shares: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def rate(self) -> float:
+        return float(sum(row["rate"] for row in self.routes if row["route"] != "fallback"))
+
+    @property
+    def failed(self) -> float:
+        return _mean([(row["failed"], row["rate"]) for row in self.routes])
+
+    @property
+    def refused(self) -> float:
+        return _mean([(row["refused"], row["rate"]) for row in self.routes])
+
+    def state(self) -> tuple[int, str, str]:
+        """How bad it is, in a word, and why."""
+        broken = [p for p in self.pending if p["state"] != "building"]
+        failed_successors = [e for e in self.served if e["successor"] and e["successor"]["state"] != "building"]
+        if broken:
+            return _BAD, "not served" if not self.served else "degraded", f"{broken[0]['url']}: {broken[0]['reason']}"
+        if self.failed >= _FAILED[1]:
+            return _BAD, "failing", f"{_share(self.failed)} of its requests fail"
+        if failed_successors:
+            told = failed_successors[0]
+            return _BAD, "old version", f"{told['url']}: the new version {told['successor']['reason']}"
+        drifted = [v["variable"] for v in self.drifts if v["state"] == "drift"]
+        if drifted:
+            return _LOOK, "drift", f"{', '.join(dict.fromkeys(drifted))} drifted"
+        if self.failed >= _FAILED[0]:
+            return _LOOK, "failing", f"{_share(self.failed)} of its requests fail"
+        building = [*self.pending, *(e["successor"] | {"url": e["url"]} for e in self.served if e["successor"])]
+        if building:
+            return _LOOK, "building", f"{building[0]['url']}: {building[0]['reason']}"
+        return _GOOD, "serving", ""
+
+
+def render_page(status: Values, prefix: str, opened: Collection[str] = ()) -> str:
+    """Return the page; ``prefix`` is the inference routes' (``/serve/``), ``opened`` the names of the open rows."""
+    rows = _rows(status)
+    live = _head(status) + _tiles(status, rows) + _faults(status) + _list(rows, prefix, frozenset(opened))
+    tools = (
+        "<div class=tools role=search><label>Filter <input id=filter type=search autocomplete=off></label>"
+        "<label>Sort <select id=sort><option value=worst>worst first<option value=name>by name"
+        "<option value=busy>busiest first</select></label><span id=shown class=dim aria-live=polite></span></div>"
+    )
     return (
         "<!doctype html><html lang=en><head><meta charset=utf-8>"
         "<noscript><meta http-equiv=refresh content=5></noscript>"
         f"<meta name=viewport content='width=device-width'><title>triton-gateway</title><style>{_STYLE}</style>"
-        f"<script>{_SCRIPT}</script></head><body>{_body(status, prefix)}</body></html>"
+        f"<script>{_SCRIPT}</script></head><body><header><h1>triton-gateway</h1></header>"
+        f"<nav aria-label=Endpoints>{tools}</nav><main id=live>{live}</main>"
+        "<footer><p class=dim><a href=/docs>API</a> · <a href=/metrics>metrics</a> · <a href=/v1/status>JSON</a></p>"
+        "</footer></body></html>"
     )
 
 
-def _body(status: Mapping[str, Any], prefix: str) -> str:
-    routes = [
-        f"<tr><td><code>POST {_e(prefix + name)}</code></td>"
-        f"<td>{', '.join(f'{share:.1%} <code>{_e(url)}</code>' for url, share in shares.items())}</td></tr>"
-        for name, shares in status["canaries"].items()
-    ]
-    faults = [f"<li class=bad><code>{_e(f['subject'])}</code> {_e(f['message'])}</li>" for f in status["faults"]]
-    return (
-        _head(status)
-        + _last_minute(status.get("last_minute", []))
-        + _drift(status.get("drift", []))
-        + "<h2>Endpoints</h2>"
-        + _table(("Path", "State", "Task", "Model", "Note"), _endpoints(status, prefix), "nothing is deployed yet")
-        + ("<h2>Canaries</h2>" + _table(("Path", "Shares"), routes, "") if routes else "")
-        + (f"<h2>Configuration faults</h2><ul>{''.join(faults)}</ul>" if faults else "")
-        + "<p class=dim><a href=/docs>API</a> · <a href=/metrics>metrics</a> · <a href=/v1/status>JSON</a></p>"
-    )
+def _rows(status: Values) -> list[_Row]:
+    """Return a row for each endpoint, the worst first, then by name: a row keeps its place while its state stays."""
+    found: dict[str, _Row] = {}
+
+    def row(name: str) -> _Row:
+        return found.setdefault(name, _Row(name))
+
+    for endpoint in status["endpoints"]:
+        row(endpoint["endpoint"]).served.append(endpoint)
+    for pending in status["pending"]:
+        url = pending["url"]
+        row(url if url in found or "/" not in url else url.rpartition("/")[0]).pending.append(pending)
+    for counted in status.get("last_minute", ()):
+        row(counted["endpoint"]).routes.append(counted)
+    for variable in status.get("drift", ()):
+        row(variable["endpoint"]).drifts.append(variable)
+    for name, shares in status["canaries"].items():
+        row(name).shares = shares
+    return sorted(found.values(), key=lambda one: (-one.state()[0], one.name))
 
 
-def _head(status: Mapping[str, Any]) -> str:
+def _head(status: Values) -> str:
     if not status["ready"]:
         ready = f"<span class=bad>not ready</span>: {_e('; '.join(status['not_ready_because']))}"
     elif status["degraded"]:
@@ -91,7 +210,7 @@ def _head(status: Mapping[str, Any]) -> str:
     )
     registry = status["registry"]["error"]
     return (
-        f"<h1>triton-gateway</h1><p>{ready}"
+        f"<p>{ready}"
         + (f" · serving Task {_e(task['name'])} <code>{_e(task['id'])}</code>" if task else "")
         + f" · revision <code>{_e(status['revision'] or '–')}</code>"
         + (f" · Triton {triton}" if triton else "")
@@ -100,68 +219,118 @@ def _head(status: Mapping[str, Any]) -> str:
     )
 
 
-def _endpoints(status: Mapping[str, Any], prefix: str) -> list[str]:
-    rows = [
+def _tiles(status: Values, rows: Sequence[_Row]) -> str:
+    """The whole gateway in a few numbers."""
+    if not rows:
+        return ""
+    routes = [route for row in rows for route in row.routes]
+    failed, refused = (_mean([(route[kind], route["rate"]) for route in routes]) for kind in ("failed", "refused"))
+    bad = sum(row.state()[0] == _BAD for row in rows)
+    drifted = sum(any(v["state"] == "drift" for v in row.drifts) for row in rows)
+    tiles = (
+        ("Endpoints", str(len(rows)), ""), ("With a fault", str(bad), "bad" if bad else ""),
+        ("Versions served", str(len(status["endpoints"])), ""),
+        ("Requests", f"{_rate(sum(row.rate for row in rows))}", ""),
+        ("Failed", _share(failed), _CLASSES[_graded(failed)]), ("Refused (callers)", _share(refused), ""),
+        ("Drifted", str(drifted), "wait" if drifted else ""),
+    )  # fmt: skip
+    shown = "".join(f"<div><dt>{name}</dt><dd class='{kind}'>{value}</dd></div>" for name, value, kind in tiles)
+    return f"<dl class=tiles>{shown}</dl>"
+
+
+def _faults(status: Values) -> str:
+    faults = [f"<li class=bad><code>{_e(f['subject'])}</code> {_e(f['message'])}</li>" for f in status["faults"]]
+    return f"<h2>Configuration faults</h2><ul>{''.join(faults)}</ul>" if faults else ""
+
+
+def _list(rows: Sequence[_Row], prefix: str, opened: frozenset[str]) -> str:
+    if not rows:
+        return "<p class=dim>nothing is deployed yet</p>"
+    shown = "".join(_row(place, row, prefix, is_open=row.name in opened) for place, row in enumerate(rows))
+    return f"<h2>Endpoints, last minute</h2><div id=rows>{shown}</div>"
+
+
+def _row(place: int, row: _Row, prefix: str, *, is_open: bool) -> str:
+    level, word, why = row.state()
+    rates = _sum([one["history"] for (_, one) in _versions(row.routes)])
+    slowest = max((one["p95"] for one in row.routes if one["p95"] is not None), default=None)
+    searched = " ".join([row.name, word, why, *(e["model_name"] for e in row.served)]).lower()
+    name = row.name or "(unknown path)"
+    inside = _inside(row, prefix) if is_open else f"<p><a href='?open={_e(quote(row.name, safe=''))}'>show</a></p>"
+    return (
+        f"<details id='row-{_e(quote(row.name, safe=''))}' data-name='{_e(row.name)}' data-place={place} "
+        f"data-rate={row.rate:.3f} data-text='{_e(searched)}'{' open' if is_open else ''}><summary>"
+        f"<span class={_CLASSES[level]}>{word}</span><b>{_e(name)}</b>"
+        f"<span class=n>{_rate(row.rate)}</span>"
+        f"<span class='n {_CLASSES[_graded(row.failed)]}'>{_share(row.failed)}<small>failed</small></span>"
+        f"<span class=n>{_ms(slowest)}<small>p95</small></span>"
+        f"<span class=curve>{_curve(rates)}</span><span class='note dim'>{_e(why)}</span>"
+        f"</summary><div class=inside>{inside}</div></details>"
+    )
+
+
+def _inside(row: _Row, prefix: str) -> str:
+    versions = [
         f"<tr><td><code>POST {_e(prefix + ep['url'])}</code></td><td class=ok>serving</td>"
         f"<td>{_e(str(ep['details'].get('task', '')))}</td>"
         f"<td>{_e(ep['model_name'])} <span class=dim>{_e(ep['model_id'])}</span></td>"
         f"<td>{_successor(ep)}</td></tr>"
-        for ep in status["endpoints"]
+        for ep in row.served
     ]
-    rows += [
+    versions += [
         f"<tr><td><code>{_e(p['url'])}</code></td><td class={'wait' if p['state'] == 'building' else 'bad'}>"
         f"{_e(p['state'])}</td><td></td><td></td><td>{_e(p['reason'])}</td></tr>"
-        for p in status["pending"]
+        for p in row.pending
     ]
-    return rows
+    weights = ", ".join(f"{share:.1%} <code>{_e(url)}</code>" for url, share in row.shares.items())
+    return (
+        (f"<p>Canary <code>POST {_e(prefix + row.name)}</code>: {weights}</p>" if weights else "")
+        + (_table(("Path", "State", "Task", "Model", "Note"), versions) if versions else "")
+        + _split(row.routes)
+        + (_table(_HEADS, [_line(one) for one in row.routes], right=(2, 4, 5, 6, 7, 8, 9)) if row.routes else "")
+        + _drift(row.drifts)
+    )
 
 
-def _last_minute(rows: Sequence[Mapping[str, Any]]) -> str:
-    """One card per endpoint: how its requests are split, and a line for each version and route."""
-    cards = []
-    for endpoint, found in groupby(rows, key=lambda row: str(row["endpoint"])):
-        group = list(found)
-        rate = sum(row["rate"] for row in group)
-        split = ""
-        if len(group) > 1:
-            names = [f"{row['version'] or '–'} {_shown(row['route'])}".strip() for row in group]
-            split = (
-                "<div class=split>"
-                + "".join(
-                    f"<i style='width:{row['share']:.2%};background:{_COLOURS[i % len(_COLOURS)]}'></i>"
-                    for i, row in enumerate(group)
-                )
-                + "</div><p class='key dim' style='margin:0 0 .3rem -1em'>"
-                + "".join(
-                    f"<i style='background:{_COLOURS[i % len(_COLOURS)]}'></i>{_e(name)} {row['share']:.0%}"
-                    for i, (name, row) in enumerate(zip(names, group, strict=True))
-                )
-                + "</p>"
-            )
-        heads = ("Version", "Route", "Requests", "5 minutes", "Failed", "p50", "p95", "p99", "Rows per call")
-        cards.append(
-            f"<section class=card><h3>{_e(endpoint or '(unknown path)')} "
-            f"<span class=dim>{rate:.3g} requests/s</span></h3>{split}"
-            + _table(heads, [_line(row) for row in group], "", right=(2, 4, 5, 6, 7, 8))
-            + "</section>"
+_HEADS: Final = (
+    "Version", "Route", "Requests", "5 minutes", "Failed", "Refused", "p50", "p95", "p99", "Rows per call",
+)  # fmt: skip
+
+
+def _split(routes: Sequence[Values]) -> str:
+    """How the requests are split over versions and routes."""
+    if len(routes) < 2:
+        return ""
+    bars, keys, left = [], [], 0.0
+    for i, row in enumerate(routes):
+        colour = _COLOURS[i % len(_COLOURS)]
+        name = f"{row['version'] or '–'} {_shown(row['route'])}".strip()
+        bars.append(f"<rect x='{left:.2%}' y=0 width='{row['share']:.2%}' height=10 fill='{colour}' />")
+        keys.append(
+            f"<svg width=10 height=10 aria-hidden=true><rect width=10 height=10 rx=2 fill='{colour}' /></svg>"
+            f"{_e(name)} {row['share']:.0%}"
         )
-    return "<h2>Last minute</h2>" + "".join(cards) if cards else ""
+        left += row["share"]
+    return (
+        f"<h3>Split</h3><svg width='100%' height=10 role=img aria-label='Share of each version'>{''.join(bars)}</svg>"
+        f"<p class='key dim'>{''.join(keys)}</p>"
+    )
 
 
-def _line(row: Mapping[str, Any]) -> str:
-    failed = "ok" if row["failed"] < 0.001 else "wait" if row["failed"] < 0.01 else "bad"
-    rows_per_call = "–" if row["rows_per_call"] is None else format(row["rows_per_call"], ".3g")
+def _line(row: Values) -> str:
+    rows_per_call = "–" if row["rows_per_call"] is None else f"{row['rows_per_call']:.1f}"
     return (
         f"<tr><td>{_e(row['version'] or '–')}</td><td class=dim>{_e(row['route'])}</td>"
-        f"<td class=n>{row['rate']:.3g}/s</td><td>{_curve(row.get('history', []))}</td>"
-        f"<td class='n {failed}'>{row['failed']:.2%}</td>"
+        f"<td class=n>{_rate(row['rate'])}</td><td>{_curve(row.get('history', []))}</td>"
+        f"<td class='n {_CLASSES[_graded(row['failed'])]}'>{_share(row['failed'])}</td>"
+        f"<td class='n dim'>{_share(row['refused'])}</td>"
         + "".join(f"<td class=n>{_ms(row[name])}</td>" for name in ("p50", "p95", "p99"))
         + f"<td class=n>{rows_per_call}</td></tr>"
     )
 
 
 def _curve(rates: Sequence[float]) -> str:
-    """A version's rate in steps, the newest at the right edge."""
+    """A rate in steps, the newest at the right edge."""
     if len(rates) < 2:
         return ""
     most = max(*rates, 0.001)
@@ -170,30 +339,30 @@ def _curve(rates: Sequence[float]) -> str:
         f"{160 - (len(rates) - 1 - i) * step:.1f},{23 - 21 * rate / most:.1f}" for i, rate in enumerate(rates[-60:])
     )
     return (
-        f"<svg width=160 height=24 role=img aria-label='requests per second, at most {most:.3g}'>"
+        f"<svg width=160 height=24 role=img aria-label='requests per second, at most {_number(most)}'>"
         f"<polyline points='{points}' fill=none stroke='var(--blue)' stroke-width=1.5 /></svg>"
     )
 
 
-def _drift(found: Sequence[Mapping[str, Any]]) -> str:
-    """One card per version that has a reference: each variable's bins now, over what they were."""
-    cards = []
-    for (endpoint, version), variables in groupby(found, key=lambda v: (v["endpoint"], v["version"])):
-        cards.append(
-            f"<section class=card><h3>{_e(f'{endpoint} {version}')}</h3><div class=drifts>"
-            + "".join(_histogram(variable) for variable in variables)
-            + "</div></section>"
-        )
-    if not cards:
+def _drift(found: Sequence[Values]) -> str:
+    """Each variable's bins now, over what they were, by version."""
+    shown = [
+        f"<h3>Drift of version {_e(version or '–')}</h3><div class=drifts>"
+        + "".join(_histogram(variable) for variable in variables)
+        + "</div>"
+        for version, variables in groupby(found, key=lambda variable: str(variable["version"]))
+    ]
+    if not shown:
         return ""
     key = (
-        "<span class='key dim' style='font-weight:400;font-size:.85rem'><i style='background:var(--blue)'></i>last hour"
-        "<i style='background:none;border:1.5px solid var(--ref);width:.5em;height:.5em'></i>reference</span>"
+        "<p class='key dim'><svg width=10 height=10 aria-hidden=true><rect width=10 height=10 fill='var(--blue)' />"
+        "</svg>last hour<svg width=10 height=10 aria-hidden=true><rect x=1 y=1 width=8 height=8 fill=none "
+        "stroke='var(--ref)' stroke-width=1.5 /></svg>reference</p>"
     )
-    return f"<h2>Drift{key}</h2>" + "".join(cards)
+    return "".join(shown) + key
 
 
-def _histogram(variable: Mapping[str, Any]) -> str:
+def _histogram(variable: Values) -> str:
     n, bins = variable["n"], variable["bins"]
     now = [count / n if n else 0.0 for count in variable["counts"]]
     scale = 62 / max(*now, *variable["reference"], 0.001)
@@ -214,10 +383,31 @@ def _histogram(variable: Mapping[str, Any]) -> str:
     noise = "–" if variable["noise"] is None else f"{variable['noise']:.3f}"
     return (
         f"<div class=drift><p><code>{_e(variable['variable'])}</code> "
-        f"<span class={state}>{_e(_SAID.get(variable['state'], variable['state']))}</span></p>"
+        f"<span class={state}>{_e(_SAID.get(str(variable['state']), str(variable['state'])))}</span></p>"
         f"<svg width=272 height=80 role=img aria-label='{_e(variable['variable'])}: now over the reference'>"
-        f"{''.join(drawn)}</svg><p class=dim>PSI {psi} · noise {noise} · n {n:.0f}</p></div>"
+        f"{''.join(drawn)}</svg><p class=dim>PSI {psi} · noise {noise} · n {n:,.0f}</p></div>"
     )
+
+
+def _versions(routes: Sequence[Values]) -> list[tuple[str, Values]]:
+    """One row per version: every row of a version has the history of the whole version."""
+    return list({str(row["version"]): row for row in routes}.items())
+
+
+def _sum(histories: Sequence[Sequence[float]]) -> list[float]:
+    longest = max((len(history) for history in histories), default=0)
+    return [
+        sum(history[i - longest] for history in histories if len(history) >= longest - i) for i in range(longest)
+    ]  # fmt: skip
+
+
+def _mean(weighted: Sequence[tuple[float, float]]) -> float:
+    total = sum(weight for _, weight in weighted)
+    return sum(value * weight for value, weight in weighted) / total if total else 0.0
+
+
+def _graded(failed: float) -> int:
+    return sum(failed >= limit for limit in _FAILED)
 
 
 def _short(name: str, wide: float) -> str:
@@ -232,13 +422,27 @@ def _shown(route: str) -> str:
     return "" if route == "direct" else route
 
 
+def _number(value: float) -> str:
+    """As people write numbers: 0.42, 7.3, 1,970."""
+    return f"{value:.2f}" if 0 < value < 1 else f"{value:.1f}" if 0 < value < 100 else f"{value:,.0f}"
+
+
+def _rate(value: float) -> str:
+    return f"{_number(value)}/s"
+
+
+def _share(value: float) -> str:
+    """A share that is there is never shown as none."""
+    return "under 0.01%" if 0 < value < 0.0001 else f"{value:.2%}"
+
+
 def _ms(seconds: float | None) -> str:
     if seconds is None:
         return "–"
-    return f"{seconds * 1000:.3g} ms" if seconds < 0.9995 else f"{seconds:.3g} s"
+    return f"{_number(seconds * 1000)} ms" if seconds < 0.9995 else f"{_number(seconds)} s"
 
 
-def _successor(endpoint: Mapping[str, Any]) -> str:
+def _successor(endpoint: Values) -> str:
     successor = endpoint["successor"]
     if successor is None:
         return ""
@@ -246,11 +450,9 @@ def _successor(endpoint: Mapping[str, Any]) -> str:
     return f"<span class={'wait' if successor['state'] == 'building' else 'bad'}>new version {text}</span>"
 
 
-def _table(heads: tuple[str, ...], rows: list[str], empty: str, right: tuple[int, ...] = ()) -> str:
-    if not rows:
-        return f"<p class=dim>{empty}</p>"
-    named = "".join(f"<th{' class=n' if i in right else ''}>{h}</th>" for i, h in enumerate(heads))
-    return f"<table><tr>{named}</tr>{''.join(rows)}</table>"
+def _table(heads: tuple[str, ...], rows: list[str], right: tuple[int, ...] = ()) -> str:
+    named = "".join(f"<th scope=col{' class=n' if i in right else ''}>{h}</th>" for i, h in enumerate(heads))
+    return f"<div class=wide tabindex=0><table><tr>{named}</tr>{''.join(rows)}</table></div>"
 
 
 def _e(text: str) -> str:

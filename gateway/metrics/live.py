@@ -13,7 +13,7 @@ import math
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -48,7 +48,9 @@ class Row:
     share: float
     """Of the endpoint's requests, by the version that was chosen; 0 for ``fallback``: the canary was chosen."""
     failed: float
-    """Share of this row's requests that did not end well; a canary's include those its stable version answered for."""
+    """Share of this row's requests that failed by our doing; a canary's include those the stable version answered."""
+    refused: float
+    """Share of this row's requests that did not end well by their callers' doing."""
     p50: float | None
     p95: float | None
     p99: float | None
@@ -58,10 +60,14 @@ class Row:
 
 
 class Live:
-    """Remembers what the families said during the last minutes. ``families`` are prometheus_client's, by name."""
+    """Remembers what the families said during the last minutes.
 
-    def __init__(self, families: Mapping[str, Any]) -> None:
+    ``families`` are prometheus_client's, by name; ``failures`` the outcomes that are our doing, not the callers'.
+    """
+
+    def __init__(self, families: Mapping[str, Any], failures: Collection[str]) -> None:
         self._families = families
+        self._failures = frozenset(failures)
         self._seen: deque[tuple[float, Numbers]] = deque()
         self._history: deque[dict[tuple[str, ...], float]] = deque(maxlen=_HISTORY)
         self._bins_seen: deque[tuple[float, Numbers]] = deque()
@@ -139,13 +145,15 @@ class Live:
             endpoint, version, route = key
             outcomes, failed_over = served.get(key, {}), fell_back.get(key, 0.0)
             rate = sum(outcomes.values()) + failed_over
+            failed = failed_over + sum(outcomes.get(kind, 0.0) for kind in self._failures)
             share = 0.0 if route == FALLBACK else rate / totals[endpoint]
             counts = buckets.get((endpoint, version, route), [])
             p50, p95, p99 = (_quantile(q, catalog.REQUEST_SECONDS.buckets, counts) for q in (0.5, 0.95, 0.99))
             rows, made = calls.get((endpoint, version), (0.0, 0.0))
             found.append(
                 Row(
-                    endpoint, version, route, rate, share, 1 - outcomes.get("ok", 0.0) / rate,
+                    endpoint, version, route, rate, share, failed / rate,
+                    max(0.0, 1 - (outcomes.get("ok", 0.0) + failed) / rate),
                     p50, p95, p99, rows / made if made else None, history.get((endpoint, version), []),
                 )
             )  # fmt: skip

@@ -81,7 +81,7 @@ class Observer:
     ) -> None:
         """``failures`` are the outcomes by which a version fails: each has its series before the first one occurs."""
         self._families: dict[str, Any] = {m.name: _family(m, registry) for m in catalog.CATALOG}
-        self.live = Live(self._families)
+        self.live = Live(self._families, failures)
         self.exemplars = Exemplars()
         self._models: set[tuple[str, ...]] = set()
         self._backends: set[str] = set()

@@ -30,7 +30,7 @@ def finish(
 
 def test_rates_failures_and_quantiles_of_the_window() -> None:
     """By version and route; shares add up within an endpoint."""
-    observer = Observer(exposition.new_registry())
+    observer = Observer(exposition.new_registry(), failures=("model_failed",))
     observer.live.sample(100.0)
     for i in range(75):
         finish(observer, ms=2 if i < 60 else 40, route="stable")
@@ -46,7 +46,7 @@ def test_rates_failures_and_quantiles_of_the_window() -> None:
 
 def test_what_is_older_than_a_minute_is_forgotten() -> None:
     """An endpoint without requests has no row."""
-    observer = Observer(exposition.new_registry())
+    observer = Observer(exposition.new_registry(), failures=("model_failed",))
     observer.live.sample(0.0)
     finish(observer)
     observer.batched("e", "1", 6, 60, 50)
@@ -67,16 +67,19 @@ async def test_page_and_status_show_the_last_minute(stack: Any) -> None:
     for body in ({"text": "good"}, {"text": ""}):
         await stack.client.post("/serve/t", json=body)
     rows = (await stack.client.get("/v1/status")).json()["last_minute"]
-    assert [("t", "direct", 0.5)] == [(r["endpoint"], r["route"], r["failed"]) for r in rows]
+    assert [("t", "direct", 0.0, 0.5)] == [(r["endpoint"], r["route"], r["failed"], r["refused"]) for r in rows]
     page = (await stack.client.get("/")).text
-    assert "Last minute" in page
+    assert "last minute" in page
     assert "50.00%" in page
     assert "<noscript><meta http-equiv=refresh" in page
 
 
 def test_other_workers_counts_are_added(tmp_path: Path) -> None:
     """Each leaves its own in the shared folder: rates, quantiles, history and bins of all; an old file is nobody's."""
-    first, second = Observer(exposition.new_registry()), Observer(exposition.new_registry())
+    first, second = (
+        Observer(exposition.new_registry(), failures=("model_failed",)),
+        Observer(exposition.new_registry(), failures=("model_failed",)),
+    )
     for observer, ms, count in ((first, 2, 60), (second, 40, 30)):
         observer.live.sample(100.0)
         for _ in range(count):
@@ -96,7 +99,7 @@ def test_other_workers_counts_are_added(tmp_path: Path) -> None:
 
 def test_drift_of_the_last_hour_is_told_by_variable() -> None:
     """The bins now, the reference, and the verdict the alerts have."""
-    observer = Observer(exposition.new_registry(), later=lambda drain: None)
+    observer = Observer(exposition.new_registry(), later=lambda drain: None, failures=("model_failed",))
     declared = MetricSpec("e/1", None, (MetricVariable("animal", "enum", ("cat", "dog")),))
     reference = {"animal": drift.enum_bins({"cat": 500, "dog": 500})}
     observer.watch.configure({"e/1": Served("e", "1", reference=reference)}, {"e/1": declared}, 1.0)
@@ -117,7 +120,7 @@ def test_drift_of_the_last_hour_is_told_by_variable() -> None:
 
 def test_a_new_reference_starts_its_own_counts() -> None:
     """What was counted into the bins of the reference before is not held against the one that was accepted."""
-    observer = Observer(exposition.new_registry(), later=lambda drain: None)
+    observer = Observer(exposition.new_registry(), later=lambda drain: None, failures=("model_failed",))
     declared = {"e/1": MetricSpec("e/1", None, (MetricVariable("animal", "enum", ("cat", "dog")),))}
 
     def accept(**counts: float) -> None:
@@ -143,7 +146,7 @@ def test_a_new_reference_starts_its_own_counts() -> None:
 
 def test_requests_that_fell_back_are_failures_of_the_canary() -> None:
     """The stable version answered for it: callers saw no failure, and the canary failed all the same."""
-    observer = Observer(exposition.new_registry())
+    observer = Observer(exposition.new_registry(), failures=("model_failed",))
     observer.live.sample(100.0)
     for _ in range(70):
         finish(observer, route="stable")
@@ -162,7 +165,7 @@ def test_requests_that_fell_back_are_failures_of_the_canary() -> None:
 
 def test_a_canary_that_answers_nothing_has_a_row() -> None:
     """Every request of it fell back: it has no request of its own in the counters."""
-    observer = Observer(exposition.new_registry())
+    observer = Observer(exposition.new_registry(), failures=("model_failed",))
     observer.live.sample(100.0)
     for route in ("stable", "fallback"):
         finish(observer, route=route)
