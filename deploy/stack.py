@@ -485,6 +485,8 @@ class Stack:
             f"  curl -s {gateway}/serve/{endpoint} -H 'content-type: application/json'"
             """ -d '{"text": "Hello there"}'""",
             "",
+            "Ctrl-C stops everything, in order.",
+            "",
         ]
 
 

@@ -146,10 +146,25 @@ class StateDir:
         """Add to the remembered facts; the file is replaced as a whole, and stays as it was on a full disk."""
         _replace(self.facts, json.dumps({**self.recall(), **facts}, indent=1) + "\n", mode=0o644)
 
+    def read_env(self) -> dict[str, str]:
+        """Return the variables of the file to ``source``; empty if there is none."""
+        try:
+            lines = self.env_file.read_text().splitlines()
+        except OSError:
+            return {}
+        words = [shlex.split(line.removeprefix("export ")) for line in lines]
+        return dict(word[0].split("=", 1) for word in words if word and "=" in word[0])
+
     def write_env(self, variables: Mapping[str, str]) -> None:
         """Write variables as a file to ``source``, readable by its owner only; it stays as it was on a full disk."""
         lines = [f"export {name}={shlex.quote(value)}\n" for name, value in variables.items()]
         _replace(self.env_file, "".join(lines), mode=0o600)
+
+
+def uses_no_clearml(environ: Mapping[str, str]) -> bool:
+    """Return whether nothing says which ClearML server is meant: neither a variable nor a configuration file."""
+    file = Path(environ.get("CLEARML_CONFIG_FILE") or "~/clearml.conf").expanduser()
+    return not environ.get("CLEARML_API_HOST") and not file.exists()
 
 
 def _replace(path: Path, text: str, *, mode: int) -> None:

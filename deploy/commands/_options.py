@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import click
+from click.core import ParameterSource
 
 from deploy.errors import DeployError
+from deploy.state import StateDir, uses_no_clearml
 
 if TYPE_CHECKING:  # imported where they are used: a Triton that was killed waits for its launcher's imports
     from pydantic_settings import BaseSettings
@@ -86,10 +90,20 @@ def _default(value: object) -> str:
     return "" if value in _EMPTY_VALUES else f"  [default: {value}]"
 
 
+STATE_DIR: Final = click.option(
+    "--state-dir", type=click.Path(path_type=Path, file_okay=False), default=Path(".triton-gateway"),
+    show_default=True, envvar="TRITON_GATEWAY_STATE_DIR", show_envvar=True,
+    help="State directory of `up` on this machine: its ClearML server and serving Task are used if it is named here, "
+    "or if nothing else names a server.",
+)  # fmt: skip
+"""For commands with ``registry_options`` that ask the registry only."""
+
+
 def registry_options(function: F) -> F:
     """Decorate a command with the options that name the serving Task; it gets ``open_store``, which connects to it.
 
-    Errors of the registry become ``DeployError`` wherever the command runs into them.
+    What `up` wrote for the shell is used if the command's ``--state-dir`` was given, or if nothing else says which
+    ClearML server is meant. Errors of the registry become ``DeployError`` wherever the command runs into them.
     """
 
     @click.option(
@@ -104,6 +118,10 @@ def registry_options(function: F) -> F:
             from deploy.registry import ClearMLStore
             from gateway.registry.clearml import ClearMLRegistry
 
+            nonlocal serving_task_id
+            variables = _of_up(kwargs.get("state_dir"))
+            os.environ.update(variables)
+            serving_task_id = serving_task_id or variables.get("CLEARML_SERVING_TASK_ID", "")
             return ClearMLStore(ClearMLRegistry(serving_task_id, say=lambda text: click.echo(text, err=True)))
 
         try:
@@ -112,3 +130,18 @@ def registry_options(function: F) -> F:
             raise DeployError(error.message, hint=error.hint) from error
 
     return cast(F, wrapped)
+
+
+def _of_up(state_dir: Path | None) -> dict[str, str]:
+    """Return the variables of the ``up`` that is meant; empty if none is."""
+    given = click.get_current_context().get_parameter_source("state_dir")
+    is_named = given not in (None, ParameterSource.DEFAULT)
+    if not is_named and not uses_no_clearml(os.environ):
+        return {}
+    state = StateDir.at(state_dir or ".triton-gateway")
+    variables = state.read_env()
+    if is_named and not variables and uses_no_clearml(os.environ):
+        raise DeployError(
+            f"{state.root} is not the state directory of an `up`", hint="start it, or set CLEARML_API_HOST and its keys"
+        )
+    return variables

@@ -77,6 +77,16 @@ def capture(
         before = _read(url, None, window, state_dir)
         time.sleep(seconds)
     samples = observations.difference(_read(url, prometheus, window, state_dir), before)
+    seen = {sample.key[:2] for sample in samples}
+    name, _, version = endpoint.strip("/").rpartition("/")
+    if not model_version and (endpoint, "") not in seen and (name, version) in seen:
+        endpoint, model_version = name, version  # a url, as everywhere else
+    if (endpoint, model_version) not in seen:
+        known = ", ".join(sorted("/".join(filter(None, key)) for key in seen if key[0])) or "none"
+        raise DeployError(
+            f"nothing was counted of {'/'.join(filter(None, (endpoint, model_version)))}",
+            hint=f"variables were counted of {known}; name one with --endpoint and --version",
+        )
     found = observations.references(samples, endpoint, model_version)
     enough = {name: bins for name, bins in found.items() if bins.total >= least}
     if not enough:

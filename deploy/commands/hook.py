@@ -28,7 +28,7 @@ def command() -> None:
     help="The request: JSON, or `@` and a file (.json; anything else is handed over as bytes), or `-` for stdin.",
 )  # fmt: skip
 @click.option(
-    "--bundle", type=click.Path(path_type=Path), default=None,
+    "--bundle", type=click.Path(path_type=Path, exists=True), default=None,
     help="The model's file or folder: given to load(); model.onnx runs in ONNX Runtime in Triton's place.",
 )  # fmt: skip
 @click.option(

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from deploy.commands._options import registry_options
+from deploy.commands._options import STATE_DIR, registry_options
 from deploy.errors import DeployError
 
 if TYPE_CHECKING:
@@ -22,8 +23,9 @@ _MODEL_ID: Final = re.compile(r"[0-9a-f]{32}")
 @click.command(name="lineage", short_help="Show where a served model comes from.")
 @click.argument("url", metavar="ENDPOINT/VERSION|MODEL_ID")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, for programs.")
+@STATE_DIR
 @registry_options
-def command(url: str, as_json: bool, open_store: Callable[[], ClearMLStore]) -> int:
+def command(url: str, state_dir: Path, as_json: bool, open_store: Callable[[], ClearMLStore]) -> int:
     """Show the model of ENDPOINT/VERSION, the Task that trained it, its parents, data sets, code and parameters.
 
     A version that is not served any more is asked for by its model's id, which every answer carried in the header
@@ -34,6 +36,7 @@ def command(url: str, as_json: bool, open_store: Callable[[], ClearMLStore]) -> 
       triton-gateway lineage sentiment/2
       triton-gateway lineage 3c4acb746d08fdb329a7167f9140fce3
     """
+    del state_dir  # read where the registry is opened
     from gateway.registry.lineage import lineage
     from gateway.spec import decode
 

@@ -149,3 +149,30 @@ def test_built_in_variables_are_documented_by_name() -> None:
     """The names a reference file uses."""
     page = (Path(__file__).parents[3] / "docs" / "metrics.md").read_text()
     assert [] == [name for name in custom.BUILT_IN if f"`{name}`" not in page]
+
+
+def test_capture_takes_a_url_and_names_what_was_counted(served: tuple[Gateway, str], tmp_path: Path) -> None:
+    """`e/1` is the version 1 of e, as everywhere else; for what was not counted it says what was."""
+    gateway, url = served
+    gateway.watch({})
+    gateway.see([0.5] * 20, ["cat"] * 20)
+    path = tmp_path / "reference.json"
+    done = run("capture", "--url", url, "--endpoint", "e/1", "--least", 10, "--output", path)
+    assert 0 == done.return_value
+    assert {"x", "a"} == set(drift.decode(path.read_text()))
+    with pytest.raises(DeployError) as caught:
+        run("capture", "--url", url, "--endpoint", "f/1", "--output", path)
+    assert "nothing was counted of f/1" in caught.value.message
+    assert "e/1" in caught.value.hint
+
+
+def test_report_is_of_one_endpoint_if_it_is_named(served: tuple[Gateway, str]) -> None:
+    """And one that has no reference is told apart from one that has not drifted."""
+    gateway, url = served
+    gateway.watch({"a": drift.enum_bins({"cat": 50, "dog": 50})})
+    gateway.see([0.5] * 20, ["cat"] * 20)
+    assert "too few" in run("report", "--url", url, "--endpoint", "e", "--version", "1").output
+    with pytest.raises(DeployError) as caught:
+        run("report", "--url", url, "--endpoint", "other")
+    assert "no variable of other has a reference" in caught.value.message
+    assert "e 1" in caught.value.hint

@@ -124,3 +124,11 @@ def test_without_a_model_preprocess_is_tried_alone(code: Any, capsys: Any) -> No
     out, err = capsys.readouterr()
     assert [5] == json.loads(out)
     assert "the model was not run" in err
+
+
+def test_a_bundle_that_is_not_there_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Before anything is started."""
+    code = tmp_path / "preprocess.py"
+    code.write_text("class Preprocess:\n    pass\n")
+    assert 2 == main(["hook", "test", str(code), "--body", "{}", "--bundle", str(tmp_path / "missing")])
+    assert "missing' does not exist" in capsys.readouterr().err

@@ -120,3 +120,12 @@ def test_foreign_address_is_refused() -> None:
     """An address this machine does not have is no taken port."""
     with pytest.raises(DeployError, match="not an address of this machine"):
         ports.is_free("192.0.2.1", 8080)
+
+
+def test_what_is_written_for_the_shell_is_read_again(tmp_path: Path) -> None:
+    """Values with spaces and quotes too; no file means no variables."""
+    state = StateDir.at(tmp_path)
+    assert {} == state.read_env()
+    variables = {"A": "it's one", "B": "x=y", "C": ""}
+    state.write_env(variables)
+    assert variables == state.read_env()
