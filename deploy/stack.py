@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import shlex
 import signal
 import sys
@@ -317,20 +318,17 @@ class Stack:
     async def _start_sync(self, triton: ServerChoice, triton_grpc: str, env: Mapping[str, str]) -> None:
         status = self._state.sync_status
 
-        async def goes_round() -> bool:
-            # it touches the file after each round
-            with contextlib.suppress(OSError):
-                return time.time() - status.stat().st_mtime < _SYNC_STANDS_STILL_S
-            return False
+        async def is_going_round() -> bool:
+            return goes_round(status)
 
         def forget() -> None:
-            status.unlink(missing_ok=True)
+            forget_rounds(status)
 
         argv = _ours(
             "sync", state_dir=self._state.root, repository=self._repository(), triton_grpc=triton_grpc,
             engine=triton.engine, poll_frequency=self._options.poll_freq,
         )  # fmt: skip
-        await self._start(ChildSpec("sync", argv, env, goes_round, before_start=forget))
+        await self._start(ChildSpec("sync", argv, env, is_going_round, before_start=forget))
 
     async def _start_gateway(self, address: str, port: int, triton_grpc: str, env: Mapping[str, str]) -> None:
         options = self._options
@@ -488,6 +486,24 @@ class Stack:
             "Ctrl-C stops everything, in order.",
             "",
         ]
+
+
+def goes_round(status: Path) -> bool:
+    """Say whether model sync has gone round lately: it touches its status file after each round."""
+    with contextlib.suppress(OSError):
+        return time.time() - status.stat().st_mtime < _SYNC_STANDS_STILL_S
+    return False
+
+
+def forget_rounds(status: Path) -> None:
+    """Take what a model sync of before has said away.
+
+    The file stays, empty and old: on a full disk no other could be made, and a model sync that cannot be seen to go
+    round would be killed.
+    """
+    with contextlib.suppress(OSError):
+        os.truncate(status, 0)
+        os.utime(status, (0, 0))
 
 
 def _registry_name(env: Mapping[str, str], *, is_embedded: bool) -> str:

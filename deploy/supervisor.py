@@ -276,7 +276,7 @@ class Supervisor:
         process = _running(child)
         clock = asyncio.get_running_loop().time
         ended = asyncio.ensure_future(process.wait())
-        misses, since, cpu = 0, 0.0, 0.0
+        misses, since, cpu, used = 0, 0.0, 0.0, 0.0
         try:
             while child.life.phase is Phase.READY:
                 done, _ = await asyncio.wait({ended}, timeout=self.watch_every)
@@ -289,14 +289,16 @@ class Supervisor:
                         self._tell("answers", child, "answers again")
                     misses = 0
                 elif process.returncode is None:
+                    before, cpu = cpu, processes.cpu_seconds(process.pid, child.mark)
                     if not misses:
-                        since, cpu = clock(), processes.cpu_seconds(process.pid, child.mark)
+                        since, used, before = clock(), 0.0, cpu
+                    # A worker that ended takes its seconds out of the sum: its successor's work is no standing still.
+                    used += max(0.0, cpu - before)
                     misses += 1
                     if misses == self.misses_before_warning:
                         self._tell("silent", child, f"is running but does not answer (log: {child.log})")
                     silent = clock() - since
-                    used = 0.0 if stopped else processes.cpu_seconds(process.pid, child.mark) - cpu
-                    if self.patience.is_over(silent, used):
+                    if self.patience.is_over(silent, 0.0 if stopped else used):
                         return silent
         finally:
             ended.cancel()

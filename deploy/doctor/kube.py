@@ -164,7 +164,8 @@ def _doors(kubectl: Kubectl, deployments: Sequence[str]) -> Iterator[Finding]:
         return
     found = kubectl("exec", where[0], "--container=sync", "--", "python", "-m", "deploy.triton.doors", *where[1:])
     if found.code != 0:
-        yield Finding("who may load models", "note", f"could not be tried: {_last(found.err)}", "needs pods/exec")
+        why = f"could not be tried: {_last(found.err)}"
+        yield Finding("who may load models", "note", why, "it takes the right to pods/exec and a Triton that answers")
     elif found.out.strip():
         doors = " or ".join(line for line in found.out.splitlines() if line)
         yield Finding("who may load models", "missing", f"whoever reaches {doors}, and so runs code there", REMEDY)

@@ -47,6 +47,22 @@ def _index_over_http(address: str) -> bool:
         connection.close()
 
 
-if __name__ == "__main__":
-    for door in open_doors(*sys.argv[1:3]):
+def main(grpc: str, http_address: str = "") -> str:
+    """Print each open door; return why nothing could be tried, empty when it was.
+
+    A Triton that does not answer has no open door, which says nothing about the one that will.
+    """
+    doors = open_doors(grpc, http_address)
+    for door in doors:
         print(door)  # noqa: T201 - read by `doctor --kube`
+    if doors:
+        return ""
+    client = AdminClient(grpc)
+    try:
+        return "" if client.is_live(timeout_s=_PATIENCE_S) else f"no Triton answers at {grpc}"
+    finally:
+        client.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:3]) or 0)

@@ -305,6 +305,34 @@ async def test_child_that_is_busy_is_given_longer(stand: Stand) -> None:
     await stand.event("died")
 
 
+async def test_child_whose_worker_is_replaced_is_not_taken_for_one_that_stands_still(stand: Stand) -> None:
+    """A worker that ends takes its CPU seconds out of the family's; what the others do counts all the same."""
+    stand.supervisor.patience = Patience(still=0.4, busy=3600.0)
+    answers = [True]
+
+    async def probe() -> bool:
+        return answers[0]
+
+    burns = (
+        "import subprocess, sys\nsubprocess.Popen([sys.executable, '-S', '-c', 'while True: pass'], "
+        "start_new_session=True)\n"
+    )
+    await stand.supervisor.start(replace(stand.spec("a", burns + READY + "while True: pass"), probe=probe))
+    leader = stand.supervisor.pids()["a"]
+    mark = read_record(stand.folder / "children.json")["a"]["mark"]
+    await until(lambda: len(processes.members(leader, mark)) == 2)
+    worker = next(pid for pid in processes.members(leader, mark) if pid != leader)
+    await until(lambda: processes.cpu_seconds(worker, "") >= 1.5)
+    answers[0] = False
+    await stand.event("silent")
+    os.kill(worker, signal.SIGKILL)
+    await asyncio.sleep(1.0)
+    assert [] == [event.text for event in stand.events if event.kind == "died"]
+    answers[0] = True
+    await stand.event("answers")
+    assert [leader] == [*stand.supervisor.pids().values()]
+
+
 async def test_child_at_its_start_is_not_judged(stand: Stand) -> None:
     """Whatever it takes to become ready within its own time."""
     stand.supervisor.patience = Patience(still=0.0, busy=0.0)
