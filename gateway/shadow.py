@@ -31,7 +31,7 @@ _AT_A_TIME: Final = 2
 _MOST_WAITING: Final = 64
 _STALE_S: Final = 2.0
 _LARGE_ROWS: Final = 16
-_LATE_NS: Final = 10_000_000
+_LATE_S: Final = 0.01
 _COUNTS: Final = frozenset({"tokens", "truncated", "windows"})
 """What an answer says of the text, not of the model: versions with different tokenizers differ there and agree."""
 
@@ -65,6 +65,8 @@ class Mirror:
 
     ``tell(listener)`` has ``pipeline`` call the listener with every finished request, ``tell(None)`` ends that.
     ``is_busy()`` says that there is no room for what nobody waits for. ``patience``: seconds one request may take.
+    A request that waited for more than ``late`` seconds before Triton took it, and twice as long as Triton worked, is not
+    mirrored; nor is one whose turn comes more than ``stale`` seconds after its answer.
     """
 
     def __init__(
@@ -75,6 +77,8 @@ class Mirror:
         *,
         is_busy: Callable[[], bool],
         patience: float,
+        late: float = _LATE_S,
+        stale: float = _STALE_S,
         draw: Callable[[], float] = random.random,
     ) -> None:
         self._table = table
@@ -82,6 +86,8 @@ class Mirror:
         self._tell = tell
         self._is_busy = is_busy
         self._patience = patience
+        self._late = late
+        self._stale = stale
         self._draw = draw
         self._shadows: dict[str, _Shadow] = {}
         self._by_url: dict[str, _Shadow] = {}
@@ -113,7 +119,7 @@ class Mirror:
         if self._draw() * 100 >= shadow.spec.percent:
             return
         # A request that waited for longer than Triton took says that Triton has no time for more.
-        is_late = trace.queue_ns > max(_LATE_NS, 2 * trace.infer_ns)
+        is_late = trace.queue_ns > max(self._late * 1e9, 2 * trace.infer_ns)
         if is_late or len(self._waiting) >= _MOST_WAITING or self._is_busy():
             self._drop(shadow)
             return
@@ -156,7 +162,7 @@ class Mirror:
         shadow = one.shadow
         loop = asyncio.get_running_loop()
         target = self._table.current.endpoints.get(shadow.target)
-        if target is None or loop.time() - one.at > _STALE_S or self._is_busy():
+        if target is None or loop.time() - one.at > self._stale or self._is_busy():
             self._drop(shadow)
             return
         trace = Trace("shadow")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -29,7 +30,8 @@ def scores(good: float) -> Callable[..., Any]:
 
 
 async def start(stack: Any, run: Callable[..., Any] = classify, **fields: Any) -> None:
-    """Two versions of ``e`` and a shadow on the second."""
+    """Two versions of ``e`` and a shadow on the second, from which no slowness of this machine takes a request."""
+    stack.gateway._mirror._late = stack.gateway._mirror._stale = math.inf
     stack.deploy("e", "m1", version="1")
     stack.deploy("e", "m2", version="2")
     stack.load("e/2", run)
@@ -132,7 +134,7 @@ async def test_what_a_slow_shadow_cannot_keep_up_with_is_dropped(stack: Any) -> 
 
 
 async def test_a_busy_gateway_drops_its_shadows_first(make_stack: Any) -> None:
-    """When half of what it may hold is taken, or requests wait longer than Triton works."""
+    """When half of what it may hold is taken; with room again they are mirrored again."""
     stack = make_stack(max_in_flight=4)
     async with stack.gateway.running(), stack.client:
         await start(stack)
@@ -141,6 +143,31 @@ async def test_a_busy_gateway_drops_its_shadows_first(make_stack: Any) -> None:
         await stack.client.post("/serve/e/1", json=BODY)
         assert 1 == seen(stack)["e"]["dropped"]
         limiter.in_flight = 0
+        await stack.client.post("/serve/e/1", json=BODY)
+        await mirrored(stack, 2)
+        assert 1 == seen(stack)["e"]["dropped"]
+
+
+async def test_requests_that_waited_for_triton_are_not_mirrored(stack: Any) -> None:
+    """Nor those whose turn comes too late: Triton has no time for what nobody waits for."""
+    await start(stack, scores(1.0))
+    first = stack.gateway.table.current.endpoints["e/1"]
+    answer = first.answer
+
+    async def waited(body: object, trace: Any, deadline: float) -> object:
+        found = await answer(body, trace, deadline)
+        trace.queue_ns, trace.infer_ns = 3_000_000_000, 1_000_000_000
+        return found
+
+    first.answer = waited
+    await stack.client.post("/serve/e/1", json=BODY)
+    assert (1, 0) == ((await mirrored(stack, 1))["agreed"], seen(stack)["e"]["dropped"])
+    stack.gateway._mirror._late = 2.9
+    await stack.client.post("/serve/e/1", json=BODY)
+    assert 1 == seen(stack)["e"]["dropped"]
+    stack.gateway._mirror._late, stack.gateway._mirror._stale = math.inf, -1.0
+    await stack.client.post("/serve/e/1", json=BODY)
+    assert 2 == (await mirrored(stack, 3))["dropped"]
 
 
 async def test_hooks_that_change_their_body_do_not_spoil_the_comparison(stack: Any) -> None:
@@ -153,6 +180,7 @@ async def test_hooks_that_change_their_body_do_not_spoil_the_comparison(stack: A
         entry = stack.registry.endpoints.pop(f"h{version}")
         stack.registry.endpoints[f"h/{version}"] = {**entry, "serving_url": "h", "version": version}
     await stack.served("h/1", "h/2")
+    stack.gateway._mirror._late = stack.gateway._mirror._stale = math.inf
     shadow(stack, to="h/2", name="h")
     await stack.until(lambda: is_on(stack))
     await stack.client.post("/serve/h/1", json={"x": 1})
