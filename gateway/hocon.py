@@ -32,6 +32,8 @@ MOST_DEPTH: Final = 64
 MOST_ENTRIES: Final = 10_000
 MOST_S: Final = 20.0
 _IDLE_S: Final = 60.0
+_AGAIN_S: Final = 300.0
+_MOST_UNSETTLED: Final = 32
 _BOOT: Final = "import sys; sys.path.append(sys.argv[1]); from gateway.hocon import serve; serve()"
 
 Entries = dict[str, Any]
@@ -43,6 +45,10 @@ class Unreadable(ValueError):
 
 class Dynamic(Unreadable):
     """The text is HOCON but uses what is never evaluated here: an include, a substitution or a duration."""
+
+
+class Unsettled(Unreadable):
+    """Reading it took too long, or pyhocon could not run: the machine may be the cause, and another try may work."""
 
 
 class _Unusual(Exception):
@@ -66,16 +72,33 @@ def parse(text: str, *, seconds: float = MOST_S, pause: Callable[[], None] = unh
 def _read(text: str) -> Entries | Unreadable:
     try:
         return parse(text, pause=Pace())
+    except Unsettled:
+        raise
     except Unreadable as error:
         return error
+
+
+_unsettled: dict[str, tuple[float, Unsettled]] = {}
+"""Texts that could not be read for want of time or memory: when to try again, and what to say until then."""
 
 
 def read(text: str) -> Mapping[str, Any]:
     """Return what ``parse`` does, remembering the last texts: one that did not change is not read again.
 
-    The answer is shared: it must not be changed. Raises ``Unreadable``.
+    A text that could not be read for want of time or memory is tried again after five minutes. The answer is shared: it
+    must not be changed. Raises ``Unreadable``.
     """
-    found = _read(text)
+    again, reason = _unsettled.get(text, (0.0, None))
+    if reason is not None and time.monotonic() < again:
+        raise reason.with_traceback(None)
+    try:
+        found = _read(text)
+    except Unsettled as error:
+        if len(_unsettled) >= _MOST_UNSETTLED:
+            _unsettled.clear()
+        _unsettled[text] = (time.monotonic() + _AGAIN_S, error)
+        raise
+    _unsettled.pop(text, None)
     if isinstance(found, Unreadable):
         raise found.with_traceback(None)
     return found
@@ -216,7 +239,7 @@ class _Referee:
                 lines = self._answered(text, seconds)
             except TimeoutError:
                 self._end()
-                raise Unreadable(
+                raise Unsettled(
                     f"reading it took more than {seconds:g} s; write it as the clearml SDK does, or as JSON: "
                     "quoted strings, one entry per line, no comments"
                 ) from None
@@ -245,16 +268,19 @@ class _Referee:
             if answer:
                 return answer.rstrip(b"\n").split(b"\n")
             self._end()
-        raise Unreadable("pyhocon ended without an answer: it needs too much memory")
+        raise Unsettled("pyhocon ended without an answer: it needs too much memory")
 
     def _start(self) -> subprocess.Popen[bytes]:
         self._end()
         # It parses texts of strangers: it gets no credentials.
         environ = {k: v for k, v in os.environ.items() if k in ("PATH", "PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH")}
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-c", _BOOT, str(Path(__file__).parents[1])], env=environ, start_new_session=True,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-c", _BOOT, str(Path(__file__).parents[1])], env=environ,
+                start_new_session=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+            )  # fmt: skip
+        except OSError as error:
+            raise Unsettled(f"pyhocon cannot be started: {error.strerror or error}") from error
         return self._process
 
     def _end(self) -> None:

@@ -105,6 +105,9 @@ class Reconciler:
         self._marker: str | None = None
         self._records_due = 0.0
         self._task: Mapping[str, Any] | None = None
+        """What is served, as it was read."""
+        self._newest: Mapping[str, Any] | None = None
+        """What was read last: another one than ``_task`` while it has a section that cannot be read."""
         self._plan: Plan | None = None
         self._serving: dict[str, Endpoint] = {}
         self._pending: dict[str, Pending] = {}
@@ -128,8 +131,6 @@ class Reconciler:
         self._leaving: list[Endpoint] = []
         """Not served any more, but still in the snapshot that requests read."""
         self._answered = False
-        self._is_unreadable = False
-        """The Task that was read last has a section that says nothing."""
         self._unnoticed = ""
         """Why a model that is replaced may go unnoticed."""
         self._tidy_due, self._tidied = 0.0, ""
@@ -161,7 +162,7 @@ class Reconciler:
             await asyncio.wait({look}, timeout=_PATIENCE_S)
             if not look.done():
                 self.last_error = "the registry does not answer"
-                await self._boot_from_disk()
+                await self._boot_from_disk(self.last_error)
             await look
         finally:
             look.cancel()
@@ -196,12 +197,12 @@ class Reconciler:
             return
         self._answered = False
         if self._plan is None:
-            await self._boot_from_disk()
+            await self._boot_from_disk(self.last_error)
 
     async def _fetch(self) -> str:
         marker = await self._in_thread(self._registry.marker)
         now = asyncio.get_running_loop().time()
-        task = self._task
+        task = self._newest
         if task is None or marker != self._marker:
             task = await self._in_thread(self._registry.task)
         elif now < self._records_due:
@@ -211,12 +212,15 @@ class Reconciler:
         await self._in_thread(self._records.refresh, spec.model_ids)
         self._unnoticed = await self._in_thread(self._assembler.learn, task)
         self._records_due = now + self._records_frequency
-        is_new = self._apply(task, await self._in_thread(self._compile, spec))
-        self._marker = marker
+        plan = await self._in_thread(self._compile, spec)
+        if self._plan is None and _unreadable(plan):
+            await self._boot_from_disk("a section of the serving Task cannot be read")
+        is_new = self._apply(task, plan)
+        self._marker, self._newest = marker, task
         self._save()
         return "changed" if is_new else "unchanged"
 
-    async def _boot_from_disk(self) -> None:
+    async def _boot_from_disk(self, why: str) -> None:
         state = await self._in_thread(self._store.load)
         if state is None:
             return
@@ -225,7 +229,7 @@ class Reconciler:
         plan = await self._in_thread(self._compile, await self._in_thread(decode, task, Pace()))
         if self._plan is not None:  # the registry has answered meanwhile
             return
-        _log.warning("serving the last configuration that worked: the registry cannot be used (%s)", self.last_error)
+        _log.warning("serving the last configuration that worked: %s", why)
         self._apply(task, plan)
 
     def _compile(self, spec: ServingSpec) -> Plan:
@@ -245,18 +249,12 @@ class Reconciler:
     def _apply(self, task: Mapping[str, Any], plan: Plan) -> bool:
         """Start what ``task`` asks for, as ``plan`` says; False when that is what is being done already."""
         if self._plan is not None and plan.revision == self._plan.revision:
-            # Looked at again for its models' records, the Task of before does not mend the one that cannot be read.
-            if task is not self._task or not self._is_unreadable:
-                self._is_unreadable = False
-                self._tell(plan.faults)
+            self._tell(plan.faults)
             self._task = task
             return False
-        if self._plan is not None and any(f.subject.startswith("section ") for f in plan.faults):
+        if self._plan is not None and _unreadable(plan):
             # A section that cannot be read says nothing about what should be served: keep everything as it is.
-            self._is_unreadable = True
-            self._keep(plan)
-            return True
-        self._is_unreadable = False
+            return self._keep(plan)
         _log.info(
             "configuration %s of %s: %d endpoints, %d canaries", plan.revision, plan.spec.name, len(plan.endpoints),
             len(plan.spec.canaries),
@@ -308,14 +306,15 @@ class Reconciler:
         configured = plan.endpoints.keys() | self._pending.keys()
         self._before = frozenset(configured if self._before is None else self._before & configured)
 
-    def _keep(self, unusable: Plan) -> None:
-        if self._plan is None:
-            return
-        if unusable.faults != self._plan.faults:
-            for fault in unusable.faults:
-                _log.error("%s %s; the previous configuration stays", fault.subject, fault.message)
-            self._plan = replace(self._plan, faults=unusable.faults)
-            self._swap([])
+    def _keep(self, unusable: Plan) -> bool:
+        """Go on with the configuration before, and tell why; False when that has been told."""
+        if self._plan is None or unusable.faults == self._plan.faults:
+            return False
+        for fault in unusable.faults:
+            _log.error("%s %s; the previous configuration stays", fault.subject, fault.message)
+        self._plan = replace(self._plan, faults=unusable.faults)
+        self._swap([])
+        return True
 
     async def _build(self, plan: EndpointPlan) -> None:
         url = plan.spec.url
@@ -566,23 +565,28 @@ class Reconciler:
 
     async def _probe_backends(self) -> None:
         while True:
-            needed = self._needed()
-            live = await self._tritons.probe(needed)
-            for address, answers in live.items():
-                if self._health.backend_live.get(address) != answers:
-                    _log.log(
-                        logging.INFO if answers else logging.WARNING,
-                        "Triton at %s %s", address, "answers" if answers else "does not answer",
-                    )  # fmt: skip
-            now = {address for address, _ in self._needed()}
-            found = {address: answers for address, answers in live.items() if address in now}
-            if found != self._health.backend_live or not self._health.has_been_ready:  # or its time to wait is over
-                self._health.backend_live = found
-                self._observer.backends(found)
-                self._publish_health()
-            if not self._retiring:  # requests that endpoints still finish need the Triton they were sent to
-                await self._tritons.forget(self._needed())
+            try:
+                await self._probe()
+            except Exception:  # noqa: BLE001 - were this loop to end, readiness would stay as it is for ever
+                _log.exception("unexpected error while asking the Tritons whether they answer")
             await asyncio.sleep(_PROBE_S)
+
+    async def _probe(self) -> None:
+        live = await self._tritons.probe(self._needed())
+        for address, answers in live.items():
+            if self._health.backend_live.get(address) != answers:
+                _log.log(
+                    logging.INFO if answers else logging.WARNING,
+                    "Triton at %s %s", address, "answers" if answers else "does not answer",
+                )  # fmt: skip
+        now = {address for address, _ in self._needed()}
+        found = {address: answers for address, answers in live.items() if address in now}
+        if found != self._health.backend_live or not self._health.has_been_ready:  # or its time to wait is over
+            self._health.backend_live = found
+            self._observer.backends(found)
+            self._publish_health()
+        if not self._retiring:  # requests that endpoints still finish need the Triton they were sent to
+            await self._tritons.forget(self._needed())
 
     def _needed(self) -> set[Key]:
         """Return the Tritons that endpoints are served or built on: others are nobody's business any more."""
@@ -642,6 +646,10 @@ class Reconciler:
             "registry": {"last_contact": self.last_contact or None, "error": self.last_error or None},
             "triton": dict(self._health.backend_live),
         }
+
+
+def _unreadable(plan: Plan) -> bool:
+    return any(fault.subject.startswith("section ") for fault in plan.faults)
 
 
 def _is_final(error: GatewayError) -> bool:

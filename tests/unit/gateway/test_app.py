@@ -187,6 +187,24 @@ async def test_gateway_is_not_ready_while_triton_is_gone(stack: Any) -> None:
     assert "1" == reply.headers["retry-after"]
 
 
+async def test_readiness_follows_triton_after_a_probe_that_failed_unexpectedly(stack: Any) -> None:
+    """One bug of ours while Triton is away must not leave the gateway unready for ever."""
+    stack.deploy("e")
+    await stack.served("e")
+    probe, raised = stack.backend.is_live, []
+
+    async def broken() -> bool:
+        raised.append(1)
+        raise RuntimeError("no such thing")
+
+    stack.backend.is_up = False
+    await stack.until(lambda: bool(stack.gateway.health.reasons()))
+    stack.backend.is_live = broken
+    await stack.until(lambda: bool(raised))
+    stack.backend.is_live, stack.backend.is_up = probe, True
+    await stack.until(lambda: not stack.gateway.health.reasons())
+
+
 async def test_canary_splits_by_weight_and_sticks_to_a_key(stack: Any) -> None:
     """Weights decide the split; a routing key always gets the same version."""
     stack.deploy("e", "m1", version="1")
@@ -383,6 +401,24 @@ async def test_model_deleted_in_the_registry_keeps_serving(stack: Any) -> None:
     del stack.registry.models["m1"]
     await asyncio.sleep(0.2)
     assert 200 == (await stack.client.post("/serve/e", json={"text": "good"})).status_code
+
+
+async def test_a_gateway_that_starts_on_an_unreadable_section_serves_the_last_good_state(stack: Any) -> None:
+    """A worker that is replaced meanwhile goes on as the others do, and follows the Task when it is mended."""
+    stack.deploy("e")
+    await stack.served("e")
+    stack.registry.sections["endpoints"] = "br{ace {"
+    await stack.until(lambda: bool(stack.gateway.table.current.faults))
+    second = stack.new_gateway()
+    async with second.running(), stack.new_client(second) as client:
+        await stack.until(lambda: "e" in second.table.current.endpoints)
+        await stack.until(lambda: ["section endpoints"] == [f.subject for f in second.table.current.faults])
+        assert 200 == (await client.post("/serve/e", json={"text": "bad"})).status_code
+        assert 200 == (await client.get("/v2/health/ready")).status_code
+        del stack.registry.sections["endpoints"]
+        stack.deploy("late")
+        await stack.until(lambda: {"e", "late"} == set(second.table.current.endpoints))
+        assert () == second.table.current.faults
 
 
 async def test_unreadable_configuration_does_not_replace_the_last_good_one_on_disk(stack: Any) -> None:

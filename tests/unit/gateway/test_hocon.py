@@ -261,3 +261,17 @@ def test_a_text_that_did_not_change_is_not_parsed_again() -> None:
         with pytest.raises(hocon.Unreadable):
             hocon.read(bad)
     assert hocon._read.cache_info().misses == misses + 1
+
+
+def test_a_text_that_pyhocon_had_no_memory_for_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not at once, which would keep a machine busy that has too much to do; but one bad moment is no verdict."""
+    text, now = "a = not quoted b", time.monotonic()
+    hocon._referee._end()
+    monkeypatch.setattr(hocon.sys, "executable", "/nowhere/python")
+    with pytest.raises(hocon.Unsettled, match=r"pyhocon cannot be started: No such file"):
+        hocon.read(text)
+    monkeypatch.undo()
+    with pytest.raises(hocon.Unsettled):
+        hocon.read(text)
+    monkeypatch.setattr(hocon.time, "monotonic", lambda: now + 400)
+    assert hocon.read(text) == {"a": "not quoted b"}
