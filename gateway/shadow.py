@@ -65,8 +65,8 @@ class Mirror:
 
     ``tell(listener)`` has ``pipeline`` call the listener with every finished request, ``tell(None)`` ends that.
     ``is_busy()`` says that there is no room for what nobody waits for. ``patience``: seconds one request may take.
-    A request that waited for more than ``late`` seconds before Triton took it, and twice as long as Triton worked, is not
-    mirrored; nor is one whose turn comes more than ``stale`` seconds after its answer.
+    A request that waited for more than ``late`` seconds before Triton took it, and twice as long as Triton worked, is
+    not mirrored; nor is one whose turn comes more than ``stale`` seconds after its answer.
     """
 
     def __init__(
