@@ -1,7 +1,7 @@
 """The gate of one original: every candidate's answers, and every graph's weights, against the model that was named.
 
-Whatever rounds while it runs (bf16 in the engine) is let through only if the file it runs is exact without rounding:
-what is wrong in the file cannot hide behind the tolerance of the precision.
+Whatever rounds (bf16 while it runs, int8 when it is made) is let through only if the exported graph is exact without
+rounding: what is wrong in the export cannot hide behind the tolerance of the precision.
 """
 
 from __future__ import annotations
@@ -44,25 +44,43 @@ class Gate:
         """Open a graph as Triton will, with ``threads`` or the gate's own. Raises ``ExportFailed``."""
         return Engine(graph, execution, threads=threads or self._threads, pads=self._pads)
 
-    def judge(self, candidate: Candidate, graph: Path, execution: Execution, precision: Precision) -> Parity:
-        """Return what was found; ``precision`` is the one it is held to. Never raises for a candidate's fault."""
+    def judge(
+        self, candidate: Candidate, graph: Path, execution: Execution, precision: Precision, *,
+        exported: Path | None = None,
+    ) -> Parity:  # fmt: skip
+        """Return what was found; ``precision`` is the one it is held to, ``exported`` the graph it was made from, if it
+        is another. Never raises for a candidate's fault.
+        """
         self._say(f"{candidate.name}: answering {len(self._truth.bodies)} texts")
         key = self._judged[candidate.name] = manifest.file_hash(graph)
         found = self._compare(candidate.name, graph, execution, precision, self._tolerance)
-        if key not in self._weights:
-            self._say(f"{candidate.name}: comparing its weights")
-            self._weights[key] = weights.faults(self._originals, graph)
-        faults = [*found.faults, *self._weights[key]]
+        faults, excesses = [*found.faults, *self._weight_faults(candidate.name, graph, key)], [*found.excesses]
         if candidate.graph == "fp32" and precision == "fp32":
             if found.is_within or key not in self._exact:
                 self._exact[key] = found
         elif candidate.graph == "fp32":
-            if key not in self._exact:
-                self._say(f"{candidate.name}: its graph without rounding")
-                self._exact[key] = self._compare(candidate.name, graph, Execution(), "fp32", {})
-            wrong = (*self._exact[key].faults, *self._exact[key].excesses)
+            exact = self._without_rounding(candidate.name, graph, key)
+            wrong = (*exact.faults, *exact.excesses)
             faults += [f"its graph is wrong before anything is rounded: {why}" for why in wrong[:1]]
-        return replace(found, faults=tuple(faults))
+        elif exported is not None:
+            origin = manifest.file_hash(exported)
+            exact = self._without_rounding(candidate.name, exported, origin)
+            wrong = (*exact.faults, *self._weight_faults(candidate.name, exported, origin))
+            faults += [f"the graph it was made from is wrong: {why}" for why in wrong[:1]]
+            excesses += [f"the graph it was made from is inexact: {why}" for why in exact.excesses[:1]]
+        return replace(found, faults=tuple(faults), excesses=tuple(excesses))
+
+    def _without_rounding(self, name: str, graph: Path, key: str) -> Parity:
+        if key not in self._exact:
+            self._say(f"{name}: its graph without rounding")
+            self._exact[key] = self._compare(name, graph, Execution(), "fp32", {})
+        return self._exact[key]
+
+    def _weight_faults(self, name: str, graph: Path, key: str) -> list[str]:
+        if key not in self._weights:
+            self._say(f"{name}: comparing its weights")
+            self._weights[key] = weights.faults(self._originals, graph)
+        return self._weights[key]
 
     def is_judged(self, candidate: Candidate, file: Path) -> bool:
         """Say whether ``file`` is the graph that was judged as ``candidate``."""

@@ -382,8 +382,13 @@ def _file_faults(truth: Truth, bundle: Path, processor: TextProcessor) -> list[s
         true, found = getattr(truth.config, field_.name), getattr(config, field_.name)
         if true != found and field_.name != "labels":
             return [f"the bundle's {field_.name} is {found} instead of {true}"]
+    return changed_files(bundle, truth.files)
+
+
+def changed_files(bundle: Path, hashes: Mapping[str, str]) -> list[str]:
+    """Return which file of ``bundle`` is not the original's, of those it takes over as they are, as a sentence."""
     own = kept_files(bundle)
-    changed = [name for name in sorted({*own, *truth.files}) if own.get(name) != truth.files.get(name)]
+    changed = [name for name in sorted({*own, *hashes}) if own.get(name) != hashes.get(name)]
     return [f"the bundle's {changed[0]} is not the original's"] if changed else []
 
 

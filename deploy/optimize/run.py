@@ -95,7 +95,9 @@ class _Run:
         copy_texts(self.source.folder, texts)
 
         def judge(candidate: Candidate, graph: Path) -> Parity:
-            return gate.judge(candidate, graph, self._execution(candidate), self._judged_precision(candidate))
+            return gate.judge(
+                candidate, graph, self._execution(candidate), self._judged_precision(candidate), exported=exported
+            )
 
         gate = self.gate = Gate(
             truth, self.named.weights(), texts, self.processor, tolerance=self.options.tolerance,

@@ -59,7 +59,7 @@ def faults(weights: Mapping[str, NDArray[Any]], graph: Path) -> list[str]:
         shares = {name: _agreement(weight, tensor) for name, weight in alike.items() if not _is_constant(weight)}
         name = max(shares, key=lambda n: shares[n], default="")
         if name and shares[name] >= _MOSTLY:
-            wrong = max(1, round((1 - shares[name]) * tensor.value.size))
+            wrong = min(int((~_agrees(alike[name], value, step)).sum()) for value, step in _ways(alike[name], tensor))
             found.append(f"the weight {name} is not the original's: {wrong} of {tensor.value.size} numbers differ")
         elif tensor.step.any():
             scaled = ((n, _factor(alike[n], tensor)) for n in shares)
@@ -84,8 +84,15 @@ def _is_equal(weight: NDArray[Any], tensor: _Stored) -> bool:
 
 
 def _agreement(weight: NDArray[Any], tensor: _Stored) -> float:
-    """Return the share of numbers that agree, whichever way the tensor lies."""
-    return max((float(_agrees(weight, value, step).mean()) for value, step in _ways(weight, tensor)), default=0.0)
+    """Return the share of numbers that agree, whichever way the tensor lies: of those that are not zero within half a
+    step, since zeros agree by chance.
+    """
+    best = 0.0
+    for value, step in _ways(weight, tensor):
+        telling = np.broadcast_to(np.abs(weight) > step * _STEPS, weight.shape)
+        if telling.sum() >= _LEAST:
+            best = max(best, float(_agrees(weight, value, step)[telling].mean()))
+    return best
 
 
 def _agrees(weight: NDArray[Any], value: NDArray[Any], step: NDArray[Any]) -> NDArray[np.bool_]:

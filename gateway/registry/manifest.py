@@ -21,7 +21,7 @@ FILE: Final = "manifest.json"
 _HASH: Final = re.compile(r"[0-9a-f]{64}")
 _READ: Final = re.compile(
     r"(tokenizer|config|modules|sentence_\w+_config|config_sentence_transformers|tokenizer_config|special_tokens_map|"
-    r"generation_config|runtime|warmup|added_tokens)\.json|vocab\.txt|chat_template\.jinja|\d+_\w+/config\.json|"
+    r"generation_config|runtime|warmup|added_tokens)\.json|vocab\.txt|chat_template\.jinja|\d+_\w+/(sentence_\w+_)?config\.json|"
     r".*\.onnx(\.data)?"
 )
 """Files that change what a bundle answers: one that was not there when it was judged is as wrong as another one."""
@@ -49,6 +49,8 @@ def recorded(folder: Path) -> Mapping[str, str]:
         raise ArtifactCorrupt(f"{FILE} of the model cannot be read: {error}", hint="upload the bundle again") from error
     files = values.get("files") if isinstance(values, dict) else None
     if not isinstance(files, dict) or "model.onnx" not in files:
+        if isinstance(values, dict) and "chosen" in values:
+            raise ArtifactCorrupt(f"{FILE} of the model does not name the files that were judged", hint=_HINT)
         return {}  # another program's file of that name
     if not all(isinstance(v, str) and _HASH.fullmatch(v) for v in files.values()):
         raise ArtifactCorrupt(f"{FILE} of the model holds no hashes", hint="upload the bundle again")

@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 from deploy.errors import DeployError
 from deploy.optimize.generation.engine import Generator
 from deploy.optimize.generation.original import Continued
-from deploy.optimize.parity import EXACT, Parity, Tolerance, cosine, excesses
+from deploy.optimize.parity import EXACT, Parity, Tolerance, changed_files, cosine, excesses
+from deploy.optimize.source import kept_files
 from deploy.optimize.tokens import Reads, first_difference, reader, shown
 from deploy.triton.execution import Precision
 from preprocessing.chat import ChatTemplate
@@ -64,14 +65,16 @@ class Truth:
     eos_ids: frozenset[int]
     chats: Sequence[str]
     """``_CHATS`` as transformers renders them; empty for a model without a chat template."""
+    files: Mapping[str, str]
+    """Hashes of the files a bundle takes over as they are."""
 
 
 def find_truth(
     folder: Path, processor: TextProcessor, texts: Sequence[str], continued: Sequence[Continued],
-    eos_ids: frozenset[int], *, reads: Reads = "transformers",
+    eos_ids: frozenset[int], *, reads: Reads = "transformers", files: Mapping[str, str] | None = None,
 ) -> Truth:  # fmt: skip
     """Put together what PyTorch answered and what the tokenizer in ``folder`` makes: through transformers, or as its
-    file says.
+    file says. ``files`` are the hashes of what a bundle takes over, if that does not lie in ``folder`` as it is.
     """
     from transformers import AutoTokenizer
 
@@ -79,7 +82,8 @@ def find_truth(
     tokenize = reader(folder, reads)
     tokens = [tokenize(text) for text in texts]
     limit = processor.config.max_length
-    return Truth(texts, [t if len(t) <= limit else [] for t in tokens], continued, eos_ids, _chats(tokenizer))
+    within = [t if len(t) <= limit else [] for t in tokens]
+    return Truth(texts, within, continued, eos_ids, _chats(tokenizer), files or kept_files(folder))
 
 
 def judge(
@@ -173,7 +177,7 @@ def _file_faults(truth: Truth, bundle: Path, processor: TextProcessor) -> list[s
         wrong = [i for i, chat in enumerate(_CHATS) if truth.chats[i] and template.render(chat) != truth.chats[i]]
         if wrong:
             faults.append("the bundle's chat template renders a conversation otherwise than transformers does")
-    return faults
+    return [*faults, *changed_files(bundle, truth.files)]
 
 
 def _chats(tokenizer: Any) -> list[str]:

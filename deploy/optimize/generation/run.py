@@ -145,7 +145,7 @@ class CausalRun:
                 self.progress(f"PyTorch: {number} of {len(self.judged)} prompts")
         return parity.find_truth(
             self.source.read_from(self.options.reads), self.processor, self.judged, found, original.eos_ids,
-            reads=self.options.reads,
+            reads=self.options.reads, files=self.source.kept(),
         )  # fmt: skip
 
     def _graph(self, candidate: Candidate, exported: Path) -> Path:

@@ -83,6 +83,26 @@ def test_factors_taken_out_to_smooth_activations_are_put_back(tmp_path, factor):
     assert ([] if factor == 1 else ["the weight layer.weight is multiplied by 1.05"]) == found
 
 
+def test_a_folded_tensor_of_a_pruned_model_is_not_a_weight_that_is_wrong(tmp_path):
+    """Most numbers are zero in both, which says nothing; one that is wrong among the others is found."""
+    pruned = WEIGHT * (RANDOM.random(WEIGHT.shape) < 0.3)
+    pruned[0, 0] = 0.7
+    original = {"layer.weight": pruned, "layer.other": OTHER}
+    assert [] == weights.faults(original, graph(tmp_path / "g", ("folded", pruned / np.float32(np.sqrt(8)))))
+    (fault,) = weights.faults(original, graph(tmp_path / "h", ("val_7", changed(pruned, (0, 0), 0.8))))
+    assert "1 of 96 numbers differ" in fault
+
+
+def test_int8_of_coarse_steps_is_not_taken_for_another_weight(tmp_path):
+    """One large number makes steps so wide that most weights are zero: every such tensor is like every other."""
+    values = {name: changed(w, (0, 0), 500.0) for name, w in (("a", WEIGHT), ("b", OTHER))}
+    folded = values["a"] * 3  # what a quantiser took out of its inputs is not beside it
+    scale = np.float32(np.abs(folded).max() / 127)
+    stored = (("w", np.round(folded / scale).astype(np.int8)), ("w_step", scale))
+    node = helper.make_node("DequantizeLinear", ["w", "w_step"], ["y"])
+    assert [] == weights.faults({"b": values["b"]}, graph(tmp_path / "g", *stored, nodes=[node]))
+
+
 def test_a_damaged_graph_is_a_fault(tmp_path):
     """Not an error of the gate's."""
     (tmp_path / "g").write_bytes(b"\xff" * 100)

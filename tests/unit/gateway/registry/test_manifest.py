@@ -51,7 +51,11 @@ def test_a_file_that_is_gone_is_refused(bundle):
         manifest.check(bundle, is_used=everything)
 
 
-@pytest.mark.parametrize("name", ["sentence_bert_config.json", "config.json", "model.onnx.data", "2_Dense/config.json"])
+@pytest.mark.parametrize(
+    "name",
+    ["sentence_bert_config.json", "config.json", "model.onnx.data", "2_Dense/config.json",
+     "0_Transformer/sentence_bert_config.json"],
+)  # fmt: skip
 def test_a_file_that_changes_answers_may_not_be_added(bundle, name):
     """It was not there when the bundle was judged."""
     (bundle / name).parent.mkdir(exist_ok=True)
@@ -77,7 +81,9 @@ def test_other_folders_are_models_like_any_other(tmp_path):
     manifest.check(tmp_path, is_used=everything)
 
 
-@pytest.mark.parametrize("text", ["{", '{"files": {"model.onnx": "x"}}'])
+@pytest.mark.parametrize(
+    "text", ["{", '{"files": {"model.onnx": "x"}}', '{"chosen": {}}', '{"chosen": {}, "files": {"config.json": "x"}}']
+)
 def test_a_manifest_that_cannot_be_used_is_refused(tmp_path, text):
     """Half a manifest shows nothing."""
     (tmp_path / manifest.FILE).write_text(text)

@@ -12,6 +12,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from deploy.errors import ExportFailed
 from deploy.optimize.generation.original import Continued
 from deploy.optimize.generation.parity import _CHATS, Truth, agreeing, centred, judge, tolerance_for
+from deploy.optimize.source import kept_files
 from preprocessing.chat import ChatTemplate
 
 WORDS = ["<eos>", "one", "two", "three"]
@@ -55,7 +56,8 @@ def truth(bundle):
     """What the original is said to answer."""
     template = ChatTemplate.from_folder(bundle)
     chats = [template.render(chat) for chat in _CHATS]
-    return Truth(["one two"], [[1, 2]], [Continued(PROMPT, TOKENS, LOGITS)], frozenset([0]), chats)
+    continued = [Continued(PROMPT, TOKENS, LOGITS)]
+    return Truth(["one two"], [[1, 2]], continued, frozenset([0]), chats, kept_files(bundle))
 
 
 def verdict(bundle, truth, engine, precision="fp32"):
@@ -123,6 +125,15 @@ def test_other_tokens_ends_and_templates_are_faults(bundle, truth):
     assert "the original has none" in verdict(bundle, replace(truth, chats=[]), Engine()).faults[0]
     (bundle / "chat_template.jinja").unlink()
     assert "the bundle has no chat template" in verdict(bundle, truth, Engine()).faults[0]
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "generation_config.json", "tokenizer_config.json"])
+def test_a_file_that_is_not_the_originals_is_a_fault(bundle, truth, name):
+    """Also if no prompt shows it: a rare word, a sampling default, the longest text."""
+    text = (bundle / name).read_text() if (bundle / name).exists() else "{}"
+    (bundle / name).write_text(text + "\n")
+    faults = verdict(bundle, truth, Engine()).faults
+    assert f"the bundle's {name} is not the original's" in faults
 
 
 def test_small_helpers():
