@@ -51,8 +51,6 @@ class Small:
             self.cli = StockCli(env=self.env, log=state / "logs" / "clearml-serving.log")
             self.task = asyncio.run(self.cli.create_service("trial"))
             self.env["CLEARML_SERVING_TASK_ID"] = self.task
-            # One key for all Tritons: gateways ask them with it why a model is missing.
-            self.env["TRITON_GATEWAY_TRITON_KEY_FILE"] = str(state / "triton.key")
             flat = servers.free_ports(3 * tritons)
             self._ports = [tuple(flat[at : at + 3]) for at in range(0, len(flat), 3)]
             self.tritons = [self._triton(number) for number in range(tritons)]
