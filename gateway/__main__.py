@@ -172,7 +172,7 @@ def _listen(host: str, port: int) -> socket.socket:
 def _serve(settings: Settings, listener: socket.socket) -> int:
     import uvicorn
 
-    from gateway import workers
+    from gateway import logs, workers
     from gateway.http.certificates import tls_context
     from gateway.http.protocol import GatewayProtocol
 
@@ -209,6 +209,8 @@ def _serve(settings: Settings, listener: socket.socket) -> int:
             signal.signal(number, stop)
         server.run(sockets=[listener])
         return 0 if server.started else 1
+    with contextlib.suppress(ValueError):  # workers say what is wrong with the level
+        logs.configure(settings.log_format, settings.log_level)
     os.environ[SUPERVISOR] = str(os.getpid())
     workers.warm(("gateway.app", "clearml.backend_api.session"))
     return workers.Workers(

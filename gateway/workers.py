@@ -31,6 +31,7 @@ _PAUSE_S: Final = 0.5
 _LOOK_S: Final = 0.1
 _START_S: Final = 60.0
 _CANNOT_START: Final = 3
+_STOPS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
 class Served(Protocol):
@@ -50,20 +51,35 @@ class _Worker:
     """One worker, as its parent sees it."""
 
     def __init__(self, make: Callable[[], Served]) -> None:
+        """Raise ``OSError`` where there is no room for another process."""
         self._hears, says = _FORK.Pipe(duplex=False)
         self.process = _FORK.Process(target=_work, args=(make, says))
-        self.process.start()
-        says.close()
-        self.began = self._heard = time.monotonic()
+        # A signal between the fork and the worker's own handlers would be taken for the parent's, and lost.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
+        try:
+            self.process.start()
+        except OSError:
+            self._hears.close()
+            raise
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            says.close()
+        self.began = self._looked = time.monotonic()
+        self._silence = 0.0
         self.has_served = False
 
     def silent(self, now: float) -> float:
-        """Return for how many seconds it has given no sign of life."""
+        """Return for how many seconds it has given no sign of life while its parent listened.
+
+        A parent that was stopped itself, with its container or its machine, has missed nothing.
+        """
+        self._silence += min(now - self._looked, 2 * _BEAT_S)
+        self._looked = now
         with contextlib.suppress(OSError, EOFError):
             while self._hears.poll():
                 self.has_served |= self._hears.recv_bytes() == b"serves"
-                self._heard = now
-        return now - self._heard
+                self._silence = 0.0
+        return self._silence
 
     def close(self) -> None:
         """Forget a worker that has ended."""
@@ -92,13 +108,17 @@ class Workers:
         1: none could ever start, which no restart would change.
         """
         os.set_blocking(self._wake, False)
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in _STOPS:
             signal.signal(number, self._stop)
         signal.signal(signal.SIGHUP, self._renew)
         gc.collect()
         gc.freeze()  # what was imported is shared with the workers as long as nobody writes to it
-        self._workers = [_Worker(self._make) for _ in range(self._count)]
         try:
+            for _ in range(self._count):
+                worker = self._new()
+                if worker is None:
+                    return 1
+                self._workers.append(worker)
             while not self._told:
                 if not self._tend():
                     return 1
@@ -129,32 +149,50 @@ class Workers:
                 self._rest([], _PAUSE_S)
             if self._told:
                 return True
+            new = self._new()
+            if new is None:  # tried again in the next round
+                self._rest([], _PAUSE_S)
+                continue
             _log.warning("worker %s ended (%s): it is replaced", worker.process.pid, code)
             worker.close()
-            self._workers[place] = _Worker(self._make)
+            self._workers[place] = new
         return True
+
+    def _new(self) -> _Worker | None:
+        try:
+            return _Worker(self._make)
+        except OSError as error:
+            _log.error("a worker cannot be started: %s", error.strerror or error)
+            return None
 
     def _replace_all(self) -> None:
         """Bring a new worker into service before each of the old ones leaves."""
         for place, old in enumerate(self._workers):
-            new = _Worker(self._make)
-            until = time.monotonic() + _START_S
-            while not new.has_served and new.process.is_alive() and time.monotonic() < until and not self._told:
-                self._rest([new.process.sentinel], _LOOK_S)
-                new.silent(time.monotonic())
+            new = self._new()
+            if new is None:
+                return
+            self._wait(new, _START_S, serves=True)
             if not new.has_served:
-                _log.error("a new worker did not start within %.0f s: the others stay", _START_S)
-                new.process.kill()
-                new.process.join()
-                new.close()
+                if not self._told:
+                    _log.error("a new worker did not come into service within %.0f s: the others stay", _START_S)
+                _kill(new)
                 return
             self._workers[place] = new
             old.process.terminate()
-            old.process.join(self._drain + _SOON_S)
-            if old.process.is_alive():
-                old.process.kill()
-                old.process.join()
-            old.close()
+            self._wait(old, self._drain + _SOON_S, serves=False)
+            if old.process.is_alive() and self._told:
+                self._workers.append(old)  # everybody is told to stop now, and has the same time for it
+                return
+            _kill(old)
+
+    def _wait(self, worker: _Worker, seconds: float, *, serves: bool) -> None:
+        """Wait until the worker serves or has ended: for ``seconds`` at most, and until all are told to stop."""
+        until = time.monotonic() + seconds
+        while worker.process.is_alive() and not self._told and time.monotonic() < until:
+            if serves and worker.has_served:
+                return
+            self._rest([worker.process.sentinel], _LOOK_S)
+            worker.silent(time.monotonic())
 
     def _rest(self, sentinels: list[int], seconds: float) -> None:
         """Wait for a signal, or for one of the sentinels."""
@@ -183,10 +221,17 @@ class Workers:
                 worker.process.join()
 
 
+def _kill(worker: _Worker) -> None:
+    worker.process.kill()
+    worker.process.join()
+    worker.close()
+
+
 def _work(make: Callable[[], Served], says: Connection) -> None:
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in _STOPS:
         signal.signal(number, signal.SIG_DFL)  # not the parent's handlers, until the server has its own
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPS)
     server = make()
     threading.Thread(target=_beat, args=(server, says), daemon=True).start()
     server.run()

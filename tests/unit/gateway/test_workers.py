@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -17,6 +18,13 @@ import os, signal, sys, threading, time
 from pathlib import Path
 from gateway.workers import Workers
 folder = Path(sys.argv[1])
+
+def told_at_once():
+    if (folder / "told-at-once").exists():
+        (folder / "told-at-once").unlink()
+        os.kill(os.getpid(), signal.SIGTERM)
+
+os.register_at_fork(after_in_child=told_at_once)
 
 class Server:
     started = False
@@ -40,7 +48,12 @@ class Stand:
 
     def __init__(self, folder: Path, patience: float = 3600.0) -> None:
         self.folder = folder
-        self.process = subprocess.Popen([sys.executable, "-c", PROGRAM, str(folder), str(patience)])
+        with (folder / "log").open("w") as log:
+            self.process = subprocess.Popen([sys.executable, "-c", PROGRAM, str(folder), str(patience)], stderr=log)
+
+    def log(self) -> str:
+        """What the parent and its workers have logged."""
+        return (self.folder / "log").read_text()
 
     def workers(self) -> set[int]:
         """Ids of the workers that ever served and live."""
@@ -91,6 +104,62 @@ def test_a_worker_that_stands_still_is_replaced(tmp_path: Path) -> None:
         assert 0 == one.process.wait(30)
 
 
+def test_a_stop_right_after_the_fork_reaches_the_worker(stand: Stand) -> None:
+    """Before it has handlers of its own: its parent's, which it has inherited, would take the signal and go on."""
+    (stand.folder / "told-at-once").touch()
+    first = min(stand.workers())
+    os.kill(first, signal.SIGKILL)
+    stand.until(lambda: first not in stand.workers() and len(stand.workers()) == 2)
+    assert 2 == stand.log().count("is replaced")
+    assert {"0000000000000000"} == {_blocked(pid) for pid in (stand.process.pid, *stand.workers())}
+
+
+def _blocked(pid: int) -> str:
+    """The signals that a process does not take, as Linux writes them; 2: SIGINT, 4000: SIGTERM."""
+    found = [line.split()[1] for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line[:7] == "SigBlk:"]
+    return found[0]
+
+
+def test_without_room_for_another_process_the_others_go_on(stand: Stand) -> None:
+    """It is tried again until there is room."""
+    killed, other = sorted(stand.workers())
+    _, most = resource.prlimit(stand.process.pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(stand.process.pid, resource.RLIMIT_NOFILE, (3, most))
+    os.kill(killed, signal.SIGKILL)
+    stand.until(lambda: stand.log().count("a worker cannot be started: Too many open files") > 1)
+    assert {other} == stand.workers()
+    resource.prlimit(stand.process.pid, resource.RLIMIT_NOFILE, (most, most))
+    stand.until(lambda: len(stand.workers()) == 2)
+    assert other in stand.workers()
+
+
+SILENCE = """
+import os, signal, time
+from gateway.workers import _Worker
+
+class Server:
+    started = True
+    def run(self):
+        time.sleep(3600)
+
+worker = _Worker(Server)
+while not worker.has_served:
+    worker.silent(time.monotonic())
+os.kill(worker.process.pid, signal.SIGSTOP)
+os.waitid(os.P_PID, worker.process.pid, os.WSTOPPED)
+now = time.monotonic()
+before = worker.silent(now)
+print(*(round(worker.silent(now + after) - before) for after in (1, 2, 3600, 3601)))
+worker.process.kill()
+"""
+
+
+def test_silence_counts_only_while_the_parent_listens() -> None:
+    """After an hour in which its container was paused, a parent must not kill every worker at once."""
+    run = subprocess.run([sys.executable, "-c", SILENCE], capture_output=True, text=True, timeout=60, check=True)
+    assert ["1", "2", "4", "5"] == run.stdout.split()
+
+
 def test_a_stop_lets_every_worker_end_by_itself(stand: Stand) -> None:
     """SIGTERM reaches all of them, and the parent ends last, with 0."""
     before = stand.workers()
@@ -101,7 +170,7 @@ def test_a_stop_lets_every_worker_end_by_itself(stand: Stand) -> None:
 
 
 def test_hangup_replaces_one_after_the_other(stand: Stand) -> None:
-    """Settings are read anew; a new one serves before an old one leaves, and each old one ends by itself."""
+    """A new one serves before an old one leaves, and each old one ends by itself."""
     before = stand.workers()
     stand.process.send_signal(signal.SIGHUP)
     stand.until(lambda: len(stand.workers() - before) == 2 and not before & stand.workers())
