@@ -72,7 +72,7 @@ def decode(records: Mapping[str, Mapping[str, Any]]) -> dict[str, Numbers]:
     claims: dict[str, dict[int, set[str]]] = {}
     served: dict[str, frozenset[int]] = {}
     for value in records.values():
-        with contextlib.suppress(KeyError, TypeError, ValueError):
+        with contextlib.suppress(KeyError, TypeError, ValueError, OverflowError):
             endpoint, what = str(value["endpoint"]), value["record"]
             if what == "served":
                 served[endpoint] = frozenset(int(number) for number in value["versions"])

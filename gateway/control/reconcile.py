@@ -266,13 +266,14 @@ class Reconciler:
             u for u in self._builds if u not in plan.endpoints or self._builds[u][0] != plan.endpoints[u].fingerprint
         ]:
             self._builds.pop(url)[1].cancel()
-        self._pending = refused(plan.faults)
+        before, self._pending = self._pending, refused(plan.faults)
         for url, wanted in plan.endpoints.items():
             running = self._serving.get(url)
             if running is not None and running.identity.fingerprint == wanted.fingerprint:
                 continue
-            self._pending[url] = Pending(url, "building", "starting")
-            if url not in self._builds:
+            is_new = url not in self._builds
+            self._pending[url] = before[url] if not is_new and url in before else Pending(url, "building", "starting")
+            if is_new:
                 build = asyncio.create_task(self._build(wanted), name=f"build {url}")
                 self._builds[url] = (wanted.fingerprint, build)
         # An endpoint whose new configuration cannot be used keeps the version it had.

@@ -45,7 +45,7 @@ def recorded(folder: Path) -> Mapping[str, str]:
         values = json.loads((folder / FILE).read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
         return {}
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ArtifactCorrupt(f"{FILE} of the model cannot be read: {error}", hint="upload the bundle again") from error
     files = values.get("files") if isinstance(values, dict) else None
     if not isinstance(files, dict) or "model.onnx" not in files:

@@ -340,8 +340,8 @@ async def test_page_and_openapi_show_what_is_deployed(stack: Any) -> None:
     """A person sees the routes and models; the OpenAPI document lists the endpoint with an example."""
     stack.deploy("sentiment")
     await stack.served("sentiment")
-    page = (await stack.client.get("/")).text
-    assert "POST /serve/sentiment" in page
+    assert "data-name='sentiment'" in (await stack.client.get("/")).text
+    assert "POST /serve/sentiment" in (await stack.client.get("/?open=sentiment")).text
     document = (await stack.client.get("/openapi.json")).json()
     body = document["paths"]["/serve/sentiment"]["post"]["requestBody"]
     assert "text" in body["content"]["application/json"]["example"]

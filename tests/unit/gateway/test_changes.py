@@ -118,3 +118,15 @@ def test_state_on_disk_is_the_json_that_is_read_back(tmp_path: Path) -> None:
     stored = json.loads((tmp_path / "last-good.json").read_text())
     assert (task, models) == store.load()
     assert {"e": {"plan": {}, "record": None}} == store.kept() == stored["kept"]
+
+
+async def test_a_version_that_failed_stays_failed_whatever_else_changes(make_stack: Callable[..., Any]) -> None:
+    """Its reason is not hidden behind "starting" until the next attempt, which may be minutes away."""
+    stack = make_stack()
+    async with stack.gateway.running():
+        stack.add_hook("bad", "class Preprocess:\n    def __init__(self): raise RuntimeError('no such thing')\n")
+        await stack.until(lambda: stack.state("bad")[0] == "failed")
+        reason, seen = stack.state("bad"), set()
+        stack.deploy("e")
+        await stack.until(lambda: seen.add(stack.state("bad")) or "e" in stack.gateway.table.current.endpoints)
+        assert {reason} == seen

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -88,6 +90,7 @@ def test_records_that_cannot_be_read_are_left_out() -> None:
         "x": {"record": "given"}, "y": {"record": "given", "endpoint": "e", "number": "two", "model": "m"},
         "z": {"endpoint": "e"}, **dict([binding("given", "e", 2, "b"), service("e", {2})]),
         "w": {"record": "served", "endpoint": "f", "versions": ["one"]},
+        "v": {"record": "claim", "endpoint": "e", "number": math.inf, "model": "m"},
     }  # fmt: skip
     assert {"e": Numbers({2: "b"}, {2: frozenset("b")}, frozenset({2}))} == decode(records)
 

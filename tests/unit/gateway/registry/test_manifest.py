@@ -82,7 +82,14 @@ def test_other_folders_are_models_like_any_other(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "text", ["{", '{"files": {"model.onnx": "x"}}', '{"chosen": {}}', '{"chosen": {}, "files": {"config.json": "x"}}']
+    "text",
+    [
+        "{",
+        pytest.param("[" * 100_000, id="deep"),
+        '{"files": {"model.onnx": "x"}}',
+        '{"chosen": {}}',
+        '{"chosen": {}, "files": {"config.json": "x"}}',
+    ],
 )
 def test_a_manifest_that_cannot_be_used_is_refused(tmp_path, text):
     """Half a manifest shows nothing."""
