@@ -57,6 +57,7 @@ _PROBE_S: Final = 1.0
 _PATIENCE_S: Final = 3.0
 _TIDY_S: Final = 600.0
 _SWAPS_APART_S: Final = 0.1
+_LAST_SAVE_S: Final = 5.0
 
 
 class Reconciler:
@@ -536,6 +537,8 @@ class Reconciler:
                 await self._in_thread(self._store_all, self._task, self._records.snapshot(), self._outdated(), served)
             except OSError as error:
                 _log.warning("the last-good state cannot be stored: %s", error)
+            except Exception:  # noqa: BLE001 - a bug of ours here must not keep the process from stopping in order
+                _log.exception("storing the last-good state failed unexpectedly")
 
     def _store_all(
         self,
@@ -607,8 +610,8 @@ class Reconciler:
         if self._swap_due is not None:
             self._swap_due.cancel()
         await asyncio.gather(*(e.retire() for e in endpoints), *self._retiring, return_exceptions=True)
-        if self._saver is not None:
-            await self._saver
+        if self._saver is not None:  # its thread may be waiting behind a registry that hangs
+            await asyncio.wait({self._saver}, timeout=_LAST_SAVE_S)
 
     def task_settings(self) -> Mapping[str, str]:
         """Return what ``clearml-serving config`` has set, as last read."""

@@ -10,6 +10,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
+import pytest
+
 from gateway import hocon
 from gateway.app import Gateway
 from gateway.registry.cache import SpecStore
@@ -130,3 +132,20 @@ async def test_a_version_that_failed_stays_failed_whatever_else_changes(make_sta
         stack.deploy("e")
         await stack.until(lambda: seen.add(stack.state("bad")) or "e" in stack.gateway.table.current.endpoints)
         assert {reason} == seen
+
+
+async def test_a_state_that_cannot_be_stored_keeps_nobody_from_serving_or_stopping(
+    make_stack: Callable[..., Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whatever the reason: it is logged, and the gateway goes through all of its stop."""
+
+    def fails(*_: Any) -> None:
+        raise RuntimeError("no such thing")
+
+    stack = make_stack()
+    async with stack.gateway.running():
+        stack.gateway._reconciler._store.save = fails
+        stack.deploy("e")
+        await stack.served("e")
+    assert "storing the last-good state failed unexpectedly" in caplog.text
+    assert {} == stack.gateway._tritons._backends
