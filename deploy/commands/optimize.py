@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import shlex
+import signal
 import sys
+import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -83,18 +87,19 @@ def command(
         raise DeployError(
             "--deploy needs the serving Task", hint="give --serving-task-id, or `source .triton-gateway/env`"
         )
-    screen = _Screen()
+    screen = Screen()
     if register or deploy is not None:
         _check_registry()
-    outcome = optimize(
-        Options(
-            model=model, output=output.absolute(), task=task, candidate=candidate,
-            target=target, precision=precision, load=load, reads=reads,  # type: ignore[arg-type]
-            samples=samples, tolerance=parity.parse_tolerance(tolerance), accept=accept.strip(), name=name,
-            is_quick=quick,
-        ),
-        screen.say, screen.progress,
-    )  # fmt: skip
+    with screen.interruptible():
+        outcome = optimize(
+            Options(
+                model=model, output=output.absolute(), task=task, candidate=candidate,
+                target=target, precision=precision, load=load, reads=reads,  # type: ignore[arg-type]
+                samples=samples, tolerance=parity.parse_tolerance(tolerance), accept=accept.strip(), name=name,
+                is_quick=quick,
+            ),
+            screen.say, screen.progress,
+        )  # fmt: skip
     screen.say(f"bundle: {outcome.bundle}")
     model_id = "MODEL_ID"
     if register or deploy is not None:
@@ -120,18 +125,48 @@ def command(
     return 0
 
 
-class _Screen:
+class Screen:
     """Lines that stay, and one that changes while a terminal looks."""
 
     def __init__(self) -> None:
         self._began = time.monotonic()
         self._is_live = sys.stderr.isatty()
+        self._is_interrupted = False
+
+    @contextlib.contextmanager
+    def interruptible(self) -> Iterator[None]:
+        """Let Ctrl-C end the work at the next line at the latest: libraries lose the exception if it comes while they
+        call Python from native code.
+        """
+        before = signal.getsignal(signal.SIGINT)
+
+        def interrupted(_number: int, _frame: object) -> None:
+            self._is_interrupted = True
+            raise KeyboardInterrupt
+
+        is_main = threading.current_thread() is threading.main_thread()
+        if is_main:
+            signal.signal(signal.SIGINT, interrupted)
+        try:
+            yield
+            self._end_if_interrupted()
+        finally:
+            if is_main:
+                signal.signal(signal.SIGINT, before)
+
+    def _end_if_interrupted(self) -> None:
+        if self._is_interrupted:
+            raise KeyboardInterrupt
 
     def say(self, text: str) -> None:
+        """Print a line that stays."""
+        self._end_if_interrupted()
         self._clear()
         click.echo(f"{time.monotonic() - self._began:6.1f} s  {text}", err=True)
 
     def progress(self, text: str) -> None:
+        """Say what is being done now; a terminal shows it until the next line."""
+        self._end_if_interrupted()
         if self._is_live:
             self._clear()
             click.echo(f"{time.monotonic() - self._began:6.1f} s  {text[:100]} …", err=True, nl=False)
@@ -153,7 +188,7 @@ def _check_registry() -> None:
         )
 
 
-def _register(outcome: Outcome, *, project: str, name: str, tags: tuple[str, ...], source: str, screen: _Screen) -> str:
+def _register(outcome: Outcome, *, project: str, name: str, tags: tuple[str, ...], source: str, screen: Screen) -> str:
     from deploy.optimize.register import register
 
     screen.progress("uploading the bundle to ClearML")
@@ -165,7 +200,7 @@ def _register(outcome: Outcome, *, project: str, name: str, tags: tuple[str, ...
     return found.model_id
 
 
-def _deploy(arguments: list[str], serving_task_id: str, output: Path, screen: _Screen) -> None:
+def _deploy(arguments: list[str], serving_task_id: str, output: Path, screen: Screen) -> None:
     from deploy.stock_cli import StockCli
 
     screen.progress("clearml-serving model add …")

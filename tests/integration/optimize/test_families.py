@@ -5,6 +5,7 @@ with the reason in one sentence. A few of them in every run; ``make models`` doe
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -131,5 +132,5 @@ def test_the_file_is_taken_as_it_is_written_where_that_is_asked_for(tmp_path: Pa
     assert "Precompiled" not in str(normalizers["transformers"])
     (told,) = [line for line in said if "does not read this tokenizer.json" in line]
     assert "--tokenizer file" in told
-    assert '"½ cup of ﬁne flour, please…": from token' in told
+    assert re.search(r'for example of "[^"]+": from token \d+ on \[', told)
     assert told in json.loads((bundles["transformers"] / "manifest.json").read_text())["notes"]
