@@ -4,7 +4,8 @@ Texts are of the lengths that texts happen to have; a graph may be wrong from 60
 or in batches of more than eight. Probes are put together from the tokens of running text instead, between the special
 tokens of the task: every length up to 128, every multiple of 16 and its neighbours up to 512, powers of two above that,
 the longest row; each row alone, every batch size up to ``ROWS``, and short rows beside long ones in every order, padded
-by Triton's program as well as by the tokenizer. A row's answer must be PyTorch's wherever the row stands.
+by Triton's program as well as by the tokenizer. A row's answer must be PyTorch's wherever the row stands. Then rows
+that together hold every token of the vocabulary, since a graph may be wrong for one of them alone.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from deploy.errors import ExportFailed
 from deploy.optimize.engine import Engine
 from deploy.optimize.graph import first_line
 from deploy.optimize.samples import SENTENCES, bodies_of, judged_length
-from preprocessing.config import FEATURES, FILL_MASK, QUESTION_ANSWERING, TOKENS, TaskConfig
+from preprocessing.config import CLASSIFICATION, FEATURES, FILL_MASK, QUESTION_ANSWERING, TOKENS, TaskConfig
 from preprocessing.processor import TextProcessor
 from preprocessing.types import Encoded
 
@@ -38,6 +39,10 @@ _SHORT: Final = 10
 """How many different lengths the rows of large batches have."""
 _MOST_TOKENS: Final = 16384
 _MOST_SCORES: Final = 1 << 26
+_MOST_VOCABULARY: Final = 1 << 16
+"""Tokens of the vocabulary that are tried; of a larger one every n-th: all of them would take an hour."""
+_PAIRS: Final = (12, 16, 24, 32, 48, 64, 96, 128, 256, 512)
+"""Lengths of the rows of two texts, where a model may be asked for one text as well as for two."""
 _MOST_KEPT: Final = 1 << 16
 """Numbers of one output of one row that are compared; of larger ones every n-th column, another n for each row."""
 
@@ -46,6 +51,8 @@ PER_TOKEN: Final = frozenset({TOKENS, QUESTION_ANSWERING, FILL_MASK, FEATURES})
 
 _WRONG: Final = 0.3
 """Relative difference from which a row has another answer, not a less exact one."""
+_OTHER: Final = 0.9
+"""The same for rows of tokens that no text has together, which a reduced precision was never calibrated for."""
 _AT_A_THRESHOLD: Final = 20.0
 """T5 rounds logarithms of distances to whole buckets: where one lies between two, the last bit of a logarithm decides,
 which is another in every program. Rows that have the distance are off by some 0.001 of their size.
@@ -68,6 +75,12 @@ class Probes:
     calls: tuple[tuple[int, ...], ...]
     shortest: int
     """Tokens of the shortest row that a text can become; what is shorter need not be answered, but not wrongly."""
+    vocabulary_rows: int = 0
+    """How many rows, the last ones, together hold the tokens of the vocabulary."""
+
+    def is_vocabulary(self, row: int) -> bool:
+        """Say whether this row is one of them."""
+        return row >= len(self.rows) - self.vocabulary_rows
 
     @property
     def longest(self) -> int:
@@ -111,10 +124,16 @@ def make(processor: TextProcessor, run: Callable[[Mapping[str, Any]], Mapping[st
     """
     config = processor.config
     build = _Builder(processor)
-    wanted = [build.row(n, start=n * 7) for n in lengths(judged_length(processor))]
+    longest = judged_length(processor)
+    wanted = [build.row(n, start=n * 7) for n in lengths(longest)]
+    if config.task == CLASSIFICATION and "token_type_ids" in processor.input_names:
+        pairs = _Builder(processor, lambda text: {"text": SENTENCES[0], "text_pair": text})
+        wanted += [pairs.row(n, start=n * 11) for n in _PAIRS if pairs.shortest <= n <= longest]
     few = [min(build.shortest + i % _SHORT, config.max_length) for i in range(ROWS)]
     wanted += [build.row(n, start=1000 + 13 * i) for i, n in enumerate(few)]
-    reason, short = "", 0
+    first_vocabulary = len(wanted)
+    wanted += build.vocabulary(min(longest, _EVERY), config.pad_id)
+    reason, short, vocabulary = "", 0, 0
     rows: list[Encoded] = []
     truths: list[Mapping[str, NDArray[Any]]] = []
     for number, row in enumerate(wanted):
@@ -127,12 +146,15 @@ def make(processor: TextProcessor, run: Callable[[Mapping[str, Any]], Mapping[st
             continue  # what PyTorch does not know cannot be compared
         truths.append({name: _kept(np.asarray(value), len(rows)) for name, value in found.items()})
         rows.append(row)
-        short += number >= len(wanted) - len(few)
+        vocabulary += number >= first_vocabulary
+        short += first_vocabulary - len(few) <= number < first_vocabulary
         if number % 50 == 49:
             say(f"PyTorch: {number + 1} of {len(wanted)} rows of every length")
-    if len(rows) < len(wanted) // 2:
+    if len(rows) - vocabulary < first_vocabulary // 2:
         raise ExportFailed(f"PyTorch cannot run the model on most lengths: {reason or 'its answers are not numbers'}")
-    return Probes(tuple(rows), tuple(truths), tuple(_calls(rows, short, config)), build.shortest)
+    first = len(rows) - vocabulary
+    calls = (*_calls(rows[:first], short, config), *((i,) for i in range(first, len(rows))))
+    return Probes(tuple(rows), tuple(truths), calls, build.shortest, vocabulary)
 
 
 def judge(probes: Probes, processor: TextProcessor, engine: Engine, difference: float, say: Say) -> Finding:
@@ -167,8 +189,9 @@ def judge(probes: Probes, processor: TextProcessor, engine: Engine, difference: 
 class _Builder:
     """Makes rows of any length from the tokens of running text."""
 
-    def __init__(self, processor: TextProcessor) -> None:
-        make_body, tokenizer = bodies_of(processor), processor.tokenizer
+    def __init__(self, processor: TextProcessor, make_body: Callable[[str], Mapping[str, Any]] | None = None) -> None:
+        make_body, tokenizer = make_body or bodies_of(processor), processor.tokenizer
+        self._ids = range(tokenizer.vocab_size)
         limit = processor.config.max_length
 
         def encode(text: str) -> Encoded:
@@ -184,7 +207,8 @@ class _Builder:
         long = encode(text)
         self._before = _part(one, 0, before)
         self._after = _part(one, one.n_tokens - after, one.n_tokens)
-        self._content = _part(long, before, max(long.n_tokens - after, before + 1))
+        start = min(before, long.n_tokens - 1)  # of a tokenizer that knows no word, all texts may be the same
+        self._content = _part(long, start, max(long.n_tokens - after, start + 1))
         self.shortest = min(before + after + 1, limit)
 
     def row(self, tokens: int, *, start: int) -> Encoded:
@@ -196,6 +220,22 @@ class _Builder:
         if room > 0:
             ids, types = [*self._before[0], *ids, *self._after[0]], [*self._before[1], *types, *self._after[1]]
         return Encoded(np.array(ids), np.array(types) if any(types) else None)
+
+    def vocabulary(self, tokens: int, pad_id: int) -> list[Encoded]:
+        """Return rows of at most ``tokens`` that together hold every token, save those that frame a text and padding:
+        some models find a text's end by them.
+        """
+        framing = {pad_id, *self._before[0], *self._after[0]}
+        step = -(-len(self._ids) // _MOST_VOCABULARY)
+        ids = [i for i in self._ids[:: max(1, step)] if i not in framing]
+        room = max(1, tokens - len(self._before[0]) - len(self._after[0]))
+        found = []
+        for start in range(0, len(ids), room):
+            own = ids[start : start + room]
+            types = [*self._before[1], *[self._content[1][0]] * len(own), *self._after[1]]
+            row = np.array([*self._before[0], *own, *self._after[0]])
+            found.append(Encoded(row, np.array(types) if any(types) else None))
+        return found
 
 
 def _calls(rows: Sequence[Encoded], few: int, config: TaskConfig) -> Iterator[tuple[int, ...]]:
@@ -215,7 +255,10 @@ def _calls(rows: Sequence[Encoded], few: int, config: TaskConfig) -> Iterator[tu
         mixed += [own[start::step] for start in range(step)]
     if len(dense) > 8:
         mixed += [[dense[-1], *dense[:4], dense[-1], dense[4]], [*dense[:3], dense[-1]], dense[-16:], dense[-ROWS:]]
-        mixed += [[i for i in dense if _EVERY - ROWS < rows[i].n_tokens <= _EVERY]]
+        # every number of padding tokens up to 126: rows of 65 to 128 tokens, and of 2 to 64 beside one of 128
+        one_of = {rows[i].n_tokens: i for i in reversed(dense)}
+        mixed += [[i for n, i in sorted(one_of.items()) if _EVERY - ROWS < n <= _EVERY]]
+        mixed += [[*(i for n, i in sorted(one_of.items()) if 2 <= n <= ROWS), one_of.get(_EVERY, dense[-1])][-ROWS:]]
     for number, call in enumerate(mixed):
         ordered = call[::-1] if number % 2 else call
         fitting = ordered[: max(2, most // max((rows[i].n_tokens for i in ordered), default=1))]
@@ -275,7 +318,11 @@ def _compared(
 
 
 def _verdict(probes: Probes, answers: Sequence[_Answer], difference: float) -> tuple[list[str], list[str]]:
-    beyond = _inexact(probes, answers, difference) if np.isfinite(difference) else _unusual(probes, answers)
+    if np.isfinite(difference):
+        beyond = _inexact(probes, answers, difference)
+    else:
+        beyond = _unusual(probes, [a for a in answers if not probes.is_vocabulary(a.row)])
+        beyond += [a for a in answers if probes.is_vocabulary(a.row) and not a.share < _OTHER]
     if not beyond:
         return [], []
     where = _where(probes, answers, beyond)
@@ -323,6 +370,10 @@ def _explained(usual: float, times: float, least: float, most: float) -> float:
 def _where(probes: Probes, answers: Sequence[_Answer], beyond: Sequence[_Answer]) -> str:
     """Return what the wrong answers have in common, in words."""
     sizes = {number: len(call) for number, call in enumerate(probes.calls)}
+    if all(probes.is_vocabulary(a.row) for a in beyond):
+        return f"{len(beyond)} of the {probes.vocabulary_rows} rows that together hold the vocabulary's tokens"
+    beyond = [a for a in beyond if not probes.is_vocabulary(a.row)]
+    answers = [a for a in answers if not probes.is_vocabulary(a.row)]
     alone = [a for a in beyond if sizes[a.call] == 1]
     if alone:
         wrong = sorted({probes.rows[a.row].n_tokens for a in alone})

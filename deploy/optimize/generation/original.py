@@ -88,6 +88,12 @@ class CausalOriginal:
         logits = np.stack([step[0].float().numpy() for step in found.logits])
         return Continued(tuple(prompt), tuple(found.sequences[0, len(prompt) :].tolist()), logits)
 
+    def read(self, ids: Sequence[int]) -> NDArray[Any]:
+        """Read ``ids`` in one go; return the logits behind each of them ([tokens, vocabulary])."""
+        with quietly(), self._torch.inference_mode():
+            logits = self._model(input_ids=self._torch.tensor([list(ids)]), use_cache=False).logits
+        return np.asarray(logits[0].float().numpy())
+
     def pace(self, prompt: Sequence[int], tokens: int) -> tuple[float, float]:
         """Return milliseconds to ``generate``'s first token, and per token after it (``tokens`` of at least 2)."""
         ids = self._torch.tensor([list(prompt)])

@@ -18,9 +18,11 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from deploy.errors import DeployError
+from deploy.errors import DeployError, ExportFailed
+from deploy.optimize.generation import probes
 from deploy.optimize.generation.engine import Generator
 from deploy.optimize.generation.original import Continued
+from deploy.optimize.generation.probes import Probes
 from deploy.optimize.parity import EXACT, Parity, Tolerance, changed_files, cosine, excesses
 from deploy.optimize.source import kept_files
 from deploy.optimize.tokens import Reads, first_difference, reader, shown
@@ -67,14 +69,18 @@ class Truth:
     """``_CHATS`` as transformers renders them; empty for a model without a chat template."""
     files: Mapping[str, str]
     """Hashes of the files a bundle takes over as they are."""
+    probes: Probes | None = None
+    """What is judged besides the texts."""
 
 
 def find_truth(
     folder: Path, processor: TextProcessor, texts: Sequence[str], continued: Sequence[Continued],
     eos_ids: frozenset[int], *, reads: Reads = "transformers", files: Mapping[str, str] | None = None,
+    probed: Probes | None = None,
 ) -> Truth:  # fmt: skip
     """Put together what PyTorch answered and what the tokenizer in ``folder`` makes: through transformers, or as its
-    file says. ``files`` are the hashes of what a bundle takes over, if that does not lie in ``folder`` as it is.
+    file says. ``files`` are the hashes of what a bundle takes over, if that does not lie in ``folder`` as it is,
+    ``probed`` what PyTorch answers besides.
     """
     from transformers import AutoTokenizer
 
@@ -83,7 +89,7 @@ def find_truth(
     tokens = [tokenize(text) for text in texts]
     limit = processor.config.max_length
     within = [t if len(t) <= limit else [] for t in tokens]
-    return Truth(texts, within, continued, eos_ids, _chats(tokenizer), files or kept_files(folder))
+    return Truth(texts, within, continued, eos_ids, _chats(tokenizer), files or kept_files(folder), probed)
 
 
 def judge(
@@ -130,7 +136,19 @@ def judge(
         continued=float(np.mean([agreeing(t.tokens, a) for t, a in zip(truth.continued, alone, strict=True)])),
         faults=tuple(faults),
     )  # fmt: skip
-    return replace(parity, excesses=tuple(excesses(parity, tolerance, what="next tokens")))
+    wrong, inexact = _probed(truth, engine, tolerance)
+    return replace(
+        parity, faults=(*faults, *wrong), excesses=(*excesses(parity, tolerance, what="next tokens"), *inexact)
+    )
+
+
+def _probed(truth: Truth, engine: Generator, tolerance: Tolerance) -> tuple[list[str], list[str]]:
+    if truth.probes is None:
+        return [], []
+    try:
+        return probes.judge(truth.probes, engine, tolerance.difference)
+    except ExportFailed as error:
+        return [error.message], []
 
 
 def tolerance_for(precision: Precision, overrides: Mapping[str, float]) -> Tolerance:

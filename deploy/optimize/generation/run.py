@@ -17,9 +17,9 @@ from deploy.errors import ExportFailed
 from deploy.optimize import manifest, reference, report, samples, serving, weights
 from deploy.optimize import speed as cells
 from deploy.optimize.candidates import Candidate
-from deploy.optimize.generation import parity, speed
+from deploy.optimize.generation import parity, probes, speed
 from deploy.optimize.generation import report as tables
-from deploy.optimize.generation.candidates import make_graph
+from deploy.optimize.generation.candidates import CANDIDATES, make_graph
 from deploy.optimize.generation.engine import Generator
 from deploy.optimize.generation.original import GRAPH, CausalOriginal, Continued
 from deploy.optimize.generation.parity import TextParity, Truth
@@ -97,7 +97,21 @@ class CausalRun:
             self.progress(f"{candidate.name}: comparing its weights")
             return replace(found, faults=(*found.faults, *weights.faults(self.named.weights(), graph / GRAPH)))
 
-        judged, left_out = judge_each(tried, left, lambda c: self._graph(c, exported), judge, _sentence, self.say)
+        def judge_with_origin(candidate: Candidate, graph: Path) -> TextParity:
+            found = judge(candidate, graph)
+            if graph == exported:
+                exact.append(found)
+                return found
+            if not exact:
+                exact.append(judge(CANDIDATES[0], exported))
+            faults = [f"the graph it was made from is wrong: {why}" for why in exact[0].faults[:1]]
+            excesses = [f"the graph it was made from is inexact: {why}" for why in exact[0].excesses[:1]]
+            return replace(found, faults=(*found.faults, *faults), excesses=(*found.excesses, *excesses))
+
+        exact: list[TextParity] = []
+        judged, left_out = judge_each(
+            tried, left, lambda c: self._graph(c, exported), judge_with_origin, _sentence, self.say
+        )
         paces = self._speed([c for c, p in judged if not p.faults], exported)
         chosen, found = self._choose(judged, paces)
         tuned = self._tune(chosen, self._graph(chosen, exported))
@@ -143,9 +157,15 @@ class CausalRun:
             found.append(original.generate(self._prompt(text), self.new_tokens))
             if number % 8 == 0:
                 self.progress(f"PyTorch: {number} of {len(self.judged)} prompts")
+        self.progress("PyTorch: prompts of every length and every token")
+        size = self.processor.tokenizer.vocab_size
+        probed = probes.make(
+            original.read, self._prompt(max(self.judged, key=len)), longest=self.source.config.max_length,
+            vocabulary=min(size, self.source.config.vocab_size or size), weights=original.weight_bytes // 4,
+        )  # fmt: skip
         return parity.find_truth(
             self.source.read_from(self.options.reads), self.processor, self.judged, found, original.eos_ids,
-            reads=self.options.reads, files=self.source.kept(),
+            reads=self.options.reads, files=self.source.kept(), probed=probed,
         )  # fmt: skip
 
     def _graph(self, candidate: Candidate, exported: Path) -> Path:

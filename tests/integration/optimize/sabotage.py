@@ -191,17 +191,59 @@ def half_precision(model: Graph) -> None:
         tensor.CopyFrom(numpy_helper.from_array(value, tensor.name))
 
 
-def deaf(model: Graph) -> None:
-    """Padding is attended to."""
-    ones = _add(model, "ConstantOfShape", [_add(model, "Shape", ["attention_mask"], "sabotage_mask")], "sabotage_ones",
-                value=numpy_helper.from_array(np.array([1])))  # fmt: skip
-    nodes = list(model.graph.node)
-    for node in nodes[:-2]:
-        for i, name in enumerate(node.input):
-            if name == "attention_mask":
-                node.input[i] = ones
-    del model.graph.node[:]
-    model.graph.node.extend([*nodes[-2:], *nodes[:-2]])
+def replaced(name: str, value: int) -> Spoil:
+    """Read one number everywhere instead of an input."""
+
+    def spoil(model: Graph) -> None:
+        shape = _add(model, "Shape", [name], "sabotage_shape_of_input")
+        same = _add(
+            model, "ConstantOfShape", [shape], "sabotage_same", value=numpy_helper.from_array(np.array([value]))
+        )
+        nodes = list(model.graph.node)
+        for node in nodes[:-2]:
+            for i, given in enumerate(node.input):
+                if given == name:
+                    node.input[i] = same
+        del model.graph.node[:]
+        model.graph.node.extend([*nodes[-2:], *nodes[:-2]])
+
+    return spoil
+
+
+def _rows_negated(model: Graph, is_so: str) -> None:
+    """Negate the answers of the rows for which ``is_so`` ([rows, 1])."""
+    one, other = _constant(model, "sabotage_one", np.float32(1)), _constant(model, "sabotage_minus", np.float32(-1))
+    by = _add(model, "Where", [is_so, other, one], "sabotage_times")
+    _add(model, "Mul", ["right_" + OUTPUT, by], OUTPUT)
+
+
+def token_present(token: int) -> Spoil:
+    """Negate the answers of rows that have one token."""
+
+    def spoil(model: Graph) -> None:
+        _renamed(model)
+        equal = _add(
+            model, "Equal", ["input_ids", _constant(model, "sabotage_token", np.int64(token))], "sabotage_equal"
+        )
+        number = _add(model, "Cast", [equal], "sabotage_number", to=TensorProto.INT64)
+        most = _add(model, "ReduceMax", [number, _constant(model, "sabotage_axes", np.array([1]))], "sabotage_most")
+        _rows_negated(model, _add(model, "Cast", [most], "sabotage_is", to=TensorProto.BOOL))
+
+    return spoil
+
+
+def beside_pads(count: int) -> Spoil:
+    """Negate the answers of rows that have exactly so much padding."""
+
+    def spoil(model: Graph) -> None:
+        _renamed(model)
+        axes = _constant(model, "sabotage_axes", np.array([1]))
+        own = _add(model, "ReduceSum", ["attention_mask", axes], "sabotage_own")
+        rest = _add(model, "Sub", [_size(model, 1), own], "sabotage_rest")
+        at = _constant(model, "sabotage_at", np.int64(count))
+        _rows_negated(model, _add(model, "Equal", [rest, at], "sabotage_is"))
+
+    return spoil
 
 
 GRAPH: Mapping[str, Spoil] = {
@@ -224,7 +266,13 @@ GRAPH: Mapping[str, Spoil] = {
     "odd batches reversed": reversed_if_odd,
     "the last row of a batch": last_of_a_batch,
     "a hundredth of the neighbour": neighbour,
-    "padding is attended to": deaf,
+    "padding is attended to": replaced("attention_mask", 1),
+    "exactly 7 pads": beside_pads(7),
+    "exactly 100 pads": beside_pads(100),
+    # tokens
+    "one common token": token_present(12),
+    "one token that no text has": token_present(590),
+    "types are not read": replaced("token_type_ids", 0),
     # the answer
     "scores × 1.1": output("Mul", np.float32(1.1)),
     "one score + 0.001": output("Add", np.array([0.001, 0, 0], np.float32)),

@@ -14,7 +14,8 @@ from .conftest import Case
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 SHOWN = ("negated from 127 tokens", "batches above 8", "a weight × 1.05", "only batches of 29", "one number × 1.05",
-         "a rare token forgotten", "odd batches reversed", "not a number for one token")  # fmt: skip
+         "a rare token forgotten", "odd batches reversed", "not a number for one token",
+         "one token that no text has", "types are not read", "exactly 100 pads")  # fmt: skip
 GRAPH = list(sabotage.GRAPH) if tiny.IS_ALL else SHOWN
 FILES = list(sabotage.FILES) if tiny.IS_ALL else list(sabotage.FILES)[3:8:2]
 

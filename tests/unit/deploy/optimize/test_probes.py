@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import re
+
 import numpy as np
 import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 from deploy.optimize import probes
 from deploy.optimize.probes import ROWS, Probes, judge, lengths
+from deploy.optimize.samples import SENTENCES
 from preprocessing.config import TaskConfig
+from preprocessing.processor import TextProcessor
 from preprocessing.types import Encoded
 
 
@@ -125,3 +131,119 @@ def test_a_row_that_a_threshold_inside_the_model_moves_a_little_passes(probed):
     assert ((), ()) == (found.faults, found.excesses)
     found = verdict(probed, lambda answer, rows, longest: answer * 1.001 if rows > 32 else answer)
     assert "batches of 33 to 64 rows" in found.excesses[0]
+
+
+KNOWN = dict.fromkeys(word for text in ("Rust 7 the box ?", *SENTENCES) for word in re.findall(r"\w+|[^\w\s]+", text))
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *list(KNOWN)[:200], *(f"rare{i}" for i in range(100))]
+
+
+@pytest.fixture
+def classifier(tmp_path):
+    """The processor of a BERT classifier of 304 tokens that reads 130 of them."""
+    tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    config = {"architectures": ["BertForSequenceClassification"], "max_position_embeddings": 130, "pad_token_id": 0,
+              "type_vocab_size": 2, "vocab_size": len(WORDS)}  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    return TextProcessor.from_folder(tmp_path)
+
+
+def original(feeds):
+    """A model that reads every token and every type."""
+    ids, mask = feeds["input_ids"], feeds["attention_mask"]
+    return {"logits": np.stack([ids.sum(1), mask.sum(1), (ids * feeds["token_type_ids"]).sum(1)], 1, dtype=np.float32)}
+
+
+class Graph:
+    """The same, with what a test does to the answers of each row."""
+
+    def __init__(self, spoil):
+        self.spoil = spoil
+
+    def answer_together(self, requests):
+        longest = max(feeds["input_ids"].shape[1] for feeds in requests)
+        answers = []
+        for feeds in requests:
+            right = original(feeds)["logits"]
+            wrong = self.spoil(right, feeds, longest)
+            answers.append({"logits": wrong.astype(np.float32)})
+        return answers
+
+
+def judged(classifier, spoil, difference=1e-4):
+    """What is found of a graph."""
+    return judge(probes.make(classifier, original, str), classifier, Graph(spoil), difference, str)
+
+
+def where(rows, wrong, right):
+    """The ``wrong`` answers for some rows, the ``right`` ones for others."""
+    return np.where(rows[:, None], wrong, right)
+
+
+def test_every_token_of_the_vocabulary_is_in_a_row_of_its_own(classifier):
+    """Once, save those that frame a text and padding; rows are at most 128 tokens long."""
+    made = probes.make(classifier, original, str)
+    rows = made.rows[-made.vocabulary_rows :]
+    held = [i for row in rows for i in row.ids.tolist() if i not in (0, 2, 3)]
+    assert [1, *range(4, len(WORDS))] == held
+    assert max(row.n_tokens for row in rows) <= 128
+    assert {(2, 3)} == {(row.ids[0], row.ids[-1]) for row in rows}
+
+
+def test_of_a_large_vocabulary_every_nth_token_is_tried(classifier, monkeypatch):
+    """As many as there is time for."""
+    monkeypatch.setattr(probes, "_MOST_VOCABULARY", 101)
+    made = probes.make(classifier, original, str)
+    held = [i for row in made.rows[-made.vocabulary_rows :] for i in row.ids.tolist() if i not in (0, 2, 3)]
+    assert list(range(4, len(WORDS), 4)) == held
+
+
+@pytest.mark.parametrize("difference", [1e-4, float("inf")])
+@pytest.mark.parametrize("token", [1, 4, 177, 303])
+def test_a_graph_that_is_wrong_when_one_token_is_present_is_refused(classifier, token, difference):
+    """Also one that no text of the gate has, and in a reduced precision."""
+    found = judged(
+        classifier, lambda right, feeds, longest: where((feeds["input_ids"] == token).any(1), -right, right), difference
+    )
+    assert "rows" in found.faults[0]
+    assert "the answer is not PyTorch's" in found.faults[0]
+    if token > 200:
+        assert "1 of the 3 rows that together hold the vocabulary's tokens" in found.faults[0]
+
+
+def test_a_reduced_precision_may_answer_tokens_that_no_text_has_less_exactly(classifier):
+    """They stand beside others that no text has; in fp32 it is beyond the tolerance."""
+
+    def spoil(right, feeds, longest):
+        return where((feeds["input_ids"] == 303).any(1), right * 1.4, right)
+
+    found = judged(classifier, spoil, float("inf"))
+    assert ((), ()) == (found.faults, found.excesses)
+    assert judged(classifier, spoil).faults
+
+
+@pytest.mark.parametrize("difference", [1e-4, float("inf")])
+def test_a_classifier_that_takes_pairs_is_judged_on_pairs(classifier, difference):
+    """A graph that does not read the types answers every single text rightly."""
+    found = judged(classifier, lambda right, feeds, longest: right * [1, 1, 0], difference)
+    assert found.faults
+
+
+@pytest.mark.parametrize("pads", [1, 40, 63, 64, 65, 100, 126])
+def test_a_graph_that_is_wrong_beside_so_many_pads_is_refused(classifier, pads):
+    """Every number of them up to 126."""
+
+    def spoil(right, feeds, longest):
+        return where(longest - feeds["attention_mask"].sum(1) == pads, -right, right)
+
+    found = judged(classifier, spoil)
+    assert "which are right alone" in (*found.faults, *found.excesses)[0]
+
+
+def test_the_right_graph_passes_with_pairs_and_the_whole_vocabulary(classifier):
+    """In fp32 as in a reduced precision."""
+    for difference in (1e-4, float("inf")):
+        found = judged(classifier, lambda right, feeds, longest: right, difference)
+        assert ((), ()) == (found.faults, found.excesses)
