@@ -23,7 +23,7 @@ from pyhocon import ConfigFactory
 from deploy.controlplane.testing import RunningControlPlane, control_plane
 from deploy.errors import ExportFailed
 from deploy.optimize import run
-from deploy.optimize.generation import candidates, parity
+from deploy.optimize.generation import candidates, parity, probes
 from deploy.optimize.generation import original as originals
 from deploy.optimize.generation.engine import Generator
 from deploy.optimize.generation.original import GRAPH, WEIGHTS, CausalOriginal
@@ -34,7 +34,7 @@ from deploy.stock_cli import StockCli
 from deploy.triton import execution
 from preprocessing.processor import TextProcessor
 
-from . import tiny
+from . import sabotage, tiny
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 generators = importlib.import_module("tiny_generators")
@@ -91,7 +91,11 @@ def make_generator(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], 
             processor = TextProcessor.from_folder(place / "model")
             prompts = [processor.prepare({"text": text}).rows[0].ids.tolist() for text in TEXTS]
             continued = [original.generate(prompt, TOKENS) for prompt in prompts]
-            truth = parity.find_truth(place / "model", processor, TEXTS, continued, original.eos_ids)
+            probed = probes.make(
+                original.read, prompts[-1], longest=processor.config.max_length,
+                vocabulary=processor.tokenizer.vocab_size, weights=original.weight_bytes // 4,
+            )  # fmt: skip
+            truth = parity.find_truth(place / "model", processor, TEXTS, continued, original.eos_ids, probed=probed)
             (place / "graph").mkdir()
             original.export(place / "graph")
             made[kind] = Case(place / "model", place / "graph", model, hf, original, truth)
@@ -251,6 +255,17 @@ def test_lost_positions_are_refused(case: Case, spoil: Callable[..., Path]) -> N
     """Every token is read as if it were the first."""
     found = case.judge(spoil(lambda model: multiply(model, "position_ids", np.array(0))))
     assert any("mean cosine" in line for line in found.excesses), found
+
+
+@pytest.mark.parametrize("change", [sabotage.when(1, "Equal", 40), sabotage.token_present(250)])
+def test_a_graph_that_is_wrong_for_one_length_or_one_token_is_refused(
+    change: Callable[[Any], None], case: Case, spoil: Callable[..., Path]
+) -> None:
+    """Whatever the prompts happen to be; in fp32 and in int8."""
+    bundle = spoil(change)
+    for precision in ("fp32", "int8"):
+        found = case.judge(bundle, precision)
+        assert any("the logits are not PyTorch's" in fault for fault in found.faults), found
 
 
 def test_weights_of_four_bits_are_refused(case: Case, spoil: Callable[..., Path]) -> None:
