@@ -182,10 +182,10 @@ def serve(folder: Path, count: int) -> None:
     import uvicorn
 
     from gateway.app import Gateway
-    from gateway.backends.base import ModelInfo, TensorInfo
-    from gateway.http.protocol import GatewayProtocol
+    from gateway.edge.http.protocol import GatewayProtocol
     from gateway.settings import Settings
     from gateway.testing import FakeBackend
+    from gateway.triton.port import ModelInfo, TensorInfo
 
     class AnyBackend(FakeBackend):
         async def is_ready(self, model: str) -> bool:

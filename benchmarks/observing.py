@@ -63,7 +63,7 @@ def serve(form: str, state: Path) -> None:
     import uvloop
 
     from gateway.app import Gateway
-    from gateway.http.protocol import GatewayProtocol
+    from gateway.edge.http.protocol import GatewayProtocol
     from gateway.metrics import drift
     from gateway.settings import Settings
     from gateway.spec import decode, decode_model, triton_model_name

@@ -25,7 +25,7 @@ from benchmarks.fleet import Fleet, fleet
 from benchmarks.scaling import AGE
 from benchmarks.servers import LOOPBACK
 from benchmarks.service import Seen
-from gateway.http.certificates import LOOK_S
+from gateway.edge.http.certificates import LOOK_S
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "rolling.md"

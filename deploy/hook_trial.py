@@ -22,13 +22,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from deploy.errors import DeployError, MissingPart
-from gateway.backends.base import Backend, TensorInfo
 from gateway.control import packages
-from gateway.endpoint import TritonCall
+from gateway.endpoints.endpoint import TritonCall
+from gateway.endpoints.hook import InProcesses, StagedHandler
 from gateway.errors import DeadlineExceeded, GatewayError
-from gateway.hook_handlers import InProcesses, StagedHandler
-from gateway.hook_pool import HookPool, PoolLimits, Program
+from gateway.hooks.pool import HookPool, PoolLimits, Program
 from gateway.trace import Trace
+from gateway.triton.port import Backend, TensorInfo
 from preprocessing.engines import ENGINES
 from preprocessing.errors import PreprocessingError
 from preprocessing.processor import TextProcessor

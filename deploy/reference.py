@@ -14,7 +14,7 @@ from typing import Final
 from pydantic import AliasChoices
 
 from gateway import errors
-from gateway.http.problems import STATUS
+from gateway.edge.http.problems import STATUS
 from gateway.metrics.catalog import CATALOG
 from gateway.metrics.custom import BUILT_IN
 from gateway.settings import SHARES, Settings

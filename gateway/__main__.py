@@ -173,8 +173,8 @@ def _serve(settings: Settings, listener: socket.socket) -> int:
     import uvicorn
 
     from gateway import logs, workers
-    from gateway.http.certificates import tls_context
-    from gateway.http.protocol import GatewayProtocol
+    from gateway.edge.http.certificates import tls_context
+    from gateway.edge.http.protocol import GatewayProtocol
 
     config = uvicorn.Config(
         "gateway.app:create_app",

@@ -30,37 +30,37 @@ from fastapi import FastAPI
 
 from gateway import logs
 from gateway.admission import Limit, Limiter
-from gateway.backends.base import Backend
-from gateway.backends.key import key_file
-from gateway.backends.triton import TritonBackend, TritonTls
-from gateway.batching import BatchLimits
 from gateway.control.assemble import Assembler, ModelRecords
 from gateway.control.hooks import HookSettings
 from gateway.control.reconcile import Reconciler
 from gateway.control.tritons import Tritons
+from gateway.dataplane.routing.table import RoutingTable
+from gateway.dataplane.shadow import Mirror
+from gateway.dataplane.submit import Pipeline, RequestSpans, SpannedPipeline
+from gateway.edge.grpc.server import RpcServer, Tls
+from gateway.edge.http.edge import Receive, Scope, Send
+from gateway.edge.http.forms import FormRoutes, Limits
+from gateway.edge.http.ops import build_ops, product_version
+from gateway.edge.http.problems import FAILURES
+from gateway.edge.http.protocol import Connections
+from gateway.edge.http.routes import CHAT, Lane, ServeRoute
+from gateway.endpoints.batcher import BatchLimits
 from gateway.errors import EndpointNotFound, GatewayError, VersionNotFound
 from gateway.health import Health
-from gateway.http.edge import Receive, Scope, Send
-from gateway.http.forms import FormRoutes, Limits
-from gateway.http.ops import build_ops, product_version
-from gateway.http.problems import FAILURES
-from gateway.http.protocol import Connections
-from gateway.http.routes import CHAT, Lane, ServeRoute
 from gateway.metrics import exposition, statistics
 from gateway.metrics.live import STEP_S, shared
 from gateway.metrics.observer import FLUSH_S, UNASKED_FLUSH_S, Observer
 from gateway.metrics.references import References
 from gateway.pace import Pace
-from gateway.pipeline import Pipeline, RequestSpans, SpannedPipeline
 from gateway.registry.base import Registry
 from gateway.registry.cache import ArtifactCache, SpecStore
 from gateway.registry.clearml import ClearMLRegistry
 from gateway.registry.lineage import LineageSource, lineage
-from gateway.routing.table import RoutingTable
-from gateway.rpc.server import RpcServer, Tls
 from gateway.settings import SUPERVISOR, Settings, grpc_options, trace_protocol
-from gateway.shadow import Mirror
 from gateway.spec import normalize_url
+from gateway.triton.grpc import TritonBackend, TritonTls
+from gateway.triton.key import key_file
+from gateway.triton.port import Backend
 
 _log = logging.getLogger("triton_gateway")
 

@@ -15,10 +15,10 @@ from urllib.parse import unquote
 import numpy as np
 from numpy.typing import NDArray
 
-from gateway.backends.base import ModelInfo, TensorInfo, Tensors
 from gateway.errors import BackendUnavailable, GatewayError, ModelNotReady, RegistryRefused, RegistryUnavailable
 from gateway.registry.ledger import Record, Records, with_records
 from gateway.trace import TRACEPARENT
+from gateway.triton.port import ModelInfo, TensorInfo, Tensors
 
 Run = Callable[[dict[str, NDArray[Any]]], Mapping[str, NDArray[Any]]]
 

@@ -26,7 +26,7 @@ from preprocessing.errors import InvalidBundle, InvalidOption, TokenizationFaile
 from preprocessing.framing import Framing
 from preprocessing.types import Encoded, Texts, pack
 from preprocessing.windows import Windower
-from preprocessing.word_cache import DEFAULT_MAX_WORDS, CacheState, WordCache
+from preprocessing.words.cache import DEFAULT_MAX_WORDS, CacheState, WordCache
 
 
 class TextTokenizer:

@@ -124,7 +124,7 @@ def _write(answer: object, *, as_json: bool) -> None:
         return
     import orjson
 
-    from preprocessing.hook_wire import JSON_OPTIONS, json_form
+    from gateway.hooks.wire import JSON_OPTIONS, json_form
 
     option = JSON_OPTIONS if as_json else JSON_OPTIONS | orjson.OPT_INDENT_2
     click.echo(orjson.dumps(content, default=json_form, option=option).decode())

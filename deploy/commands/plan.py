@@ -77,8 +77,8 @@ def command(url: str | None, state_dir: Path, as_json: bool, open_store: Callabl
 
 def changes(plan: Plan, missing: Mapping[str, str], status: Mapping[str, Any]) -> dict[str, Any]:
     """Return what ``plan`` would change in a gateway that reports ``status``, and every fault."""
+    from gateway.dataplane.routing import canary
     from gateway.errors import SpecFault
-    from gateway.routing import canary
 
     serving = {str(e["url"]): str(e.get("model_id") or "") for e in status.get("endpoints", ())}
     contents = {str(e["url"]): str(e.get("content") or "") for e in status.get("endpoints", ())}

@@ -86,10 +86,10 @@ def command(
     from deploy.triton.plan import Grace
     from deploy.triton.sync import ModelSync, SyncSettings, run_sync
     from gateway import logs
-    from gateway.backends.key import key_file
     from gateway.errors import GatewayError
     from gateway.registry.clearml import ClearMLRegistry
     from gateway.settings import Settings, parse_duration
+    from gateway.triton.key import key_file
 
     try:
         poll_s = parse_duration(poll_frequency, bare_unit="min")

@@ -46,7 +46,7 @@ def command(
         detect_server,
         trace_arguments,
     )
-    from gateway.backends import key as control
+    from gateway.triton import key as control
 
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

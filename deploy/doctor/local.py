@@ -23,7 +23,7 @@ from deploy.doctor.finding import Finding
 from deploy.errors import DeployError
 from deploy.state import StateDir
 from deploy.triton.launcher import ExternalServer, PathServer, TritonMissing, Wheel, WheelServer, detect_server
-from gateway.backends.key import key_file
+from gateway.triton.key import key_file
 
 EXTRAS = {
     "controlplane": "the embedded control plane (`up`, `controlplane`)",
@@ -281,8 +281,8 @@ def triton(address: str, *, http: str = "auto", key: Path | None = None) -> Iter
     """
     from deploy.triton.client import AdminClient
     from deploy.triton.doors import REMEDY, open_doors
-    from gateway.backends.http import http_hosts
     from gateway.errors import GatewayError
+    from gateway.triton.http import http_hosts
 
     grpc = address.removeprefix("dns:///")
     client = AdminClient(grpc, key_file=key, timeout_s=3.0)

@@ -18,11 +18,11 @@ from deploy.errors import DeployError
 from deploy.registry import section_text
 from deploy.rollout.steps import Command, Rollout
 from gateway import decisions
+from gateway.dataplane.routing import canary
 from gateway.decisions import Decision, Verdict
 from gateway.errors import SpecFault
 from gateway.metrics import custom
 from gateway.registry.ledger import SYSTEM_TAG, Record
-from gateway.routing import canary
 from gateway.spec import (
     RECORDS,
     ROLLOUT,

@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 from deploy import web
 from deploy.rollout.gate import Counts
-from gateway.http.problems import STATUS
+from gateway.edge.http.problems import STATUS
 from gateway.metrics.catalog import FALLBACKS, REQUEST_SECONDS, REQUESTS, VARIABLE_ENUM
 
 FAILURES: Final = frozenset(kind for kind, status in STATUS.items() if status >= 500) - {"draining"}

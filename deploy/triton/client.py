@@ -14,8 +14,8 @@ from typing import Any, Literal, Protocol
 import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException
 
-from gateway.backends.key import GRPC_HEADER, is_refusal, read_key
 from gateway.errors import BackendRefused, BackendUnavailable, DeadlineExceeded, GatewayError, ModelNotReady
+from gateway.triton.key import GRPC_HEADER, is_refusal, read_key
 
 ModelState = Literal["absent", "loading", "ready", "unloading", "failed"]
 

@@ -1,7 +1,7 @@
 """A Triton of ours is started with a key: made once, in a file for its owner only, read by model sync from there.
 
 Called by the ``triton`` command; the images' and manifests' counterpart for NVIDIA's server is
-``deploy/docker/triton-entrypoint.sh``. ``gateway/backends/key.py`` has the reading side.
+``deploy/docker/triton-entrypoint.sh``. ``gateway/triton/key.py`` has the reading side.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import secrets
 from pathlib import Path
 from typing import Final
 
-from gateway.backends.key import HTTP_HEADER, read_key
+from gateway.triton.key import HTTP_HEADER, read_key
 
 RESTRICTED: Final = "model-repository,shared-memory,trace,logging"
 """What can run code, write files or read other callers' memory. The rest (inference, health, metadata, configuration of

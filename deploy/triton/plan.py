@@ -29,7 +29,7 @@ class Wanted:
 class Observed:
     """A model of ours: on disk, in Triton, and how long ago it was last called.
 
-    ``recipe`` None: nothing is on disk; empty: only why it could not be loaded (``gateway.backends.verdicts``).
+    ``recipe`` None: nothing is on disk; empty: only why it could not be loaded (``gateway.triton.verdicts``).
     """
 
     name: str

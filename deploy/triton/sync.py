@@ -32,9 +32,6 @@ from deploy.triton.plan import Action, Grace, Observed, Situation, Wanted, dispe
 from deploy.triton.pool import DaemonPool
 from deploy.triton.repository import ModelRepository, OnDisk
 from deploy.triton.stubs import count_stubs
-from gateway.backends.verdicts import Verdict
-from gateway.backends.verdicts import config as verdict_config
-from gateway.backends.verdicts import decode as decode_verdict
 from gateway.errors import (
     BackendRefused,
     BackendUnavailable,
@@ -48,6 +45,9 @@ from gateway.errors import (
 from gateway.registry.base import Registry
 from gateway.registry.cache import ArtifactCache, SpecStore
 from gateway.spec import EndpointSpec, ModelRecord, ServingSpec, decode, decode_model, triton_model_name
+from gateway.triton.verdicts import Verdict
+from gateway.triton.verdicts import config as verdict_config
+from gateway.triton.verdicts import decode as decode_verdict
 
 log = logging.getLogger("triton_gateway.sync")
 

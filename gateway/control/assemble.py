@@ -15,14 +15,16 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-from gateway.backends.base import Backend, ModelInfo
-from gateway.batching import BatchLimits
 from gateway.control import rehearse, samples
 from gateway.control.compile import EndpointPlan, Plan
 from gateway.control.hooks import HookBuilder, HookParts, HookSettings
 from gateway.control.loading import CodeLoader
 from gateway.control.samples import Samples
-from gateway.endpoint import (
+from gateway.dataplane.routing import canary
+from gateway.dataplane.routing.canary import Weighted
+from gateway.dataplane.routing.snapshot import Pending, Snapshot
+from gateway.endpoints.batcher import BatchLimits
+from gateway.endpoints.endpoint import (
     CachedHandler,
     Endpoint,
     Handler,
@@ -31,8 +33,8 @@ from gateway.endpoint import (
     TextHandler,
     TritonCall,
 )
+from gateway.endpoints.generation import GenerationHandler
 from gateway.errors import ModelNotReady, RegistryRefused, SpecFault
-from gateway.generation import GenerationHandler
 from gateway.metrics import drift
 from gateway.metrics.drift import Bins
 from gateway.metrics.observer import Observer
@@ -41,10 +43,8 @@ from gateway.registry import manifest
 from gateway.registry.base import Registry
 from gateway.registry.cache import ArtifactCache
 from gateway.registry.contents import namesakes
-from gateway.routing import canary
-from gateway.routing.canary import Weighted
-from gateway.routing.snapshot import Pending, Snapshot
 from gateway.spec import EndpointSpec, Fault, ModelRecord, decode_model, triton_model_name
+from gateway.triton.port import Backend, ModelInfo
 from preprocessing.config import FILL_MASK, GENERATION, TaskConfig
 from preprocessing.engines import ENGINES
 from preprocessing.errors import PreprocessingError

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
+from gateway.dataplane.routing import canary
 from gateway.errors import SpecFault
 from gateway.metrics import custom
 from gateway.pace import unhurried
-from gateway.routing import canary
 from gateway.spec import EndpointSpec, Fault, ModelRecord, ServingSpec
 from preprocessing.engines import ENGINES
 

@@ -14,14 +14,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from gateway.backends.base import ModelInfo
 from gateway.control import packages
-from gateway.endpoint import Handler, HookHandler, TritonCall
+from gateway.endpoints.endpoint import Handler, HookHandler, TritonCall
+from gateway.endpoints.hook import InProcesses, InThreads, StagedHandler
 from gateway.errors import SpecFault
-from gateway.hook_handlers import InProcesses, InThreads, StagedHandler
-from gateway.hook_pool import HookPool, PoolLimits, Program, SendRequest
+from gateway.hooks.pool import HookPool, PoolLimits, Program, SendRequest
 from gateway.settings import parse_duration, parse_size
 from gateway.spec import EndpointSpec
+from gateway.triton.port import ModelInfo
 from preprocessing.engines import ENGINES
 from preprocessing.processor import TextProcessor
 from preprocessing.user_code import UserCode

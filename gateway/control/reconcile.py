@@ -23,7 +23,10 @@ from gateway.control.assemble import Assembler, ModelRecords, assemble_snapshot,
 from gateway.control.compile import EndpointPlan, Plan, compile_spec
 from gateway.control.kept import Kept
 from gateway.control.tritons import Key, Tritons
-from gateway.endpoint import Endpoint
+from gateway.dataplane.routing.snapshot import Pending
+from gateway.dataplane.routing.table import RoutingTable
+from gateway.dataplane.shadow import Mirror
+from gateway.endpoints.endpoint import Endpoint
 from gateway.errors import (
     AnswersDisagree,
     ContentChanged,
@@ -40,9 +43,6 @@ from gateway.metrics.references import References
 from gateway.pace import Pace
 from gateway.registry.base import Registry
 from gateway.registry.cache import SpecStore
-from gateway.routing.snapshot import Pending
-from gateway.routing.table import RoutingTable
-from gateway.shadow import Mirror
 from gateway.spec import Fault, ServingSpec, decode, decode_model
 
 _log = logging.getLogger("triton_gateway.control")

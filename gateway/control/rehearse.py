@@ -13,7 +13,7 @@ from typing import Any, Final
 import orjson
 
 from gateway.control.samples import Samples, difference
-from gateway.endpoint import Handler
+from gateway.endpoints.endpoint import Handler
 from gateway.errors import AnswersDisagree, DeadlineExceeded, FailsOnRequests, GatewayError, InputRefused
 from gateway.trace import Trace
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection
 
-from gateway.backends.base import Backend
+from gateway.triton.port import Backend
 
 Key = tuple[str, bool]
 """Address, and whether what is sent there is compressed."""

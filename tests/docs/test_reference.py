@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from deploy.reference import PARTS, refresh
-from gateway.http.problems import STATUS
+from gateway.edge.http.problems import STATUS
 from gateway.metrics.catalog import CATALOG
 from gateway.settings import Settings
 

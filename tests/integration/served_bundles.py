@@ -13,11 +13,11 @@ from typing import Any
 import uvicorn
 
 from gateway.app import Gateway
-from gateway.backends.triton import TritonBackend
-from gateway.http.protocol import GatewayProtocol
+from gateway.edge.http.protocol import GatewayProtocol
 from gateway.settings import Settings
 from gateway.spec import decode, decode_model, triton_model_name
 from gateway.testing import FakeRegistry
+from gateway.triton.grpc import TritonBackend
 
 
 @dataclass

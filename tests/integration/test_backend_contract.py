@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gateway.backends.base import Backend
-from gateway.backends.triton import TritonBackend
 from gateway.errors import BackendRefused, BackendUnavailable, DeadlineExceeded, ModelNotReady
 from gateway.testing import FakeBackend
+from gateway.triton.grpc import TritonBackend
+from gateway.triton.port import Backend
 
 pytestmark = pytest.mark.integration
 

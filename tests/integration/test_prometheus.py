@@ -34,12 +34,12 @@ from dashboards.boards import ANNOTATIONS, BOARDS
 from deploy import web
 from deploy.commands.drift import command as drift_command
 from gateway.app import Gateway
-from gateway.backends.triton import TritonBackend
 from gateway.metrics import drift
 from gateway.registry.ledger import Record
 from gateway.settings import Settings
 from gateway.spec import decode, decode_model, triton_model_name
 from gateway.testing import FakeRegistry
+from gateway.triton.grpc import TritonBackend
 
 pytestmark = [pytest.mark.integration, pytest.mark.prometheus]
 

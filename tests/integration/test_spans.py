@@ -32,11 +32,11 @@ from deploy.triton.launcher import PathServer, TritonLauncher, WheelServer, dete
 from deploy.triton.model_config import Tuning
 from deploy.triton.repository import ModelRepository, OnDisk
 from gateway.app import Gateway
-from gateway.backends.triton import TritonBackend
 from gateway.settings import Settings
 from gateway.spans import exporting
 from gateway.spec import decode, decode_model, triton_model_name
 from gateway.testing import FakeRegistry
+from gateway.triton.grpc import TritonBackend
 
 pytestmark = pytest.mark.integration
 

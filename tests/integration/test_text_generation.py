@@ -28,9 +28,9 @@ from transformers.generation.logits_process import (
 
 from deploy.triton.runtime.generate_model import Settings as Sampling
 from deploy.triton.runtime.generate_model import choose, probabilities, scores_of
-from gateway.backends.base import Backend
 from gateway.errors import ModelFailed, ModelNotReady
 from gateway.testing import FakeBackend
+from gateway.triton.port import Backend
 
 sys.path.insert(0, str(Path(__file__).parent))
 tiny = importlib.import_module("tiny_models")

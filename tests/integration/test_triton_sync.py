@@ -22,10 +22,10 @@ from deploy.triton.model_config import Tuning
 from deploy.triton.plan import Grace
 from deploy.triton.stubs import count_stubs
 from deploy.triton.sync import SyncSettings, read_status, run_sync
-from gateway.backends.triton import TritonBackend
 from gateway.errors import RegistryRefused, RegistryUnavailable
 from gateway.registry.ledger import with_records
 from gateway.testing import FakeLedger
+from gateway.triton.grpc import TritonBackend
 
 pytestmark = pytest.mark.integration
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import uvicorn
 
 from gateway.app import Gateway
-from gateway.backends.triton import TritonBackend
-from gateway.http.protocol import GatewayProtocol
+from gateway.edge.http.protocol import GatewayProtocol
 from gateway.settings import Settings
 from gateway.testing import FakeRegistry
+from gateway.triton.grpc import TritonBackend
 
 
 def main() -> None:

@@ -12,8 +12,8 @@ from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 from opentelemetry.trace import SpanKind, StatusCode
 
 from gateway.app import Gateway
+from gateway.dataplane.submit import Pipeline
 from gateway.errors import ModelFailed
-from gateway.pipeline import Pipeline
 from gateway.settings import trace_protocol
 from gateway.spans import Spans
 from gateway.trace import Trace

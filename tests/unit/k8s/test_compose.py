@@ -16,8 +16,8 @@ import yaml
 
 from deploy.cli import group
 from deploy.triton import key
-from gateway.backends.key import read_key
 from gateway.settings import Settings
+from gateway.triton.key import read_key
 
 ROOT = Path(__file__).parents[3]
 FILE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())

@@ -11,8 +11,8 @@ import pytest
 
 from deploy.triton.client import AdminClient
 from deploy.triton.key import arguments, ensure_key, hide
-from gateway.backends.key import key_file, read_key
 from gateway.errors import BackendRefused
+from gateway.triton.key import key_file, read_key
 
 
 def test_a_key_is_made_once_and_is_its_owners_alone(tmp_path: Path) -> None:

@@ -16,7 +16,6 @@ from deploy.triton.execution import Execution, encode
 from deploy.triton.model_config import Tuning
 from deploy.triton.repository import ModelRepository
 from deploy.triton.sync import ModelSync, SyncSettings, read_status
-from gateway.backends.verdicts import Verdict, decode
 from gateway.errors import (
     ArtifactCorrupt,
     BackendRefused,
@@ -27,6 +26,7 @@ from gateway.errors import (
     SpecFault,
 )
 from gateway.registry.cache import SpecStore
+from gateway.triton.verdicts import Verdict, decode
 
 
 class Inline(Executor):

@@ -1,0 +1,1 @@
+"""From a call to its answer: route, lease, deadline, one end."""

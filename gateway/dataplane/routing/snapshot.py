@@ -1,0 +1,104 @@
+"""What requests read: paths to endpoint versions, immutable after it is made.
+
+Made by ``control.assemble``, read once per request through ``table.current``. Nothing reachable from a snapshot changes
+after the swap, save counters inside endpoints.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from gateway.dataplane.routing.canary import Weighted, position_of
+from gateway.endpoints.endpoint import Endpoint
+from gateway.errors import EndpointNotFound, ModelNotReady, VersionNotFound
+from gateway.spec import Fault
+from gateway.trace import CANARY, DIRECT, STABLE
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """A configured version that cannot answer yet, or failed to: ``reason`` goes to callers and the status page.
+
+    ``is_final``: waiting is no use; what is configured, or its model, must be changed.
+    """
+
+    url: str
+    state: str
+    reason: str
+    is_final: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Endpoints by url, canaries by path, and what is configured but not served."""
+
+    revision: str = ""
+    endpoints: Mapping[str, Endpoint] = field(default_factory=lambda: MappingProxyType({}))
+    canaries: Mapping[str, Weighted] = field(default_factory=lambda: MappingProxyType({}))
+    pending: Mapping[str, Pending] = field(default_factory=lambda: MappingProxyType({}))
+    faults: tuple[Fault, ...] = ()
+
+    def routes(self) -> Iterator[tuple[str, str, str]]:
+        """Return (endpoint, version, route) of everything a request can be counted under."""
+        for endpoint in self.endpoints.values():
+            yield endpoint.identity.endpoint, endpoint.identity.version, DIRECT
+        for canary in self.canaries.values():
+            for url in canary.urls:
+                identity = self.endpoints[url].identity
+                yield identity.endpoint, identity.version, STABLE if url == canary.stable else CANARY
+
+    def resolve(
+        self, path: str, routing_key: str | None = None, draw: Callable[[], float] = random.random
+    ) -> tuple[Endpoint, str, Endpoint | None]:
+        """Return the endpoint that answers ``path``, the route's name and, for a canary, who answers when it fails.
+
+        Routes are ``direct``; through a canary ``stable`` (the version the others fall back to) and ``canary``. A
+        canary wins over an endpoint of the same path, as in clearml-serving. Raises ``EndpointNotFound``,
+        ``VersionNotFound`` or ``ModelNotReady``.
+        """
+        canary = self.canaries.get(path)
+        if canary is not None:
+            position = draw() if routing_key is None else position_of(routing_key, path)
+            url = canary.pick(position)
+            if url == canary.stable:
+                return self.endpoints[url], STABLE, None
+            return self.endpoints[url], CANARY, self.endpoints.get(canary.stable)
+        endpoint = self.endpoints.get(path)
+        if endpoint is not None:
+            return endpoint, DIRECT, None
+        raise self._missing(path)
+
+    def pinned(self, url: str) -> Endpoint:
+        """Return exactly the version ``url``, past every canary. Raises as ``resolve`` does."""
+        endpoint = self.endpoints.get(url)
+        if endpoint is None:
+            raise self._missing(url)
+        return endpoint
+
+    def _missing(self, path: str) -> EndpointNotFound | VersionNotFound | ModelNotReady:
+        pending = self.pending.get(path)
+        if pending is not None:
+            return ModelNotReady(f"endpoint {path} is {pending.state}: {pending.reason}", retry_after=2)
+        base = path.rpartition("/")[0]
+        urls = sorted({*self.endpoints, *self.pending, *self.canaries})
+        versions = [u for u in urls if u.startswith(path + "/")]
+        if versions:
+            return VersionNotFound(
+                f"endpoint {_shown(path)} has no version-less form",
+                hint=f"call one of its versions: {', '.join(versions[:10])}",
+            )
+        siblings = [u for u in urls if base and (u == base or u.startswith(base + "/"))]
+        if siblings:
+            return VersionNotFound(
+                f"endpoint {_shown(base)} has no version {_shown(path.rpartition('/')[2])}",
+                hint=f"it has {', '.join(siblings[:10])}",
+            )
+        hint = f"deployed are {', '.join(urls[:10])}" if urls else "nothing is deployed: `clearml-serving model add …`"
+        return EndpointNotFound(f"endpoint {_shown(path)} does not exist", hint=hint)
+
+
+def _shown(path: str) -> str:
+    return ascii(path)[1:-1][:100]

@@ -1,0 +1,19 @@
+"""The one place a snapshot is published, and the one assignment that does it."""
+
+from __future__ import annotations
+
+from gateway.dataplane.routing.snapshot import Snapshot
+
+
+class RoutingTable:
+    """Holds the current snapshot. A request reads ``current`` exactly once and keeps what it read."""
+
+    __slots__ = ("current",)
+
+    def __init__(self) -> None:
+        self.current = Snapshot()
+
+    def swap(self, snapshot: Snapshot) -> Snapshot:
+        """Publish ``snapshot`` and return the one it replaces."""
+        previous, self.current = self.current, snapshot
+        return previous

@@ -1,0 +1,419 @@
+"""``inference.GRPCInferenceService`` on a ``grpc.aio`` server: what Triton's clients call, answered by the pipeline.
+
+One server per worker; workers share the port (``SO_REUSEPORT``), so the kernel spreads connections over them. The only
+file of the gateway beside ``backends/triton.py`` that imports grpc and tritonclient's messages. What a request means is
+decided in ``forms/oip.py``, as for REST.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import random
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any, Final
+
+import grpc
+import numpy as np
+from google.protobuf import json_format
+from tritonclient.grpc import service_pb2 as pb
+
+from gateway.dataplane.routing.table import RoutingTable
+from gateway.dataplane.submit import Pipeline, too_late
+from gateway.endpoints.endpoint import Endpoint
+from gateway.errors import ClientGone, GatewayError, InputRefused
+from gateway.health import Health
+from gateway.protocols import oip
+from gateway.protocols.tensors import (
+    DTYPES,
+    TensorRequest,
+    check_shape,
+    datatype_of,
+    from_bytes,
+    objects,
+    shown,
+    to_bytes,
+)
+from gateway.spec import normalize_url
+from gateway.trace import FALLBACK, TRACEPARENT, Trace, parse_traceparent
+from gateway.triton.tensors import BYTES
+
+_log = logging.getLogger("triton_gateway.rpc")
+
+SERVICE: Final = "inference.GRPCInferenceService"
+
+CODES: Final = {
+    "endpoint_not_found": grpc.StatusCode.NOT_FOUND,
+    "version_not_found": grpc.StatusCode.NOT_FOUND,
+    "method_not_allowed": grpc.StatusCode.UNIMPLEMENTED,
+    "overloaded": grpc.StatusCode.RESOURCE_EXHAUSTED,
+    "payload_too_large": grpc.StatusCode.RESOURCE_EXHAUSTED,
+    "client_gone": grpc.StatusCode.CANCELLED,
+    "unavailable": grpc.StatusCode.UNAVAILABLE,
+    "draining": grpc.StatusCode.UNAVAILABLE,
+    "model_not_ready": grpc.StatusCode.UNAVAILABLE,
+    "backend_unavailable": grpc.StatusCode.UNAVAILABLE,
+    "deadline_exceeded": grpc.StatusCode.DEADLINE_EXCEEDED,
+    "bad_request": grpc.StatusCode.INVALID_ARGUMENT,
+    "malformed_body": grpc.StatusCode.INVALID_ARGUMENT,
+    "unsupported_media": grpc.StatusCode.INVALID_ARGUMENT,
+    "body_timeout": grpc.StatusCode.DEADLINE_EXCEEDED,
+    "input_refused": grpc.StatusCode.INVALID_ARGUMENT,
+    "backend_refused": grpc.StatusCode.INVALID_ARGUMENT,
+}
+"""Kinds of error to gRPC's codes; every other kind is INTERNAL."""
+
+_TYPED: Final = {
+    "BOOL": "bool_contents", "INT8": "int_contents", "INT16": "int_contents", "INT32": "int_contents",
+    "INT64": "int64_contents", "UINT8": "uint_contents", "UINT16": "uint_contents", "UINT32": "uint_contents",
+    "UINT64": "uint64_contents", "FP32": "fp32_contents", "FP64": "fp64_contents", BYTES: "bytes_contents",
+}  # fmt: skip
+_STAGES: Final = ("x-total-time", "x-tokenization-time", "x-queue-time", "x-inference-time", "x-compute-time")
+
+
+class Tls:
+    """Certificate, key and (for mutual TLS) the callers' authority as PEM files, read again when they are replaced."""
+
+    def __init__(self, certificate: str, key: str, client_authority: str = "") -> None:
+        self._files = tuple(Path(name) for name in (key or certificate, certificate, client_authority) if name)
+        self._needs_client = bool(client_authority)
+        self._seen: tuple[float, ...] = ()
+
+    def credentials(self) -> Any:
+        """Return the server's credentials. Raises ``OSError`` where a file cannot be read."""
+        first = self._read()
+        self._seen = self._changed()
+        return grpc.dynamic_ssl_server_credentials(first, self._newer, require_client_authentication=self._needs_client)
+
+    def _newer(self) -> Any:
+        # Called by gRPC at every handshake; None keeps what there is.
+        try:
+            changed = self._changed()
+            if changed == self._seen:
+                return None
+            found = self._read()
+        except OSError as error:
+            _log.warning("certificates cannot be read, the old ones stay: %s", error)
+            return None
+        self._seen = changed
+        return found
+
+    def _read(self) -> Any:
+        key, chain, *authority = (file.read_bytes() for file in self._files)
+        return grpc.ssl_server_certificate_configuration([(key, chain)], authority[0] if authority else None)
+
+    def _changed(self) -> tuple[float, ...]:
+        return tuple(file.stat().st_mtime for file in self._files)
+
+
+class RpcServer:
+    """The service of one worker. ``max_message_bytes`` bounds a request; ``timeout`` seconds bound its answer."""
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        table: RoutingTable,
+        health: Health,
+        statistics: Callable[[], Awaitable[list[dict[str, Any]]]],
+        *,
+        version: str,
+        timeout: float,
+        max_message_bytes: int,
+        key_header: str = "x-routing-key",
+        allows_pins: bool = False,
+        connection_age: float = 0.0,
+    ) -> None:
+        self._pipeline = pipeline
+        self._table = table
+        self._health = health
+        self._statistics = statistics
+        self._version = version
+        self._timeout = timeout
+        self._key_header = key_header.lower()
+        self._allows_pins = allows_pins
+        self._server = grpc.aio.server(
+            options=[
+                ("grpc.so_reuseport", 1),
+                ("grpc.max_receive_message_length", max_message_bytes),
+                ("grpc.max_send_message_length", -1),
+                # Callers that keep connections for ever would never find new replicas.
+                *((("grpc.max_connection_age_ms", int(connection_age * 1000)),) if connection_age else ()),
+            ],
+            compression=None,
+        )
+        unary = {
+            "ServerLive": (self._live, pb.ServerLiveRequest, pb.ServerLiveResponse),
+            "ServerReady": (self._ready, pb.ServerReadyRequest, pb.ServerReadyResponse),
+            "ServerMetadata": (self._server_metadata, pb.ServerMetadataRequest, pb.ServerMetadataResponse),
+            "ModelReady": (self._model_ready, pb.ModelReadyRequest, pb.ModelReadyResponse),
+            "ModelMetadata": (self._model_metadata, pb.ModelMetadataRequest, pb.ModelMetadataResponse),
+            "ModelConfig": (self._model_config, pb.ModelConfigRequest, pb.ModelConfigResponse),
+            "ModelStatistics": (self._model_statistics, pb.ModelStatisticsRequest, pb.ModelStatisticsResponse),
+            "RepositoryIndex": (self._index, pb.RepositoryIndexRequest, pb.RepositoryIndexResponse),
+            "ModelInfer": (self._infer, pb.ModelInferRequest, pb.ModelInferResponse),
+        }
+        handlers: dict[str, Any] = {
+            name: grpc.unary_unary_rpc_method_handler(
+                method, request_deserializer=request.FromString, response_serializer=response.SerializeToString
+            )
+            for name, (method, request, response) in unary.items()
+        }
+        handlers["ModelStreamInfer"] = grpc.stream_stream_rpc_method_handler(
+            self._stream,
+            request_deserializer=pb.ModelInferRequest.FromString,
+            response_serializer=pb.ModelStreamInferResponse.SerializeToString,
+        )
+        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
+
+    async def start(self, host: str, port: int, tls: Tls | None = None) -> int:
+        """Listen on ``host:port`` (0: any free one) and return the port; raises ``OSError`` where it is taken."""
+        shown_host = f"[{host}]" if ":" in host else host
+        try:
+            if tls is None:
+                bound = self._server.add_insecure_port(f"{shown_host}:{port}")
+            else:
+                bound = self._server.add_secure_port(f"{shown_host}:{port}", tls.credentials())
+        except RuntimeError as error:
+            raise OSError(f"gRPC cannot listen on {shown_host}:{port}: {error}") from error
+        await self._server.start()
+        return int(bound)
+
+    async def stop(self, grace: float) -> None:
+        """Take no new calls, and give those in flight ``grace`` seconds."""
+        await self._server.stop(grace)
+
+    # --- what is served -----------------------------------------------------------------------------------------------
+
+    async def _live(self, _request: Any, _context: Any) -> Any:
+        return pb.ServerLiveResponse(live=True)
+
+    async def _ready(self, _request: Any, _context: Any) -> Any:
+        return pb.ServerReadyResponse(ready=not self._health.reasons())
+
+    async def _server_metadata(self, _request: Any, _context: Any) -> Any:
+        return pb.ServerMetadataResponse(name="triton-gateway", version=self._version, extensions=oip.EXTENSIONS)
+
+    async def _model_ready(self, request: Any, context: Any) -> Any:
+        try:
+            ready = await oip.is_ready(self._table.current, self._url(request.name, request.version))
+        except GatewayError as error:
+            if CODES.get(error.kind) is not grpc.StatusCode.NOT_FOUND:
+                return pb.ModelReadyResponse(ready=False)
+            await _refuse(context, error)
+        return pb.ModelReadyResponse(ready=ready)
+
+    async def _model_metadata(self, request: Any, context: Any) -> Any:
+        shape = await self._shape(request, context)
+        return json_format.ParseDict(shape.metadata(), pb.ModelMetadataResponse())
+
+    async def _model_config(self, request: Any, context: Any) -> Any:
+        shape = await self._shape(request, context)
+        return json_format.ParseDict({"config": shape.config()}, pb.ModelConfigResponse())
+
+    async def _model_statistics(self, request: Any, context: Any) -> Any:
+        rows = await self._statistics()
+        if request.name:
+            try:
+                rows = oip.statistics_of(self._table.current, self._url(request.name, request.version), rows)
+            except GatewayError as error:
+                await _refuse(context, error)
+        return json_format.ParseDict({"model_stats": rows}, pb.ModelStatisticsResponse())
+
+    async def _index(self, request: Any, _context: Any) -> Any:
+        models = oip.index(self._table.current, only_ready=request.ready)
+        return json_format.ParseDict({"models": models}, pb.RepositoryIndexResponse())
+
+    async def _shape(self, request: Any, context: Any) -> oip.ModelShape:
+        try:
+            return oip.describe(self._table.current, self._url(request.name, request.version))
+        except GatewayError as error:
+            await _refuse(context, error)
+            raise  # `_refuse` has raised
+
+    def _url(self, name: str, version: str) -> str:
+        return oip.settle(self._table.current, normalize_url(name, version))
+
+    # --- inference ----------------------------------------------------------------------------------------------------
+
+    async def _infer(self, request: Any, context: Any) -> Any:
+        try:
+            response, trailing = await self._answer(request, context)
+        except GatewayError as error:
+            await _refuse(context, error)
+            raise  # `_refuse` has raised
+        context.set_trailing_metadata(trailing)
+        return response
+
+    async def _stream(self, requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
+        async for request in requests:
+            tells_last = request.parameters["triton_enable_empty_final_response"].bool_param
+            try:
+                async with aclosing(self._responses(request, context)) as responses:
+                    async for response, is_last in responses:
+                        if tells_last:
+                            response.parameters["triton_final_response"].bool_param = is_last
+                        yield pb.ModelStreamInferResponse(infer_response=response)
+            except GatewayError as error:
+                failed = pb.ModelInferResponse(id=request.id, model_name=request.model_name)
+                yield pb.ModelStreamInferResponse(error_message=_sentence(error), infer_response=failed)
+
+    async def _responses(self, request: Any, context: Any) -> AsyncGenerator[tuple[Any, bool], None]:
+        """One response, or one per piece of a text that is generated; with whether it is the last."""
+        snapshot = self._table.current
+        url = self._url(request.model_name, request.model_version)
+        if (url not in snapshot.endpoints and url not in snapshot.canaries) or oip.find(snapshot, url).stream is None:
+            yield (await self._answer(request, context))[0], True
+            return
+        trace, metadata, timeout = self._open(request, context)
+        pipeline = self._pipeline
+        try:
+            call = oip.InferCall(self._read(request))
+            timeout = min(timeout, call.timeout or timeout)
+            endpoint = self._resolve(call.path, metadata, trace)
+            body = call.generation_body()
+            if len(body["text"]) != 1:
+                raise InputRefused("a stream has one text", hint="send each text in a request of its own")
+            body["text"] = body["text"][0]
+            deadline = asyncio.get_running_loop().time() + timeout
+            async with aclosing(pipeline.stream(endpoint, body, trace, deadline)) as events:
+                async for event in events:
+                    piece = {"text": event.text, "finish_reason": event.finish_reason or ""}
+                    call.outputs = {n: objects([value.encode()]).reshape(1, 1) for n, value in piece.items()}
+                    yield _response(call, endpoint), event.finish_reason is not None
+        except (Exception, asyncio.CancelledError, GeneratorExit) as error:
+            if isinstance(error, asyncio.CancelledError | GeneratorExit):
+                pipeline.failed(trace, ClientGone("the client left before the answer was ready"))
+                raise
+            raise pipeline.failed(trace, error) from error
+        finally:
+            pipeline.finished(trace)
+
+    def _open(self, request: Any, context: Any) -> tuple[Trace, dict[str, Any], float]:
+        """Count a request in: its record, its metadata, and the seconds it may take."""
+        metadata = {key.lower(): value for key, value in context.invocation_metadata() or ()}
+        parent = parse_traceparent(str(metadata.get("traceparent", "")).encode("latin-1", "replace"))
+        TRACEPARENT.set(parent)
+        request_id = _request_id(metadata.get("x-request-id") or request.id) or f"{random.getrandbits(64):016x}"
+        trace = self._pipeline.new_trace(request_id, parent)
+        self._pipeline.started()
+        left = context.time_remaining()
+        timeout = self._timeout if left is None else min(self._timeout, max(left, 0.001))
+        return trace, metadata, timeout
+
+    async def _answer(self, request: Any, context: Any) -> tuple[Any, tuple[tuple[str, str], ...]]:
+        trace, metadata, timeout = self._open(request, context)
+        pipeline = self._pipeline
+        try:
+            call = oip.InferCall(self._read(request))
+            if call.timeout is not None:
+                timeout = min(timeout, call.timeout)
+            async with asyncio.timeout(timeout) as limit:
+                endpoint = self._resolve(call.path, metadata, trace)
+                deadline = limit.when() or math.inf
+                await pipeline.answer(endpoint, None, trace, deadline, via=call.via)
+            answered: Endpoint = endpoint if trace.route != FALLBACK else trace.fallback
+            response = _response(call, answered)
+            trace.close()
+        except TimeoutError:
+            raise pipeline.failed(trace, too_late(timeout)) from None
+        except (Exception, asyncio.CancelledError) as error:
+            known = pipeline.failed(trace, error)
+            if isinstance(error, asyncio.CancelledError):
+                raise  # the caller has gone, or the server is stopping
+            raise known from error
+        finally:
+            pipeline.finished(trace)
+        return response, _trailing(trace, answered)
+
+    def _resolve(self, path: str, metadata: dict[str, Any], trace: Trace) -> Endpoint:
+        pin = metadata.get("x-route-to")
+        if self._allows_pins and pin:
+            return self._pipeline.pin(normalize_url(str(pin), None), trace)
+        key = metadata.get(self._key_header)
+        return self._pipeline.resolve(path, trace, None if key is None else str(key))
+
+    def _read(self, request: Any) -> TensorRequest:
+        if not request.model_name:
+            raise InputRefused("the request names no model")
+        raw = request.raw_input_contents
+        if raw and len(raw) != len(request.inputs):
+            raise InputRefused(f"there are {len(raw)} raw inputs for {len(request.inputs)} inputs")
+        found: dict[str, Any] = {}
+        for i, tensor in enumerate(request.inputs):
+            if tensor.name in found:
+                raise InputRefused(f"input {shown(tensor.name)} is there twice")
+            if tensor.datatype not in DTYPES:
+                raise InputRefused(f"input {shown(tensor.name)} has no datatype of {', '.join(DTYPES)}")
+            if "shared_memory_region" in tensor.parameters:
+                raise InputRefused("shared memory is not possible across machines: send the tensor itself")
+            shape = list(tensor.shape)
+            check_shape(tensor.name, shape)
+            if raw:
+                found[tensor.name] = from_bytes(tensor.name, tensor.datatype, shape, raw[i])
+            else:
+                found[tensor.name] = _typed(tensor, shape)
+        for output in request.outputs:
+            if output.parameters["classification"].int64_param:
+                raise InputRefused("the classification extension is not offered: ask for the output label")
+        return TensorRequest(
+            self._url(request.model_name, request.model_version),
+            found,
+            tuple(dict.fromkeys(output.name for output in request.outputs)),
+            request.id,
+            {name: getattr(value, value.WhichOneof("parameter_choice") or "", None)
+             for name, value in request.parameters.items()},
+        )  # fmt: skip
+
+
+def _typed(tensor: Any, shape: list[int]) -> Any:
+    field = _TYPED.get(tensor.datatype)
+    if field is None:
+        raise InputRefused(f"{tensor.datatype} data has to be sent as raw bytes: input {shown(tensor.name)}")
+    values = getattr(tensor.contents, field)
+    if len(values) != math.prod(shape):
+        raise InputRefused(f"input {shown(tensor.name)} has {len(values)} elements, not those of its shape {shape}")
+    if tensor.datatype == BYTES:
+        return objects(list(values)).reshape(shape)
+    dtype = DTYPES[tensor.datatype]
+    wide = np.array(values, dtype=None if len(values) else dtype)
+    if dtype.kind in "iu" and wide.size:
+        limits = np.iinfo(dtype)
+        if int(wide.min()) < limits.min or int(wide.max()) > limits.max:
+            raise InputRefused(f"data of input {shown(tensor.name)} does not fit {tensor.datatype}")
+    return wide.astype(dtype, copy=False).reshape(shape)
+
+
+def _response(call: oip.InferCall, endpoint: Endpoint) -> Any:
+    identity = endpoint.identity
+    response = pb.ModelInferResponse(
+        model_name=identity.endpoint, model_version=identity.version or "1", id=call.request.id
+    )
+    for name, array in call.outputs.items():
+        response.outputs.add(name=name, datatype=datatype_of(array), shape=array.shape)
+        response.raw_output_contents.append(to_bytes(array))
+    return response
+
+
+def _trailing(trace: Trace, endpoint: Endpoint) -> tuple[tuple[str, str], ...]:
+    parts = (trace.total_ns, trace.prepare_ns, trace.queue_ns, trace.infer_ns,
+             trace.prepare_ns + trace.infer_ns + trace.finish_ns)  # fmt: skip
+    times = tuple((name, f"{ns * 1e-6:.3f}") for name, ns in zip(_STAGES, parts, strict=True))
+    headers = tuple((name.decode(), value.decode("latin-1")) for name, value in endpoint.headers)
+    return (("x-request-id", trace.request_id), ("x-route", trace.route), *headers, *times)
+
+
+def _request_id(value: object) -> str:
+    text = value if isinstance(value, str) else ""
+    return text if len(text) <= 128 and text.isascii() and text.isprintable() else ""
+
+
+def _sentence(error: GatewayError) -> str:
+    return f"{error.message}: {error.hint}" if error.hint else error.message
+
+
+async def _refuse(context: Any, error: GatewayError) -> None:
+    trailing = (("x-error-code", error.kind),)
+    await context.abort(CODES.get(error.kind, grpc.StatusCode.INTERNAL), _sentence(error), trailing)

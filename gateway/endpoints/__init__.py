@@ -1,0 +1,1 @@
+"""What answers: text, tensors, hooks, generated text; and how calls share a batch."""

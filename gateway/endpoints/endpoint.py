@@ -1,0 +1,582 @@
+"""One served version: a processor, a way to the backend, labels; leased by requests, retired after the last lease.
+
+Built by ``control.assemble`` beside the running system, published inside a snapshot, called by ``pipeline`` through
+one method, ``answer``. Three kinds: text tasks without code (micro-batched), a user's ``Preprocess`` in front of
+Triton, and a user's ``Preprocess`` that does everything itself (ClearML's custom engines).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import logging
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from time import perf_counter_ns
+from typing import Any, Final, Protocol
+from urllib.parse import quote
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from gateway.endpoints.batcher import BatchLimits, Entry, MicroBatcher, Outputs
+from gateway.errors import (
+    BackendGarbage,
+    BackendRefused,
+    DeadlineExceeded,
+    GatewayError,
+    HookFailed,
+    InputRefused,
+    InternalError,
+    ModelFailed,
+    SpecFault,
+)
+from gateway.metrics.drift import Bins
+from gateway.trace import Trace
+from gateway.triton.port import Backend, ModelInfo, TensorInfo
+from preprocessing.errors import (
+    InvalidInput,
+    InvalidOutput,
+    PreprocessingError,
+    TokenizationFailed,
+    UserCodeError,
+    UserCodeRefused,
+)
+from preprocessing.processor import TextProcessor
+from preprocessing.types import Encoded, Prepared, pack
+from preprocessing.user_code import Hook, Stage, UserCode
+
+_log = logging.getLogger("triton_gateway.endpoint")
+
+_BODY_EVERY_S: Final = 10.0
+_MOST_BODY_BYTES: Final = 256 << 10
+"""A hook's endpoint keeps one of its bodies, so often and up to this size, to try the next version with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What an endpoint is, for headers, metrics, logs and the status page. ``fingerprint`` covers all that is served:
+    equal fingerprints are interchangeable.
+    """
+
+    url: str
+    endpoint: str
+    version: str
+    fingerprint: str
+    model_id: str = ""
+    model_name: str = ""
+    triton_name: str = ""
+    details: Mapping[str, object] = field(default_factory=dict)
+    reference: Mapping[str, Bins] = field(default_factory=dict)
+    """What drift is measured against, by variable; from the model's folder."""
+
+
+Done = Callable[[object, Exception | None], None]
+"""``done(answer, None)`` or ``done(None, error)``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A piece of a text that is being generated; ``finish_reason`` (``eos``, ``length``, ``stop``) is in the last one.
+
+    ``tokens`` are those of the prompt that the model reads, ``generated_tokens`` those generated so far;
+    ``token_ids`` (of this piece) may hold tokens of which there is no text, such as the end's.
+    """
+
+    text: str
+    token_ids: tuple[int, ...]
+    finish_reason: str | None
+    tokens: int
+    generated_tokens: int
+    truncated: bool = False
+
+
+Streams = Callable[[object, Trace, float], AsyncGenerator[Event, None]]
+
+
+class Handler(Protocol):
+    """How an endpoint answers; ``Endpoint`` adds leases and labels."""
+
+    takes_bytes: bool
+    """Whether a body that is not JSON is handed over as it is."""
+
+    async def answer(self, body: object, trace: Trace, deadline: float) -> object:
+        """Return the answer (anything JSON or bytes) before ``deadline`` (loop time); raises ``GatewayError``."""
+        ...
+
+    async def close(self) -> None:
+        """Release everything; called once, after the last request."""
+        ...
+
+
+class Endpoint:
+    """A handler with its identity, counted leases and an orderly end."""
+
+    __slots__ = ("_idle", "_leases", "_retired", "answer", "begin", "handler", "head", "headers", "identity",
+                 "is_text", "stream", "takes_bytes", "task", "text")  # fmt: skip
+
+    def __init__(self, identity: Identity, handler: Handler) -> None:
+        self.identity = identity
+        # Written once here rather than for every answer.
+        self.headers = (
+            (b"x-served-by", quote(identity.url, safe="/").encode()),
+            (b"x-model-id", identity.model_id.encode("ascii", "backslashreplace")),
+        )
+        self.head = b"".join(b"%b: %b\r\n" % pair for pair in self.headers)
+        self.handler = handler
+        self.takes_bytes = handler.takes_bytes
+        self.is_text = isinstance(handler, TextHandler)
+        behind = handler.handler if isinstance(handler, CachedHandler) else handler
+        self.text = behind if isinstance(behind, TextHandler) else None
+        """The handler of a text task without user code, also where its answers are remembered."""
+        self.task: str = self.text.processor.config.task if self.text is not None else getattr(handler, "task", "")
+        """The text task, for request forms that differ by task; empty for hooks and plain tensors."""
+        self.answer = handler.answer
+        self.stream: Streams | None = getattr(handler, "stream", None)
+        """How to answer piece by piece, where the handler can (text generation)."""
+        self.begin = handler.begin if isinstance(handler, TextHandler) else None
+        """How to answer without a coroutine, where the handler can; see ``TextHandler.begin``."""
+        self._leases = 0
+        self._retired = False
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    @property
+    def last_body(self) -> bytes | None:
+        """A body that this version's code has answered lately; None where none was kept."""
+        return getattr(self.handler, "last_body", None)
+
+    def lease(self) -> None:
+        """Hold the endpoint open for one request; ``release`` must follow."""
+        self._leases += 1
+
+    def release(self) -> None:
+        """End one lease."""
+        self._leases -= 1
+        if self._retired and self._leases == 0:
+            self._idle.set()
+
+    async def retire(self) -> None:
+        """Wait for the last lease, then close. The caller has already taken the endpoint out of every snapshot."""
+        self._retired = True
+        if self._leases:
+            self._idle.clear()
+            await self._idle.wait()
+        await self.handler.close()
+
+
+class TextHandler:
+    """A text task without user code: tokenize, micro-batch, infer, decode."""
+
+    takes_bytes = False
+
+    def __init__(
+        self,
+        processor: TextProcessor,
+        backend: Backend,
+        model: str,
+        *,
+        limits: BatchLimits,
+        on_batch: Callable[[int, int, int], None],
+        heavy: ThreadPoolExecutor,
+    ) -> None:
+        self.processor = processor
+        self.backend = backend
+        self.model = model
+        self._heavy = heavy
+        self._batcher: MicroBatcher[Encoded] = MicroBatcher(
+            self._run,
+            limits=limits,
+            on_batch=on_batch,
+            padding_side=processor.config.padding_side,
+            servers=backend,
+        )
+
+    async def answer(self, body: object, trace: Trace, deadline: float) -> object:
+        """See ``Handler.answer``."""
+        outputs, prepared = await self.run(body, trace, deadline)
+        processor = self.processor
+        started = perf_counter_ns()
+        try:
+            if processor.is_heavy(body):  # what was much to encode can be much to decode: windows, labels, documents
+                answer: object = await asyncio.get_running_loop().run_in_executor(
+                    self._heavy, processor.finish, outputs, prepared
+                )
+            else:
+                answer = processor.finish(outputs, prepared)
+        except PreprocessingError as error:
+            raise translate(error) from error
+        trace.finish_ns = perf_counter_ns() - started
+        return answer
+
+    async def run(self, body: object, trace: Trace, deadline: float) -> tuple[Outputs, Prepared]:
+        """Return the model's own outputs for ``body``, one row per row of what was prepared, and that.
+
+        ``body`` may be ``Prepared`` already (token ids instead of text). Raises ``GatewayError``.
+        """
+        processor = self.processor
+        started = perf_counter_ns()
+        try:
+            if isinstance(body, Prepared):
+                prepared = body
+            elif processor.is_heavy(body):
+                prepared = await asyncio.get_running_loop().run_in_executor(self._heavy, processor.prepare, body)
+            else:
+                prepared = processor.prepare(body)
+        except PreprocessingError as error:
+            raise translate(error) from error
+        note(trace, prepared)
+        trace.prepare_ns = perf_counter_ns() - started
+        try:
+            outputs, trace.queue_ns, trace.infer_ns = await self._batcher.submit(prepared.rows, deadline)
+        except BackendRefused as error:
+            raise _not_the_callers_fault(error) from error
+        return outputs, prepared
+
+    def begin(self, body: object, trace: Trace, deadline: float, done: Done) -> Callable[[], None] | None:
+        """Start to answer without a coroutine: ``done`` is called from the loop when the answer or the error is there.
+
+        What ``answer`` does, for requests that need neither a thread nor several calls; None for the others, before
+        anything has happened. Returns what gives the request up. Raises ``GatewayError`` for input that is refused.
+        """
+        processor = self.processor
+        if processor.is_heavy(body):
+            return None
+        started = perf_counter_ns()
+        try:
+            prepared = processor.prepare(body)
+        except PreprocessingError as error:
+            raise translate(error) from error
+        if not self._batcher.fits(prepared.rows):
+            return None
+        note(trace, prepared)
+        trace.prepare_ns = perf_counter_ns() - started
+        entry = self._batcher.begin(prepared.rows, deadline, partial(self._through, prepared, trace, done))
+        return partial(self._batcher.abandon, entry)
+
+    def _through(
+        self,
+        prepared: Prepared,
+        trace: Trace,
+        done: Done,
+        entry: Entry[Encoded],
+        outputs: Outputs | None,
+        error: Exception | None,
+    ) -> None:
+        trace.queue_ns, trace.infer_ns = entry.queued_ns, entry.infer_ns
+        if outputs is None:
+            if isinstance(error, BackendRefused):
+                error = _not_the_callers_fault(error)
+            done(None, error)
+            return
+        started = perf_counter_ns()
+        try:
+            answer = self.processor.finish(outputs, prepared)
+        except Exception as refused:  # noqa: BLE001 - whatever it is, it belongs to this request: others are told next
+            done(None, translate(refused) if isinstance(refused, PreprocessingError) else refused)
+            return
+        trace.finish_ns = perf_counter_ns() - started
+        done(answer, None)
+
+    async def try_highest_token(self, timeout: float) -> None:
+        """Have the model run the tokenizer's highest id: weights know their vocabulary better than config.json does.
+
+        Raises ``SpecFault`` where the model fails on it, and what the backend raises.
+        """
+        tokenizer = self.processor.tokenizer
+        highest = tokenizer.vocab_size - 1
+        # A text like any other but for one token: some models count on their special tokens, or on more than one.
+        [row] = tokenizer.encode_batch(["a few words to try it with"])
+        ids = row.ids.tolist()
+        ids[len(ids) // 2] = highest
+        try:
+            await self._run([Encoded(pack(ids), row.packed_type_ids)], timeout)
+        except BackendRefused as error:
+            raise SpecFault(
+                f"the model fails on the highest token id of its tokenizer, {highest}: {error.message}",
+                hint="the tokenizer belongs to another model, or tokens were added without resizing the model",
+            ) from error
+
+    async def close(self) -> None:
+        """See ``Handler.close``."""
+        await self._batcher.close()
+
+    async def _run(self, rows: Sequence[Encoded], timeout: float) -> dict[str, NDArray[Any]]:
+        processor = self.processor
+        return await self.backend.infer(
+            self.model, processor.collate_rows(rows), processor.output_names or (), timeout=timeout
+        )
+
+
+class CachedHandler:
+    """A handler that remembers the answers to the last bodies it has seen.
+
+    Right wherever the same body has the same answer; it belongs to one endpoint version, so a new version starts empty.
+    ``on_cache(is_hit)`` is told about every look.
+    """
+
+    takes_bytes = False
+
+    def __init__(self, handler: Handler, most: int, on_cache: Callable[[bool], None]) -> None:
+        self.handler = handler
+        self._most = most
+        self._on_cache = on_cache
+        self._answers: OrderedDict[bytes, tuple[object, int]] = OrderedDict()
+
+    async def answer(self, body: object, trace: Trace, deadline: float) -> object:
+        """See ``Handler.answer``; what is answered from memory spent its time in the stage ``prepare``."""
+        started = perf_counter_ns()
+        key = orjson.dumps(body)
+        found = self._answers.get(key)
+        self._on_cache(found is not None)
+        if found is not None:
+            self._answers.move_to_end(key)
+            answer, trace.rows = found
+            trace.prepare_ns = perf_counter_ns() - started
+            return answer
+        answer = await self.handler.answer(body, trace, deadline)
+        self._answers[key] = (answer, trace.rows)
+        if len(self._answers) > self._most:
+            self._answers.popitem(last=False)
+        return answer
+
+    async def close(self) -> None:
+        """See ``Handler.close``."""
+        await self.handler.close()
+
+
+@dataclass(frozen=True, slots=True)
+class TritonCall:
+    """How a hook's data becomes tensors and back, in ClearML's way."""
+
+    backend: Backend
+    model: str
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[str, ...]
+    info: ModelInfo | None = None
+    """The loaded model as Triton describes it, where that is known."""
+
+    async def __call__(self, data: object, timeout: float) -> object:
+        """Send ``data`` as the model's inputs; one output comes back as an array, several as a list of arrays.
+
+        ``data`` is one array(-like) for one input, a sequence of them in the declared order for several, or a mapping
+        by input name. Raises ``InputRefused`` where it cannot be made into tensors.
+        """
+        outputs = await self.backend.infer(self.model, self.tensors(data), self.outputs, timeout=timeout)
+        ordered = [outputs[name] for name in self.outputs if name in outputs] or list(outputs.values())
+        return ordered[0] if len(ordered) == 1 else ordered
+
+    def tensors(self, data: object) -> dict[str, NDArray[Any]]:
+        """Make the model's inputs of what a hook returned. Raises ``HookFailed`` or ``InputRefused``."""
+        if isinstance(data, Mapping):
+            missing = [t.name for t in self.inputs if t.name not in data]
+            if missing:
+                raise HookFailed(f"preprocess returned a mapping without the model's inputs {', '.join(missing)}")
+            values = [data[t.name] for t in self.inputs]
+        elif len(self.inputs) == 1:
+            values = [data]
+        elif isinstance(data, list | tuple) and len(data) == len(self.inputs):
+            values = list(data)
+        else:
+            raise HookFailed(
+                f"preprocess must return {len(self.inputs)} arrays, one per input "
+                f"({', '.join(t.name for t in self.inputs)})"
+            )
+        tensors = {}
+        for tensor, value in zip(self.inputs, values, strict=True):
+            try:
+                tensors[tensor.name] = np.ascontiguousarray(np.array(value, dtype=np.dtype(tensor.dtype)))
+            except (TypeError, ValueError) as error:
+                raise InputRefused(
+                    f"input {tensor.name} cannot be made into {tensor.dtype} numbers: {error}",
+                    hint="check the values and that all rows have one length",
+                ) from error
+        return tensors
+
+
+class TensorHandler:
+    """A model that is not a text task and has no hook: the body names the model's inputs, the answer its outputs."""
+
+    takes_bytes = False
+
+    def __init__(self, call: TritonCall) -> None:
+        self.call = call
+
+    async def answer(self, body: object, trace: Trace, deadline: float) -> object:
+        """See ``Handler.answer``; the body is ``{input name: nested lists}``, the answer ``{output name: array}``."""
+        names = [t.name for t in self.call.inputs]
+        if not isinstance(body, dict) or any(n not in body for n in names):
+            raise InputRefused(
+                f"the body must be an object with the model's inputs {', '.join(names)}",
+                hint="each as nested lists of numbers, or give the endpoint a Preprocess class",
+            )
+        trace.rows = 1
+        started = perf_counter_ns()
+        tensors = self.call.tensors(body)
+        trace.prepare_ns = perf_counter_ns() - started
+        started = perf_counter_ns()
+        left = deadline - asyncio.get_running_loop().time()
+        outputs = await self.call.backend.infer(self.call.model, tensors, self.call.outputs, timeout=left)
+        trace.infer_ns = perf_counter_ns() - started
+        return outputs
+
+    async def close(self) -> None:
+        """See ``Handler.close``; nothing is held."""
+
+
+class HookHandler:
+    """A user's ``Preprocess`` class: its stages where it has them, the default for the rest.
+
+    Stages that are not ``async`` run in this endpoint's own threads: a blocking hook occupies those, never the event
+    loop, never another endpoint's.
+    """
+
+    takes_bytes = True
+
+    def __init__(
+        self,
+        code: UserCode,
+        *,
+        call: TritonCall | None,
+        default: TextProcessor | None,
+        threads: int,
+        timeout: float = 0.0,
+    ) -> None:
+        self._code = code
+        self._timeout = timeout or None
+        self.call = call
+        self._default = default
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix=f"hook-{code.name}"[:40])
+        self._slots = asyncio.Semaphore(threads)
+        self._next_body_at = 0.0
+        self.last_body: bytes | None = None
+        """A body that was answered lately: what the next version of this code is tried with."""
+
+    async def answer(self, body: object, trace: Trace, deadline: float) -> object:
+        """See ``Handler.answer``."""
+        loop = asyncio.get_running_loop()
+        state: dict[str, object] = {}
+        kept = None
+        if (now := loop.time()) >= self._next_body_at:
+            self._next_body_at = now + _BODY_EVERY_S
+            kept = _copied(body)
+        statistics = trace.collect
+        trace.rows = 1
+        started = perf_counter_ns()
+        # A body of its own: hooks change bodies, and what was asked is looked at again afterwards.
+        data = await self._preprocess({**body} if type(body) is dict else body, state, statistics, trace)
+        trace.prepare_ns = perf_counter_ns() - started
+        started = perf_counter_ns()
+        if self._code.has_process:
+            data = await self._stage("process", data, state, statistics)
+        elif self.call is not None:
+            data = await self.call(data, deadline - loop.time())
+        trace.infer_ns = perf_counter_ns() - started
+        started = perf_counter_ns()
+        if self._code.has_postprocess:
+            data = await self._stage("postprocess", data, state, statistics)
+        trace.finish_ns = perf_counter_ns() - started
+        if kept is not None:
+            self.last_body = kept
+        return data
+
+    async def close(self) -> None:
+        """See ``Handler.close``; ``unload`` gets ten seconds in a thread of its own."""
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(10):
+                await loop.run_in_executor(None, self._code.unload)
+        except (TimeoutError, UserCodeError) as error:
+            _log.warning("unload of %s did not end well: %s", self._code.name, error or "took more than 10 s")
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    async def _preprocess(
+        self, body: object, state: dict[str, object], statistics: Callable[[dict[str, Any]], None], trace: Trace
+    ) -> object:
+        if self._code.has_preprocess:
+            return await self._stage("preprocess", body, state, statistics)
+        if self._default is None or self._code.has_process:
+            return body
+        try:
+            prepared = await asyncio.get_running_loop().run_in_executor(self._pool, self._default.prepare, body)
+        except PreprocessingError as error:
+            raise translate(error) from error
+        note(trace, prepared)
+        return self._default.collate_rows(prepared.rows)
+
+    async def _stage(
+        self, stage: Stage, data: object, state: dict[str, object], statistics: Callable[[dict[str, Any]], None]
+    ) -> object:
+        hook: Hook = getattr(self._code, stage)
+        try:
+            async with asyncio.timeout(self._timeout):
+                if self._code.is_async(stage):
+                    return await hook(data, state, statistics)
+                # The semaphore keeps waiting requests cancellable: a queued executor job could not be given up.
+                await self._slots.acquire()
+                loop = asyncio.get_running_loop()
+                running = self._pool.submit(hook, data, state, statistics)
+                # A thread is free when the hook has ended, which may be long after its request was given up.
+                running.add_done_callback(partial(_release, loop, self._slots))
+                result = await asyncio.wrap_future(running)
+                return await result if inspect.isawaitable(result) else result
+        except TimeoutError:
+            raise DeadlineExceeded(
+                f"{stage} took longer than the {self._timeout:g} s that gateway.hook_timeout allows",
+                hint="it is still running: code that may hang belongs in a process (gateway.hook_isolation=process)",
+            ) from None
+        except UserCodeError as error:
+            raise translate(error) from error
+
+
+def _copied(body: object) -> bytes | None:
+    # Before the hook gets it: hooks change bodies in place.
+    try:
+        copied = body if isinstance(body, bytes) else orjson.dumps(body)
+    except TypeError:
+        return None
+    return copied if len(copied) <= _MOST_BODY_BYTES else None
+
+
+def _release(loop: asyncio.AbstractEventLoop, slots: asyncio.Semaphore, _done: object) -> None:
+    with contextlib.suppress(RuntimeError):  # the loop is closed: so is the process
+        loop.call_soon_threadsafe(slots.release)
+
+
+def _not_the_callers_fault(error: BackendRefused) -> ModelFailed:
+    # The tensors are ours, not the caller's: there is nothing to change in the request.
+    return ModelFailed(error.message, hint="the model and its tokenizer may not belong together")
+
+
+def translate(error: PreprocessingError) -> GatewayError:
+    """Turn an error of the leaf library into the gateway's tree."""
+    hint = error.hint or ""
+    if isinstance(error, InvalidInput | UserCodeRefused):
+        return InputRefused(error.message, hint=hint)
+    if isinstance(error, InvalidOutput):
+        return BackendGarbage(error.message, hint=hint)
+    if isinstance(error, UserCodeError):
+        return HookFailed(error.message, hint=hint)
+    if isinstance(error, TokenizationFailed):
+        return InternalError(error.message, hint=hint)
+    return InternalError(str(error))
+
+
+def note(trace: Trace, prepared: Prepared) -> None:
+    """Write down what was encoded."""
+    rows = prepared.rows
+    trace.rows = len(rows)
+    trace.encoded = rows
+    trace.prepared = prepared
+    if len(rows) == 1:
+        row = rows[0]
+        trace.tokens, trace.unknown_tokens, trace.truncated = row.n_tokens, row.n_unknown, int(row.truncated)
+        return
+    trace.tokens = prepared.n_tokens
+    trace.unknown_tokens = prepared.n_unknown
+    trace.truncated = prepared.n_truncated

@@ -1,0 +1,181 @@
+"""Text generation: a request's tokens come one by one from a decoupled model and leave as text, at once or in events.
+
+The handler of text-generation endpoints; ``pipeline.stream`` is the way to it. There is no micro-batch here: the model
+takes its sequences in turns, token by token (``deploy/triton/runtime/generate_model.py``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing
+from dataclasses import dataclass
+from time import perf_counter_ns
+from typing import Any, Final
+
+import numpy as np
+import orjson
+
+from gateway.endpoints.endpoint import Event, note, translate
+from gateway.errors import BackendGarbage, BackendRefused, InputRefused, ModelFailed
+from gateway.trace import Trace
+from gateway.triton.port import Backend
+from preprocessing.chat import Chat, TokenPrompts
+from preprocessing.config import GENERATION
+from preprocessing.continuation import Continuation
+from preprocessing.errors import PreprocessingError
+from preprocessing.heads.generation import TextGeneration
+from preprocessing.processor import TextProcessor
+from preprocessing.types import Encoded, Prepared, pack
+
+_OUTPUTS: Final = ("token_ids", "finish_reason")
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """One text of a request: the tokens that are continued, and how."""
+
+    prompt: list[int]
+    text: str
+    settings: dict[str, Any]
+    stop: tuple[str, ...]
+    returns_prompt: bool
+    truncated: bool
+
+
+class GenerationHandler:
+    """A text-generation model without user code."""
+
+    takes_bytes = False
+    task = GENERATION
+
+    def __init__(self, processor: TextProcessor, backend: Backend, model: str, *, heavy: ThreadPoolExecutor) -> None:
+        self.processor = processor
+        self.backend = backend
+        self.model = model
+        self._heavy = heavy
+        head = processor.head
+        if not isinstance(head, TextGeneration):
+            raise TypeError("a generation handler needs the head of text generation")
+        self._head = head
+
+    async def answer(self, body: object, trace: Trace, deadline: float) -> object:
+        """See ``Handler.answer``; the texts of a list are continued side by side."""
+        prepared, jobs = await self._prepare(body, trace)
+        started = perf_counter_ns()
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(self._whole(job, deadline)) for job in jobs]
+        except BaseExceptionGroup as several:
+            raise several.exceptions[0] from None
+        trace.infer_ns = perf_counter_ns() - started
+        return self._head.render([task.result() for task in tasks], prepared)
+
+    async def stream(self, body: object, trace: Trace, deadline: float) -> AsyncGenerator[Event, None]:
+        """Yield the continuation as it comes; the last event has ``finish_reason``.
+
+        Closing the generator ends the model's work on it. Raises ``GatewayError``, for refused input before the first
+        event.
+        """
+        prepared, jobs = await self._prepare(body, trace)
+        if prepared.is_batch:
+            raise InputRefused("a stream has one text", hint="send each text in a request of its own")
+        started = perf_counter_ns()
+        try:
+            async with aclosing(self._events(jobs[0], deadline)) as events:
+                async for event in events:
+                    yield event
+        finally:
+            trace.infer_ns = perf_counter_ns() - started
+
+    async def close(self) -> None:
+        """See ``Handler.close``; nothing is held."""
+
+    async def _prepare(self, body: object, trace: Trace) -> tuple[Prepared, list[_Job]]:
+        processor = self.processor
+        started = perf_counter_ns()
+        try:
+            if isinstance(body, Chat | TokenPrompts):
+                prepared = await asyncio.get_running_loop().run_in_executor(self._heavy, processor.prepare_prompt, body)
+            elif processor.is_heavy(body):
+                prepared = await asyncio.get_running_loop().run_in_executor(self._heavy, processor.prepare, body)
+            else:
+                prepared = processor.prepare(body)
+            jobs = [self._job(prepared, i) for i in range(len(prepared.rows))]
+        except PreprocessingError as error:
+            raise translate(error) from error
+        note(trace, prepared)
+        trace.prepare_ns = perf_counter_ns() - started
+        return prepared, jobs
+
+    def _job(self, prepared: Prepared, i: int) -> _Job:
+        row, request = prepared.rows[i], prepared.request
+        settings, kept = self._head.fitted(row.n_tokens, request.options["settings"])
+        ids = row.ids.tolist()
+        if kept < len(ids):
+            self._head.refuse_if_cut(request, i)
+            ids = ids[-kept:]
+            prepared.rows[i] = row = Encoded(pack(ids), None, row.n_unknown, True)
+        return _Job(
+            prompt=ids, text=str(request.texts[i]), settings=settings, stop=request.options["stop"],
+            returns_prompt=request.options["return_full_text"], truncated=row.truncated,
+        )  # fmt: skip
+
+    async def _whole(self, job: _Job, deadline: float) -> dict[str, object]:
+        parts: list[str] = []
+        last: Event | None = None
+        async for event in self._events(job, deadline):
+            parts.append(event.text)
+            last = event
+        if last is None or last.finish_reason is None:
+            raise BackendGarbage("the model ended without saying why")
+        return {
+            "text": "".join(parts),
+            "generated_tokens": last.generated_tokens,
+            "finish_reason": last.finish_reason,
+        }
+
+    async def _events(self, job: _Job, deadline: float) -> AsyncGenerator[Event, None]:
+        """One event per piece of certain text, and the last; ends the backend's call when it ends itself."""
+        made = Continuation(self.processor.tokenizer, job.prompt, job.stop)
+        inputs = {
+            "input_ids": np.array(job.prompt, dtype=np.int64),
+            "parameters": np.array([orjson.dumps(job.settings)], dtype=np.object_),
+        }
+        left = deadline - asyncio.get_running_loop().time()
+        tokens, generated = len(job.prompt), 0
+        pending: list[int] = []
+        has_ended = False
+        prefix = job.text if job.returns_prompt else ""
+        try:
+            async with aclosing(self.backend.stream(self.model, inputs, _OUTPUTS, timeout=left)) as responses:
+                async for response in responses:
+                    try:
+                        (token,) = response["token_ids"].tolist()
+                        reason = bytes(response["finish_reason"][0]).decode()
+                    except (KeyError, ValueError, IndexError, TypeError) as error:
+                        raise BackendGarbage("a response of the model holds no token") from error
+                    generated += 1
+                    text = made.push(token)
+                    pending.append(token)
+                    if made.has_stopped:
+                        reason = "stop"
+                    elif reason:
+                        text += made.rest()
+                        reason = "stop" if made.has_stopped else reason
+                    if text or reason:
+                        yield Event(
+                            text=prefix + text, token_ids=tuple(pending), finish_reason=reason or None, tokens=tokens,
+                            generated_tokens=generated, truncated=job.truncated,
+                        )  # fmt: skip
+                        prefix = ""
+                        pending = []
+                    if made.has_stopped:
+                        return  # the model does not know; closing the stream tells it
+                    if reason:
+                        has_ended = True
+        except BackendRefused as error:
+            raise ModelFailed(error.message, hint="the model and its tokenizer may not belong together") from error
+        if not has_ended:
+            raise BackendGarbage("the model ended without saying why")

@@ -1,0 +1,1 @@
+"""Users' code in processes of its own."""

@@ -1,0 +1,408 @@
+"""The program of a hook process: one ``Preprocess`` class and one model, asked over a socket by a gateway worker.
+
+Started by ``gateway/hooks/pool.py`` as a fresh interpreter; imports nothing of the gateway beside this package.
+Whatever user code does here (block, leak, fork, exit, crash) it does to this process, which the gateway kills and
+replaces. It ends when its gateway does, however that ends.
+
+The main thread runs the code that is not async, one request at a time (further threads where the endpoint asks for
+them); a class with async methods gets an event loop in the main thread instead. Another thread reads the socket.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import faulthandler
+import functools
+import inspect
+import itertools
+import os
+import pickle
+import queue
+import resource
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from time import perf_counter_ns
+from types import SimpleNamespace
+from typing import Any, Final
+
+import orjson
+
+from gateway.hooks.stages import Job, run_stage
+from gateway.hooks.wire import (
+    JSON_OPTIONS,
+    LARGE,
+    Buffer,
+    FrameReader,
+    dump_plain,
+    from_memory,
+    json_form,
+    load,
+    pack,
+    to_memory,
+    total,
+)  # fmt: skip
+from preprocessing import engines
+from preprocessing.errors import UserCodeError, UserCodeFailed, UserCodeLoadError, UserCodeRefused
+from preprocessing.user_code import Stage, UserCode
+
+_PR_SET_PDEATHSIG: Final = 1
+_CHUNK: Final = 1 << 18
+_NS_NAMES: Final = ("preprocess", "process", "postprocess")
+_SPOILED: Final = ("CUDA out of memory", "CUDA error", "NVML_SUCCESS == r INTERNAL ASSERT FAILED", "cudaErrorMemory")
+"""Texts of errors after which a process is not to be trusted with another request."""
+
+
+class _Process:
+    """This process: the socket, the loaded code, the requests in it."""
+
+    def __init__(self, connection: socket.socket, side: socket.socket) -> None:
+        self._connection = connection
+        self._side = side
+        self._sending = threading.Lock()
+        self._frames = FrameReader()
+        self._calls: dict[int, Future[Any]] = {}
+        self._numbers = itertools.count(1)
+        self._pid = os.getpid()
+        self._inbox: queue.SimpleQueue[tuple[dict[str, Any], Buffer] | None] = queue.SimpleQueue()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._arrived: asyncio.Event | None = None
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._code: UserCode | None = None
+        self._model: Any = None
+        self._engine = ""
+
+    def run(self) -> None:
+        """Load what the first frame says, then answer until the gateway closes."""
+        os.register_at_fork(after_in_child=self._forked)
+        threading.Thread(target=self._read, name="gateway", daemon=True).start()
+        first = self._inbox.get()
+        if first is None:
+            return
+        head, _ = first
+        try:
+            self._load(head)
+        except UserCodeLoadError as error:
+            self._send({"k": "unloadable", "message": error.message, "hint": error.hint or ""})
+            return
+        _limit_memory(int(head["memory"]))
+        code = self._code
+        is_async = code is not None and any(
+            code.is_async(s) or code.is_batch_async(s) for s in ("preprocess", "process", "postprocess")
+        )
+        self._send({"k": "loaded", "is_async": is_async, **self._describe()})
+        if is_async:
+            with asyncio.Runner() as runner:
+                runner.run(self._serve_loop(int(head["threads"])))
+        else:
+            for _ in range(int(head["threads"]) - 1):
+                threading.Thread(target=self._serve, daemon=True).start()
+            self._serve()
+        if code is not None:
+            with contextlib.suppress(UserCodeError):
+                code.unload()
+
+    # --- loading ------------------------------------------------------------------------------------------------------
+
+    def _load(self, head: Mapping[str, Any]) -> None:
+        self._engine = head["engine"]
+        model_path = Path(head["model_path"]) if head["model_path"] else None
+        if self._engine in engines.ENGINES and (missing := engines.missing_package(self._engine)):
+            raise UserCodeLoadError(
+                f"engine {self._engine} needs the package {missing}", stage="load",
+                hint='install it where the gateway runs: pip install "triton-gateway[engines]"',
+            )  # fmt: skip
+        if head["code"]:
+            self._code = UserCode.load(
+                Path(head["code"]), name=head["name"], endpoint=SimpleNamespace(**head["endpoint"]),
+                send_request=self._send_request, model_path=model_path, token=head["token"],
+            )  # fmt: skip
+            self._model = self._code.model
+        if self._engine in engines.ENGINES and self._model is None:
+            self._model = engines.load_model(self._engine, model_path)
+
+    def _describe(self) -> dict[str, Any]:
+        code = self._code
+        if code is None:
+            return {"stages": [], "batches": [], "schemas": {}}
+        flags = (code.has_preprocess, code.has_process, code.has_postprocess)
+        return {
+            "stages": [name for name, has in zip(_NS_NAMES, flags, strict=True) if has],
+            "batches": sorted(code.batch_hooks), "schemas": code.schemas,
+        }  # fmt: skip
+
+    # --- requests -----------------------------------------------------------------------------------------------------
+
+    def _serve(self) -> None:
+        while (frame := self._inbox.get()) is not None:
+            if frame[0]["k"] == "run":
+                # Nothing in there suspends: it is one coroutine for both ways of running.
+                with contextlib.suppress(StopIteration):
+                    self._answer(*frame, _call_here).send(None)
+        self._inbox.put(None)  # for the other threads
+
+    async def _serve_loop(self, threads: int) -> None:
+        self._loop = loop = asyncio.get_running_loop()
+        pool = ThreadPoolExecutor(max(threads, 8))
+
+        async def call(hook: Callable[..., Any], is_async: bool, *arguments: Any) -> Any:
+            if is_async:
+                return await hook(*arguments)
+            result = await loop.run_in_executor(pool, hook, *arguments)
+            return await result if inspect.isawaitable(result) else result
+
+        self._arrived = arrived = asyncio.Event()
+        arrived.set()
+        while True:
+            await arrived.wait()
+            arrived.clear()
+            while not self._inbox.empty():
+                frame = self._inbox.get()
+                if frame is None:
+                    for task in self._tasks.values():
+                        task.cancel()
+                    await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+                    return
+                number = frame[0]["id"]
+                if frame[0]["k"] == "cancel":
+                    if number in self._tasks:
+                        self._tasks[number].cancel()
+                    continue
+                task = self._tasks[number] = asyncio.create_task(self._answer(*frame, call))
+                task.add_done_callback(functools.partial(self._ended, number))
+
+    def _ended(self, number: int, task: asyncio.Task[None]) -> None:
+        del self._tasks[number]
+        if task.cancelled():
+            self._send({"k": "done", "id": number, "broken": "it was cancelled"})
+
+    async def _answer(self, head: dict[str, Any], payload: Buffer, call: Callable[..., Any]) -> None:
+        try:
+            await self._work(head, payload, call)
+        except Exception as error:  # noqa: BLE001 the thread goes on with the next request
+            faulthandler.dump_traceback(sys.stderr)
+            self._send({"k": "done", "id": head["id"], "broken": f"{type(error).__name__}: {error}"})
+
+    async def _work(self, head: dict[str, Any], payload: Buffer, call: Callable[..., Any]) -> None:
+        stages: list[Stage] = head["stages"]
+        collected: list[dict[str, Any]] = []
+        jobs = []
+        spoiled = ""
+        for data, state in load(payload):
+            collected.append({})
+            statistics = functools.partial(_collect, collected[-1])
+            try:
+                jobs.append(Job(data, {} if state is None else pickle.loads(state), statistics))  # noqa: S301 our own
+            except Exception as error:  # noqa: BLE001 the classes in a state are user code
+                refused = UserCodeFailed(f"state cannot be restored: {error}", stage=stages[0], original=error)
+                jobs.append(Job(data, {}, statistics, refused))
+        spent = [0, 0, 0]
+        for stage in stages:
+            started = perf_counter_ns()
+            if stage == "process" and self._engine in engines.ENGINES:
+                await run_stage(_Predictor(self._engine, self._model), stage, jobs, call)  # type: ignore[arg-type] # has what is used
+            elif self._code is not None:
+                await run_stage(self._code, stage, jobs, call)
+            spent[_NS_NAMES.index(stage)] = perf_counter_ns() - started
+        if os.getpid() != self._pid:
+            os._exit(0)  # a copy that a hook forked and let run on: the original answers
+        outcomes: list[dict[str, Any]] = []
+        parts: list[list[Buffer]] = []
+        for job, found in zip(jobs, collected, strict=True):
+            outcome, part = self._outcome(job, is_answer=head["answer"])
+            spoiled = spoiled or _spoils(job.error)
+            outcomes.append({**outcome, "statistics": found})
+            parts += part
+        self._send(
+            {"k": "done", "id": head["id"], "ns": spent, "jobs": outcomes, "sizes": [total(p) for p in parts],
+             "spoiled": spoiled},
+            [piece for part in parts for piece in part],
+        )  # fmt: skip
+
+    def _outcome(self, job: Job, *, is_answer: bool) -> tuple[dict[str, Any], list[list[Buffer]]]:
+        error = job.error
+        if error is None:
+            try:
+                return _answer_form(job.data) if is_answer else _stage_form(job)
+            except (TypeError, ValueError, RecursionError, pickle.PicklingError, AttributeError) as unfit:
+                what = "the answer cannot be written as JSON" if is_answer else "the result cannot leave its process"
+                error = UserCodeFailed(f"{what}: {unfit}", stage="postprocess", original=unfit)
+                error.hint = (
+                    "return dicts, lists, strings, numbers or arrays" if is_answer
+                    else "return numbers or arrays, keep in state what pickle takes; or gateway.hook_isolation=thread"
+                )  # fmt: skip
+        kind = "refused" if isinstance(error, UserCodeRefused) else "failed"
+        return {"is": kind, "message": error.message, "hint": error.hint or ""}, []
+
+    def _send_request(self, endpoint: str, version: str | None = None, data: Any = None) -> Any:
+        """``self.send_request`` of the hook: the gateway answers it; awaited on the loop, blocking elsewhere."""
+        number = next(self._numbers)
+        answer: Future[Any] = Future()
+        self._calls[number] = answer
+        payload = orjson.dumps(data, default=json_form, option=JSON_OPTIONS)
+        self._send({"k": "call", "id": number, "endpoint": endpoint, "version": version}, [payload])
+        if self._engine == "custom_async" or self._is_on_loop():
+            return _wrapped(answer)
+        return answer.result()
+
+    def _is_on_loop(self) -> bool:
+        try:
+            return asyncio.get_running_loop() is self._loop
+        except RuntimeError:
+            return False
+
+    # --- the socket ---------------------------------------------------------------------------------------------------
+
+    def _send(self, head: Mapping[str, Any], payload: Sequence[Buffer] = ()) -> None:
+        with self._sending, contextlib.suppress(OSError):  # gone: `_read` ends the process
+            if (size := total(payload)) > LARGE:
+                descriptor = to_memory(payload)
+                try:
+                    socket.send_fds(self._side, [b"m"], [descriptor])
+                finally:
+                    os.close(descriptor)
+                head, payload = {**head, "shared": size}, ()
+            self._connection.sendall(pack(head, b"".join(payload)))
+
+    def _read(self) -> None:
+        while True:
+            try:
+                data = self._connection.recv(_CHUNK)
+            except OSError:
+                data = b""
+            if not data:
+                os._exit(0)  # the gateway is gone, and what runs here runs for nobody
+            for head, inline in self._frames.feed(data):
+                payload: Buffer = inline
+                if "shared" in head:
+                    payload = self._received_memory(head["shared"])
+                if head["k"] == "reply":
+                    waiting = self._calls.pop(head["id"], None)
+                    if waiting is not None:
+                        waiting.set_result(orjson.loads(payload) if payload else None)
+                    continue
+                self._inbox.put(None if head["k"] == "close" else (head, payload))
+                if self._loop is not None and self._arrived is not None:
+                    with contextlib.suppress(RuntimeError):  # it has ended, and so does the process
+                        self._loop.call_soon_threadsafe(self._arrived.set)
+
+    def _received_memory(self, size: int) -> memoryview:
+        _, descriptors, _, _ = socket.recv_fds(self._side, 1, 1)
+        return from_memory(descriptors[0], size)
+
+    def _forked(self) -> None:
+        # What a hook forks must not hold the socket open, and must not outlive the gateway.
+        self._connection.close()
+        self._side.close()
+        _die_with(os.getppid())
+
+
+class _Predictor:
+    """The model of an engine in the shape of a class with ``process``."""
+
+    batch_hooks: Final[dict[str, Any]] = {}
+
+    def __init__(self, engine: str, model: Any) -> None:
+        self._engine = engine
+        self._model = model
+
+    def is_async(self, _stage: str) -> bool:
+        return False
+
+    def process(self, data: Any, _state: Any, _statistics: Any) -> Any:
+        try:
+            return engines.predict(self._engine, self._model, data)
+        except ValueError as error:
+            raise UserCodeRefused(str(error) or "predict refused the data", stage="process") from error
+        except BaseException as error:
+            text = f"predict raised {type(error).__name__}: {error}"
+            raise UserCodeFailed(text, stage="process", original=error) from error
+
+
+async def _call_here(hook: Callable[..., Any], _is_async: bool, *arguments: Any) -> Any:
+    result = hook(*arguments)
+    return asyncio.run(_awaiting(result)) if inspect.isawaitable(result) else result
+
+
+async def _wrapped(answer: Future[Any]) -> Any:
+    return await asyncio.wrap_future(answer)
+
+
+async def _awaiting(awaitable: Any) -> Any:
+    return await awaitable
+
+
+def _answer_form(answer: Any) -> tuple[dict[str, Any], list[list[Buffer]]]:
+    if isinstance(answer, bytes | bytearray | memoryview):
+        return {"is": "bytes"}, [[bytes(answer)]]
+    content = getattr(answer, "body", None)
+    status = getattr(answer, "status_code", None)
+    if isinstance(content, bytes) and isinstance(status, int):
+        # A hook may answer with a Starlette response of its own, as it may in clearml-serving.
+        headers = [[k.decode("latin-1"), v.decode("latin-1")] for k, v in getattr(answer, "raw_headers", [])]
+        return {"is": "response", "status": status, "headers": headers}, [[content]]
+    return {"is": "json"}, [[orjson.dumps(answer, default=json_form, option=JSON_OPTIONS)]]
+
+
+def _stage_form(job: Job) -> tuple[dict[str, Any], list[list[Buffer]]]:
+    return {"is": "stage"}, [dump_plain(job.data), [pickle.dumps(dict(job.state), protocol=5)]]
+
+
+def _collect(found: dict[str, Any], values: object) -> None:
+    # What JSON does not hold is no value to count, and must not cost the answer.
+    if isinstance(values, Mapping):
+        for name, value in values.items():
+            with contextlib.suppress(TypeError, ValueError, RecursionError):
+                found[str(name)] = orjson.loads(orjson.dumps(value, default=json_form, option=JSON_OPTIONS))
+
+
+def _spoils(error: UserCodeError | None) -> str:
+    """Why a process that had this error should serve nothing more; empty where it may go on."""
+    if error is None:
+        return ""
+    original = getattr(error, "original", None) or error.__cause__
+    if isinstance(original, MemoryError):
+        return "it ran out of the memory it may use"
+    if any(text in f"{error.message} {original}" for text in _SPOILED):
+        return "its code reported a failure of the GPU"
+    return ""
+
+
+def _limit_memory(most: int) -> None:
+    """No step may take more than ``most`` bytes on top of what is loaded; what is held in all, the gateway watches."""
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    held = 0
+    with contextlib.suppress(OSError, StopIteration):
+        lines = Path("/proc/self/status").read_text().splitlines()
+        held = next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmData"))
+    wanted = held + most
+    resource.setrlimit(resource.RLIMIT_DATA, (wanted if hard < 0 else min(wanted, hard), hard))
+
+
+def _die_with(parent: int) -> None:
+    """Be killed by the kernel when the thread that started this process is gone, even after a SIGKILL."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(0)  # it was gone before
+
+
+def main(descriptor: int, side: int, parent: int) -> None:
+    """Serve the process ``parent`` at the other end of the socket ``descriptor``; memory comes over ``side``."""
+    _die_with(parent)
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    faulthandler.enable(sys.stderr)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for one in (descriptor, side):
+        os.set_inheritable(one, False)
+    _Process(socket.socket(fileno=descriptor), socket.socket(fileno=side)).run()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)  # whatever threads user code left behind

@@ -1,0 +1,146 @@
+"""OpenAI's request forms over the same endpoints: embeddings and the list of models.
+
+``model`` is the endpoint's url (``sentiment``, ``sentiment/2``) or a canary's name. Pure: bodies in, bodies out.
+"""
+
+from __future__ import annotations
+
+import base64
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from gateway.dataplane.routing.snapshot import Snapshot
+from gateway.dataplane.submit import Via
+from gateway.endpoints.endpoint import Endpoint
+from gateway.errors import InputRefused
+from gateway.protocols.base import Header
+from gateway.protocols.huggingface import shortened, whole_number
+from gateway.spec import normalize_url
+from gateway.trace import Trace
+from preprocessing.config import EMBEDDINGS
+from preprocessing.types import Encoded, ParsedRequest, Prepared, pack
+
+_EXAMPLE: Final = '{"model": "NAME", "input": ["…", "…"]}'
+_OWNER: Final = "triton-gateway"
+
+
+class EmbeddingsCall:
+    """``POST /v1/embeddings``: texts, or arrays of token ids of the model's own tokenizer, to vectors."""
+
+    def __init__(self, body: object) -> None:
+        """Read ``body``; raises ``InputRefused``."""
+        if not isinstance(body, dict):
+            raise InputRefused("the body must be an object", hint=f"send {_EXAMPLE}")
+        self._model = model_of(body)
+        self.path = normalize_url(self._model, None)
+        self._format = body.get("encoding_format") or "float"
+        if self._format not in ("float", "base64"):
+            raise InputRefused("encoding_format must be float or base64")
+        size = body.get("dimensions")
+        self._size = None if size is None else whole_number(size, "dimensions")
+        if "input" not in body:
+            raise InputRefused("the field input is missing", hint=f"send {_EXAMPLE}")
+        self._texts, self._ids = _read_input(body["input"])
+
+    @property
+    def via(self) -> Via | None:
+        """Token ids go past the tokenizer."""
+        return None if self._ids is None else self._from_ids
+
+    def body(self, endpoint: Endpoint) -> object:
+        """See ``Call.body``."""
+        if endpoint.task != EMBEDDINGS:
+            what = f"does {endpoint.task}" if endpoint.task else "is not a text task of this gateway's own"
+            raise InputRefused(f"{self._model} {what}, not embeddings", hint="GET /v1/models lists what is served")
+        return {"text": self._texts} if self._ids is None else None
+
+    def tell(self, answer: Any, endpoint: Endpoint, trace: Trace) -> tuple[list[Header], Any]:
+        """See ``Call.tell``."""
+        del endpoint
+        vectors = answer["embeddings"]
+        if self._size is not None:
+            vectors = shortened(vectors, self._size)
+        rows = [base64.b64encode(np.ascontiguousarray(v, dtype="<f4").tobytes()).decode() for v in vectors] \
+            if self._format == "base64" else list(vectors)  # fmt: skip
+        tokens = sum(answer["tokens"]) if "tokens" in answer else trace.tokens
+        return [], {
+            "object": "list",
+            "data": [{"object": "embedding", "index": i, "embedding": row} for i, row in enumerate(rows)],
+            "model": self._model,
+            "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
+        }
+
+    async def _from_ids(self, endpoint: Endpoint, trace: Trace, deadline: float) -> object:
+        handler = endpoint.text
+        if handler is None or self._ids is None:
+            raise InputRefused("token ids need a text task", hint="send text")
+        processor = handler.processor
+        vocabulary, most = processor.tokenizer.vocab_size, processor.config.max_length
+        if len(self._ids) > processor.config.max_rows:
+            raise InputRefused(f"input has {len(self._ids)} items, at most {processor.config.max_rows} are taken")
+        for i, ids in enumerate(self._ids):
+            if len(ids) > most:
+                raise InputRefused(f"input[{i}] has {len(ids)} tokens, this model reads {most}")
+            if any(not 0 <= n < vocabulary for n in ids):
+                raise InputRefused(
+                    f"input[{i}] has ids that are not in the model's vocabulary of {vocabulary}",
+                    hint="token ids must come from the model's own tokenizer; send text if in doubt",
+                )
+        rows = [Encoded(pack(ids)) for ids in self._ids]
+        request = ParsedRequest([""] * len(rows), is_batch=True)
+        return await handler.answer(Prepared(rows, request), trace, deadline)
+
+
+def model_of(body: Mapping[str, Any]) -> str:
+    """Return the field ``model``. Raises ``InputRefused``."""
+    model = body.get("model")
+    if not isinstance(model, str) or not model.strip("/ "):
+        raise InputRefused("the field model must name an endpoint", hint="GET /v1/models lists them")
+    return model
+
+
+def names(snapshot: Snapshot) -> list[str]:
+    """Return what can be asked for by name: canaries and endpoint urls."""
+    return sorted({*snapshot.canaries, *snapshot.endpoints})
+
+
+def models(snapshot: Snapshot, started: int) -> dict[str, Any]:
+    """Return the answer to ``GET /v1/models``; ``models`` is KServe's field for the same list."""
+    found = names(snapshot)
+    return {"object": "list", "data": [_model(name, started) for name in found], "models": found}
+
+
+def model(snapshot: Snapshot, path: str, started: int) -> dict[str, Any]:
+    """Return the answer to ``GET /v1/models/{path}``; ``name`` and ``ready`` are KServe's. Raises as ``resolve``."""
+    snapshot.resolve(path)
+    return {**_model(path, started), "name": path, "ready": True}
+
+
+def now() -> int:
+    """Return the time in whole seconds, as OpenAI's answers have it."""
+    return int(time.time())
+
+
+def _model(name: str, started: int) -> dict[str, Any]:
+    return {"id": name, "object": "model", "created": started, "owned_by": _OWNER}
+
+
+def _read_input(value: object) -> tuple[list[str] | None, list[Sequence[int]] | None]:
+    if isinstance(value, str):
+        return [value], None
+    if not isinstance(value, list) or not value:
+        raise InputRefused("input must be a text, a list of texts, or token ids", hint=f"send {_EXAMPLE}")
+    if all(isinstance(item, str) for item in value):
+        return value, None
+    if _are_ids(value):
+        return None, [value]
+    if all(isinstance(item, list) and item and _are_ids(item) for item in value):
+        return None, value
+    raise InputRefused("input must be texts, or lists of token ids, not both", hint=f"send {_EXAMPLE}")
+
+
+def _are_ids(value: Sequence[object]) -> bool:
+    return all(isinstance(item, int) and not isinstance(item, bool) for item in value)

@@ -1,0 +1,250 @@
+"""OpenAI's completions and chat completions over text-generation endpoints, at once and streamed.
+
+Pure: bodies to requests of ``GenerationHandler``, its answers and events to OpenAI's. What the models cannot do
+(several choices, tools, log probabilities) is refused rather than ignored; values that change nothing are accepted.
+"""
+
+from __future__ import annotations
+
+import abc
+import random
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import orjson
+
+from gateway.endpoints.endpoint import Endpoint, Event
+from gateway.errors import InputRefused
+from gateway.protocols.base import Header
+from gateway.protocols.openai import model_of, now
+from gateway.spec import normalize_url
+from gateway.trace import Trace
+from preprocessing.chat import Chat, TokenPrompts
+from preprocessing.config import GENERATION
+
+END: Final = b"data: [DONE]\n\n"
+
+_REASONS: Final = {"eos": "stop", "stop": "stop", "length": "length"}
+_SAME: Final = ("temperature", "top_p", "seed", "top_k", "repetition_penalty")
+_NEUTRAL: Final[Mapping[str, tuple[object, ...]]] = {
+    "n": (1,), "best_of": (1,), "frequency_penalty": (0,), "presence_penalty": (0,), "logit_bias": ({},),
+    "logprobs": (False, 0), "top_logprobs": (0,), "suffix": ("",), "tools": ([],), "functions": ([],),
+    "tool_choice": ("none", "auto"), "function_call": ("none", "auto"), "modalities": (["text"],),
+    "response_format": ({"type": "text"},), "parallel_tool_calls": (True, False),
+}  # fmt: skip
+"""Fields that are understood but not offered, and the values that ask for nothing."""
+_COMPLETION_TOKENS: Final = 16
+"""OpenAI's own default for completions."""
+
+
+class TextCall(abc.ABC):
+    """What both forms share: the model, sampling parameters, and whether the answer comes in pieces."""
+
+    via = None
+    kind: str
+    """What answers are called."""
+
+    def __init__(self, body: object) -> None:
+        """Read what both forms have; raises ``InputRefused``."""
+        if not isinstance(body, dict):
+            raise InputRefused("the body must be an object")
+        self._model = model_of(body)
+        self.path = normalize_url(self._model, None)
+        for name, neutral in _NEUTRAL.items():
+            value = body.get(name)
+            if value is not None and value not in neutral:
+                raise InputRefused(f"{name} is not offered here", hint=f"leave {name} out")
+        stream = body.get("stream")
+        if stream is not None and not isinstance(stream, bool):
+            raise InputRefused("stream must be true or false")
+        options = body.get("stream_options") or {}
+        if not isinstance(options, dict):
+            raise InputRefused("stream_options must be an object")
+        self.streams = bool(stream)
+        self._tells_usage = options.get("include_usage") is True
+        self._parameters = {name: body[name] for name in _SAME if body.get(name) is not None}
+        stop = body.get("stop")
+        if stop is not None:
+            self._parameters["stop"] = [stop] if isinstance(stop, str) else stop
+        self._id = f"{self.kind}-{random.getrandbits(96):024x}"
+        self._created = now()
+
+    @property
+    def answer_form(self) -> Callable[[Event], bytes]:
+        """How each event of a stream is written."""
+        return self._event
+
+    def _checked(self, endpoint: Endpoint, given: object) -> object:
+        if endpoint.task != GENERATION:
+            what = f"does {endpoint.task}" if endpoint.task else "is not a text task of this gateway's own"
+            raise InputRefused(f"{self._model} {what}, not text generation", hint="GET /v1/models lists what is served")
+        return given
+
+    @abc.abstractmethod
+    def body(self, endpoint: Endpoint) -> object:
+        """See ``Call.body``."""
+
+    @abc.abstractmethod
+    def tell(self, answer: Any, endpoint: Endpoint, trace: Trace) -> tuple[list[Header], Any]:
+        """See ``Call.tell``."""
+
+    @abc.abstractmethod
+    def _event(self, event: Event) -> bytes:
+        """Write one event."""
+
+    def _frame(self, kind: str, choices: Sequence[Mapping[str, Any]], **extra: Any) -> dict[str, Any]:
+        return {"id": self._id, "object": kind, "created": self._created, "model": self._model, "choices": choices,
+                **extra}  # fmt: skip
+
+    def _chunks(self, kind: str, choices: Sequence[Mapping[str, Any]], event: Event) -> bytes:
+        written = b"".join(_data(self._frame(kind, [choice])) for choice in choices)
+        if event.finish_reason is not None and self._tells_usage:
+            written += _data(self._frame(kind, [], usage=_usage(event.tokens, event.generated_tokens)))
+        return written
+
+
+class CompletionsCall(TextCall):
+    """``POST /v1/completions``: one prompt or several, as text or as ids of the model's own tokenizer."""
+
+    kind = "cmpl"
+
+    def __init__(self, body: object) -> None:
+        """Read ``body``; raises ``InputRefused``."""
+        super().__init__(body)
+        assert isinstance(body, dict)  # noqa: S101 - looked at above
+        self._wanted = _most(body.get("max_tokens"), "max_tokens")
+        echo = body.get("echo")
+        if echo is not None:
+            if not isinstance(echo, bool):
+                raise InputRefused("echo must be true or false")
+            self._parameters["return_full_text"] = echo
+        prompt = body.get("prompt")
+        several = isinstance(prompt, list) and bool(prompt)
+        if isinstance(prompt, str) or (several and all(isinstance(item, str) for item in prompt or ())):
+            self._given: object = {"text": prompt, "parameters": self._parameters}
+            self._several = several
+        elif several and _are_ids(prompt):
+            self._given, self._several = TokenPrompts([prompt], self._parameters), False  # type: ignore[list-item]
+        elif several and all(isinstance(item, list) and item and _are_ids(item) for item in prompt or ()):
+            self._given, self._several = TokenPrompts(prompt, self._parameters, True), True  # type: ignore[arg-type]
+        else:
+            raise InputRefused("prompt must be a text, a list of texts, or token ids")
+        if self.streams and self._several:
+            raise InputRefused("a stream has one prompt", hint="send each prompt in a request of its own")
+
+    def body(self, endpoint: Endpoint) -> object:
+        """See ``Call.body``."""
+        given = self._checked(endpoint, self._given)
+        # What nobody asked for must not be refused: a small model may have fewer positions than OpenAI's default.
+        processor = getattr(endpoint.handler, "processor", None)
+        room = _COMPLETION_TOKENS if processor is None else min(_COMPLETION_TOKENS, processor.config.max_length - 1)
+        self._parameters["max_new_tokens"] = self._wanted or room
+        return given
+
+    def tell(self, answer: Any, endpoint: Endpoint, trace: Trace) -> tuple[list[Header], Any]:
+        """See ``Call.tell``."""
+        del endpoint, trace
+        results, prompt_tokens = _read_answer(answer)
+        choices = [
+            {"index": i, "text": result["text"], "logprobs": None, "finish_reason": _REASONS[result["finish_reason"]]}
+            for i, result in enumerate(results)
+        ]
+        usage = _usage(prompt_tokens, sum(result["generated_tokens"] for result in results))
+        return [], self._frame("text_completion", choices, usage=usage)
+
+    def _event(self, event: Event) -> bytes:
+        reason = None if event.finish_reason is None else _REASONS[event.finish_reason]
+        choice = {"index": 0, "text": event.text, "logprobs": None, "finish_reason": reason}
+        return self._chunks("text_completion", [choice], event)
+
+
+class ChatCall(TextCall):
+    """``POST /v1/chat/completions``: a conversation in the model's own template."""
+
+    kind = "chatcmpl"
+
+    def __init__(self, body: object) -> None:
+        """Read ``body``; raises ``InputRefused``."""
+        super().__init__(body)
+        assert isinstance(body, dict)  # noqa: S101 - looked at above
+        limit = body.get("max_completion_tokens")
+        most = _most(body.get("max_tokens") if limit is None else limit, "max_tokens")
+        if most is not None:
+            self._parameters["max_new_tokens"] = most
+        messages = body.get("messages")
+        if not isinstance(messages, list) or not messages:
+            raise InputRefused("messages must be a list", hint='send [{"role": "user", "content": "…"}]')
+        self._chat = Chat([_message(i, message) for i, message in enumerate(messages)], self._parameters)
+        self._has_begun = False
+
+    def body(self, endpoint: Endpoint) -> object:
+        """See ``Call.body``."""
+        return self._checked(endpoint, self._chat)
+
+    def tell(self, answer: Any, endpoint: Endpoint, trace: Trace) -> tuple[list[Header], Any]:
+        """See ``Call.tell``."""
+        del endpoint, trace
+        (result,), prompt_tokens = _read_answer(answer)
+        choice = {
+            "index": 0,
+            "message": {"role": "assistant", "content": result["text"], "refusal": None},
+            "logprobs": None,
+            "finish_reason": _REASONS[result["finish_reason"]],
+        }
+        return [], self._frame("chat.completion", [choice], usage=_usage(prompt_tokens, result["generated_tokens"]))
+
+    def _event(self, event: Event) -> bytes:
+        deltas: list[tuple[dict[str, str], str | None]] = []
+        if not self._has_begun:
+            self._has_begun = True
+            deltas.append(({"role": "assistant", "content": ""}, None))
+        if event.text:
+            deltas.append(({"content": event.text}, None))
+        if event.finish_reason is not None:
+            deltas.append(({}, _REASONS[event.finish_reason]))
+        choices = [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": why} for delta, why in deltas]
+        return self._chunks("chat.completion.chunk", choices, event)
+
+
+def _message(i: int, message: object) -> dict[str, Any]:
+    where = f"messages[{i}]"
+    if not isinstance(message, dict) or not isinstance(message.get("role"), str):
+        raise InputRefused(f"{where} must be an object with role and content")
+    content = message.get("content")
+    if isinstance(content, list):
+        parts = []
+        for part in content:
+            if not isinstance(part, dict) or part.get("type") != "text" or not isinstance(part.get("text"), str):
+                raise InputRefused(f"{where}.content: these models read text parts only")
+            parts.append(part["text"])
+        content = "".join(parts)
+    if not isinstance(content, str):
+        raise InputRefused(f"{where}.content must be a text")
+    return {**message, "content": content}
+
+
+def _most(value: object, name: str) -> int | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise InputRefused(f"{name} must be a whole number of at least 1")
+    return value
+
+
+def _are_ids(items: object) -> bool:
+    return isinstance(items, list) and all(isinstance(item, int) and not isinstance(item, bool) for item in items)
+
+
+def _read_answer(answer: Mapping[str, Any]) -> tuple[list[Mapping[str, Any]], int]:
+    tokens = answer["tokens"]
+    if "results" in answer:
+        return list(answer["results"]), sum(tokens)
+    return [answer], tokens
+
+
+def _usage(prompt: int, generated: int) -> dict[str, int]:
+    return {"prompt_tokens": prompt, "completion_tokens": generated, "total_tokens": prompt + generated}
+
+
+def _data(value: object) -> bytes:
+    return b"data: " + orjson.dumps(value) + b"\n\n"

@@ -1,0 +1,302 @@
+"""Tensors of the Open Inference Protocol: datatypes, JSON and binary forms, to and from numpy. Pure.
+
+BYTES tensors are object arrays of ``bytes``. BF16, which numpy does not know, travels as two opaque bytes (``V2``).
+What Triton refuses is refused here too; what Triton answers with 500 (a body it cannot parse) is the caller's fault and
+is refused as such.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from gateway.errors import BackendGarbage, InputRefused, MalformedBody
+from gateway.triton.tensors import BYTES, FROM_TRITON, TO_TRITON, pack
+
+Array = NDArray[Any]
+
+DTYPES: Final[Mapping[str, np.dtype[Any]]] = {**FROM_TRITON, BYTES: np.dtype(object)}
+_BINARY_ONLY: Final = ("FP16", "BF16")
+_EXAMPLE: Final = '{"inputs": [{"name": "text", "datatype": "BYTES", "shape": [1, 1], "data": ["…"]}]}'
+
+
+def datatype_of(array: Array) -> str:
+    """Return the protocol's name of an array's type; raises ``BackendGarbage`` where it has none."""
+    if array.dtype.kind in "OSU":
+        return BYTES
+    try:
+        return TO_TRITON[array.dtype]
+    except KeyError:
+        raise BackendGarbage(f"the answer has type {array.dtype}, which the protocol has no name for") from None
+
+
+@dataclass(slots=True)
+class TensorRequest:
+    """One inference request, however it came. ``outputs`` are the names asked for; empty for all."""
+
+    path: str
+    inputs: dict[str, Array]
+    outputs: tuple[str, ...] = ()
+    id: str = ""
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    all_binary: bool = False
+    binary: frozenset[str] = frozenset()
+    as_json: frozenset[str] = frozenset()
+
+
+def read_request(raw: bytes, header_length: bytes, path: str) -> TensorRequest:
+    """Read a REST request: JSON, and behind it the bytes of its binary tensors.
+
+    ``header_length`` is the header ``Inference-Header-Content-Length`` (or empty). Raises ``MalformedBody`` and
+    ``InputRefused``.
+    """
+    if header_length:
+        if not header_length.isdigit() or not 0 < int(header_length) <= len(raw):
+            raise InputRefused(f"Inference-Header-Content-Length must be a number from 1 to {len(raw)}")
+        head, tail = raw[: int(header_length)], memoryview(raw)[int(header_length) :]
+    else:
+        head, tail = raw, memoryview(b"")
+    body = parse_json(head)
+    inputs = body.get("inputs")
+    if not isinstance(inputs, list):
+        raise InputRefused("inputs must be a list of tensors", hint=f"send {_EXAMPLE}")
+    found: dict[str, Array] = {}
+    at = 0
+    for item in inputs:
+        name, datatype, shape = _header(item)
+        if name in found:
+            raise InputRefused(f"input {shown(name)} is there twice")
+        size = _parameters(item).get("binary_data_size")
+        if size is None:
+            if "data" not in item:
+                raise InputRefused(f"input {shown(name)} has neither data nor binary_data_size")
+            found[name] = from_json(name, datatype, shape, item["data"])
+            continue
+        if "data" in item:
+            raise InputRefused(f"input {shown(name)} has both data and binary_data_size")
+        if isinstance(size, bool) or not isinstance(size, int) or size < 0 or at + size > len(tail):
+            raise InputRefused(f"binary_data_size of input {shown(name)} does not fit the {len(tail)} bytes sent")
+        found[name] = from_bytes(name, datatype, shape, tail[at : at + size])
+        at += size
+    if at != len(tail):
+        raise InputRefused(f"{len(tail) - at} bytes follow the last tensor")
+    parameters = _parameters(body)
+    outputs, binary, plain = _outputs(body.get("outputs"))
+    request_id = body.get("id", "")
+    if not isinstance(request_id, str):
+        raise InputRefused("id must be a text")
+    return TensorRequest(
+        path, found, outputs, request_id, parameters, parameters.get("binary_data_output") is True, binary, plain
+    )
+
+
+def parse_json(raw: bytes) -> dict[str, Any]:
+    """Return the object that ``raw`` is; raises ``MalformedBody`` or ``InputRefused``."""
+    try:
+        body = orjson.loads(raw)
+    except orjson.JSONDecodeError as error:
+        raise MalformedBody(f"the body is not valid JSON: {error}", hint=f"send {_EXAMPLE}") from None
+    if not isinstance(body, dict):
+        raise InputRefused("the body must be an object", hint=f"send {_EXAMPLE}")
+    return body
+
+
+def from_json(name: str, datatype: str, shape: Sequence[int], data: object) -> Array:
+    """Make a tensor of numbers or texts in (nested) lists. Raises ``InputRefused``."""
+    if datatype in _BINARY_ONLY:
+        raise InputRefused(f"{datatype} data cannot be sent as JSON: send input {shown(name)} as binary data")
+    if not isinstance(data, list):
+        raise InputRefused(f"data of input {shown(name)} must be a list")
+    if datatype == BYTES:
+        texts: list[Any] = list(_flat(data))
+        if not all(isinstance(text, str) for text in texts):
+            raise InputRefused(f"data of input {shown(name)} must be texts")
+        try:
+            return _shaped(name, objects([text.encode() for text in texts]), shape)
+        except UnicodeEncodeError as error:
+            raise InputRefused(f"data of input {shown(name)} is not valid Unicode") from error
+    return _shaped(name, _numbers(name, datatype, data), shape)
+
+
+def from_bytes(name: str, datatype: str, shape: Sequence[int], data: bytes | memoryview) -> Array:
+    """Make a tensor of its raw bytes. Raises ``InputRefused``."""
+    if datatype == BYTES:
+        return _shaped(name, unpack_texts(name, data), shape)
+    dtype = DTYPES[datatype]
+    if len(data) != math.prod(shape) * dtype.itemsize:
+        raise InputRefused(
+            f"input {shown(name)} has {len(data)} bytes, its shape {list(shape)} of {datatype} needs "
+            f"{math.prod(shape) * dtype.itemsize}"
+        )
+    return np.frombuffer(data, dtype).reshape(shape)
+
+
+def unpack_texts(name: str, data: bytes | memoryview) -> Array:
+    """Read the elements of a BYTES tensor, each behind its length in four bytes. Raises ``InputRefused``."""
+    items, at, whole = [], 0, bytes(data)
+    while at < len(whole):
+        size = int.from_bytes(whole[at : at + 4], "little")
+        at += 4
+        if at > len(whole) or at + size > len(whole):
+            raise InputRefused(f"input {shown(name)}: an element is cut short")
+        items.append(whole[at : at + size])
+        at += size
+    return objects(items)
+
+
+def objects(items: Sequence[object]) -> Array:
+    """Return items as a flat object array, whatever they are."""
+    array = np.empty(len(items), dtype=object)
+    array[:] = items
+    return array
+
+
+def to_bytes(array: Array) -> bytes:
+    """Return the raw bytes of a tensor."""
+    return pack("", array)[1]
+
+
+def write_answer(
+    request: TensorRequest, outputs: Mapping[str, Array], *, model: str, version: str
+) -> tuple[list[tuple[bytes, bytes]], bytes]:
+    """Return headers and body of the REST answer: JSON, and behind it what was asked for as binary data.
+
+    Raises ``InputRefused`` where an output has no JSON form.
+    """
+    described: list[dict[str, Any]] = []
+    buffers: list[bytes] = []
+    for name, array in outputs.items():
+        datatype = datatype_of(array)
+        entry: dict[str, Any] = {"name": name, "datatype": datatype, "shape": list(array.shape)}
+        if name in request.binary or (request.all_binary and name not in request.as_json):
+            buffers.append(to_bytes(array))
+            entry["parameters"] = {"binary_data_size": len(buffers[-1])}
+        elif datatype in _BINARY_ONLY:
+            raise InputRefused(f"{datatype} data cannot be answered as JSON: ask for output {name} as binary data")
+        elif datatype == BYTES:
+            entry["data"] = [_text(item) for item in array.ravel().tolist()]
+        else:
+            entry["data"] = np.ascontiguousarray(array).ravel()
+        described.append(entry)
+    answer: dict[str, Any] = {"id": request.id} if request.id else {}
+    answer |= {"model_name": model, "model_version": version, "outputs": described}
+    head = orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY)
+    if not buffers:
+        return [(b"content-type", b"application/json")], head
+    headers = [
+        (b"content-type", b"application/octet-stream"),
+        (b"inference-header-content-length", str(len(head)).encode()),
+    ]
+    return headers, b"".join((head, *buffers))
+
+
+def shown(name: object) -> str:
+    """Return a caller's name as it may appear in a message."""
+    return ascii(str(name))[1:-1][:60]
+
+
+def _header(item: object) -> tuple[str, str, list[int]]:
+    if not isinstance(item, dict):
+        raise InputRefused("every input must be an object with name, datatype, shape and data")
+    name, datatype, shape = item.get("name"), item.get("datatype"), item.get("shape")
+    if not isinstance(name, str) or not name:
+        raise InputRefused("an input has no name")
+    if not isinstance(datatype, str) or datatype not in DTYPES:
+        raise InputRefused(f"input {shown(name)} has no datatype of {', '.join(DTYPES)}")
+    check_shape(name, shape)
+    if "shared_memory_region" in _parameters(item):
+        raise InputRefused("shared memory is not possible across machines: send the tensor itself")
+    return name, datatype, item["shape"]
+
+
+def check_shape(name: str, shape: object) -> None:
+    """Raise ``InputRefused`` for anything but a list of numbers from 0."""
+    if not isinstance(shape, list) or any(isinstance(d, bool) or not isinstance(d, int) or d < 0 for d in shape):
+        raise InputRefused(f"shape of input {shown(name)} must be a list of numbers from 0")
+
+
+def _parameters(item: Mapping[str, Any]) -> Mapping[str, Any]:
+    found = item.get("parameters")
+    if found is None:
+        return {}
+    if not isinstance(found, dict):
+        raise InputRefused("parameters must be an object")
+    return found
+
+
+def _outputs(items: object) -> tuple[tuple[str, ...], frozenset[str], frozenset[str]]:
+    if items is None:
+        return (), frozenset(), frozenset()
+    if not isinstance(items, list):
+        raise InputRefused("outputs must be a list")
+    names, binary, plain = [], set(), set()
+    for item in items:
+        if not isinstance(item, dict) or not isinstance(item.get("name"), str):
+            raise InputRefused("every output must be an object with a name")
+        parameters = _parameters(item)
+        if parameters.get("classification"):
+            raise InputRefused("the classification extension is not offered", hint="ask for the output label")
+        if "shared_memory_region" in parameters:
+            raise InputRefused("shared memory is not possible across machines")
+        names.append(item["name"])
+        if parameters.get("binary_data") is True:
+            binary.add(item["name"])
+        elif parameters.get("binary_data") is False:
+            plain.add(item["name"])
+    return tuple(dict.fromkeys(names)), frozenset(binary), frozenset(plain)
+
+
+def _numbers(name: str, datatype: str, data: list[Any]) -> Array:
+    dtype = DTYPES[datatype]
+    wanted = {"b": "b", "i": "iu", "u": "iu", "f": "iuf"}[dtype.kind]
+    what = "true or false" if dtype.kind == "b" else "numbers" if dtype.kind == "f" else "whole numbers"
+    if not data:
+        return np.empty(0, dtype)
+    refused = InputRefused(f"data of input {shown(name)} must be {what} for {datatype}")
+    try:
+        array = np.array(data)
+        if array.dtype.kind not in wanted and dtype.kind in "iu":
+            # numpy makes floats of whole numbers that no one type of its own holds.
+            flat = list(_flat(data))
+            if all(isinstance(n, int) and not isinstance(n, bool) for n in flat):
+                array = np.array(flat, dtype=dtype)
+    except OverflowError:
+        raise InputRefused(f"data of input {shown(name)} does not fit {datatype}") from None
+    except (ValueError, TypeError):
+        raise refused from None
+    if array.dtype.kind not in wanted:
+        raise refused
+    if dtype.kind in "iu" and array.size:
+        limits = np.iinfo(dtype)
+        if int(array.min()) < limits.min or int(array.max()) > limits.max:
+            raise InputRefused(f"data of input {shown(name)} does not fit {datatype}")
+    with np.errstate(over="ignore"):
+        return array.astype(dtype, copy=False).ravel()
+
+
+def _shaped(name: str, flat: Array, shape: Sequence[int]) -> Array:
+    if flat.size != math.prod(shape):
+        raise InputRefused(f"input {shown(name)} has {flat.size} elements, not those of its shape {list(shape)}")
+    return flat.reshape(shape)
+
+
+def _flat(data: object) -> Iterable[object]:
+    stack: list[Any] = [iter([data])]
+    while stack:
+        for item in stack[-1]:
+            if isinstance(item, list):
+                stack.append(iter(item))
+                break
+            yield item
+        else:
+            stack.pop()
+
+
+def _text(item: object) -> str:
+    return item.decode("utf-8", "replace") if isinstance(item, bytes) else str(item)

@@ -1,0 +1,1 @@
+"""The word cache, its rules and its proof."""

@@ -1,0 +1,244 @@
+"""Shadow traffic through a whole gateway: what is mirrored, what is measured, and that nobody else notices."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gateway.dataplane.shadow import compare
+from gateway.errors import ModelFailed
+from gateway.registry.ledger import Record
+from tests.unit.gateway.conftest import classify
+
+BODY = {"text": "good film"}
+
+
+def shadow(stack: Any, percent: float = 100.0, to: str = "e/2", name: str = "e", **fields: Any) -> None:
+    """Configure a shadow."""
+    stored = {"endpoint": name, "to": to, "percent": percent, "tolerance": 0.1, **fields}
+    stack.registry.ledger.write([Record("shadow", name, stored)])
+
+
+def scores(good: float) -> Callable[..., Any]:
+    """A model that gives every text the same logits."""
+    return lambda inputs: {"logits": np.array([[0.0, good]] * len(inputs["input_ids"]), np.float32)}
+
+
+async def start(stack: Any, run: Callable[..., Any] = classify, **fields: Any) -> None:
+    """Two versions of ``e`` and a shadow on the second, from which no slowness of this machine takes a request."""
+    stack.gateway._mirror._late = stack.gateway._mirror._stale = math.inf
+    stack.deploy("e", "m1", version="1")
+    stack.deploy("e", "m2", version="2")
+    stack.load("e/2", run)
+    await stack.served("e/1", "e/2")
+    shadow(stack, **fields)
+    await stack.until(lambda: is_on(stack))
+
+
+def is_on(stack: Any) -> bool:
+    """Whether something is mirrored."""
+    return any(one["is_on"] for one in seen(stack).values())
+
+
+def seen(stack: Any) -> dict[str, Any]:
+    """What the status says of shadows."""
+    return dict(stack.gateway._status()["shadows"])
+
+
+async def mirrored(stack: Any, count: int) -> dict[str, Any]:
+    """Wait until so many requests were mirrored or dropped, and return what was seen."""
+    await stack.until(lambda: seen(stack)["e"]["mirrored"] + seen(stack)["e"]["dropped"] == count)
+    return dict(seen(stack)["e"])
+
+
+async def test_answers_are_compared_and_counted(stack: Any) -> None:
+    """Agreement, difference and the metrics; the shadow's requests are in no other metric."""
+    await start(stack, scores(1.0))
+    for text in ("good", "good film", "bad"):
+        reply = await stack.client.post("/serve/e/1", json={"text": text})
+        assert ("e/1", "direct") == (reply.headers["x-served-by"], reply.headers["x-route"])
+    found = await mirrored(stack, 3)
+    assert (2, 1, 0, 0) == tuple(found[k] for k in ("agreed", "differed", "failed", "dropped"))
+    assert pytest.approx(2 / 3) == found["agreement"]
+    assert found["mean_difference"] == pytest.approx((0.731 - 0.269) / 3, abs=0.01)
+    text = (await stack.client.get("/metrics")).text
+    assert 'gateway_shadow_requests_total{endpoint="e",outcome="agreed",version="2"} 2.0' in text
+    assert 'gateway_shadow_requests_total{endpoint="e",outcome="differed",version="2"} 1.0' in text
+    assert 'gateway_requests_total{endpoint="e",outcome="ok",route="direct",version="1"} 3.0' in text
+    assert not [line for line in text.splitlines() if "requests_total" in line and 'version="2"' in line
+                and "shadow" not in line and not line.endswith(" 0.0")]  # fmt: skip
+
+
+async def test_a_share_of_the_requests_is_mirrored(stack: Any) -> None:
+    """As many as asked for, at random; requests of the version itself, and pinned ones, never are."""
+    await start(stack, percent=25.0)
+    stack.gateway._mirror._draw = iter([i / 100 for i in range(100)]).__next__
+    for _ in range(40):
+        assert 200 == (await stack.client.post("/serve/e/2", json=BODY)).status_code
+    for _ in range(100):
+        await stack.client.post("/serve/e/1", json=BODY)
+        await asyncio.sleep(0)
+    found = await mirrored(stack, 25)
+    assert 1.0 == found["agreement"]
+
+
+async def test_requests_through_a_canary_are_mirrored(stack: Any) -> None:
+    """Whoever answered, except the version that is mirrored to."""
+    await start(stack)
+    stack.registry.canary["c"] = {"endpoint": "c", "weights": [0.5, 0.5], "load_endpoints": ["e/2", "e/1"]}
+    await stack.until(lambda: "c" in stack.gateway.table.current.canaries)
+    served = [(await stack.client.post("/serve/c", json=BODY)).headers["x-served-by"] for _ in range(30)]
+    assert served.count("e/1") == (await mirrored(stack, served.count("e/1")))["agreed"]
+
+
+async def test_a_failing_shadow_is_nobodys_failure(stack: Any) -> None:
+    """It is counted with its reason; callers get their answers."""
+
+    def fail(_inputs: Any) -> Any:
+        if is_on(stack):
+            raise ModelFailed("no memory")
+        return classify(_inputs)
+
+    await start(stack, fail)
+    for _ in range(5):
+        assert 200 == (await stack.client.post("/serve/e/1", json=BODY)).status_code
+    found = await mirrored(stack, 5)
+    assert (5, None, "no memory") == (found["failed"], found["agreement"], found["last_failure"])
+    assert [] == stack.gateway.health.reasons()
+
+
+async def test_what_a_slow_shadow_cannot_keep_up_with_is_dropped(stack: Any) -> None:
+    """Two at a time, a bounded queue, the rest is dropped; callers wait for nothing."""
+    gate = asyncio.Event()
+    await start(stack)
+    second = stack.gateway.table.current.endpoints["e/2"]
+    at_once: list[int] = []
+
+    async def slow(body: object, trace: Any, deadline: float) -> object:
+        at_once.append(1)
+        await gate.wait()
+        return {"label": "GOOD"}
+
+    second.answer = slow
+    for _ in range(100):
+        assert 200 == (await stack.client.post("/serve/e/1", json=BODY)).status_code
+    assert 2 == len(at_once)
+    assert 100 - 64 - 2 == seen(stack)["e"]["dropped"]
+    gate.set()
+    await mirrored(stack, 100)
+
+
+async def test_a_busy_gateway_drops_its_shadows_first(make_stack: Any) -> None:
+    """When half of what it may hold is taken; with room again they are mirrored again."""
+    stack = make_stack(max_in_flight=4)
+    async with stack.gateway.running(), stack.client:
+        await start(stack)
+        limiter = stack.gateway.pipeline._limiter
+        limiter.in_flight = 3
+        await stack.client.post("/serve/e/1", json=BODY)
+        assert 1 == seen(stack)["e"]["dropped"]
+        limiter.in_flight = 0
+        await stack.client.post("/serve/e/1", json=BODY)
+        await mirrored(stack, 2)
+        assert 1 == seen(stack)["e"]["dropped"]
+
+
+async def test_requests_that_waited_for_triton_are_not_mirrored(stack: Any) -> None:
+    """Nor those whose turn comes too late: Triton has no time for what nobody waits for."""
+    await start(stack, scores(1.0))
+    first = stack.gateway.table.current.endpoints["e/1"]
+    answer = first.answer
+
+    async def waited(body: object, trace: Any, deadline: float) -> object:
+        found = await answer(body, trace, deadline)
+        trace.queue_ns, trace.infer_ns = 3_000_000_000, 1_000_000_000
+        return found
+
+    first.answer = waited
+    await stack.client.post("/serve/e/1", json=BODY)
+    assert (1, 0) == ((await mirrored(stack, 1))["agreed"], seen(stack)["e"]["dropped"])
+    stack.gateway._mirror._late = 2.9
+    await stack.client.post("/serve/e/1", json=BODY)
+    assert 1 == seen(stack)["e"]["dropped"]
+    stack.gateway._mirror._late, stack.gateway._mirror._stale = math.inf, -1.0
+    await stack.client.post("/serve/e/1", json=BODY)
+    assert 2 == (await mirrored(stack, 3))["dropped"]
+
+
+async def test_hooks_that_change_their_body_do_not_spoil_the_comparison(stack: Any) -> None:
+    """What is mirrored is what came in."""
+    code = (
+        "class Preprocess:\n    def process(self, body, state, s=None):\n        return {{'y': body.pop('x') + {}}}\n"
+    )
+    for version, more in (("1", 0), ("2", 0)):
+        stack.add_hook(f"h{version}", code.format(more))
+        entry = stack.registry.endpoints.pop(f"h{version}")
+        stack.registry.endpoints[f"h/{version}"] = {**entry, "serving_url": "h", "version": version}
+    await stack.served("h/1", "h/2")
+    stack.gateway._mirror._late = stack.gateway._mirror._stale = math.inf
+    shadow(stack, to="h/2", name="h")
+    await stack.until(lambda: is_on(stack))
+    await stack.client.post("/serve/h/1", json={"x": 1})
+    await stack.until(lambda: seen(stack)["h"]["mirrored"] == 1)
+    assert 1 == seen(stack)["h"]["agreed"]
+
+
+async def test_without_a_shadow_nothing_listens(stack: Any) -> None:
+    """The path of a request is the same as before there were shadows; and again after one was removed."""
+    pipeline = stack.gateway.pipeline
+    stack.deploy("e", "m1", version="1")
+    stack.deploy("e", "m2", version="2")
+    await stack.served("e/1", "e/2")
+    assert "finished" not in vars(pipeline)
+    shadow(stack)
+    await stack.until(lambda: "finished" in vars(pipeline))
+    shadow(stack, percent=0)
+    await stack.until(lambda: "finished" not in vars(pipeline))
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"to": "e/9"}, "there is no endpoint e/9"),
+        ({"percent": 101.0}, "a share of 101 %"),
+        ({"percent": -1.0}, "a share of -1 %"),
+        ({"tolerance": -1.0}, "a tolerance must be 0 or more"),
+        ({"name": "other"}, "no other version of other"),
+        ({"percent": "many"}, "cannot be read"),
+    ],
+)
+async def test_a_shadow_that_cannot_be_is_a_fault(stack: Any, fields: dict[str, Any], reason: str) -> None:
+    """Reported, mirrored nowhere, and no harm to anything else."""
+    stack.deploy("e", "m1", version="1")
+    stack.deploy("e", "m2", version="2")
+    await stack.served("e/1", "e/2")
+    shadow(stack, **fields)
+    await stack.until(lambda: any(reason in f.message for f in stack.gateway.table.current.faults))
+    assert {} == seen(stack)
+    assert 200 == (await stack.client.post("/serve/e/1", json=BODY)).status_code
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "expected"),
+    [
+        ({"label": "A", "score": 0.9}, {"label": "A", "score": 0.8}, (True, 0.1)),
+        ({"label": "A", "tokens": 3}, {"label": "A", "tokens": 9}, (True, 0.0)),
+        ({"label": "A"}, {"label": "B"}, (False, 0.0)),
+        ({"scores": {"A": 0.6}}, {"scores": {"A": 0.5, "B": 0.4}}, (True, 0.4)),
+        ({"x": [1.0, 200.0]}, {"x": [1.0, 100.0]}, (True, 0.5)),
+        ({"x": [1.0]}, {"x": [1.0, 2.0]}, (False, 0.0)),
+        ({"x": 1}, {}, (True, 1.0)),
+        ({"x": "a"}, {}, (False, 0.0)),
+        (np.ones((2, 2)), np.zeros((2, 2)), (True, 1.0)),
+        (np.ones(2), np.ones(3), (False, 0.0)),
+    ],
+)
+def test_answers_are_compared_in_words_and_in_numbers(one: Any, other: Any, expected: tuple[bool, float]) -> None:
+    """What is said must be the same; how far numbers are apart is a number."""
+    same, off = compare(one, other)
+    assert (expected[0], pytest.approx(expected[1])) == (same, off)

@@ -1,0 +1,211 @@
+"""The request forms of others over a gateway of fakes: shapes, refusals in their own words, the one pipeline."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+
+@pytest.fixture
+async def served(stack: Any) -> Any:
+    """A stack with one text classifier."""
+    stack.deploy("e")
+    await stack.served("e")
+    return stack
+
+
+async def test_hugging_face_body_gets_hugging_face_answer(served: Any) -> None:
+    """A single text is answered with a list of lists, as Hugging Face's servers do."""
+    one = await served.client.post("/serve/e", json={"inputs": "good", "parameters": {"top_k": None}})
+    many = await served.client.post("/serve/e", json={"inputs": ["good", "bad"], "parameters": {"top_k": 1}})
+    assert [["GOOD", "BAD"]] == [[r["label"] for r in row] for row in one.json()]
+    assert [["GOOD"], ["BAD"]] == [[r["label"] for r in row] for row in many.json()]
+    assert "e" == one.headers["x-served-by"]
+
+
+async def test_hugging_face_pairs_reach_the_head(served: Any) -> None:
+    """`{"text", "text_pair"}` as the pipeline takes them."""
+    reply = await served.client.post("/serve/e", json={"inputs": {"text": "good", "text_pair": "good"}})
+    assert 200 == reply.status_code
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ({"inputs": "good", "nonsense": 1}, "unknown field nonsense"),
+        ({"inputs": "good", "parameters": []}, "parameters must be an object"),
+        ({"inputs": "good", "options": {"x": 1}}, "options takes"),
+        ({"inputs": 7}, "text"),
+        ({"inputs": "good", "parameters": {"nonsense": 1}}, "Unknown parameter"),
+    ],
+)
+async def test_wrong_hugging_face_bodies_are_refused(served: Any, body: Any, says: str) -> None:
+    """422, and what is wrong."""
+    reply = await served.client.post("/serve/e", json=body)
+    assert 422 == reply.status_code
+    assert says in reply.json()["error"]
+
+
+async def test_hook_gets_inputs_as_they_came(stack: Any) -> None:
+    """A hook's own field named inputs is not ours to translate."""
+    stack.add_hook("h", "class Preprocess:\n    def process(self, data, state, collect):\n        return data\n")
+    await stack.served("h")
+    assert {"inputs": [1]} == (await stack.client.post("/serve/h", json={"inputs": [1]})).json()
+
+
+async def test_predict_answers_for_the_only_endpoint(served: Any) -> None:
+    """With the stage times that Hugging Face Infinity had."""
+    reply = await served.client.post("/predict", json={"inputs": "good"})
+    assert "GOOD" == reply.json()[0][0]["label"]
+    assert float(reply.headers["x-compute-time"]) > 0
+    ours = await served.client.post("/predict", json={"text": "bad"})
+    assert "BAD" == ours.json()["label"]
+
+
+async def test_predict_needs_one_thing_to_be_served(stack: Any) -> None:
+    """None, or several, is a 404 that says what to call."""
+    await stack.until(lambda: stack.gateway.health.first_sync_done)
+    assert 404 == (await stack.client.post("/predict", json={"inputs": "x"})).status_code
+    stack.deploy("a", "m1")
+    stack.deploy("b", "m2")
+    await stack.served("a", "b")
+    reply = await stack.client.post("/predict", json={"inputs": "x"})
+    assert (404, "call one of them by its name: a, b") == (reply.status_code, reply.json()["hint"])
+
+
+async def test_predict_means_the_canary_over_everything(stack: Any) -> None:
+    """A canary over all versions is one thing to its callers."""
+    stack.deploy("e", "m1", version="1")
+    stack.deploy("e", "m2", version="2")
+    stack.registry.canary["e"] = {"endpoint": "e", "weights": [0.5, 0.5], "load_endpoints": ["e/1", "e/2"]}
+    await stack.served("e/1", "e/2")
+    await stack.until(lambda: "e" in stack.gateway.table.current.canaries)
+    assert (await stack.client.post("/predict", json={"inputs": "good"})).headers["x-route"] in ("stable", "canary")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/predict", 405),
+        ("POST", "/v2/models/e", 405),
+        ("GET", "/v2/models/e/infer", 405),
+        ("GET", "/v2/repository/index", 405),
+        ("POST", "/v2/repository/models/e/load", 400),
+        ("GET", "/v2/models/nobody", 404),
+        ("GET", "/v2/models/e/versions/9", 404),
+        ("GET", "/v2/models/e/versions/1", 200),
+        ("GET", "/v2/models/nobody/ready", 404),
+        ("GET", "/v1/models/nobody", 404),
+        ("GET", "/v2/models/e/nothing", 404),
+    ],
+)
+async def test_paths_and_methods_of_the_protocols(served: Any, method: str, path: str, status: int) -> None:
+    """Errors are JSON objects with `error`."""
+    reply = await served.client.request(method, path)
+    assert status == reply.status_code
+    if status >= 400:
+        assert "error" in reply.json()
+
+
+async def test_every_form_is_counted_once_under_its_version(served: Any) -> None:
+    """Forms go through the one pipeline: one request, one count, errors included."""
+    tensor = {"name": "text", "datatype": "BYTES", "shape": [1, 1], "data": ["good"]}
+    await served.client.post("/predict", json={"inputs": "good"})
+    await served.client.post("/v2/models/e/infer", json={"inputs": [tensor]})
+    await served.client.post("/v1/models/e:predict", json={"instances": ["good"]})
+    await served.client.post("/v1/embeddings", json={"model": "e", "input": "x"})
+    metrics = (await served.client.get("/metrics")).text
+    counted = [line for line in metrics.splitlines() if line.startswith("gateway_requests_total") and '"e"' in line]
+    counts = {line.split('outcome="')[1].split('"')[0]: float(line.rsplit(" ", 1)[1]) for line in counted}
+    assert {"ok": 3.0, "input_refused": 1.0} == {outcome: count for outcome, count in counts.items() if count}
+
+
+async def test_protocol_parameters_bound_the_time(served: Any) -> None:
+    """`timeout` (microseconds) ends a request with 504, in the protocol's error form."""
+    served.backend.latency = 1
+    tensor = {"name": "text", "datatype": "BYTES", "shape": [1], "data": ["good"]}
+    reply = await served.client.post("/v2/models/e/infer", json={"inputs": [tensor], "parameters": {"timeout": 50_000}})
+    assert (504, "deadline_exceeded") == (reply.status_code, reply.json()["code"])
+
+
+async def test_failing_canary_is_answered_for_in_every_form(stack: Any) -> None:
+    """The stable version answers tensors as it answers text."""
+    from gateway.errors import ModelFailed
+
+    stack.deploy("e", "m1", version="1")
+    stack.deploy("e", "m2", version="2")
+    stack.registry.canary["e"] = {"endpoint": "e", "weights": [0.001, 1], "load_endpoints": ["e/1", "e/2"]}
+    await stack.served("e/1", "e/2")
+    await stack.until(lambda: "e" in stack.gateway.table.current.canaries)
+
+    def fails(_inputs: Any) -> Any:
+        raise ModelFailed("no")
+
+    info, _ = stack.backend.models[stack.triton_name("e/1")]
+    stack.backend.models[stack.triton_name("e/1")] = (info, fails)
+    from gateway.dataplane.routing.canary import position_of
+
+    key = next(str(i) for i in range(100_000) if position_of(str(i), "e") < 0.0005)
+    tensor = {"name": "text", "datatype": "BYTES", "shape": [1], "data": ["good"]}
+    for path, body in (
+        ("/v2/models/e/infer", {"inputs": [tensor]}),
+        ("/predict", {"inputs": "good"}),
+        ("/v1/models/e:predict", {"instances": ["good"]}),
+    ):
+        reply = await stack.client.post(path, json=body, headers={"x-routing-key": key})
+        assert (200, "fallback", "e/2") == (reply.status_code, reply.headers["x-route"], reply.headers["x-served-by"])
+
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False) | st.text(max_size=6),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(
+        ["inputs", "parameters", "name", "datatype", "shape", "data", "outputs", "id", "text", "model", "input",
+         "dimensions", "encoding_format", "instances", "binary_data_size"]
+    ), inner, max_size=4),
+    max_leaves=12,
+)  # fmt: skip
+_TENSOR = st.fixed_dictionaries(
+    {"name": st.sampled_from(["text", "text_pair", "other", ""]),
+     "datatype": st.sampled_from(["BYTES", "INT64", "FP16", "BOOL", "X", 3]),
+     "shape": st.lists(st.integers(-1, 3) | st.none(), max_size=3), "data": _JSON},
+)  # fmt: skip
+_PATHS = ("/serve/e", "/predict", "/v1/embeddings", "/v1/models/e:predict", "/v2/models/e/infer")
+
+
+async def test_no_body_is_answered_with_a_failure_of_ours(served: Any) -> None:
+    """Whatever is sent, the answer is 200 or a 4xx with the form's error object: never a 500, never a hang."""
+
+    @settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(st.sampled_from(_PATHS), _JSON | st.builds(lambda t: {"inputs": t}, st.lists(_TENSOR, max_size=3)))
+    def bodies(path: str, body: Any) -> None:
+        tried.append((path, orjson.dumps(body, option=orjson.OPT_PASSTHROUGH_DATETIME) if _fits(body) else b"{"))
+
+    tried: list[tuple[str, bytes]] = []
+    bodies()
+    for path, raw in tried:
+        reply = await served.client.post(path, content=raw, headers={"content-type": "application/json"})
+        assert reply.status_code == 200 or 400 <= reply.status_code < 500, (path, raw, reply.text)
+        if reply.status_code != 200:
+            assert "error" in reply.json(), (path, raw)
+
+
+def _fits(body: Any) -> bool:
+    try:
+        orjson.dumps(body)
+    except TypeError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("length", ["0", "-1", "abc", "999999", "10"])
+async def test_wrong_header_lengths_are_refused(served: Any, length: str) -> None:
+    """The binary extension's header must be true."""
+    reply = await served.client.post(
+        "/v2/models/e/infer", content=b'{"inputs": []}', headers={"inference-header-content-length": length}
+    )
+    assert 400 == reply.status_code
+    assert reply.json()["error"]

@@ -1,0 +1,188 @@
+"""How connections end: with an answer, never with a request on its way; and how certificates are renewed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import ssl
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+import uvicorn
+
+from gateway.edge.http.certificates import LOOK_S, Renewed, tls_context
+from gateway.edge.http.protocol import GatewayProtocol
+
+BODY = b'{"text": "good"}'
+
+
+def request(path: str = "/serve/e") -> bytes:
+    """One request that asks for keep-alive, as HTTP/1.1 does by itself."""
+    head = f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(BODY)}\r\n\r\n"
+    return head.encode() + BODY
+
+
+class Caller:
+    """One connection."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self._writer = reader, writer
+
+    async def ask(self, raw: bytes = b"") -> tuple[int, bool]:
+        """Send, read the answer: its status, and whether it was said to be the last one."""
+        self._writer.write(raw or request())
+        async with asyncio.timeout(5):
+            head = (await self._reader.readuntil(b"\r\n\r\n")).lower()
+            await self._reader.readexactly(int(head.split(b"content-length: ")[1].split(b"\r\n")[0]))
+        return int(head.split()[1]), b"connection: close" in head
+
+    async def is_closed(self) -> bool:
+        """True when the server has ended the connection."""
+        async with asyncio.timeout(5):
+            return await self._reader.read(1) == b""
+
+    def close(self) -> None:
+        """End it."""
+        self._writer.close()
+
+
+class Port:
+    """A stack's gateway behind uvicorn with our protocol."""
+
+    def __init__(self, stack: Any, **options: Any) -> None:
+        config = uvicorn.Config(
+            stack.gateway, host="127.0.0.1", port=0, http=GatewayProtocol, lifespan="off", log_config=None, ws="none",
+            loop="none", proxy_headers=False, **options,
+        )  # fmt: skip
+        self._server = uvicorn.Server(config)
+        self._task = asyncio.create_task(self._server._serve())
+
+    async def connect(self, tls: ssl.SSLContext | None = None) -> Caller:
+        """Open a connection."""
+        while not self._server.started:
+            await asyncio.sleep(0.005)
+        port = self._server.servers[0].sockets[0].getsockname()[1]
+        name = "gateway" if tls else None
+        return Caller(*await asyncio.open_connection("127.0.0.1", port, ssl=tls, server_hostname=name))
+
+    async def stop(self) -> None:
+        """Stop the server."""
+        self._server.should_exit = True
+        await self._task
+
+
+async def deployed(stack: Any, **options: Any) -> Port:
+    """A port of a gateway that serves `e`."""
+    stack.deploy("e")
+    await stack.served("e")
+    return Port(stack, **options)
+
+
+@pytest.mark.parametrize("path", ["/serve/e", "/serve/e?version=", "/v1/status"], ids=["lane", "task", "operations"])
+async def test_leaving_gateway_answers_everything_and_says_that_it_was_the_last(stack: Any, path: str) -> None:
+    """On connections that were open and on new ones; readiness tells balancers at once, liveness stays."""
+    port = await deployed(stack)
+    raw = request(path) if path.startswith("/serve") else f"GET {path} HTTP/1.1\r\nhost: x\r\n\r\n".encode()
+    old = await port.connect()
+    assert (200, False) == await old.ask(raw)
+    assert [] == stack.gateway.health.reasons()
+    stack.gateway.leave()
+    assert ["shutting down"] == stack.gateway.health.reasons()
+    assert (200, True) == await old.ask(raw)
+    assert await old.is_closed()
+    new = await port.connect()
+    assert (200, True) == await new.ask(raw)
+    assert await new.is_closed()
+    for caller in (old, new):
+        caller.close()
+    await port.stop()
+
+
+async def test_request_in_flight_when_leaving_begins_gets_the_last_answer(stack: Any) -> None:
+    """It is answered, with the word that it was the last."""
+    port = await deployed(stack)
+    stack.backend.hold = asyncio.Event()
+    caller = await port.connect()
+    answer = asyncio.create_task(caller.ask())
+    await stack.until(lambda: len(stack.backend.calls) and stack.gateway.pipeline._limiter.in_flight)
+    stack.gateway.leave()
+    stack.backend.hold.set()
+    assert (200, True) == await answer
+    assert await caller.is_closed()
+    caller.close()
+    await port.stop()
+
+
+async def test_connection_of_age_ends_with_an_answer(stack: Any) -> None:
+    """It is not closed by itself: a request might be on its way."""
+    stack.gateway.connections.age = 0.2
+    port = await deployed(stack)
+    caller = await port.connect()
+    assert (200, False) == await caller.ask()
+    await asyncio.sleep(0.3)
+    assert (200, True) == await caller.ask()
+    assert await caller.is_closed()
+    caller.close()
+    await port.stop()
+
+
+def issue(authority: trustme.CA, folder: Path, *names: str) -> tuple[Path, Path]:
+    """Write a certificate and its key."""
+    made = authority.issue_cert(*names)
+    made.private_key_pem.write_to_path(str(folder / "key.pem"))
+    (folder / "cert.pem").write_bytes(b"".join(part.bytes() for part in made.cert_chain_pems))
+    return folder / "cert.pem", folder / "key.pem"
+
+
+def trusting(authority: trustme.CA) -> ssl.SSLContext:
+    """A client that trusts only this authority."""
+    context = ssl.create_default_context()
+    context.load_verify_locations(cadata=authority.cert_pem.bytes().decode())
+    return context
+
+
+async def test_https_and_callers_that_must_show_a_certificate(stack: Any, tmp_path: Path) -> None:
+    """With one the request is answered, without one the handshake fails."""
+    authority = trustme.CA()
+    certificate, key = issue(authority, tmp_path, "gateway")
+    authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    port = await deployed(
+        stack, ssl_certfile=str(certificate), ssl_keyfile=str(key), ssl_ca_certs=str(tmp_path / "ca.pem"),
+        ssl_cert_reqs=ssl.CERT_REQUIRED, ssl_context_factory=tls_context,
+    )  # fmt: skip
+    known = trusting(authority)
+    authority.issue_cert("caller").configure_cert(known)
+    caller = await port.connect(known)
+    assert (200, False) == await caller.ask()
+    caller.close()
+    with pytest.raises((ssl.SSLError, ConnectionError, asyncio.IncompleteReadError)):
+        await (await port.connect(trusting(authority))).ask()
+    await port.stop()
+
+
+async def test_renewed_certificate_is_shown_to_new_connections(stack: Any, tmp_path: Path) -> None:
+    """The files are looked at again after a while; a pair that does not fit yet changes nothing."""
+    old, new = trustme.CA(), trustme.CA()
+    certificate, key = issue(old, tmp_path, "gateway")
+    port = await deployed(stack, ssl_certfile=str(certificate), ssl_keyfile=str(key), ssl_context_factory=tls_context)
+    first = await port.connect(trusting(old))
+    assert (200, False) == await first.ask()
+    renewed = port._server.config.ssl.sni_callback
+    assert isinstance(renewed, Renewed)
+    before = key.read_bytes()
+    issue(new, tmp_path, "gateway")
+    after, _ = key.read_bytes(), key.write_bytes(before)
+    os.utime(certificate, (time.time() + 5, time.time() + 5))
+    renewed._due = 0
+    assert (200, False) == await (await port.connect(trusting(old))).ask()
+    key.write_bytes(after)
+    renewed._due = time.monotonic() - LOOK_S
+    assert (200, False) == await (await port.connect(trusting(new))).ask()
+    assert (200, False) == await first.ask()
+    with pytest.raises(ssl.SSLCertVerificationError):
+        await port.connect(trusting(old))
+    first.close()
+    await port.stop()

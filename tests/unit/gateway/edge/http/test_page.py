@@ -1,0 +1,263 @@
+"""The gateway's page: drawn from the status, safe whatever names say, and alive in a real browser."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import gzip
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import uvicorn
+
+from gateway.edge.http.page import POLICY, render_page
+from gateway.edge.http.protocol import GatewayProtocol
+from gateway.metrics import drift
+
+EVIL = "<script>alert(1)</script>"
+STATUS: dict[str, Any] = {
+    "ready": False, "not_ready_because": [EVIL], "serving_task": {"id": "t", "name": EVIL}, "revision": "r",
+    "triton": {EVIL: False}, "registry": {"error": EVIL}, "canaries": {EVIL: {EVIL: 0.5}},
+    "faults": [{"subject": EVIL, "message": EVIL}],
+    "endpoints": [{"url": EVIL, "endpoint": EVIL, "version": EVIL, "details": {"task": EVIL}, "model_name": EVIL,
+                   "model_id": EVIL, "successor": {"state": EVIL, "reason": EVIL}}],
+    "pending": [{"url": EVIL, "state": EVIL, "reason": EVIL}],
+    "last_minute": [
+        {"endpoint": EVIL, "version": EVIL, "route": EVIL, "rate": 1.0, "share": 0.5, "failed": 0.0, "refused": 0.0,
+         "p50": 0.1, "p95": None, "p99": None, "rows_per_call": None, "history": [0.0, 1.0]}
+    ] * 2,
+    "drift": [{"endpoint": EVIL, "version": EVIL, "variable": EVIL, "bins": [EVIL, "missing"], "counts": [3, 0],
+               "reference": [0.5, 0.5], "n": 3, "psi": 0.1, "noise": 0.2, "state": EVIL}],
+}  # fmt: skip
+
+
+class Tags(HTMLParser):
+    """Counts what the browser would make of a page."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.addresses: list[str] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.addresses += [value or "" for name, value in attrs if name in ("src", "href")]
+
+
+def test_names_are_text_wherever_they_stand() -> None:
+    """The only script is ours, whatever endpoints, models, variables and errors are called; open rows too."""
+    for opened in ((), (EVIL,)):
+        assert 1 == Tags(render_page(STATUS, f"/{EVIL}/", opened)).tags.count("script")
+
+
+@pytest.mark.parametrize(("degraded", "said"), [([], ">ready<"), (["e is building: x"], ">ready, degraded<")])
+def test_a_ready_gateway_says_whether_it_is_whole(degraded: list[str], said: str) -> None:
+    """What is not served is in the list of endpoints."""
+    assert said in render_page({**STATUS, "ready": True, "degraded": degraded}, "/serve/")
+
+
+def test_nothing_is_loaded_from_elsewhere() -> None:
+    """One document: its only addresses are links to this gateway."""
+    addresses = set(Tags(render_page(STATUS, "/serve/")).addresses)
+    assert {"/docs", "/metrics", "/v1/status"} == {address for address in addresses if not address.startswith("?open=")}
+
+
+def test_page_of_a_gateway_that_serves_nothing_says_so() -> None:
+    """And has no empty sections."""
+    empty: dict[str, Any] = {"endpoints": [], "pending": [], "last_minute": [], "drift": [], "canaries": {}}
+    page = render_page({**STATUS, **empty}, "/serve/")
+    assert "nothing is deployed yet" in page
+    assert "<details" not in page
+    assert "class=tiles" not in page
+
+
+def endpoint(name: str, *, failed: float = 0.0, refused: float = 0.0, drifts: str = "", broken: str = "") -> Any:
+    """What the status says of one endpoint: the parts to put together."""
+    served = {"url": f"{name}/1", "endpoint": name, "version": "1", "details": {}, "model_name": f"model of {name}",
+              "model_id": "", "successor": None}  # fmt: skip
+    counted = {"endpoint": name, "version": "1", "route": "direct", "rate": 1970.0, "share": 1.0, "failed": failed,
+               "refused": refused, "p50": 0.0123, "p95": 1.3, "p99": 12.0, "rows_per_call": 63.96,
+               "history": [1.0, 2.0]}  # fmt: skip
+    drift = {"endpoint": name, "version": "1", "variable": "length", "bins": ["1", "missing"], "counts": [3000, 0],
+             "reference": [0.5, 0.5], "n": 3000, "psi": 0.1, "noise": 0.2, "state": drifts or "steady"}  # fmt: skip
+    pending = [{"url": f"{name}/2", "state": "failed", "reason": broken}] if broken else []
+    return served, counted, drift, pending
+
+
+def status_of(*endpoints: Any) -> dict[str, Any]:
+    """A status of a gateway that is ready and serves these."""
+    return {
+        **STATUS, "ready": True, "degraded": [], "faults": [], "canaries": {}, "triton": {}, "registry": {"error": ""},
+        "serving_task": {"id": "t", "name": "task"}, "endpoints": [e[0] for e in endpoints],
+        "last_minute": [e[1] for e in endpoints], "drift": [e[2] for e in endpoints],
+        "pending": [pending for e in endpoints for pending in e[3]],
+    }  # fmt: skip
+
+
+def test_the_worst_come_first_and_keep_their_place() -> None:
+    """By how bad it is, then by name; a rate that moves moves no row. Callers' mistakes are no fault."""
+    found = status_of(
+        endpoint("calm"), endpoint("broken", broken="no such model"), endpoint("mistaken", refused=0.5),
+        endpoint("failing", failed=0.2), endpoint("adrift", drifts="drift"), endpoint("busy"),
+    )  # fmt: skip
+    names = re.findall(r"data-name='(\w+)'", render_page(found, "/serve/"))
+    assert ["broken", "failing", "adrift", "busy", "calm", "mistaken"] == names
+    for i, row in enumerate(found["last_minute"]):
+        row["rate"] = float(i)
+    assert names == re.findall(r"data-name='(\w+)'", render_page(found, "/serve/"))
+
+
+def test_a_row_is_drawn_whole_only_when_it_is_open() -> None:
+    """Three hundred endpoints are a small page; what is asked for is there without scripts, too."""
+    found = status_of(*(endpoint(f"e{i:03d}") for i in range(300)))
+    page = render_page(found, "/serve/", ("e007",))
+    assert (300, 1) == (page.count("<details"), page.count(" open><summary>"))
+    assert 1 == page.count("now over the reference")
+    assert len(page) < 300_000
+    assert len(gzip.compress(page.encode(), 1)) < 25_000
+
+
+def test_numbers_are_written_as_people_write_them() -> None:
+    """No powers of ten; a share that is there is never shown as none."""
+    page = render_page(status_of(endpoint("e", failed=0.00001)), "/serve/", ("e",))
+    for shown in ("1,970/s", "12.3 ms", "1.3 s", "12.0 s", "64.0", "under 0.01%", "n 3,000"):
+        assert shown in page, shown
+    assert not re.search(r"\de[+-]\d", re.sub(r"<(style|script)>.*?</\1>", "", page, flags=re.S))
+
+
+def test_the_policy_allows_the_pages_own_style_and_script_and_nothing_else() -> None:
+    """By their hashes; so no element may have a style or a handler of its own."""
+    page = render_page(status_of(endpoint("e", broken="x")), "/serve/", ("e",))
+    for tag in ("style", "script"):
+        (content,) = re.findall(f"<{tag}>(.*?)</{tag}>", page, flags=re.S)
+        hashed = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
+        assert f"{tag}-src 'sha256-{hashed}'" in POLICY
+    assert not re.search(r"<[^>]*\s(style|on\w+)=", page)
+
+
+def luminance(colour: str) -> float:
+    """WCAG 2.2's relative luminance of ``#rrggbb`` or ``#rgb``."""
+    digits = colour[1:] if len(colour) == 7 else "".join(c * 2 for c in colour[1:])
+    parts = [int(digits[i : i + 2], 16) / 255 for i in (0, 2, 4)]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def test_every_colour_of_text_can_be_read_in_light_and_dark() -> None:
+    """At least 4.5 to 1 on the paper and on cards (WCAG 2.2, 1.4.3)."""
+    page = render_page(status_of(), "/serve/")
+    schemes = [dict(re.findall(r"--(\w+):(#\w+)", block)) for block in re.findall(r":root\{([^}]*)\}", page)]
+    assert 2 == len(schemes)
+    for scheme in schemes:
+        for name in ("ink", "dim", "link", "ok", "wait", "bad"):
+            for ground in ("paper", "card"):
+                light, dark = sorted((luminance(scheme[name]), luminance(scheme[ground])), reverse=True)
+                assert (light + 0.05) / (dark + 0.05) >= 4.5, f"{name} on {ground}"
+
+
+async def test_page_is_packed_and_guarded(stack: Any) -> None:
+    """Headers that keep other pages and other content types away."""
+    reply = await stack.client.get("/", headers={"accept-encoding": "gzip"})
+    assert "gzip" == reply.headers["content-encoding"]
+    assert ("nosniff", POLICY) == (
+        reply.headers["x-content-type-options"], reply.headers["content-security-policy"],
+    )  # fmt: skip
+    assert "<main id=live>" in reply.text
+    assert "content-encoding" not in (await stack.client.get("/", headers={"accept-encoding": "identity"})).headers
+
+
+async def traffic(stack: Any, seconds: float) -> None:
+    """Requests to a canary and beside it, like the reference but for the scores."""
+    rng = np.random.default_rng(1)
+    end = asyncio.get_running_loop().time() + seconds
+    while asyncio.get_running_loop().time() < end:
+        texts = [
+            " ".join(["good" if rng.random() < 0.9 else "bad", *["film"] * int(rng.integers(0, 9))]) for _ in range(4)
+        ]
+        await asyncio.gather(
+            *(
+                stack.client.post("/serve/sentiment", json={"text": text if rng.random() > 0.002 else ""})
+                for text in texts
+            ),
+            stack.client.post("/serve/topics", json={"text": ["hello world"] * int(rng.integers(1, 5))}),
+        )
+        await asyncio.sleep(float(rng.uniform(0.001, 0.02)))
+
+
+@pytest.mark.browser
+async def test_page_breathes_in_a_browser(stack: Any, tmp_path: Path) -> None:
+    """Chromium draws it, its script swaps in what is newer, and nothing is asked of any other host.
+
+    `PAGE_SCREENSHOT=docs/images/page.png` keeps the picture, after half a minute of traffic.
+    """
+    chromium = shutil.which("chromium")
+    assert chromium, "chromium is not on PATH: install Debian's chromium, or leave this test out: -m 'not browser'"
+    keep, folder = os.environ.get("PAGE_SCREENSHOT"), tmp_path
+    references = stack.settings.state_dir / "references" / "sentiment"
+    references.mkdir(parents=True)
+    lengths = drift.scalar_bins([3.0, 4, 5, 6, 7, 8, 9, 10, 11] * 100)
+    labels = drift.enum_bins({"GOOD": 900, "BAD": 100})
+    scores = drift.scalar_bins(list(np.linspace(0.5, 1.0, 500)))
+    text = drift.encode({"token_length": lengths, "predicted_label": labels, "top_score": scores})
+    for version in ("1", "2"):
+        (references / f"{version}.json").write_text(text)
+    stack.registry.canary["sentiment"] = {
+        "endpoint": "sentiment", "weights": [0.2, 0.8], "load_endpoints": ["sentiment/2", "sentiment/1"],
+    }  # fmt: skip
+    stack.deploy("topics")
+    for version in ("1", "2"):
+        stack.deploy("sentiment", version=version)
+    stack.backend.latency = 0.002
+    await stack.served("topics", "sentiment/1", "sentiment/2")
+    config = uvicorn.Config(stack.gateway, port=0, http=GatewayProtocol, lifespan="off", log_config=None, ws="none")
+    server = uvicorn.Server(config)
+    task = asyncio.create_task(server._serve())
+    while not server.started:
+        await asyncio.sleep(0.01)
+    url = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}/?open=sentiment&open=topics"
+    try:
+        await traffic(stack, 60 if keep else 6)
+        while b"<polyline" not in (await stack.client.get("/")).content:
+            await traffic(stack, 0.5)  # a curve needs two points, and there is one every few seconds
+        picture = Path(keep) if keep else folder / "page.png"
+        common = [
+            chromium, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-background-networking",
+            "--disable-component-update", "--no-first-run", "--hide-scrollbars", "--window-size=1200,1130",
+            f"--user-data-dir={folder / 'profile'}",
+        ]  # fmt: skip
+        drawing = asyncio.create_task(
+            asyncio.to_thread(
+                subprocess.run, [*common, f"--screenshot={picture}", url], check=True, capture_output=True, timeout=60
+            )
+        )
+        while not drawing.done():
+            await traffic(stack, 0.1)
+        await drawing
+        # Virtual time runs the page for ten of its seconds: the script has then swapped its content at least once.
+        reading = asyncio.create_task(
+            asyncio.to_thread(
+                subprocess.run, [*common, "--virtual-time-budget=10000", "--dump-dom", url], check=True,
+                capture_output=True, text=True, timeout=60,
+            )
+        )  # fmt: skip
+        while not reading.done():
+            await traffic(stack, 0.1)
+        page = (await reading).stdout
+    finally:
+        server.should_exit = True
+        await task
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert picture.stat().st_size > 20_000, "an empty page"
+    tags = Tags(page).tags
+    assert tags.count("svg") >= 2 * 3 + 3, "curves and histograms"
+    for text in ("sentiment", "canary", "predicted_label", "p99", "PSI"):
+        assert text in page

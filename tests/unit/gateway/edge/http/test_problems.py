@@ -1,0 +1,33 @@
+"""The one map from kinds to statuses is complete."""
+
+from __future__ import annotations
+
+import json
+
+from gateway import errors
+from gateway.edge.http.problems import STATUS, problem
+
+
+def _all(error: type[errors.GatewayError]) -> list[type[errors.GatewayError]]:
+    return [error, *(e for sub in error.__subclasses__() for e in _all(sub))]
+
+
+def test_every_error_has_a_status() -> None:
+    """No error of the tree can reach the edge without a status, and no status is for nothing."""
+    assert {e.kind for e in _all(errors.GatewayError)} == set(STATUS)
+
+
+def test_callers_faults_are_4xx_and_ours_are_not() -> None:
+    """RequestError is 4xx; everything that is not the caller's fault is 5xx, save shedding and departure."""
+    for error in _all(errors.RequestError):
+        assert 400 <= STATUS[error.kind] < 500
+    for error in _all(errors.Unavailable):
+        assert 503 == STATUS[error.kind]
+
+
+def test_problem_has_error_code_request_id_and_hint() -> None:
+    """The body's fields are fixed."""
+    status, headers, body = problem(errors.Overloaded("full", hint="wait", retry_after=3), "id1")
+    assert 429 == status
+    assert (b"retry-after", b"3") in headers
+    assert {"error": "full", "code": "overloaded", "request_id": "id1", "hint": "wait"} == json.loads(body)

@@ -1,0 +1,334 @@
+"""Coalescing: who travels together, who gets what back, and whose error is whose."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gateway.endpoints.batcher import BatchLimits, Entry, MicroBatcher, cut, merge, split
+from gateway.errors import BackendRefused, BackendUnavailable, DeadlineExceeded, ModelNotReady
+
+
+@dataclass
+class Row:
+    n_tokens: int
+    value: int = 0
+
+
+class Calls:
+    """A backend call that can be held open, and remembers what it was given."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[int]] = []
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.poison: set[int] = set()
+        self.error: Exception | None = None
+
+    async def __call__(self, rows: Sequence[Row], timeout: float) -> dict[str, Any]:
+        self.batches.append([r.value for r in rows])
+        await self.gate.wait()
+        if self.error is not None:
+            raise self.error
+        if self.poison & {r.value for r in rows}:
+            raise BackendRefused("poisoned")
+        return {"y": np.array([[r.value * 10] for r in rows])}
+
+
+def make(calls: Calls, **limits: Any) -> MicroBatcher[Row]:
+    """A batcher over ``calls``."""
+    return MicroBatcher(calls, limits=BatchLimits(**limits), on_batch=lambda *_: None)
+
+
+async def ask(batcher: MicroBatcher[Row], *values: int, tokens: int = 4, patience: float = 5) -> list[int]:
+    """Submit one request and return its rows' answers."""
+    deadline = asyncio.get_running_loop().time() + patience
+    outputs, _, _ = await batcher.submit([Row(tokens, v) for v in values], deadline)
+    return [int(v) for v in outputs["y"][:, 0]]
+
+
+async def test_lone_request_does_not_wait() -> None:
+    """One request, one call, at once."""
+    calls = Calls()
+    assert [10] == await ask(make(calls), 1)
+    assert [[1]] == calls.batches
+
+
+async def test_simultaneous_requests_share_one_call() -> None:
+    """Requests of the same loop tick travel together; each gets its own rows."""
+    calls = Calls()
+    batcher = make(calls)
+    answers = await asyncio.gather(*(ask(batcher, i, i + 100) for i in range(5)))
+    assert [[i * 10, (i + 100) * 10] for i in range(5)] == answers
+    assert 1 == len(calls.batches)
+
+
+async def test_requests_that_arrive_while_calls_are_busy_share_the_next() -> None:
+    """With every call in flight, what arrives waits and is coalesced."""
+    calls = Calls()
+    calls.gate.clear()
+    batcher = make(calls, max_in_flight=1)
+    first = asyncio.create_task(ask(batcher, 1))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    others = [asyncio.create_task(ask(batcher, v)) for v in (2, 3, 4)]
+    await asyncio.sleep(0)
+    calls.gate.set()
+    await asyncio.gather(first, *others)
+    assert [[1], [2, 3, 4]] == calls.batches
+
+
+async def test_poisoned_row_fails_alone() -> None:
+    """A call that is refused is split until only the guilty request fails."""
+    calls = Calls()
+    calls.poison = {3}
+    batcher = make(calls)
+    answers = await asyncio.gather(*(ask(batcher, i) for i in range(8)), return_exceptions=True)
+    assert [i for i, a in enumerate(answers) if isinstance(a, BackendRefused)] == [3]
+    assert [[i * 10] for i in range(8) if i != 3] == [a for i, a in enumerate(answers) if i != 3]
+
+
+async def test_error_of_a_call_reaches_exactly_its_callers() -> None:
+    """An outage fails those in the call, not those who come later."""
+    calls = Calls()
+    batcher = make(calls)
+    calls.error = BackendUnavailable("gone")
+    answers = await asyncio.gather(ask(batcher, 1), ask(batcher, 2), return_exceptions=True)
+    calls.error = None
+    assert [BackendUnavailable, BackendUnavailable] == [type(a) for a in answers]
+    assert [30] == await ask(batcher, 3)
+
+
+async def test_a_callers_own_failure_keeps_no_neighbour_waiting() -> None:
+    """Outcomes are told one after another: one that cannot take its own must not cost the next ones theirs."""
+    batcher = make(Calls())
+    told: list[object] = []
+
+    def fails(*_: object) -> None:
+        raise ValueError("the head made nothing of it")
+
+    for on_done in (fails, lambda _entry, outputs, _error: told.append(outputs)):
+        batcher.begin([Row(4, 1)], asyncio.get_running_loop().time() + 5, on_done)
+    await asyncio.sleep(0.05)
+    assert len(told) == 1
+
+
+async def test_unexpected_error_reaches_callers_too() -> None:
+    """A bug in the call must not leave anybody waiting."""
+    calls = Calls()
+    calls.error = RuntimeError("bug")
+    with pytest.raises(RuntimeError, match="bug"):
+        await ask(make(calls), 1)
+
+
+async def test_cancelled_request_is_dropped_before_the_call() -> None:
+    """A caller that left while waiting costs the backend nothing."""
+    calls = Calls()
+    calls.gate.clear()
+    batcher = make(calls, max_in_flight=1)
+    first = asyncio.create_task(ask(batcher, 1))
+    await asyncio.sleep(0.01)
+    gone, stays = asyncio.create_task(ask(batcher, 2)), asyncio.create_task(ask(batcher, 3))
+    await asyncio.sleep(0.01)
+    gone.cancel()
+    await asyncio.sleep(0)
+    calls.gate.set()
+    assert [[10], [30]] == [await first, await stays]
+    assert [[1], [3]] == calls.batches
+
+
+async def test_request_whose_time_ran_out_in_the_queue_is_not_sent() -> None:
+    """A deadline that passes while waiting is refused without a call."""
+    calls = Calls()
+    calls.gate.clear()
+    batcher = make(calls, max_in_flight=1)
+    first = asyncio.create_task(ask(batcher, 1))
+    await asyncio.sleep(0)
+    late = asyncio.create_task(ask(batcher, 2, patience=0.01))
+    await asyncio.sleep(0.05)
+    calls.gate.set()
+    with pytest.raises(DeadlineExceeded):
+        await late
+    assert [10] == await first
+    assert [[1]] == calls.batches
+
+
+async def test_large_request_is_split_and_comes_back_in_order() -> None:
+    """More rows than fit one call: several calls, one ordered answer."""
+    calls = Calls()
+    values = list(range(50))
+    assert [v * 10 for v in values] == await ask(make(calls, max_rows=8), *values)
+    assert max(len(b) for b in calls.batches) <= 8
+
+
+async def test_row_longer_than_the_budget_travels_alone() -> None:
+    """A single row beyond the token budget is sent, not looped over for ever (TEI#723)."""
+    calls = Calls()
+    assert [10, 20] == await ask(make(calls, max_padded_tokens=10), 1, 2, tokens=50)
+
+
+async def test_closed_batcher_refuses_what_waits_and_ends_what_runs() -> None:
+    """Closing leaves nobody hanging."""
+    calls = Calls()
+    calls.gate.clear()
+    batcher = make(calls, max_in_flight=1)
+    running = asyncio.create_task(ask(batcher, 1))
+    await asyncio.sleep(0.01)
+    waiting = asyncio.create_task(ask(batcher, 2))
+    await asyncio.sleep(0.01)
+    closing = asyncio.create_task(batcher.close())
+    with pytest.raises(ModelNotReady):
+        await waiting
+    calls.gate.set()
+    await closing
+    assert [10] == await running
+
+
+def _entry(lengths: list[int]) -> Entry[Row]:
+    return Entry([Row(n) for n in lengths], 0.0, lambda *_: None)
+
+
+_LENGTHS = st.lists(st.integers(1, 512), min_size=1, max_size=6)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(_LENGTHS, min_size=1, max_size=20), st.integers(1, 32), st.integers(1, 4096))
+def test_cut_keeps_the_oldest_and_every_limit(lengths: list[list[int]], rows: int, tokens: int) -> None:
+    """The oldest always leaves; limits and waste hold unless the oldest alone breaks them."""
+    limits = BatchLimits(rows, tokens)
+    waiting = [_entry(item) for item in lengths]
+    chosen = cut(waiting, limits)
+    assert chosen[0] is waiting[0]
+    assert len({id(e) for e in chosen}) == len(chosen)
+    if len(chosen) > 1:
+        n = sum(len(e.rows) for e in chosen)
+        padded = n * max(e.longest for e in chosen)
+        assert n <= rows
+        assert padded <= tokens
+        assert 1 - sum(e.tokens for e in chosen) / padded <= limits.max_waste + 1e-9
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(1, 512), min_size=1, max_size=80), st.integers(1, 32), st.integers(1, 4096))
+def test_split_covers_every_row_once_within_the_limits(lengths: list[int], rows: int, tokens: int) -> None:
+    """Groups partition the rows; a group breaks the token limit only when it is a single row."""
+    groups = split([Row(n) for n in lengths], BatchLimits(rows, tokens))
+    assert sorted(i for group in groups for i in group) == list(range(len(lengths)))
+    for group in groups:
+        assert len(group) <= rows
+        assert len(group) == 1 or len(group) * max(lengths[i] for i in group) <= tokens
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_merge_pads_shorter_groups_on_the_padding_side(side: Any) -> None:
+    """Token-level outputs of groups of different length join into one array, in the rows' order."""
+    long, short = {"h": np.ones((1, 3, 2))}, {"h": np.full((2, 1, 2), 2.0)}
+    merged = merge([long, short], [1, 0, 2], side)["h"]
+    assert (3, 3, 2) == merged.shape
+    at = 0 if side == "right" else 2
+    assert [2.0, 1.0, 2.0] == [merged[i, at, 0] for i in range(3)]
+    assert 0.0 == merged[0, 2 - at, 0]
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.lists(st.lists(st.integers(1, 64), min_size=1, max_size=5), min_size=1, max_size=12), st.integers(1, 8))
+def test_every_caller_gets_exactly_its_rows(requests: list[list[int]], rows: int) -> None:
+    """Whatever arrives together, in whatever sizes, nobody gets anybody else's rows (MLServer#1306)."""
+
+    async def scenario() -> None:
+        calls = Calls()
+        batcher = make(calls, max_rows=rows, max_in_flight=2)
+        loop = asyncio.get_running_loop()
+        number = iter(range(10_000))
+        plans = [[(next(number), n) for n in lengths] for lengths in requests]
+
+        async def one(plan: list[tuple[int, int]]) -> list[int]:
+            outputs, _, _ = await batcher.submit([Row(n, v) for v, n in plan], loop.time() + 5)
+            return [int(v) for v in outputs["y"][:, 0]]
+
+        answers = await asyncio.gather(*(one(plan) for plan in plans))
+        assert [[v * 10 for v, _ in plan] for plan in plans] == answers
+
+    asyncio.run(scenario())
+
+
+async def test_call_whose_callers_have_all_left_is_cancelled() -> None:
+    """Nobody waits for it: the backend is told to stop; a call somebody still waits for goes on."""
+    calls = Calls()
+    calls.gate.clear()
+    cancelled: list[list[int]] = []
+
+    async def run(rows: Sequence[Row], timeout: float) -> dict[str, Any]:
+        try:
+            return await calls(rows, timeout)
+        except asyncio.CancelledError:
+            cancelled.append([r.value for r in rows])
+            raise
+
+    batcher = MicroBatcher(run, limits=BatchLimits(max_in_flight=2), on_batch=lambda *_: None)
+    pair = [asyncio.create_task(ask(batcher, v)) for v in (1, 2)]
+    await asyncio.sleep(0.01)
+    alone = asyncio.create_task(ask(batcher, 3))
+    await asyncio.sleep(0.01)
+    pair[0].cancel()
+    alone.cancel()
+    await asyncio.sleep(0.01)
+    assert [[3]] == cancelled
+    calls.gate.set()
+    assert [20] == await pair[1]
+
+
+async def test_deadline_no_call_can_meet_is_refused_before_the_call() -> None:
+    """When every recent call took longer than what is left, sending would only cost the backend."""
+    calls = Calls()
+    batcher = make(calls)
+    calls.gate.clear()
+    slow = [asyncio.create_task(ask(batcher, v)) for v in (1,)]
+    await asyncio.sleep(0.1)
+    calls.gate.set()
+    await asyncio.gather(*slow)
+    with pytest.raises(DeadlineExceeded):
+        await ask(batcher, 2, patience=0.05)
+    assert [[1]] == calls.batches
+
+
+async def test_a_free_server_is_never_waited_for_and_calls_are_limited_per_server() -> None:
+    """Three servers of two calls each: three leave at once, the next three when they are a quarter, no seventh."""
+    calls = Calls()
+    calls.gate.clear()
+
+    class Three:
+        replicas = 3
+
+    batcher = MicroBatcher(calls, limits=BatchLimits(max_in_flight=2), on_batch=lambda *_: None, servers=Three())
+    asked = []
+    for value in range(7):
+        asked.append(asyncio.create_task(ask(batcher, value)))
+        await asyncio.sleep(0.01)
+    assert [[value] for value in range(6)] == calls.batches
+    calls.gate.set()
+    assert [[value * 10] for value in range(7)] == await asyncio.gather(*asked)
+
+
+async def test_second_call_waits_until_it_is_a_quarter_of_what_runs() -> None:
+    """Beside a call of eight rows one row waits; two rows leave; beside nothing one row leaves at once."""
+    calls = Calls()
+    calls.gate.clear()
+    batcher = make(calls, max_in_flight=2)
+    eight = asyncio.create_task(ask(batcher, *range(8)))
+    await asyncio.sleep(0.01)
+    one = asyncio.create_task(ask(batcher, 10))
+    await asyncio.sleep(0.01)
+    assert [list(range(8))] == calls.batches
+    two = asyncio.create_task(ask(batcher, 11))
+    await asyncio.sleep(0.01)
+    assert [list(range(8)), [10, 11]] == calls.batches
+    calls.gate.set()
+    await asyncio.gather(eight, one, two)

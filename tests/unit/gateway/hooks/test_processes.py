@@ -1,0 +1,337 @@
+"""Code in hook processes: what it does to its process hurts the request that made it do so, and nobody else."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+
+HOOK = """
+import os, sys, threading, time
+class Preprocess:
+    def preprocess(self, body, state, collect_custom_statistics_fn=None):
+        state["n"] = body.get("n")
+        return body
+    def process(self, data, state, collect_custom_statistics_fn=None):
+        do = data.get("do")
+        if do == "sleep": time.sleep(data["s"])
+        if do == "spin":
+            while True: pass
+        if do == "_exit": os._exit(3)
+        if do == "sys.exit": sys.exit(1)
+        if do == "segfault":
+            import ctypes
+            ctypes.string_at(0)
+        if do == "abort": os.abort()
+        if do == "kill": os.kill(os.getpid(), 9)
+        if do == "fork": os.fork()
+        if do == "fork and stay":
+            child = os.fork()
+            if child == 0: time.sleep(1000)
+            return {"child": child}
+        if do == "leak":
+            kept = []
+            while True: kept.append(bytearray(4 << 20))
+        if do == "grow slowly":
+            import mmap
+            shared = mmap.mmap(-1, 600 << 20)
+            for at in range(0, 600 << 20, 1 << 20):
+                shared[at:at + (1 << 20)] = b"x" * (1 << 20)
+            time.sleep(100)
+        if do == "cuda": raise RuntimeError("CUDA out of memory. Tried to allocate 2 GiB")
+        if do == "close": os.closerange(3, 1000); time.sleep(100)
+        if do == "garbage":
+            for fd in range(3, 1000):
+                try: os.write(fd, b"\\xff" * 64)
+                except OSError: pass
+            time.sleep(100)
+        if do == "threads":
+            threading.Thread(target=time.sleep, args=(100,)).start()
+        return {"n": state["n"], "pid": os.getpid()}
+"""
+
+
+@pytest.fixture
+async def stack(make_stack: Callable[..., Any]) -> AsyncIterator[Any]:
+    """A running stack as it is by default: engine custom in processes."""
+    stack = make_stack(hook_isolation="auto")
+    async with stack.gateway.running(), stack.client:
+        yield stack
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process is there, and no zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+async def until(fact: Callable[[], bool], within: float = 10.0) -> None:
+    """Wait until something holds."""
+    async with asyncio.timeout(within):
+        while not fact():
+            await asyncio.sleep(0.02)
+
+
+@pytest.mark.parametrize(
+    ("do", "status", "said"),
+    [
+        ("_exit", 500, "exited with code 3"),
+        ("sys.exit", 500, "SystemExit"),
+        ("segfault", 500, "SIGSEGV"),
+        ("abort", 500, "SIGABRT"),
+        ("kill", 500, "SIGKILL"),
+        ("leak", 500, "emory"),
+        ("grow slowly", 500, "MiB of memory"),
+        ("cuda", 500, "CUDA out of memory"),
+        ("close", 504, "in time"),
+        ("garbage", 500, "no frame"),
+        ("spin", 504, "in time"),
+        ("fork", 200, ""),
+        ("threads", 200, ""),
+    ],
+)
+async def test_hook_that_misbehaves_hurts_only_its_own_request(stack: Any, do: str, status: int, said: str) -> None:
+    """Requests of the same endpoint that are being answered then, and those after, are answered; so are others."""
+    limit = "1s" if status == 504 else "60s"  # a busy machine may take seconds for the others
+    stack.add_hook("h", HOOK, auxiliary_cfg={"gateway": {"hook_memory": "300M", "hook_timeout": limit}})
+    stack.deploy("fast")
+    await stack.served("h", "fast")
+    post = stack.client.post
+    beside = [asyncio.create_task(post("/serve/h", json={"do": "sleep", "s": 0.4, "n": n})) for n in range(2)]
+    bad = asyncio.create_task(post("/serve/h", json={"do": do}))
+    await asyncio.sleep(0.1)
+    assert 200 == (await post("/serve/fast", json={"text": "good"})).status_code
+    assert [0, 1] == [(await b).json()["n"] for b in beside]
+    reply = await bad
+    assert status == reply.status_code, reply.text
+    assert said in reply.text
+    assert "Traceback" not in reply.text
+    after = [(await post("/serve/h", json={"n": n})).json()["n"] for n in range(3)]
+    assert [0, 1, 2] == after
+
+
+async def test_text_of_a_gpu_failure_replaces_the_process(stack: Any) -> None:
+    """A process whose GPU memory is in an unknown state serves no further request."""
+    stack.add_hook("h", HOOK)
+    await stack.served("h")
+    before = (await stack.client.post("/serve/h", json={})).json()["pid"]
+    await stack.client.post("/serve/h", json={"do": "cuda"})
+    assert before != (await stack.client.post("/serve/h", json={})).json()["pid"]
+
+
+async def test_time_limit_of_an_endpoint_ends_its_process(stack: Any) -> None:
+    """`gateway.hook_timeout` answers 504, ends what hangs, and the next request is served by a new process."""
+    stack.add_hook("h", HOOK, auxiliary_cfg={"gateway": {"hook_timeout": "300ms", "hook_processes": "1"}})
+    await stack.served("h")
+    hung = (await stack.client.post("/serve/h", json={})).json()["pid"]
+    reply = await stack.client.post("/serve/h", json={"do": "spin"})
+    assert (504, "deadline_exceeded") == (reply.status_code, reply.json()["code"])
+    assert hung != (await stack.client.post("/serve/h", json={})).json()["pid"]
+    assert not is_alive(hung)
+
+
+async def test_async_hooks_of_one_process_answer_many_at_a_time(stack: Any) -> None:
+    """Thirty requests that wait half a second each take no longer than a few; the caller's leaving cancels."""
+    source = """
+import asyncio, os
+class Preprocess:
+    async def process(self, body, state, s=None):
+        await asyncio.sleep(body["s"])
+        return {"pid": os.getpid()}
+"""
+    stack.add_hook("h", source, engine="custom_async", auxiliary_cfg={"gateway": {"hook_processes": "1"}})
+    await stack.served("h")
+    replies = await asyncio.gather(*(stack.client.post("/serve/h", json={"s": 0.5}) for _ in range(30)))
+    assert 1 == len({r.json()["pid"] for r in replies})
+    late = await stack.client.post("/serve/h", json={"s": 60}, headers={"x-request-timeout-ms": "200"})
+    assert 504 == late.status_code
+    assert replies[0].json() == (await stack.client.post("/serve/h", json={"s": 0})).json(), (
+        "it was cancelled, not killed"
+    )
+
+
+async def test_async_hook_that_blocks_its_loop_is_replaced(stack: Any) -> None:
+    """What cannot be cancelled within a second is killed."""
+    source = "import time, os\nclass Preprocess:\n    async def process(self, body, state, s=None):\n"
+    source += "        time.sleep(body['s'])\n        return {'pid': os.getpid()}\n"
+    stack.add_hook("h", source, engine="custom_async", auxiliary_cfg={"gateway": {"hook_timeout": "200ms"}})
+    await stack.served("h")
+    before = (await stack.client.post("/serve/h", json={"s": 0})).json()["pid"]
+    assert 504 == (await stack.client.post("/serve/h", json={"s": 60})).status_code
+    await until(lambda: not is_alive(before))
+    assert before != (await stack.client.post("/serve/h", json={"s": 0})).json()["pid"]
+
+
+async def test_what_a_hook_forks_ends_with_its_process(stack: Any) -> None:
+    """A removed endpoint leaves nothing running."""
+    stack.add_hook("h", HOOK)
+    await stack.served("h")
+    child = (await stack.client.post("/serve/h", json={"do": "fork and stay"})).json()["child"]
+    parent = (await stack.client.post("/serve/h", json={})).json()["pid"]
+    assert is_alive(child)
+    del stack.registry.endpoints["h"]
+    await until(lambda: not is_alive(child) and not is_alive(parent))
+
+
+async def test_send_request_reaches_other_endpoints_from_a_process(stack: Any) -> None:
+    """Pipelines and ensembles: blocking, from several threads of a hook at a time, awaited in async hooks."""
+    plain = """
+from concurrent.futures import ThreadPoolExecutor
+class Preprocess:
+    def process(self, body, state, s=None):
+        with ThreadPoolExecutor(4) as threads:
+            both = list(threads.map(lambda n: self.send_request("h", data={"n": n}), [1, 2]))
+        return {"n": [r["n"] for r in both], "nobody": self.send_request("nobody", version="1", data={})}
+"""
+    awaited = """
+import asyncio
+class Preprocess:
+    async def process(self, body, state, s=None):
+        both = await asyncio.gather(*(self.send_request("h", data={"n": n}) for n in (1, 2)))
+        return {"n": [r["n"] for r in both], "nobody": await self.send_request("nobody", data={})}
+"""
+    stack.add_hook("h", HOOK)
+    stack.add_hook("plain", plain)
+    stack.add_hook("awaited", awaited, engine="custom_async")
+    await stack.served("h", "plain", "awaited")
+    expected = {"n": [1, 2], "nobody": None}
+    assert [expected] * 2 == [(await stack.client.post(f"/serve/{n}", json={})).json() for n in ("plain", "awaited")]
+
+
+async def test_answers_are_those_of_a_hook_in_a_thread(make_stack: Callable[..., Any]) -> None:
+    """Arrays, sets, bytes, responses of its own, statistics and refusals come out of a process as from a thread."""
+    source = """
+import numpy as np
+class Reply:
+    status_code, body, raw_headers = 201, b"made", [(b"x-own", b"1")]
+class Preprocess:
+    def process(self, body, state, collect=None):
+        collect({"x": np.float32(0.5)})
+        kinds = {"numpy": lambda: {"a": np.arange(3)[::2], "b": np.float32(0.5), "c": {1: (2, {3})}},
+                 "bytes": lambda: b"\\x00\\x01", "reply": Reply, "object": object, "none": lambda: None,
+                 "nan": lambda: float("nan"), "big": lambda: list(range(200000))}
+        if body["is"] == "refuse": raise ValueError("no, thanks")
+        return kinds[body["is"]]()
+"""
+    seen: dict[str, list[Any]] = {}
+    for isolation in ("thread", "process"):
+        stack = make_stack(hook_isolation=isolation)
+        async with stack.gateway.running(), stack.client:
+            stack.add_hook("h", source)
+            await stack.served("h")
+            for kind in ("numpy", "bytes", "reply", "object", "none", "nan", "big", "refuse", "missing"):
+                reply = await stack.client.post("/serve/h", json={"is": kind}, headers={"x-request-id": "r"})
+                own = reply.headers.get("x-own")
+                seen.setdefault(kind, []).append(
+                    (reply.status_code, reply.headers.get("content-type"), own, reply.content)
+                )
+    for kind, (in_thread, in_process) in seen.items():
+        if kind in ("object", "missing"):
+            assert 500 == in_thread[0] == in_process[0]
+        else:
+            assert in_thread == in_process, kind
+
+
+async def test_hook_around_triton_runs_in_a_process_when_told(stack: Any) -> None:
+    """Arrays go to Triton and back, state and statistics with them, though another process may do the second half."""
+    source = """
+import numpy as np, os
+class Preprocess:
+    def preprocess(self, body, state, collect=None):
+        state["pid"] = os.getpid()
+        return np.array([body["x"]], dtype="float32")
+    def postprocess(self, data, state, collect=None):
+        return {"y": data.tolist(), "other": state["pid"] != os.getppid()}
+"""
+    stack.add_text_model("m1")
+    stack.add_hook("t", source, "m1", "triton", auxiliary_cfg={"gateway": {"hook_isolation": "process"}})
+    stack.backend.add(stack.triton_name("t"), {"x": "float32"}, {"y": "float32"}, lambda i: {"y": i["x"] + 1})
+    await stack.served("t")
+    assert {"y": [[2.0, 3.0]], "other": True} == (await stack.client.post("/serve/t", json={"x": [1, 2]})).json()
+    assert "process" == stack.gateway.table.current.endpoints["t"].identity.details["isolation"]
+
+
+async def test_large_bodies_and_answers_come_through(stack: Any) -> None:
+    """Megabytes take another way than bytes; many at a time do not mix."""
+    stack.add_hook("h", "class Preprocess:\n    def process(self, body, state, s=None):\n        return dict(body)\n")
+    await stack.served("h")
+    bodies = [{"n": n, "x": list(range(n, n + size))} for n, size in enumerate([1, 300_000, 5, 200_000, 100_000, 2])]
+    replies = await asyncio.gather(*(stack.client.post("/serve/h", json=body) for body in bodies))
+    assert bodies == [r.json() for r in replies]
+
+
+async def test_code_that_cannot_be_loaded_is_reported_with_its_place(stack: Any, tmp_path: Path) -> None:
+    """As in threads; a process that dies while it loads is told too."""
+    stack.add_hook("bad", "x = 1\nimport nosuchmodule")
+    starts = tmp_path / "starts"
+    stack.add_hook("dies", f"import os\nopen({str(starts)!r}, 'a').write('x')\nos._exit(7)")
+    stack.deploy("fine")
+    await stack.served("fine")
+    await stack.until(lambda: stack.state("bad")[0] == stack.state("dies")[0] == "failed")
+    assert "nosuchmodule" in stack.state("bad")[1]
+    assert ":2" in stack.state("bad")[1]
+    assert "exited with code 7" in stack.state("dies")[1]
+    await asyncio.sleep(0.5)
+    assert len(starts.read_text()) < 4, "only the control loop tries again, with growing delays"
+
+
+async def test_option_that_cannot_be_used_is_refused(stack: Any) -> None:
+    """The reason names the option."""
+    stack.add_hook("h", HOOK, auxiliary_cfg={"gateway": {"hook_memory": "plenty"}})
+    stack.add_hook("g", HOOK, auxiliary_cfg={"gateway": {"hook_isolation": "jail"}})
+    await stack.until(lambda: stack.state("h")[0] == stack.state("g")[0] == "failed")
+    assert "gateway.hook_memory" in stack.state("h")[1]
+    assert "gateway.hook_isolation" in stack.state("g")[1]
+
+
+ALONE = """
+import asyncio, sys
+from pathlib import Path
+from gateway.hooks.pool import HookPool, PoolLimits, Program
+async def main():
+    pool = HookPool(Program("h", "custom", Path(sys.argv[1]), None, {}), PoolLimits(), None)
+    await pool.start()
+    loop = asyncio.get_running_loop()
+    reply = await pool.run(["process"], [({"do": "child"}, None)], loop.time() + 5, is_answer=True)
+    print(*pool.pids, reply.outcomes[0].answer["child"], flush=True)
+    await pool.run(["process"], [({"do": "spin"}, None)], loop.time() + 60, is_answer=True)
+asyncio.run(main())
+"""
+
+
+def test_processes_end_with_a_gateway_that_is_killed(tmp_path: Path) -> None:
+    """SIGKILL of the worker leaves no hook process, not even one that never looks at its socket, and no fork of it."""
+    code = tmp_path / "hook.py"
+    code.write_text(
+        "import os, time\nclass Preprocess:\n    def process(self, body, state, s=None):\n"
+        "        if body['do'] == 'child':\n            child = os.fork()\n            if child == 0:\n"
+        "                time.sleep(100)\n            return {'child': child}\n"
+        "        import re\n        re.match('(a+)+$', 'a' * 40 + 'b')\n"
+    )
+    worker = subprocess.Popen(
+        [sys.executable, "-c", ALONE, str(code)], stdout=subprocess.PIPE, text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert worker.stdout is not None
+    pids = [int(word) for word in worker.stdout.readline().split()]
+    assert [True, True] == [is_alive(pid) for pid in pids]
+    time.sleep(0.3)
+    worker.send_signal(signal.SIGKILL)
+    worker.wait()
+    worker.stdout.close()
+    until = time.monotonic() + 5
+    while any(is_alive(pid) for pid in pids):
+        assert time.monotonic() < until, "a process outlived its gateway"
+        time.sleep(0.02)

@@ -1,0 +1,243 @@
+"""Text generation in the forms of others, over a fake decoupled model: OpenAI, Hugging Face, gRPC streams, failures."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import grpc
+import httpx
+import numpy as np
+import pytest
+import uvicorn
+from tokenizers import Tokenizer, models, pre_tokenizers
+from tritonclient.grpc import service_pb2 as pb
+
+from gateway.edge.grpc.server import RpcServer
+from gateway.edge.http.protocol import GatewayProtocol
+from gateway.errors import ModelFailed
+from gateway.triton.port import ModelInfo, TensorInfo
+
+WORDS = ["<unk>", "</s>", "one", "two", "three", "four", "five", "user:", "assistant:"]
+
+
+def counting(inputs: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Continues with the next words in order, as many as are asked for."""
+    settings = json.loads(inputs["parameters"][0])
+    token = int(inputs["input_ids"][-1])
+    for i in range(settings["max_new_tokens"]):
+        token = token + 1 if token + 1 < 7 else 1
+        reason = b"eos" if token in settings["eos_token_ids"] else b""
+        if not reason and i + 1 == settings["max_new_tokens"]:
+            reason = b"length"
+        yield {"token_ids": np.array([token]), "finish_reason": np.array([reason], object)}
+        if reason:
+            return
+
+
+def failing(inputs: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Two tokens, then the model breaks."""
+    responses = counting(inputs)
+    yield next(responses)
+    yield next(responses)
+    raise ModelFailed("it broke")
+
+
+@pytest.fixture
+async def story(stack: Any) -> Any:
+    """A stack that serves ``story``, a model with a chat template."""
+    folder = stack.folder / "bundle"
+    folder.mkdir()
+    tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.save(str(folder / "tokenizer.json"))
+    config = {"architectures": ["XForCausalLM"], "max_position_embeddings": 16, "eos_token_id": 1}
+    (folder / "config.json").write_text(json.dumps(config))
+    template = "{% for m in messages %}{{ m.role }}: {{ m.content }} {% endfor %}"
+    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": template}))
+    (folder / "model.onnx").write_bytes(b"not read by the gateway")
+    stack.add_package("m", folder)
+    stack.registry.add_endpoint("story", "m")
+    name = stack.triton_name("story")
+    info = ModelInfo(
+        name,
+        (TensorInfo("input_ids", "int64", (-1,)), TensorInfo("parameters", "object", (1,))),
+        (TensorInfo("token_ids", "int64", (-1,)), TensorInfo("finish_reason", "object", (1,))),
+        0,
+    )
+    stack.backend.models[name] = (info, lambda _: {})
+    stack.backend.streams[name] = counting
+    await stack.served("story")
+    return stack
+
+
+def chunks(reply: Any) -> list[Any]:
+    """The JSON of each event, and what is no JSON as text."""
+    assert reply.headers["content-type"].startswith("text/event-stream")
+    found = []
+    for line in reply.text.splitlines():
+        if line.startswith("data:"):
+            data = line.removeprefix("data:").strip()
+            found.append(data if data == "[DONE]" else json.loads(data))
+    return found
+
+
+async def test_completion_and_its_stream_are_the_same_text(story: Any) -> None:
+    """Reasons in OpenAI's words, usage where it is asked for, and the end marked."""
+    body = {"model": "story", "prompt": "one two", "max_tokens": 2}
+    whole = (await story.client.post("/v1/completions", json=body)).json()
+    assert ("text_completion", " three four", "length") == (
+        whole["object"], whole["choices"][0]["text"], whole["choices"][0]["finish_reason"],
+    )  # fmt: skip
+    assert {"prompt_tokens": 2, "completion_tokens": 2, "total_tokens": 4} == whole["usage"]
+    streamed = chunks(await story.client.post(
+        "/v1/completions", json={**body, "stream": True, "stream_options": {"include_usage": True}}
+    ))  # fmt: skip
+    assert "[DONE]" == streamed[-1]
+    assert ([], whole["usage"]) == (streamed[-2]["choices"], streamed[-2]["usage"])
+    assert " three four" == "".join(chunk["choices"][0]["text"] for chunk in streamed[:-2])
+    assert 1 == len({chunk["id"] for chunk in streamed[:-1]})
+
+
+async def test_chat_is_rendered_by_the_models_template(story: Any) -> None:
+    """The prompt is what the template makes; the first chunk of a stream says whose turn it is."""
+    messages = [{"role": "user", "content": "one"}, {"role": "assistant", "content": "two"}]
+    body = {"model": "story", "messages": messages, "max_tokens": 1}
+    whole = (await story.client.post("/v1/chat/completions", json=body)).json()
+    assert (4, " three") == (whole["usage"]["prompt_tokens"], whole["choices"][0]["message"]["content"])
+    first, *middle, last, done = chunks(await story.client.post("/v1/chat/completions", json={**body, "stream": True}))
+    assert {"role": "assistant", "content": ""} == first["choices"][0]["delta"]
+    assert " three" == "".join(chunk["choices"][0]["delta"]["content"] for chunk in middle)
+    assert ({}, "length", "[DONE]") == (last["choices"][0]["delta"], last["choices"][0]["finish_reason"], done)
+
+
+async def test_endpoints_own_address_takes_a_chat(story: Any) -> None:
+    """As huggingface_hub calls it; an endpoint that does not exist is still a 404 in OpenAI's form."""
+    messages = [{"role": "user", "content": "one"}]
+    reply = await story.client.post(
+        "/serve/story/v1/chat/completions", json={"model": "dummy", "messages": messages, "max_tokens": 1}
+    )
+    assert ("story", " two") == (reply.json()["model"], reply.json()["choices"][0]["message"]["content"])
+    missing = await story.client.post("/serve/nobody/v1/chat/completions", json={"messages": messages})
+    assert (404, "model_not_found") == (missing.status_code, missing.json()["error"]["code"])
+
+
+async def test_chat_at_an_endpoints_address_is_not_the_lanes(story: Any) -> None:
+    """Behind the real server, where the lane sees the request first and knows no such endpoint."""
+    config = uvicorn.Config(
+        story.gateway, host="127.0.0.1", port=0, http=GatewayProtocol, lifespan="off", log_config=None, ws="none",
+        proxy_headers=False, loop="none",
+    )  # fmt: skip
+    server = uvicorn.Server(config)
+    task = asyncio.create_task(server._serve())
+    while not server.started:
+        await asyncio.sleep(0.005)
+    port = server.servers[0].sockets[0].getsockname()[1]
+    body = {"messages": [{"role": "user", "content": "one"}], "max_tokens": 1}
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=5) as client:
+        chat = await client.post("/serve/story/v1/chat/completions", json=body)
+        hugging_face = await client.post("/serve/story", json={"inputs": "one", "parameters": {"max_new_tokens": 1}})
+    server.should_exit = True
+    await task
+    assert (200, " two") == (chat.status_code, chat.json()["choices"][0]["message"]["content"])
+    assert [{"generated_text": " two"}] == hugging_face.json()
+
+
+async def test_hugging_face_form_streams_as_text_generation_inference_does(story: Any) -> None:
+    """On the endpoint's path and on ``/predict``; the last event has the whole text."""
+    for path in ("/serve/story", "/predict"):
+        body = {"inputs": "one", "parameters": {"max_new_tokens": 3}}
+        (whole,) = (await story.client.post(path, json=body)).json()
+        streamed = chunks(await story.client.post(path, json={**body, "stream": True}))
+        assert whole["generated_text"] == "".join(event["token"]["text"] for event in streamed)
+        assert [None, None, whole["generated_text"]] == [event["generated_text"] for event in streamed]
+        assert "length" == streamed[-1]["details"]["finish_reason"]
+
+
+async def test_failure_in_the_middle_is_an_event_and_is_counted(story: Any) -> None:
+    """OpenAI's client raises on it; the request is counted as failed, once."""
+    story.backend.streams[story.triton_name("story")] = failing
+    reply = await story.client.post("/v1/completions", json={"model": "story", "prompt": "one", "stream": True})
+    assert "event: error" in reply.text
+    assert "[DONE]" not in reply.text
+    metrics = (await story.client.get("/metrics")).text
+    failed = [li for li in metrics.splitlines() if li.startswith("gateway_requests_total") and "model_failed" in li]
+    assert ["1.0"] == [line.rsplit(" ", 1)[1] for line in failed]
+
+
+async def test_failure_before_the_first_token_is_an_ordinary_refusal(story: Any) -> None:
+    """In OpenAI's form, with a status of its own."""
+    story.backend.fail_with = ModelFailed("it broke")
+    reply = await story.client.post("/v1/completions", json={"model": "story", "prompt": "one", "stream": True})
+    assert (502, "model_failed") == (reply.status_code, reply.json()["error"]["code"])
+
+
+async def test_rpc_stream_answers_in_pieces_and_goes_on_after_an_error(story: Any) -> None:
+    """A refused request ends itself, not the stream; whoever leaves ends the model's work."""
+    gateway = story.gateway
+
+    async def none() -> list[dict[str, Any]]:
+        return []
+
+    server = RpcServer(
+        gateway.pipeline, gateway.table, gateway.health, none, version="1", timeout=5, max_message_bytes=1 << 20
+    )
+    port = await server.start("127.0.0.1", 0)
+
+    def request(*texts: str, **parameters: int) -> Any:
+        made = pb.ModelInferRequest(model_name="story", id="s")
+        tensor = made.inputs.add(name="text", datatype="BYTES", shape=[len(texts), 1])
+        tensor.contents.bytes_contents.extend(text.encode() for text in texts)
+        made.parameters["triton_enable_empty_final_response"].bool_param = True
+        for name, value in parameters.items():
+            made.parameters[name].int64_param = value
+        return made
+
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        stream = channel.stream_stream(
+            "/inference.GRPCInferenceService/ModelStreamInfer", pb.ModelInferRequest.SerializeToString,
+            pb.ModelStreamInferResponse.FromString,
+        )  # fmt: skip
+        call = stream(iter([request("one", "two"), request("one", max_new_tokens=2)]), timeout=10)
+        refused, *pieces = [response async for response in call]
+        assert "a stream has one text" in refused.error_message
+        texts = [piece.infer_response.raw_output_contents[0][4:].decode() for piece in pieces]
+        last = [piece.infer_response.parameters["triton_final_response"].bool_param for piece in pieces]
+        assert ([" two", " three"], [False, True]) == (texts, last)
+
+        story.backend.latency = 0.05
+        story.backend.ended.clear()
+        leaving = stream(iter([request("one", max_new_tokens=10)]), timeout=10)
+        await leaving.read()
+        leaving.cancel()
+        async with asyncio.timeout(5):
+            while not story.backend.ended:
+                await asyncio.sleep(0.01)
+    await server.stop(0)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"prompt": "one", "n": 2},
+        {"prompt": []},
+        {"prompt": [["one"]]},
+        {"prompt": [99]},
+        {"prompt": ["one", "two"], "stream": True},
+        {"prompt": "one", "stream": "yes"},
+        {"prompt": "one", "stream_options": 3},
+        {"prompt": "one", "tools": [{}]},
+        {"prompt": "one", "max_tokens": True},
+        {"prompt": "one", "echo": 1},
+        {"prompt": "one", "temperature": "hot"},
+        {"messages": "one"},
+        {},
+    ],
+)
+async def test_what_is_wrong_or_not_offered_is_400_in_openais_words(story: Any, body: dict[str, Any]) -> None:
+    """Nothing is silently left out."""
+    path = "/v1/chat/completions" if "messages" in body else "/v1/completions"
+    reply = await story.client.post(path, json={"model": "story", **body})
+    assert (400, "invalid_request_error") == (reply.status_code, reply.json()["error"]["type"]), reply.text

@@ -1,0 +1,389 @@
+"""Several Tritons behind one address: every call is answered while one of them can, whatever the others do."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+import trustme
+from hypothesis import given
+from hypothesis import strategies as st
+from tritonclient.grpc import service_pb2 as pb
+
+from gateway.errors import BackendUnavailable, ModelNotReady
+from gateway.triton.grpc import TritonBackend, TritonTls
+from gateway.triton.replicas import RepeatBudget, Target, choose, parse_address
+
+INPUT = {"x": np.zeros((1, 1), np.int64)}
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [
+        ("127.0.0.1:8001", Target("", 0, ("127.0.0.1:8001",), False)),
+        ("triton:8001", Target("triton", 8001, (), False)),
+        ("grpc://triton:8001", Target("triton", 8001, (), False)),
+        ("grpcs://triton:8001", Target("triton", 8001, (), True)),
+        ("dns:///triton.ns.svc:8001", Target("triton.ns.svc", 8001, (), False)),
+        ("dns:triton:8001", Target("triton", 8001, (), False)),
+        ("dns://10.0.0.10/triton:8001", Target("triton", 8001, (), False)),
+        ("ipv4:10.0.0.1:8001,10.0.0.2:8001", Target("", 0, ("10.0.0.1:8001", "10.0.0.2:8001"), False)),
+        ("grpcs://ipv4:10.0.0.1:1", Target("", 0, ("10.0.0.1:1",), True)),
+        ("ipv6:[::1]:8001", Target("", 0, ("[::1]:8001",), False)),
+        ("[::1]:8001", Target("", 0, ("[::1]:8001",), False)),
+        ("unix:/run/triton.sock", Target("", 0, ("unix:/run/triton.sock",), False)),
+        ("a:1,b:2", Target("", 0, ("a:1", "b:2"), False)),
+    ],
+)
+def test_addresses_are_read_as_grpc_and_clearml_write_them(address: str, expected: Target) -> None:
+    """A name is looked up by us, everything fixed is called as it stands."""
+    assert expected == parse_address(address)
+
+
+@dataclass(eq=False)
+class One:
+    """What `choose` looks at."""
+
+    in_flight: int = 0
+    is_out: bool = False
+    missing: set[str] = field(default_factory=set)
+
+
+@given(st.integers(1, 7), st.integers(1, 50))
+def test_idle_replicas_take_exact_turns(count: int, rounds: int) -> None:
+    """Every one gets the same number of calls."""
+    replicas = [One() for _ in range(count)]
+    chosen = Counter(replicas.index(choose(replicas, "m", turn, ()) or One()) for turn in range(count * rounds))
+    assert {rounds} == set(chosen.values())
+
+
+@given(st.lists(st.tuples(st.booleans(), st.booleans(), st.integers(0, 3)), min_size=1, max_size=6), st.integers(0, 9))
+def test_the_choice_is_never_worse_than_another(facts: list[tuple[bool, bool, int]], turn: int) -> None:
+    """Who answers goes first, then who has the model, then who is least busy; nobody is chosen twice for one call."""
+    replicas = [One(busy, out, {"m"} if lacks else set()) for out, lacks, busy in facts]
+
+    def rank(one: One) -> tuple[bool, bool, int]:
+        return one.is_out, "m" in one.missing, one.in_flight
+
+    tried: list[One] = []
+    while (one := choose(replicas, "m", turn, tried)) is not None:
+        assert rank(one) == min(rank(other) for other in replicas if other not in tried)
+        tried.append(one)
+    assert len(replicas) == len(tried)
+
+
+def test_repeats_are_a_bounded_share_of_the_calls() -> None:
+    """A backend that fails everything gets a burst and then a tenth more, not three times the load."""
+    budget = RepeatBudget()
+    repeats = 0
+    for _ in range(10_000):
+        budget.earn()
+        repeats += budget.spend(1)
+    assert 1000 <= repeats <= 1100
+    assert not RepeatBudget().spend(3)
+
+
+@dataclass
+class Triton:
+    """A gRPC server that speaks as much of Triton's protocol as the adapter needs here."""
+
+    name: str
+    models: set[str] = field(default_factory=lambda: {"m"})
+    refusal: tuple[grpc.StatusCode, str] | None = None
+    calls: int = 0
+    hold: asyncio.Event | None = None
+    stops: asyncio.Event | None = None
+    """Answers nothing at all, as a stopped process does, until it is set."""
+    server: Any = None
+    port: int = 0
+
+    async def infer(self, request: Any, context: Any) -> Any:
+        """Answer, refuse, or wait."""
+        self.calls += 1
+        if self.refusal:
+            await context.abort(*self.refusal)
+        if request.model_name not in self.models:
+            await context.abort(grpc.StatusCode.NOT_FOUND, "unknown model")
+        if self.hold:
+            await self.hold.wait()
+        if self.stops:
+            await self.stops.wait()
+        return pb.ModelInferResponse(model_name=self.name)
+
+    async def live(self, _request: Any, context: Any) -> Any:
+        """Live unless it refuses."""
+        if self.stops:
+            await self.stops.wait()
+        if self.refusal:
+            await context.abort(*self.refusal)
+        return pb.ServerLiveResponse(live=True)
+
+    async def ready(self, request: Any, context: Any) -> Any:
+        """Whether the model is there."""
+        if self.refusal:
+            await context.abort(*self.refusal)
+        return pb.ModelReadyResponse(ready=request.name in self.models)
+
+    async def start(self, credentials: Any = None, address: str = "127.0.0.1:0") -> None:
+        """Listen."""
+        self.server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
+        methods = {
+            "ModelInfer": (self.infer, pb.ModelInferRequest), "ServerLive": (self.live, pb.ServerLiveRequest),
+            "ModelReady": (self.ready, pb.ModelReadyRequest),
+        }  # fmt: skip
+        handlers = {
+            name: grpc.unary_unary_rpc_method_handler(
+                call, request_deserializer=kind.FromString, response_serializer=lambda m: m.SerializeToString()
+            )
+            for name, (call, kind) in methods.items()
+        }
+        self.server.add_generic_rpc_handlers(
+            (grpc.method_handlers_generic_handler("inference.GRPCInferenceService", handlers),)
+        )
+        if credentials is None:
+            self.port = self.server.add_insecure_port(address)
+        else:
+            self.port = self.server.add_secure_port(address, credentials)
+        await self.server.start()
+
+
+@asynccontextmanager
+async def tritons(*names: str) -> AsyncIterator[list[Triton]]:
+    """Servers that listen while the context is open."""
+    made = [Triton(name) for name in names]
+    for one in made:
+        await one.start()
+    try:
+        yield made
+    finally:
+        for one in made:
+            await one.server.stop(None)
+
+
+async def call(backend: TritonBackend, model: str = "m", timeout: float = 5) -> None:
+    """One inference."""
+    await backend.infer(model, INPUT, [], timeout=timeout)
+
+
+def together(*servers: Triton) -> str:
+    """The address of all of them."""
+    return "ipv4:" + ",".join(f"127.0.0.1:{one.port}" for one in servers)
+
+
+async def test_replica_that_refuses_costs_no_call_and_gets_no_more() -> None:
+    """A Triton that is stopping says UNAVAILABLE: the call goes to another one, and the next ones straight there."""
+    async with tritons("a", "b") as (a, b):
+        backend = TritonBackend(together(a, b))
+        assert await backend.is_live()
+        for _ in range(10):
+            await call(backend)
+        assert (5, 5) == (a.calls, b.calls)
+        assert 2 == backend.replicas
+        a.refusal = (grpc.StatusCode.UNAVAILABLE, "Server is stopping, scheduler for model has stopped accepting")
+        for _ in range(20):
+            await call(backend)
+        assert (6, 25, 1) == (a.calls, b.calls, backend.replicas)
+        a.refusal = None
+        assert await backend.is_live()
+        for _ in range(10):
+            await call(backend)
+        assert (11, 30, 2) == (a.calls, b.calls, backend.replicas)
+        await backend.close()
+
+
+async def test_call_whose_server_dies_is_made_again() -> None:
+    """In flight when the connection breaks: inference changes nothing, so it may run twice."""
+    async with tritons("a", "b") as (a, b):
+        a.hold, b.hold = asyncio.Event(), asyncio.Event()
+        backend = TritonBackend(together(a, b))
+        calls = [asyncio.create_task(call(backend)) for _ in range(4)]
+        while a.calls + b.calls < 4:
+            await asyncio.sleep(0.01)
+        await a.server.stop(None)
+        b.hold.set()
+        await asyncio.gather(*calls)
+        assert b.calls == 4
+        await backend.close()
+
+
+async def test_stopped_replica_costs_its_calls_one_question() -> None:
+    """It is asked whether it lives, within its own time; its calls are then made elsewhere, and it gets no more."""
+    async with tritons("a", "b") as (a, b):
+        backend = TritonBackend(together(a, b))
+        b.stops = asyncio.Event()
+        await asyncio.gather(*(call(backend, timeout=3600) for _ in range(8)))
+        assert (8, 4) == (a.calls, b.calls)
+        for _ in range(10):
+            await call(backend)
+        assert (18, 4) == (a.calls, b.calls)
+        b.stops.set()
+        await backend.close()
+
+
+async def test_slow_replica_that_lives_keeps_its_calls() -> None:
+    """A long model is no reason to run it twice; and a caller that leaves takes its call along."""
+    async with tritons("a", "b") as (a, b):
+        backend = TritonBackend(together(a, b))
+        a.hold = b.hold = asyncio.Event()
+        running = [asyncio.create_task(call(backend, timeout=3600)) for _ in range(4)]
+        await asyncio.sleep(4)
+        running[0].cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running[0]
+        a.hold.set()
+        await asyncio.gather(*running[1:])
+        assert (2, 2) == (a.calls, b.calls)
+        await backend.close()
+
+
+async def test_replica_without_the_model_is_passed_over_until_it_has_it() -> None:
+    """A Triton that has just started is live long before its models are loaded."""
+    async with tritons("a", "b") as (a, b):
+        backend = TritonBackend(together(a, b))
+        a.models = set()
+        assert not await backend.is_ready("m")
+        for _ in range(6):
+            await call(backend)
+        assert (0, 6) == (a.calls, b.calls)
+        a.models = {"m"}
+        await backend.is_live()
+        for _ in range(6):
+            await call(backend)
+        assert (3, 9) == (a.calls, b.calls)
+        assert await backend.is_ready("m")
+        await backend.close()
+
+
+async def test_a_model_nobody_has_is_not_ready_and_a_lone_server_is_asked_once() -> None:
+    """What another attempt cannot change is not attempted."""
+    async with tritons("a", "b") as (a, b):
+        backend = TritonBackend(together(a, b))
+        with pytest.raises(ModelNotReady):
+            await call(backend, "other")
+        assert (1, 1) == (a.calls, b.calls)
+        await backend.close()
+        alone = TritonBackend(together(a))
+        with pytest.raises(ModelNotReady):
+            await call(alone, "other")
+        assert 2 == a.calls
+        await alone.close()
+
+
+async def test_all_replicas_down_fails_at_once() -> None:
+    """No answer is no answer; the deadline is not waited for."""
+    async with tritons("a", "b") as (a, b):
+        address = together(a, b)
+        await asyncio.gather(a.server.stop(None), b.server.stop(None))
+        backend = TritonBackend(address)
+        with pytest.raises(BackendUnavailable):
+            await asyncio.wait_for(call(backend, timeout=30), 5)
+        assert not await backend.is_live()
+        await backend.close()
+
+
+async def test_replicas_follow_the_name() -> None:
+    """New ones get calls once they answer, without a lost connection; those that left get none; an error changes
+    nothing.
+    """
+    async with tritons("a", "b", "c") as (a, b, c):
+        known: list[tuple[str, ...] | OSError] = [(f"127.0.0.1:{a.port}",)]
+
+        async def lookup(_host: str, _port: int) -> tuple[str, ...]:
+            if isinstance(known[0], OSError):
+                raise known[0]
+            return known[0]
+
+        backend = TritonBackend("dns:///triton:8001", lookup=lookup, lookup_every=0)
+        await call(backend)
+        assert (1, 0) == (a.calls, b.calls)
+        known[0] = tuple(f"127.0.0.1:{one.port}" for one in (a, b, c))
+        c.models = set()
+        await backend.is_ready("m")
+        await backend.is_live()
+        for _ in range(10):
+            await call(backend)
+        assert (6, 5, 0) == (a.calls, b.calls, c.calls)
+        known[0] = OSError("no such name")
+        assert await backend.is_live()
+        await call(backend)
+        known[0] = (f"127.0.0.1:{b.port}",)
+        await backend.is_live()
+        before = a.calls
+        for _ in range(5):
+            await call(backend)
+        assert before == a.calls
+        await backend.close()
+
+
+async def test_name_that_does_not_exist_is_unavailable_and_says_so() -> None:
+    """With the reason a person needs."""
+
+    async def lookup(_host: str, _port: int) -> tuple[str, ...]:
+        raise OSError(-2, "Name or service not known")
+
+    backend = TritonBackend("triton.nowhere:8001", lookup=lookup)
+    assert not await backend.is_live()
+    with pytest.raises(BackendUnavailable, match="Name or service not known"):
+        await call(backend)
+    assert "Name or service not known" in await backend.why_not_ready("m")
+    await backend.close()
+
+
+async def test_tls_with_a_client_certificate_and_its_renewal(tmp_path: Path) -> None:
+    """Server and client prove who they are; files that are replaced are read again; a stranger is refused."""
+    ours, others = trustme.CA(), trustme.CA()
+
+    def write(authority: trustme.CA) -> TritonTls:
+        client = authority.issue_cert("gateway")
+        authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+        client.private_key_pem.write_to_path(str(tmp_path / "key.pem"))
+        (tmp_path / "cert.pem").write_bytes(b"".join(c.bytes() for c in client.cert_chain_pems))
+        return TritonTls(*(str(tmp_path / name) for name in ("ca.pem", "cert.pem", "key.pem")), name="triton")
+
+    mine = ours.issue_cert("triton")
+    credentials = grpc.ssl_server_credentials(
+        [(mine.private_key_pem.bytes(), mine.cert_chain_pems[0].bytes())], ours.cert_pem.bytes(), True
+    )
+    server = Triton("a")
+    await server.start(credentials)
+    backend = TritonBackend(f"grpcs://127.0.0.1:{server.port}", tls=write(others), lookup_every=0)
+    assert not await backend.is_live()
+    write(ours)
+    assert await backend.is_live()
+    await call(backend)
+    await backend.close()
+    plain = TritonBackend(f"127.0.0.1:{server.port}")
+    assert not await plain.is_live()
+    await plain.close()
+    lost = TritonBackend(f"grpcs://127.0.0.1:{server.port}", tls=TritonTls(str(tmp_path / "no.pem")))
+    assert "no.pem" in await lost.why_not_ready("m")
+    await server.server.stop(None)
+
+
+async def test_versions_of_long_ago_are_not_looked_for_on_a_new_replica() -> None:
+    """What was replaced is loaded nowhere any more; what is called is."""
+    async with tritons("a", "b") as (a, b):
+        known = [(f"127.0.0.1:{a.port}",)]
+
+        async def lookup(_host: str, _port: int) -> tuple[str, ...]:
+            return known[0]
+
+        backend = TritonBackend("triton:8001", lookup=lookup, lookup_every=0)
+        a.models.add("replaced")
+        assert await backend.is_ready("replaced")
+        await call(backend)
+        backend._models["replaced"] -= 601
+        await backend.is_live()
+        b.models = set()
+        known[0] = (f"127.0.0.1:{a.port}", f"127.0.0.1:{b.port}")
+        await backend.is_live()
+        assert {"m"} == next(r for r in backend._replicas if r.address.endswith(str(b.port))).missing
+        await backend.close()

@@ -1,0 +1,88 @@
+"""W3C trace context: taken from the caller, carried to Triton with each call, never made of something broken."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+from tritonclient.grpc import service_pb2 as pb
+
+from gateway.trace import TRACEPARENT, parse_traceparent
+from gateway.triton.grpc import TritonBackend
+
+ONE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+TWO = "00-aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa-bbbbbbbbbbbbbbbb-01"
+
+
+@pytest.mark.parametrize(
+    ("header", "expected"),
+    [
+        (ONE, ONE),
+        (f" {ONE} ", ONE),
+        ("", ""),
+        (ONE[:-1], ""),
+        (ONE.upper(), ""),
+        (ONE.replace("00-4", "ff-4"), ""),
+        ("00-" + "0" * 32 + ONE[35:], ""),
+        (ONE[:36] + "0" * 16 + "-01", ""),
+        ("x" * 10_000, ""),
+        ("\xff" * 55, ""),
+    ],
+)
+def test_only_a_valid_traceparent_is_taken(header: str, expected: str) -> None:
+    """By the standard: lower case, no zero ids, no version ff."""
+    assert expected == parse_traceparent(header.encode("latin-1"))
+
+
+async def test_traceparent_reaches_triton_as_metadata() -> None:
+    """Over a real gRPC channel; a call without one carries none."""
+    seen: list[str | None] = []
+
+    async def infer(_request: Any, context: Any) -> pb.ModelInferResponse:
+        seen.append(dict(context.invocation_metadata()).get("traceparent"))
+        return pb.ModelInferResponse(model_name="m")
+
+    server = grpc.aio.server()
+    handler = grpc.unary_unary_rpc_method_handler(
+        infer,
+        request_deserializer=pb.ModelInferRequest.FromString,
+        response_serializer=pb.ModelInferResponse.SerializeToString,
+    )
+    server.add_generic_rpc_handlers(
+        (grpc.method_handlers_generic_handler("inference.GRPCInferenceService", {"ModelInfer": handler}),)
+    )
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    backend = TritonBackend(f"127.0.0.1:{port}", compression=False, options=())
+    try:
+        await backend.infer("m", {"x": np.zeros((1, 1), np.int64)}, [], timeout=5)
+        token = TRACEPARENT.set(ONE)
+        await backend.infer("m", {"x": np.zeros((1, 1), np.int64)}, [], timeout=5)
+        TRACEPARENT.reset(token)
+    finally:
+        await backend.close()
+        await server.stop(None)
+    assert [None, ONE] == seen
+
+
+async def test_each_call_carries_its_own_requests_trace(stack: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """One after the other and at once; the next request without a trace has none; failures are logged with it."""
+    stack.deploy("t")
+    await stack.served("t")
+    stack.backend.parents.clear()
+    post = stack.client.post
+    for headers in ({"traceparent": ONE}, {}, {"traceparent": "broken"}, {"traceparent": TWO}):
+        assert 200 == (await post("/serve/t", json={"text": "good"}, headers=headers)).status_code
+    assert [ONE, "", "", TWO] == stack.backend.parents
+    stack.backend.parents.clear()
+    await asyncio.gather(
+        *(post("/serve/t", json={"text": "good"}, headers={"traceparent": h}) for h in (ONE, ONE, ONE))
+    )
+    assert {ONE} == set(stack.backend.parents)
+    with caplog.at_level(logging.INFO, "triton_gateway.request"):
+        await post("/serve/t", json={"text": ""}, headers={"traceparent": TWO})
+    assert [TWO[3:35]] == [r.__dict__["trace_id"] for r in caplog.records if r.name == "triton_gateway.request"]

