@@ -67,7 +67,7 @@ def run(scenarios: Sequence[Scenario], *, state: Path, name: str, command: str, 
                             try:
                                 if system not in running:
                                     running[system] = start(bench, started, backend, system)
-                                cell = _measure(bench, running[system], scenario, system, round_)
+                                cell = measure_cell(bench, running[system], scenario, system, round_)
                             except (NotAvailable, servers.ServerFailed, ConnectionError, OSError) as error:
                                 missing[f"{backend}/{system}"] = str(error)
                                 say(f"{backend}: {system} is not measured: {error}")
@@ -187,7 +187,8 @@ def prepare_bodies(bench: Bench, running: Running, scenario: Scenario, system: s
     return _prepared[key]
 
 
-def _measure(bench: Bench, running: Running, scenario: Scenario, system: str, round_: int) -> dict[str, Any]:
+def measure_cell(bench: Bench, running: Running, scenario: Scenario, system: str, round_: int) -> dict[str, Any]:
+    """Put a running system under a scenario's load once, after a warm-up; returns what it cost and how it answered."""
     bodies, triton = prepare_bodies(bench, running, scenario, system), bench.triton
     triton.pin(running.triton_cores)
     if bodies not in running.seen:
@@ -254,7 +255,7 @@ def _facts(bench: Bench, scenarios: Sequence[Scenario], command: str) -> dict[st
     return {
         "command": command,
         "began": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
-        "commit": _commit(),
+        "commit": commit(),
         "cpu": measure.cpu_model(),
         "cores": os.cpu_count(),
         "python": sys.version.split()[0],
@@ -291,11 +292,11 @@ def _token_counts(bench: Bench) -> dict[str, float]:
     return found
 
 
-def _commit() -> str:
-    """Return the short hash, and that the measured packages differ from it where they do."""
+def commit(checkout: Path = ROOT) -> str:
+    """Return a checkout's short hash, and that its measured packages differ from it if they do."""
 
     def git(*arguments: str) -> str:
-        done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
+        done = subprocess.run(["git", *arguments], cwd=checkout, capture_output=True, text=True, check=False)
         return done.stdout.strip()
 
     changed = git("status", "--porcelain", "gateway", "preprocessing", "deploy")

@@ -139,6 +139,8 @@ def _gateway(
     workers: int = 1,
     n_cores: int = 1,
     settings: Mapping[str, str] | None = None,
+    checkout: Path = ROOT,
+    python: Path | None = None,
 ) -> Running:
     """Start the gateway as a user does: following the serving Task, asked on the canary route."""
     models = bench.registered.triton_names[backend.name]
@@ -150,11 +152,22 @@ def _gateway(
         TRITON_GATEWAY_PORT=port, TRITON_GATEWAY_WORKERS=workers, TRITON_GATEWAY_TRITON_GRPC=bench.triton.grpc,
         TRITON_GATEWAY_TRITON_HTTP=bench.triton.http,
         TRITON_GATEWAY_STATE_DIR=bench.state / f"{name}-state", TRITON_GATEWAY_LOG_FORMAT="text",
-        CLEARML_SERVING_TASK_ID=bench.registered.gateway_task, **(settings or {}),
+        CLEARML_SERVING_TASK_ID=bench.registered.gateway_task, PYTHONPATH=checkout, **(settings or {}),
     )  # fmt: skip
     cores = range(n_cores)
-    server = bench.start(name, [sys.executable, "-m", "gateway"], env, cores)
+    server = bench.start(name, [str(python or sys.executable), "-m", "gateway"], env, cores)
     return Running(f"http://127.0.0.1:{port}/serve/{backend.name}", text_body, server, models)
+
+
+def gateway_of(checkout: Path, python: Path, name: str, *, has_word_cache: bool = True) -> Start:
+    """Return how another checkout's gateway is started, with its own Python if there is one."""
+    settings = {} if has_word_cache else {"TRITON_GATEWAY_WORD_CACHE_WORDS": "0"}
+
+    def begin(bench: Bench, backend: Backend) -> Running:
+        own = python if python.exists() else None
+        return _gateway(bench, backend, name=name, settings=settings, checkout=checkout, python=own)
+
+    return begin
 
 
 def _without_word_cache(bench: Bench, backend: Backend) -> Running:

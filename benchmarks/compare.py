@@ -1,0 +1,176 @@
+"""``python -m benchmarks.compare --before CHECKOUT``: this gateway beside that of another checkout, in one run.
+
+Both follow the same serving Task, have the same core, the same Triton, texts and load. Within a round they are measured
+seconds apart, in an order that changes, and what is compared is formed within rounds: what disturbs a round disturbs
+both. For every cell: this checkout's CPU per request, throughput and latency over the other's, the median of the rounds
+with its 95 % bootstrap interval. A cell counts as worse when the whole product is: the upper end of the interval of its
+CPU per request is above ``--worse`` (1.05), or the lower end of its throughput's below one over that.
+
+``CHECKOUT`` is a folder with another commit (``git worktree add``); its ``.venv`` is used if it has one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from benchmarks import measure, servers
+from benchmarks.plan import Scenario
+from benchmarks.run import Say, bring_up, commit, measure_cell, start
+from benchmarks.systems import SYSTEMS, System, gateway_of
+
+RESULTS: Final = Path(__file__).parent / "results" / "compare.json"
+NOW: Final = "gateway"
+BEFORE: Final = "gateway_before"
+PAIRS: Final = {NOW: BEFORE, "gateway_nocache": "gateway_nocache_before"}
+FIGURES: Final = {"own_us": "CPU per request", "rps": "throughput", "p50_ms": "p50", "p99_ms": "p99"}
+
+CELLS: Final = (
+    Scenario("instant", "short", 64, (NOW,), 12, 2.0),
+    Scenario("instant", "long", 64, (NOW,), 10, 2.0),
+    Scenario("instant", "short", 64, ("gateway_nocache",), 8, 2.0),
+    Scenario("instant", "long", 64, ("gateway_nocache",), 8, 2.0),
+    Scenario("instant", "short", 1, (NOW,), 8, 2.0),
+    Scenario("instant", "mixed", 16, (NOW,), 8, 2.0),
+    Scenario("instant", "short", 256, (NOW,), 8, 2.0),
+    Scenario("gpu", "short", 16, (NOW,), 6, 2.5),
+    Scenario("gpu", "mixed", 256, (NOW,), 6, 2.5),
+    Scenario("minilm", "short", 16, (NOW,), 6, 3.0),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """This checkout over the other: the median over rounds and its 95 % bootstrap interval."""
+
+    median: float
+    low: float
+    high: float
+
+
+def ratio(pairs: Sequence[tuple[float, float]], *, draws: int = 4000) -> Ratio:
+    """Return now over before of ``pairs``, at least one; pure (the bootstrap has a fixed seed)."""
+    each = np.array([now / before for now, before in pairs])
+    drawn = np.random.default_rng(1).choice(each, (draws, len(each)))
+    low, high = np.quantile(np.median(drawn, axis=1), (0.025, 0.975))
+    return Ratio(float(np.median(each)), float(low), float(high))
+
+
+def is_worse(ratios: Mapping[str, Ratio], bound: float) -> bool:
+    """Whether a cell is worse by more than ``bound``, by the unfavourable end of its intervals."""
+    return ratios["own_us"].high > bound or ratios["rps"].low < 1 / bound
+
+
+def run(before: Path, cells: Sequence[Scenario], state: Path, say: Say) -> list[dict[str, Any]]:
+    """Measure all cells; returns one row per cell."""
+    python = before / ".venv" / "bin" / "python"
+    others = {
+        BEFORE: System(BEFORE, "the other checkout", gateway_of(before, python, BEFORE)),
+        PAIRS["gateway_nocache"]: System(
+            PAIRS["gateway_nocache"], "the other checkout, word cache off",
+            gateway_of(before, python, PAIRS["gateway_nocache"], has_word_cache=False),
+        ),
+    }  # fmt: skip
+    SYSTEMS.update(others)
+    rows = []
+    with contextlib.ExitStack() as stack:
+        bench = bring_up(stack, cells, state, say)
+        for backend in dict.fromkeys(cell.backend for cell in cells):
+            with contextlib.ExitStack() as started:
+                running: dict[str, Any] = {}
+                for cell in (c for c in cells if c.backend == backend):
+                    [name] = cell.systems
+                    both = (name, PAIRS[name])
+                    for system in both:
+                        if system not in running:
+                            running[system] = start(bench, started, backend, system)
+                    pairs: dict[str, list[tuple[float, float]]] = {figure: [] for figure in FIGURES}
+                    errors = 0
+                    for round_ in range(cell.rounds):
+                        found = {}
+                        for system in both if round_ % 2 else both[::-1]:
+                            found[system] = measure_cell(bench, running[system], cell, system, round_)
+                            errors += found[system]["errors"]
+                        for figure, taken in pairs.items():
+                            taken.append((found[both[0]][figure], found[both[1]][figure]))
+                    ratios = {figure: ratio(taken) for figure, taken in pairs.items()}
+                    row = {
+                        "cell": f"{cell.name}{'-nocache' if 'nocache' in name else ''}", "rounds": cell.rounds,
+                        "errors": errors,
+                        "now": {f: float(np.median([a for a, _ in taken])) for f, taken in pairs.items()},
+                        "before": {f: float(np.median([b for _, b in taken])) for f, taken in pairs.items()},
+                        "ratios": {figure: asdict(one) for figure, one in ratios.items()},
+                    }  # fmt: skip
+                    rows.append(row)
+                    say(line(row))
+    return rows
+
+
+def line(row: Mapping[str, Any]) -> str:
+    """Return a cell as one line of text."""
+    parts = [f"{row['cell']:<24}"]
+    for figure, title in FIGURES.items():
+        one = row["ratios"][figure]
+        parts.append(f"{title} × {one['median']:.2f} ({one['low']:.2f}–{one['high']:.2f})")
+    return "  ".join(
+        [*parts, f"now {row['now']['own_us']:.1f} µs", f"before {row['before']['own_us']:.1f} µs",
+         f"errors {row['errors']}"]
+    )  # fmt: skip
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Parse the command line, measure, print; 1 when a cell is worse than ``--worse``."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.compare", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--before", type=Path, required=True, help="folder with the other checkout")
+    parser.add_argument("--state-dir", type=Path, default=Path(".triton-gateway/bench"), help="kept between runs")
+    parser.add_argument("--cell", action="append", default=[], help="only cells whose name contains this")
+    parser.add_argument("--rounds", type=int, default=0, help="rounds of every cell")
+    parser.add_argument("--worse", type=float, default=1.05, help="what is too much [1.05]")
+    parser.add_argument("--save", action="store_true", help=f"write benchmarks/results/{RESULTS.name}")
+    options = parser.parse_args(argv)
+    before = options.before.resolve()
+    if not (before / "gateway" / "__init__.py").is_file():
+        parser.error(f"{before} is no checkout of this project: `git worktree add FOLDER COMMIT` makes one")
+    began = time.monotonic()
+
+    def say(text: str) -> None:
+        sys.stderr.write(f"{time.monotonic() - began:6.1f} s  {text}\n")
+        sys.stderr.flush()
+
+    cells = [c for c in CELLS if not options.cell or any(part in c.name for part in options.cell)]
+    if options.rounds:
+        cells = [Scenario(c.backend, c.texts, c.connections, c.systems, options.rounds, c.seconds) for c in cells]
+    load = os.getloadavg()
+    try:
+        rows = run(before, cells, options.state_dir.absolute(), say)
+    except servers.ServerFailed as error:
+        say(f"error: {error}")
+        return 1
+    worse = [
+        row["cell"] for row in rows if is_worse({f: Ratio(**one) for f, one in row["ratios"].items()}, options.worse)
+    ]
+    sys.stdout.write("\n".join(line(row) for row in rows) + "\n")
+    sys.stdout.write(f"worse than {options.worse:g}: {', '.join(worse) or 'none'}\n")
+    if options.save:
+        facts = {
+            "now": commit(), "before": commit(before), "cpu": measure.cpu_model(), "cores": os.cpu_count(),
+            "load_average": load, "began": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
+        }  # fmt: skip
+        RESULTS.write_text(json.dumps({"facts": facts, "cells": rows}, indent=1) + "\n")
+    return 1 if worse else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
