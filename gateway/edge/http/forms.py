@@ -155,7 +155,7 @@ class FormRoutes:
             guard.has_body = True
             encoding = headers.get(b"content-encoding", b"")
             if encoding:
-                raw = bodies.unpack(raw, encoding, limit=limit)
+                raw = await bodies.unpacked(raw, encoding, limit=limit)
             call = read(raw, headers)
             endpoint = self._resolve(call.path, headers, trace)
             own = getattr(call, "timeout", None)

@@ -117,7 +117,7 @@ class ServeRoute:
             raw = await bodies.read(receive, limit=self._max_body_bytes, announced=length)
             guard.has_body = True
             if encoding:
-                raw = bodies.unpack(raw, encoding, limit=self._max_body_bytes)
+                raw = await bodies.unpacked(raw, encoding, limit=self._max_body_bytes)
             body = bodies.decode(raw, content_type, takes_bytes=endpoint.takes_bytes)
             if self._key_field and not key and trace.route in _SPLIT and (key := _key_of(body, self._key_field)):
                 endpoint = pipeline.resolve(self._path(scope), trace, key)
