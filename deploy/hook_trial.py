@@ -24,8 +24,9 @@ from numpy.typing import NDArray
 from deploy.errors import DeployError, MissingPart
 from gateway.control import packages
 from gateway.endpoints.endpoint import TritonCall
-from gateway.endpoints.hook import InProcesses, StagedHandler
+from gateway.endpoints.hook import HookHandler
 from gateway.errors import DeadlineExceeded, GatewayError
+from gateway.hooks.executor import ProcessExecutor
 from gateway.hooks.pool import HookPool, PoolLimits, Program
 from gateway.trace import Trace
 from gateway.triton.port import Backend, TensorInfo
@@ -142,7 +143,7 @@ def _report(
     return Report(answer, engine, stages, trace.custom or {}, details, loading)
 
 
-def _handler(trial: Trial, pool: HookPool, session: Any, heavy: ThreadPoolExecutor) -> StagedHandler:
+def _handler(trial: Trial, pool: HookPool, session: Any, heavy: ThreadPoolExecutor) -> HookHandler:
     call, processor = None, None
     if session is not None:
         inputs = tuple(TensorInfo(i.name, _TYPES.get(i.type, "float32"), (-1,)) for i in session.get_inputs())
@@ -160,7 +161,7 @@ def _handler(trial: Trial, pool: HookPool, session: Any, heavy: ThreadPoolExecut
             except PreprocessingError as error:
                 if "preprocess" not in pool.details["stages"]:
                     raise HookFault(error.message, error.hint or "") from error
-    return StagedHandler(InProcesses(pool), call=call, default=processor, heavy=heavy, most_rows=1)
+    return HookHandler(ProcessExecutor(pool), call=call, default=processor, heavy=heavy, most_rows=1)
 
 
 class _OnnxBackend:

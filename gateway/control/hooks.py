@@ -15,16 +15,17 @@ from pathlib import Path
 from typing import Any, Final
 
 from gateway.control import packages
-from gateway.endpoints.endpoint import Handler, HookHandler, TritonCall
-from gateway.endpoints.hook import InProcesses, InThreads, StagedHandler
+from gateway.endpoints.endpoint import Handler, TritonCall
+from gateway.endpoints.hook import HookHandler
 from gateway.errors import SpecFault
+from gateway.hooks.executor import Executor, ProcessExecutor, ThreadExecutor
 from gateway.hooks.pool import HookPool, PoolLimits, Program, SendRequest
 from gateway.settings import parse_duration, parse_size
 from gateway.spec import EndpointSpec
 from gateway.triton.port import ModelInfo
 from preprocessing.engines import ENGINES
 from preprocessing.processor import TextProcessor
-from preprocessing.user_code import UserCode
+from preprocessing.user_code import STAGES, UserCode
 
 _log = logging.getLogger("triton_gateway.control")
 
@@ -117,15 +118,8 @@ class HookBuilder:
         if parts.spec.engine != "triton" and not code.has_process:
             await asyncio.shield(asyncio.get_running_loop().run_in_executor(self._builds, code.unload))
             raise SpecFault(_no_process(parts.spec.engine))
-        flags = {"preprocess": code.has_preprocess, "process": code.has_process, "postprocess": code.has_postprocess}
-        stages = [stage for stage, has in flags.items() if has]
-        details = _details(parts.spec, "thread", stages, sorted(code.batch_hooks), code.schemas)
-        if not code.batch_hooks:
-            plain = HookHandler(
-                code, call=parts.call, default=parts.default, threads=settings.threads, timeout=settings.timeout
-            )
-            return plain, details
-        return self._staged(InThreads(code, threads=settings.threads, timeout=settings.timeout), parts), details
+        executor = ThreadExecutor(code, threads=settings.threads, timeout=settings.timeout)
+        return self._handler(executor, parts), _details(parts.spec, "thread", executor, code.schemas)
 
     async def _in_processes(
         self, parts: HookParts, settings: HookSettings, extra: Path | None
@@ -144,12 +138,12 @@ class HookBuilder:
                 "%s: its process method is not called: engine %s runs the model itself, as in clearml-serving; "
                 "engine custom calls it", parts.spec.url, engine,
             )  # fmt: skip
-        details = _details(parts.spec, "process", stages, pool.details["batches"], pool.details["schemas"])
-        return self._staged(InProcesses(pool), parts), details
+        executor = ProcessExecutor(pool)
+        return self._handler(executor, parts), _details(parts.spec, "process", executor, pool.details["schemas"])
 
-    def _staged(self, place: InProcesses | InThreads, parts: HookParts) -> StagedHandler:
-        return StagedHandler(
-            place, call=parts.call, default=parts.default, heavy=self._threads, most_rows=self._settings.batch_rows,
+    def _handler(self, executor: Executor, parts: HookParts) -> HookHandler:
+        return HookHandler(
+            executor, call=parts.call, default=parts.default, heavy=self._threads, most_rows=self._settings.batch_rows,
             can_stack=parts.info is not None and parts.info.max_batch_size > 0,
         )  # fmt: skip
 
@@ -172,9 +166,11 @@ class HookBuilder:
 
 
 def _details(
-    spec: EndpointSpec, isolation: str, stages: list[str], batches: list[str], schemas: Mapping[str, object]
+    spec: EndpointSpec, isolation: str, executor: Executor, schemas: Mapping[str, object]
 ) -> dict[str, object]:
     task = f"{spec.engine} model" if spec.engine in ENGINES else "preprocess code"
+    stages = [stage for stage in STAGES if stage in executor.stages]
+    batches = sorted(executor.batches)
     return {
         "task": task, "stages": stages, "isolation": isolation, **({"batches": batches} if batches else {}), **schemas,
     }  # fmt: skip

@@ -8,8 +8,6 @@ Triton, and a user's ``Preprocess`` that does everything itself (ClearML's custo
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import inspect
 import logging
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
@@ -17,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter_ns
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 from urllib.parse import quote
 
 import numpy as np
@@ -28,7 +26,6 @@ from gateway.endpoints.batcher import BatchLimits, Entry, MicroBatcher, Outputs
 from gateway.errors import (
     BackendGarbage,
     BackendRefused,
-    DeadlineExceeded,
     GatewayError,
     HookFailed,
     InputRefused,
@@ -49,13 +46,8 @@ from preprocessing.errors import (
 )
 from preprocessing.processor import TextProcessor
 from preprocessing.types import Encoded, Prepared, pack
-from preprocessing.user_code import Hook, Stage, UserCode
 
 _log = logging.getLogger("triton_gateway.endpoint")
-
-_BODY_EVERY_S: Final = 10.0
-_MOST_BODY_BYTES: Final = 256 << 10
-"""A hook's endpoint keeps one of its bodies, so often and up to this size, to try the next version with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -361,18 +353,12 @@ class TritonCall:
     info: ModelInfo | None = None
     """The loaded model as Triton describes it, where that is known."""
 
-    async def __call__(self, data: object, timeout: float) -> object:
-        """Send ``data`` as the model's inputs; one output comes back as an array, several as a list of arrays.
+    def tensors(self, data: object) -> dict[str, NDArray[Any]]:
+        """Make the model's inputs of what a hook returned. Raises ``HookFailed`` or ``InputRefused``.
 
         ``data`` is one array(-like) for one input, a sequence of them in the declared order for several, or a mapping
-        by input name. Raises ``InputRefused`` where it cannot be made into tensors.
+        by input name.
         """
-        outputs = await self.backend.infer(self.model, self.tensors(data), self.outputs, timeout=timeout)
-        ordered = [outputs[name] for name in self.outputs if name in outputs] or list(outputs.values())
-        return ordered[0] if len(ordered) == 1 else ordered
-
-    def tensors(self, data: object) -> dict[str, NDArray[Any]]:
-        """Make the model's inputs of what a hook returned. Raises ``HookFailed`` or ``InputRefused``."""
         if isinstance(data, Mapping):
             missing = [t.name for t in self.inputs if t.name not in data]
             if missing:
@@ -427,125 +413,6 @@ class TensorHandler:
 
     async def close(self) -> None:
         """See ``Handler.close``; nothing is held."""
-
-
-class HookHandler:
-    """A user's ``Preprocess`` class: its stages where it has them, the default for the rest.
-
-    Stages that are not ``async`` run in this endpoint's own threads: a blocking hook occupies those, never the event
-    loop, never another endpoint's.
-    """
-
-    takes_bytes = True
-
-    def __init__(
-        self,
-        code: UserCode,
-        *,
-        call: TritonCall | None,
-        default: TextProcessor | None,
-        threads: int,
-        timeout: float = 0.0,
-    ) -> None:
-        self._code = code
-        self._timeout = timeout or None
-        self.call = call
-        self._default = default
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix=f"hook-{code.name}"[:40])
-        self._slots = asyncio.Semaphore(threads)
-        self._next_body_at = 0.0
-        self.last_body: bytes | None = None
-        """A body that was answered lately: what the next version of this code is tried with."""
-
-    async def answer(self, body: object, trace: Trace, deadline: float) -> object:
-        """See ``Handler.answer``."""
-        loop = asyncio.get_running_loop()
-        state: dict[str, object] = {}
-        kept = None
-        if (now := loop.time()) >= self._next_body_at:
-            self._next_body_at = now + _BODY_EVERY_S
-            kept = _copied(body)
-        statistics = trace.collect
-        trace.rows = 1
-        started = perf_counter_ns()
-        # A body of its own: hooks change bodies, and what was asked is looked at again afterwards.
-        data = await self._preprocess({**body} if type(body) is dict else body, state, statistics, trace)
-        trace.prepare_ns = perf_counter_ns() - started
-        started = perf_counter_ns()
-        if self._code.has_process:
-            data = await self._stage("process", data, state, statistics)
-        elif self.call is not None:
-            data = await self.call(data, deadline - loop.time())
-        trace.infer_ns = perf_counter_ns() - started
-        started = perf_counter_ns()
-        if self._code.has_postprocess:
-            data = await self._stage("postprocess", data, state, statistics)
-        trace.finish_ns = perf_counter_ns() - started
-        if kept is not None:
-            self.last_body = kept
-        return data
-
-    async def close(self) -> None:
-        """See ``Handler.close``; ``unload`` gets ten seconds in a thread of its own."""
-        loop = asyncio.get_running_loop()
-        try:
-            async with asyncio.timeout(10):
-                await loop.run_in_executor(None, self._code.unload)
-        except (TimeoutError, UserCodeError) as error:
-            _log.warning("unload of %s did not end well: %s", self._code.name, error or "took more than 10 s")
-        self._pool.shutdown(wait=False, cancel_futures=True)
-
-    async def _preprocess(
-        self, body: object, state: dict[str, object], statistics: Callable[[dict[str, Any]], None], trace: Trace
-    ) -> object:
-        if self._code.has_preprocess:
-            return await self._stage("preprocess", body, state, statistics)
-        if self._default is None or self._code.has_process:
-            return body
-        try:
-            prepared = await asyncio.get_running_loop().run_in_executor(self._pool, self._default.prepare, body)
-        except PreprocessingError as error:
-            raise translate(error) from error
-        note(trace, prepared)
-        return self._default.collate_rows(prepared.rows)
-
-    async def _stage(
-        self, stage: Stage, data: object, state: dict[str, object], statistics: Callable[[dict[str, Any]], None]
-    ) -> object:
-        hook: Hook = getattr(self._code, stage)
-        try:
-            async with asyncio.timeout(self._timeout):
-                if self._code.is_async(stage):
-                    return await hook(data, state, statistics)
-                # The semaphore keeps waiting requests cancellable: a queued executor job could not be given up.
-                await self._slots.acquire()
-                loop = asyncio.get_running_loop()
-                running = self._pool.submit(hook, data, state, statistics)
-                # A thread is free when the hook has ended, which may be long after its request was given up.
-                running.add_done_callback(partial(_release, loop, self._slots))
-                result = await asyncio.wrap_future(running)
-                return await result if inspect.isawaitable(result) else result
-        except TimeoutError:
-            raise DeadlineExceeded(
-                f"{stage} took longer than the {self._timeout:g} s that gateway.hook_timeout allows",
-                hint="it is still running: code that may hang belongs in a process (gateway.hook_isolation=process)",
-            ) from None
-        except UserCodeError as error:
-            raise translate(error) from error
-
-
-def _copied(body: object) -> bytes | None:
-    # Before the hook gets it: hooks change bodies in place.
-    try:
-        copied = body if isinstance(body, bytes) else orjson.dumps(body)
-    except TypeError:
-        return None
-    return copied if len(copied) <= _MOST_BODY_BYTES else None
-
-
-def _release(loop: asyncio.AbstractEventLoop, slots: asyncio.Semaphore, _done: object) -> None:
-    with contextlib.suppress(RuntimeError):  # the loop is closed: so is the process
-        loop.call_soon_threadsafe(slots.release)
 
 
 def _not_the_callers_fault(error: BackendRefused) -> ModelFailed:

@@ -1,0 +1,191 @@
+"""Runs the stages of users' code for one request or for several: in threads of the worker, or in hook processes.
+
+``endpoints.hook.HookHandler`` asks an ``Executor`` and does not know which of the two it has. What it hands over and
+gets back is ``Work``: data, state between the stages, or an error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import logging
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from time import perf_counter_ns
+from typing import Any, Final, Protocol
+
+from gateway.errors import DeadlineExceeded, GatewayError, HookFailed, InputRefused
+from gateway.hooks.pool import HookPool
+from gateway.hooks.stages import Job, run_stage
+from gateway.trace import Trace
+from preprocessing.errors import UserCodeError, UserCodeRefused
+from preprocessing.user_code import STAGES, Stage, UserCode
+
+_log = logging.getLogger("triton_gateway.hooks")
+
+_BATCHES_AT_ONCE: Final = 2
+_UNLOAD_S: Final = 10.0
+
+
+@dataclass(slots=True, eq=False)
+class Work:
+    """One request on its way; ``state`` belongs to the executor and goes back to it with the next stage."""
+
+    data: Any
+    trace: Trace
+    deadline: float
+    state: Any = None
+    error: GatewayError | None = None
+
+
+class Executor(Protocol):
+    """Where stages run."""
+
+    stages: frozenset[str]
+    """The stages the code has."""
+    batches: frozenset[str]
+    """Those that take several requests at once."""
+
+    @property
+    def at_once(self) -> int:
+        """How many calls can run together."""
+        ...
+
+    async def run(self, stages: Sequence[Stage], works: Sequence[Work], *, is_answer: bool) -> None:
+        """Put the works through the stages: each gets new ``data`` and ``state``, or its ``error``.
+
+        ``is_answer``: what comes out is for the caller, not for Triton.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Unload the code and release everything."""
+        ...
+
+
+class ProcessExecutor:
+    """Stages run in a pool of hook processes."""
+
+    def __init__(self, pool: HookPool) -> None:
+        self._pool = pool
+        self.stages = frozenset(pool.details["stages"])
+        self.batches = frozenset(pool.details["batches"])
+
+    @property
+    def at_once(self) -> int:
+        """See ``Executor.at_once``."""
+        return self._pool.at_once
+
+    async def run(self, stages: Sequence[Stage], works: Sequence[Work], *, is_answer: bool) -> None:
+        """See ``Executor.run``. If a process ends under several works, each is tried alone: one of them did it."""
+        deadline = max(w.deadline for w in works)
+        try:
+            reply = await self._pool.run(stages, [(w.data, w.state) for w in works], deadline, is_answer=is_answer)
+        except HookFailed as error:
+            if len(works) == 1:
+                works[0].error = error
+                return
+            await asyncio.gather(*(self.run(stages, [w], is_answer=is_answer) for w in works))
+            return
+        except GatewayError as error:
+            for work in works:
+                work.error = error
+            return
+        for work, outcome in zip(works, reply.outcomes, strict=True):
+            work.data, work.state, work.error = outcome.answer, outcome.state, outcome.error
+            work.trace.queue_ns += reply.queue_ns
+            for stage, spent in zip(STAGES, reply.stage_ns, strict=True):
+                _spend(work.trace, stage, spent)
+            if outcome.statistics:
+                work.trace.collect(outcome.statistics)
+
+    async def close(self) -> None:
+        """See ``Executor.close``."""
+        await self._pool.close()
+
+
+class ThreadExecutor:
+    """Stages run in threads of the worker, or on its event loop if they are async.
+
+    A blocking hook occupies this endpoint's own threads, never the event loop, never another endpoint's.
+    """
+
+    at_once = _BATCHES_AT_ONCE
+
+    def __init__(self, code: UserCode, *, threads: int, timeout: float = 0.0) -> None:
+        self._code = code
+        self._timeout = timeout or None
+        self.batches: frozenset[str] = frozenset(code.batch_hooks)
+        flags = {"preprocess": code.has_preprocess, "process": code.has_process, "postprocess": code.has_postprocess}
+        self.stages: frozenset[str] = frozenset(stage for stage, has in flags.items() if has)
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix=f"hook-{code.name}"[:40])
+        self._free = asyncio.Semaphore(threads)
+
+    async def run(self, stages: Sequence[Stage], works: Sequence[Work], *, is_answer: bool) -> None:  # noqa: ARG002 - see ``Executor.run``
+        """See ``Executor.run``."""
+        jobs = [Job(w.data, {} if w.state is None else w.state, w.trace.collect) for w in works]
+        for stage in stages:
+            if stage not in self.stages:
+                continue
+            started = perf_counter_ns()
+            try:
+                async with asyncio.timeout(self._timeout):
+                    await run_stage(self._code, stage, jobs, self._call)
+            except TimeoutError:
+                late = DeadlineExceeded(
+                    f"{stage} took longer than the {self._timeout:g} s that gateway.hook_timeout allows",
+                    hint="it still runs: code that may hang belongs in a process (gateway.hook_isolation=process)",
+                )
+                for work in works:
+                    work.error = late
+                return
+            spent = perf_counter_ns() - started
+            for work in works:
+                _spend(work.trace, stage, spent)
+        for work, job in zip(works, jobs, strict=True):
+            work.data, work.state = job.data, job.state
+            if job.error is not None:
+                work.error = _gateway_error(job.error)
+
+    async def close(self) -> None:
+        """See ``Executor.close``; ``unload`` gets ten seconds in a thread of its own."""
+        try:
+            async with asyncio.timeout(_UNLOAD_S):
+                await asyncio.get_running_loop().run_in_executor(None, self._code.unload)
+        except (TimeoutError, UserCodeError) as error:
+            reason = error or f"took more than {_UNLOAD_S:g} s"
+            _log.warning("unload of %s did not end well: %s", self._code.name, reason)
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def _call(self, hook: Callable[..., Any], is_async: bool, *arguments: Any) -> Any:
+        if is_async:
+            return await hook(*arguments)
+        # The semaphore keeps waiting requests cancellable: a queued job of the pool could not be given up.
+        await self._free.acquire()
+        running = self._threads.submit(hook, *arguments)
+        # A thread is free when the hook has ended, which may be long after its request was given up.
+        running.add_done_callback(partial(_release, asyncio.get_running_loop(), self._free))
+        result = await asyncio.wrap_future(running)
+        return await result if inspect.isawaitable(result) else result
+
+
+def _release(loop: asyncio.AbstractEventLoop, free: asyncio.Semaphore, _done: object) -> None:
+    with contextlib.suppress(RuntimeError):  # the loop is closed: so is the process
+        loop.call_soon_threadsafe(free.release)
+
+
+def _gateway_error(error: UserCodeError) -> GatewayError:
+    kind = InputRefused if isinstance(error, UserCodeRefused) else HookFailed
+    return kind(error.message, hint=error.hint or "")
+
+
+def _spend(trace: Trace, stage: Stage, spent: int) -> None:
+    if stage == "preprocess":
+        trace.prepare_ns += spent
+    elif stage == "process":
+        trace.infer_ns += spent
+    else:
+        trace.finish_ns += spent
