@@ -58,7 +58,7 @@ def render_infinity(found: Mapping[str, Any]) -> str:
     rounds = [r for measured in found["lengths"].values() for r in measured["rounds"]]
     loads = [r["load"] for r in rounds]
     seen = sorted({infinity.best_setting(m["rounds"]) for m in found["lengths"].values()})
-    settings = " or ".join(f"{name.replace('x', ' instances of ')} threads" for name in seen)
+    settings = " or ".join("{} x {}".format(*name.split("x")) for name in seen)
     count = min(len(m["rounds"]) for m in found["lengths"].values())
     cores = found["machine"]["cores"]
     parts = [
@@ -72,8 +72,9 @@ def render_infinity(found: Mapping[str, Any]) -> str:
         table(infinity.summary(dict(found))),
         f"The gateway is asked by {found['clients']} clients at once (fewer where that would be more than 20,000 "
         "tokens) and puts their requests together itself; of two instances with one thread each and one with two, the "
-        f"faster (here: {settings}). The pipeline is `transformers` with PyTorch fp32 on both cores, without any "
-        "server: one text a call, and lists with `batch_size`, of which the table shows the best of each round.",
+        f"faster (instances x threads, here {settings}). The pipeline is `transformers` with PyTorch fp32 on both "
+        "cores, without any server: one text a call, and lists with `batch_size`, of which the table shows the best of "
+        "each round.",
         f"**The machine ran other work** (load average {min(loads):.1f} to {max(loads):.1f} on {cores} cores, these "
         "programs included), so texts per second are lower than they would be alone, for both; the ratios are what was "
         "measured. HF Infinity's published numbers are requests per second on two Ice Lake cores, another CPU without "
