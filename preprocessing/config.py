@@ -59,13 +59,14 @@ _OFFSET_POSITIONS: Final = frozenset(
         *("xmod", "esm", "ibert", "data2vec-text", "layoutlmv3", "luke", "mluke", "markuplm", "lilt"),
     }
 )
-_WINDOWED_HEAVY: Final = 2000
+_WINDOWED_OFFLOAD: Final = 2000
 _NO_LIMIT: Final = 1_000_000  # transformers writes 1e30 where a tokenizer has no limit
 _DEFAULT_MAX_LENGTH: Final = 512
 
 OPTIONS: Final = frozenset(
     {
-        *("task", "max_length", "truncate", "max_rows", "max_chars", "heavy_chars"),
+        *("task", "max_length", "truncate", "max_rows", "max_chars", "offload_chars", "heavy_chars"),
+        *("max_answer_bytes", "max_output_bytes"),
         *("long_texts", "stride", "allow_empty", "pooling", "normalize", "truncate_dim", "function_to_apply", "top_k"),
         *("aggregation_strategy", "ignore_labels", "candidate_labels", "hypothesis_template", "multi_label"),
     }
@@ -139,10 +140,14 @@ class TaskConfig:
     max_rows: int = 1024
     max_chars: int = 1_000_000
     """Longest single text, in characters."""
-    heavy_chars: int = 20_000
-    """Characters of one request from which preparing it (or, for windowed tasks, reading its outputs) takes
-    milliseconds, so that it leaves the event loop.
+    offload_chars: int = 8_000
+    """Characters that one request gives the tokenizer (a text counts once for every row it becomes) above which it is
+    tokenized off the event loop.
     """
+    max_answer_bytes: int = 128 << 20
+    """Most that the answer to one request may have as JSON, as estimated before the model is asked."""
+    max_output_bytes: int = 512 << 20
+    """Most that the model's outputs for a request of several rows may take in memory."""
 
     @classmethod
     def from_folder(cls, folder: Path, options: Mapping[str, object] | None = None) -> TaskConfig:
@@ -170,7 +175,7 @@ class TaskConfig:
                 else _labelling(model, task, chosen, cross_encoder)
             ),
             **(_generation(folder, model) if task == GENERATION else {}),
-            **({"heavy_chars": _WINDOWED_HEAVY} if task in WINDOWED else {}) | _request_limits(chosen),
+            **({"offload_chars": _WINDOWED_OFFLOAD} if task in WINDOWED else {}) | _request_limits(chosen),
         )
 
 
@@ -326,7 +331,10 @@ def _input_names(model: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _request_limits(options: _Options) -> dict[str, Any]:
-    return {name: options.count(name) for name in ("max_rows", "max_chars", "heavy_chars") if name in options}
+    names = ("max_rows", "max_chars", "max_answer_bytes", "max_output_bytes", "offload_chars")
+    # `heavy_chars` is the former name of `offload_chars`.
+    former = {"offload_chars": options.count("heavy_chars")} if "heavy_chars" in options else {}
+    return former | {name: options.count(name) for name in names if name in options}
 
 
 # --- classification ---------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from numpy.typing import DTypeLike, NDArray
 
@@ -22,15 +22,28 @@ from preprocessing.tokenizer import TextTokenizer
 from preprocessing.types import Encoded, ParsedRequest, Prepared, Tensors, Windows, pack
 from preprocessing.windows import Windower
 
+_ROW_CHARS: Final = 8
+"""What a row costs beside its characters, in characters."""
+_OFFLOAD_WORK: Final = 2000
+
 
 class Processor(Protocol):
     """What the gateway needs of an endpoint's model folder."""
 
-    def is_heavy(self, body: object) -> bool:
-        """Whether preparing this body takes milliseconds, so that it should leave the event loop; itself takes none."""
+    def parse(self, body: object) -> ParsedRequest:
+        """Check a request; raises InvalidInput. Takes a time that goes with the body's size alone."""
+
+    def encodes_off_loop(self, request: ParsedRequest) -> bool:
+        """Whether `encode` takes milliseconds, so that it should leave the event loop; itself takes none."""
+
+    def encode(self, request: ParsedRequest) -> Prepared:
+        """Tokenize; raises InvalidInput, also if the answer would cost more than the endpoint allows."""
 
     def prepare(self, body: object) -> Prepared:
-        """Check and encode a request; raises InvalidInput."""
+        """`parse` and `encode`."""
+
+    def finishes_off_loop(self, prepared: Prepared) -> bool:
+        """Whether `finish` takes milliseconds."""
 
     def weight(self, prepared: Prepared) -> int:
         """What the request's rows cost a backend: their padded tokens."""
@@ -81,6 +94,8 @@ class TextProcessor:
         self._text_fields = tuple(head.text_fields)
         self._dtypes = dict(input_dtypes or {})
         self._pad_to_multiple_of = pad_to_multiple_of
+        self._output_sizes: tuple[int, float] | None = None
+        """Bytes of the model's outputs per row and per padded token, as its first answer has them."""
         self.chat: ChatTemplate | None = None
         """The model's own way to write a conversation, where it has one."""
 
@@ -114,41 +129,58 @@ class TextProcessor:
             made.chat = ChatTemplate.from_folder(folder)
         return made
 
-    def is_heavy(self, body: object) -> bool:
-        """Counts characters, and stops counting at the limit."""
-        if not isinstance(body, dict):
-            return False
-        left = self.config.heavy_chars
-        for name in self._text_fields:
-            value = body.get(name)
-            for item in value if isinstance(value, list) else (value,):
-                if isinstance(item, str):
-                    left -= len(item)
-                elif isinstance(item, dict):
-                    left -= sum(len(part) for part in item.values() if isinstance(part, str))
-                elif isinstance(item, list):
-                    left -= sum(len(part) + 1 for part in item if isinstance(part, str))
-                left -= 1
-                if left < 0:
-                    return True
+    def parse(self, body: object) -> ParsedRequest:
+        """Check a request; raises InvalidInput."""
+        return self.head.parse(body)
+
+    def encodes_off_loop(self, request: ParsedRequest) -> bool:
+        """Counts the characters of all rows, a text once for each row it becomes; stops counting at the limit."""
+        left = self.config.offload_chars
+        for text in request.texts:
+            left -= len(text) if type(text) is str else len(text[0]) + len(text[1])
+            left -= _ROW_CHARS
+            if left < 0:
+                return True
         return False
 
-    def prepare(self, body: object) -> Prepared:
-        """Parse, then encode; where truncation is off, a text that is too long is refused."""
-        request = self.head.parse(body)
-        if self._windower is not None:
-            return self._prepare_windows(self._windower, request)
-        rows = self.tokenizer.encode_batch(request.texts)
+    def encode(self, request: ParsedRequest) -> Prepared:
+        """Tokenize; if truncation is off, a text that is too long is refused."""
+        windower = self._windower
+        rows = self.tokenizer.encode_batch(request.texts) if windower is None else self._windows(windower, request)
         if not self.config.truncate:
             self._refuse_truncated(rows, request)
         if self._may_be_empty:
             self._refuse_empty(rows)
-        return Prepared(rows, request)
+        return self._weighed(Prepared(rows, request))
+
+    def prepare(self, body: object) -> Prepared:
+        """`parse` and `encode`."""
+        return self.encode(self.head.parse(body))
+
+    def prepare_ids(self, rows: Sequence[Sequence[int]]) -> Prepared:
+        """A list of texts that are token ids already, special tokens included; raises InvalidInput."""
+        vocabulary, most = self.tokenizer.vocab_size, self.config.max_length
+        refuse_many(len(rows), self.config, "input")
+        for i, ids in enumerate(rows):
+            if len(ids) > most:
+                raise InvalidInput(f"input[{i}] has {len(ids)} tokens, this model reads {most}", field=f"input[{i}]")
+            if not 0 <= min(ids) <= max(ids) < vocabulary:
+                raise InvalidInput(
+                    f"input[{i}] has ids that are not in the model's vocabulary of {vocabulary}",
+                    field=f"input[{i}]",
+                    hint="token ids must come from the model's own tokenizer; send text if in doubt",
+                )
+        return self._weighed(Prepared([Encoded(pack(ids)) for ids in rows], ParsedRequest([""] * len(rows), True)))
+
+    def finishes_off_loop(self, prepared: Prepared) -> bool:
+        """By what its head says that the answer takes."""
+        return prepared.finish_work > _OFFLOAD_WORK
 
     def prepare_prompt(self, body: Chat | TokenPrompts) -> Prepared:
         """A conversation in the model's own template, or prompts of token ids; raises InvalidInput."""
         if isinstance(body, TokenPrompts):
             most, vocabulary = self.config.max_length, self.tokenizer.vocab_size
+            refuse_many(len(body.prompts), self.config, "prompt")
             for ids in body.prompts:
                 if not 0 < len(ids) <= most or not all(0 <= n < vocabulary for n in ids):
                     raise InvalidInput(
@@ -165,8 +197,9 @@ class TextProcessor:
                     "this model has no chat template", field="messages", hint="send a prompt to /v1/completions"
                 )
             text = self.chat.render(body.messages)
-            rows = [self.tokenizer.encode_bare(text)]
         request = self.head.parse({"text": text, "parameters": dict(body.parameters)})
+        if isinstance(body, Chat):
+            rows = [self.tokenizer.encode_bare(str(text))]
         return Prepared(rows, request)
 
     def weight(self, prepared: Prepared) -> int:
@@ -188,6 +221,8 @@ class TextProcessor:
 
     def finish(self, outputs: Tensors, prepared: Prepared) -> dict[str, object]:
         """The head's answer; may hold numpy arrays."""
+        if self._output_sizes is None:
+            self._output_sizes = _sizes(outputs)
         return self.head.render(self.head.decode(outputs, prepared), prepared)
 
     def describe(self) -> dict[str, object]:
@@ -200,12 +235,14 @@ class TextProcessor:
             "truncate": config.truncate,
             "max_rows": config.max_rows,
             "max_chars": config.max_chars,
+            "max_answer_bytes": config.max_answer_bytes,
+            "max_output_bytes": config.max_output_bytes,
             "inputs": list(self.input_names),
             "outputs": None if self.output_names is None else list(self.output_names),
             **self.head.describe(),
         }
 
-    def _prepare_windows(self, windower: Windower, request: ParsedRequest) -> Prepared:
+    def _windows(self, windower: Windower, request: ParsedRequest) -> list[Encoded]:
         windows = request.windows or Windows()
         if windows.only_if_cut:
             rows = self.tokenizer.encode_batch(request.texts)
@@ -214,14 +251,37 @@ class TextProcessor:
                 texts: Any = [request.texts[i] for i in cut]
                 for i, row in zip(cut, windower.encode(texts, windows), strict=True):
                     rows[i] = row
-        else:
-            rows = list(windower.encode(request.texts, windows))
-            refuse_many(len(rows), self.config, self._text_fields[-1])
-        if not self.config.truncate:
-            self._refuse_truncated(rows, request)
-        if self._may_be_empty:
-            self._refuse_empty(rows)
-        return Prepared(rows, request)
+            return rows
+        field = self._text_fields[-1]
+        return list(
+            windower.encode(request.texts, windows, refuse_many=lambda rows: refuse_many(rows, self.config, field))
+        )
+
+    def _weighed(self, prepared: Prepared) -> Prepared:
+        """With the work that its answer will be; raises InvalidInput if that is more than the endpoint allows."""
+        config, rows, output_bytes = self.config, prepared.rows, 0
+        if self._output_sizes is not None:
+            per_row, per_token = self._output_sizes
+            output_bytes = len(rows) * per_row
+            if per_token:
+                output_bytes += int(padded_tokens(rows) * per_token)
+        if output_bytes > config.max_output_bytes and len(rows) > 1:
+            raise InvalidInput(
+                f"The model's outputs for this request take about {output_bytes} bytes, at most "
+                f"{config.max_output_bytes} are held for one request",
+                field=self._text_fields[-1],
+                hint="send several requests; the endpoint's option max_output_bytes sets the limit",
+            )
+        answer_bytes, prepared.finish_work = self.head.cost(prepared, output_bytes)
+        if answer_bytes > config.max_answer_bytes:
+            raise InvalidInput(
+                f"The answer to this request has about {answer_bytes} bytes, at most {config.max_answer_bytes} are "
+                "written for one request",
+                field=self._text_fields[-1],
+                hint="ask for fewer results, or send several requests; the endpoint's option max_answer_bytes sets "
+                "the limit",
+            )
+        return prepared
 
     def _refuse_empty(self, rows: Sequence[Encoded]) -> None:
         if any(row.n_tokens == 0 for row in rows):
@@ -237,3 +297,14 @@ class TextProcessor:
                     field=field,
                     hint="shorten or split it",
                 )
+
+
+def _sizes(outputs: Tensors) -> tuple[int, float]:
+    """Bytes per row of the outputs that have no tokens ([rows], [rows, size]), and per token of the others."""
+    per_row, per_token = 0, 0.0
+    for tensor in outputs.values():
+        if tensor.ndim > 2 and tensor.shape[0] and tensor.shape[1]:
+            per_token += tensor.nbytes / (tensor.shape[0] * tensor.shape[1])
+        elif len(tensor):
+            per_row += tensor.nbytes // len(tensor)
+    return per_row, per_token

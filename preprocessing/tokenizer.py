@@ -168,10 +168,10 @@ class TextTokenizer:
         found = self._tokenizer.token_to_id(token)
         return None if found is None else int(found)
 
-    def first_id(self, text: str) -> int | None:
-        """The first token that a text begins with, special ones not counted; None where it has none."""
-        ids = _guarded(self._tokenizer.encode_batch_fast, [text], add_special_tokens=False)[0].ids
-        return int(ids[0]) if ids else None
+    def first_ids(self, texts: Sequence[str]) -> list[int | None]:
+        """The first token that each text begins with, special ones not counted; None if it has none."""
+        encodings = _guarded(self._tokenizer.encode_batch_fast, list(texts), add_special_tokens=False)
+        return [int(encoding.ids[0]) if encoding.ids else None for encoding in encodings]
 
     def prompt_size(self, prompt: str) -> int:
         """How many tokens a text that begins with this prompt begins with for it, special ones in front included."""
@@ -193,6 +193,10 @@ class TextTokenizer:
         """Ids as readable text."""
         return str(self._tokenizer.decode(list(ids), skip_special_tokens=skip_special_tokens))
 
+    def decode_batch(self, rows: Sequence[Sequence[int]], *, skip_special_tokens: bool = False) -> list[str]:
+        """Each row of ids as readable text; lets go of the interpreter lock."""
+        return list(self._tokenizer.decode_batch(rows, skip_special_tokens=skip_special_tokens))
+
     # ---
 
     def _encode(self, texts: Texts, *, offsets: bool = False) -> list[Encoded]:
@@ -210,13 +214,15 @@ class TextTokenizer:
         return [self._encoded(encoding, offsets=offsets) for encoding in _guarded(encode, list(texts))]
 
     def _encode_pairs(self, pairs: Sequence[Any], framing: Framing) -> list[Encoded]:
-        """Both texts of each pair for themselves, put together here: see `framing`."""
-        texts = [text for first, second in pairs for text in (first, second)]
+        """Both texts of each pair for themselves, each text once, put together here: see `framing`."""
+        texts = list(dict.fromkeys(text for pair in pairs for text in pair))
         encodings = _guarded(self._tokenizer.encode_batch_fast, texts, add_special_tokens=False)
-        return [
-            framing.pair_row(pack(first.ids), pack(second.ids), (_full_size(first), _full_size(second)))
-            for first, second in zip(encodings[::2], encodings[1::2], strict=True)
-        ]
+        known = {text: (pack(found.ids), _full_size(found)) for text, found in zip(texts, encodings, strict=True)}
+        rows = []
+        for first, second in pairs:
+            (first_ids, n), (second_ids, m) = known[first], known[second]
+            rows.append(framing.pair_row(first_ids, second_ids, (n, m)))
+        return rows
 
     def _encoded(self, encoding: Any, *, offsets: bool) -> Encoded:
         ids: list[int] = encoding.ids

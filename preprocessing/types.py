@@ -143,6 +143,8 @@ class Prepared:
     """The results as they would be without the request's parameters, set by the head if a parameter changed them: what
     the model says must not look different because one caller asks for it in another form.
     """
+    finish_work: int = 0
+    """Microseconds that making the answer takes, about: what takes long is done off the event loop."""
 
     @property
     def is_batch(self) -> bool:

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from tokenizers import Tokenizer
+from tokenizers import Encoding, Tokenizer
 
 from preprocessing.config import Side
 from preprocessing.errors import InvalidInput, TokenizationFailed
@@ -43,49 +43,73 @@ class Windower:
         specials = int(self._framed.num_special_tokens_to_add(pairs))
         return min(max_length or self._max_length, self._max_length) - specials
 
-    def encode(self, texts: Texts, windows: Windows) -> list[Window]:
-        """All windows of all texts, in order; raises InvalidInput where a text that must stay whole leaves no room."""
+    def encode(
+        self, texts: Texts, windows: Windows, *, refuse_many: Callable[[int], None] = lambda _: None
+    ) -> list[Window]:
+        """All windows of all texts, in order; raises InvalidInput if a text that must stay whole leaves no room.
+
+        `refuse_many` is told how many rows there will be before one is made: a small step makes as many as a text has
+        tokens.
+        """
         if not texts:
             return []
         pairs = isinstance(texts[0], tuple)
         room = self.room(windows.max_length, pairs=pairs)
-        flat: list[str] = [part for text in texts for part in text] if pairs else list(texts)  # type: ignore[arg-type]
+        parts_of: list[tuple[str, ...]] = list(texts) if pairs else [(text,) for text in texts]  # type: ignore[arg-type, misc]
+        encodings = self._encode_each([part for parts in parts_of for part in parts])
+        cut = _SECOND if pairs and windows.cuts == "second" else _FIRST
+        plans: list[tuple[int, int]] = []  # per text: tokens of what is cut that a row has room for, and their overlap
+        rows = 0
+        for parts in parts_of:
+            size = len(encodings[parts[cut]])
+            left = size - (sum(len(encodings[part]) for part in parts) - room)
+            if left <= 0 and left < size:
+                raise InvalidInput(
+                    f"{windows.whole} fills the {room} tokens that the model has room for, which leaves none for "
+                    "the rest",
+                    field=windows.whole,
+                    hint="shorten it",
+                )
+            # The library wants less overlap than a window is long.
+            stride = min(windows.stride, left - 1)
+            rows += 1 if left >= size or not windows.keeps_all else len(_firsts(size, left, stride, self._side))
+            plans.append((left, stride))
+        refuse_many(rows)
+        found: list[Window] = []
+        kept: dict[str, Any] = {}
+        for source, (parts, (left, stride)) in enumerate(zip(parts_of, plans, strict=True)):
+            own = [encodings[part] for part in parts]
+            size = len(own[cut])
+            firsts = [0]
+            if left < size:
+                firsts = _firsts(size, left, stride, self._side)
+                text = parts[cut]
+                if not windows.keeps_all and text not in kept:
+                    # Of the same text in many rows, no more is copied for each than a row has room for.
+                    kept[text] = _cut(own[cut], room, self._side)
+                own[cut] = Encoding.merge([kept.get(text, own[cut])], False)  # a copy: truncation changes it
+                own[cut].truncate(left, stride, self._side)
+            whole = self._framed.post_process(own[0], own[1] if pairs else None, True)
+            if not windows.keeps_all:
+                found.append(self._window(whole, source, firsts[0], truncated=left < size))
+                continue
+            pieces = (whole, *whole.overflowing)
+            types = _types_of(whole) if pairs and len(pieces) > 1 else None
+            found += [
+                self._window(part, source, first, truncated=False, types=types)
+                for part, first in zip(pieces, firsts, strict=True)
+            ]
+        return found
+
+    def _encode_each(self, texts: Sequence[str]) -> dict[str, Any]:
+        """Every text once, however often it is there."""
+        distinct = list(dict.fromkeys(texts))
         try:
-            encodings: list[Any] = self._bare.encode_batch(flat, add_special_tokens=False)
+            return dict(zip(distinct, self._bare.encode_batch(distinct, add_special_tokens=False), strict=True))
         except BaseException as error:
             if isinstance(error, Exception) or type(error).__name__ == "PanicException":
                 raise TokenizationFailed(f"The tokenizer failed: {error}") from error
             raise
-        cut = _SECOND if pairs and windows.cuts == "second" else _FIRST
-        found: list[Window] = []
-        for source in range(len(texts)):
-            own = encodings[2 * source : 2 * source + 2] if pairs else [encodings[source]]
-            excess = sum(map(len, own)) - room
-            firsts = [0]
-            if excess > 0:
-                left = len(own[cut]) - excess
-                if left <= 0:
-                    raise InvalidInput(
-                        f"{windows.whole} fills the {room} tokens that the model has room for, which leaves none for "
-                        "the rest",
-                        field=windows.whole,
-                        hint="shorten it",
-                    )
-                # The library wants less overlap than a window is long.
-                stride = min(windows.stride, left - 1)
-                firsts = _firsts(len(own[cut]), left, stride, self._side)
-                own[cut].truncate(left, stride, self._side)
-            whole = self._framed.post_process(own[0], own[1] if pairs else None, True)
-            if not windows.keeps_all:
-                found.append(self._window(whole, source, firsts[0], truncated=excess > 0))
-                continue
-            parts = (whole, *whole.overflowing)
-            types = _types_of(whole) if pairs and len(parts) > 1 else None
-            found += [
-                self._window(part, source, first, truncated=False, types=types)
-                for part, first in zip(parts, firsts, strict=True)
-            ]
-        return found
 
     def _window(
         self, encoding: Any, source: int, first: int, *, truncated: bool, types: _Types | None = None
@@ -124,6 +148,19 @@ def _types_of(whole: Any) -> _Types:
     """
     placed = list(zip(whole.sequence_ids, whole.type_ids, strict=True))
     return _Types({s: t for s, t in placed if s is not None}, [t for s, t in placed if s is None])
+
+
+def _cut(encoding: Any, size: int, side: Side) -> Any:
+    """The first (or, cut on the left, last) tokens of an encoding, without those that are cut off."""
+    if len(encoding) <= size:
+        return encoding
+    state = json.loads(encoding.__getstate__())
+    part = slice(None, size) if side == "right" else slice(-size, None)
+    for name in ("ids", "type_ids", "tokens", "words", "offsets", "special_tokens_mask", "attention_mask"):
+        state[name] = state[name][part]
+    shortened = Encoding()
+    shortened.__setstate__(json.dumps({**state, "overflowing": [], "sequence_ranges": {}}).encode())
+    return shortened
 
 
 def _firsts(size: int, width: int, stride: int, side: Side) -> list[int]:

@@ -195,7 +195,7 @@ class TextHandler:
         processor = self.processor
         started = perf_counter_ns()
         try:
-            if processor.is_heavy(body):  # what was much to encode can be much to decode: windows, labels, documents
+            if processor.finishes_off_loop(prepared):
                 answer: object = await asyncio.get_running_loop().run_in_executor(
                     self._heavy, processor.finish, outputs, prepared
                 )
@@ -216,10 +216,12 @@ class TextHandler:
         try:
             if isinstance(body, Prepared):
                 prepared = body
-            elif processor.is_heavy(body):
-                prepared = await asyncio.get_running_loop().run_in_executor(self._heavy, processor.prepare, body)
             else:
-                prepared = processor.prepare(body)
+                request = processor.parse(body)
+                if processor.encodes_off_loop(request):
+                    prepared = await asyncio.get_running_loop().run_in_executor(self._heavy, processor.encode, request)
+                else:
+                    prepared = processor.encode(request)
         except PreprocessingError as error:
             raise translate(error) from error
         note(trace, prepared)
@@ -237,14 +239,15 @@ class TextHandler:
         anything has happened. Returns what gives the request up. Raises ``GatewayError`` for input that is refused.
         """
         processor = self.processor
-        if processor.is_heavy(body):
-            return None
         started = perf_counter_ns()
         try:
-            prepared = processor.prepare(body)
+            request = processor.parse(body)
+            if processor.encodes_off_loop(request):
+                return None
+            prepared = processor.encode(request)
         except PreprocessingError as error:
             raise translate(error) from error
-        if not self._batcher.fits(prepared.rows):
+        if not self._batcher.fits(prepared.rows) or processor.finishes_off_loop(prepared):
             return None
         note(trace, prepared)
         trace.prepare_ns = perf_counter_ns() - started

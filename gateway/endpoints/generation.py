@@ -98,10 +98,12 @@ class GenerationHandler:
         try:
             if isinstance(body, Chat | TokenPrompts):
                 prepared = await asyncio.get_running_loop().run_in_executor(self._heavy, processor.prepare_prompt, body)
-            elif processor.is_heavy(body):
-                prepared = await asyncio.get_running_loop().run_in_executor(self._heavy, processor.prepare, body)
             else:
-                prepared = processor.prepare(body)
+                request = processor.parse(body)
+                if processor.encodes_off_loop(request):
+                    prepared = await asyncio.get_running_loop().run_in_executor(self._heavy, processor.encode, request)
+                else:
+                    prepared = processor.encode(request)
             jobs = [self._job(prepared, i) for i in range(len(prepared.rows))]
         except PreprocessingError as error:
             raise translate(error) from error

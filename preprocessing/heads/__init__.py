@@ -43,9 +43,8 @@ class _NoVocabulary:
         del token
         return None
 
-    def first_id(self, text: str) -> int | None:
-        del text
-        return None
+    def first_ids(self, texts: Sequence[str]) -> list[int | None]:
+        return [None] * len(texts)
 
     def prompt_size(self, prompt: str) -> int:
         return len(prompt.split())
@@ -53,9 +52,9 @@ class _NoVocabulary:
     def join(self, tokens: Sequence[str]) -> str:
         return " ".join(tokens)
 
-    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
+    def decode_batch(self, rows: Sequence[Sequence[int]], *, skip_special_tokens: bool = False) -> list[str]:
         del skip_special_tokens
-        return " ".join(map(str, ids))
+        return [" ".join(map(str, ids)) for ids in rows]
 
 
 def head_for(config: TaskConfig, vocabulary: Vocabulary | None = None) -> Head:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Protocol, TypeAlias, TypeVar, cast
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,10 +21,21 @@ from preprocessing.types import Encoded, FloatArray, ParsedRequest, Prepared, Te
 Results: TypeAlias = Sequence[Mapping[str, Any]] | FloatArray
 """One result per text, in order: objects, or the rows of an array."""
 
+NUMBER_BYTES: Final = 12
+"""Of a float32 number as JSON, with its comma."""
 _T = TypeVar("_T", bound=str)
 _FIELDS: Final = ("text", "text_pair", "parameters")
 _OTHER_NAMES: Final = ("inputs", "input", "texts", "sentence", "sentences", "query", "content", "prompt")
 _EXAMPLE: Final = 'send {"text": "…"} or {"text": ["…", "…"]}'
+
+
+class Cost(NamedTuple):
+    """What the answer to a request takes, estimated before the model is asked; never much too low."""
+
+    answer_bytes: int
+    """Of the answer as JSON."""
+    work: int
+    """Microseconds to make it of the model's outputs."""
 
 
 class Vocabulary(Protocol):
@@ -40,8 +51,8 @@ class Vocabulary(Protocol):
     def id_of(self, token: str) -> int | None:
         """The id of exactly this token."""
 
-    def first_id(self, text: str) -> int | None:
-        """The first token that a text begins with."""
+    def first_ids(self, texts: Sequence[str]) -> list[int | None]:
+        """The first token that each text begins with, None if it has none."""
 
     def prompt_size(self, prompt: str) -> int:
         """How many tokens a text that begins with this prompt begins with for it."""
@@ -49,8 +60,8 @@ class Vocabulary(Protocol):
     def join(self, tokens: Sequence[str]) -> str:
         """Tokens as readable text."""
 
-    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
-        """Ids as readable text."""
+    def decode_batch(self, rows: Sequence[Sequence[int]], *, skip_special_tokens: bool = False) -> list[str]:
+        """Each row of ids as readable text."""
 
 
 class Head(Protocol):
@@ -67,7 +78,7 @@ class Head(Protocol):
 
     @property
     def text_fields(self) -> Sequence[str]:
-        """The body's fields that hold texts; their characters tell how long preparing takes."""
+        """The body's fields that hold texts."""
 
     @property
     def needs_windows(self) -> bool:
@@ -81,6 +92,9 @@ class Head(Protocol):
 
     def select_outputs(self, available: Sequence[str]) -> tuple[str, ...]:
         """Which of the backend's outputs to ask for; raises InvalidBundle where none is usable."""
+
+    def cost(self, prepared: Prepared, output_bytes: int) -> Cost:
+        """What the answer will take; `output_bytes` are those of the model's outputs for these rows."""
 
     def decode(self, outputs: Tensors, prepared: Prepared) -> Results:
         """One result per text of the request; raises InvalidOutput."""
@@ -205,10 +219,15 @@ def flag_of(parameters: Mapping[str, object], name: str) -> bool | None:
 
 
 def strings_of(
-    parameters: Mapping[str, object], name: str, *, splits: bool = False, most: int = 1000
+    parameters: Mapping[str, object],
+    name: str,
+    *,
+    splits: bool = False,
+    most: int = 1000,
+    most_chars: int | None = None,
 ) -> tuple[str, ...] | None:
-    """A list of strings, None where the parameter is missing or null; one string is a list of one, or where `splits`,
-    a list with commas.
+    """A list of at most `most` strings of at most `most_chars` characters, None where the parameter is missing or null;
+    one string is a list of one, or where `splits`, a list with commas.
     """
     value = parameters.get(name)
     if value is None:
@@ -220,6 +239,11 @@ def strings_of(
     if len(value) > most:
         raise InvalidInput(f"{name} has {len(value)} items, at most {most} are taken", field=f"parameters.{name}")
     for item in value:
+        if most_chars is not None and len(item) > most_chars:
+            raise InvalidInput(
+                f"{name} has an item of {len(item)} characters, at most {most_chars} are taken",
+                field=f"parameters.{name}",
+            )
         refuse_half_pairs(item, f"parameters.{name}")
     return tuple(value)
 

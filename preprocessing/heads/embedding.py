@@ -20,6 +20,8 @@ from preprocessing.activations import l2_normalize, pool
 from preprocessing.config import EMBEDDINGS, TaskConfig
 from preprocessing.errors import InvalidInput, InvalidOutput
 from preprocessing.heads.base import (
+    NUMBER_BYTES,
+    Cost,
     Results,
     Vocabulary,
     count_of,
@@ -44,6 +46,9 @@ _OUTPUTS: Final = (
     "token_embeddings",
 )
 
+_USUAL_SIZE: Final = 1024
+"""Numbers of a vector, if the model's files do not say how many there are."""
+
 
 class SentenceEmbedding:
     """The head of sentence-transformers folders and of plain encoders."""
@@ -56,6 +61,7 @@ class SentenceEmbedding:
         self._config = config
         self._vocabulary = None if config.pools_prompt else vocabulary
         self._parameters = ("normalize", "truncate_dim", *(("prompt_name",) if config.prompts else ()))
+        self._numbers = self._size() or _USUAL_SIZE
 
     def parse(self, body: object) -> ParsedRequest:
         """Single texts, stripped (and lower-cased where the model says so) and given their prompt as
@@ -87,6 +93,11 @@ class SentenceEmbedding:
     def select_outputs(self, available: Sequence[str]) -> tuple[str, ...]:
         """A pooled output where the graph has one, else the token vectors, else the only output."""
         return prefer(available, _OUTPUTS, self.task)
+
+    def cost(self, prepared: Prepared, output_bytes: int) -> Cost:
+        """Every number of every vector; pooling reads every output once."""
+        rows, size = len(prepared.rows), self._numbers
+        return Cost(rows * size * NUMBER_BYTES, rows * 8 + rows * size // 20 + (output_bytes >> 11))
 
     def decode(self, outputs: Tensors, prepared: Prepared) -> FloatArray:
         """[texts, size]: a rank 2 output is taken as pooled, a rank 3 one is pooled over each text's own tokens."""

@@ -15,6 +15,8 @@ import numpy as np
 from preprocessing.config import FEATURES, TaskConfig
 from preprocessing.errors import InvalidOutput
 from preprocessing.heads.base import (
+    NUMBER_BYTES,
+    Cost,
     Results,
     counts,
     own_tokens,
@@ -53,6 +55,11 @@ class FeatureExtraction:
     def select_outputs(self, available: Sequence[str]) -> tuple[str, ...]:
         """The token vectors, or the only output."""
         return prefer(available, _OUTPUTS, self.task)
+
+    def cost(self, prepared: Prepared, output_bytes: int) -> Cost:
+        """Every number that the model gives."""
+        numbers = output_bytes // 4
+        return Cost(numbers * NUMBER_BYTES, len(prepared.rows) * 10 + numbers // 20)
 
     def decode(self, outputs: Tensors, prepared: Prepared) -> list[Mapping[str, Any]]:
         """Each text's own tokens' vectors, without padding."""

@@ -18,6 +18,7 @@ from preprocessing.activations import softmax
 from preprocessing.config import FILL_MASK, TaskConfig
 from preprocessing.errors import InvalidBundle, InvalidInput, InvalidOutput
 from preprocessing.heads.base import (
+    Cost,
     Results,
     Vocabulary,
     count_of,
@@ -32,11 +33,16 @@ from preprocessing.heads.base import (
     text_field,
 )
 from preprocessing.text import clean_up
-from preprocessing.types import Encoded, ParsedRequest, Prepared, Tensors
+from preprocessing.types import Encoded, ParsedRequest, Prepared, Tensors, pack
 
 _OUTPUTS: Final = ("logits",)
 _PARAMETERS: Final = ("top_k", "targets")
 _TOP_K: Final = 5
+_PREDICTION_BYTES: Final = 90
+_TOKEN_BYTES: Final = 7
+_TARGET_CHARS: Final = 100
+_AT_ONCE: Final = 256
+"""Predictions whose texts are made in one call."""
 
 
 class FillMask:
@@ -55,6 +61,7 @@ class FillMask:
         self._config = config
         self._vocabulary = vocabulary
         self._mask_id = config.mask_id
+        self._packed_mask = pack([config.mask_id])
         self._mask = vocabulary.token_of(config.mask_id)
 
     def parse(self, body: object) -> ParsedRequest:
@@ -75,6 +82,19 @@ class FillMask:
     def select_outputs(self, available: Sequence[str]) -> tuple[str, ...]:
         """`logits`, or the only output."""
         return prefer(available, _OUTPUTS, self.task)
+
+    def cost(self, prepared: Prepared, output_bytes: int) -> Cost:
+        """A prediction repeats its text: masks × predictions × tokens."""
+        del output_bytes
+        targets = prepared.request.options.get("targets")
+        known = self._config.vocab_size or prepared.request.options["top_k"]
+        wanted = min(prepared.request.options["top_k"], known if targets is None else len(targets))
+        answer_bytes = work = 0
+        for row in prepared.rows:
+            predictions = row.packed_ids.count(self._packed_mask) * wanted
+            answer_bytes += predictions * (_PREDICTION_BYTES + row.n_tokens * _TOKEN_BYTES)
+            work += 60 + predictions * (4 + row.n_tokens // 20)
+        return Cost(answer_bytes, work)
 
     def decode(self, outputs: Tensors, prepared: Prepared) -> list[Mapping[str, Any]]:
         """Per mask the best tokens, their probabilities over the whole vocabulary."""
@@ -119,18 +139,16 @@ class FillMask:
 
     def _options(self, parameters: Mapping[str, object]) -> dict[str, Any]:
         options: dict[str, Any] = {"top_k": count_of(parameters, "top_k") or self._config.top_k or _TOP_K}
-        targets = strings_of(parameters, "targets")
+        targets = strings_of(parameters, "targets", most_chars=_TARGET_CHARS)
         if targets is not None:
-            ids = [self._target(target) for target in targets]
+            ids = [self._vocabulary.id_of(target) for target in targets]
+            # A target that is no token stands for the first one it begins with.
+            others = [target for target, id_ in zip(targets, ids, strict=True) if id_ is None]
+            ids += self._vocabulary.first_ids(others) if others else []
             options["targets"] = sorted({id_ for id_ in ids if id_ is not None})
             if not options["targets"]:
                 raise InvalidInput("No target is in the model's vocabulary", field="parameters.targets")
         return options
-
-    def _target(self, target: str) -> int | None:
-        """The token of that name, else the first one the target begins with."""
-        known = self._vocabulary.id_of(target)
-        return self._vocabulary.first_id(target) if known is None else known
 
     def _best(
         self, row: Encoded, masks: Sequence[int], scores: Any, options: Mapping[str, Any]
@@ -143,18 +161,27 @@ class FillMask:
             size = min(options["top_k"], len(values))
             best = np.argpartition(-values, size - 1)[:size]
             best = best[np.argsort(-values[best], kind="stable")]
-            lists.append(
-                [self._prediction(row, mask, int(choices[i]), float(values[i]), is_only=len(masks) == 1) for i in best]
-            )
+            predictions: list[dict[str, Any]] = []
+            for start in range(0, size, _AT_ONCE):
+                part = best[start : start + _AT_ONCE]
+                tokens = choices[part].tolist()
+                sequences = self._decoded(self._filled(row, mask, tokens), skip_special_tokens=len(masks) == 1)
+                names = self._decoded([[token] for token in tokens])
+                predictions += [
+                    {"score": score, "token": token, "token_str": name, "sequence": sequence}
+                    for score, token, name, sequence in zip(
+                        values[part].tolist(), tokens, names, sequences, strict=True
+                    )
+                ]
+            lists.append(predictions)
         return lists
 
-    def _prediction(self, row: Encoded, mask: int, token: int, score: float, *, is_only: bool) -> dict[str, Any]:
-        ids = row.ids.tolist()
-        ids[mask] = token
-        pad_id = self._config.pad_id
-        sequence = self._decoded([id_ for id_ in ids if id_ != pad_id], skip_special_tokens=is_only)
-        return {"score": score, "token": token, "token_str": self._decoded([token]), "sequence": sequence}
+    def _filled(self, row: Encoded, mask: int, tokens: Sequence[int]) -> list[list[int]]:
+        """The row's ids without padding, once for each token that may stand at `mask`."""
+        pad_id, ids = self._config.pad_id, row.ids.tolist()
+        before, after = ([id_ for id_ in part if id_ != pad_id] for part in (ids[:mask], ids[mask + 1 :]))
+        return [[*before, *([] if token == pad_id else [token]), *after] for token in tokens]
 
-    def _decoded(self, ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
-        text = self._vocabulary.decode(ids, skip_special_tokens=skip_special_tokens)
-        return clean_up(text) if self._config.cleans_up else text
+    def _decoded(self, rows: Sequence[Sequence[int]], *, skip_special_tokens: bool = False) -> list[str]:
+        texts = self._vocabulary.decode_batch(rows, skip_special_tokens=skip_special_tokens)
+        return [clean_up(text) for text in texts] if self._config.cleans_up else texts

@@ -17,6 +17,7 @@ from typing import Any, Final, cast
 from preprocessing.config import GENERATION, TaskConfig
 from preprocessing.errors import InvalidBundle, InvalidInput
 from preprocessing.heads.base import (
+    Cost,
     Results,
     count_of,
     counts,
@@ -32,6 +33,8 @@ from preprocessing.types import ParsedRequest, Prepared, Tensors
 DEFAULT_NEW_TOKENS: Final = 256
 _TOP_K: Final = 50  # transformers' own
 _MOST_STOPS: Final = 16
+_STOP_CHARS: Final = 256
+"""Every new token is compared with every stop string."""
 _PARAMETERS: Final = (
     *("max_new_tokens", "do_sample", "temperature", "top_k", "top_p", "repetition_penalty"),
     *("seed", "stop", "return_full_text"),
@@ -61,7 +64,7 @@ class TextGeneration:
         refuse_unknown_parameters(parameters, _PARAMETERS)
         options = {
             "settings": self._settings(parameters),
-            "stop": strings_of(parameters, "stop", most=_MOST_STOPS) or (),
+            "stop": strings_of(parameters, "stop", most=_MOST_STOPS, most_chars=_STOP_CHARS) or (),
             "return_full_text": flag_of(parameters, "return_full_text") or False,
         }
         return ParsedRequest(texts, is_batch, options)
@@ -80,6 +83,11 @@ class TextGeneration:
                 "(--aux-config gateway.task=text-generation)",
             )
         return ("token_ids", "finish_reason")
+
+    def cost(self, prepared: Prepared, output_bytes: int) -> Cost:
+        """Bounded by `max_new_tokens`, and made token by token."""
+        del prepared, output_bytes
+        return Cost(0, 0)
 
     def decode(self, outputs: Tensors, prepared: Prepared) -> Results:
         """Never called: tokens come one by one."""

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from preprocessing.config import QUESTION_ANSWERING, TaskConfig
 from preprocessing.errors import InvalidBundle, InvalidInput, InvalidOutput
 from preprocessing.heads.base import (
+    Cost,
     Results,
     count_of,
     flag_of,
@@ -47,6 +48,8 @@ _MAX_SEQ_LEN: Final = 384
 _STRIDE: Final = 128
 _MAX_ANSWER_LEN: Final = 15
 _RULED_OUT: Final = -10000.0
+_ANSWER_BYTES: Final = 160
+_TOKEN_BYTES: Final = 7
 
 
 class QuestionAnswering:
@@ -109,6 +112,18 @@ class QuestionAnswering:
             )
         return _OUTPUTS
 
+    def cost(self, prepared: Prepared, output_bytes: int) -> Cost:
+        """The answers that are looked at: those of every window, of at most `max_answer_len` tokens."""
+        del output_bytes
+        options = prepared.request.options
+        answer_bytes = work = 0
+        for row in prepared.rows:
+            longest = min(options["max_answer_len"], row.n_tokens)
+            spans = min(_spans_wanted(options), longest * row.n_tokens)
+            answer_bytes += spans * (_ANSWER_BYTES + longest * _TOKEN_BYTES)
+            work += 100 + spans * 12 + longest * row.n_tokens // 100
+        return Cost(answer_bytes, work)
+
     def decode(self, outputs: Tensors, prepared: Prepared) -> list[Mapping[str, Any]]:
         """Per question its best answers over all windows."""
         rows, options = prepared.rows, prepared.request.options
@@ -121,15 +136,16 @@ class QuestionAnswering:
         side = self._config.padding_side
         results: list[Mapping[str, Any]] = []
         for pair, positions in zip(prepared.request.texts, windows_by_text(prepared), strict=True):
-            answers: list[dict[str, Any]] = []
+            by_text: dict[str, dict[str, Any]] = {}
             least_null = 1e6
             for position in positions:
                 window = cast("Window", rows[position])
                 start, end = (own_tokens(outputs[name], position, window.n_tokens, side) for name in _OUTPUTS)
                 refuse_non_finite("start_logits", start)
                 refuse_non_finite("end_logits", end)
-                null = self._collect(answers, pair[self._context], window, start, end, options)
+                null = self._collect(by_text, pair[self._context], window, start, end, options)
                 least_null = min(least_null, null)
+            answers = list(by_text.values())
             if options["impossible"]:
                 answers.append({"answer": "", "score": least_null, "start": 0, "end": 0})
             answers.sort(key=lambda answer: -answer["score"])
@@ -170,7 +186,7 @@ class QuestionAnswering:
 
     def _collect(
         self,
-        answers: list[dict[str, Any]],
+        answers: dict[str, dict[str, Any]],
         context: str,
         window: Window,
         start: NDArray[Any],
@@ -184,17 +200,13 @@ class QuestionAnswering:
         starts, ends = (_probabilities(values, allowed) for values in (start, end))
         null = float(starts[0] * ends[0])
         starts[0] = ends[0] = 0.0
-        wanted = options["top_k"] * 2 + 10 if options["align"] else options["top_k"]
-        for first, last, score in _spans(starts, ends, wanted, options["max_answer_len"]):
+        for first, last, score in _spans(starts, ends, _spans_wanted(options), options["max_answer_len"]):
             if not (allowed[first] and allowed[last]):
                 continue
             begin, stop = self._characters(window, first, last, align=options["align"])
             text = context[begin:stop]
-            known = next((answer for answer in answers if answer["answer"].lower() == text.lower()), None)
-            if known is None:
-                answers.append({"answer": text, "score": score, "start": begin, "end": stop})
-            else:
-                known["score"] += score
+            known = answers.setdefault(text.lower(), {"answer": text, "score": 0.0, "start": begin, "end": stop})
+            known["score"] += score
         return null
 
     def _characters(self, window: Window, first: int, last: int, *, align: bool) -> tuple[int, int]:
@@ -207,6 +219,11 @@ class QuestionAnswering:
             if len(begins) and len(ends):
                 return int(offsets[begins[0]][0]), int(offsets[ends[-1]][1])
         return int(offsets[first][0]), int(offsets[last][1])
+
+
+def _spans_wanted(options: Mapping[str, Any]) -> int:
+    """Spans of one window: words that are put together make fewer answers of them."""
+    return int(options["top_k"] * 2 + 10 if options["align"] else options["top_k"])
 
 
 def _probabilities(logits: NDArray[Any], allowed: NDArray[np.bool_]) -> NDArray[np.float32]:

@@ -20,6 +20,7 @@ from preprocessing.activations import sigmoid
 from preprocessing.config import RANKING, TaskConfig
 from preprocessing.errors import InvalidBundle, InvalidInput, InvalidOutput
 from preprocessing.heads.base import (
+    Cost,
     Results,
     choice_of,
     count_of,
@@ -94,6 +95,13 @@ class Ranking:
     def select_outputs(self, available: Sequence[str]) -> tuple[str, ...]:
         """`logits`, or the only output."""
         return prefer(available, _OUTPUTS, self.task)
+
+    def cost(self, prepared: Prepared, output_bytes: int) -> Cost:
+        """A score for each document, and the documents if they were asked for."""
+        del output_bytes
+        pairs = cast("Sequence[tuple[str, str]]", prepared.request.texts)
+        chars = sum(len(document) for _, document in pairs) if prepared.request.options["return_documents"] else 0
+        return Cost(len(pairs) * 50 + chars, 30 + len(pairs) * 2 + chars // 2000)
 
     def decode(self, outputs: Tensors, prepared: Prepared) -> list[Mapping[str, Any]]:
         """Per query its documents, best first; equal scores in the request's order."""

@@ -24,6 +24,7 @@ from preprocessing.activations import sigmoid, softmax
 from preprocessing.config import ACTIVATIONS, Activation, TaskConfig
 from preprocessing.errors import InvalidOutput
 from preprocessing.heads.base import (
+    Cost,
     Results,
     choice_of,
     count_of,
@@ -51,6 +52,7 @@ class SequenceClassification:
 
     def __init__(self, config: TaskConfig) -> None:
         self._config = config
+        self._result_bytes = 80 + sum(len(label.encode()) + 24 for label in config.labels)
 
     def parse(self, body: object) -> ParsedRequest:
         """Texts or pairs, and how many labels to list."""
@@ -71,6 +73,12 @@ class SequenceClassification:
     def select_outputs(self, available: Sequence[str]) -> tuple[str, ...]:
         """`logits`, or the only output."""
         return prefer(available, _OUTPUTS, self.task)
+
+    def cost(self, prepared: Prepared, output_bytes: int) -> Cost:
+        """Every label of every row."""
+        del output_bytes
+        rows = len(prepared.rows)
+        return Cost(rows * self._result_bytes, rows * (len(self._config.labels) + 4))
 
     def decode(self, outputs: Tensors, prepared: Prepared) -> list[Mapping[str, Any]]:
         """Scores in descending order; equal scores in the order of the model's labels."""

@@ -26,6 +26,7 @@ from preprocessing.activations import softmax
 from preprocessing.config import AGGREGATIONS, TOKENS, Aggregation, TaskConfig
 from preprocessing.errors import InvalidInput, InvalidOutput
 from preprocessing.heads.base import (
+    Cost,
     Results,
     Vocabulary,
     choice_of,
@@ -45,6 +46,7 @@ from preprocessing.types import FloatArray, ParsedRequest, Prepared, Tensors, Wi
 
 _OUTPUTS: Final = ("logits",)
 _PARAMETERS: Final = ("aggregation_strategy", "ignore_labels", "stride")
+_ENTITY_BYTES: Final = 90
 
 
 @dataclass(slots=True)
@@ -96,6 +98,12 @@ class TokenClassification:
     def select_outputs(self, available: Sequence[str]) -> tuple[str, ...]:
         """`logits`, or the only output."""
         return prefer(available, _OUTPUTS, self.task)
+
+    def cost(self, prepared: Prepared, output_bytes: int) -> Cost:
+        """Every token can be an entity of its own."""
+        del output_bytes
+        tokens = prepared.n_tokens
+        return Cost(tokens * _ENTITY_BYTES, len(prepared.rows) * 60 + tokens * 3)
 
     def decode(self, outputs: Tensors, prepared: Prepared) -> list[Mapping[str, Any]]:
         """Per text its entities, in order."""

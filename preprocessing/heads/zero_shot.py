@@ -19,6 +19,7 @@ from preprocessing.activations import softmax
 from preprocessing.config import ZERO_SHOT, TaskConfig
 from preprocessing.errors import InvalidBundle, InvalidInput, InvalidOption, InvalidOutput
 from preprocessing.heads.base import (
+    Cost,
     Results,
     flag_of,
     group_counts,
@@ -77,9 +78,9 @@ class ZeroShot:
         template = parameters.get("hypothesis_template")
         if template is None:
             template = config.hypothesis_template
-        hypotheses = _hypotheses(template, labels)
         texts = cast("Sequence[str]", found)
         refuse_many(len(texts) * len(labels), config, "parameters.candidate_labels")
+        hypotheses = _hypotheses(template, labels, config.max_chars)
         multi_label = flag_of(parameters, "multi_label")
         options = {"labels": labels, "multi_label": config.multi_label if multi_label is None else multi_label}
         pairs = [(text, hypothesis) for text in texts for hypothesis in hypotheses]
@@ -92,6 +93,13 @@ class ZeroShot:
     def select_outputs(self, available: Sequence[str]) -> tuple[str, ...]:
         """`logits`, or the only output."""
         return prefer(available, _OUTPUTS, self.task)
+
+    def cost(self, prepared: Prepared, output_bytes: int) -> Cost:
+        """Every label for every text."""
+        del output_bytes
+        labels = prepared.request.options["labels"]
+        texts = len(prepared.rows) // len(labels)
+        return Cost(texts * (60 + sum(len(label) + 28 for label in labels)), 40 + len(prepared.rows) * 2)
 
     def decode(self, outputs: Tensors, prepared: Prepared) -> list[Mapping[str, Any]]:
         """Entailment against the other labels' entailment, or (`multi_label`, one label) against contradiction."""
@@ -143,7 +151,7 @@ class ZeroShot:
         }
 
 
-def _hypotheses(template: object, labels: Sequence[str]) -> list[str]:
+def _hypotheses(template: object, labels: Sequence[str], most_chars: int) -> list[str]:
     # Not str.format: a template of the caller's could reach into Python objects with it.
     field = "parameters.hypothesis_template"
     if not isinstance(template, str) or "{}" not in template:
@@ -153,4 +161,13 @@ def _hypotheses(template: object, labels: Sequence[str]) -> list[str]:
             hint='as in "This example is {}."',
         )
     refuse_half_pairs(template, field)
+    # Known before any of them is made: a long template with many labels, or many places with a long label, multiply.
+    places = template.count("{}")
+    chars = len(labels) * (len(template) - 2 * places) + places * sum(map(len, labels))
+    if chars > most_chars:
+        raise InvalidInput(
+            f"hypothesis_template and candidate_labels make {chars} characters, at most {most_chars} are taken",
+            field=field,
+            hint="use a shorter template, or shorter or fewer labels",
+        )
     return [template.replace("{}", label) for label in labels]

@@ -94,6 +94,7 @@ class WordCache:
         rows: list[Encoded | None] = []
         unanswered: list[int] = []
         find, marks_first, row = self._young.__getitem__, self._marks_first, self._framing.row
+        halves: dict[str, bytes | None] = {}
         for text in texts:
             try:
                 if type(text) is str:
@@ -102,8 +103,8 @@ class WordCache:
                         words[0] = " " + words[0]
                     rows.append(row(b"".join(map(find, words))))
                 else:
-                    first, second = self._cut(text)
-                    rows.append(self._framing.pair_row(b"".join(map(find, first)), b"".join(map(find, second))))
+                    first, second = self._halves_of(text)
+                    rows.append(self._framing.pair_row(self._half(first, halves), self._half(second, halves)))
             except (KeyError, _NotMine):
                 unanswered.append(len(rows))
                 rows.append(None)
@@ -116,23 +117,32 @@ class WordCache:
 
     # --- words --------------------------------------------------------------------------------------------------------
 
-    def _cut(self, text: object) -> list[list[str]]:
-        """The words of a text, or of both texts of a pair. Where a text's first word differs from the same word after a
-        space, it is marked by a space in front, which no word has.
+    def _cut(self, text: str) -> list[str]:
+        """The words of a text. If a text's first word differs from the same word after a space, it is marked by a space
+        in front, which no word has.
         """
-        if isinstance(text, str):
-            cut = [text.split(" ")]
-        elif type(text) is tuple and len(text) == 2 and self._framing.knows_pairs:
-            try:
-                cut = [part.split(" ") for part in text]
-            except AttributeError:
-                raise _NotMine from None
-        else:
-            raise _NotMine
+        words = text.split(" ")
         if self._marks_first:
-            for words in cut:
-                words[0] = " " + words[0]
-        return cut
+            words[0] = " " + words[0]
+        return words
+
+    def _halves_of(self, pair: object) -> tuple[str, str]:
+        if type(pair) is not tuple or len(pair) != 2 or not self._framing.knows_pairs:
+            raise _NotMine
+        first, second = pair
+        if not isinstance(first, str) or not isinstance(second, str):
+            raise _NotMine
+        return first, second
+
+    def _half(self, text: str, known: dict[str, bytes | None]) -> bytes:
+        """The ids of one text of a pair, looked up once: one text goes with many labels or documents."""
+        if text not in known:
+            known[text] = None
+            known[text] = b"".join(map(self._young.__getitem__, self._cut(text)))
+        ids = known[text]
+        if ids is None:  # it was not answered the first time either
+            raise _NotMine
+        return ids
 
     def _as_text(self, word: str) -> str:
         """The text that has a word's ids, or the word that stands for a text: a space less or more."""
@@ -178,14 +188,23 @@ class WordCache:
     def _learn(self, texts: Texts, rows: list[Encoded | None], unanswered: Sequence[int]) -> int:
         """Tokenize what is unknown of these texts in one call, keep it, and fill their rows; returns how many rows."""
         lesson = _Lesson(self._young)
-        cuts: list[tuple[int, list[list[str]]]] = []
+        parts_of: list[tuple[int, tuple[str, ...]]] = []
+        cuts: dict[str, list[str] | None] = {}  # each text once, in however many rows it is
         for index in unanswered:
+            text = texts[index]
             try:
-                cut = self._cut(texts[index])
-                self._survey(cut, lesson)
+                parts: tuple[str, ...] = (text,) if isinstance(text, str) else self._halves_of(text)
+                for part in parts:
+                    if part not in cuts:
+                        cuts[part] = None
+                        words = self._cut(part)
+                        self._survey(words, lesson)
+                        cuts[part] = words
+                    elif cuts[part] is None:
+                        raise _NotMine
             except _NotMine:
                 continue
-            cuts.append((index, cut))
+            parts_of.append((index, parts))
         try:
             self._ask(lesson)
         except BaseException as error:
@@ -196,12 +215,17 @@ class WordCache:
             raise
         self._keep(lesson.learned)
         framing, young, new = self._framing, lesson.young, lesson.new
-        for index, cut in cuts:
-            parts = [b"".join([new[word] if word in new else young[word] for word in words]) for words in cut]
-            rows[index] = framing.row(parts[0]) if len(parts) == 1 else framing.pair_row(parts[0], parts[1])
-        return len(cuts)
+        ids = {
+            part: b"".join([new[word] if word in new else young[word] for word in words])
+            for part, words in cuts.items()
+            if words is not None
+        }
+        for index, parts in parts_of:
+            first = ids[parts[0]]
+            rows[index] = framing.row(first) if len(parts) == 1 else framing.pair_row(first, ids[parts[1]])
+        return len(parts_of)
 
-    def _survey(self, cut: Sequence[Sequence[str]], lesson: _Lesson) -> None:
+    def _survey(self, words: Sequence[str], lesson: _Lesson) -> None:
         """Add the unknown words of one text; raises _NotMine where there is one that is not allowed, or where they are
         mostly too long to keep.
         """
@@ -209,7 +233,7 @@ class WordCache:
         ask: list[str] = []
         composed: dict[str, list[str]] = {}
         n_long = 0
-        for word in [word for words in cut for word in words if word not in young and word not in new]:
+        for word in [word for word in words if word not in young and word not in new]:
             if word in lesson.asked or word in lesson.composed:
                 continue
             try:
@@ -232,7 +256,7 @@ class WordCache:
                     new[key] = young[key]
                 except KeyError:
                     ask.append(key)
-        if n_long and n_long * 2 > sum(len(word) for words in cut for word in words):
+        if n_long and n_long * 2 > sum(map(len, words)):
             raise _NotMine
         lesson.asked.update(dict.fromkeys(ask))
         lesson.composed.update(composed)

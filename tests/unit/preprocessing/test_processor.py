@@ -61,26 +61,6 @@ def test_long_text_is_truncated_or_refused_as_the_endpoint_says(classifier: Path
     assert "text[1]" == caught.value.field
 
 
-@pytest.mark.parametrize(
-    ("body", "heavy"),
-    [
-        ({"text": "x" * 90}, False),
-        ({"text": "x" * 101}, True),
-        ({"text": ["x" * 30] * 4}, True),
-        ({"text": ["x"] * 10}, False),
-        ({"text": "x" * 60, "text_pair": "x" * 60}, True),
-        ({"text": [{"text": "x" * 60, "text_pair": "x" * 60}]}, True),
-        ({"text": [None] * 200}, True),
-        ({"text": 3}, False),
-        ("x" * 1000, False),
-        (None, False),
-    ],
-)
-def test_heavy_is_by_characters_of_the_whole_request(classifier: Path, body: object, heavy: bool) -> None:
-    """Wrong bodies are judged too, before anything was checked."""
-    assert heavy == TextProcessor.from_folder(classifier, options={"heavy_chars": 100}).is_heavy(body)
-
-
 def test_description_is_plain_json(classifier: Path, encoder: Path) -> None:
     """The docs page shows it as it is."""
     for folder, task in ((classifier, "text-classification"), (encoder, "sentence-embeddings")):
