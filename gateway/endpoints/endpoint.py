@@ -380,7 +380,7 @@ class TritonCall:
         for tensor, value in zip(self.inputs, values, strict=True):
             try:
                 tensors[tensor.name] = np.ascontiguousarray(np.array(value, dtype=np.dtype(tensor.dtype)))
-            except (TypeError, ValueError) as error:
+            except (TypeError, ValueError, OverflowError) as error:
                 raise InputRefused(
                     f"input {tensor.name} cannot be made into {tensor.dtype} numbers: {error}",
                     hint="check the values and that all rows have one length",

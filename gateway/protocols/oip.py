@@ -24,7 +24,7 @@ from gateway.dataplane.submit import Via
 from gateway.endpoints.endpoint import Endpoint, TensorHandler, TextHandler, translate
 from gateway.errors import EndpointNotFound, InputRefused
 from gateway.protocols.base import Header
-from gateway.protocols.tensors import DTYPES, TensorRequest, objects, shown, write_answer
+from gateway.protocols.tensors import DTYPES, TensorRequest, flat_of, objects, shown, write_answer
 from gateway.spec import normalize_url
 from gateway.trace import Trace
 from gateway.triton.port import Backend, TensorInfo
@@ -265,6 +265,8 @@ class InferCall:
         backend, model = _behind(endpoint)
         if backend is None or not (endpoint.text is not None or isinstance(endpoint.handler, TensorHandler)):
             return await self._from_hook(endpoint, trace, deadline)
+        if not request.inputs:
+            raise InputRefused("the request has no inputs")
         trace.rows = max((len(array) for array in request.inputs.values() if array.ndim), default=1)
         started = perf_counter_ns()
         left = deadline - asyncio.get_running_loop().time()
@@ -384,6 +386,13 @@ def _decoded(item: object) -> object:
 
 def _as_tensor(value: object) -> Array:
     """What a hook returned as a tensor: numbers as numbers, texts as BYTES, anything else as its JSON."""
+    option = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
+    if isinstance(value, list | tuple):
+        found = flat_of(value)
+        if found is not None and any(isinstance(item, str) for item in found[0]):
+            if all(isinstance(item, str) for item in found[0]):
+                return objects([item.encode() for item in found[0]]).reshape(found[1])
+            return objects([orjson.dumps(value, default=str, option=option)])
     try:
         array = np.asarray(value)
     except ValueError:
@@ -392,7 +401,6 @@ def _as_tensor(value: object) -> Array:
         return array if array.ndim else array.reshape(1)
     if array.dtype.kind in "US" and array.ndim:
         return objects([str(item).encode() for item in array.ravel().tolist()]).reshape(array.shape)
-    option = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
     return objects([value.encode() if isinstance(value, str) else orjson.dumps(value, default=str, option=option)])
 
 

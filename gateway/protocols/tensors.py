@@ -8,8 +8,9 @@ is refused as such.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, Final
 
 import numpy as np
@@ -23,6 +24,12 @@ Array = NDArray[Any]
 
 DTYPES: Final[Mapping[str, np.dtype[Any]]] = {**FROM_TRITON, BYTES: np.dtype(object)}
 _BINARY_ONLY: Final = ("FP16", "BF16")
+_MOST_DIMENSIONS: Final = 32
+"""numpy's own."""
+_MOST_EMPTY: Final = 65_536
+_LONGEST_NUMBER: Final = 18
+_LISTS: Final = (list, tuple)
+_TRUTH, _WHOLE, _ANY_NUMBER = frozenset({bool}), frozenset({int}), frozenset({int, float})
 _EXAMPLE: Final = '{"inputs": [{"name": "text", "datatype": "BYTES", "shape": [1, 1], "data": ["…"]}]}'
 
 
@@ -57,7 +64,8 @@ def read_request(raw: bytes, header_length: bytes, path: str) -> TensorRequest:
     ``InputRefused``.
     """
     if header_length:
-        if not header_length.isdigit() or not 0 < int(header_length) <= len(raw):
+        is_number = header_length.isdigit() and len(header_length) <= _LONGEST_NUMBER
+        if not is_number or not 0 < int(header_length) <= len(raw):
             raise InputRefused(f"Inference-Header-Content-Length must be a number from 1 to {len(raw)}")
         head, tail = raw[: int(header_length)], memoryview(raw)[int(header_length) :]
     else:
@@ -114,9 +122,10 @@ def from_json(name: str, datatype: str, shape: Sequence[int], data: object) -> A
     if not isinstance(data, list):
         raise InputRefused(f"data of input {shown(name)} must be a list")
     if datatype == BYTES:
-        texts: list[Any] = list(_flat(data))
-        if not all(isinstance(text, str) for text in texts):
+        found = flat_of(data)
+        if found is None or not all(isinstance(text, str) for text in found[0]):
             raise InputRefused(f"data of input {shown(name)} must be texts")
+        texts: list[str] = found[0]
         try:
             return _shaped(name, objects([text.encode() for text in texts]), shape)
         except UnicodeEncodeError as error:
@@ -148,6 +157,21 @@ def unpack_texts(name: str, data: bytes | memoryview) -> Array:
         items.append(whole[at : at + size])
         at += size
     return objects(items)
+
+
+def flat_of(data: Sequence[Any]) -> tuple[list[Any], list[int]] | None:
+    """Return the elements of nested lists in order, and their shape; None if lists beside each other differ in length.
+
+    numpy would look at the values too, and copy every text to the length of the longest.
+    """
+    shape, flat = [len(data)], list(data)
+    while flat and type(flat[0]) in _LISTS:
+        length = len(flat[0])
+        if any(type(item) not in _LISTS or len(item) != length for item in flat):
+            return None
+        shape.append(length)
+        flat = list(chain.from_iterable(flat))
+    return flat, shape
 
 
 def objects(items: Sequence[object]) -> Array:
@@ -216,9 +240,22 @@ def _header(item: object) -> tuple[str, str, list[int]]:
 
 
 def check_shape(name: str, shape: object) -> None:
-    """Raise ``InputRefused`` for anything but a list of numbers from 0."""
+    """Raise ``InputRefused`` for anything but a list of at most 32 numbers from 0.
+
+    How many elements there are is checked where they are counted. Those of an empty tensor are none whatever its other
+    dimensions: they have a limit here, because as nested lists they are lists of that many.
+    """
     if not isinstance(shape, list) or any(isinstance(d, bool) or not isinstance(d, int) or d < 0 for d in shape):
         raise InputRefused(f"shape of input {shown(name)} must be a list of numbers from 0")
+    if len(shape) > _MOST_DIMENSIONS:
+        raise InputRefused(
+            f"shape of input {shown(name)} has {len(shape)} dimensions, at most {_MOST_DIMENSIONS} are taken"
+        )
+    if 0 in shape and math.prod(d for d in shape if d) > _MOST_EMPTY:
+        raise InputRefused(
+            f"shape of input {shown(name)} has no elements, so that its other dimensions may come to at most "
+            f"{_MOST_EMPTY}"
+        )
 
 
 def _parameters(item: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -253,49 +290,28 @@ def _outputs(items: object) -> tuple[tuple[str, ...], frozenset[str], frozenset[
 
 
 def _numbers(name: str, datatype: str, data: list[Any]) -> Array:
+    """Numbers in even lists as a flat array. Their types are looked at first: of texts and numbers together numpy would
+    make texts, each as long as the longest.
+    """
     dtype = DTYPES[datatype]
-    wanted = {"b": "b", "i": "iu", "u": "iu", "f": "iuf"}[dtype.kind]
-    what = "true or false" if dtype.kind == "b" else "numbers" if dtype.kind == "f" else "whole numbers"
-    if not data:
-        return np.empty(0, dtype)
-    refused = InputRefused(f"data of input {shown(name)} must be {what} for {datatype}")
-    try:
-        array = np.array(data)
-        if array.dtype.kind not in wanted and dtype.kind in "iu":
-            # numpy makes floats of whole numbers that no one type of its own holds.
-            flat = list(_flat(data))
-            if all(isinstance(n, int) and not isinstance(n, bool) for n in flat):
-                array = np.array(flat, dtype=dtype)
-    except OverflowError:
-        raise InputRefused(f"data of input {shown(name)} does not fit {datatype}") from None
-    except (ValueError, TypeError):
-        raise refused from None
-    if array.dtype.kind not in wanted:
-        raise refused
-    if dtype.kind in "iu" and array.size:
+    wanted = {"b": _TRUTH, "i": _WHOLE, "u": _WHOLE, "f": _ANY_NUMBER}[dtype.kind]
+    found = flat_of(data)
+    if found is None or not set(map(type, found[0])) <= wanted:
+        what = "true or false" if wanted is _TRUTH else "numbers" if wanted is _ANY_NUMBER else "whole numbers"
+        raise InputRefused(f"data of input {shown(name)} must be {what} for {datatype}, in lists of one length")
+    flat = found[0]
+    if dtype.kind in "iu" and flat:
         limits = np.iinfo(dtype)
-        if int(array.min()) < limits.min or int(array.max()) > limits.max:
+        if min(flat) < limits.min or max(flat) > limits.max:
             raise InputRefused(f"data of input {shown(name)} does not fit {datatype}")
     with np.errstate(over="ignore"):
-        return array.astype(dtype, copy=False).ravel()
+        return np.array(flat, dtype=dtype)
 
 
 def _shaped(name: str, flat: Array, shape: Sequence[int]) -> Array:
     if flat.size != math.prod(shape):
         raise InputRefused(f"input {shown(name)} has {flat.size} elements, not those of its shape {list(shape)}")
     return flat.reshape(shape)
-
-
-def _flat(data: object) -> Iterable[object]:
-    stack: list[Any] = [iter([data])]
-    while stack:
-        for item in stack[-1]:
-            if isinstance(item, list):
-                stack.append(iter(item))
-                break
-            yield item
-        else:
-            stack.pop()
 
 
 def _text(item: object) -> str:

@@ -13,18 +13,20 @@ import math
 import random
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import grpc
 import numpy as np
 from google.protobuf import json_format
+from google.protobuf.message import DecodeError
 from tritonclient.grpc import service_pb2 as pb
 
 from gateway.dataplane.routing.table import RoutingTable
 from gateway.dataplane.submit import Pipeline, too_late
 from gateway.endpoints.endpoint import Endpoint
-from gateway.errors import ClientGone, GatewayError, InputRefused
+from gateway.errors import ClientGone, GatewayError, InputRefused, MalformedBody
 from gateway.health import Health
 from gateway.protocols import oip
 from gateway.protocols.tensors import (
@@ -155,16 +157,15 @@ class RpcServer:
             "RepositoryIndex": (self._index, pb.RepositoryIndexRequest, pb.RepositoryIndexResponse),
             "ModelInfer": (self._infer, pb.ModelInferRequest, pb.ModelInferResponse),
         }
+        # Requests arrive as bytes: what gRPC itself cannot parse it answers INTERNAL, with a traceback in the log.
         handlers: dict[str, Any] = {
             name: grpc.unary_unary_rpc_method_handler(
-                method, request_deserializer=request.FromString, response_serializer=response.SerializeToString
+                partial(_parsed, method, request), response_serializer=response.SerializeToString
             )
             for name, (method, request, response) in unary.items()
         }
         handlers["ModelStreamInfer"] = grpc.stream_stream_rpc_method_handler(
-            self._stream,
-            request_deserializer=pb.ModelInferRequest.FromString,
-            response_serializer=pb.ModelStreamInferResponse.SerializeToString,
+            self._stream, response_serializer=pb.ModelStreamInferResponse.SerializeToString
         )
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
 
@@ -248,7 +249,8 @@ class RpcServer:
         return response
 
     async def _stream(self, requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
-        async for request in requests:
+        async for raw in requests:
+            request = await _message(raw, pb.ModelInferRequest, context)
             tells_last = request.parameters["triton_enable_empty_final_response"].bool_param
             try:
                 async with aclosing(self._responses(request, context)) as responses:
@@ -412,6 +414,18 @@ def _request_id(value: object) -> str:
 
 def _sentence(error: GatewayError) -> str:
     return f"{error.message}: {error.hint}" if error.hint else error.message
+
+
+async def _parsed(method: Callable[[Any, Any], Awaitable[Any]], kind: Any, raw: bytes, context: Any) -> Any:
+    """Call ``method`` with the message that ``raw`` is."""
+    return await method(await _message(raw, kind, context), context)
+
+
+async def _message(raw: bytes, kind: Any, context: Any) -> Any:
+    try:
+        return kind.FromString(raw)
+    except DecodeError:
+        await _refuse(context, MalformedBody(f"the message is not a {kind.DESCRIPTOR.name}"))
 
 
 async def _refuse(context: Any, error: GatewayError) -> None:

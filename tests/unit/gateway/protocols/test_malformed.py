@@ -1,0 +1,279 @@
+"""What is malformed, in any protocol, is the caller's fault: 4xx or INVALID_ARGUMENT, never a failure of ours."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+import numpy as np
+import orjson
+import pytest
+from tritonclient.grpc import service_pb2 as pb
+
+from gateway.edge.grpc.server import SERVICE, RpcServer
+from gateway.errors import BackendRefused, GatewayError
+from gateway.protocols.tensors import from_json
+
+_HOOK = "class Preprocess:\n    def process(self, data, state, collect):\n        return data\n"
+_PATHS = (
+    *("/serve/e", "/serve/h", "/serve/t", "/predict", "/v1/embeddings", "/v1/completions", "/v1/chat/completions"),
+    *("/v1/models/e:predict", "/v1/models/h:predict", "/v2/models/e/infer", "/v2/models/h/infer", "/v2/models/t/infer"),
+)
+_SAMPLES: tuple[Any, ...] = (
+    {"text": "good", "text_pair": "bad", "parameters": {"top_k": 1}},
+    {"inputs": ["good", "bad"], "parameters": {"top_k": 2}, "options": {"use_cache": True}},
+    {"model": "e", "input": ["good", [1, 2]], "dimensions": 3, "encoding_format": "base64"},
+    {"model": "e", "prompt": ["a"], "stop": ["b"], "n": 1, "stream_options": {"include_usage": True}},
+    {"model": "e", "messages": [{"role": "user", "content": [{"type": "text", "text": "good"}]}]},
+    {"instances": ["good", {"text": "bad"}], "parameters": {}},
+    {"inputs": [{"name": "text", "datatype": "BYTES", "shape": [1, 1], "data": [["good"]]}], "id": "7"},
+    {"inputs": [{"name": "input_ids", "datatype": "INT64", "shape": [1, 2], "data": [2, 3]},
+                {"name": "attention_mask", "datatype": "INT64", "shape": [1, 2], "data": [[1], [1]]}],
+     "outputs": [{"name": "logits", "parameters": {"binary_data": True}}]},
+    {"inputs": [{"name": "x", "datatype": "FP32", "shape": [2], "data": [1.5, 2]}], "parameters": {"timeout": 5000000}},
+    {"x": [[1.0, 2.0]]},
+)  # fmt: skip
+_WORDS = (
+    "text", "inputs", "name", "datatype", "shape", "data", "parameters", "model", "input", "", "BYTES", "INT8", "FP16",
+    "UINT64", "BOOL", "text_pair", "binary_data_size", "x",
+)  # fmt: skip
+
+
+def _nested(depth: int, inner: Any, rng: random.Random) -> Any:
+    for _ in range(depth):
+        inner = [inner] if rng.random() < 0.9 else {"text": inner}
+    return inner
+
+
+def _value(rng: random.Random) -> Any:
+    kinds = (
+        lambda: rng.choice(_WORDS),
+        lambda: rng.choice((None, True, False, 0, 1, -1, 1.5, 2**31, 2**63, -(2**63), 2**64 - 1, 1e300)),
+        lambda: [rng.choice((0, 1, 2)) for _ in range(rng.choice((0, 3, 33, 70)))],
+        lambda: [10**9, 0],
+        lambda: [1] * 40,
+        lambda: [2**40, 2**40, 0],
+        lambda: ["x" * 50, 1, True, None],
+        lambda: _nested(rng.choice((3, 40, 150)), rng.choice((1, "good", [])), rng),
+        lambda: {rng.choice(_WORDS): rng.choice(_WORDS)},
+        lambda: "x\u0000y",
+    )
+    return rng.choice(kinds)()
+
+
+def _mutated(value: Any, rng: random.Random) -> Any:
+    """The same, with a part replaced, dropped or doubled somewhere."""
+    if isinstance(value, dict) and value and rng.random() < 0.9:
+        key = rng.choice(list(value))
+        changed = {k: v for k, v in value.items() if k != key or rng.random() < 0.9}
+        changed[key if rng.random() < 0.9 else rng.choice(_WORDS)] = _mutated(value[key], rng)
+        return changed
+    if isinstance(value, list) and value and rng.random() < 0.8:
+        at = rng.randrange(len(value))
+        return [*value[:at], _mutated(value[at], rng), *value[at + (rng.random() < 0.8) :]]
+    return _value(rng)
+
+
+def _dumped(value: Any, rng: random.Random) -> bytes:
+    import json
+
+    raw = json.dumps(value).encode()
+    if rng.random() < 0.1:  # numbers that no 64 bits hold
+        raw = raw.replace(b"1", b"1" + b"0" * rng.choice((20, 400)), 1)
+    if rng.random() < 0.1:
+        raw = raw[: rng.randrange(len(raw))]
+    return raw
+
+
+def _classify(inputs: dict[str, Any]) -> dict[str, Any]:
+    """As Triton, refuses what the model does not take."""
+    arrays = list(inputs.values())
+    if set(inputs) != {"input_ids", "attention_mask"} or any(
+        array.ndim != 2 or array.dtype != np.int64 or array.shape != arrays[0].shape for array in arrays
+    ):
+        raise BackendRefused("unexpected inputs")
+    return {"logits": np.zeros((len(arrays[0]), 2), np.float32)}
+
+
+def _echo(inputs: dict[str, Any]) -> dict[str, Any]:
+    if set(inputs) != {"x"} or inputs["x"].dtype != np.float32:
+        raise BackendRefused("unexpected inputs")
+    return {"y": inputs["x"]}
+
+
+@pytest.fixture
+async def served(stack: Any) -> Any:
+    """A text task, a hook and a model of plain tensors."""
+    stack.deploy("e")
+    stack.add_hook("h", _HOOK)
+    stack.registry.add_model("plain", stack.folder / "plain.onnx", name="plain")
+    (stack.folder / "plain.onnx").write_bytes(b"onnx")
+    stack.registry.add_endpoint(
+        "t", "plain", input_name=["x"], input_type=["float32"], input_size=[[-1]], output_name=["y"],
+        output_type=["float32"], output_size=[[-1]],
+    )  # fmt: skip
+    stack.backend.add(stack.triton_name("t"), {"x": "float32"}, {"y": "float32"}, _echo)
+    stack.load("e", _classify)
+    await stack.served("e", "h", "t")
+    return stack
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_no_json_is_answered_with_a_failure_of_ours(served: Any, seed: int) -> None:
+    """Five hundred bodies per seed, through every protocol."""
+    rng = random.Random(seed)
+    for _ in range(500):
+        path = rng.choice(_PATHS)
+        body = rng.choice(_SAMPLES)
+        for _ in range(rng.randrange(4)):
+            body = _mutated(body, rng)
+        raw = _dumped(body, rng)
+        reply = await served.client.post(path, content=raw, headers={"content-type": "application/json"})
+        assert 200 <= reply.status_code < 500, (path, raw[:300], reply.text)
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [[1] * 33, [1] * 70, [10**9, 0], [0, 2**62], [2**64 - 1], [2**40, 2**40, 0], [-1], [True], [1.0], "2", None],
+)
+async def test_shapes_no_array_can_have_are_the_callers_fault(served: Any, shape: Any) -> None:
+    """More than 32 dimensions; more elements than were sent; nothing times a billion, which as lists is a billion."""
+    for name, endpoint in (("text", "e"), ("x", "h"), ("x", "t")):
+        data: list[str] = [] if isinstance(shape, list) and 0 in shape else ["good"]
+        tensor = {"name": name, "datatype": "BYTES", "shape": shape, "data": data}
+        reply = await served.client.post(f"/v2/models/{endpoint}/infer", json={"inputs": [tensor]})
+        assert 400 == reply.status_code, reply.text
+        assert "shape" in reply.json()["error"]
+
+
+def test_mixed_values_are_refused_without_an_array_of_the_longest() -> None:
+    """numpy would make every number a text of 8 MB."""
+    for data in (["x" * 1_000_000, *range(1000)], [*range(1000), "x" * 1_000_000], [[1, "a"], [2, 3]]):
+        for datatype in ("INT64", "FP32", "BOOL", "UINT8"):
+            with pytest.raises(GatewayError, match="must be"):
+                from_json("x", datatype, [len(data)], data)
+
+
+@pytest.mark.parametrize(
+    ("datatype", "data", "wanted"),
+    [
+        ("INT64", [1, -(2**63), 2**63 - 1], np.int64),
+        ("UINT64", [[0, 2**64 - 1], [1, 2]], np.uint64),
+        ("FP32", [1, 2.5, 2**64 - 1], np.float32),
+        ("BOOL", [[True], [False]], np.bool_),
+        ("INT8", [], np.int8),
+        ("FP64", [[[1.5]], [[2]]], np.float64),
+    ],
+)
+def test_numbers_keep_their_values(datatype: str, data: list[Any], wanted: type) -> None:
+    """In any nesting that is even."""
+    flat = np.ravel(np.array(data, dtype=object)).tolist() if data else []
+    array = from_json("x", datatype, [len(flat)], data)
+    assert wanted == array.dtype.type
+    assert [wanted(value) for value in flat] == array.tolist()
+
+
+@pytest.mark.parametrize(
+    ("datatype", "data"),
+    [
+        ("INT8", [128]), ("UINT8", [-1]), ("INT64", [2**63]), ("UINT64", [-1]), ("INT32", [1.0]), ("BOOL", [1]),
+        ("INT32", [True]), ("FP32", [True, 1.0]), ("FP32", ["1"]), ("INT64", [None]), ("INT64", [[1], [2, 3]]),
+        ("INT64", [[1], 2]), ("FP32", [{}]), ("FP64", [[], [1.0]]),
+    ],
+)  # fmt: skip
+def test_values_of_another_type_are_refused(datatype: str, data: list[Any]) -> None:
+    """Numbers that do not fit, truth values among numbers, uneven lists."""
+    with pytest.raises(GatewayError):
+        from_json("x", datatype, [1], data)
+
+
+# --- protobuf ---------------------------------------------------------------------------------------------------------
+
+
+async def _nothing() -> list[dict[str, Any]]:
+    return []
+
+
+@pytest.fixture
+async def channel(served: Any) -> AsyncIterator[grpc.aio.Channel]:
+    """The gRPC edge over the same gateway; what is sent are bytes."""
+    gateway = served.gateway
+    server = RpcServer(
+        gateway.pipeline, gateway.table, gateway.health, _nothing, version="1", timeout=5, max_message_bytes=1 << 20
+    )
+    port = await server.start("127.0.0.1", 0)
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        yield channel
+    await server.stop(0)
+
+
+def _message(rng: random.Random) -> bytes:
+    request = pb.ModelInferRequest(model_name=rng.choice(("e", "h", "t", "e/1", "", "nothing")))
+    for _ in range(rng.randrange(3)):
+        tensor = request.inputs.add(
+            name=rng.choice(_WORDS), datatype=rng.choice(_WORDS),
+            shape=rng.choice(([1], [1, 1], [2], [], [0, 10**9], [2**62, 4], [-1], [1] * 40, [2**62, 0])),
+        )  # fmt: skip
+        contents = tensor.contents
+        contents.bytes_contents.extend(rng.choice(([], [b"good"], [b"\xff", b""])))
+        contents.int_contents.extend(rng.choice(([], [1], [-(2**31), 300])))
+        contents.uint64_contents.extend(rng.choice(([], [2**64 - 1])))
+        contents.bool_contents.extend(rng.choice(([], [True])))
+    if rng.random() < 0.3:
+        request.raw_input_contents.extend(rng.randbytes(rng.randrange(9)) for _ in range(rng.randrange(3)))
+    if rng.random() < 0.2:
+        request.parameters["timeout"].int64_param = rng.choice((0, -1, 2**62, 10**7))
+    for name in rng.sample(_WORDS, rng.randrange(2)):
+        request.outputs.add(name=name)
+    raw = bytearray(request.SerializeToString())
+    for _ in range(rng.randrange(4)):
+        if raw:
+            raw[rng.randrange(len(raw))] = rng.randrange(256)
+    return bytes(raw[: rng.randrange(len(raw) + 1)] if rng.random() < 0.2 else raw)
+
+
+_CALLERS_FAULT = {grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND}
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_no_message_is_answered_with_a_failure_of_ours(channel: grpc.aio.Channel, seed: int) -> None:
+    """Five hundred per seed, half of them no protobuf of this kind at all."""
+    rng = random.Random(seed)
+    ask = channel.unary_unary(f"/{SERVICE}/ModelInfer")
+    failures: list[tuple[bytes, grpc.aio.AioRpcError]] = []
+    for _ in range(500):
+        raw = _message(rng)
+        try:
+            await ask(raw, timeout=10)
+        except grpc.aio.AioRpcError as error:
+            failures.append((raw, error))
+    assert failures
+    assert [] == [(raw, e.code(), e.details()) for raw, e in failures if e.code() not in _CALLERS_FAULT]
+
+
+@pytest.mark.parametrize(
+    "method", ["ModelInfer", "ModelMetadata", "ModelConfig", "ModelReady", "ModelStatistics", "RepositoryIndex"]
+)
+async def test_every_method_refuses_what_is_no_protobuf(channel: grpc.aio.Channel, method: str) -> None:
+    """With a sentence, not a traceback in the log."""
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await channel.unary_unary(f"/{SERVICE}/{method}")(b"\xff\xff\xff", timeout=10)
+    assert grpc.StatusCode.INVALID_ARGUMENT == caught.value.code()
+    assert "not a" in str(caught.value.details())
+
+
+async def test_a_stream_ends_at_what_is_no_protobuf(channel: grpc.aio.Channel) -> None:
+    """Where one message ends cannot be trusted any more."""
+    calls = channel.stream_stream(f"/{SERVICE}/ModelStreamInfer")(iter([b"\xff\xff\xff"]), timeout=10)
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        async for _ in calls:
+            pass
+    assert grpc.StatusCode.INVALID_ARGUMENT == caught.value.code()
+
+
+def test_bodies_are_not_deeper_than_anything_that_reads_them() -> None:
+    """Every sample of the generator is JSON that the parser takes: the refusals are ours."""
+    rng = random.Random(0)
+    assert orjson.loads(orjson.dumps(_nested(200, 1, rng)))
