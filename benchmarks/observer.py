@@ -1,7 +1,7 @@
 """``python -m benchmarks.observer``: what counting one request costs, in CPU time of one thread; seconds to run.
 
-Finished traces of a short text go through the observer as the pipeline hands them over, in batches of sixteen, flushed
-as with several workers; the rest of the gateway is not there. ``observing`` measures the same from outside, with it.
+Finished traces of a short text go through the observer as the pipeline hands them over, in batches of sixteen, added
+up now and then; the rest of the gateway is not there. ``observing`` measures the same from outside, with it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gateway.metrics.observer import Observer
 from gateway.spec import MetricSpec, MetricVariable
 from gateway.trace import Trace
 
-_BATCH, _BATCHES, _ROUNDS, _PER_FLUSH = 16, 600, 9, 10
+_BATCH, _BATCHES, _ROUNDS, _PER_SETTLING = 16, 600, 9, 10
 
 
 class _Row:
@@ -51,8 +51,7 @@ def _references() -> dict[str, Bins]:
 def measure(served: Mapping[str, Served], specs: Mapping[str, MetricSpec]) -> tuple[float, float]:
     """Return microseconds of CPU per request and milliseconds per exposition, medians of the rounds."""
     later: list[Callable[[], None]] = []
-    registry = exposition.new_registry()
-    observer = Observer(registry, later=later.append)
+    observer = Observer(later=later.append)
     observer.watch.configure(served, specs, 1.0)
     traces = [_trace() for _ in range(_BATCH)]
     requests, scrapes = [], []
@@ -65,11 +64,11 @@ def measure(served: Mapping[str, Served], specs: Mapping[str, MetricSpec]) -> tu
             for call in later:
                 call()
             later.clear()
-            if batch % _PER_FLUSH == 0:
-                observer.flush()
+            if batch % _PER_SETTLING == 0:
+                observer.settle()
         requests.append((time.process_time_ns() - began) / (_BATCH * _BATCHES) / 1e3)
         began = time.process_time_ns()
-        exposition.render(registry, None)
+        exposition.render(observer.snapshot())
         scrapes.append((time.process_time_ns() - began) / 1e6)
     return round(statistics.median(requests), 2), round(statistics.median(scrapes), 2)
 

@@ -1,6 +1,6 @@
 """Runs the gateway's workers, uvicorn servers: ``python -m gateway``, and what ``triton-gateway serve`` calls.
 
-Sets what must be set before anything else is imported (tokenizers' threads, prometheus' multi-process folder), then
+Sets what must be set before anything else is imported (tokenizers' threads, the workers' shared folder), then
 opens the port. One worker is this process; several share the port under ``workers.Workers``, which replaces those that
 end or hang and lets requests finish on SIGTERM.
 """
@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
-from gateway.settings import SUPERVISOR, Settings, trace_protocol
+from gateway.settings import NUMBERS_FOLDER, SUPERVISOR, Settings, trace_protocol
 
 if TYPE_CHECKING:
     import uvicorn
@@ -63,12 +63,11 @@ def run(settings: Settings) -> int:
     with contextlib.ExitStack() as stack:
         stack.enter_context(listener)
         stack.enter_context(reserved)
-        # A folder left over from other software would silently change what /metrics means.
-        os.environ.pop("PROMETHEUS_MULTIPROC_DIR", None)
+        os.environ.pop(NUMBERS_FOLDER, None)
         if settings.workers > 1:
             folder = stack.enter_context(_metrics_folder(settings.state_dir))
             if folder is not None:
-                os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(folder)
+                os.environ[NUMBERS_FOLDER] = str(folder)
         return _serve(settings, listener)
 
 
@@ -76,9 +75,9 @@ def run(settings: Settings) -> int:
 def _metrics_folder(state_dir: Path, memory: Path = _MEMORY) -> Iterator[Path | None]:
     """Hold a folder in which the workers of this run share their numbers; what killed runs have left is removed.
 
-    In memory where there is room, else in the state folder: the numbers are mapped files, and a write to one on a disk
-    without room ends the process (SIGBUS). Not in the temporary folder, which many machines clean by age: this process
-    may live for months. None, with a line that says so, where no place has room: each worker then shows its own.
+    In memory if there is room, else in the state folder: the numbers are written several times a second. Not in the
+    temporary folder, which many machines clean by age: this process may live for months. None, with a line that says
+    so, where no place has room: each worker then shows its own.
     """
     with contextlib.ExitStack() as stack:
         in_memory = [memory / f"triton-gateway-{os.getuid()}"] if memory.is_dir() else []

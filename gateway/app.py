@@ -47,16 +47,14 @@ from gateway.edge.http.routes import CHAT, Lane, ServeRoute
 from gateway.endpoints.batcher import BatchLimits
 from gateway.errors import EndpointNotFound, GatewayError, VersionNotFound
 from gateway.health import Health
-from gateway.metrics import exposition, statistics
-from gateway.metrics.live import STEP_S, shared
-from gateway.metrics.observer import FLUSH_S, UNASKED_FLUSH_S, Observer
+from gateway.metrics.observer import Observer
+from gateway.metrics.publisher import Publisher
 from gateway.metrics.references import References
-from gateway.pace import Pace
 from gateway.registry.base import Registry
 from gateway.registry.cache import ArtifactCache, SpecStore
 from gateway.registry.clearml import ClearMLRegistry
 from gateway.registry.lineage import LineageSource, lineage
-from gateway.settings import SUPERVISOR, Settings, grpc_options, trace_protocol
+from gateway.settings import NUMBERS_FOLDER, SUPERVISOR, Settings, grpc_options, trace_protocol
 from gateway.spec import normalize_url
 from gateway.triton.grpc import TritonBackend, TritonTls
 from gateway.triton.key import key_file
@@ -70,6 +68,7 @@ _SETTLE_S: Final = 5.0
 _SAMPLE_S: Final = 0.05
 _LINEAGE_S: Final = 60.0
 _SHADOW_S: Final = 10.0
+_MODELS_S: Final = 5.0
 _END_S: Final = 5.0
 
 MakeBackend = Callable[[str, bool], Backend]
@@ -97,7 +96,7 @@ class Gateway:
         *,
         registry: Registry,
         make_backend: MakeBackend,
-        multiprocess_dir: Path | None = None,
+        numbers_folder: Path | None = None,
         lineage_source: LineageSource | None = None,
         records_frequency: float = 30.0,
         is_whole_process: bool = False,
@@ -108,13 +107,12 @@ class Gateway:
         self._lineage_source = lineage_source
         self._links: dict[str, str] = {}
         self._lineages: dict[str, tuple[float, dict[str, Any]]] = {}
-        self._multiprocess_dir = multiprocess_dir
         self._records_frequency = records_frequency
         self._is_whole_process = is_whole_process
         self._tritons = Tritons(make_backend)
-        self._metrics = exposition.new_registry()
-        self.observer = Observer(self._metrics, failures=FAILURES)
-        self.health = Health(multiprocess_dir / "has-been-ready" if multiprocess_dir is not None else None)
+        self.observer = Observer(failures=FAILURES)
+        self.publisher = Publisher(self.observer, numbers_folder)
+        self.health = Health(numbers_folder / "has-been-ready" if numbers_folder is not None else None)
         self.table = RoutingTable()
         self._prefix = f"/{settings.serve_path.strip('/')}/"
         self._spans = spans
@@ -142,15 +140,16 @@ class Gateway:
         self._forms = FormRoutes(
             self.pipeline, self.table,
             Limits(settings.max_body_bytes, settings.request_timeout, settings.routing_key_header, settings.allow_pins),
-            self._statistics, started=int(time.time()),
+            self.publisher.statistics, started=int(time.time()),
         )  # fmt: skip
         self.connections = Connections(age=settings.connection_age)
         self._rpc: RpcServer | None = None
         self._rpc_leaving: asyncio.Task[None] | None = None
         self._reconciler: Reconciler | None = None
         self._ops = build_ops(
-            health=self.health, status=self._status, metrics=self._render_metrics, lineage=self._lineage,
-            serve_prefix=self._prefix, served=lambda: self.table.current,
+            health=self.health, status=self._status, last_minute=self.publisher.last_minute,
+            metrics=self.publisher.metrics, lineage=self._lineage, serve_prefix=self._prefix,
+            served=lambda: self.table.current,
         )  # fmt: skip
         self._ops.router.lifespan_context = self._lifespan
 
@@ -175,8 +174,6 @@ class Gateway:
     async def running(self) -> AsyncIterator[None]:
         """Follow the serving Task while the context is open."""
         settings = self._settings
-        if self._multiprocess_dir is None:
-            exposition.add_process_metrics(self._metrics)
         self.observer.build_info(product_version())
         state_dir = settings.state_dir
         records = ModelRecords(self._registry)
@@ -234,12 +231,10 @@ class Gateway:
             startup_wait=settings.startup_wait,
         )
         loop = asyncio.create_task(reconciler.run(), name="reconcile")
-        folder = self._multiprocess_dir
-        flusher = asyncio.create_task(self._flush_metrics(folder)) if folder is not None else None
-        sampler = asyncio.create_task(self._sample_live(control))
+        publishing = asyncio.create_task(self.publisher.run())
         rpc: RpcServer | None = None
         waits = asyncio.create_task(self._sample_waits())
-        publisher = asyncio.create_task(self._publish_models())
+        models = asyncio.create_task(self._publish_models())
         try:
             await self._settle()
             rpc = self._rpc = await self._start_rpc()
@@ -255,12 +250,10 @@ class Gateway:
             await asyncio.gather(loop, return_exceptions=True)
             await self._mirror.close()
             await reconciler.close()
-            if flusher is not None:
-                flusher.cancel()
-            sampler.cancel()
+            publishing.cancel()
             waits.cancel()
-            publisher.cancel()
-            self.observer.flush()
+            models.cancel()
+            self.publisher.close()
             await self._tritons.close()
             for pool in (threads, control, builds):
                 pool.shutdown(wait=False, cancel_futures=True)
@@ -275,7 +268,7 @@ class Gateway:
         if not settings.grpc_port:
             return None
         rpc = RpcServer(
-            self.pipeline, self.table, self.health, self._statistics, version=product_version(),
+            self.pipeline, self.table, self.health, self.publisher.statistics, version=product_version(),
             timeout=settings.request_timeout, max_message_bytes=settings.max_body_bytes,
             key_header=settings.routing_key_header, allows_pins=settings.allow_pins,
             connection_age=settings.connection_age,
@@ -298,10 +291,7 @@ class Gateway:
 
     def _status(self) -> dict[str, Any]:
         assert self._reconciler is not None  # noqa: S101 - routes exist only while `running` is open
-        self.observer.flush()
-        now, live = time.monotonic(), self.observer.live
-        others = shared(self._multiprocess_dir) if self._multiprocess_dir is not None else []
-        return {**self._reconciler.status(), "last_minute": live.rows(now, others), "drift": live.drift(now, others)}
+        return self._reconciler.status()
 
     async def _lineage(self, url: str) -> dict[str, Any] | None:
         endpoint = self.table.current.endpoints.get(url)
@@ -319,44 +309,6 @@ class Gateway:
             self._lineages = {**dict(list(self._lineages.items())[-99:]), model_id: (now, found)}
             known = self._lineages[model_id]
         return {**answer, **known[1]}
-
-    async def _render_metrics(self, accept: str) -> tuple[bytes, str]:
-        self.observer.flush()
-        if self._multiprocess_dir is not None:
-            # What other workers have answered before this call is on disk after their next look.
-            with contextlib.suppress(OSError):  # told below where the folder is gone
-                exposition.ask(self._multiprocess_dir)
-            await asyncio.sleep(2 * FLUSH_S)
-        return exposition.respond(accept, self._metrics, self._multiprocess_dir, self.observer.exemplars)
-
-    async def _statistics(self) -> list[dict[str, Any]]:
-        content, _ = await self._render_metrics("")
-        return await asyncio.to_thread(statistics.of_exposition, content.decode())
-
-    async def _flush_metrics(self, folder: Path) -> None:
-        seen, due = 0, 0.0
-        while True:
-            await asyncio.sleep(FLUSH_S)
-            # Flushing writes hundreds of numbers into mapped files: only when somebody asks, and for the case that this
-            # process is killed.
-            asked, now = exposition.asked(folder), time.monotonic()
-            if asked == seen and now < due:
-                continue
-            seen, due = asked, now + UNASKED_FLUSH_S
-            self.observer.flush()
-            with contextlib.suppress(OSError):  # without exemplars rather than without numbers
-                self.observer.exemplars.share(folder, now)
-
-    async def _sample_live(self, pool: ThreadPoolExecutor) -> None:
-        while True:
-            self.observer.flush()
-            now = time.monotonic()
-            live = self.observer.live
-            live.sample(now, await asyncio.get_running_loop().run_in_executor(pool, live.read, Pace()))
-            if self._multiprocess_dir is not None:
-                with contextlib.suppress(OSError):  # a full disk costs the other workers' pages, nothing else
-                    self.observer.live.share(self._multiprocess_dir, now)
-            await asyncio.sleep(STEP_S)
 
     async def _sample_waits(self) -> None:
         loop = asyncio.get_running_loop()
@@ -410,7 +362,7 @@ class Gateway:
             self.observer.models(
                 {(i.endpoint, i.version, i.model_id, i.model_name, self._links.get(i.model_id, "")) for i in served}
             )
-            await asyncio.sleep(STEP_S if served else 0.2)
+            await asyncio.sleep(_MODELS_S if served else 0.2)
 
     async def _send_request(self, endpoint: str, version: str | None, data: Any) -> Any:
         """Answer a hook's ``send_request``: in process when the endpoint is here, else over HTTP; None when refused."""
@@ -489,7 +441,7 @@ def create_app(environ: Mapping[str, str] | None = None) -> Gateway:
     settings = Settings()
     logs.configure(settings.log_format, settings.log_level)
     options = grpc_options(environ)
-    multiprocess = environ.get("PROMETHEUS_MULTIPROC_DIR")
+    numbers_folder = environ.get(NUMBERS_FOLDER)
     tls = TritonTls(
         settings.triton_tls_authority,
         settings.triton_tls_certificate,
@@ -509,7 +461,7 @@ def create_app(environ: Mapping[str, str] | None = None) -> Gateway:
             tls=tls if tls.files() or tls.name else None,
             key_file=key_file(settings.triton_key_file, settings.state_dir),
         ),
-        multiprocess_dir=Path(multiprocess) if multiprocess else None,
+        numbers_folder=Path(numbers_folder) if numbers_folder else None,
         is_whole_process=True,
         spans=_spans(environ),
     )

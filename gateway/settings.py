@@ -56,6 +56,8 @@ def _clearml_poll(value: object) -> float:
 
 SUPERVISOR = "TRITON_GATEWAY_SUPERVISOR_PID"
 """No setting: told to workers, the process that shares the port out to them."""
+NUMBERS_FOLDER = "TRITON_GATEWAY_NUMBERS_FOLDER"
+"""No setting: told to workers, the folder in which they share what they count."""
 
 SHARES = frozenset({"metric_log_frequency"})
 """Fields that are plain numbers, not durations."""

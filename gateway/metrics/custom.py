@@ -1,8 +1,8 @@
 """Variables of requests and answers: the built-in ones of text tasks, those users declare, and their drift bins.
 
 ``clearml-serving metrics add`` declares variables per endpoint url; ``Watch`` finds their values in the request, the
-answer and what hooks report, and counts them under the families ``gateway_variable_*`` (names and bounds of variables
-are labels: families cannot come and go, and with several workers they could not be added up otherwise).
+answer and what hooks report, and counts them under the numbers ``gateway_variable_*`` (names and bounds of variables
+are labels: numbers cannot come and go, and with several workers they could not be added up otherwise).
 
 The pipeline hands finished requests to ``answered``, which only remembers them: the values are looked at after the
 answer has been written. Nothing here can fail a request: a value that is of no use is counted as ignored.
@@ -21,11 +21,10 @@ from typing import Any, Final, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
-from prometheus_client import Histogram
 
 from gateway.metrics import catalog
+from gateway.metrics.accumulator import Accumulator, Count, Distribution, Gauge
 from gateway.metrics.drift import MISSING, OTHER, Bins, chi2_quantile
-from gateway.metrics.tally import Count, Distribution, Last
 from gateway.spec import MetricSpec, MetricVariable
 from gateway.trace import TextRow, Trace
 
@@ -164,8 +163,8 @@ def frequency_of(settings: Mapping[str, str], default: float) -> float:
 class Watch:
     """Counts the variables of every served version. One event loop calls it; ``chance`` gives numbers from 0 to 1."""
 
-    def __init__(self, families: Mapping[str, Any], chance: Callable[[], float]) -> None:
-        self._families = families
+    def __init__(self, numbers: Accumulator, chance: Callable[[], float]) -> None:
+        self._numbers = numbers
         self._chance = chance
         self._watched: dict[str, _Watched] = {}
         self._known: dict[str, tuple[tuple[Served, Declared | None], _Watched]] = {}
@@ -189,7 +188,7 @@ class Watch:
             source = (version, declared_for(url, specs, default_frequency))
             former = known.get(url)
             if former is None or former[0] != source:
-                former = source, _Watched(*source, _Families(self._families, version))
+                former = source, _Watched(*source, _Numbers(self._numbers, version))
             self._known[url] = former
             watched = former[1]
             if watched.is_needed:
@@ -200,7 +199,7 @@ class Watch:
             }
         # A bin of a reference that is gone has no share: rules leave out what is not a number.
         for labels in self._references - references:
-            self._families[catalog.DRIFT_REFERENCE.name].labels(*labels).set(math.nan)
+            self._numbers.gauge(catalog.DRIFT_REFERENCE, *labels).set(math.nan)
         self._references = references
 
     def answered(self, url: str, traces: Sequence[Trace]) -> None:
@@ -211,53 +210,36 @@ class Watch:
             _log.warning("a variable of %s could not be read (said once)", url, exc_info=watched.fault)
 
     def flush(self) -> None:
-        """Carry what was counted to prometheus_client."""
+        """Count what waits to be counted together."""
         for watched in self._watched.values():
             watched.flush()
 
 
-class _Families:
-    """Makes the children of one version's variables."""
+class _Numbers:
+    """The numbers of one version's variables."""
 
-    def __init__(self, families: Mapping[str, Any], served: Served) -> None:
-        self._families = families
+    def __init__(self, numbers: Accumulator, served: Served) -> None:
+        self._numbers = numbers
         self._pair = (served.endpoint, served.version)
-        self.made: list[Count | Last | Distribution] = []
         self.pending: list[Callable[[], None]] = []
         """What counts the values that wait to be counted together."""
 
     def histogram(self, name: str, bounds: tuple[float, ...]) -> Distribution:
-        family = self._families[catalog.VARIABLE_SCALAR.name]
-        labels = (*self._pair, name)
-        with family._lock:  # noqa: SLF001 - a family gives all its children one list of bounds; each variable has its own
-            child = family._metrics.get(labels)  # noqa: SLF001 - as above
-            if child is None or tuple(child._upper_bounds[:-1]) != bounds:  # noqa: SLF001 - as above
-                child = Histogram(
-                    catalog.VARIABLE_SCALAR.name, catalog.VARIABLE_SCALAR.help, catalog.VARIABLE_SCALAR.labels,
-                    registry=None, buckets=bounds, _labelvalues=labels,
-                )  # fmt: skip
-                family._metrics[labels] = child  # noqa: SLF001 - as above
-        made = Distribution(child, bounds)
-        self.made.append(made)
-        return made
+        return self._numbers.distribution(catalog.VARIABLE_SCALAR, *self._pair, name, bounds=bounds)
 
     def count(self, metric: catalog.Metric, *labels: str) -> Count:
-        made = Count(self._families[metric.name].labels(*self._pair, *labels))
-        self.made.append(made)
-        return made
+        return self._numbers.count(metric, *self._pair, *labels)
 
-    def last(self, name: str) -> Last:
-        made = Last(self._families[catalog.VARIABLE_VALUE.name].labels(*self._pair, name))
-        self.made.append(made)
-        return made
+    def last(self, name: str) -> Gauge:
+        return self._numbers.gauge(catalog.VARIABLE_VALUE, *self._pair, name)
 
     def reference(self, name: str, bins: Bins) -> None:
         """Publish a reference and what its noise bound is made of."""
         labels = (*self._pair, name, bins.id)
         for bin_name, ratio in zip(bins.names, bins.ratios(), strict=True):
-            self._families[catalog.DRIFT_REFERENCE.name].labels(*labels, bin_name).set(ratio)
-        self._families[catalog.DRIFT_REFERENCE_SIZE.name].labels(*labels).set(bins.total)
-        self._families[catalog.DRIFT_CHI2.name].labels(*labels).set(chi2_quantile(0.99, len(bins.names) - 1))
+            self._numbers.gauge(catalog.DRIFT_REFERENCE, *labels, bin_name).set(ratio)
+        self._numbers.gauge(catalog.DRIFT_REFERENCE_SIZE, *labels).set(bins.total)
+        self._numbers.gauge(catalog.DRIFT_CHI2, *labels).set(chi2_quantile(0.99, len(bins.names) - 1))
 
 
 class _Drift:
@@ -265,11 +247,11 @@ class _Drift:
 
     __slots__ = ("_bins", "_index", "counts", "missing")
 
-    def __init__(self, name: str, bins: Bins, families: _Families) -> None:
+    def __init__(self, name: str, bins: Bins, numbers: _Numbers) -> None:
         self._bins = bins
-        families.reference(name, bins)
+        numbers.reference(name, bins)
         labels = (name, bins.id)
-        self.counts = [families.count(catalog.DRIFT_OBSERVATIONS, *labels, bin_name) for bin_name in bins.names]
+        self.counts = [numbers.count(catalog.DRIFT_OBSERVATIONS, *labels, bin_name) for bin_name in bins.names]
         self.missing = self.counts[-1]
         self._index = {value: i for i, value in enumerate(bins.values)}
 
@@ -289,19 +271,19 @@ class _Drift:
 class _Variable:
     """One variable of one version."""
 
-    __slots__ = ("_drift", "_families", "_ignored", "name")
+    __slots__ = ("_drift", "_ignored", "_numbers", "name")
 
-    def __init__(self, name: str, families: _Families, bins: Bins | None) -> None:
+    def __init__(self, name: str, numbers: _Numbers, bins: Bins | None) -> None:
         self.name = name
-        self._families = families
-        self._drift = None if bins is None else _Drift(name, bins, families)
+        self._numbers = numbers
+        self._drift = None if bins is None else _Drift(name, bins, numbers)
         self._ignored: dict[str, Count] = {}
 
     def ignore(self, reason: Reason, weight: float = 1.0) -> None:
         """Count a value that is of no use."""
         count = self._ignored.get(reason)
         if count is None:
-            count = self._ignored[reason] = self._families.count(catalog.VARIABLE_IGNORED, self.name, reason)
+            count = self._ignored[reason] = self._numbers.count(catalog.VARIABLE_IGNORED, self.name, reason)
         count.value += weight
         if self._drift is not None:
             self._drift.missing.value += 1
@@ -341,12 +323,12 @@ class _Number(_Variable):
 class _Scalar(_Number):
     __slots__ = ("_pending", "_seen", "_weight")
 
-    def __init__(self, name: str, families: _Families, bins: Bins | None, bounds: tuple[float, ...]) -> None:
-        super().__init__(name, families, bins if bins is not None and bins.kind == "scalar" else None)
-        self._seen = families.histogram(name, bounds)
+    def __init__(self, name: str, numbers: _Numbers, bins: Bins | None, bounds: tuple[float, ...]) -> None:
+        super().__init__(name, numbers, bins if bins is not None and bins.kind == "scalar" else None)
+        self._seen = numbers.histogram(name, bounds)
         self._pending: list[float] = []
         self._weight = 1.0
-        families.pending.append(self.carry)
+        numbers.pending.append(self.carry)
 
     def see(self, value: object, weight: float) -> None:
         if type(value) is float and -math.inf < value < math.inf:
@@ -384,22 +366,22 @@ class _Scalar(_Number):
         """Count what is pending."""
         pending, self._pending = self._pending, []
         if pending:
-            numbers = np.array(pending, dtype=np.float64)
-            self._seen.add_all(numbers, self._weight)
+            values = np.array(pending, dtype=np.float64)
+            self._seen.observe_all(values, self._weight)
             if self._drift is not None:
-                self._drift.scalars(numbers)
+                self._drift.scalars(values)
 
 
 class _Value(_Number):
     __slots__ = ("_last",)
 
-    def __init__(self, name: str, families: _Families, bins: Bins | None) -> None:
-        super().__init__(name, families, bins if bins is not None and bins.kind == "scalar" else None)
-        self._last = families.last(name)
+    def __init__(self, name: str, numbers: _Numbers, bins: Bins | None) -> None:
+        super().__init__(name, numbers, bins if bins is not None and bins.kind == "scalar" else None)
+        self._last = numbers.last(name)
 
     def take(self, number: float, weight: float = 1.0) -> None:
         del weight  # the newest value is what it is, however seldom one looks
-        self._last.value = number
+        self._last.set(number)
         if self._drift is not None:
             self._drift.scalar(number)
 
@@ -407,9 +389,9 @@ class _Value(_Number):
 class _Sum(_Number):
     __slots__ = ("_sum",)
 
-    def __init__(self, name: str, families: _Families) -> None:
-        super().__init__(name, families, None)
-        self._sum = families.count(catalog.VARIABLE_COUNTER, name)
+    def __init__(self, name: str, numbers: _Numbers) -> None:
+        super().__init__(name, numbers, None)
+        self._sum = numbers.count(catalog.VARIABLE_COUNTER, name)
 
     def take(self, number: float, weight: float = 1.0) -> None:
         if number < 0:
@@ -421,12 +403,12 @@ class _Sum(_Number):
 class _Enum(_Variable):
     __slots__ = ("_known", "_other", "_pending")
 
-    def __init__(self, name: str, families: _Families, bins: Bins | None, values: Sequence[str]) -> None:
-        super().__init__(name, families, bins if bins is not None and bins.kind == "enum" else None)
-        self._known = {value: families.count(catalog.VARIABLE_ENUM, name, value) for value in values}
-        self._other = families.count(catalog.VARIABLE_ENUM, name, OTHER)
+    def __init__(self, name: str, numbers: _Numbers, bins: Bins | None, values: Sequence[str]) -> None:
+        super().__init__(name, numbers, bins if bins is not None and bins.kind == "enum" else None)
+        self._known = {value: numbers.count(catalog.VARIABLE_ENUM, name, value) for value in values}
+        self._other = numbers.count(catalog.VARIABLE_ENUM, name, OTHER)
         self._pending: list[str] = []
-        families.pending.append(self.carry)
+        numbers.pending.append(self.carry)
 
     def see(self, value: object, weight: float) -> None:
         if isinstance(value, np.generic):
@@ -476,15 +458,15 @@ def _category(value: object) -> str | None:
 class _Watched:
     """Everything that is watched of one served version."""
 
-    def __init__(self, served: Served, declared: Declared | None, families: _Families) -> None:
-        self._families = families
+    def __init__(self, served: Served, declared: Declared | None, numbers: _Numbers) -> None:
+        self._numbers = numbers
         reference = served.reference
         variables = declared.variables if declared is not None else ()
         self._frequency = declared.frequency if declared is not None else 0.0
-        self._declared = [(_split(v.name), _declared(v, families, reference.get(v.name))) for v in variables]
+        self._declared = [(_split(v.name), _declared(v, numbers, reference.get(v.name))) for v in variables]
         own = {v.name for v in variables}
         # A declared variable of the same name takes the built-in one's place.
-        self._text = _Text(served, families, own) if served.is_text else None
+        self._text = _Text(served, numbers, own) if served.is_text else None
         self.fault: Exception | None = None
         self.is_needed = bool(self._declared) or self._text is not None
 
@@ -514,11 +496,9 @@ class _Watched:
         return is_good
 
     def flush(self) -> None:
-        """Carry everything."""
-        for carry in self._families.pending:
+        """Count what waits."""
+        for carry in self._numbers.pending:
             carry()
-        for part in self._families.made:
-            part.flush()
 
 
 def _see(variable: _Variable, path: tuple[str, ...], trace: Trace, weight: float) -> None:
@@ -533,14 +513,14 @@ def _see(variable: _Variable, path: tuple[str, ...], trace: Trace, weight: float
         variable.see(value, weight)
 
 
-def _declared(variable: MetricVariable, families: _Families, bins: Bins | None) -> _Variable:
+def _declared(variable: MetricVariable, numbers: _Numbers, bins: Bins | None) -> _Variable:
     if variable.type == "scalar":
-        return _Scalar(variable.name, families, bins, tuple(float(bound) for bound in variable.buckets))
+        return _Scalar(variable.name, numbers, bins, tuple(float(bound) for bound in variable.buckets))
     if variable.type == "enum":
-        return _Enum(variable.name, families, bins, [str(value) for value in variable.buckets])
+        return _Enum(variable.name, numbers, bins, [str(value) for value in variable.buckets])
     if variable.type == "value":
-        return _Value(variable.name, families, bins)
-    return _Sum(variable.name, families)
+        return _Value(variable.name, numbers, bins)
+    return _Sum(variable.name, numbers)
 
 
 class _Text:
@@ -549,18 +529,18 @@ class _Text:
     __slots__ = ("_entropy", "_has_labels", "_label", "_log_labels", "_n_labels", "_score", "_scores", "_tokens",
                  "_truncated", "_unknown")  # fmt: skip
 
-    def __init__(self, served: Served, families: _Families, taken: set[str]) -> None:
+    def __init__(self, served: Served, numbers: _Numbers, taken: set[str]) -> None:
         reference = served.reference
 
         def scalar(name: str, bounds: Mapping[str, tuple[float, ...]]) -> _Scalar | None:
-            return None if name in taken else _Scalar(name, families, reference.get(name), bounds[name])
+            return None if name in taken else _Scalar(name, numbers, reference.get(name), bounds[name])
 
         def enum(name: str, values: Sequence[str]) -> _Enum | None:
-            return None if name in taken else _Enum(name, families, reference.get(name), values)
+            return None if name in taken else _Enum(name, numbers, reference.get(name), values)
 
         self._scores: list[float] = []
         """Of all labels, result after result, of those whose entropy is not counted yet."""
-        families.pending.append(self.carry)
+        numbers.pending.append(self.carry)
         labels = [label[:MOST_LABEL_CHARS] for label in served.labels[:MOST_BUCKETS]]
         self._tokens, self._unknown = scalar(TOKENS, _TEXT_BOUNDS), scalar(UNKNOWN, _TEXT_BOUNDS)
         self._truncated = enum(TRUNCATED, _BOOLEANS)

@@ -1,89 +1,128 @@
-"""The /metrics text: of this process, or summed over all workers that share ``PROMETHEUS_MULTIPROC_DIR``."""
+"""The text of ``/metrics``, of a snapshot of numbers: one custom collector of prometheus_client, which formats it.
+
+Pure but for ``process_metrics``. Made in a thread: ``pause`` is called between series and between lines, so that a
+page of megabytes never keeps the interpreter from the requests for long.
+"""
 
 from __future__ import annotations
 
-import os
-import time
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache
+from itertools import accumulate
+from typing import Final
 
-from prometheus_client import (
-    CONTENT_TYPE_LATEST,
-    CollectorRegistry,
-    GCCollector,
-    ProcessCollector,
-    disable_created_metrics,
-    generate_latest,
-)
-from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, GCCollector, ProcessCollector, generate_latest
+from prometheus_client import Metric as Family
 from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.registry import Collector
+from prometheus_client.samples import Exemplar, Sample
+from prometheus_client.utils import floatToGoString
 
-from gateway.errors import InternalError
-from gateway.metrics.exemplars import Exemplars, Marked, gathered
+from gateway.metrics.accumulator import Series, Snapshot
+from gateway.metrics.catalog import CATALOG, REQUEST_SECONDS
+from gateway.metrics.exemplars import Key, Seen
+from gateway.pace import unhurried
 
-_ASKED: Final = "asked"
-
-
-def new_registry() -> CollectorRegistry:
-    """Return an empty registry for one process's families."""
-    # A `_created` series beside every counter is nearly half of the page, and Prometheus makes no use of it.
-    disable_created_metrics()  # type: ignore[no-untyped-call]  # partly annotated
-    return CollectorRegistry(auto_describe=False)
+_METRICS: Final = {metric.name: metric for metric in CATALOG}
 
 
-def render(registry: CollectorRegistry, multiprocess_dir: Path | None) -> bytes:
-    """Return the exposition: ``registry`` plus process metrics, or the sum over the workers of ``multiprocess_dir``.
-
-    Raises ``InternalError`` where that folder is gone.
-    """
-    return bytes(generate_latest(_collector(registry, multiprocess_dir)))
+def render(snapshot: Snapshot) -> bytes:
+    """Return a snapshot in Prometheus' text format."""
+    return respond("", Numbers(snapshot))[0]
 
 
-def respond(
-    accept: str, registry: CollectorRegistry, multiprocess_dir: Path | None, exemplars: Exemplars
-) -> tuple[bytes, str]:
+def respond(accept: str, numbers: Collector) -> tuple[bytes, str]:
     """Return the exposition in the form ``accept`` asks for, and its content type.
 
     Prometheus asks for OpenMetrics, which has room for trace ids on the latency buckets; everybody else gets the older
     text form.
     """
     if "application/openmetrics-text" not in accept:
-        return render(registry, multiprocess_dir), CONTENT_TYPE_LATEST
-    seen = exemplars.seen if multiprocess_dir is None else gathered(multiprocess_dir)
-    marked: Any = Marked(_collector(registry, multiprocess_dir), seen)
-    text = openmetrics.generate_latest(marked)  # type: ignore[no-untyped-call]  # not annotated
+        return bytes(generate_latest(numbers)), CONTENT_TYPE_LATEST
+    text = openmetrics.generate_latest(numbers)  # type: ignore[no-untyped-call]  # not annotated
     return bytes(text), openmetrics.CONTENT_TYPE_LATEST
 
 
-def _collector(registry: CollectorRegistry, multiprocess_dir: Path | None) -> CollectorRegistry:
-    if multiprocess_dir is None:
-        return registry
-    if not multiprocess_dir.is_dir():
-        # Without this every number would be missing, and nobody would be told.
-        raise InternalError(
-            f"the folder that the workers count in is gone: {multiprocess_dir}", hint="restart the gateway"
-        )
-    _forget_dead_workers(multiprocess_dir)
-    merged = CollectorRegistry()
-    MultiProcessCollector(merged, path=str(multiprocess_dir))  # type: ignore[no-untyped-call]  # partly annotated
-    return merged
+class Numbers(Collector):
+    """Collects a snapshot's families in the catalogue's order, and those of ``others`` after them."""
+
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        exemplars: Mapping[Key, Seen] | None = None,
+        others: Collector | None = None,
+        pause: Callable[[], None] = unhurried,
+    ) -> None:
+        """``exemplars`` are put on the buckets of the requests' latencies."""
+        self._snapshot = snapshot
+        self._exemplars = exemplars or {}
+        self._others = others
+        self._pause = pause
+
+    def collect(self) -> Iterator[Family]:
+        """See prometheus_client's ``Collector``."""
+        families = {
+            metric.name: Family(metric.name.removesuffix("_total"), metric.help, metric.type) for metric in CATALOG
+        }
+        for series, value in self._snapshot.counted():
+            self._pause()
+            families[series.metric].samples.append(Sample(series.metric, _labels(series), value))
+        for series, value in self._snapshot.shown():
+            self._pause()
+            families[series.metric].samples.append(Sample(series.metric, _labels(series), value))
+        for series, numbers in self._snapshot.distributed():
+            families[series.metric].samples += self._histogram(series, numbers.tolist())
+        for family in families.values():
+            family.samples = _InSlices(family.samples, self._pause)
+            yield family
+        if self._others is not None:
+            yield from self._others.collect()
+
+    def _histogram(self, series: Series, numbers: list[float]) -> Iterator[Sample]:
+        name, labels = series.metric, _labels(series)
+        *counts, total = numbers
+        of_requests = name == REQUEST_SECONDS.name
+        last = 0.0
+        for bound, last in zip(_bounds(series.bounds), accumulate(counts), strict=True):
+            self._pause()
+            seen = self._exemplars.get((*series.labels, bound)) if of_requests else None
+            exemplar = Exemplar({"trace_id": seen[0]}, seen[1], seen[2]) if seen else None
+            yield Sample(f"{name}_bucket", {**labels, "le": bound}, last, None, exemplar)
+        yield Sample(f"{name}_count", labels, last)
+        if series.bounds[0] >= 0:  # Prometheus takes a sum that can fall for a restart
+            yield Sample(f"{name}_sum", labels, total)
 
 
-def ask(multiprocess_dir: Path) -> None:
-    """Ask the other workers to write their numbers down. Raises ``OSError``."""
-    path, now = multiprocess_dir / _ASKED, time.time_ns()
-    path.touch()
-    os.utime(path, ns=(now, now))  # to the nanosecond, where touching counts in ticks of the kernel
+class _InSlices(list[Sample]):
+    """Samples that pause between one and the next when they are gone through."""
+
+    def __init__(self, samples: Iterable[Sample], pause: Callable[[], None]) -> None:
+        super().__init__(samples)
+        self._pause = pause
+
+    def __iter__(self) -> Iterator[Sample]:
+        for sample in super().__iter__():
+            self._pause()
+            yield sample
 
 
-def asked(multiprocess_dir: Path) -> int:
-    """Return when a worker has last asked, in nanoseconds since 1970; 0 for never."""
-    try:
-        return (multiprocess_dir / _ASKED).stat().st_mtime_ns
-    except OSError:
-        return 0
+def _labels(series: Series) -> dict[str, str]:
+    return dict(zip(_METRICS[series.metric].labels, series.labels, strict=True))
+
+
+@cache
+def _bounds(bounds: tuple[float, ...]) -> tuple[str, ...]:
+    """Return the values of ``le``, as Prometheus writes them."""
+    return (*(str(floatToGoString(bound)) for bound in bounds), "+Inf")  # type: ignore[no-untyped-call]  # not annotated
+
+
+def process_metrics() -> Collector:
+    """Return CPU, memory, file descriptors and garbage collection of this process."""
+    registry = CollectorRegistry()
+    ProcessCollector(registry=registry)
+    GCCollector(registry=registry)
+    return registry
 
 
 def parse(text: str) -> Iterator[tuple[str, dict[str, str], float]]:
@@ -91,17 +130,3 @@ def parse(text: str) -> Iterator[tuple[str, dict[str, str], float]]:
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
             yield sample.name, sample.labels, sample.value
-
-
-def add_process_metrics(registry: CollectorRegistry) -> None:
-    """Add CPU, memory, file descriptors and garbage collection of this process (single-process mode only)."""
-    ProcessCollector(registry=registry)
-    GCCollector(registry=registry)
-
-
-def _forget_dead_workers(multiprocess_dir: Path) -> None:
-    # A killed worker leaves its gauges (requests in flight) behind for ever. Its counters stay: sums never go back.
-    for file in multiprocess_dir.glob("gauge_live*_*.db"):
-        pid = file.stem.rpartition("_")[2]
-        if pid.isdigit() and not Path(f"/proc/{pid}").exists():
-            mark_process_dead(int(pid), path=str(multiprocess_dir))  # type: ignore[no-untyped-call]  # as above

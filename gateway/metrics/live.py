@@ -1,25 +1,20 @@
 """The last minutes of a gateway, for its own page: rate, failures, quantiles, batch sizes, drift by endpoint version.
 
-Reads the observer's families as they are (no second count), every ``STEP_S``; a minute is the difference between now
-and then. With several workers each leaves what it has counted in a small file beside the others' (``share``), and
-every worker's page adds them up: what it shows is the whole gateway, at most ``STEP_S`` old.
+Reads the numbers that ``/metrics`` shows (no second count), of all workers together, every ``STEP_S``; a minute is the
+difference between now and then.
 """
 
 from __future__ import annotations
 
-import contextlib
-import json
 import math
-import os
-import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
-from pathlib import Path
 from typing import Any, Final
 
 from gateway.metrics import catalog
+from gateway.metrics.accumulator import Snapshot
 from gateway.metrics.drift import Verdict
 from gateway.pace import unhurried
 from gateway.trace import CANARY, FALLBACK
@@ -30,11 +25,10 @@ DRIFT_WINDOW_S: Final = 3600.0
 _DRIFT_STEP_S: Final = 60.0
 _HISTORY: Final = 60
 """Steps of the rate's history: five minutes."""
-_OLD_S: Final = 3 * STEP_S
 
 Numbers = dict[tuple[str, ...], tuple[float, ...]]
-Counted = dict[str, Any]
-"""What one process has counted lately, as plain values: ``seconds``, ``grown``, ``history``, ``drift``."""
+Pause = Callable[[], None]
+"""Called between small pieces of work: everything here runs in a thread beside the requests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,21 +54,20 @@ class Row:
 
 
 class Live:
-    """Remembers what the families said during the last minutes.
+    """Remembers what was counted during the last minutes; not for several threads at once.
 
-    ``families`` are prometheus_client's, by name; ``failures`` the outcomes that are our doing, not the callers'.
+    ``failures`` are the outcomes that are our doing, not the callers'. Times are seconds of a steady clock.
     """
 
-    def __init__(self, families: Mapping[str, Any], failures: Collection[str]) -> None:
-        self._families = families
+    def __init__(self, failures: Collection[str]) -> None:
         self._failures = frozenset(failures)
         self._seen: deque[tuple[float, Numbers]] = deque()
         self._history: deque[dict[tuple[str, ...], float]] = deque(maxlen=_HISTORY)
         self._bins_seen: deque[tuple[float, Numbers]] = deque()
 
-    def sample(self, now: float, current: Numbers | None = None) -> None:
-        """Remember what is counted now, or was when ``read`` gave ``current``; ``now`` in seconds of a steady clock."""
-        current = self.read() if current is None else current
+    def sample(self, now: float, snapshot: Snapshot, pause: Pause = unhurried) -> None:
+        """Remember what is counted ``now``."""
+        current = _requests(snapshot, pause)
         if self._seen:
             then, before = self._seen[-1]
             seconds = max(now - then, 0.1)
@@ -88,60 +81,38 @@ class Live:
         while len(self._seen) > 1 and self._seen[1][0] <= now - WINDOW_S:
             self._seen.popleft()
         if not self._bins_seen or now - self._bins_seen[-1][0] >= _DRIFT_STEP_S:
-            self._bins_seen.append((now, self._read_bins()))
+            self._bins_seen.append((now, _bins(snapshot, pause)))
             while len(self._bins_seen) > 1 and self._bins_seen[1][0] <= now - DRIFT_WINDOW_S:
                 self._bins_seen.popleft()
 
-    def counted(self, now: float) -> Counted:
-        """Return what this process has counted lately."""
-        if not self._seen:
-            return {"seconds": 1.0, "grown": [], "history": [], "drift": []}
-        began, before = self._seen[0]
-        series = {key for step in self._history for key in step}
-        return {
-            "seconds": max(now - began, 1.0),
-            "grown": [[key, values] for key, values in _grown(self.read(), before).items() if any(values)],
-            "history": [[key, [round(step.get(key, 0.0), 3) for step in self._history]] for key in sorted(series)],
-            "drift": [
-                [key, values] for key, values in _grown(self._read_bins(), self._bins_seen[0][1]).items() if any(values)
-            ],
-        }
-
-    def share(self, folder: Path, now: float) -> None:
-        """Leave what this process has counted where the other workers look."""
-        path = folder / f"live_{os.getpid()}.json"
-        aside = path.with_suffix(".new")
-        aside.write_text(json.dumps(self.counted(now)))
-        aside.replace(path)
-
-    def rows(self, now: float, others: Iterable[Counted] = ()) -> list[dict[str, Any]]:
+    def rows(self, now: float, snapshot: Snapshot, pause: Pause = unhurried) -> list[dict[str, Any]]:
         """Return the rows of the last minute as plain values, by endpoint, version and route."""
+        if not self._seen:
+            return []
+        began, before = self._seen[0]
+        seconds = max(now - began, 1.0)
         served: dict[tuple[str, str, str], dict[str, float]] = {}
         fell_back: dict[tuple[str, str, str], float] = {}
-        buckets: dict[tuple[str, ...], list[float]] = {}
-        calls: dict[tuple[str, ...], list[float]] = {}
-        history: dict[tuple[str, ...], list[float]] = {}
-        for part in (self.counted(now), *others):
-            for (kind, *labels), values in part["grown"]:
-                if kind == catalog.REQUESTS.name:
-                    outcomes = served.setdefault((labels[0], labels[1], labels[2]), {})
-                    outcomes[labels[3]] = outcomes.get(labels[3], 0.0) + values[0] / part["seconds"]
-                elif kind == catalog.FALLBACKS.name:
-                    canary = (labels[0], labels[1], CANARY)
-                    fell_back[canary] = fell_back.get(canary, 0.0) + values[0] / part["seconds"]
-                else:
-                    sums = buckets if kind == catalog.REQUEST_SECONDS.name else calls
-                    _add(sums.setdefault((*labels,), [0.0] * len(values)), values)
-            for labels, rates in part["history"]:
-                # The newest are the last ones, however long each process has lived.
-                mine = history.setdefault((*labels,), [])
-                mine[:0] = [0.0] * (len(rates) - len(mine))
-                _add(mine, [0.0] * (len(mine) - len(rates)) + rates)
+        buckets: dict[tuple[str, ...], Sequence[float]] = {}
+        calls: dict[tuple[str, ...], Sequence[float]] = {}
         totals: dict[str, float] = {}
-        for (endpoint, _, _), outcomes in served.items():
-            totals[endpoint] = totals.get(endpoint, 0.0) + sum(outcomes.values())
+        for (kind, *labels), values in _grown(_requests(snapshot, pause), before).items():
+            if not any(values):
+                continue
+            if kind == catalog.REQUESTS.name:
+                endpoint, version, route, outcome = labels
+                served.setdefault((endpoint, version, route), {})[outcome] = values[0] / seconds
+                totals[endpoint] = totals.get(endpoint, 0.0) + values[0] / seconds
+            elif kind == catalog.FALLBACKS.name:
+                canary = (labels[0], labels[1], CANARY)
+                fell_back[canary] = fell_back.get(canary, 0.0) + values[0] / seconds
+            elif kind == catalog.REQUEST_SECONDS.name:
+                buckets[*labels,] = values
+            else:
+                calls[*labels,] = values
         found = []
         for key in served.keys() | fell_back.keys():
+            pause()
             endpoint, version, route = key
             outcomes, failed_over = served.get(key, {}), fell_back.get(key, 0.0)
             rate = sum(outcomes.values()) + failed_over
@@ -154,33 +125,30 @@ class Live:
                 Row(
                     endpoint, version, route, rate, share, failed / rate,
                     max(0.0, 1 - (outcomes.get("ok", 0.0) + failed) / rate),
-                    p50, p95, p99, rows / made if made else None, history.get((endpoint, version), []),
+                    p50, p95, p99, rows / made if made else None,
+                    [round(step.get((endpoint, version), 0.0), 3) for step in self._history],
                 )
             )  # fmt: skip
         # By name, not by rate: what a reader looks at must not change its place at every refresh.
         return [asdict(row) for row in sorted(found, key=lambda row: (row.endpoint, row.version, row.route))]
 
-    def drift(self, now: float, others: Iterable[Counted] = ()) -> list[dict[str, Any]]:
+    def drift(self, snapshot: Snapshot, pause: Pause = unhurried) -> list[dict[str, Any]]:
         """Return how each variable that has a reference stands, by what was seen within the last hour.
 
         Only what was counted for the reference in use: labels name it.
         """
-        seen: dict[tuple[str, ...], float] = {}
-        for part in (self.counted(now), *others):
-            for labels, values in part["drift"]:
-                seen[*labels,] = seen.get((*labels,), 0.0) + values[0]
+        seen = _grown(_bins(snapshot, pause), self._bins_seen[0][1]) if self._bins_seen else {}
         references: dict[tuple[str, ...], dict[str, float]] = {}
-        for labels, child in self._children(catalog.DRIFT_REFERENCE):
-            ratio = child._value.get()  # noqa: SLF001 - see `read`
-            if ratio > 0:  # NaN where the reference is gone
-                references.setdefault(labels[:4], {})[labels[4]] = ratio
-        sizes = {
-            labels: child._value.get()  # noqa: SLF001 - see `read`
-            for labels, child in self._children(catalog.DRIFT_REFERENCE_SIZE)
-        }
+        sizes: dict[tuple[str, ...], float] = {}
+        for (name, labels, _), value in snapshot.shown():
+            if name == catalog.DRIFT_REFERENCE.name and value > 0:  # NaN if the reference is gone
+                references.setdefault(labels[:4], {})[labels[4]] = value
+            elif name == catalog.DRIFT_REFERENCE_SIZE.name:
+                sizes[labels] = value
         found = []
         for key, ratios in sorted(references.items()):
-            counts = tuple(seen.get((*key, name), 0.0) for name in ratios)
+            pause()
+            counts = tuple(seen.get((*key, name), (0.0,))[0] for name in ratios)
             verdict = Verdict(
                 key[0], key[1], key[2], tuple(ratios), tuple(ratios.values()), counts, sizes.get(key, math.inf)
             )  # fmt: skip
@@ -190,43 +158,28 @@ class Live:
             })  # fmt: skip
         return found
 
-    def read(self, pause: Callable[[], None] = unhurried) -> Numbers:
-        """Return what is counted now; safe in a thread, ``pause`` is called between numbers."""
-        # The children's numbers have no public reader but the exposition, which would be parsed text.
-        found: Numbers = {}
-        for labels, child in self._children(catalog.REQUESTS):
-            pause()
-            found[catalog.REQUESTS.name, *labels] = (child._value.get(),)  # noqa: SLF001 - see above
-        for labels, child in self._children(catalog.FALLBACKS):
-            found[catalog.FALLBACKS.name, *labels] = (child._value.get(),)  # noqa: SLF001 - as above
-        for labels, child in self._children(catalog.REQUEST_SECONDS):
-            pause()
-            found[catalog.REQUEST_SECONDS.name, *labels] = tuple(b.get() for b in child._buckets)  # noqa: SLF001 - as above
-        for labels, child in self._children(catalog.BATCH_ROWS):
-            pause()
-            calls = sum(b.get() for b in child._buckets)  # noqa: SLF001 - as above
-            found[catalog.BATCH_ROWS.name, *labels] = (child._sum.get(), calls)  # noqa: SLF001 - as above
-        return found
 
-    def _read_bins(self) -> Numbers:
-        return {
-            labels: (child._value.get(),)  # noqa: SLF001 - see `read`
-            for labels, child in self._children(catalog.DRIFT_OBSERVATIONS)
-        }
-
-    def _children(self, metric: catalog.Metric) -> list[tuple[tuple[str, ...], Any]]:
-        return list(self._families[metric.name]._metrics.items())  # noqa: SLF001 - see `read`
+def _requests(snapshot: Snapshot, pause: Pause) -> Numbers:
+    found: Numbers = {}
+    for (name, labels, _), value in snapshot.counted():
+        pause()
+        if name in (catalog.REQUESTS.name, catalog.FALLBACKS.name):
+            found[name, *labels] = (value,)
+    for (name, labels, _), numbers in snapshot.distributed():
+        pause()
+        if name == catalog.REQUEST_SECONDS.name:
+            found[name, *labels] = (*numbers[:-1].tolist(),)
+        elif name == catalog.BATCH_ROWS.name:
+            found[name, *labels] = (float(numbers[-1]), float(numbers[:-1].sum()))
+    return found
 
 
-def shared(folder: Path) -> list[Counted]:
-    """Return what the other workers that share ``folder`` have left there lately."""
-    found = []
-    for path in folder.glob("live_*.json"):
-        if path.stem == f"live_{os.getpid()}":
-            continue
-        with contextlib.suppress(OSError, ValueError):  # it may be replaced or removed meanwhile
-            if time.time() - path.stat().st_mtime < _OLD_S:
-                found.append(json.loads(path.read_text()))
+def _bins(snapshot: Snapshot, pause: Pause) -> Numbers:
+    found: Numbers = {}
+    for (name, labels, _), value in snapshot.counted():
+        pause()
+        if name == catalog.DRIFT_OBSERVATIONS.name:
+            found[labels] = (value,)
     return found
 
 
@@ -235,11 +188,6 @@ def _grown(current: Numbers, before: Numbers) -> Numbers:
         key: tuple(a - b for a, b in zip(values, before.get(key, (0.0,) * len(values)), strict=True))
         for key, values in current.items()
     }
-
-
-def _add(sums: list[float], values: Sequence[float]) -> None:
-    for i, value in enumerate(values):
-        sums[i] += value
 
 
 def _quantile(share: float, bounds: Sequence[float], counts: Sequence[float]) -> float | None:

@@ -1,13 +1,10 @@
-"""Turns finished traces, batches and control events into Prometheus samples.
+"""Turns finished traces, batches and control events into numbers.
 
 Called once per request in the pipeline's ``finally``, so it only puts traces aside, and adds what one batch has
-answered to plain Python numbers together; ``flush`` carries them to prometheus_client, which takes a lock per sample
-and searches buckets one by one (together some 30 µs per request, as much as tokenizing a short text). Flushing happens
-before every exposition, so a scrape misses nothing this process has counted; with several workers also within
-``FLUSH_S`` after another one was asked.
+answered to plain numbers together (one by one it would cost as much as tokenizing a short text). ``snapshot`` adds up
+what is still aside, so whoever looks misses nothing this process has counted.
 
-Counting never costs an answer: what goes wrong here (a folder of numbers that somebody removed, a full disk) is logged,
-now and then, and the request goes on.
+Counting never costs an answer: what goes wrong here is logged, now and then, and the request goes on.
 
 Label values come from the configuration only, never from a request: unknown paths are all counted under one empty
 endpoint.
@@ -22,25 +19,17 @@ import math
 import random
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, Literal, TypeVar, cast
+from typing import Final, TypeVar, cast
 
 import numpy as np
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from gateway.metrics import catalog
-from gateway.metrics.catalog import Metric
+from gateway.metrics.accumulator import Accumulator, Count, Distribution, Snapshot
 from gateway.metrics.custom import Watch
 from gateway.metrics.exemplars import Exemplars
-from gateway.metrics.live import Live
-from gateway.metrics.tally import Count, Distribution
 from gateway.trace import CANARY, Trace
 
-FLUSH_S: Final = 0.02
-"""How often a worker looks whether another one is asked for the numbers of all."""
-UNASKED_FLUSH_S: Final = 0.25
-"""How old numbers get that nobody asks for: what a killed worker takes along at most."""
-
-_MOST_UNFLUSHED: Final = 2000
+_MOST_ASIDE: Final = 2000
 """Answers after which what was put aside is added up, so that it stays small."""
 
 _COMPLAIN_EVERY_S: Final = 60.0
@@ -69,45 +58,40 @@ def _harmless(count: Count_) -> Count_:
 
 
 class Observer:
-    """Owns this process's metric families on ``registry``. One event loop calls it."""
+    """Owns this process's numbers. One event loop calls it."""
 
     def __init__(
         self,
-        registry: CollectorRegistry,
         *,
         chance: Callable[[], float] = random.random,
         later: Callable[[Callable[[], None]], object] | None = None,
         failures: Sequence[str] = (),
     ) -> None:
         """``failures`` are the outcomes by which a version fails: each has its series before the first one occurs."""
-        self._families: dict[str, Any] = {m.name: _family(m, registry) for m in catalog.CATALOG}
-        self.live = Live(self._families, failures)
+        self._numbers = Accumulator()
         self.exemplars = Exemplars()
         self._models: set[tuple[str, ...]] = set()
         self._backends: set[str] = set()
-        self._failures = tuple(failures)
+        self.failures = tuple(failures)
         self._expected: set[tuple[str, str, str]] = set()
         self._states: dict[tuple[str, str], bool | None] = {}
-        self.watch = Watch(self._families, chance)
+        self.watch = Watch(self._numbers, chance)
         self._later = later or _AfterThis()
         self._served: dict[tuple[str, str, str], _ServedMetrics] = {}
         self._failed: dict[tuple[str, str, str, str], tuple[Count, Distribution]] = {}
         self._waiting: list[Trace] = []
         """Answered, and not yet counted."""
-        self._counts: dict[tuple[str, ...], Count] = {}
         self._batches: dict[tuple[str, str], _BatchMetrics] = {}
         self._in_flight = 0
         self._begun = 0
-        self._cpu_wait = Count(self._families[catalog.CPU_WAIT.name])
-        self._is_dirty = False
-        self._unflushed = 0
+        self._cpu_wait = self._numbers.count(catalog.CPU_WAIT)
+        self._aside = 0
         self._complain_at = 0.0
 
     def started(self) -> None:
         """Count a request in."""
         self._in_flight += 1
         self._begun += 1
-        self._is_dirty = True
 
     def unstarted(self) -> None:
         """Take ``started`` back."""
@@ -128,13 +112,12 @@ class Observer:
             self.complain()
 
     def _count_failed(self, trace: Trace) -> None:
-        self._is_dirty = True
         key = (trace.endpoint, trace.version, trace.route, trace.outcome)
         failed = self._failed.get(key)
         if failed is None:
             failed = self._failed[key] = (
-                Count(self._families[catalog.REQUESTS.name].labels(*key)),
-                _distribution(self._families, catalog.FAILURE_SECONDS, *key),
+                self._numbers.count(catalog.REQUESTS, *key),
+                self._numbers.distribution(catalog.FAILURE_SECONDS, *key),
             )
         failed[0].value += 1
         failed[1].observe(trace.total_ns * _NS)
@@ -150,12 +133,11 @@ class Observer:
                 self.complain()
 
     def _count_answered(self, traces: Sequence[Trace]) -> None:
-        self._is_dirty = True
         first = traces[0]
         key = (first.endpoint, first.version, first.route)
         served = self._served.get(key)
         if served is None:
-            served = self._served[key] = _ServedMetrics(self._families, *key)
+            served = self._served[key] = _ServedMetrics(self._numbers, *key)
         served.observe(traces)
         for trace in traces:
             if trace.trace_id and trace.is_recorded:
@@ -164,9 +146,9 @@ class Observer:
         self._counted(len(traces))
 
     def _counted(self, number: int) -> None:
-        self._unflushed += number
-        if self._unflushed >= _MOST_UNFLUSHED:
-            self.flush()
+        self._aside += number
+        if self._aside >= _MOST_ASIDE:
+            self.settle()
 
     def complain(self) -> None:
         """Log the exception that is being handled, unless one was logged lately."""
@@ -184,15 +166,13 @@ class Observer:
         begun, self._begun = self._begun, 0
         if begun and late > 0:
             self._cpu_wait.value += 2 * late * begun
-            self._is_dirty = True
 
     @_harmless
     def batched(self, endpoint: str, version: str, rows: int, padded_tokens: int, tokens: int) -> None:
         """Count one call to the backend."""
-        self._is_dirty = True
         batch = self._batches.get((endpoint, version))
         if batch is None:
-            batch = self._batches[endpoint, version] = _BatchMetrics(self._families, endpoint, version)
+            batch = self._batches[endpoint, version] = _BatchMetrics(self._numbers, endpoint, version)
         batch.rows.observe(rows)
         batch.padded.observe(padded_tokens)
         batch.tokens.value += tokens
@@ -200,75 +180,61 @@ class Observer:
     @_harmless
     def cached(self, endpoint: str, version: str, *, is_hit: bool) -> None:
         """Count one look into a response cache."""
-        self._count(catalog.CACHE, endpoint, version, "hit" if is_hit else "miss").value += 1
-        self._is_dirty = True
+        self._numbers.count(catalog.CACHE, endpoint, version, "hit" if is_hit else "miss").value += 1
 
     @_harmless
     def fell_back(self, endpoint: str, version: str, outcome: str) -> None:
         """Count a canary version's failure that its stable version answers for."""
-        self._count(catalog.FALLBACKS, endpoint, version, outcome).value += 1
-        self._is_dirty = True
+        self._numbers.count(catalog.FALLBACKS, endpoint, version, outcome).value += 1
 
     @_harmless
     def mirrored(self, endpoint: str, version: str, outcome: str, difference: float = 0.0, total_ns: int = 0) -> None:
         """Count one request that was drawn for a shadow; the numbers are of one that was answered and compared."""
-        self._count(catalog.SHADOWS, endpoint, version, outcome).value += 1
-        self._is_dirty = True
+        self._numbers.count(catalog.SHADOWS, endpoint, version, outcome).value += 1
         if outcome in ("agreed", "differed"):
-            # Few a second: they need no tally.
-            self._families[catalog.SHADOW_DIFFERENCE.name].labels(endpoint, version).observe(difference)
-            self._families[catalog.SHADOW_SECONDS.name].labels(endpoint, version).observe(total_ns * _NS)
+            self._numbers.distribution(catalog.SHADOW_DIFFERENCE, endpoint, version).observe(difference)
+            self._numbers.distribution(catalog.SHADOW_SECONDS, endpoint, version).observe(total_ns * _NS)
 
     @_harmless
     def words(self, endpoint: str, version: str, hits: int, misses: int) -> None:
         """Add texts a word cache answered and did not answer since the last time."""
         if hits or misses:
-            self._count(catalog.WORD_CACHE, endpoint, version, "hit").value += hits
-            self._count(catalog.WORD_CACHE, endpoint, version, "miss").value += misses
-            self._is_dirty = True
-
-    def _count(self, metric: Metric, *labels: str) -> Count:
-        key = (metric.name, *labels)
-        count = self._counts.get(key)
-        if count is None:
-            count = self._counts[key] = Count(self._families[metric.name].labels(*labels))
-        return count
+            self._numbers.count(catalog.WORD_CACHE, endpoint, version, "hit").value += hits
+            self._numbers.count(catalog.WORD_CACHE, endpoint, version, "miss").value += misses
 
     @_harmless
-    def flush(self) -> None:
-        """Carry what was counted to prometheus_client."""
+    def settle(self) -> None:
+        """Add up what was put aside."""
         self._drain()
-        if not self._is_dirty:
-            return
         self.watch.flush()
-        self._is_dirty = False
-        self._unflushed = 0
-        self._families[catalog.IN_FLIGHT.name].set(self._in_flight)
-        self._cpu_wait.flush()
-        for count in self._counts.values():
-            count.flush()
+        self._aside = 0
         for served in self._served.values():
-            served.flush()
-        for times, seconds in self._failed.values():
-            times.flush()
-            seconds.flush()
+            served.settle()
+        for _, seconds in self._failed.values():
+            seconds.numbers()
         for batch in self._batches.values():
-            batch.flush()
+            batch.settle()
+
+    def snapshot(self) -> Snapshot:
+        """Return a copy of everything this process has counted."""
+        self.settle()
+        self._numbers.gauge(catalog.IN_FLIGHT).value = self._in_flight
+        return self._numbers.snapshot()
 
     @_harmless
     def reconciled(self, outcome: str) -> None:
         """Count one look at the serving Task."""
-        self._families[catalog.RECONCILES.name].labels(outcome).inc()
+        self._numbers.count(catalog.RECONCILES, outcome).value += 1
 
     @_harmless
     def contacted(self, unix_time: float) -> None:
         """Remember when the registry last answered."""
-        self._families[catalog.LAST_CONTACT.name].set(unix_time)
+        self._numbers.gauge(catalog.LAST_CONTACT).set(unix_time)
 
     @_harmless
     def polls(self, period: float) -> None:
         """Publish how often the registry is looked at (seconds)."""
-        self._families[catalog.POLL.name].set(period)
+        self._numbers.gauge(catalog.POLL).set(period)
 
     @_harmless
     def expect(self, served: Iterable[tuple[str, str, str]]) -> None:
@@ -279,15 +245,15 @@ class Observer:
         for key in set(served) - self._expected:
             self._expected.add(key)
             endpoint, version, route = key
-            for outcome in self._failures:
-                self._families[catalog.REQUESTS.name].labels(*key, outcome)
+            for outcome in self.failures:
+                self._numbers.count(catalog.REQUESTS, *key, outcome)
                 if route == CANARY:
-                    self._families[catalog.FALLBACKS.name].labels(endpoint, version, outcome)
+                    self._numbers.count(catalog.FALLBACKS, endpoint, version, outcome)
 
     @_harmless
     def built(self, outcome: str) -> None:
         """Count one attempt to build an endpoint version."""
-        self._families[catalog.BUILDS.name].labels(outcome).inc()
+        self._numbers.count(catalog.BUILDS, outcome).value += 1
 
     @_harmless
     def faults(self, subjects: Iterable[str]) -> None:
@@ -297,40 +263,38 @@ class Observer:
             kind = subject.partition(" ")[0]
             counts[kind if kind in counts else "other"] += 1
         for kind, count in counts.items():
-            self._families[catalog.CONFIGURATION_FAULTS.name].labels(kind).set(count)
+            self._numbers.gauge(catalog.CONFIGURATION_FAULTS, kind).set(count)
 
     @_harmless
     def endpoint_states(self, ready: dict[tuple[str, str], bool | None]) -> None:
         """Publish which endpoint versions are served; those no longer configured (None) have no number any more."""
-        family = self._families[catalog.ENDPOINT_READY.name]
         for (endpoint, version), is_ready in ready.items() - self._states.items():
-            family.labels(endpoint, version).set(math.nan if is_ready is None else int(is_ready))
+            state = math.nan if is_ready is None else int(is_ready)
+            self._numbers.gauge(catalog.ENDPOINT_READY, endpoint, version).set(state)
         self._states = {**self._states, **ready}
 
     @_harmless
     def backends(self, live: Mapping[str, bool]) -> None:
         """Publish which Tritons answer, by address; those that nothing needs any more have no number."""
-        family = self._families[catalog.BACKEND_UP.name]
         for gone in self._backends - live.keys():
-            family.labels(gone).set(math.nan)
+            self._numbers.gauge(catalog.BACKEND_UP, gone).set(math.nan)
         for address, answers in live.items():
-            family.labels(address).set(int(answers))
+            self._numbers.gauge(catalog.BACKEND_UP, address).set(int(answers))
         self._backends = set(live)
 
     @_harmless
     def models(self, served: set[tuple[str, ...]]) -> None:
         """Publish which model each version is: label values of ``MODEL_INFO``; those that are gone have no number."""
-        family = self._families[catalog.MODEL_INFO.name]
         for gone in self._models - served:
-            family.labels(*gone).set(math.nan)
+            self._numbers.gauge(catalog.MODEL_INFO, *gone).set(math.nan)
         for new in served - self._models:
-            family.labels(*new).set(1)
+            self._numbers.gauge(catalog.MODEL_INFO, *new).set(1)
         self._models = served
 
     @_harmless
     def build_info(self, version: str) -> None:
         """Publish the running version."""
-        self._families[catalog.BUILD_INFO.name].labels(version).set(1)
+        self._numbers.gauge(catalog.BUILD_INFO, version).set(1)
 
 
 class _AfterThis:
@@ -364,21 +328,20 @@ def _alike(traces: list[Trace]) -> Iterable[list[Trace]]:
 
 
 class _ServedMetrics:
-    """What one version's answers on one route add up to: numbers by columns, which ``flush`` counts at once."""
+    """What one version's answers on one route add up to: numbers by columns, which ``settle`` counts at once."""
 
     __slots__ = ("_answered", "_columns", "_distributions", "_sums")
 
-    def __init__(self, families: dict[str, Any], endpoint: str, version: str, route: str) -> None:
+    def __init__(self, numbers: Accumulator, endpoint: str, version: str, route: str) -> None:
         pair = (endpoint, version)
-        self._answered = Count(families[catalog.REQUESTS.name].labels(*pair, route, "ok"))
+        self._answered = numbers.count(catalog.REQUESTS, *pair, route, "ok")
         self._distributions = (
-            _distribution(families, catalog.REQUEST_SECONDS, *pair, route),
-            *(_distribution(families, catalog.STAGE_SECONDS, *pair, route, stage) for stage in _STAGES),
-            _distribution(families, catalog.ROWS, *pair),
+            numbers.distribution(catalog.REQUEST_SECONDS, *pair, route),
+            *(numbers.distribution(catalog.STAGE_SECONDS, *pair, route, stage) for stage in _STAGES),
+            numbers.distribution(catalog.ROWS, *pair),
         )
         self._sums = tuple(
-            Count(families[metric.name].labels(*pair))
-            for metric in (catalog.TOKENS, catalog.UNKNOWN_TOKENS, catalog.TRUNCATED)
+            numbers.count(metric, *pair) for metric in (catalog.TOKENS, catalog.UNKNOWN_TOKENS, catalog.TRUNCATED)
         )
         self._columns: tuple[list[int], ...] = tuple([] for _ in self._distributions)
 
@@ -396,42 +359,23 @@ class _ServedMetrics:
         unknown.value += sum([trace.unknown_tokens for trace in traces])
         truncated.value += sum([trace.truncated for trace in traces])
 
-    def flush(self) -> None:
+    def settle(self) -> None:
         if not self._columns[0]:
             return
-        self._answered.flush()
         for number, (distribution, column) in enumerate(zip(self._distributions, self._columns, strict=True)):
             values = np.array(column, dtype=np.float64)
             column.clear()
             distribution.observe_all(values * _NS if number < _TIMES else values)
-            distribution.flush()
-        for count in self._sums:
-            count.flush()
 
 
 class _BatchMetrics:
     __slots__ = ("padded", "rows", "tokens")
 
-    def __init__(self, families: dict[str, Any], endpoint: str, version: str) -> None:
-        self.rows = _distribution(families, catalog.BATCH_ROWS, endpoint, version)
-        self.padded = _distribution(families, catalog.BATCH_TOKENS, endpoint, version)
-        self.tokens = Count(families[catalog.BATCH_REAL_TOKENS.name].labels(endpoint, version))
+    def __init__(self, numbers: Accumulator, endpoint: str, version: str) -> None:
+        self.rows = numbers.distribution(catalog.BATCH_ROWS, endpoint, version)
+        self.padded = numbers.distribution(catalog.BATCH_TOKENS, endpoint, version)
+        self.tokens = numbers.count(catalog.BATCH_REAL_TOKENS, endpoint, version)
 
-    def flush(self) -> None:
-        self.rows.flush()
-        self.padded.flush()
-        self.tokens.flush()
-
-
-def _distribution(families: dict[str, Any], metric: Metric, *labels: str) -> Distribution:
-    return Distribution(families[metric.name].labels(*labels), metric.buckets)
-
-
-def _family(metric: Metric, registry: CollectorRegistry) -> Any:
-    if metric.type == "counter":
-        return Counter(metric.name.removesuffix("_total"), metric.help, metric.labels, registry=registry)
-    if metric.type == "gauge":
-        # Multi-process mode sums gauges of living workers where they add up and takes the newest where they do not.
-        mode: Literal["livesum", "livemostrecent"] = "livesum" if metric is catalog.IN_FLIGHT else "livemostrecent"
-        return Gauge(metric.name, metric.help, metric.labels, registry=registry, multiprocess_mode=mode)
-    return Histogram(metric.name, metric.help, metric.labels, registry=registry, buckets=metric.buckets)
+    def settle(self) -> None:
+        self.rows.numbers()
+        self.padded.numbers()

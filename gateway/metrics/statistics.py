@@ -1,41 +1,51 @@
 """The metrics as the Open Inference Protocol's statistics extension tells them: per version, all workers together.
 
-Pure: an exposition in, rows out. Counts are requests, ``inference_count`` rows and ``execution_count`` calls to Triton;
+Pure: a snapshot in, rows out. Counts are requests, ``inference_count`` rows and ``execution_count`` calls to Triton;
 times are nanoseconds.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 from typing import Any, Final
 
-from gateway.metrics import catalog, exposition
+from gateway.metrics import catalog
+from gateway.metrics.accumulator import Snapshot
+from gateway.pace import unhurried
 
 _STAGES: Final = {"queue": "queue", "prepare": "compute_input", "infer": "compute_infer", "finish": "compute_output"}
 _SHOWN: Final = ("success", "fail", "queue", "compute_input", "compute_infer", "compute_output")
+_TIMED: Final = frozenset(
+    metric.name for metric in (catalog.REQUEST_SECONDS, catalog.STAGE_SECONDS, catalog.ROWS, catalog.BATCH_ROWS)
+)
 _NONE: Final = {"count": 0, "ns": 0}
 
 
-def of_exposition(text: str) -> list[dict[str, Any]]:
-    """Return one row per version that has answered anything."""
+def of_snapshot(snapshot: Snapshot, pause: Callable[[], None] = unhurried) -> list[dict[str, Any]]:
+    """Return one row per version that was asked, or can be; ``pause`` is called between series."""
     counts: dict[tuple[str, str], dict[str, float]] = defaultdict(lambda: defaultdict(float))
-    for name, labels, value in exposition.parse(text):
-        endpoint = labels.get("endpoint")
-        if not endpoint:
+    for (name, labels, _), value in snapshot.counted():
+        pause()
+        if name == catalog.REQUESTS.name and labels[0]:
+            endpoint, version, _, outcome = labels
+            counts[endpoint, version]["success.count" if outcome == "ok" else "fail.count"] += value
+    for (name, labels, _), numbers in snapshot.distributed():
+        pause()
+        if name not in _TIMED or not labels[0]:
             continue
-        found = counts[endpoint, labels.get("version", "")]
-        if name == catalog.REQUESTS.name:
-            found["success.count" if labels["outcome"] == "ok" else "fail.count"] += value
-        elif name == f"{catalog.REQUEST_SECONDS.name}_sum":
-            found["success.ns"] += value * 1e9
-        elif name == f"{catalog.STAGE_SECONDS.name}_sum":
-            found[f"{_STAGES[labels['stage']]}.ns"] += value * 1e9
-        elif name == f"{catalog.STAGE_SECONDS.name}_count":
-            found[f"{_STAGES[labels['stage']]}.count"] += value
-        elif name == f"{catalog.ROWS.name}_sum":
-            found["rows"] += value
-        elif name == f"{catalog.BATCH_ROWS.name}_count":
-            found["calls"] += value
+        found = counts[labels[0], labels[1]]
+        total, number = float(numbers[-1]), float(numbers[:-1].sum())
+        if name == catalog.REQUEST_SECONDS.name:
+            found["success.ns"] += total * 1e9
+        elif name == catalog.STAGE_SECONDS.name:
+            stage = _STAGES[labels[3]]
+            found[f"{stage}.ns"] += total * 1e9
+            found[f"{stage}.count"] += number
+        elif name == catalog.ROWS.name:
+            found["rows"] += total
+        else:
+            found["calls"] += number
     return [_row(*key, found) for key, found in sorted(counts.items()) if found]
 
 

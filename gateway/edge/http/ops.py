@@ -63,6 +63,7 @@ def build_ops(
     *,
     health: Health,
     status: Status,
+    last_minute: Callable[[], Awaitable[dict[str, Any]]],
     metrics: Callable[[str], Awaitable[tuple[bytes, str]]],
     lineage: Callable[[str], Awaitable[dict[str, Any] | None]],
     serve_prefix: str,
@@ -141,7 +142,7 @@ def build_ops(
     @app.get("/v1/status", tags=["operations"])
     async def current() -> dict[str, Any]:
         """Return the routes, versions, model ids and states of this process, and what cannot be served and why."""
-        return status()
+        return {**status(), **await last_minute()}
 
     @app.get("/v1/endpoints/{url:path}/lineage", tags=["operations"])
     async def came_from(url: str) -> JSONResponse:
@@ -164,7 +165,7 @@ def build_ops(
         opened = request.query_params.getlist("open")[:_MOST_OPENED]
         packs = "gzip" in request.headers.get("accept-encoding", "")
         # Hundreds of endpoints are milliseconds of text, and as many of packing: no request waits for that.
-        content = await asyncio.to_thread(_page, status(), serve_prefix, opened, packs=packs)
+        content = await asyncio.to_thread(_page, {**status(), **await last_minute()}, serve_prefix, opened, packs=packs)
         packed = {"content-encoding": "gzip"} if packs else {}
         return Response(content, media_type="text/html", headers={**_PAGE_HEADERS, **packed})
 

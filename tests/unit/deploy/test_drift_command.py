@@ -27,8 +27,7 @@ class Gateway:
     """A gateway's /metrics over HTTP, with real counters behind it."""
 
     def __init__(self) -> None:
-        self.registry = exposition.new_registry()
-        self.observer = Observer(self.registry, later=lambda drain: None)
+        self.observer = Observer(later=lambda drain: None)
         self.page = b""
 
     def watch(self, references: dict[str, Bins]) -> None:
@@ -44,8 +43,7 @@ class Gateway:
             trace.url, trace.body = "e/1", {"x": float(x), "a": str(a)}
             self.observer.started()
             self.observer.finished(trace)
-        self.observer.flush()
-        self.page = exposition.render(self.registry, None)
+        self.page = exposition.render(self.observer.snapshot())
 
 
 @pytest.fixture

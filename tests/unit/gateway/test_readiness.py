@@ -189,7 +189,7 @@ async def test_a_worker_that_is_replaced_is_not_a_starting_gateway(make_stack: A
 
     def worker(folder: Any) -> Gateway:
         return Gateway(
-            stack.settings, registry=stack.registry, make_backend=lambda *_: stack.backend, multiprocess_dir=folder
+            stack.settings, registry=stack.registry, make_backend=lambda *_: stack.backend, numbers_folder=folder
         )
 
     first, second, other = worker(shared), worker(shared), worker(None)

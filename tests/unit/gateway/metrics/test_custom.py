@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-import os
 import random
 import subprocess
 import sys
@@ -22,6 +21,7 @@ from gateway.metrics import custom, exposition
 from gateway.metrics.custom import Served, check, declared_for
 from gateway.metrics.drift import Bins
 from gateway.metrics.observer import Observer
+from gateway.metrics.sharing import Workers
 from gateway.spec import MetricSpec, MetricVariable
 from gateway.trace import Trace
 from preprocessing.types import Encoded
@@ -38,8 +38,7 @@ class Watched:
     """An observer that watches `e/1`."""
 
     def __init__(self, specs: dict[str, MetricSpec], served: Served | None = None, chance: Any = random.random) -> None:
-        self.registry = exposition.new_registry()
-        self.observer = Observer(self.registry, chance=chance, later=lambda drain: None)
+        self.observer = Observer(chance=chance, later=lambda drain: None)
         self.served = served or Served("e", "1")
         self.configure(specs)
 
@@ -58,8 +57,7 @@ class Watched:
 
     def read(self) -> dict[str, float]:
         """Samples of variables and drift: `name{variable,other label}` to value."""
-        self.observer.flush()
-        return read(exposition.render(self.registry, None))
+        return read(exposition.render(self.observer.snapshot()))
 
 
 def read(text: bytes) -> dict[str, float]:
@@ -352,30 +350,30 @@ def test_values_are_counted_into_the_references_bins() -> None:
 
 _WORKER = """
 import sys
-from gateway.metrics import exposition
+from pathlib import Path
 from gateway.metrics.custom import Served
 from gateway.metrics.observer import Observer
+from gateway.metrics.sharing import Share
 from gateway.spec import MetricSpec, MetricVariable
 from gateway.trace import Trace
-observer = Observer(exposition.new_registry(), later=lambda drain: None)
+observer = Observer(later=lambda drain: None)
 watch = observer.watch
 declared = MetricSpec("e/1", None, (MetricVariable("x", "scalar", (1.0, 5.0)), MetricVariable("a", "enum", ("cat",))))
 watch.configure({"e/1": Served("e", "1")}, {"e/1": declared}, 1.0)
-for i in range(int(sys.argv[1])):
+for i in range(int(sys.argv[2])):
     trace = Trace("id")
     trace.url, trace.body = "e/1", {"x": i, "a": "cat"}
     observer.started()
     observer.finished(trace)
-observer.flush()
+Share(Path(sys.argv[1])).write(observer.snapshot())
 """
 
 
 def test_variables_add_up_over_workers(tmp_path: Path) -> None:
     """Also of a worker that has died."""
-    environ = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}
     for n in (4, 8):
-        subprocess.run([sys.executable, "-c", _WORKER, str(n)], env=environ, check=True, cwd=Path.cwd())
-    found = read(exposition.render(exposition.new_registry(), tmp_path))
+        subprocess.run([sys.executable, "-c", _WORKER, str(tmp_path), str(n)], check=True, cwd=Path.cwd())
+    found = read(exposition.render(Workers(tmp_path).merged(Observer().snapshot())))
     assert [4, 10, 12] == [found[f"scalar_bucket{{x,{le}}}"] for le in ("1.0", "5.0", "+Inf")]
     assert (12, 6 + 28) == (found["enum_total{a,cat}"], found["scalar_sum{x}"])
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,8 +10,10 @@ from typing import Any
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from gateway.metrics import catalog, exposition
-from gateway.metrics.exemplars import EVERY_S, Exemplars
+from gateway.metrics.exemplars import EVERY_S, Exemplars, gathered
+from gateway.metrics.exposition import Numbers
 from gateway.metrics.observer import Observer
+from gateway.metrics.sharing import Workers
 from gateway.trace import Trace
 
 CALLER = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
@@ -26,7 +27,11 @@ def answered(observer: Observer, ms: float, parent: str = "", outcome: str = "ok
     trace.total_ns = int(ms * 1e6)
     observer.started()
     observer.finished(trace)
-    observer.flush()
+
+
+def shown(observer: Observer, accept: str) -> tuple[bytes, str]:
+    """The exposition of one process."""
+    return exposition.respond(accept, Numbers(observer.snapshot(), observer.exemplars.seen()))
 
 
 def marks(text: bytes) -> dict[str, tuple[str, float]]:
@@ -41,28 +46,26 @@ def marks(text: bytes) -> dict[str, tuple[str, float]]:
 
 def test_newest_trace_of_a_bucket_is_its_exemplar() -> None:
     """In the bucket its time belongs to; requests without a trace, and failures, leave none."""
-    registry = exposition.new_registry()
-    observer = Observer(registry)
+    observer = Observer()
     answered(observer, 4, CALLER.replace("4bf9", "aaaa"))
     answered(observer, 4.5, CALLER)
     answered(observer, 60_000, CALLER)
     answered(observer, 40)
     answered(observer, 20, CALLER, outcome="model_failed")
-    text, content_type = exposition.respond(ASKED, registry, None, observer.exemplars)
+    text, content_type = shown(observer, ASKED)
     assert content_type.startswith("application/openmetrics-text")
     assert {"0.005": (CALLER[3:35], 0.0045), "+Inf": (CALLER[3:35], 60.0)} == marks(text)
 
 
 def test_openmetrics_is_whole_and_the_older_form_is_as_it_was() -> None:
     """Every family parses in both forms with the same numbers; only who asks gets OpenMetrics."""
-    registry = exposition.new_registry()
-    observer = Observer(registry)
+    observer = Observer()
     answered(observer, 4, CALLER)
     observer.reconciled("changed")
     observer.endpoint_states({("e", "1"): None})
     observer.build_info("1")
-    new, _ = exposition.respond(ASKED, registry, None, observer.exemplars)
-    old, old_type = exposition.respond("*/*", registry, None, observer.exemplars)
+    new, _ = shown(observer, ASKED)
+    old, old_type = shown(observer, "*/*")
     assert old_type.startswith("text/plain")
     assert new.endswith(b"# EOF\n")
     assert b"trace_id" not in old
@@ -82,28 +85,28 @@ def test_openmetrics_is_whole_and_the_older_form_is_as_it_was() -> None:
 _WORKER = """
 import sys
 from pathlib import Path
-from gateway.metrics import exposition
+from gateway.metrics import exemplars
 from gateway.metrics.observer import Observer
+from gateway.metrics.sharing import Share
 from gateway.trace import Trace
-observer = Observer(exposition.new_registry())
-for ms in map(float, sys.argv[2:]):
-    trace = Trace("id", "00-" + sys.argv[1] * 32 + "-00f067aa0ba902b7-01")
+folder, observer = Path(sys.argv[1]), Observer()
+for ms in map(float, sys.argv[3:]):
+    trace = Trace("id", "00-" + sys.argv[2] * 32 + "-00f067aa0ba902b7-01")
     trace.endpoint, trace.version, trace.route, trace.rows = "e", "1", "direct", 1
     trace.total_ns = int(ms * 1e6)
     observer.started()
     observer.finished(trace)
-observer.flush()
-import os
-observer.exemplars.share(Path(os.environ["PROMETHEUS_MULTIPROC_DIR"]), 100.0)
+Share(folder).write(observer.snapshot())
+exemplars.share(observer.exemplars.seen(), folder)
 """
 
 
 def test_workers_share_theirs(tmp_path: Path) -> None:
     """Each bucket has the newest of all workers; the sums are those of all workers too."""
-    environ = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}
     for letter, times in (("a", ("4", "40")), ("b", ("4.5",))):
-        subprocess.run([sys.executable, "-c", _WORKER, letter, *times], env=environ, check=True, cwd=Path.cwd())
-    text, _ = exposition.respond(ASKED, exposition.new_registry(), tmp_path, Exemplars())
+        subprocess.run([sys.executable, "-c", _WORKER, str(tmp_path), letter, *times], check=True, cwd=Path.cwd())
+    numbers = Workers(tmp_path).merged(Observer().snapshot())
+    text, _ = exposition.respond(ASKED, Numbers(numbers, gathered(tmp_path, {})))
     assert {"0.005": ("b" * 32, 0.0045), "0.05": ("a" * 32, 0.04)} == marks(text)
     counts = {
         s.value for f in text_string_to_metric_families(text.decode()) for s in f.samples
@@ -112,20 +115,16 @@ def test_workers_share_theirs(tmp_path: Path) -> None:
     assert {3.0} == counts
 
 
-def test_sharing_is_seldom_and_only_of_something_new(tmp_path: Path) -> None:
-    """A file is written at most once in EVERY_S, not with every flush."""
+def test_sharing_is_seldom_and_only_of_something_new() -> None:
+    """A file is written at most once in EVERY_S, not with every look."""
     exemplars = Exemplars()
-    exemplars.share(tmp_path, 1.0)
-    assert [] == list(tmp_path.iterdir())
+    assert exemplars.news(1.0) is None
     exemplars.saw(("e", "1", "direct"), 0.1, "a" * 32)
-    exemplars.share(tmp_path, 10.0)
-    (path,) = tmp_path.iterdir()
-    path.unlink()
+    assert exemplars.news(10.0) is not None
     exemplars.saw(("e", "1", "direct"), 0.1, "b" * 32)
-    exemplars.share(tmp_path, 10.0 + EVERY_S / 2)
-    assert [] == list(tmp_path.iterdir())
-    exemplars.share(tmp_path, 10.0 + EVERY_S)
-    assert 1 == len(list(tmp_path.iterdir()))
+    assert exemplars.news(10.0 + EVERY_S / 2) is None
+    assert exemplars.news(10.0 + EVERY_S) is not None
+    assert exemplars.news(20.0) is None
 
 
 async def test_metrics_route_answers_in_the_form_that_is_asked_for(stack: Any) -> None:
@@ -153,8 +152,7 @@ async def test_served_models_are_named_with_their_page(make_stack: Any) -> None:
         await stack.served("t/1")
 
         def models() -> dict[tuple[str, ...], float]:
-            stack.gateway.observer.flush()
-            text = exposition.render(stack.gateway._metrics, None).decode()
+            text = exposition.render(stack.gateway.observer.snapshot()).decode()
             return {
                 (labels["endpoint"], labels["version"], labels["model_id"], labels["link"]): value
                 for name, labels, value in exposition.parse(text)

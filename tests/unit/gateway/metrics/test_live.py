@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import math
-import os
 from pathlib import Path
 from typing import Any
 
-from gateway.metrics import drift, exposition
+from gateway.metrics import drift
 from gateway.metrics.custom import Served
-from gateway.metrics.live import shared
+from gateway.metrics.live import Live
 from gateway.metrics.observer import Observer
+from gateway.metrics.sharing import Share, Workers
 from gateway.spec import MetricSpec, MetricVariable
 from gateway.trace import Trace
+
+FAILURES = ("model_failed",)
 
 
 def finish(
@@ -25,18 +27,17 @@ def finish(
     trace.total_ns = int(ms * 1e6)
     observer.started()
     observer.finished(trace)
-    observer.flush()
 
 
 def test_rates_failures_and_quantiles_of_the_window() -> None:
     """By version and route; shares add up within an endpoint."""
-    observer = Observer(exposition.new_registry(), failures=("model_failed",))
-    observer.live.sample(100.0)
+    observer, live = Observer(), Live(FAILURES)
+    live.sample(100.0, observer.snapshot())
     for i in range(75):
         finish(observer, ms=2 if i < 60 else 40, route="stable")
     for outcome in ("ok",) * 20 + ("model_failed",) * 5:
         finish(observer, route="canary", version="2", outcome=outcome)
-    stable, canary = observer.live.rows(150.0)
+    stable, canary = live.rows(150.0, observer.snapshot())
     assert ("1", "stable", 1.5, 0.75, 0.0) == tuple(stable[k] for k in ("version", "route", "rate", "share", "failed"))
     assert (0.25, 0.2) == (canary["share"], round(canary["failed"], 6))
     assert 0.001 < stable["p50"] <= 0.002
@@ -46,17 +47,16 @@ def test_rates_failures_and_quantiles_of_the_window() -> None:
 
 def test_what_is_older_than_a_minute_is_forgotten() -> None:
     """An endpoint without requests has no row."""
-    observer = Observer(exposition.new_registry(), failures=("model_failed",))
-    observer.live.sample(0.0)
+    observer, live = Observer(), Live(FAILURES)
+    live.sample(0.0, observer.snapshot())
     finish(observer)
     observer.batched("e", "1", 6, 60, 50)
-    observer.flush()
     for now in range(5, 80, 5):
         if now == 30:
-            assert 6 == observer.live.rows(30.0)[0]["rows_per_call"]
-            assert math.isclose(1 / 30, observer.live.rows(30.0)[0]["rate"])
-        observer.live.sample(float(now))
-    assert [] == observer.live.rows(80.0)
+            assert 6 == live.rows(30.0, observer.snapshot())[0]["rows_per_call"]
+            assert math.isclose(1 / 30, live.rows(30.0, observer.snapshot())[0]["rate"])
+        live.sample(float(now), observer.snapshot())
+    assert [] == live.rows(80.0, observer.snapshot())
 
 
 async def test_page_and_status_show_the_last_minute(stack: Any) -> None:
@@ -75,42 +75,35 @@ async def test_page_and_status_show_the_last_minute(stack: Any) -> None:
 
 
 def test_other_workers_counts_are_added(tmp_path: Path) -> None:
-    """Each leaves its own in the shared folder: rates, quantiles, history and bins of all; an old file is nobody's."""
-    first, second = (
-        Observer(exposition.new_registry(), failures=("model_failed",)),
-        Observer(exposition.new_registry(), failures=("model_failed",)),
-    )
+    """Rates, quantiles, history of all workers together, also of one that has ended meanwhile."""
+    workers, live = Workers(tmp_path, is_alive=lambda name: False), Live(FAILURES)
+    first, second = Observer(), Observer()
+    live.sample(100.0, workers.merged(first.snapshot()))
     for observer, ms, count in ((first, 2, 60), (second, 40, 30)):
-        observer.live.sample(100.0)
         for _ in range(count):
             finish(observer, ms=ms)
         observer.batched("e", "1", count, 1, 1)
-        observer.flush()
-        observer.live.sample(105.0)
-    second.live.share(tmp_path, 110.0)
-    (tmp_path / f"live_{os.getpid()}.json").rename(tmp_path / "live_1.json")
-    (row,) = first.live.rows(110.0, shared(tmp_path))
+    Share(tmp_path, "other").write(second.snapshot())
+    live.sample(105.0, workers.merged(first.snapshot()))
+    (row,) = live.rows(110.0, workers.merged(first.snapshot()))
     assert (9.0, 45.0) == (row["rate"], row["rows_per_call"])
     assert 0.001 < row["p50"] <= 0.002 < 0.03 < row["p95"] <= 0.05
     assert [18.0] == row["history"]
-    os.utime(tmp_path / "live_1.json", (0, 0))
-    assert [] == shared(tmp_path)
 
 
 def test_drift_of_the_last_hour_is_told_by_variable() -> None:
     """The bins now, the reference, and the verdict the alerts have."""
-    observer = Observer(exposition.new_registry(), later=lambda drain: None, failures=("model_failed",))
+    observer, live = Observer(later=lambda drain: None), Live(FAILURES)
     declared = MetricSpec("e/1", None, (MetricVariable("animal", "enum", ("cat", "dog")),))
     reference = {"animal": drift.enum_bins({"cat": 500, "dog": 500})}
     observer.watch.configure({"e/1": Served("e", "1", reference=reference)}, {"e/1": declared}, 1.0)
-    observer.live.sample(0.0)
+    live.sample(0.0, observer.snapshot())
     for i in range(400):
         trace = Trace("id")
         trace.url, trace.body, trace.total_ns = "e/1", {"animal": "cat" if i % 10 else "dog"}, 1
         observer.started()
         observer.finished(trace)
-    observer.flush()
-    (found,) = observer.live.drift(60.0)
+    (found,) = live.drift(observer.snapshot())
     assert ("e", "1", "animal", "drift", 400) == tuple(
         found[k] for k in ("endpoint", "version", "variable", "state", "n")
     )
@@ -120,7 +113,7 @@ def test_drift_of_the_last_hour_is_told_by_variable() -> None:
 
 def test_a_new_reference_starts_its_own_counts() -> None:
     """What was counted into the bins of the reference before is not held against the one that was accepted."""
-    observer = Observer(exposition.new_registry(), later=lambda drain: None, failures=("model_failed",))
+    observer, live = Observer(later=lambda drain: None), Live(FAILURES)
     declared = {"e/1": MetricSpec("e/1", None, (MetricVariable("animal", "enum", ("cat", "dog")),))}
 
     def accept(**counts: float) -> None:
@@ -132,22 +125,21 @@ def test_a_new_reference_starts_its_own_counts() -> None:
             trace.url, trace.body, trace.total_ns = "e/1", {"animal": "cat" if i < cats else "dog"}, 1
             observer.started()
             observer.finished(trace)
-        observer.flush()
 
     accept(cat=500, dog=500)
-    observer.live.sample(0.0)
+    live.sample(0.0, observer.snapshot())
     see(900, 100)
-    assert ["drift"] == [found["state"] for found in observer.live.drift(60.0)]
+    assert ["drift"] == [found["state"] for found in live.drift(observer.snapshot())]
     accept(cat=900, dog=100)
     see(900, 100)
-    (found,) = observer.live.drift(120.0)
+    (found,) = live.drift(observer.snapshot())
     assert ("steady", 1000) == (found["state"], found["n"])
 
 
 def test_requests_that_fell_back_are_failures_of_the_canary() -> None:
     """The stable version answered for it: callers saw no failure, and the canary failed all the same."""
-    observer = Observer(exposition.new_registry(), failures=("model_failed",))
-    observer.live.sample(100.0)
+    observer, live = Observer(), Live(FAILURES)
+    live.sample(100.0, observer.snapshot())
     for _ in range(70):
         finish(observer, route="stable")
     for _ in range(20):
@@ -155,8 +147,7 @@ def test_requests_that_fell_back_are_failures_of_the_canary() -> None:
     for _ in range(10):
         finish(observer, route="fallback")
         observer.fell_back("e", "2", "model_failed")
-    observer.flush()
-    rows = {(row["version"], row["route"]): row for row in observer.live.rows(150.0)}
+    rows = {(row["version"], row["route"]): row for row in live.rows(150.0, observer.snapshot())}
     canary, fallback = rows["2", "canary"], rows["1", "fallback"]
     assert (0.3, 0.333333) == (round(canary["share"], 6), round(canary["failed"], 6))
     assert (0.0, 0.0) == (fallback["share"], fallback["failed"])
@@ -165,11 +156,10 @@ def test_requests_that_fell_back_are_failures_of_the_canary() -> None:
 
 def test_a_canary_that_answers_nothing_has_a_row() -> None:
     """Every request of it fell back: it has no request of its own in the counters."""
-    observer = Observer(exposition.new_registry(), failures=("model_failed",))
-    observer.live.sample(100.0)
+    observer, live = Observer(), Live(FAILURES)
+    live.sample(100.0, observer.snapshot())
     for route in ("stable", "fallback"):
         finish(observer, route=route)
     observer.fell_back("e", "2", "model_failed")
-    observer.flush()
-    (canary,) = [row for row in observer.live.rows(150.0) if row["version"] == "2"]
+    (canary,) = [row for row in live.rows(150.0, observer.snapshot()) if row["version"] == "2"]
     assert ("canary", 0.5, 1.0) == (canary["route"], canary["share"], canary["failed"])

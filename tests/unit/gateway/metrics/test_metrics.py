@@ -1,9 +1,8 @@
-"""The exposition: correct histograms, the same sums with many workers, dead workers' gauges gone."""
+"""What an observer counts: correct histograms, every request once, the same sums with many workers."""
 
 from __future__ import annotations
 
 import math
-import os
 import re
 import subprocess
 import sys
@@ -13,9 +12,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.edge.http.problems import STATUS
-from gateway.errors import InternalError
 from gateway.metrics import catalog, exposition
 from gateway.metrics.observer import Observer
+from gateway.metrics.sharing import Workers
 from gateway.trace import Trace
 
 
@@ -55,13 +54,11 @@ def test_names_follow_the_conventions() -> None:
 
 def test_histograms_are_cumulative_with_a_sum_in_seconds() -> None:
     """Unlike clearml-serving's: `_sum` adds seconds, `+Inf` equals `_count`."""
-    registry = exposition.new_registry()
-    observer = Observer(registry)
+    observer = Observer()
     for _ in range(3):
         observer.started()
         observer.finished(trace(2_000_000))
-    observer.flush()
-    found = samples(exposition.render(registry, None))
+    found = samples(exposition.render(observer.snapshot()))
     labels = (("endpoint", "e"), ("route", "direct"), ("version", "1"))
     name = catalog.REQUEST_SECONDS.name
     assert 3.0 == found[f"{name}_count", labels]
@@ -74,12 +71,10 @@ def test_histograms_are_cumulative_with_a_sum_in_seconds() -> None:
 
 def test_failures_do_not_enter_the_latency_of_successes() -> None:
     """Refusals are counted, and only counted."""
-    registry = exposition.new_registry()
-    observer = Observer(registry)
+    observer = Observer()
     observer.started()
     observer.finished(trace(outcome="overloaded"))
-    observer.flush()
-    found = samples(exposition.render(registry, None))
+    found = samples(exposition.render(observer.snapshot()))
     key = (("endpoint", "e"), ("outcome", "overloaded"), ("route", "direct"), ("version", "1"))
     assert 1.0 == found["gateway_requests_total", key]
     assert not any(name.startswith(catalog.REQUEST_SECONDS.name) for name, _ in found)
@@ -90,12 +85,10 @@ def test_failures_do_not_enter_the_latency_of_successes() -> None:
 @pytest.mark.parametrize("outcome", ["ok", *sorted(STATUS)])
 def test_every_outcome_is_counted_once_with_its_time(outcome: str) -> None:
     """Refusals, failures, disconnects: one request, one time, nothing left in flight."""
-    registry = exposition.new_registry()
-    observer = Observer(registry)
+    observer = Observer()
     observer.started()
     observer.finished(trace(outcome=outcome))
-    observer.flush()
-    found = samples(exposition.render(registry, None))
+    found = samples(exposition.render(observer.snapshot()))
     assert [1.0] == [v for (name, _), v in found.items() if name == "gateway_requests_total"]
     counted = [
         v for (name, _), v in found.items() if re.fullmatch(r"gateway_request_(failure_)?duration_seconds_count", name)
@@ -106,55 +99,51 @@ def test_every_outcome_is_counted_once_with_its_time(outcome: str) -> None:
 
 def test_labels_are_bounded_whatever_clients_send() -> None:
     """A thousand invented paths and headers are one series; label values come from the configuration."""
-    registry = exposition.new_registry()
-    observer = Observer(registry)
+    observer = Observer()
     for i in range(1000):
         made = Trace(f"request-{i}")
         made.body, made.outcome = {"text": f"{i}"}, "endpoint_not_found"
         made.url = ""
         observer.started()
         observer.finished(made)
-    observer.flush()
-    found = samples(exposition.render(registry, None))
+    found = samples(exposition.render(observer.snapshot()))
     assert [1000.0] == [v for (name, _), v in found.items() if name == "gateway_requests_total"]
     assert len(found) < 60
 
 
 _WORKER = """
-from gateway.metrics import exposition
-from gateway.metrics.observer import Observer
-from gateway.trace import Trace
 import sys
-observer = Observer(exposition.new_registry())
-for _ in range(int(sys.argv[1])):
+from pathlib import Path
+from gateway.metrics.observer import Observer
+from gateway.metrics.sharing import Share
+from gateway.trace import Trace
+observer = Observer()
+for _ in range(int(sys.argv[2])):
     trace = Trace("id")
     trace.endpoint, trace.version, trace.route, trace.total_ns, trace.rows = "e", "1", "direct", 1000000, 1
     observer.started()
     observer.finished(trace)
 observer.started()
-observer.flush()
+Share(Path(sys.argv[1])).write(observer.snapshot())
 """
 
 
 def test_sums_over_workers_are_exact_and_a_dead_workers_gauge_is_gone(tmp_path: Path) -> None:
     """Counters of workers that died stay; their requests in flight do not."""
-    environ = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}
     for count in (5, 7):
-        subprocess.run([sys.executable, "-c", _WORKER, str(count)], env=environ, check=True, cwd=Path.cwd())
-    found = samples(exposition.render(exposition.new_registry(), tmp_path))
+        subprocess.run([sys.executable, "-c", _WORKER, str(tmp_path), str(count)], check=True, cwd=Path.cwd())
+    found = samples(exposition.render(Workers(tmp_path).merged(Observer().snapshot())))
     key = (("endpoint", "e"), ("outcome", "ok"), ("route", "direct"), ("version", "1"))
     assert 12.0 == found["gateway_requests_total", key]
-    assert 0.0 == found.get(("gateway_requests_in_flight", ()), 0.0)
+    assert 0.0 == found["gateway_requests_in_flight", ()]
 
 
 def test_waiting_for_the_cpu_is_the_loops_lateness_times_the_requests_that_began() -> None:
     """Twice the lateness of a timer: half a round until this one ends, half for the place in the next."""
-    registry = exposition.new_registry()
-    observer = Observer(registry)
+    observer = Observer()
 
     def value() -> float:
-        observer.flush()
-        return registry.get_sample_value("gateway_cpu_wait_seconds_total") or 0.0
+        return samples(exposition.render(observer.snapshot()))["gateway_cpu_wait_seconds_total", ()]
 
     observer.waited(0.5)
     assert 0 == value()
@@ -170,48 +159,31 @@ def test_waiting_for_the_cpu_is_the_loops_lateness_times_the_requests_that_began
 def test_what_cannot_be_counted_costs_no_answer(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A removed folder of numbers, a full disk: told once in a while, and the request goes on."""
-    observer = Observer(exposition.new_registry())
+    """Whatever goes wrong with the numbers: told once in a while, and the request goes on."""
+    observer = Observer()
 
     def fail(*_: object) -> None:
-        raise FileNotFoundError("histogram_1.db")
+        raise MemoryError
 
-    for family in observer._families.values():
-        monkeypatch.setattr(family, "labels", fail)
+    for kind in ("count", "gauge", "distribution"):
+        monkeypatch.setattr(observer._numbers, kind, fail)
     for _ in range(3):
         observer.started()
         observer.finished(trace())
         observer.batched("e", "1", 1, 8, 8)
         observer.cached("e", "1", is_hit=True)
         observer.reconciled("changed")
-        observer.flush()
+        observer.settle()
     assert observer._in_flight == 0
     assert 1 == sum("not counted" in record.message for record in caplog.records)
 
 
-def test_a_removed_folder_of_numbers_is_told_at_metrics(tmp_path: Path) -> None:
-    """An empty page would look like a quiet service."""
-    with pytest.raises(InternalError, match="is gone"):
-        exposition.render(exposition.new_registry(), tmp_path / "gone")
-
-
-def test_every_question_of_another_worker_is_seen(tmp_path: Path) -> None:
-    """Two within one tick of the file system's clock are two."""
-    assert exposition.asked(tmp_path) == 0
-    seen = set()
-    for _ in range(5):
-        exposition.ask(tmp_path)
-        seen.add(exposition.asked(tmp_path))
-    assert len(seen) == 5
-
-
 def test_failure_series_exist_before_the_first_failure() -> None:
     """At 0, for every version and route that can be asked: Prometheus sees growth, not births."""
-    registry = exposition.new_registry()
-    observer = Observer(registry, failures=("model_failed", "overloaded"))
+    observer = Observer(failures=("model_failed", "overloaded"))
     observer.expect([("e", "1", "direct"), ("e", "2", "canary")])
     observer.expect([("e", "1", "direct")])
-    series = [(name, dict(at), value) for (name, at), value in samples(exposition.render(registry, None)).items()]
+    series = [(name, dict(at), value) for (name, at), value in samples(exposition.render(observer.snapshot())).items()]
     counted = {at["version"] + at["outcome"] for name, at, _ in series if name == catalog.REQUESTS.name}
     assert {f"{version}{outcome}" for version in "12" for outcome in ("model_failed", "overloaded")} == counted
     assert ["2", "2"] == [at["version"] for name, at, _ in series if name == catalog.FALLBACKS.name]
@@ -220,13 +192,12 @@ def test_failure_series_exist_before_the_first_failure() -> None:
 
 def test_a_triton_that_nothing_needs_any_more_has_no_number() -> None:
     """Neither up nor down: nobody is to be woken for it."""
-    registry = exposition.new_registry()
-    observer = Observer(registry)
+    observer = Observer()
     observer.backends({"t:8001": True, "u:8001": False})
     observer.backends({"t:8001": False})
     found = {
         dict(at)["backend"]: value
-        for (name, at), value in samples(exposition.render(registry, None)).items()
+        for (name, at), value in samples(exposition.render(observer.snapshot())).items()
         if name == catalog.BACKEND_UP.name
     }
     assert 0 == found["t:8001"]

@@ -1,0 +1,150 @@
+"""Publishes what a process counts: ``/metrics``, the last minutes for the page, statistics, numbers for other workers.
+
+The event loop only copies its own numbers (well below a millisecond). Reading the other workers' numbers, adding them
+up and formatting happens in one thread, which gives the interpreter back after every millisecond (``gateway.pace``);
+writing this process's numbers for the others in a second one, because whoever waits for others must still answer them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from gateway.metrics import exemplars, exposition, sharing, statistics
+from gateway.metrics.accumulator import Snapshot
+from gateway.metrics.live import STEP_S, Live
+from gateway.metrics.observer import Observer
+from gateway.pace import Pace
+
+LOOK_S: Final = 0.02
+"""How often a worker looks whether another one is asked for the numbers of all."""
+UNASKED_S: Final = 0.25
+"""How old numbers get that nobody asks for: what a killed worker takes along at most."""
+_WAIT_S: Final = 0.005
+_PATIENCE_S: Final = 0.25
+"""How long the others have to write their numbers down; of one that is busy for longer the last ones count."""
+
+T = TypeVar("T")
+
+
+class Publisher:
+    """Shows an observer's numbers; with several workers, those of all that share ``folder``.
+
+    ``new_pace`` makes what is called between small pieces of work in the thread.
+    """
+
+    def __init__(
+        self, observer: Observer, folder: Path | None = None, *, new_pace: Callable[[], Callable[[], None]] = Pace
+    ) -> None:
+        self._observer = observer
+        self._folder = folder
+        self._new_pace = new_pace
+        self._live = Live(observer.failures)
+        self._workers = sharing.Workers(folder) if folder is not None else None
+        self._share = sharing.Share(folder) if folder is not None else None
+        # With several workers these would be one worker's.
+        self._process = exposition.process_metrics() if folder is None else None
+        self._reader = ThreadPoolExecutor(1, thread_name_prefix="metrics")
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="metrics-share")
+
+    async def run(self) -> None:
+        """Keep the other workers and the page up to date until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._sample())
+            if self._share is not None:
+                tasks.create_task(self._answer_others())
+
+    def close(self) -> None:
+        """Leave the last numbers to the other workers."""
+        with contextlib.suppress(RuntimeError):  # closed before
+            if self._share is not None:
+                self._writer.submit(self._write, self._observer.snapshot(), self._observer.exemplars.seen(), 0).result()
+        for pool in (self._reader, self._writer):
+            pool.shutdown(wait=False)
+
+    async def metrics(self, accept: str) -> tuple[bytes, str]:
+        """Return the text of ``/metrics`` in the form that ``accept`` asks for, and its content type.
+
+        Raises ``InternalError`` if the folder of the workers is gone.
+        """
+        await self._ask_others()
+        own = self._observer.snapshot()  # which counts what waits, exemplars included
+        return await self._read(partial(self._respond, accept, self._observer.exemplars.seen()), own)
+
+    async def statistics(self) -> list[dict[str, Any]]:
+        """Return the statistics of the Open Inference Protocol; see ``statistics``. Raises as ``metrics``."""
+        await self._ask_others()
+        return await self._read(statistics.of_snapshot)
+
+    async def last_minute(self) -> dict[str, Any]:
+        """Return what ``/v1/status`` says of requests (``last_minute``) and ``drift``; see ``Live``."""
+        return await self._read(self._last_minute)
+
+    def _respond(
+        self, accept: str, seen: dict[exemplars.Key, exemplars.Seen], snapshot: Snapshot, pause: Callable[[], None]
+    ) -> tuple[bytes, str]:
+        if self._folder is not None:
+            seen = exemplars.gathered(self._folder, seen)
+        return exposition.respond(accept, exposition.Numbers(snapshot, seen, self._process, pause))
+
+    def _last_minute(self, snapshot: Snapshot, pause: Callable[[], None]) -> dict[str, Any]:
+        now = time.monotonic()
+        return {"last_minute": self._live.rows(now, snapshot, pause), "drift": self._live.drift(snapshot, pause)}
+
+    async def _read(self, work: Callable[[Snapshot, Callable[[], None]], T], own: Snapshot | None = None) -> T:
+        """Call ``work(snapshot, pause)`` in the thread, with the numbers of all workers."""
+        mine = self._observer.snapshot() if own is None else own
+
+        def in_thread() -> T:
+            pause = self._new_pace()
+            return work(mine if self._workers is None else self._workers.merged(mine, pause), pause)
+
+        return await asyncio.get_running_loop().run_in_executor(self._reader, in_thread)
+
+    async def _ask_others(self) -> None:
+        """Wait until the other workers have written down what they had counted when this was called."""
+        if self._folder is None or self._workers is None:
+            return
+        try:
+            since = sharing.ask(self._folder)
+        except OSError:
+            return  # told by `merged` if the folder is gone
+        until = time.monotonic() + _PATIENCE_S
+        have_answered = partial(self._workers.have_answered, since)
+        while not await asyncio.get_running_loop().run_in_executor(self._reader, have_answered):
+            if time.monotonic() > until:
+                return
+            await asyncio.sleep(_WAIT_S)
+
+    async def _answer_others(self) -> None:
+        assert self._folder is not None  # noqa: S101 - see `run`
+        loop = asyncio.get_running_loop()
+        seen, due = 0, 0.0
+        while True:
+            asked, now = sharing.asked(self._folder), time.monotonic()
+            if asked != seen or now >= due:
+                seen, due = asked, now + UNASKED_S
+                snapshot, news = self._observer.snapshot(), self._observer.exemplars.news(now)
+                await loop.run_in_executor(self._writer, self._write, snapshot, news, asked)
+            await asyncio.sleep(LOOK_S)
+
+    def _write(self, snapshot: Snapshot, news: dict[exemplars.Key, exemplars.Seen] | None, asked: int) -> None:
+        assert self._folder is not None and self._share is not None  # noqa: S101, PT018 - as above
+        try:
+            self._share.write(snapshot, asked, self._new_pace())
+            if news:
+                exemplars.share(news, self._folder)
+        except Exception:  # noqa: BLE001 - a full disk, a removed folder: the others see the last numbers
+            self._observer.complain()
+
+    async def _sample(self) -> None:
+        while True:
+            with contextlib.suppress(Exception):  # a page without its newest step; `/metrics` says what is wrong
+                await self._read(lambda snapshot, pause: self._live.sample(time.monotonic(), snapshot, pause))
+            await asyncio.sleep(STEP_S)

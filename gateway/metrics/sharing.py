@@ -1,0 +1,278 @@
+"""The numbers of several workers: each leaves its own in a file of one folder, whoever is asked adds them up.
+
+A worker writes its file whole, beside it, and renames it: a reader sees a whole state, and a disk without room costs
+this worker's news, not its process (as a write into a mapped file would). The file has three parts: a header, the
+series in the order in which they began (a line of JSON each), and the numbers of the snapshot as they are in memory.
+Series only ever grow, so a reader that has read a worker before reads its new lines and the numbers; adding up is then
+a handful of array operations per worker, however many series there are.
+
+Files of workers that ended stay: what they counted happened. Their gauges (requests in flight) ended with them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import struct
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from gateway.errors import InternalError
+from gateway.metrics.accumulator import Floats, Series, Snapshot
+from gateway.metrics.catalog import IN_FLIGHT
+from gateway.pace import unhurried
+
+_HEADER: Final = struct.Struct("<q5Q")
+"""When it was last asked (see ``asked``), the length of the series' lines in bytes, and how many numbers of each kind:
+counters, gauges, buckets, histograms."""
+_SUFFIX: Final = ".numbers"
+_ASKED: Final = "asked"
+
+_COUNTER, _GAUGE, _HISTOGRAM = range(3)
+
+Positions = NDArray[np.intp]
+
+
+def ask(folder: Path) -> int:
+    """Ask the other workers to write their numbers down; return when, in nanoseconds since 1970. Raises ``OSError``."""
+    path, now = folder / _ASKED, time.time_ns()
+    path.touch()
+    os.utime(path, ns=(now, now))  # to the nanosecond, where touching counts in ticks of the kernel
+    return now
+
+
+def asked(folder: Path) -> int:
+    """Return when a worker has last asked, in nanoseconds since 1970; 0 for never."""
+    try:
+        return (folder / _ASKED).stat().st_mtime_ns
+    except OSError:
+        return 0
+
+
+class Share:
+    """Writes one process's numbers for the others. Not for several threads at once."""
+
+    def __init__(self, folder: Path, name: str = "") -> None:
+        """``name`` is this process's, unless one is given."""
+        self.path = folder / f"{name or _this_process()}{_SUFFIX}"
+        self._aside = self.path.with_suffix(".new")
+        self._lines = bytearray()
+        self._begun = [0, 0, 0]
+        """Series of each kind whose lines are there."""
+        self._written: tuple[object, ...] = ()
+
+    def write(self, snapshot: Snapshot, answers: int = 0, pause: Callable[[], None] = unhurried) -> None:
+        """Write a snapshot down, if it has news; it was made after ``answers`` (what ``asked`` said).
+
+        Raises ``OSError``.
+        """
+        for kind, series in _kinds(snapshot):
+            for one in series[self._begun[kind] :]:
+                pause()
+                self._lines += orjson.dumps((kind, one.metric, one.labels, one.bounds)) + b"\n"
+                self._begun[kind] += 1
+        header = _HEADER.pack(
+            answers, len(self._lines), len(snapshot.counts), len(snapshot.values), len(snapshot.buckets),
+            len(snapshot.since),
+        )  # fmt: skip
+        numbers = np.concatenate(_columns(snapshot)).tobytes()
+        if (header, numbers) == self._written:
+            return
+        try:
+            with self._aside.open("wb") as file:
+                file.write(header)
+                file.write(self._lines)
+                file.write(numbers)
+            self._aside.replace(self.path)
+        except OSError:
+            with contextlib.suppress(OSError):
+                self._aside.unlink()
+            raise
+        self._written = header, numbers
+
+
+def _kinds(snapshot: Snapshot) -> tuple[tuple[int, tuple[Series, ...]], ...]:
+    return (_COUNTER, snapshot.counters), (_GAUGE, snapshot.gauges), (_HISTOGRAM, snapshot.histograms)
+
+
+def _columns(snapshot: Snapshot) -> tuple[Floats, ...]:
+    return snapshot.counts, snapshot.values, snapshot.times, snapshot.buckets, snapshot.since
+
+
+class Workers:
+    """Adds up the numbers of all workers that share a folder. Remembers their series; not for several threads at once.
+
+    ``is_alive`` says of a file's name whether its process is.
+    """
+
+    def __init__(self, folder: Path, own: str = "", is_alive: Callable[[str], bool] | None = None) -> None:
+        """``own`` is the name of this process's file."""
+        self._folder = folder
+        self._own = own or _this_process()
+        self._is_alive = is_alive or _is_running
+        self._known: dict[str, _Worker] = {}
+        self._sum = _Sum()
+
+    def have_answered(self, since: int) -> bool:
+        """Say whether all workers that live have written their numbers down since they were asked at ``since``."""
+        return all(
+            _answers(path) >= since
+            for path in self._folder.glob(f"*{_SUFFIX}")
+            if path.stem != self._own and self._is_alive(path.stem)
+        )
+
+    def merged(self, own: Snapshot, pause: Callable[[], None] = unhurried) -> Snapshot:
+        """Return the sum over all workers; ``own`` are this process's numbers as they are now.
+
+        ``pause`` is called between small pieces of work. Raises ``InternalError`` if the folder is gone.
+        """
+        if not self._folder.is_dir():
+            # Without this every number would be missing, and nobody would be told.
+            raise InternalError(
+                f"the folder that the workers count in is gone: {self._folder}", hint="restart the gateway"
+            )
+        for path in sorted(self._folder.glob(f"*{_SUFFIX}")):
+            if path.stem != self._own:
+                worker = self._known.setdefault(path.stem, _Worker(self._sum))
+                worker.is_alive = self._is_alive(path.stem)
+                worker.read(path, pause)
+        mine = self._known.setdefault(self._own, _Worker(self._sum))
+        mine.take(own, pause)
+        return self._sum.of(self._known.values(), pause)
+
+
+class _Worker:
+    """The last state of one worker, and where its numbers belong in the sum."""
+
+    def __init__(self, total: _Sum) -> None:
+        self._total = total
+        self.is_alive = True
+        self._stamp: tuple[int, int] = (0, 0)
+        self._read = 0
+        """Bytes of lines that are known."""
+        self._taken = [0, 0, 0]
+        self._at: tuple[list[int], ...] = ([], [], [], [])
+        self.at: tuple[Positions, ...] = tuple(np.zeros(0, dtype=np.intp) for _ in self._at)
+        """Positions in the sum of counters, gauges, buckets and histograms."""
+        self.columns: tuple[Floats, ...] = tuple(np.zeros(0) for _ in range(5))
+
+    def read(self, path: Path, pause: Callable[[], None]) -> None:
+        """Take what the worker has written since the last time."""
+        with contextlib.suppress(FileNotFoundError), path.open("rb", buffering=0) as file:
+            stat = os.fstat(file.fileno())
+            if (stamp := (stat.st_ino, stat.st_mtime_ns)) == self._stamp:
+                return
+            _, length, *sizes = _HEADER.unpack(file.read(_HEADER.size))
+            counts, gauges, buckets, _ = sizes
+            start = _HEADER.size + self._read
+            lines = os.pread(file.fileno(), length - self._read, start)
+            numbers = np.frombuffer(os.pread(file.fileno(), stat.st_size, _HEADER.size + length), dtype=np.float64)
+            pause()
+            for line in lines.splitlines():
+                kind, metric, labels, bounds = orjson.loads(line)
+                self._add(kind, Series(metric, (*labels,), (*bounds,)))
+                pause()
+            self._fix()
+            self._read, self._stamp = length, stamp
+            self.columns = tuple(np.split(numbers, np.cumsum((counts, gauges, gauges, buckets))))
+
+    def take(self, own: Snapshot, pause: Callable[[], None]) -> None:
+        """Take this process's own numbers."""
+        for kind, series in _kinds(own):
+            for one in series[self._taken[kind] :]:
+                self._add(kind, one)
+                self._taken[kind] += 1
+                pause()
+        self._fix()
+        self.columns = _columns(own)
+
+    def _add(self, kind: int, series: Series) -> None:
+        position, first = self._total.place(kind, series)
+        if kind == _HISTOGRAM:
+            self._at[2].extend(range(first, first + series.width))
+            self._at[3].append(position)
+        else:
+            self._at[kind].append(position)
+
+    def _fix(self) -> None:
+        if any(len(known) != len(fixed) for known, fixed in zip(self._at, self.at, strict=True)):
+            self.at = tuple(np.array(known, dtype=np.intp) for known in self._at)
+
+
+class _Sum:
+    """All series that any worker has, and where each one's numbers are."""
+
+    def __init__(self) -> None:
+        self._places: tuple[dict[Series, int], ...] = ({}, {}, {})
+        self._starts: list[int] = []
+        self._width = 0
+        self._adds: list[bool] = []
+        """Of each gauge: whether it is added up; of the others the newest value counts."""
+
+    def place(self, kind: int, series: Series) -> tuple[int, int]:
+        """Return the position of a series among those of its kind, and where a histogram's numbers start."""
+        places = self._places[kind]
+        position = places.setdefault(series, len(places))
+        if kind == _GAUGE and position == len(self._adds):
+            self._adds.append(series.metric == IN_FLIGHT.name)
+        if kind != _HISTOGRAM:
+            return position, 0
+        if position == len(self._starts):
+            self._starts.append(self._width)
+            self._width += series.width
+        return position, self._starts[position]
+
+    def of(self, workers: Iterable[_Worker], pause: Callable[[], None]) -> Snapshot:
+        """Return the sum over ``workers``."""
+        counters, gauges, histograms = self._places
+        adds = np.array(self._adds, dtype=bool)
+        counts, values, times = np.zeros(len(counters)), np.zeros(len(gauges)), np.zeros(len(gauges))
+        buckets, since = np.zeros(self._width), np.zeros(len(histograms))
+        for worker in workers:
+            pause()
+            to_counts, to_gauges, to_buckets, to_histograms = worker.at
+            its_counts, its_values, its_times, its_buckets, its_since = worker.columns
+            # One worker's series are all different: no position occurs twice.
+            counts[to_counts] += its_counts
+            buckets[to_buckets] += its_buckets
+            since[to_histograms] = np.maximum(since[to_histograms], its_since)
+            if worker.is_alive:
+                summed = adds[to_gauges]
+                values[to_gauges[summed]] += its_values[summed]
+                is_newer = its_times > times[to_gauges]
+                times[to_gauges[is_newer]] = its_times[is_newer]
+                is_newer &= ~summed
+                values[to_gauges[is_newer]] = its_values[is_newer]
+        return Snapshot(tuple(counters), tuple(gauges), tuple(histograms), counts, values, times, buckets, since)
+
+
+def _answers(path: Path) -> int:
+    with contextlib.suppress(OSError), path.open("rb", buffering=0) as file:
+        return int(_HEADER.unpack(file.read(_HEADER.size))[0])
+    return 0
+
+
+def _process(pid: int | str) -> tuple[str, str]:
+    """Return a process's state and when it started (clock ticks since the boot). Raises ``OSError``."""
+    state, *rest = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return state, rest[18]
+
+
+def _this_process() -> str:
+    # Not the id alone: a machine that starts many processes uses it again.
+    return f"{os.getpid()}-{_process('self')[1]}"
+
+
+def _is_running(name: str) -> bool:
+    pid, _, started = name.partition("-")
+    try:
+        state, since = _process(pid)
+    except OSError:
+        return False
+    return since == started and state not in "ZX"

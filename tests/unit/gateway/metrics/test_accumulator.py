@@ -1,0 +1,90 @@
+"""Plain numbers that are added up later are what prometheus_client would have counted one by one."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry, Histogram
+
+from gateway.metrics import catalog
+from gateway.metrics.accumulator import Accumulator, Distribution
+
+BOUNDS = (0.001, 0.01, 0.1, 1.0, 8.0)
+VALUES = st.one_of(st.sampled_from([0.0, *BOUNDS, 100.0]), st.floats(0, 1e6))
+
+
+def theirs(histogram: Histogram) -> list[float]:
+    """Cumulative buckets, then the sum, of prometheus_client's own class."""
+    (family,) = histogram.collect()
+    found = {suffix: [s.value for s in family.samples if s.name == f"h_{suffix}"] for suffix in ("bucket", "sum")}
+    return [*found["bucket"], *found["sum"]]
+
+
+@given(st.lists(st.lists(VALUES, max_size=20), max_size=4))
+def test_values_are_in_the_buckets_they_would_have_been_counted_in(rounds: list[list[float]]) -> None:
+    """Bounds belong to their own bucket; looking in between changes nothing."""
+    other = Histogram("h", "h", registry=CollectorRegistry(), buckets=BOUNDS)
+    ours = Distribution(BOUNDS)
+    for values in rounds:
+        for value in values:
+            ours.observe(value)
+            other.observe(value)
+        ours.numbers()
+    *counts, total = ours.numbers().tolist()
+    found = [*np.cumsum(counts).tolist(), total]
+    assert all(abs(one - two) <= 1e-9 * max(1, two) for one, two in zip(found, theirs(other), strict=True))
+
+
+def test_a_weighted_value_stands_for_as_many() -> None:
+    """Sampling keeps rates right."""
+    ours = Distribution(BOUNDS)
+    ours.observe_all(np.array([0.01]), 5.0)
+    ours.observe(0.5)
+    assert [0, 5, 0, 1, 0, 0] == ours.numbers()[:-1].tolist()
+    assert abs(ours.numbers()[-1] - 0.55) < 1e-12
+
+
+def test_a_snapshot_does_not_change_any_more() -> None:
+    """It is read in another thread, while the loop counts on."""
+    numbers = Accumulator()
+    count, gauge = numbers.count(catalog.BUILDS, "ok"), numbers.gauge(catalog.BACKEND_UP, "a")
+    rows = numbers.distribution(catalog.ROWS, "e", "1")
+    count.value += 1
+    rows.observe(2)
+    before = numbers.snapshot()
+    count.value += 1
+    gauge.set(7)
+    rows.observe(2)
+    numbers.count(catalog.BUILDS, "internal").value += 1
+    after = numbers.snapshot()
+    builds = [
+        {series.labels: value for series, value in found.counted() if series.metric == catalog.BUILDS.name}
+        for found in (before, after)
+    ]
+    assert [{("ok",): 1.0}, {("ok",): 2.0, ("internal",): 1.0}] == builds
+    assert [1.0, 2.0] == [sum(one[:-1].sum() for _, one in found.distributed()) for found in (before, after)]
+    assert ("a",) not in {series.labels for series, _ in before.shown()}
+    assert ("a",) in {series.labels for series, _ in after.shown()}
+
+
+def test_other_bounds_begin_at_zero_and_former_ones_end() -> None:
+    """Also when the former ones come back."""
+    numbers = Accumulator()
+
+    def declare(*bounds: float) -> Distribution:
+        return numbers.distribution(catalog.VARIABLE_SCALAR, "e", "1", "x", bounds=bounds)
+
+    declare(1.0).observe(0.5)
+    declare(1.0, 5.0).observe(0.5)
+    assert [((1.0, 5.0), [1, 0, 0, 0.5])] == [(s.bounds, n.tolist()) for s, n in numbers.snapshot().distributed()]
+    declare(1.0).observe(2.0)
+    declare(1.0).observe(2.0)
+    assert [((1.0,), [0, 2, 4.0])] == [(s.bounds, n.tolist()) for s, n in numbers.snapshot().distributed()]
+
+
+def test_labels_are_as_many_as_the_metric_has() -> None:
+    """A slip in our own code is an error where it is made, not a broken page."""
+    with pytest.raises(ValueError, match="outcome"):
+        Accumulator().count(catalog.BUILDS)

@@ -1,0 +1,80 @@
+"""The text of /metrics: what prometheus_client's own classes would say, recorded once, and made in slices.
+
+``data/`` was written by prometheus_client's Counter, Gauge, Histogram and multiprocess mode, for the same events.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from pathlib import Path
+
+import pytest
+
+from gateway.metrics import exposition
+from gateway.metrics.exposition import Numbers
+from gateway.metrics.observer import Observer
+from gateway.metrics.sharing import Share, Workers
+from tests.unit.gateway.metrics.events import FAILURES, happen
+
+DATA = Path(__file__).with_name("data")
+OPENMETRICS = "application/openmetrics-text"
+
+
+def seen(times: int = 1) -> Observer:
+    """An observer that has seen everything happen."""
+    observer = Observer(failures=FAILURES)
+    happen(observer, times)
+    return observer
+
+
+@pytest.mark.parametrize(("name", "accept"), [("of-one-worker", "*/*"), ("of-one-worker.openmetrics", OPENMETRICS)])
+def test_exposition_is_that_of_prometheus_clients_classes(
+    name: str, accept: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every line in both forms, exemplars included; families in the same order, series in any."""
+    monkeypatch.setattr(time, "time", lambda: 1_700_000_000.25)
+    observer = seen()
+    text, _ = exposition.respond(accept, Numbers(observer.snapshot(), observer.exemplars.seen()))
+    recorded, found = lines((DATA / f"{name}.txt").read_text()), lines(text.decode())
+    assert sorted(recorded) == sorted(found)
+    assert [line for line in recorded if line[0] == "#"] == [line for line in found if line[0] == "#"]
+
+
+def lines(text: str) -> list[str]:
+    """Every line; numbers to twelve digits, as sums depend in the last ones on the order of adding."""
+    return [re.sub(r"(?<= )[0-9.e+-]+(?=$| #)", lambda n: f"{float(n[0]):.12g}", line) for line in text.splitlines()]
+
+
+def samples(text: str) -> set[str]:
+    """Lines with a value; a histogram of values below 0 has no sum (the multiprocess mode gave it one)."""
+    found = {line for line in lines(text) if not line.startswith("#")}
+    return {line for line in found if not line.startswith('gateway_variable_scalar_sum{endpoint="t",variable="x"')}
+
+
+def test_sum_over_workers_is_that_of_prometheus_clients_multiprocess_mode(tmp_path: Path) -> None:
+    """Two that have ended and one that lives: sums of all, gauges of the living one."""
+    for name, times in (("first", 2), ("second", 3)):
+        Share(tmp_path, name).write(seen(times).snapshot())
+    merged = Workers(tmp_path, is_alive=lambda name: False).merged(seen().snapshot())
+    recorded = (DATA / "of-three-workers.txt").read_text()
+    assert samples(recorded) == samples(exposition.render(merged).decode())
+
+
+def test_exposition_is_made_in_slices() -> None:
+    """At least one pause for every line and one for every series: a long one keeps nobody waiting."""
+    snapshot, pauses = seen().snapshot(), [0]
+
+    def pause() -> None:
+        pauses[0] += 1
+
+    text, _ = exposition.respond("", Numbers(snapshot, pause=pause))
+    written = sum(not line.startswith(b"#") for line in text.splitlines())
+    assert pauses[0] >= written + len(snapshot.counters)
+
+
+def test_process_metrics_come_after_the_gateways() -> None:
+    """CPU, memory and garbage collection of the one process there is."""
+    text, _ = exposition.respond("", Numbers(Observer().snapshot(), others=exposition.process_metrics()))
+    found = text.decode()
+    assert found.index("gateway_build_info") < found.index("process_cpu_seconds_total") < found.index("python_gc_")

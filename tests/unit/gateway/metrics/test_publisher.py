@@ -1,0 +1,120 @@
+"""What is read of the numbers is made beside the request loop, in a thread, in slices."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+
+import pytest
+
+from gateway.errors import InternalError
+from gateway.metrics import exposition
+from gateway.metrics.observer import Observer
+from gateway.metrics.publisher import Publisher
+from gateway.metrics.sharing import Share
+from tests.unit.gateway.metrics.events import FAILURES, happen
+
+
+class Pauses:
+    """Counts pauses, by the thread that made them."""
+
+    def __init__(self) -> None:
+        self.by_thread: dict[int, int] = {}
+
+    def __call__(self) -> None:
+        self.by_thread[threading.get_ident()] = self.by_thread.get(threading.get_ident(), 0) + 1
+
+
+def busy() -> Observer:
+    """An observer that has seen everything."""
+    observer = Observer(failures=FAILURES)
+    happen(observer)
+    return observer
+
+
+def share_of_others(folder: Path, number: int) -> None:
+    """Files of other workers; none of them lives."""
+    for i in range(number):
+        Share(folder, f"other-{i}").write(busy().snapshot())
+
+
+@pytest.mark.parametrize("others", [None, 7])
+async def test_metrics_are_merged_and_rendered_beside_the_loop_in_slices(tmp_path: Path, others: int | None) -> None:
+    """Every series read, every line written gives way once; nothing of it in the loop's thread."""
+    pauses = Pauses()
+    if others:
+        share_of_others(tmp_path, others)
+    publisher = Publisher(busy(), tmp_path if others else None, new_pace=lambda: pauses)
+    text, _ = await publisher.metrics("")
+    ((thread, made),) = pauses.by_thread.items()
+    publisher.close()
+    assert thread != threading.get_ident()
+    assert made >= sum(not line.startswith(b"#") for line in text.splitlines())
+
+
+async def test_statistics_and_the_last_minute_are_made_beside_the_loop_too(tmp_path: Path) -> None:
+    """The page and the Open Inference Protocol ask for the same numbers."""
+    pauses = Pauses()
+    share_of_others(tmp_path, 3)
+    publisher = Publisher(busy(), tmp_path, new_pace=lambda: pauses)
+    rows = {(row["name"], row["version"]): row for row in await publisher.statistics()}
+    assert 4 * 6 == rows["t", "1"]["inference_stats"]["success"]["count"]
+    found = await publisher.last_minute()
+    publisher.close()
+    assert {"last_minute", "drift"} == found.keys()
+    assert threading.get_ident() not in pauses.by_thread
+
+
+async def test_the_loop_goes_on_while_others_are_waited_for(tmp_path: Path) -> None:
+    """Two workers that ask each other at the same time answer each other."""
+    one, other = Publisher(busy(), tmp_path), Publisher(busy(), tmp_path)
+    # Both are this process: the second one's file has another name, so that each counts the other.
+    for publisher in (one, other):
+        assert publisher._workers is not None
+        publisher._workers._is_alive = lambda name: True
+    assert other._share is not None
+    assert other._workers is not None
+    other._share = Share(tmp_path, "other")
+    other._workers._own = "other"
+    running = [asyncio.create_task(publisher.run()) for publisher in (one, other)]
+    await asyncio.sleep(0)
+    for _ in range(3):
+        texts = await asyncio.gather(one.metrics(""), other.metrics(""))
+        assert 2 == len(texts)
+        for text, _ in texts:
+            found = {(n, *at.values()): v for n, at, v in exposition.parse(text.decode())}
+            assert 2.0 == found["gateway_endpoint_builds_total", "ok"]
+    for task in running:
+        task.cancel()
+    for publisher in (one, other):
+        publisher.close()
+
+
+async def test_a_removed_folder_is_told_at_metrics_and_stops_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The request for /metrics fails with what to do; sharing and sampling go on."""
+    publisher = Publisher(busy(), tmp_path / "gone")
+    running = asyncio.create_task(publisher.run())
+    with pytest.raises(InternalError, match="is gone"):
+        await publisher.metrics("")
+    await asyncio.sleep(0.05)
+    assert not running.done()
+    running.cancel()
+    publisher.close()
+    assert 1 == sum("not counted" in record.message for record in caplog.records)
+
+
+async def test_the_last_numbers_are_left_behind(tmp_path: Path) -> None:
+    """A worker that ends in order takes nothing along."""
+    observer = busy()
+    publisher = Publisher(observer, tmp_path)
+    observer.built("ok")
+    publisher.close()
+    heir = Publisher(Observer(), tmp_path)
+    assert heir._workers is not None
+    heir._workers._own = "heir"
+    text, _ = await heir.metrics("")
+    heir.close()
+    assert b'gateway_endpoint_builds_total{outcome="ok"} 2.0' in text
