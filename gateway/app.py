@@ -30,9 +30,11 @@ from fastapi import FastAPI
 
 from gateway import logs
 from gateway.admission import Limit, Limiter
-from gateway.control.assemble import Assembler, ModelRecords
+from gateway.control.assemble import Assembler
 from gateway.control.hooks import HookSettings
-from gateway.control.reconcile import Reconciler
+from gateway.control.reconcile import Following, Reconciler
+from gateway.control.records import ModelRecords
+from gateway.control.threads import ControlThreads, run_in
 from gateway.control.tritons import Tritons
 from gateway.dataplane.routing.table import RoutingTable
 from gateway.dataplane.shadow import Mirror
@@ -86,7 +88,7 @@ class Gateway:
     """One worker: an ASGI application that serves inference itself and leaves the rest to FastAPI.
 
     ``registry`` and ``make_backend(address, compression)`` are the two outside worlds; fakes of both make a complete
-    gateway in a test. ``records_frequency``: seconds between looks at the model records. ``is_whole_process``: nothing
+    gateway in a test. ``records_period``: seconds between looks at the model records. ``is_whole_process``: nothing
     else lives in this process, so that its garbage collector may be tuned for it.
     """
 
@@ -98,7 +100,7 @@ class Gateway:
         make_backend: MakeBackend,
         numbers_folder: Path | None = None,
         lineage_source: LineageSource | None = None,
-        records_frequency: float = 30.0,
+        records_period: float = 30.0,
         is_whole_process: bool = False,
         spans: ClosableSpans | None = None,
     ) -> None:
@@ -107,7 +109,7 @@ class Gateway:
         self._lineage_source = lineage_source
         self._links: dict[str, str] = {}
         self._lineages: dict[str, tuple[float, dict[str, Any]]] = {}
-        self._records_frequency = records_frequency
+        self._records_period = records_period
         self._is_whole_process = is_whole_process
         self._tritons = Tritons(make_backend)
         self.observer = Observer(failures=FAILURES)
@@ -146,6 +148,7 @@ class Gateway:
         self._rpc: RpcServer | None = None
         self._rpc_leaving: asyncio.Task[None] | None = None
         self._reconciler: Reconciler | None = None
+        self._control: ControlThreads  # while it runs
         self._ops = build_ops(
             health=self.health, status=self._status, last_minute=self.publisher.last_minute,
             metrics=self.publisher.metrics, lineage=self._lineage, serve_prefix=self._prefix,
@@ -178,9 +181,7 @@ class Gateway:
         state_dir = settings.state_dir
         records = ModelRecords(self._registry)
         threads = ThreadPoolExecutor(8, thread_name_prefix="work")
-        # Reading, compiling and saving the configuration, and building what is new, wait for no request's work.
-        control = ThreadPoolExecutor(3, thread_name_prefix="control")
-        builds = ThreadPoolExecutor(8, thread_name_prefix="build")
+        control = self._control = ControlThreads()
         assembler = Assembler(
             records=records,
             cache=ArtifactCache(
@@ -208,9 +209,18 @@ class Gateway:
             ready_timeout=settings.ready_timeout,
             send_request=self._send_request,
             threads=threads,
-            builds=builds,
+            control=control,
         )
         self._reconciler = reconciler = Reconciler(
+            Following(
+                default_triton=settings.triton_grpc,
+                default_compression=settings.triton_grpc_compression,
+                poll_period=settings.poll_frequency,
+                records_period=self._records_period,
+                metric_log_frequency=settings.metric_log_frequency,
+                pinned=tuple(settings.pinned()),
+                startup_wait=settings.startup_wait,
+            ),
             registry=self._registry,
             store=SpecStore(state_dir / "gateway"),
             records=records,
@@ -219,16 +229,9 @@ class Gateway:
             health=self.health,
             observer=self.observer,
             tritons=self._tritons,
-            default_triton=settings.triton_grpc,
-            default_compression=settings.triton_grpc_compression,
-            poll_frequency=settings.poll_frequency,
-            records_frequency=self._records_frequency,
             references=References(Path(settings.reference_dir or state_dir / "references")),
             mirror=self._mirror,
             threads=control,
-            metric_log_frequency=settings.metric_log_frequency,
-            pinned=settings.pinned(),
-            startup_wait=settings.startup_wait,
         )
         loop = asyncio.create_task(reconciler.run(), name="reconcile")
         publishing = asyncio.create_task(self.publisher.run())
@@ -236,7 +239,7 @@ class Gateway:
         waits = asyncio.create_task(self._sample_waits())
         models = asyncio.create_task(self._publish_models())
         try:
-            await self._settle()
+            await self._settle(reconciler)
             rpc = self._rpc = await self._start_rpc()
             if self._is_whole_process:
                 _calm_garbage_collection()
@@ -255,8 +258,8 @@ class Gateway:
             models.cancel()
             self.publisher.close()
             await self._tritons.close()
-            for pool in (threads, control, builds):
-                pool.shutdown(wait=False, cancel_futures=True)
+            threads.shutdown(wait=False, cancel_futures=True)
+            control.close()
             if self._spans is not None:
                 await asyncio.to_thread(self._spans.close)
             if self._is_whole_process:
@@ -279,14 +282,14 @@ class Gateway:
         await rpc.start(settings.host, settings.grpc_port, tls)
         return rpc
 
-    async def _settle(self) -> None:
+    async def _settle(self, reconciler: Reconciler) -> None:
         """Wait a little for what can be served at once, so that a worker that joins others takes no request before.
 
         Bounded: a registry that is away or a model that takes minutes must not keep health and metrics from answering.
         """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_SETTLE_S):
-                while not self.health.first_sync_done or self.health.is_settling:  # noqa: ASYNC110 - facts, not events
+                while not self.health.first_sync_done or reconciler.is_settling:  # noqa: ASYNC110 - facts, not events
                     await asyncio.sleep(0.02)
 
     def _status(self) -> dict[str, Any]:
@@ -305,7 +308,7 @@ class Gateway:
         now = asyncio.get_running_loop().time()
         known = self._lineages.get(model_id)
         if known is None or now - known[0] > _LINEAGE_S:
-            found = await asyncio.to_thread(lineage, self._lineage_source, model_id)
+            found = await run_in(self._control.lineage, lineage, self._lineage_source, model_id)
             self._lineages = {**dict(list(self._lineages.items())[-99:]), model_id: (now, found)}
             known = self._lineages[model_id]
         return {**answer, **known[1]}
@@ -358,7 +361,7 @@ class Gateway:
             if unknown and self._lineage_source is not None:
                 # The address of the web application needs no call, but the session it comes from may connect first.
                 with contextlib.suppress(GatewayError):
-                    self._links |= await asyncio.to_thread(_links, self._lineage_source, unknown)
+                    self._links |= await run_in(self._control.lineage, _links, self._lineage_source, unknown)
             self.observer.models(
                 {(i.endpoint, i.version, i.model_id, i.model_name, self._links.get(i.model_id, "")) for i in served}
             )

@@ -1,4 +1,4 @@
-"""Whether this process is alive, ready and draining; written by the control loop, read by the health routes.
+"""Whether this process is alive, ready and draining; asked by the health routes and by every edge.
 
 Readiness must never be the outage. Before a process has been ready for the first time it waits, bounded, for what was
 served before it started, so that a rollout drops nothing. From then on it is ready as long as it can answer at least
@@ -10,40 +10,66 @@ MLServer#2056).
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 _MOST_LISTED: Final = 5
 
 
+class Standing(Protocol):
+    """What is served and what is not, as readiness needs it: ``control.reconcile`` says it of its versions."""
+
+    def needs(self) -> Mapping[str, str]:
+        """Return every url that is served, and the address of the Triton it needs; empty if it needs none."""
+        ...
+
+    def unserved(self) -> Mapping[str, str]:
+        """Return the urls that are configured and not served: their state and reason."""
+        ...
+
+    def awaited(self) -> Sequence[str]:
+        """Return the urls that were served before this process started and may still come, while that is waited for."""
+        ...
+
+    def missing(self) -> Sequence[str]:
+        """Return the pinned paths that cannot be served now."""
+        ...
+
+
+class _Nothing:
+    """Before anything is followed."""
+
+    def needs(self) -> Mapping[str, str]:
+        return {}
+
+    def unserved(self) -> Mapping[str, str]:
+        return {}
+
+    def awaited(self) -> Sequence[str]:
+        return ()
+
+    def missing(self) -> Sequence[str]:
+        return ()
+
+
 class Health:
-    """Mutable facts about this process. Plain attributes: one event loop writes and reads them.
+    """What is known of this process. One event loop writes and reads it.
 
     ``latch`` is a file by which the workers of one gateway tell each other that it has been ready: one that is replaced
     is not a gateway that starts.
     """
 
     __slots__ = (
-        "_latch", "awaited", "backend_live", "first_sync_done", "has_been_ready", "is_draining", "is_leaving",
-        "is_settling", "missing", "needs", "unserved",
+        "_latch", "backend_live", "first_sync_done", "has_been_ready", "is_draining", "is_leaving", "standing",
     )  # fmt: skip
 
     def __init__(self, latch: Path | None = None) -> None:
         self._latch = latch
+        self.standing: Standing = _Nothing()
         self.first_sync_done = False
         self.has_been_ready = False
         """Once true it stays: from then on only what is lost counts."""
-        self.needs: Mapping[str, str] = {}
-        """Every url that is served, and the address of the Triton it needs; empty where it needs none."""
-        self.unserved: Mapping[str, str] = {}
-        """Urls that are configured and not served: their state and reason."""
-        self.awaited: tuple[str, ...] = ()
-        """Urls that were served before this process started and may still come."""
-        self.missing: tuple[str, ...] = ()
-        """Pinned paths that cannot be served now."""
-        self.is_settling = False
-        """Something that was served before is being built for the first time: it may be a matter of moments."""
         self.backend_live: dict[str, bool] = {}
         """The Tritons that are needed now, as far as they have been asked."""
         self.is_draining = False
@@ -71,15 +97,17 @@ class Health:
     def degraded(self) -> list[str]:
         """Return what a process that may be ready cannot do."""
         found = []
+        needs = self.standing.needs()
         for address in self._down():
-            urls = [url for url, needed in self.needs.items() if needed == address]
+            urls = [url for url, needed in needs.items() if needed == address]
             lost = f": {_listed(urls)} cannot be answered" if urls else ""
             found.append(f"Triton at {address} does not answer{lost}")
-        found += [f"{url} {reason}" for url, reason in list(self.unserved.items())[:_MOST_LISTED]]
-        if len(self.unserved) > _MOST_LISTED:
-            found.append(f"{len(self.unserved) - _MOST_LISTED} more are not served: see /v1/status")
-        if self.missing:
-            found.append(f"pinned but not served: {_listed(self.missing)}")
+        unserved = self.standing.unserved()
+        found += [f"{url} {reason}" for url, reason in list(unserved.items())[:_MOST_LISTED]]
+        if len(unserved) > _MOST_LISTED:
+            found.append(f"{len(unserved) - _MOST_LISTED} more are not served: see /v1/status")
+        if missing := self.standing.missing():
+            found.append(f"pinned but not served: {_listed(missing)}")
         return found
 
     def _unready(self) -> list[str]:
@@ -87,18 +115,20 @@ class Health:
             return ["the serving Task has not been read yet"]
         found = []
         if not self.has_been_ready:
-            if self.awaited:
-                told = [f"{url} ({self.unserved.get(url, 'starting')})" for url in self.awaited]
+            if awaited := self.standing.awaited():
+                unserved = self.standing.unserved()
+                told = [f"{url} ({unserved.get(url, 'starting')})" for url in awaited]
                 found.append(f"waiting for what was served before: {_listed(told)}")
-            if self.missing:
-                found.append(f"pinned but not served: {_listed(self.missing)}")
-        if not self.needs:
-            if self.unserved:
-                told = [f"{url} {reason}" for url, reason in self.unserved.items()]
+            if missing := self.standing.missing():
+                found.append(f"pinned but not served: {_listed(missing)}")
+        needs = self.standing.needs()
+        if not needs:
+            if unserved := self.standing.unserved():
+                told = [f"{url} {reason}" for url, reason in unserved.items()]
                 found.append(f"no endpoint is served: {_listed(told)}")
             else:
                 found.append("no endpoint is served: deploy one with `clearml-serving model add …`")
-        elif not any(self.backend_live.get(address, True) for address in self.needs.values()):
+        elif not any(self.backend_live.get(address, True) for address in needs.values()):
             found += [f"Triton at {address} does not answer" for address in self._down()]
         return found
 

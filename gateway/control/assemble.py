@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-from gateway.control import rehearse, samples
+from gateway.control import samples, validate
 from gateway.control.compile import EndpointPlan, Plan
 from gateway.control.hooks import HookBuilder, HookParts, HookSettings
 from gateway.control.loading import CodeLoader
+from gateway.control.records import ModelRecords
 from gateway.control.samples import Samples
+from gateway.control.threads import ControlThreads, run_in
 from gateway.dataplane.routing import canary
 from gateway.dataplane.routing.canary import Weighted
 from gateway.dataplane.routing.snapshot import Pending, Snapshot
@@ -34,16 +36,14 @@ from gateway.endpoints.endpoint import (
     TritonCall,
 )
 from gateway.endpoints.generation import GenerationHandler
-from gateway.errors import ModelNotReady, RegistryRefused, SpecFault
+from gateway.errors import ModelNotReady, SpecFault
 from gateway.metrics import drift
 from gateway.metrics.drift import Bins
 from gateway.metrics.observer import Observer
-from gateway.pace import Pace
+from gateway.pace import unhurried
 from gateway.registry import manifest
-from gateway.registry.base import Registry
 from gateway.registry.cache import ArtifactCache
-from gateway.registry.contents import namesakes
-from gateway.spec import EndpointSpec, Fault, ModelRecord, decode_model, triton_model_name
+from gateway.spec import EndpointSpec, Fault, ModelRecord, triton_model_name
 from gateway.triton.port import Backend, ModelInfo
 from preprocessing.config import FILL_MASK, GENERATION, TaskConfig
 from preprocessing.engines import ENGINES
@@ -54,6 +54,7 @@ from preprocessing.tokenizer import TextTokenizer
 from preprocessing.user_code import UserCode
 
 _log = logging.getLogger("triton_gateway.control")
+
 
 _POLL_S: Final = 0.2
 _MOST_SCORES: Final = 1 << 24
@@ -91,65 +92,6 @@ class HookEndpoint:
         )  # fmt: skip
 
 
-class ModelRecords:
-    """Model records by id as last read. A record that vanished from the registry is kept: what is served goes on."""
-
-    def __init__(self, registry: Registry) -> None:
-        self._registry = registry
-        self._records: dict[str, Mapping[str, Any]] = {}
-        self._namesakes: Mapping[str, Sequence[str]] = {}
-
-    def get(self, model_id: str) -> ModelRecord:
-        """Return a record, asking the registry when it is not known or has no data yet. Blocks."""
-        raw = self._records.get(model_id)
-        if raw is None or not decode_model(raw).has_data:
-            try:
-                raw = self._registry.model(model_id)
-            except RegistryRefused as error:
-                raise SpecFault(
-                    f"model {model_id} is not in the registry ({error.message})",
-                    hint="add the endpoint again with an existing --model-id",
-                ) from error
-            self._records[model_id] = raw
-        return decode_model(raw)
-
-    def refresh(self, model_ids: Collection[str]) -> None:
-        """Read these records again, and which other models have their addresses. Blocks.
-
-        A model id can be given other files. Raises ``RegistryUnavailable``.
-        """
-        self._records.update(self._registry.records(model_ids))
-        known = [decode_model(self._records[i]) for i in model_ids if i in self._records]
-        try:
-            self._namesakes = namesakes(self._registry, known)
-        except RegistryRefused as error:
-            _log.info("models that share an address cannot be looked up: %s", error.message)
-
-    def namesakes(self) -> Mapping[str, Sequence[str]]:
-        """Return the models that have one address, by the address: name and id of each. Only addresses in use."""
-        return self._namesakes
-
-    def raw(self, model_id: str | None) -> Mapping[str, Any] | None:
-        """Return a record's fields as they were last read; None where it was not."""
-        return self._records.get(model_id or "")
-
-    def known(self) -> dict[str, ModelRecord]:
-        """Return every record that was read. Takes a while where there are many."""
-        pause, found = Pace(), {}
-        for model_id, raw in self.snapshot().items():
-            found[model_id] = decode_model(raw)
-            pause()
-        return found
-
-    def learn(self, known: Mapping[str, Mapping[str, Any]]) -> None:
-        """Add stored records (a boot without the registry); what is known already stays."""
-        self._records = {**known, **self._records}
-
-    def snapshot(self) -> Mapping[str, Mapping[str, Any]]:
-        """Return what is known, for the last-good store."""
-        return dict(self._records)
-
-
 class Assembler:
     """Builds endpoints. ``backend_for(address, compression)`` returns the shared backend of an address;
     ``send_request`` is what hooks call for other endpoints.
@@ -169,7 +111,7 @@ class Assembler:
         ready_timeout: float,
         send_request: Callable[[str, str | None, Any], Coroutine[Any, Any, Any]],
         threads: ThreadPoolExecutor,
-        builds: ThreadPoolExecutor,
+        control: ControlThreads,
     ) -> None:
         self._records = records
         self._cache = cache
@@ -182,9 +124,9 @@ class Assembler:
         self._send_request = send_request
         self._threads = threads
         """Of requests: what handlers prepare in."""
-        self._builds = builds
+        self._control = control
         self._code = CodeLoader(ready_timeout)
-        self._hooks = HookBuilder(hooks, send_request, threads, builds)
+        self._hooks = HookBuilder(hooks, send_request, threads, control.builds, control.installs)
 
     def keep(self, needed: Sequence[tuple[EndpointSpec, ModelRecord | None]]) -> None:
         """Let the cache forget everything but the files of these versions. Blocks."""
@@ -206,35 +148,29 @@ class Assembler:
         plan: EndpointPlan,
         progress: Callable[[str], None],
         *,
+        validating: Callable[[], None] = unhurried,
         record: ModelRecord | None = None,
         seen: Sequence[bytes] = (),
     ) -> Endpoint:
-        """Return a ready endpoint; ``progress`` is told each step. Raises ``GatewayError`` with the reason.
+        """Return an endpoint that has answered its first requests. Raises ``GatewayError`` with the reason.
 
-        ``record`` is the model's, where it is not the registry's present one. ``seen`` are bodies that a version of the
-        same endpoint has answered: code that fails on one is refused.
+        ``progress`` is told each step, ``validating`` when the first requests begin. ``record`` is the model's, if not
+        the registry's present one. ``seen`` are bodies that a version of the same endpoint has answered: code that
+        fails on one is refused. Whatever a build has opened is closed unless it returns, however it ends.
         """
         spec = plan.spec
-        model_path: Path | None = None
+        bundle: _Bundle | None = None
         if spec.model_id:
             progress("downloading the model")
-            record = record or await self._in_thread(self._records.get, spec.model_id)
-            folder = await self._in_thread(self._cache.model, record)
-            files = list(folder.iterdir())
-            # clearml hands a hook the file of a single-file model, the folder of a packaged one.
-            model_path = folder if record.is_package or len(files) != 1 else files[0]
-            bundle = folder
-            # Triton gets the weights from model sync, which holds them against the manifest where it writes them.
-            await self._in_thread(_check_files, bundle)
-        else:
-            bundle = None
-        own = bundle / samples.HOOK if bundle is not None else None
-        code_path = own if own is not None and own.is_file() else None
+            record, bundle = await self._bundle(spec.model_id, record, spec.url)
+        code_path = bundle.code if bundle is not None else None
         # Each version of auto-update brings its own code, the rule's is for those without; elsewhere the code that was
         # named for this one endpoint wins over what its model happens to contain.
         if spec.preprocess is not None and (code_path is None or not spec.is_auto):
             progress("downloading the preprocess code")
-            code_path = await self._in_thread(self._cache.artifact, spec.preprocess)
+            code_path = await run_in(self._control.builds, self._cache.at_hand, spec.preprocess)
+            if code_path is None:
+                code_path = await run_in(self._control.downloads, self._cache.artifact, spec.preprocess)
         call: TritonCall | None = None
         info: ModelInfo | None = None
         triton_name = ""
@@ -243,92 +179,133 @@ class Assembler:
             backend = self._backend_for(plan.triton_address, plan.triton_compression)
             progress("waiting for Triton to load the model")
             info = await self._ready(backend, triton_name, progress)
-            call = TritonCall(
-                backend,
-                triton_name,
-                info.inputs,
-                tuple(t.name for t in spec.outputs) or tuple(t.name for t in info.outputs),
-                info,
-            )
+            outputs = tuple(t.name for t in spec.outputs) or tuple(t.name for t in info.outputs)
+            call = TritonCall(backend, triton_name, info.inputs, outputs, info)
         progress("loading and warming up")
-        stored = await self._in_thread(samples.read, bundle) if bundle is not None else None
-        handler, details = await self._handler(spec, bundle, code_path, model_path, call, info, stored, seen)
-        # A hook runs only for its callers: what it would do with an example nobody knows.
-        runs = details.get("task") in HEADS or details.get("task") == "tensors"
-        behind = handler.handler if isinstance(handler, CachedHandler) else handler
-        details = {**details, **await rehearse.shown(behind, stored, details, runs=runs)}
+        async with _Opened() as opened:
+            made = await self._made(spec, bundle, code_path, call, info, opened)
+            validating()
+            await made.validate(seen)
+            # A hook runs only for its callers: what it would do with an example nobody knows.
+            runs = made.details.get("task") in HEADS or made.details.get("task") == "tensors"
+            stored = bundle.samples if bundle is not None else None
+            details = {**made.details, **await validate.shown(made.plain, stored, made.details, runs=runs)}
+            opened.keep()
         identity = Identity(
             url=spec.url, endpoint=spec.endpoint, version=spec.version, fingerprint=plan.fingerprint,
             model_id=record.id if record else "", model_name=record.name if record else "",
             triton_name=triton_name, details=MappingProxyType({"engine": spec.engine, **details}),
-            reference=await self._in_thread(_read_reference, bundle, spec.url) if bundle is not None else {},
+            reference=bundle.reference if bundle is not None else {},
         )  # fmt: skip
-        return Endpoint(identity, handler)
+        return Endpoint(identity, made.handler)
 
-    async def _handler(
-        self,
-        spec: EndpointSpec,
-        bundle: Path | None,
-        code_path: Path | None,
-        model_path: Path | None,
-        call: TritonCall | None,
-        info: ModelInfo | None,
-        stored: Samples | None,
-        seen: Sequence[bytes],
-    ) -> tuple[Handler, Mapping[str, object]]:
+    async def _bundle(self, model_id: str, record: ModelRecord | None, url: str) -> tuple[ModelRecord, _Bundle]:
+        def at_hand() -> tuple[ModelRecord | None, _Bundle | None]:
+            known = record or self._records.at_hand(model_id)
+            folder = self._cache.at_hand(known) if known is not None else None
+            return known, _read_bundle(folder, known, url) if folder is not None and known is not None else None
+
+        def download(known: ModelRecord | None) -> tuple[ModelRecord, Path]:
+            known = known or self._records.get(model_id)
+            return known, self._cache.model(known)
+
+        # What is on disk already waits for no download of others.
+        known, bundle = await run_in(self._control.builds, at_hand)
+        if known is not None and bundle is not None:
+            return known, bundle
+        fetched, folder = await run_in(self._control.downloads, download, known)
+        return fetched, await run_in(self._control.builds, _read_bundle, folder, fetched, url)
+
+    async def _made(
+        self, spec: EndpointSpec, bundle: _Bundle | None, code_path: Path | None, call: TritonCall | None,
+        info: ModelInfo | None, opened: _Opened,
+    ) -> _Made:  # fmt: skip
+        """Make the handler; what has to be closed is put into ``opened`` at once."""
         options = dict(spec.options)
         hook_settings = self._hooks.take_options(options, spec.engine)
         remembered = _whole(options.pop("response_cache", self._response_cache_entries), "response_cache")
-        rehearses = _flag(options.pop("rehearse", True), "rehearse")
+        # "rehearse" is what users have written since there is a validation.
+        validates = _flag(options.pop("rehearse", True), "rehearse")
         is_raw = options.get("task") == "tensors" and bool(options.pop("task"))
         processor = None
         if bundle is not None and info is not None and code_path is None and not is_raw:
-            _refuse_without_tokenizer(bundle, info)
-        if bundle is not None and info is not None and (bundle / "tokenizer.json").is_file() and not is_raw:
+            _refuse_without_tokenizer(bundle.folder, info)
+        if bundle is not None and info is not None and (bundle.folder / "tokenizer.json").is_file() and not is_raw:
             try:
-                processor = await self._in_thread(_load_processor, bundle, info, options, self._word_cache_words)
+                processor = await self._processor(bundle, info, options, self._word_cache_words)
             except PreprocessingError as error:
                 if code_path is None:
                     raise SpecFault(error.message, hint=error.hint or "") from error
                 # With a hook that does its own preprocessing the folder need not be a text task.
                 _log.info("%s: its folder is not used as a text task: %s", spec.url, error.message)
+        stored = bundle.samples if bundle is not None else None
         if code_path is not None or spec.engine in ENGINES:
-            endpoint = asdict(HookEndpoint.of(spec))
-            parts = HookParts(spec, code_path, model_path, bundle, endpoint, call, info, processor)
+            model = bundle.model if bundle is not None else None
+            folder = bundle.folder if bundle is not None else None
+            parts = HookParts(spec, code_path, model, folder, asdict(HookEndpoint.of(spec)), call, info, processor)
             hooks, details = await self._hooks.build(
-                parts, hook_settings, lambda path: self._load_code(spec, path, model_path)
+                parts, hook_settings, lambda path: self._load_code(spec, path, model)
             )
-            # Samples tell what the bundle answers by itself: with its own code, not with another's in front of it.
-            if stored is not None and bundle is not None and code_path == bundle / samples.HOOK:
-                await _closed_on_failure(hooks, rehearse.check(hooks, stored))
-            if rehearses and seen:
-                await _closed_on_failure(hooks, rehearse.answer_again(hooks, seen))
-            return hooks, details
+            opened.add(hooks)
+
+            async def validate_hooks(seen: Sequence[bytes]) -> None:
+                # Samples tell what the bundle answers by itself: with its own code, not another's in front of it.
+                if stored is not None and bundle is not None and code_path == bundle.code:
+                    await validate.check(hooks, stored)
+                if validates and seen:
+                    await validate.answer_again(hooks, seen)
+
+            return _Made(hooks, hooks, details, validate_hooks)
         if processor is not None and call is not None and info is not None and bundle is not None:
+            example = processor.describe()["example"]
             if processor.config.task == GENERATION:
                 generator = GenerationHandler(processor, call.backend, call.model, heavy=self._threads)
-                await rehearse.warm_up(generator, (processor.describe()["example"],))
-                if stored is not None:
-                    await rehearse.check(generator, stored)
-                return generator, processor.describe()
+                opened.add(generator)
+
+                async def validate_generator(_seen: Sequence[bytes]) -> None:
+                    await validate.warm_up(generator, (example,))
+                    if stored is not None:
+                        await validate.check(generator, stored)
+
+                return _Made(generator, generator, processor.describe(), validate_generator)
             counts = _Counts(self._observer, spec.endpoint, spec.version, processor.tokenizer)
             text = self._text(processor, call, info, counts.batched)
-            await rehearse.warm_up(text, (processor.describe()["example"], *rehearse.TEXT_BODIES))
-            await text.try_highest_token(rehearse.PATIENCE_S)
-            if stored is not None:
+            opened.add(text)
+
+            async def validate_text(_seen: Sequence[bytes]) -> None:
+                await validate.warm_up(text, (example, *validate.TEXT_BODIES))
+                await text.try_highest_token(validate.TIMEOUT_S)
+                if stored is None:
+                    return
                 # They were recorded without this endpoint's options, which may change what an answer looks like.
                 own = {"task": options["task"]} if "task" in options else {}
-                plain = await self._in_thread(_load_processor, bundle, info, own, 0) if own != options else processor
-                checked = text if plain is processor else self._text(plain, call, info, _unseen)
-                await _closed_on_failure(checked, rehearse.check(checked, stored))
-            return CachedHandler(text, remembered, counts.cached) if remembered else text, processor.describe()
+                if own == options:
+                    await validate.check(text, stored)
+                    return
+                plain = self._text(await self._processor(bundle, info, own, 0), call, info, _unseen)
+                try:
+                    await validate.check(plain, stored)
+                finally:
+                    await plain.close()
+
+            handler = CachedHandler(text, remembered, counts.cached) if remembered else text
+            return _Made(handler, text, processor.describe(), validate_text)
         if call is not None:
             tensors = TensorHandler(call)
-            if stored is not None:
-                await rehearse.check(tensors, stored)
+            opened.add(tensors)
+
+            async def validate_tensors(_seen: Sequence[bytes]) -> None:
+                if stored is not None:
+                    await validate.check(tensors, stored)
+
             inputs = [f"{t.name} {t.dtype} {list(t.shape)}" for t in call.inputs]
-            return tensors, {"task": "tensors", "inputs": inputs}
+            return _Made(tensors, tensors, {"task": "tensors", "inputs": inputs}, validate_tensors)
         raise SpecFault("has neither a model for Triton nor preprocess code")
+
+    async def _processor(
+        self, bundle: _Bundle, info: ModelInfo, options: Mapping[str, object], words: int
+    ) -> TextProcessor:
+        return await run_in(self._control.builds, _load_processor, bundle.folder, info, options, words)
 
     def _text(
         self, processor: TextProcessor, call: TritonCall, info: ModelInfo, on_batch: Callable[[int, int, int], None]
@@ -397,8 +374,49 @@ class Assembler:
             await asyncio.sleep(_POLL_S)
         return await backend.describe(model)
 
-    async def _in_thread(self, call: Callable[..., Any], *args: Any) -> Any:
-        return await asyncio.get_running_loop().run_in_executor(self._builds, call, *args)
+
+@dataclass(frozen=True, slots=True)
+class _Bundle:
+    """What a model's folder holds."""
+
+    folder: Path
+    model: Path
+    """What a hook is given: clearml hands it the file of a single-file model, the folder of a packaged one."""
+    code: Path | None
+    samples: Samples | None
+    reference: Mapping[str, Bins]
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """A handler that has answered nothing yet."""
+
+    handler: Handler
+    plain: Handler
+    """The same without a memory of answers."""
+    details: Mapping[str, object]
+    validate: Callable[[Sequence[bytes]], Coroutine[Any, Any, None]]
+
+
+class _Opened:
+    """Handlers that are closed at the end of the block, unless it ended with ``keep``."""
+
+    def __init__(self) -> None:
+        self._handlers: list[Handler] = []
+
+    def add(self, handler: Handler) -> None:
+        self._handlers.append(handler)
+
+    def keep(self) -> None:
+        self._handlers.clear()
+
+    async def __aenter__(self) -> _Opened:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for handler in self._handlers:
+            # In a task of its own: whoever has given the build up once may do so again.
+            await asyncio.shield(asyncio.ensure_future(handler.close()))
 
 
 def assemble_snapshot(
@@ -430,13 +448,16 @@ def assemble_snapshot(
     )
 
 
-def refused(faults: Sequence[Fault]) -> dict[str, Pending]:
-    """Return endpoint faults as pending entries, so that callers learn the reason instead of a 404."""
+def refused(faults: Sequence[Fault]) -> dict[str, str]:
+    """Return why the configuration of a url cannot be used, by url, so that callers learn the reason instead of a 404.
+
+    A fault's subject says what it is about: ``endpoint sentiment/1``.
+    """
     found = {}
     for fault in faults:
         kind, _, url = fault.subject.partition(" ")
         if kind == "endpoint":
-            found[url] = Pending(url, "refused", fault.message)
+            found[url] = fault.message
     return found
 
 
@@ -458,16 +479,18 @@ class _Counts:
         self._observer.cached(self._endpoint, self._version, is_hit=is_hit)
 
 
-async def _closed_on_failure(handler: Handler, rehearsal: Coroutine[Any, Any, None]) -> None:
-    try:
-        await rehearsal
-    except BaseException:
-        await handler.close()
-        raise
-
-
-def _check_files(bundle: Path) -> None:
-    manifest.check(bundle, is_used=lambda name: not manifest.is_weights(name) and not name.startswith("report."))
+def _read_bundle(folder: Path, record: ModelRecord, url: str) -> _Bundle:
+    files = list(folder.iterdir())
+    # Triton gets the weights from model sync, which holds them against the manifest when it writes them.
+    manifest.check(folder, is_used=lambda name: not manifest.is_weights(name) and not name.startswith("report."))
+    own = folder / samples.HOOK
+    return _Bundle(
+        folder,
+        folder if record.is_package or len(files) != 1 else files[0],
+        own if own.is_file() else None,
+        samples.read(folder),
+        _read_reference(folder, url),
+    )
 
 
 def _refuse_without_tokenizer(bundle: Path, info: ModelInfo) -> None:
@@ -482,7 +505,7 @@ def _refuse_without_tokenizer(bundle: Path, info: ModelInfo) -> None:
 
 
 def _unseen(_rows: int, _padded: int, _tokens: int) -> None:
-    """Calls of a rehearsal are no traffic."""
+    """Calls of a validation are no traffic."""
 
 
 def _load_processor(

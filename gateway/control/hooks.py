@@ -66,16 +66,19 @@ class HookParts:
 class HookBuilder:
     """Makes the handlers of endpoints with code or a Python model. ``send_request`` is what hooks call.
 
-    ``threads`` are those in which handlers prepare requests, ``builds`` those in which code is loaded.
+    ``threads`` are those in which handlers prepare requests, ``builds`` those in which requirements are read,
+    ``installs`` those in which pip runs.
     """
 
     def __init__(
-        self, settings: HookSettings, send_request: SendRequest, threads: ThreadPoolExecutor, builds: ThreadPoolExecutor
-    ) -> None:
+        self, settings: HookSettings, send_request: SendRequest, threads: ThreadPoolExecutor,
+        builds: ThreadPoolExecutor, installs: ThreadPoolExecutor,
+    ) -> None:  # fmt: skip
         self._settings = settings
         self._send_request = send_request
         self._threads = threads
         self._builds = builds
+        self._installs = installs
 
     def take_options(self, options: MutableMapping[str, str], engine: str) -> HookSettings:
         """Take this module's options out of an endpoint's. Raises ``SpecFault`` for a value that cannot be used."""
@@ -162,7 +165,7 @@ class HookBuilder:
                 f"its {packages.FILE} asks for packages that are not installed here: {', '.join(lacking)}",
                 hint="install them where the gateway runs, or set TRITON_GATEWAY_HOOK_PACKAGES=install",
             )
-        return await loop.run_in_executor(self._builds, packages.install, file, settings.packages_root)
+        return await loop.run_in_executor(self._installs, packages.install, file, settings.packages_root)
 
 
 def _details(

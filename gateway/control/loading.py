@@ -19,24 +19,24 @@ from preprocessing.user_code import UserCode
 
 
 class CodeLoader:
-    """Runs one load per version at a time; ``patience`` in seconds is how long one attempt waits for it."""
+    """Runs one load per version at a time; ``timeout`` in seconds is how long one attempt waits for it."""
 
-    def __init__(self, patience: float) -> None:
-        self._patience = patience
+    def __init__(self, timeout: float) -> None:
+        self._timeout = timeout
         self._loads: dict[tuple[EndpointSpec, Path], asyncio.Future[UserCode]] = {}
 
     async def load(self, spec: EndpointSpec, path: Path, load: Callable[[], UserCode]) -> UserCode:
-        """Return what ``load`` makes. Raises ``HookFailed`` where it raises, or takes longer than the patience."""
+        """Return what ``load`` makes. Raises ``HookFailed`` if it raises, or takes longer than the timeout."""
         key = spec, path
         loading = self._loads.get(key)
         if loading is None:
             loading = self._loads[key] = _in_own_thread(load)
         try:
-            async with asyncio.timeout(self._patience):
+            async with asyncio.timeout(self._timeout):
                 code = await asyncio.shield(loading)
         except TimeoutError:
             raise HookFailed(
-                f"its code did not finish loading within {self._patience:g} s",
+                f"its code did not finish loading within {self._timeout:g} s",
                 hint="it may wait for something for ever; it is served as soon as it ends",
             ) from None
         except asyncio.CancelledError:

@@ -117,6 +117,21 @@ class ArtifactCache:
         key, check = _key_of_model(record), self._check_of(record)
         return self._entry("models", key, record.uri, record.sha256, is_archive=record.is_package, check=check)
 
+    def at_hand(self, what: ModelRecord | ArtifactRef) -> Path | None:
+        """Return what ``model`` or ``artifact`` would, if it is on disk and nobody has to be asked about it."""
+        if isinstance(what, ArtifactRef):
+            entry = self._root / "code" / _key_of_artifact(what)
+            is_right = _sha256_of(entry) is not None
+        else:
+            entry = self._root / "models" / _key_of_model(what)
+            sha256 = _sha256_of(entry) if what.has_data else None
+            is_right = sha256 is not None and self._contents.agrees(what, sha256)
+        if not is_right:
+            return None
+        _touch(entry)
+        files = entry / "files"
+        return _code_in(files, what) if isinstance(what, ArtifactRef) else files
+
     def _check_of(self, record: ModelRecord) -> Check:
         def check(sha256: str, is_new: bool) -> None:
             self._contents.check(record, sha256, is_new=is_new)
@@ -129,17 +144,14 @@ class ArtifactCache:
         Raises as ``model`` does; the recorded sha256 is always checked.
         """
         folder = self._entry("code", _key_of_artifact(ref), ref.uri, ref.sha256, is_archive=ref.is_archive)
-        if ref.is_archive:
-            return folder
-        return next(p for p in folder.iterdir() if p.is_file())
+        return _code_in(folder, ref)
 
     def _entry(
         self, kind: str, key: str, uri: str, sha256: str | None, *, is_archive: bool, check: Check | None = None
     ) -> Path:
         entry = self._root / kind / key
         if _is_usable(entry, check):
-            with contextlib.suppress(OSError):  # in use: a sweep of another process leaves it alone
-                os.utime(entry / _MANIFEST)
+            _touch(entry)
             return entry / "files"
         entry.parent.mkdir(parents=True, exist_ok=True)
         with _locked(entry.parent / f"{key}.lock"):
@@ -265,6 +277,10 @@ def _paced_json(state: Mapping[str, Mapping[str, Any]], served: Sequence[str]) -
     return f"{{{', '.join(parts)}}}"
 
 
+def _code_in(files: Path, ref: ArtifactRef) -> Path:
+    return files if ref.is_archive else next(p for p in files.iterdir() if p.is_file())
+
+
 def _key_of_model(record: ModelRecord) -> str:
     return _key([record.id, record.uri, record.sha256])
 
@@ -277,13 +293,25 @@ def _key(identity: list[str | None]) -> str:
     return hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:32]
 
 
-def _is_usable(entry: Path, check: Check | None) -> bool:
+def _touch(entry: Path) -> None:
+    with contextlib.suppress(OSError):  # in use: a sweep of another process leaves it alone
+        os.utime(entry / _MANIFEST)
+
+
+def _sha256_of(entry: Path) -> str | None:
+    """Return the hash of what was downloaded to a complete entry; None for any other."""
     try:
         manifest = json.loads((entry / _MANIFEST).read_text())
         if any((entry / "files" / name).stat().st_size != size for name, size in manifest["files"].items()):
-            return False
-        sha256 = str(manifest["sha256"])
+            return None
+        return str(manifest["sha256"])
     except (OSError, ValueError, KeyError):
+        return None
+
+
+def _is_usable(entry: Path, check: Check | None) -> bool:
+    sha256 = _sha256_of(entry)
+    if sha256 is None:
         return False
     if check is None:
         return True

@@ -41,6 +41,13 @@ class Contents:
         self._known = seen_contents(records_of(task, CONTENT_HASH))
         self._has_learned = True
 
+    def agrees(self, record: ModelRecord, sha256: str) -> bool:
+        """Whether these bytes, which were compared when they came, are known to be right without asking anybody."""
+        seen = self._known.get(identity_of(record))
+        if seen is None:
+            return not self._has_learned
+        return seen.sha256 == sha256 and not seen.overwritten_by
+
     def check(self, record: ModelRecord, sha256: str, *, is_new: bool) -> None:
         """Raise ``ContentChanged`` where the model's bytes were others when they were first seen.
 

@@ -1,7 +1,7 @@
 """What requests read: paths to endpoint versions, immutable after it is made.
 
 Made by ``control.assemble``, read once per request through ``table.current``. Nothing reachable from a snapshot changes
-after the swap, save counters inside endpoints.
+after the swap, save counters inside endpoints, and what is said of versions that cannot answer.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import random
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import Protocol
 
 from gateway.dataplane.routing.canary import Weighted, position_of
 from gateway.endpoints.endpoint import Endpoint
@@ -18,17 +19,28 @@ from gateway.spec import Fault
 from gateway.trace import CANARY, DIRECT, STABLE
 
 
-@dataclass(frozen=True, slots=True)
-class Pending:
-    """A configured version that cannot answer yet, or failed to: ``reason`` goes to callers and the status page.
+class Pending(Protocol):
+    """A configured version that cannot answer yet, or failed to, as it is now: control moves it while it is read."""
 
-    ``is_final``: waiting is no use; what is configured, or its model, must be changed.
-    """
+    @property
+    def url(self) -> str:
+        """Its path."""
+        ...
 
-    url: str
-    state: str
-    reason: str
-    is_final: bool = False
+    @property
+    def state(self) -> str:
+        """``building``, ``failed`` or ``refused``."""
+        ...
+
+    @property
+    def reason(self) -> str:
+        """What it is doing, or why it failed: goes to callers and the status page."""
+        ...
+
+    @property
+    def is_final(self) -> bool:
+        """Waiting is no use; what is configured, or its model, must be changed."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

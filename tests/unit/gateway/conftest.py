@@ -68,7 +68,7 @@ class Stack:
         return Gateway(
             self.settings, registry=self.registry,
             make_backend=lambda address, _compression: self.backends.get(address, self.backend),
-            records_frequency=0.05,
+            records_period=0.05,
         )  # fmt: skip
 
     def new_client(self, gateway: Gateway) -> httpx.AsyncClient:

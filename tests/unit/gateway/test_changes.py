@@ -65,7 +65,7 @@ def watched(make_stack: Callable[..., Any]) -> tuple[Any, WatchedRegistry]:
     stack = make_stack()
     registry = stack.registry = WatchedRegistry()
     stack.gateway = Gateway(
-        stack.settings, registry=registry, make_backend=lambda *_: stack.backend, records_frequency=0.05
+        stack.settings, registry=registry, make_backend=lambda *_: stack.backend, records_period=0.05
     )
     Watched.readers.clear()
     return stack, registry
@@ -83,7 +83,7 @@ async def test_a_change_is_read_compiled_and_saved_in_threads_of_control(make_st
         await stack.served("late", *(f"e{number}" for number in range(5)))
         saved = stack.settings.state_dir / "gateway" / "last-good.json"
         await stack.until(lambda: saved.is_file() and "late" in saved.read_text())
-        assert {name.split("_")[0] for name in Watched.readers} <= {"control", "build"}
+        assert {name.split("_")[0] for name in Watched.readers} <= {"control", "build", "registry", "download"}
         assert any(name.startswith("control") for name in Watched.readers)
 
 

@@ -41,7 +41,7 @@ class Spanned:
         self.stack = stack
         self.kept = Kept()
         self.gateway = Gateway(
-            stack.settings, registry=stack.registry, make_backend=lambda *_: stack.backend, records_frequency=0.05,
+            stack.settings, registry=stack.registry, make_backend=lambda *_: stack.backend, records_period=0.05,
             spans=Spans(self.kept, version="1", instance="here"),
         )  # fmt: skip
         stack.gateway = self.gateway

@@ -1,8 +1,8 @@
-"""Versions that are served although the serving Task wants another one by now, as they are kept on disk.
+"""How a version that serves was planned, as it is kept on disk for a restart.
 
 A new version that cannot be built leaves the one before it in service. So that this survives a restart, ``reconcile``
-stores the earlier version with the last-good state and builds it again when the process starts; it goes when the new
-one serves. Pure: plans to JSON values and back.
+stores the earlier version with the last-good state and restores it when the process starts; it goes when the new one
+serves. Pure: values to JSON and back.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from gateway.spec import ArtifactRef, EndpointSpec, TensorSpec
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """How a served version was planned, and its model's record (fields of the registry) where it has one."""
+class LastGood:
+    """How a served version was planned, and its model's record (fields of the registry) if it has one."""
 
     plan: EndpointPlan
     record: Mapping[str, Any] | None
@@ -27,21 +27,21 @@ class Kept:
     reason: str = ""
 
 
-def encode(kept: Mapping[str, Kept], pause: Callable[[], None] = unhurried) -> dict[str, Any]:
-    """Return kept versions by url as JSON values; ``pause`` is called between them."""
+def encode(versions: Mapping[str, LastGood], pause: Callable[[], None] = unhurried) -> dict[str, Any]:
+    """Return versions by url as JSON values; ``pause`` is called between them."""
     found = {}
-    for url, one in kept.items():
+    for url, one in versions.items():
         found[url] = {**asdict(one), "record": one.record}
         pause()
     return found
 
 
-def decode(stored: object) -> dict[str, Kept]:
-    """Return what ``encode`` gave; entries that cannot be read are left out: they only cost what they kept."""
+def decode(stored: object) -> dict[str, LastGood]:
+    """Return what ``encode`` gave; an entry that cannot be read is left out: only its own version is lost."""
     found = {}
     for url, item in stored.items() if isinstance(stored, Mapping) else ():
         try:
-            found[str(url)] = Kept(_plan(item["plan"]), item["record"], str(item["refused"]), str(item["reason"]))
+            found[str(url)] = LastGood(_plan(item["plan"]), item["record"], str(item["refused"]), str(item["reason"]))
         except (KeyError, TypeError, ValueError, AttributeError):
             continue
     return found

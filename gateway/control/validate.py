@@ -21,7 +21,7 @@ TEXT_BODIES: Final = ({"text": "warm up"}, {"text": ["warm up", "a longer text t
 
 _MOST_SHOWN: Final = 4096
 _SHOWN_ITEMS: Final = 4
-PATIENCE_S: Final = 60.0
+TIMEOUT_S: Final = 60.0
 _OPTIONS: Final = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
 
 
@@ -110,10 +110,10 @@ def _short(value: Any) -> Any:
 
 async def _answer(handler: Handler, body: object) -> object:
     try:
-        async with asyncio.timeout(PATIENCE_S) as limit:
+        async with asyncio.timeout(TIMEOUT_S) as limit:
             return await handler.answer(body, Trace("warm-up"), limit.when() or 0.0)
     except TimeoutError:
-        raise DeadlineExceeded(f"no answer within {PATIENCE_S:g} s") from None
+        raise DeadlineExceeded(f"no answer within {TIMEOUT_S:g} s") from None
 
 
 def _json(answer: object) -> Any:

@@ -1,0 +1,173 @@
+"""Swaps the routes that requests read, retires what has left them, and tells metrics and shadows what serves now.
+
+A thousand builds at a time end in a thousand changes, and publishing costs more the more endpoints there are: what
+changes within a moment is published together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
+
+from gateway.control.assemble import assemble_snapshot
+from gateway.control.compile import Plan
+from gateway.control.last_good import LastGood
+from gateway.control.version import State, Version, Versions
+from gateway.dataplane.routing.table import RoutingTable
+from gateway.dataplane.shadow import Mirror
+from gateway.endpoints.endpoint import Endpoint
+from gateway.metrics.custom import Served, frequency_of
+from gateway.metrics.observer import Observer
+from gateway.metrics.references import References
+
+_log = logging.getLogger("triton_gateway.control")
+
+_APART_S: Final = 0.1
+
+
+class Publisher:
+    """Keeps the routing table, the metrics and the shadows equal to ``versions`` under ``plan()``.
+
+    ``published`` is called after each swap; its argument says whether something new serves.
+    """
+
+    def __init__(
+        self,
+        versions: Versions,
+        plan: Callable[[], Plan | None],
+        table: RoutingTable,
+        observer: Observer,
+        mirror: Mirror,
+        references: References,
+        *,
+        metric_log_frequency: float,
+        published: Callable[[bool], None],
+    ) -> None:
+        self._versions = versions
+        self._plan = plan
+        self._table = table
+        self._observer = observer
+        self._mirror = mirror
+        self._references = references
+        self._metric_log_frequency = metric_log_frequency
+        self._published = published
+        self._finished: list[tuple[Version, Endpoint, LastGood]] = []
+        """Ready, and served from the next swap on."""
+        self._watched: dict[str, tuple[Version, Served]] = {}
+        self._seen: set[tuple[str, str]] = set()
+        self._retiring: set[asyncio.Task[None]] = set()
+        self._due: asyncio.TimerHandle | None = None
+        self._last = -math.inf
+
+    @property
+    def is_retiring(self) -> bool:
+        """Whether requests are being answered by versions that have left the routes."""
+        return bool(self._retiring or self._versions.leaving)
+
+    def finished(self, version: Version, endpoint: Endpoint, last_good: LastGood) -> None:
+        """Serve this with the next swap."""
+        self._finished.append((version, endpoint, last_good))
+        self.soon()
+
+    def soon(self) -> None:
+        """Publish: at once, or together with what else changes in a moment."""
+        if self._due is None:
+            loop = asyncio.get_running_loop()
+            wait = self._last + _APART_S - loop.time()
+            if wait > 0:
+                self._due = loop.call_later(wait, self._publish)
+            else:
+                self._publish()
+
+    def _publish(self) -> None:
+        self._due = None
+        plan = self._plan()
+        if plan is None:
+            return
+        self._last = asyncio.get_running_loop().time()
+        finished, self._finished = self._finished, []
+        for version, endpoint, last_good in finished:
+            self._serve(version, endpoint, last_good)
+        versions = self._versions
+        self._table.swap(assemble_snapshot(plan, versions.endpoints(), versions.pending(), self._table.current))
+        self._retire()
+        self.watch()
+        self._published(bool(finished))
+
+    def _serve(self, version: Version, endpoint: Endpoint, last_good: LastGood) -> None:
+        former, is_restored = self._versions.serving(version.url), version.state is State.RESTORING
+        if not self._versions.serve(version, endpoint, last_good):
+            self._in_background(endpoint.retire(), version.url)
+        elif is_restored:
+            _log.info("endpoint %s is served by the version before, until the new one is ready", version.url)
+        else:
+            _log.info("endpoint %s is served%s", version.url, " (replaces the previous one)" if former else "")
+
+    def _retire(self) -> None:
+        leaving, self._versions.leaving = self._versions.leaving, []
+        for version in leaving:
+            self._in_background(self._retired(version), version.url)
+
+    async def _retired(self, version: Version) -> None:
+        try:
+            if version.endpoint is not None:
+                await version.endpoint.retire()
+        finally:
+            self._versions.closed(version)
+
+    def _in_background(self, end: Coroutine[Any, Any, None], url: str) -> None:
+        task = asyncio.create_task(end, name=f"retire {url}")
+        self._retiring.add(task)
+        task.add_done_callback(self._retiring.discard)
+
+    def watch(self, *, again: bool = False) -> None:
+        """Tell metrics and shadows what serves; ``again``: references have changed."""
+        plan = self._plan()
+        if plan is None:
+            return
+        if again:
+            self._watched.clear()
+        watched: dict[str, tuple[Version, Served]] = {}
+        for url, version in self._versions.served().items():
+            known = self._watched.get(url)
+            watched[url] = known if known is not None and known[0] is version else (version, self._watched_as(version))
+        self._watched = watched
+        spec = plan.spec
+        self._observer.watch.configure(
+            {url: one for url, (_, one) in watched.items()}, spec.metrics,
+            frequency_of(spec.settings, self._metric_log_frequency),
+        )  # fmt: skip
+        self._observer.faults(fault.subject for fault in plan.faults)
+        self._observer.expect(self._table.current.routes())
+        self._mirror.configure(spec.shadows, self._table.current.endpoints)
+        ready: dict[tuple[str, str], bool | None] = {(one.endpoint, one.version): True for _, one in watched.values()}
+        for wanted in plan.endpoints.values():
+            ready.setdefault((wanted.spec.endpoint, wanted.spec.version), False)
+        gone = self._seen - ready.keys()
+        self._seen |= ready.keys()
+        self._observer.endpoint_states({**dict.fromkeys(gone), **ready})
+
+    def _watched_as(self, version: Version) -> Served:
+        endpoint = version.endpoint
+        assert endpoint is not None  # noqa: S101 - it serves
+        identity = endpoint.identity
+        labels = identity.details.get("labels")
+        return Served(
+            identity.endpoint, identity.version, is_text=endpoint.is_text,
+            labels=tuple(str(label) for label in labels) if isinstance(labels, list) else (),
+            reference={**identity.reference, **self._references.of(version.url)},
+        )  # fmt: skip
+
+    async def close(self) -> None:
+        """Retire everything; nothing is published any more."""
+        if self._due is not None:
+            self._due.cancel()
+        for _, endpoint, _ in self._finished:
+            self._in_background(endpoint.retire(), endpoint.identity.url)
+        self._finished = []
+        self._versions.close()
+        self._retire()
+        await asyncio.gather(*self._retiring, return_exceptions=True)

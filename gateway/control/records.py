@@ -1,0 +1,97 @@
+"""Model records by id, as they were last read. Read by the event loop, changed by threads: each change replaces all.
+
+A record that vanished from the registry is kept: what is served goes on.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Collection, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from gateway.errors import RegistryRefused, SpecFault
+from gateway.pace import Pace
+from gateway.registry.base import Registry
+from gateway.registry.contents import namesakes
+from gateway.spec import ModelRecord, decode_model
+
+_log = logging.getLogger("triton_gateway.control")
+
+Raw = Mapping[str, Any]
+"""A record's fields as the registry answers them."""
+
+
+class ModelRecords:
+    """Model records by id. Safe to call from any thread; what blocks says so."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+        self._lock = threading.Lock()
+        self._records: Mapping[str, Raw] = MappingProxyType({})
+        self._namesakes: Mapping[str, Sequence[str]] = {}
+
+    def _change(self, change: Callable[[Mapping[str, Raw]], dict[str, Raw]]) -> None:
+        # Never in place: others are reading it. Under a lock: two changes at once would lose one.
+        with self._lock:
+            self._records = MappingProxyType(change(self._records))
+
+    def at_hand(self, model_id: str) -> ModelRecord | None:
+        """Return a record that is known and has data; None if the registry has to be asked."""
+        raw = self._records.get(model_id)
+        record = decode_model(raw) if raw is not None else None
+        return record if record is not None and record.has_data else None
+
+    def get(self, model_id: str) -> ModelRecord:
+        """Return a record, asking the registry when it is not known or has no data yet. Blocks."""
+        record = self.at_hand(model_id)
+        if record is not None:
+            return record
+        try:
+            raw = self._registry.model(model_id)
+        except RegistryRefused as error:
+            raise SpecFault(
+                f"model {model_id} is not in the registry ({error.message})",
+                hint="add the endpoint again with an existing --model-id",
+            ) from error
+        self._change(lambda known: {**known, model_id: raw})
+        return decode_model(raw)
+
+    def refresh(self, model_ids: Collection[str]) -> None:
+        """Read these records again, and which other models have their addresses. Blocks.
+
+        A model id can be given other files. Raises ``RegistryUnavailable``.
+        """
+        read = self._registry.records(model_ids)
+        self._change(lambda known: {**known, **read})
+        records = self._records
+        known = [decode_model(records[i]) for i in model_ids if i in records]
+        try:
+            self._namesakes = namesakes(self._registry, known)
+        except RegistryRefused as error:
+            _log.info("models that share an address cannot be looked up: %s", error.message)
+
+    def namesakes(self) -> Mapping[str, Sequence[str]]:
+        """Return the models that have one address, by the address: name and id of each. Only addresses in use."""
+        return self._namesakes
+
+    def raw(self, model_id: str | None) -> Raw | None:
+        """Return a record's fields as they were last read; None if it was not."""
+        return self._records.get(model_id or "")
+
+    def known(self) -> dict[str, ModelRecord]:
+        """Return every record that was read. Takes a while if there are many."""
+        pause, found = Pace(), {}
+        for model_id, raw in self._records.items():
+            found[model_id] = decode_model(raw)
+            pause()
+        return found
+
+    def learn(self, stored: Mapping[str, Raw]) -> None:
+        """Add stored records (a boot without the registry); what is known already stays."""
+        self._change(lambda known: {**stored, **known})
+
+    def snapshot(self) -> Mapping[str, Raw]:
+        """Return what is known now, for the last-good store; it does not change any more."""
+        return self._records

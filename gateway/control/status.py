@@ -1,0 +1,38 @@
+"""What is served and why not, as ``/v1/status`` says it: JSON values of the versions themselves. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from gateway.control.compile import Plan
+from gateway.control.version import Outside, Version
+from gateway.dataplane.routing.snapshot import Snapshot
+
+
+def of_versions(served: Mapping[str, Version], pending: Mapping[str, Outside]) -> dict[str, Any]:
+    """Return ``endpoints`` (what serves, with the successor it may have) and ``pending`` (what does not)."""
+    endpoints = []
+    for url, version in sorted(served.items()):
+        if version.endpoint is None:
+            continue
+        identity, successor = version.endpoint.identity, pending.get(url)
+        endpoints.append({
+            "url": url, "endpoint": identity.endpoint, "version": identity.version, "state": "serving",
+            "model_id": identity.model_id, "model_name": identity.model_name, "triton_model": identity.triton_name,
+            "fingerprint": identity.fingerprint, "details": dict(identity.details), "since": version.since,
+            "successor": successor.shown() if successor else None,
+        })  # fmt: skip
+    waiting = [{"url": url, **one.shown()} for url, one in sorted(pending.items()) if url not in served]
+    return {"endpoints": endpoints, "pending": waiting}
+
+
+def of_plan(plan: Plan | None, snapshot: Snapshot) -> dict[str, Any]:
+    """Return which configuration is followed, and what is wrong with it."""
+    return {
+        "revision": snapshot.revision,
+        "spec_revision": plan.spec.revision if plan else None,
+        "serving_task": {"id": plan.spec.task_id, "name": plan.spec.name} if plan else None,
+        "canaries": {name: canary.shares for name, canary in snapshot.canaries.items()},
+        "faults": [{"subject": fault.subject, "message": fault.message} for fault in snapshot.faults],
+    }

@@ -1,0 +1,161 @@
+"""What control has to wait for (downloads, the registry, pip) delays no request, and no other kind of control work."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.app import Gateway
+from gateway.control import packages, reconcile
+from gateway.testing import FakeRegistry
+
+LONG = {"text": "good film " * 4000}
+"""More than is tokenized on the event loop."""
+
+
+class HangingRegistry(FakeRegistry):
+    """A registry whose downloads, or looks, hang while ``is_over`` is not set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_over = threading.Event()
+        self.hangs: set[str] = set()
+        self.hanging = 0
+
+    def _hang(self) -> None:
+        self.hanging += 1
+        self.is_over.wait(60)
+
+    def download(self, uri: str, folder: Path) -> Path:
+        if any(name in uri for name in self.hangs):
+            self._hang()
+        return super().download(uri, folder)
+
+    def marker(self) -> str:
+        if "marker" in self.hangs:
+            self._hang()
+        return super().marker()
+
+
+@contextlib.contextmanager
+def hanging(make_stack: Callable[..., Any], **settings: Any) -> Iterator[tuple[Any, HangingRegistry]]:
+    """A stack over such a registry; whatever hangs goes on at the end."""
+    stack = make_stack(**settings)
+    registry = stack.registry = HangingRegistry()
+    stack.gateway = stack.new_gateway()
+    stack.client = stack.new_client(stack.gateway)
+    try:
+        yield stack, registry
+    finally:
+        registry.is_over.set()
+
+
+async def test_eight_hanging_downloads_delay_neither_requests_nor_builds(make_stack: Callable[..., Any]) -> None:
+    """A request that is worked on in a thread, and a version whose files are here already, wait for none of them."""
+    with hanging(make_stack) as (stack, registry):
+        async with stack.gateway.running(), stack.client:
+            stack.deploy("e")
+            await stack.served("e")
+            for number in range(8):
+                registry.hangs.add(f"slow{number}.")
+                stack.add_text_model(f"slow{number}")
+                registry.add_endpoint(f"s{number}", f"slow{number}")
+            await stack.until(lambda: registry.hanging == 8)
+            async with asyncio.timeout(20):
+                assert 200 == (await stack.client.post("/serve/e", json=LONG)).status_code
+            stack.deploy("again", "m1")
+            await stack.until(lambda: "again" in stack.gateway.table.current.endpoints)
+            assert 8 == registry.hanging
+            registry.is_over.set()
+
+
+async def test_a_registry_that_hangs_holds_up_nothing_but_looking_at_it(
+    make_stack: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many looks were given up: their threads are no others' threads."""
+    with hanging(make_stack) as (stack, registry):
+        async with stack.gateway.running(), stack.client:
+            stack.deploy("e")
+            await stack.served("e")
+            monkeypatch.setattr(reconcile, "_LOOK_TIMEOUT_S", 0.05)
+            registry.hangs.add("marker")
+            follower, looks = stack.gateway._reconciler, []
+            monkeypatch.setattr(stack.gateway.observer, "reconciled", looks.append)
+            await stack.until(lambda: len(looks) >= 5)
+            saved = stack.settings.state_dir / "gateway" / "last-good.json"
+            saved.unlink()
+            follower._save()
+            await stack.until(saved.is_file)
+            registry.is_over.set()
+
+
+async def test_people_who_ask_where_models_come_from_hold_no_threads_of_requests(tmp_path: Path) -> None:
+    """asyncio's default threads look up the names of hosts, and send what hooks ask of other gateways."""
+    from tests.unit.gateway.conftest import Stack
+
+    is_over = threading.Event()
+
+    class Hanging:
+        def link(self, *_: Any) -> str:
+            return ""
+
+        def __getattr__(self, _name: str) -> Any:
+            return lambda *_: is_over.wait(60)
+
+    stack = Stack(tmp_path)
+    stack.gateway = Gateway(
+        stack.settings, registry=stack.registry, make_backend=lambda *_: stack.backend, lineage_source=Hanging(),
+    )  # fmt: skip
+    async with stack.gateway.running(), stack.new_client(stack.gateway) as client:
+        stack.deploy("e")
+        await stack.served("e")
+        asked = [asyncio.create_task(client.get("/v1/endpoints/e/lineage")) for _ in range(80)]
+        await asyncio.sleep(0.2)
+        try:
+            async with asyncio.timeout(10):
+                await asyncio.get_running_loop().getaddrinfo("127.0.0.1", 80, type=1)
+                await asyncio.to_thread(int)
+        finally:
+            is_over.set()
+            for task in asked:
+                task.cancel()
+            await asyncio.gather(*asked, return_exceptions=True)
+
+
+HOOK = """
+class Preprocess:
+    def process(self, body, state, collect_custom_statistics_fn=None):
+        return {}
+"""
+
+
+async def test_pip_holds_up_no_other_build(make_stack: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may take a quarter of an hour for each."""
+    is_over, running = threading.Event(), []
+
+    def install(*_: Any) -> Path:
+        running.append(1)
+        is_over.wait(60)
+        raise OSError("stopped")
+
+    monkeypatch.setattr(packages, "install", install)
+    monkeypatch.setattr(
+        packages, "requirements_of", lambda code, _bundle: code if "# pip" in code.read_text() else None
+    )
+    monkeypatch.setattr(packages, "missing", lambda _file: ["torch"])
+    stack = make_stack(hook_packages="install")
+    async with stack.gateway.running():
+        try:
+            for number in range(12):
+                stack.add_hook(f"pip{number}", f"# pip {number}\n{HOOK}")
+            await stack.until(lambda: len(running) >= 2)
+            stack.add_hook("plain", HOOK)
+            await stack.until(lambda: "plain" in stack.gateway.table.current.endpoints)
+        finally:
+            is_over.set()

@@ -1,0 +1,274 @@
+"""Versions of urls: what may follow what, what is served meanwhile, and that nothing is lost or leaks."""
+
+# ruff: noqa: D103 - a test's name states its rule
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from gateway.control.compile import EndpointPlan
+from gateway.control.last_good import LastGood
+from gateway.control.version import FOLLOWS, State, Version, Versions
+from gateway.spec import EndpointSpec
+
+
+def plan(url: str, fingerprint: str) -> EndpointPlan:
+    endpoint, _, version = url.partition("/")
+    spec = EndpointSpec(url, endpoint, version, "triton")
+    return EndpointPlan(spec, "t:8001", False, fingerprint)
+
+
+def last_good(url: str, fingerprint: str) -> LastGood:
+    return LastGood(plan(url, fingerprint), None)
+
+
+class World:
+    """Versions, a clock that stands still unless it is moved, and what is worked on."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.given_up: list[Version] = []
+        self.versions = Versions(lambda: self.now, self.given_up.append)
+
+    def want(self, refused: dict[str, str] | None = None, /, **wanted: str) -> list[Version]:
+        return self.versions.configure({url: plan(url, it) for url, it in wanted.items()}, refused or {})
+
+    def serve(self, version: Version) -> Any:
+        endpoint: Any = object()
+        if version.state is not State.RESTORING:
+            self.versions.building(version)
+        assert self.versions.serve(version, endpoint, LastGood(cast("EndpointPlan", version.plan), None))
+        return endpoint
+
+
+def test_a_version_goes_from_waiting_to_serving() -> None:
+    """Each state says since when it is."""
+    world = World()
+    [version] = world.want(e="a")
+    seen = [version.state]
+    for number, event in enumerate((world.versions.building, world.versions.validating), 1):
+        world.now = number
+        event(version)
+        assert number == version.since
+        seen.append(version.state)
+    assert world.versions.serve(version, cast("Any", "endpoint"), last_good("e", "a"))
+    assert ["waiting", "building", "validating", "serving"] == [*seen, version.state]
+    assert {"e": "endpoint"} == world.versions.endpoints()
+    assert {} == world.versions.pending()
+
+
+def test_the_version_before_serves_until_its_successor_does() -> None:
+    """Through every failure of it; then it leaves, once."""
+    world = World()
+    [first] = world.want(e="a")
+    endpoint = world.serve(first)
+    [second] = world.want(e="b")
+    world.versions.building(second)
+    world.versions.failed(second, "no", is_final=True)
+    assert (first, {"e": endpoint}) == (world.versions.serving("e"), world.versions.endpoints())
+    assert ("failed", "no", True) == (second.outside.state, second.outside.reason, second.outside.is_final)
+    world.serve(second)
+    assert [first] == world.versions.leaving
+    world.versions.closed(first)
+    assert (State.GONE, None) == (first.state, first.endpoint)
+
+
+def test_a_version_that_failed_says_why_until_it_serves() -> None:
+    """A new attempt is no news to whoever wants to know what is wrong."""
+    world = World()
+    [version] = world.want(e="a")
+    world.versions.building(version)
+    world.versions.failed(version, "no model")
+    world.versions.building(version)
+    world.versions.step(version, "downloading")
+    shown = version.outside.shown()
+    assert ("failed", "no model", "building", 2) == tuple(shown[k] for k in ("state", "reason", "phase", "attempts"))
+
+
+def test_a_configuration_that_goes_back_takes_up_what_serves() -> None:
+    """Nothing is built again, and the successor is given up."""
+    world = World()
+    [first] = world.want(e="a")
+    world.serve(first)
+    [second] = world.want(e="b")
+    assert [] == world.want(e="a")
+    assert [second] == world.given_up
+    assert first is world.versions.serving("e")
+    assert {} == world.versions.pending()
+
+
+def test_what_is_refused_keeps_what_serves() -> None:
+    """An entry that cannot be used says nothing about the version in service."""
+    world = World()
+    [first] = world.want(e="a")
+    world.serve(first)
+    world.want({"e": "has no model"})
+    assert first is world.versions.serving("e")
+    assert ("refused", "has no model") == (world.versions.pending()["e"].state, world.versions.pending()["e"].reason)
+    assert not world.versions.may_come("e")
+    assert [] == world.want(e="a")
+    assert {} == world.versions.pending()
+
+
+def test_what_served_before_is_restored_until_the_new_one_serves() -> None:
+    """Unless the Task wants the same: that is built as any other."""
+    world = World()
+    begun = world.versions.configure(
+        {"e": plan("e", "b"), "f": plan("f", "a")}, {}, {"e": last_good("e", "a"), "f": last_good("f", "a")}
+    )
+    assert ["e waiting", "f waiting", "e restoring"] == [f"{one.url} {one.state}" for one in begun]
+    wanted, _, former = begun
+    world.serve(former)
+    assert former is world.versions.serving("e")
+    assert {"e": last_good("e", "a")} == world.versions.last_good()
+    world.serve(wanted)
+    assert ([former], {}) == (world.versions.leaving, world.versions.last_good())
+
+
+def test_a_version_that_came_too_late_is_not_served() -> None:
+    """Its endpoint stays with whoever built it."""
+    world = World()
+    [version] = world.want(e="a")
+    world.versions.building(version)
+    world.want()
+    assert not world.versions.serve(version, cast("Any", "endpoint"), last_good("e", "a"))
+    assert (None, {}) == (version.endpoint, world.versions.endpoints())
+
+
+@pytest.mark.parametrize("state", list(State))
+def test_what_the_table_does_not_say_cannot_happen(state: State) -> None:
+    """Every move goes through the table."""
+    versions = Versions(lambda: 0.0, lambda _: None)
+    for follower in State:
+        version = Version("e", None, state, 0.0)
+        if follower in FOLLOWS[state]:
+            versions._move(version, follower)
+            assert version.state is follower
+        else:
+            with pytest.raises(AssertionError, match="cannot become"):
+                versions._move(version, follower)
+
+
+URLS = st.sampled_from(["e", "f", "g/1", "g/2"])
+
+
+class AnyOrder(RuleBasedStateMachine):
+    """Any order of changes, attempts, failures and ends."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.world = World()
+        self.versions = self.world.versions
+        self.worked: list[Version] = []
+        self.open: set[object] = set()
+        self.served: dict[str, object] = {}
+
+    @rule(
+        wanted=st.dictionaries(URLS, st.sampled_from("abc"), max_size=4),
+        refused=st.dictionaries(URLS, st.sampled_from(["x", "y"]), max_size=2),
+        stored=st.dictionaries(URLS, st.sampled_from("abc"), max_size=3),
+    )
+    def configure(self, wanted: dict[str, str], refused: dict[str, str], stored: dict[str, str]) -> None:
+        before = self.versions.endpoints()
+        self.worked += self.versions.configure(
+            {url: plan(url, it) for url, it in wanted.items()},
+            refused,
+            {url: last_good(url, it) for url, it in stored.items()},
+        )
+        after = self.versions.endpoints()
+        assert {url: one for url, one in before.items() if url in {*wanted, *refused}} == after
+        assert {*wanted, *refused} == self.versions.urls
+
+    def _any(self, data: Any) -> Version:
+        return cast("Version", data.draw(st.sampled_from(self.worked)))
+
+    @precondition(lambda self: self.worked)
+    @rule(data=st.data())
+    def build(self, data: Any) -> None:
+        version = self._any(data)
+        if version.state in (State.WAITING, State.FAILED, State.RESTORING):
+            self.versions.building(version)
+
+    @precondition(lambda self: self.worked)
+    @rule(data=st.data(), is_final=st.booleans())
+    def fail(self, data: Any, is_final: bool) -> None:
+        version = self._any(data)
+        if version.state in (State.BUILDING, State.VALIDATING, State.RESTORING):
+            self.versions.failed(version, "failed", is_final=is_final)
+
+    @precondition(lambda self: self.worked)
+    @rule(data=st.data())
+    def validate(self, data: Any) -> None:
+        version = self._any(data)
+        if version.state is State.BUILDING:
+            self.versions.validating(version)
+
+    @precondition(lambda self: self.worked)
+    @rule(data=st.data())
+    def serve(self, data: Any) -> None:
+        version = self._any(data)
+        if version.state in (State.BUILDING, State.VALIDATING, State.RESTORING, State.GONE) and not version.endpoint:
+            endpoint: Any = object()
+            if self.versions.serve(version, endpoint, LastGood(cast("EndpointPlan", version.plan), None)):
+                self.open.add(endpoint)
+
+    @rule()
+    def retire(self) -> None:
+        leaving, self.versions.leaving = self.versions.leaving, []
+        for version in leaving:
+            self.open.remove(version.endpoint)  # closed once
+            self.versions.closed(version)
+
+    @invariant()
+    def one_state_each(self) -> None:
+        seen: list[Version] = []
+        for url in self.versions.urls:
+            of = list(self.versions.of(url))
+            seen += of
+            assert sum(version.state is State.SERVING for version in of) <= 1
+            assert len(of) <= 2
+            for version in of:
+                assert version.state not in (State.RETIRING, State.GONE)
+                assert (version.endpoint is not None) == (version.state is State.SERVING)
+            assert [url in self.versions.pending()] == [of[0].state is not State.SERVING]
+        assert len(seen) == len(set(seen))
+        assert {version for version in self.worked if version.state is State.GONE} >= set(self.world.given_up) - {
+            version for version in self.world.given_up if version.plan is None
+        }
+
+    @invariant()
+    def what_is_open_serves_or_leaves(self) -> None:
+        held = [*self.versions.endpoints().values(), *(version.endpoint for version in self.versions.leaving)]
+        assert self.open == set(held)
+        assert len(held) == len(set(held))
+
+    @invariant()
+    def work_goes_on_for_what_is_wanted_only(self) -> None:
+        alive = {version for version in self.versions if version.state not in (State.SERVING, State.REFUSED)}
+        assert alive <= set(self.worked)
+        assert not alive & set(self.world.given_up)
+
+    def teardown(self) -> None:
+        self.versions.close()
+        self.retire()
+        assert not self.open
+        assert [] == list(self.versions)
+
+
+TestAnyOrder = AnyOrder.TestCase
+TestAnyOrder.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+
+
+@given(st.lists(st.sampled_from("abc"), max_size=12))
+def test_a_url_serves_what_served_last_whatever_the_task_says_meanwhile(wanted: list[str]) -> None:
+    world = World()
+    [first] = world.want(e="first")
+    endpoint = world.serve(first)
+    for fingerprint in wanted:
+        world.want(e=fingerprint)
+        assert {"e": endpoint} == world.versions.endpoints()
