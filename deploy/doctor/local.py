@@ -218,7 +218,7 @@ def registry(
 ) -> Iterator[Finding]:
     """Look at the ClearML server, the credentials and the serving Task."""
     from gateway import spec
-    from gateway.control.assemble import ModelRecords
+    from gateway.control.records import ModelRecords
     from gateway.control.compile import compile_spec
     from gateway.errors import GatewayError, RegistryRefused
 

@@ -1,0 +1,162 @@
+"""One version's way from plan to endpoint: whatever a build has opened is closed, unless it ends with an endpoint."""
+
+# ruff: noqa: D103 - a test's name states its rule
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from concurrent.futures import Executor, Future
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from gateway.control import assemble
+from gateway.control.assemble import Assembler, refused
+from gateway.control.compile import EndpointPlan, compile_spec
+from gateway.control.hooks import HookSettings
+from gateway.control.records import ModelRecords
+from gateway.control.threads import ControlThreads
+from gateway.endpoints.batcher import BatchLimits
+from gateway.errors import AnswersDisagree, GatewayError
+from gateway.metrics import exposition
+from gateway.metrics.observer import Observer
+from gateway.registry.cache import ArtifactCache
+from gateway.spec import Fault, decode
+from gateway.testing import FakeBackend, FakeRegistry
+
+
+class Inline(Executor):
+    """Does it at once: a build takes the same steps every time."""
+
+    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:  # type: ignore[override]
+        done: Future[Any] = Future()
+        try:
+            done.set_result(fn(*args, **kwargs))
+        except Exception as error:
+            done.set_exception(error)
+        return done
+
+
+class Threads(ControlThreads):
+    def __init__(self) -> None:
+        self.builds = self.downloads = self.installs = cast("Any", Inline())
+
+
+class Handler:
+    """A hook's handler that answers after some turns of the loop."""
+
+    takes_bytes = False
+
+    def __init__(self) -> None:
+        self.closed = 0
+
+    async def answer(self, body: object, *_: object) -> object:
+        for _turn in range(3):
+            await asyncio.sleep(0)
+        return body
+
+    async def close(self) -> None:
+        await asyncio.sleep(0)
+        self.closed += 1
+
+
+class Hooks:
+    """Starts handlers, and knows all of them."""
+
+    def __init__(self) -> None:
+        self.started: list[Handler] = []
+
+    def take_options(self, *_: object) -> HookSettings:
+        return HookSettings()
+
+    async def build(self, *_: object) -> tuple[Handler, dict[str, object]]:
+        await asyncio.sleep(0)
+        self.started.append(Handler())
+        return self.started[-1], {"task": "preprocess code"}
+
+
+def made(folder: Path, answer: object) -> tuple[Assembler, EndpointPlan, Hooks]:
+    """An assembler, a plan for a model with code and samples, and its hooks."""
+    registry = FakeRegistry()
+    for name, text in (
+        ("preprocess.py", "class Preprocess: pass"),
+        ("warmup.json", json.dumps({"samples": [{"body": {"x": 1}, "answer": answer}]})),
+    ):
+        (folder / name).write_text(text)
+    import zipfile
+
+    with zipfile.ZipFile(folder / "m.zip", "w") as packed:
+        packed.write(folder / "preprocess.py", "preprocess.py")
+        packed.write(folder / "warmup.json", "warmup.json")
+    registry.add_model("m", folder / "m.zip", is_package=True)
+    registry.add_endpoint("h", "m", engine="custom")
+    assembler = Assembler(
+        records=ModelRecords(registry), cache=ArtifactCache(folder / "cache", registry),
+        backend_for=lambda *_: FakeBackend(), observer=Observer(exposition.new_registry()), limits=BatchLimits(),
+        word_cache_words=0, response_cache_entries=0, hooks=HookSettings(), ready_timeout=1,
+        send_request=cast("Any", None), threads=cast("Any", Inline()), control=Threads(),
+    )  # fmt: skip
+    hooks = Hooks()
+    assembler._hooks = cast("Any", hooks)
+    plan = compile_spec(decode(registry.task()), default_triton="t:8001").endpoints["h"]
+    return assembler, plan, hooks
+
+
+async def test_a_build_that_is_given_up_at_any_of_its_steps_leaves_nothing_open(tmp_path: Path) -> None:
+    """Also one that is given up twice, and one that had just come to its end."""
+    assembler, plan, hooks = made(tmp_path, {"x": 1})
+    steps = 0
+    while True:
+        before = len(hooks.started)
+        build = asyncio.ensure_future(assembler.build(plan, lambda _step: None, seen=[b'{"x": 2}']))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        if build.done():
+            break
+        build.cancel()
+        await asyncio.sleep(0)
+        build.cancel()
+        endpoint = None
+        with contextlib.suppress(asyncio.CancelledError):
+            endpoint = await build
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert endpoint is None
+        assert [1] * (len(hooks.started) - before) == [handler.closed for handler in hooks.started[before:]]
+        steps += 1
+    assert steps >= 10
+    assert 0 == hooks.started[-1].closed
+    assert "h" == build.result().identity.url
+
+
+@pytest.mark.parametrize("what", ["the samples", "the documentation's example"])
+async def test_a_build_that_fails_leaves_nothing_open(
+    tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever it failed at."""
+    assembler, plan, hooks = made(tmp_path, {"x": 2 if what == "the samples" else 1})
+
+    async def fails(*_: object, **__: object) -> dict[str, object]:
+        raise AnswersDisagree("as it should")
+
+    if what != "the samples":
+        monkeypatch.setattr(assemble.validate, "shown", fails)
+    with pytest.raises(GatewayError):
+        await assembler.build(plan, lambda _step: None)
+    assert [1] == [handler.closed for handler in hooks.started]
+
+
+async def test_the_first_requests_are_told_before_they_are_made(tmp_path: Path) -> None:
+    """Whoever looks sees that a version is being validated, and not only afterwards."""
+    assembler, plan, hooks = made(tmp_path, {"x": 1})
+    seen: list[object] = []
+    await assembler.build(plan, seen.append, validating=lambda: seen.append(len(hooks.started)))
+    assert ["downloading the model", "loading and warming up", 1] == seen
+
+
+def test_faults_of_endpoints_are_told_by_their_urls() -> None:
+    faults = [Fault("endpoint e/1", "no model"), Fault("canary c", "no weights"), Fault("records", "unreadable")]
+    assert {"e/1": "no model"} == refused(faults)

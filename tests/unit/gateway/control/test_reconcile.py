@@ -1,0 +1,264 @@
+"""The watcher: what it begins when, what it does with what becomes of it, and that it ends with nothing open."""
+
+# ruff: noqa: D103 - a test's name states its rule
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from gateway.control import reconcile
+from gateway.control.builds import pause, seen_by
+from gateway.control.compile import EndpointPlan
+from gateway.control.last_good import LastGood
+from gateway.control.reconcile import Following, Reconciler
+from gateway.control.records import ModelRecords
+from gateway.control.threads import ControlThreads
+from gateway.control.tritons import Tritons
+from gateway.control.version import State, Versions
+from gateway.dataplane.routing.table import RoutingTable
+from gateway.dataplane.shadow import Mirror
+from gateway.endpoints.endpoint import Endpoint, Identity
+from gateway.errors import AnswersDisagree, BackendUnavailable, GatewayError, SpecFault
+from gateway.health import Health
+from gateway.metrics import exposition
+from gateway.metrics.observer import Observer
+from gateway.metrics.references import References
+from gateway.registry.cache import SpecStore
+from gateway.spec import EndpointSpec
+from gateway.testing import FakeBackend, FakeRegistry
+
+
+class Handler:
+    takes_bytes = False
+
+    def __init__(self) -> None:
+        self.closed = 0
+
+    async def answer(self, body: object, *_: object) -> object:
+        return body
+
+    async def close(self) -> None:
+        self.closed += 1
+
+
+class FakeAssembler:
+    """Builds at once, or fails, or waits, as it is told by url."""
+
+    def __init__(self) -> None:
+        self.begun: list[str] = []
+        self.given_up: list[str] = []
+        self.made: list[Handler] = []
+        self.fails: dict[str, Exception] = {}
+        self.waits: dict[str, asyncio.Event] = {}
+        self.seen: list[Sequence[bytes]] = []
+        self.tick = 0
+        self.ticks: dict[int, int] = {}
+
+    def learn(self, _task: object) -> str:
+        return ""
+
+    def keep(self, _needed: object) -> None:
+        pass
+
+    def give_up(self, plan: EndpointPlan) -> None:
+        self.given_up.append(plan.spec.url)
+
+    async def build(
+        self, plan: EndpointPlan, progress: Callable[[str], None], *, validating: Callable[[], None] = lambda: None,
+        record: object = None, seen: Sequence[bytes] = (),
+    ) -> Endpoint:  # fmt: skip
+        del record
+        url = plan.spec.url
+        self.begun.append(url)
+        self.seen.append(seen)
+        self.ticks[self.tick] = self.ticks.get(self.tick, 0) + 1
+        progress("building it")
+        if url in self.waits:
+            await self.waits[url].wait()
+        if url in self.fails:
+            raise self.fails[url]
+        validating()
+        self.made.append(Handler())
+        identity = Identity(url, plan.spec.endpoint, plan.spec.version, plan.fingerprint)
+        return Endpoint(identity, cast("Any", self.made[-1]))
+
+
+class World:
+    """A reconciler over a registry in memory, and an assembler that does as it is told."""
+
+    def __init__(self, folder: Path) -> None:
+        self.registry = FakeRegistry()
+        self.assembler = FakeAssembler()
+        self.table = RoutingTable()
+        self.health = Health()
+        self.threads = ControlThreads()
+        observer = Observer(exposition.new_registry())
+        self.follower = Reconciler(
+            Following(default_triton="t:8001", poll_period=0.5),
+            registry=self.registry, store=SpecStore(folder), records=ModelRecords(self.registry),
+            assembler=cast("Any", self.assembler), table=self.table, health=self.health, observer=observer,
+            tritons=Tritons(lambda *_: FakeBackend()), references=References(folder / "references"),
+            mirror=Mirror(self.table, observer, lambda _: None, is_busy=lambda: False, patience=1.0),
+            threads=self.threads,
+        )  # fmt: skip
+
+    def want(self, *urls: str, **fields: str) -> None:
+        self.registry.endpoints.clear()
+        for url in urls:
+            self.registry.add_endpoint(url, None, engine="custom", preprocess_artifact="code", **fields)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        loop = asyncio.create_task(self.follower.run())
+        try:
+            yield
+        finally:
+            loop.cancel()
+            await asyncio.gather(loop, return_exceptions=True)
+            await self.follower.close()
+            self.threads.close()
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(30):
+            while not condition():
+                await asyncio.sleep(0.005)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    made = World(tmp_path)
+    (tmp_path / "code.py").write_text("class Preprocess: pass")
+    made.registry.add_artifact("code", tmp_path / "code.py", sha256="0" * 64)
+    return made
+
+
+async def test_what_the_task_says_is_served_and_what_it_no_longer_says_is_closed(world: World) -> None:
+    """Once, and nothing is left open at the end."""
+    world.want("a", "b")
+    async with world.running():
+        await world.until(lambda: {"a", "b"} == set(world.table.current.endpoints))
+        world.want("b")
+        await world.until(lambda: [1] == [one.closed for one in world.assembler.made if one.closed])
+        assert {"b"} == set(world.table.current.endpoints)
+    assert [1, 1] == [one.closed for one in world.assembler.made]
+    assert [] == [*world.follower.versions, *world.follower.versions.retiring]
+
+
+async def test_a_thousand_builds_begin_a_few_at_a_time(world: World) -> None:
+    """Between them the event loop has its turn: nobody waits for all of them."""
+    urls = [f"e{number}" for number in range(300)]
+    world.want(*urls)
+
+    async def count() -> None:
+        while True:
+            world.assembler.tick += 1
+            await asyncio.sleep(0)
+
+    counting = asyncio.create_task(count())
+    async with world.running():
+        await world.until(lambda: len(world.table.current.endpoints) == len(urls))
+    counting.cancel()
+    assert 8 >= max(world.assembler.ticks.values())
+    assert urls == world.assembler.begun
+
+
+async def test_callers_and_the_status_read_the_same_version(world: World) -> None:
+    """What is said of it changes while it is worked on, in all places at once."""
+    world.assembler.waits["a"] = asyncio.Event()
+    world.want("a")
+    async with world.running():
+        await world.until(lambda: world.assembler.begun == ["a"])
+        routes = world.table.current
+        [told] = world.follower.status()["pending"]
+        assert ("building", "building it", "building", 1) == tuple(
+            told[name] for name in ("state", "reason", "phase", "attempts")
+        )
+        world.assembler.fails["a"] = SpecFault("no such model", hint="register it")
+        world.assembler.waits["a"].set()
+        await world.until(lambda: routes.pending["a"].state == "failed")
+        assert routes is world.table.current  # nothing was published: the object says it
+        assert {"a": "has failed: no such model; register it"} == world.follower.unserved()
+        assert world.follower.status()["pending"][0]["is_final"]
+
+
+async def test_a_version_that_is_not_wanted_any_more_is_given_up(world: World) -> None:
+    """While it is built, and its successor is built."""
+    world.assembler.waits["a"] = asyncio.Event()
+    world.want("a")
+    async with world.running():
+        await world.until(lambda: world.assembler.begun == ["a"])
+        del world.assembler.waits["a"]
+        world.want("a", auxiliary_cfg={"gateway": {"x": "1"}})  # type: ignore[arg-type]
+        await world.until(lambda: "a" in world.table.current.endpoints)
+        assert ["a"] == world.assembler.given_up
+        assert 1 == len(world.assembler.made)
+
+
+async def test_an_endpoint_that_comes_when_nobody_wants_it_is_closed(world: World) -> None:
+    """Between the end of its build and the swap of the routes."""
+    world.want("a")
+    async with world.running():
+        await world.until(lambda: "a" in world.table.current.endpoints)
+        [version] = world.follower.versions
+        late = Handler()
+        endpoint = Endpoint(Identity("a", "a", "", "other"), cast("Any", late))
+        begun = world.follower.versions.configure({"a": _plan("a", "other")}, {})
+        world.follower._publisher.finished(begun[0], endpoint, LastGood(_plan("a", "other"), None))
+        world.follower.versions.configure({"a": cast("EndpointPlan", version.plan)}, {})
+        await world.until(lambda: late.closed == 1)
+        assert [version] == list(world.follower.versions)
+        assert State.SERVING is version.state
+
+
+async def test_a_look_that_fails_is_told_and_changes_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also one that hangs, and one with a fault of ours."""
+    world.want("a")
+    async with world.running():
+        await world.until(lambda: "a" in world.table.current.endpoints)
+        world.registry.is_up = False
+        await world.until(lambda: "is down" in world.follower.last_error)
+        world.registry.is_up = True
+        monkeypatch.setattr(reconcile, "decode", None)
+        monkeypatch.setattr(world.follower, "_records_due", 0.0)
+        await world.until(lambda: "unexpected" in world.follower.last_error)
+        assert {"a"} == set(world.table.current.endpoints)
+        monkeypatch.undo()
+        await world.until(lambda: world.follower.last_error == "")
+
+
+@pytest.mark.parametrize(
+    ("error", "most"),
+    [(BackendUnavailable("away"), 30.0), (SpecFault("no"), 30.0), (AnswersDisagree("other"), 300.0)],
+)
+def test_the_pause_between_attempts_grows_up_to_a_bound(error: GatewayError, most: float) -> None:
+    """A version that was tried and found wrong is tried less often."""
+    pauses = [pause(failures, error.kind) for failures in range(1, 40)]
+    assert [1.0, 2.0, 4.0] == pauses[:3]
+    assert sorted(pauses) == pauses
+    assert most == pauses[-1]
+
+
+def test_a_version_is_tried_with_a_request_of_its_own_url_else_of_a_sibling() -> None:
+    """Found without looking at every version there is."""
+    versions = Versions(lambda: 0.0, lambda _: None)
+    plans = {url: _plan(url, "1") for url in ("h/1", "h/2", "other")}
+    for version in versions.configure(plans, {}):
+        versions.building(version)
+        body = version.url.encode()
+        versions.serve(version, cast("Any", SimpleNamespace(last_body=body)), LastGood(plans[version.url], None))
+    own, new = versions.configure({**plans, "h/1": _plan("h/1", "2"), "h/3": _plan("h/3", "1")}, {})
+    assert [b"h/1"] == seen_by(versions, own)
+    assert [b"h/1"] == seen_by(versions, new)
+    assert 2 == len(versions.family("h"))
+
+
+def _plan(url: str, fingerprint: str) -> EndpointPlan:
+    endpoint, _, version = url.partition("/")
+    return EndpointPlan(EndpointSpec(url, endpoint, version, "custom"), "t:8001", False, fingerprint)

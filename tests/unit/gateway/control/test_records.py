@@ -1,0 +1,50 @@
+"""Model records: changed by threads while others read them, and no change is lost."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from gateway.control.records import ModelRecords
+from gateway.testing import FakeRegistry
+
+
+class Slow(FakeRegistry):
+    """A registry during whose answers something else happens."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.meanwhile: Callable[[], None] = lambda: None
+        for name in ("a", "b"):
+            (folder / name).write_text(name)
+            self.add_model(name, folder / name)
+
+    def records(self, model_ids: Collection[str]) -> Mapping[str, Mapping[str, Any]]:
+        found = super().records(model_ids)
+        self.meanwhile()
+        return found
+
+
+def test_what_is_read_while_stored_records_are_learned_is_kept(tmp_path: Path) -> None:
+    """A boot from disk, because the registry is slow, must not lose what the registry then answers."""
+    registry = Slow(tmp_path)
+    records = ModelRecords(registry)
+    registry.meanwhile = lambda: records.learn({"a": {"id": "a", "name": "old"}, "stored": {"id": "stored"}})
+    records.refresh(["a", "b"])
+    assert {"a", "b", "stored"} == set(records.snapshot())
+    assert "a" == records.snapshot()["a"]["name"]
+
+
+def test_a_snapshot_does_not_change_while_it_is_read(tmp_path: Path) -> None:
+    """Saving reads it in one thread, builds add to it in others."""
+    registry = Slow(tmp_path)
+    records = ModelRecords(registry)
+    records.get("a")
+    snapshot = records.snapshot()
+    thread = threading.Thread(target=records.get, args=("b",))
+    thread.start()
+    thread.join()
+    assert ["a"] == list(snapshot)
+    assert {"a", "b"} == set(records.snapshot())
