@@ -218,8 +218,8 @@ def registry(
 ) -> Iterator[Finding]:
     """Look at the ClearML server, the credentials and the serving Task."""
     from gateway import spec
-    from gateway.control.records import ModelRecords
     from gateway.control.compile import compile_spec
+    from gateway.control.records import ModelRecords
     from gateway.errors import GatewayError, RegistryRefused
 
     if connect is None:
