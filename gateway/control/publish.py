@@ -28,7 +28,7 @@ _log = logging.getLogger("triton_gateway.control")
 _APART_S: Final = 0.1
 
 
-class Publisher:
+class RoutePublisher:
     """Keeps the routing table, the metrics and the shadows equal to ``versions`` under ``plan()``.
 
     ``published`` is called after each swap; its argument says whether something new serves.

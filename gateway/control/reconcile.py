@@ -21,7 +21,7 @@ from gateway.control.assemble import Assembler, refused
 from gateway.control.builds import Builds
 from gateway.control.compile import Plan, compile_spec
 from gateway.control.last_good import LastGood
-from gateway.control.publish import Publisher
+from gateway.control.publish import RoutePublisher
 from gateway.control.records import ModelRecords
 from gateway.control.threads import ControlThreads, Result, run_in
 from gateway.control.tritons import Key, Tritons
@@ -92,7 +92,7 @@ class Reconciler:
         self._mirror = mirror
         self._threads = threads
         self.versions = Versions(time.time, lambda version: self._builds.give_up(version))
-        self._publisher = Publisher(
+        self._publisher = RoutePublisher(
             self.versions, lambda: self._plan, table, observer, mirror, references,
             metric_log_frequency=following.metric_log_frequency, published=self._published,
         )  # fmt: skip

@@ -21,7 +21,6 @@ from gateway.control.records import ModelRecords
 from gateway.control.threads import ControlThreads
 from gateway.endpoints.batcher import BatchLimits
 from gateway.errors import AnswersDisagree, GatewayError
-from gateway.metrics import exposition
 from gateway.metrics.observer import Observer
 from gateway.registry.cache import ArtifactCache
 from gateway.spec import Fault, decode
@@ -95,7 +94,7 @@ def made(folder: Path, answer: object) -> tuple[Assembler, EndpointPlan, Hooks]:
     registry.add_endpoint("h", "m", engine="custom")
     assembler = Assembler(
         records=ModelRecords(registry), cache=ArtifactCache(folder / "cache", registry),
-        backend_for=lambda *_: FakeBackend(), observer=Observer(exposition.new_registry()), limits=BatchLimits(),
+        backend_for=lambda *_: FakeBackend(), observer=Observer(), limits=BatchLimits(),
         word_cache_words=0, response_cache_entries=0, hooks=HookSettings(), ready_timeout=1,
         send_request=cast("Any", None), threads=cast("Any", Inline()), control=Threads(),
     )  # fmt: skip

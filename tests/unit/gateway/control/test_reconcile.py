@@ -27,7 +27,6 @@ from gateway.dataplane.shadow import Mirror
 from gateway.endpoints.endpoint import Endpoint, Identity
 from gateway.errors import AnswersDisagree, BackendUnavailable, GatewayError, SpecFault
 from gateway.health import Health
-from gateway.metrics import exposition
 from gateway.metrics.observer import Observer
 from gateway.metrics.references import References
 from gateway.registry.cache import SpecStore
@@ -99,7 +98,7 @@ class World:
         self.table = RoutingTable()
         self.health = Health()
         self.threads = ControlThreads()
-        observer = Observer(exposition.new_registry())
+        observer = Observer()
         self.follower = Reconciler(
             Following(default_triton="t:8001", poll_period=0.5),
             registry=self.registry, store=SpecStore(folder), records=ModelRecords(self.registry),
