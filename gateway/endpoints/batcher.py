@@ -1,29 +1,55 @@
-"""Coalesces concurrent requests of one endpoint version into few backend calls.
+"""Puts concurrent entries of one endpoint version together into few calls: text rows, tensors, or a hook's requests.
 
-One ``MicroBatcher`` belongs to one endpoint and one event loop. The rule: up to ``max_in_flight`` calls run at a time;
-a request that finds nothing running leaves at the end of the current loop tick (so simultaneous requests share a call,
-and a lone request never waits); requests that arrive while calls run share the next ones. Calls are cut by rows and
-by padded tokens, and rows of similar length go together. An error reaches exactly the callers of its call; a call that
-the backend refuses is split, so that one poisoned row cannot fail its neighbours.
+One ``MicroBatcher`` belongs to one endpoint and one event loop. An entry is what one request asks of a call: its rows,
+its deadline, and who is told. The life of an entry:
+
+    waiting ──► in a call ──► ended: its outputs, its error, DeadlineExceeded at its deadline, or abandoned
+       ▲            │
+       └─ halved ◄──┘  the call failed for a reason of one of its entries
+
+- **When a call leaves.** If a server is idle, at the end of the current loop tick: simultaneous requests share a call,
+  a lone request never waits. While calls run, what arrives waits until a call is full, or until the call it would stand
+  behind is about to end: until then leaving early gains nothing, and waiting lets more rows share the call.
+- **Who is in it.** The oldest entry, and those that are cheaper with it than in a call of their own.
+- **Both by expected time**, from what calls of this batcher have taken (``prices``).
+- **One rule for a poisoned call.** If a call fails for a reason that one of its entries may have brought
+  (``ROW_FAULTS``), each half of it is called again, until only the guilty one fails. A lost connection is no reason.
+- **Ended means ended.** An entry that ends early leaves its place at once. A call whose entries have all ended is
+  cancelled.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from time import perf_counter_ns
-from typing import Any, Generic, Literal, Protocol, TypeVar
+from operator import attrgetter
+from time import perf_counter
+from typing import Any, Final, Generic, Literal, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gateway.errors import BackendRefused, DeadlineExceeded, ModelNotReady
+from gateway.endpoints.prices import Prices
+from gateway.errors import BackendRefused, DeadlineExceeded, HookFailed, ModelNotReady
 from gateway.trace import TRACEPARENT
 from preprocessing.collate import split_rows
+
+ROW_FAULTS: Final = (BackendRefused, HookFailed)
+"""Failures of a whole call that one of its entries may have caused."""
+
+_OWN_CALL_S: Final = 0.05e-3
+"""What a call costs on this side of the wire, in addition to its price at the server."""
+_LEAD_S: Final = 0.5e-3
+"""A call leaves so long before the one in front of it is expected to end, and as long as calls are usually off."""
+_LEARNED: Final = 64
+"""Calls after which a lone row is no longer learned from every time."""
+_PARALLEL: Final = 1 / 3
+"""A server with a smaller share of ``queueing`` takes several calls at a time: a second one need not wait."""
 
 
 class Servers(Protocol):
@@ -51,51 +77,67 @@ class Row(Protocol):
 
 
 _log = logging.getLogger("triton_gateway.batching")
+_n_tokens: Final[Callable[[Any], int]] = attrgetter("n_tokens")
+_longest: Final[Callable[[Entry[Any]], int]] = attrgetter("longest")
 
-R = TypeVar("R", bound=Row)
+R = TypeVar("R")
 Outputs = dict[str, NDArray[Any]]
 
 
 @dataclass(frozen=True, slots=True)
 class BatchLimits:
-    """``max_rows`` and ``max_padded_tokens`` per call; ``max_in_flight`` calls; ``max_waste`` padding share."""
+    """``max_rows`` and ``max_padded_tokens`` (longest × rows) per call; ``max_in_flight`` calls per server."""
 
     max_rows: int = 32
     max_padded_tokens: int = 16_384
     max_in_flight: int = 2
-    max_waste: float = 0.25
 
 
-OnDone = Callable[["Entry[Any]", Outputs | None, Exception | None], None]
-"""Told exactly once what became of an entry: its outputs, or the error."""
+OnDone = Callable[["Entry[Any]", Any, Exception | None], None]
+"""``on_done(entry, outputs, None)`` or ``on_done(entry, None, error)``: told exactly once what became of an entry."""
 
 
 class Entry(Generic[R]):
-    """Rows of one request that travel together, and who is told what became of them."""
+    """Rows of one request that travel together, and who is told what became of them.
+
+    ``size`` returns a row's cost without padding (its tokens); ``count`` is how many rows of a call they are, if not
+    one each. Only entries of the same ``kind`` share a call.
+    """
 
     __slots__ = (
-        "call", "companions", "deadline", "infer_ns", "is_over", "longest", "on_done", "parent", "queued_ns",
-        "rows", "submitted_ns", "tokens",
+        "call", "count", "deadline", "infer_ns", "is_over", "kind", "longest", "on_done", "parent", "queued_ns", "rows",
+        "submitted", "tokens",
     )  # fmt: skip
 
-    def __init__(self, rows: Sequence[R], deadline: float, on_done: OnDone) -> None:
+    def __init__(
+        self,
+        rows: Sequence[R],
+        deadline: float,
+        on_done: OnDone,
+        now: float = 0.0,
+        size: Callable[[R], int] = _n_tokens,
+        count: int = 0,
+        kind: Hashable = None,
+    ) -> None:
         self.rows = rows
         self.deadline = deadline
         self.on_done = on_done
         self.is_over = False
+        self.kind = kind
+        self.count = count or len(rows)
         if len(rows) == 1:
-            self.longest = self.tokens = rows[0].n_tokens
+            self.longest = size(rows[0])
+            self.tokens = self.longest * self.count
         else:
-            self.longest = max(row.n_tokens for row in rows)
-            self.tokens = sum(row.n_tokens for row in rows)
-        self.submitted_ns = perf_counter_ns()
+            sizes = [size(row) for row in rows]
+            self.longest, self.tokens = max(sizes), sum(sizes)
+        self.submitted = now
         self.parent = TRACEPARENT.get()
         self.queued_ns = 0
         self.infer_ns = 0
-        self.call: asyncio.Task[None] | None = None
-        self.companions: Sequence[Entry[R]] = ()
+        self.call: _Call | None = None
 
-    def end(self, outputs: Outputs | None, error: Exception | None) -> None:
+    def end(self, outputs: Any, error: Exception | None) -> None:
         """Tell the outcome, unless it was told or nobody waits any more. Never raises: others wait for their turn."""
         if self.is_over:
             return
@@ -110,51 +152,114 @@ class Entry(Generic[R]):
         """
         told, self.on_done = self.on_done, _nobody
         self.is_over = True
-        self.call, self.companions = None, ()
+        self.call = None
         return told
 
 
-def cut(waiting: Sequence[Entry[R]], limits: BatchLimits) -> list[Entry[R]]:
-    """Choose the entries of the next call: the oldest, and those that fit beside it.
+class _Call:
+    """One call under way. It stands behind ``front`` if the server was busy when it left."""
 
-    Pure. The result is never empty for a non-empty ``waiting``, holds the oldest entry, keeps ``max_rows`` and
-    ``max_padded_tokens`` unless the oldest alone exceeds them, and keeps the padding share at or below ``max_waste``
-    unless the oldest alone exceeds it.
+    __slots__ = ("entries", "follower", "front", "front_ended", "padded", "rows", "started", "task")
+
+    def __init__(self, entries: list[Entry[Any]], rows: int, padded: int, started: float) -> None:
+        self.entries = entries
+        self.rows = rows
+        self.padded = padded
+        self.started = started
+        self.front: _Call | None = None
+        self.front_ended = started
+        self.follower: _Call | None = None
+        self.task: asyncio.Task[Any] | None = None
+
+    def ends(self, prices: Prices) -> float:
+        """Return when it is expected to end."""
+        front_ends = self.front_ended if self.front is None else self.front.ends(prices)
+        behind = max(front_ends - self.started, 0.0)
+        return self.started + prices.queueing * behind + prices.expect(self.rows, self.padded)
+
+
+def cut(waiting: Sequence[Entry[R]], limits: BatchLimits, prices: Prices) -> list[Entry[R]]:
+    """Choose the entries of the next call: the oldest, and those that are cheaper with it than in another call.
+
+    Pure. The result is never empty for a non-empty ``waiting``, holds the oldest entry, only entries of its kind, and
+    keeps ``max_rows`` and ``max_padded_tokens`` unless the oldest alone exceeds them.
     """
-    if not waiting:
-        return []
+    if len(waiting) < 2:
+        return list(waiting)
     oldest = waiting[0]
-    chosen = [oldest]
-    rows, longest, tokens = len(oldest.rows), oldest.longest, oldest.tokens
-    # Nearest lengths first: they cost the least padding. Sorting is stable, so equal lengths keep their age order.
-    for entry in sorted(waiting[1:], key=lambda e: abs(e.longest - oldest.longest)):
-        new_rows, new_longest = rows + len(entry.rows), max(longest, entry.longest)
-        padded = new_rows * new_longest
-        if new_rows > limits.max_rows or padded > limits.max_padded_tokens:
+    if oldest.kind is not None:
+        waiting = [entry for entry in waiting if entry.kind == oldest.kind]
+    shortest, longest = _lengths(waiting, oldest, limits, prices)
+    chosen: list[Entry[R]] = []
+    rows = widest = 0
+    for entry in waiting:
+        if not shortest <= entry.longest <= longest:
             continue
-        if 1 - (tokens + entry.tokens) / padded > limits.max_waste:
+        new_rows, new_widest = rows + entry.count, max(widest, entry.longest)
+        if chosen and (new_rows > limits.max_rows or new_rows * new_widest > limits.max_padded_tokens):
             continue
         chosen.append(entry)
-        rows, longest, tokens = new_rows, new_longest, tokens + entry.tokens
-        if rows == limits.max_rows:
+        rows, widest = new_rows, new_widest
+        if rows >= limits.max_rows:
             break
     return chosen
 
 
-def split(rows: Sequence[R], limits: BatchLimits) -> list[list[int]]:
-    """Cut one request's rows into index groups that each fit one call, longest together; every index exactly once."""
-    if len(rows) == 1:
-        return [[0]]
-    if len(rows) <= limits.max_rows and len(rows) * max(r.n_tokens for r in rows) <= limits.max_padded_tokens:
-        return [list(range(len(rows)))]
+def _lengths(waiting: Sequence[Entry[R]], oldest: Entry[R], limits: BatchLimits, prices: Prices) -> tuple[int, int]:
+    """Return the shortest and the longest that go with the oldest.
+
+    Everything in one call costs padding, two calls cost the price of one more. Sorted by length, the waiting are cut
+    at the place that saves most; then the part with the oldest in it, as long as that saves anything.
+    """
+    order = sorted(waiting, key=_longest)
+    first, last = 0, len(order)
+    call, token, max_rows = prices.call + _OWN_CALL_S, prices.token, limits.max_rows
+    rows = sum(entry.count for entry in order)
+    while True:
+        longest = order[last - 1].longest
+        if token * rows * (longest - order[first].longest) <= call * min(1.0, max_rows / rows):
+            break
+        best, at, rows_at = 0.0, 0, 0
+        whole = max(rows / max_rows, 1.0)
+        left = 0
+        for i in range(first, last - 1):
+            entry = order[i]
+            left += entry.count
+            length = entry.longest
+            if length == order[i + 1].longest:
+                continue
+            saved = token * left * (longest - length)
+            if saved <= best:
+                continue
+            # More than fit one call leave in several anyway.
+            more = max(left / max_rows, 1.0) + max((rows - left) / max_rows, 1.0) - whole
+            saved -= call * more
+            if saved > best:
+                best, at, rows_at = saved, i + 1, left
+        if not at:
+            break
+        if oldest.longest < order[at].longest:
+            last, rows = at, rows_at
+        else:
+            first, rows = at, rows - rows_at
+    return order[first].longest, order[last - 1].longest
+
+
+def split(sizes: Sequence[int], limits: BatchLimits) -> list[list[int]]:
+    """Cut one request's rows, given their sizes, into index groups that each fit one call, longest together; every
+    index exactly once.
+    """
+    count = len(sizes)
+    if count <= limits.max_rows and count * max(sizes) <= limits.max_padded_tokens:
+        return [list(range(count))]
     groups: list[list[int]] = []
     group: list[int] = []
     longest = 0
-    for index in sorted(range(len(rows)), key=lambda i: -rows[i].n_tokens):
-        longest = longest if group else rows[index].n_tokens
+    for index in sorted(range(count), key=lambda i: -sizes[i]):
+        longest = longest if group else sizes[index]
         if group and (len(group) == limits.max_rows or (len(group) + 1) * longest > limits.max_padded_tokens):
             groups.append(group)
-            group, longest = [], rows[index].n_tokens
+            group, longest = [], sizes[index]
         group.append(index)
     groups.append(group)
     return groups
@@ -182,53 +287,77 @@ def merge(parts: Sequence[Outputs], order: Sequence[int], side: Literal["left", 
 class MicroBatcher(Generic[R]):
     """Owned by one endpoint version; every method runs on the event loop it was made on.
 
-    ``run(rows, timeout)`` makes one backend call within ``timeout`` seconds and returns outputs whose first dimension
-    is rows. ``on_batch(rows, padded_tokens, tokens)`` is told about every call. ``limits.max_in_flight`` counts for
-    each of the ``servers``.
+    ``run(rows, timeout)`` makes one call with the rows of its entries, in order, within ``timeout`` seconds; ``share``
+    cuts what it returns into the entries' outputs, given the number of rows of each (by default named arrays whose
+    first dimension is rows). An output that is an exception is its entry's error. ``size`` returns the cost of a row,
+    which ``limits.max_padded_tokens`` counts as longest × rows. ``on_batch(rows, padded_tokens, tokens)`` is told about
+    every call. ``limits.max_in_flight`` counts for each of the ``servers``.
     """
 
     def __init__(
         self,
-        run: Callable[[Sequence[R], float], Awaitable[Outputs]],
+        run: Callable[[Sequence[R], float], Awaitable[Any]],
         *,
         limits: BatchLimits,
         on_batch: Callable[[int, int, int], None],
         padding_side: Literal["left", "right"] = "right",
         servers: Servers | None = None,
+        size: Callable[[R], int] = _n_tokens,
+        share: Callable[[Any, Sequence[int]], Sequence[Any]] = split_rows,
+        clock: Callable[[], float] = perf_counter,
     ) -> None:
         self._run = run
         self._servers: Servers = servers or _One()
         self._limits = limits
         self._on_batch = on_batch
         self._padding_side: Literal["left", "right"] = padding_side
-        self._waiting: list[Entry[R]] = []
-        self._calls: set[asyncio.Task[None]] = set()
+        self._size = size
+        self._share = share
+        self._clock = clock
         self._loop = asyncio.get_running_loop()
-        self._flush_scheduled = False
+        self._waiting: list[Entry[R]] = []
         self._waiting_rows = 0
+        self._waiting_tokens = 0
+        self._halves: deque[list[Entry[R]]] = deque()
+        """Halves of calls that failed: each is the next call."""
+        self._calls: dict[_Call, None] = {}
+        """Calls under way, oldest first."""
         self._rows_in_flight = 0
+        self._is_flush_scheduled = False
+        self._most_calls = 0
+        self._leave_at: float | None = None
+        """When a call may leave that would stand behind another one; None: not looked at since calls changed."""
+        self._skipped = 0
+        self._alarm: asyncio.TimerHandle | None = None
+        self._due = math.inf
+        """The earliest deadline, in loop time, that ``_timer`` is set for."""
+        self._timer: asyncio.TimerHandle | None = None
         # The quickest of the last calls: what no call has beaten lately, this one will not beat either.
         self._recent: deque[float] = deque(maxlen=16)
+        self.prices = Prices()
+        """What calls of this batcher cost, learned from them."""
 
     @property
     def waiting_rows(self) -> int:
         """Rows that have not left yet."""
         return self._waiting_rows
 
-    async def submit(self, rows: Sequence[R], deadline: float) -> tuple[Outputs, int, int]:
+    async def submit(
+        self, rows: Sequence[R], deadline: float, *, count: int = 0, kind: Hashable = None
+    ) -> tuple[Any, int, int]:
         """Return the outputs of ``rows`` in order, and the nanoseconds spent waiting and inferring.
 
-        ``deadline`` is in loop time. Raises what ``run`` raises, or ``DeadlineExceeded`` when the deadline passes
-        before the call leaves. Cancelling drops rows that have not left.
+        ``deadline`` is in loop time; ``count`` and ``kind`` as ``begin`` takes them. Raises what ``run`` raises, or
+        ``DeadlineExceeded``. Cancelling drops what has not left, and the calls nobody else shares.
         """
-        groups = split(rows, self._limits)
-        futures: list[asyncio.Future[Outputs]] = []
+        groups = self._groups(rows)
+        futures: list[asyncio.Future[Any]] = []
         entries: list[Entry[R]] = []
         for group in groups:
-            future: asyncio.Future[Outputs] = self._loop.create_future()
+            future: asyncio.Future[Any] = self._loop.create_future()
             futures.append(future)
             mine = rows if len(groups) == 1 else [rows[i] for i in group]
-            entries.append(self.begin(mine, deadline, partial(_tell, future)))
+            entries.append(self.begin(mine, deadline, partial(_tell, future), count=count, kind=kind))
         try:
             parts = [await futures[0]] if len(groups) == 1 else await asyncio.gather(*futures)
         except BaseException:
@@ -242,144 +371,287 @@ class MicroBatcher(Generic[R]):
 
     def fits(self, rows: Sequence[R]) -> bool:
         """True when ``rows`` fit into one call, as ``begin`` needs them to."""
-        return len(rows) == 1 or len(split(rows, self._limits)) == 1
+        return len(self._groups(rows)) == 1
 
-    def begin(self, rows: Sequence[R], deadline: float, on_done: OnDone) -> Entry[R]:
-        """Queue ``rows`` for the next call; ``on_done`` is called from the loop when they are through.
+    def _groups(self, rows: Sequence[R]) -> list[list[int]]:
+        return [[0]] if len(rows) == 1 else split([self._size(row) for row in rows], self._limits)
 
-        What ``submit`` does for a coroutine, for a caller that has none. ``abandon`` takes it back.
+    def begin(
+        self, rows: Sequence[R], deadline: float, on_done: OnDone, *, count: int = 0, kind: Hashable = None
+    ) -> Entry[R]:
+        """Queue ``rows`` for the next call; ``on_done`` is called from the loop when they are through, at the latest at
+        ``deadline`` (loop time).
+
+        What ``submit`` does for a coroutine, for a caller that has none. ``abandon`` takes it back. One row may be
+        ``count`` rows to the server; entries of another ``kind`` do not share a call.
         """
-        entry = Entry(rows, deadline, on_done)
+        entry = Entry(rows, deadline, on_done, self._clock(), self._size, count, kind)
         self._waiting.append(entry)
-        self._waiting_rows += len(rows)
-        if not self._flush_scheduled and self._may_leave():
-            self._flush_scheduled = True
-            self._loop.call_soon(self._flush)
+        self._waiting_rows += entry.count
+        self._waiting_tokens += entry.tokens
+        if deadline < self._due:
+            self._watch(deadline)
+        if not self._is_flush_scheduled and (not self._calls or len(self._calls) < self._most_calls):
+            if self._may_leave():
+                self._is_flush_scheduled = True
+                self._loop.call_soon(self._flush)
+            elif self._alarm is None:
+                self._set_alarm()
         return entry
 
     def abandon(self, entry: Entry[R]) -> None:
-        """Forget an entry nobody waits for; a call made for abandoned entries only is cancelled."""
-        if entry.is_over:
-            return
-        call, companions = entry.call, entry.companions
-        entry.forget()
-        if entry in self._waiting:
-            self._waiting.remove(entry)
-            self._waiting_rows -= len(entry.rows)
-        elif call is not None and all(other.is_over for other in companions):
-            call.cancel()
+        """Forget an entry nobody waits for: its place is free at once; a call that served no other is cancelled."""
+        if not entry.is_over:
+            call = entry.call
+            entry.forget()
+            self._vacate(entry, call)
 
     async def close(self) -> None:
         """Refuse what is waiting and let running calls end."""
-        waiting, self._waiting, self._waiting_rows = self._waiting, [], 0
+        waiting = [*self._waiting, *(entry for half in self._halves for entry in half)]
+        self._waiting, self._waiting_rows, self._waiting_tokens = [], 0, 0
+        self._halves.clear()
         for entry in waiting:
             entry.end(None, ModelNotReady("this version was just replaced", retry_after=0))
-        if self._calls:
-            await asyncio.wait(self._calls)
+        tasks = [call.task for call in self._calls if call.task is not None]
+        if tasks:
+            await asyncio.wait(tasks)
+        for timer in (self._alarm, self._timer):
+            if timer is not None:
+                timer.cancel()
+
+    # --- entries that end before their call does ----------------------------------------------------------------------
+
+    def _vacate(self, entry: Entry[R], call: _Call | None) -> None:
+        if call is not None:
+            if call.task is not None and all(other.is_over for other in call.entries):
+                call.task.cancel()
+        elif entry in self._waiting:
+            self._waiting.remove(entry)
+            self._waiting_rows -= entry.count
+            self._waiting_tokens -= entry.tokens
+
+    def _entries(self) -> Iterator[Entry[R]]:
+        yield from self._waiting
+        for half in self._halves:
+            yield from half
+        for call in self._calls:
+            yield from call.entries
+
+    def _watch(self, deadline: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._due = deadline
+        self._timer = self._loop.call_at(deadline, self._expire)
+
+    def _expire(self) -> None:
+        """End what is too late, wherever it is. Set for the earliest deadline: most entries have ended long before."""
+        now = self._loop.time() + 1e-3  # a loop counts whole milliseconds
+        live = [entry for entry in self._entries() if not entry.is_over]
+        self._due, self._timer = math.inf, None
+        later = min((entry.deadline for entry in live if entry.deadline > now), default=math.inf)
+        if later < math.inf:
+            self._watch(later)
+        for entry in live:
+            if entry.deadline <= now:
+                call = entry.call
+                entry.end(None, _too_late())
+                self._vacate(entry, call)
+
+    # --- calls --------------------------------------------------------------------------------------------------------
 
     def _may_leave(self) -> bool:
-        """True when a call may start now: there is a free one, and it is worth starting beside those that run.
-
-        A second call of one row beside a first of thirty would cost the backend as much as the first: it waits until
-        it is a quarter as large, or the first has ended. A lone request finds nothing running and never waits; with
-        several servers it waits only when each of them may have a call.
-        """
+        """True if a call of what waits may start now. Asked only if there is a free place for one."""
         calls = len(self._calls)
-        if not calls:
+        if calls < self._servers.replicas:
             return True
-        servers = self._servers.replicas
-        if calls < servers:
-            return True
-        return calls < self._limits.max_in_flight * servers and self._waiting_rows * 4 * calls >= self._rows_in_flight
+        limits = self._limits
+        if self._waiting_rows >= limits.max_rows or self._waiting_tokens >= limits.max_padded_tokens:
+            return True  # it will not become any fuller
+        if self.prices.queueing < _PARALLEL and self._waiting_rows * 4 * calls >= self._rows_in_flight:
+            return True  # a server that takes it beside the others: worth it from a quarter of their size
+        return self._clock() >= self._behind()
+
+    def _behind(self) -> float:
+        """Return when a call may leave that stands behind another: shortly before that is expected to end."""
+        if self._leave_at is None:
+            front, prices = self._last(), self.prices
+            off = min(prices.spread, 0.5) * prices.expect(front.rows, front.padded)
+            self._leave_at = front.ends(prices) - _LEAD_S - off
+        return self._leave_at
+
+    def _set_alarm(self) -> None:
+        """Wake up when what waits may leave, if there is a place for it by then."""
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+        if self._waiting and len(self._calls) < self._most_calls:
+            self._alarm = self._loop.call_later(max(self._behind() - self._clock(), 0.0), self._ring)
+
+    def _ring(self) -> None:
+        self._alarm, self._leave_at = None, 0.0
+        self._flush()
 
     def _flush(self) -> None:
-        self._flush_scheduled = False
-        while self._waiting and self._may_leave():
-            batch = cut(self._waiting, self._limits)
-            if len(batch) == len(self._waiting):
-                self._waiting = []
+        self._is_flush_scheduled = False
+        self._most_calls = self._limits.max_in_flight * self._servers.replicas
+        while len(self._calls) < self._most_calls:
+            if self._halves:
+                self._start(self._halves.popleft())
+            elif self._waiting and self._may_leave():
+                self._start(self._take())
             else:
-                chosen = set(map(id, batch))
-                self._waiting = [entry for entry in self._waiting if id(entry) not in chosen]
-            rows = sum(len(entry.rows) for entry in batch)
-            self._waiting_rows -= rows
-            self._rows_in_flight += rows
-            call = self._loop.create_task(self._call(batch))
-            for entry in batch:
-                entry.call, entry.companions = call, batch
-            self._calls.add(call)
-            call.add_done_callback(partial(self._called, rows))
+                break
+        if self._waiting or self._alarm is not None:
+            self._set_alarm()
 
-    def _called(self, rows: int, call: asyncio.Task[None]) -> None:
-        self._calls.discard(call)
-        self._rows_in_flight -= rows
-        if self._waiting:
-            self._flush()
+    def _take(self) -> list[Entry[R]]:
+        waiting = self._waiting
+        batch = waiting if len(waiting) == 1 else cut(waiting, self._limits, self.prices)
+        if len(batch) == len(waiting):
+            self._waiting, self._waiting_rows, self._waiting_tokens = [], 0, 0
+        else:
+            chosen = set(map(id, batch))
+            self._waiting = [entry for entry in waiting if id(entry) not in chosen]
+            self._waiting_rows -= sum(entry.count for entry in batch)
+            self._waiting_tokens -= sum(entry.tokens for entry in batch)
+        return batch
 
-    async def _call(self, batch: list[Entry[R]]) -> None:
-        left = perf_counter_ns()
+    def _start(self, batch: list[Entry[R]]) -> None:
+        started = self._clock()
         now = self._loop.time()
         quickest = min(self._recent, default=0.0)
         live = []
         for entry in batch:
-            entry.queued_ns += left - entry.submitted_ns
             if entry.is_over:
                 continue
+            entry.queued_ns += int((started - entry.submitted) * 1e9)
             if entry.deadline <= now + quickest:
                 entry.end(None, DeadlineExceeded("the request's time runs out before a call to Triton could end"))
-                continue
-            live.append(entry)
+            else:
+                live.append(entry)
         if not live:
             return
-        rows = live[0].rows if len(live) == 1 else [row for entry in live for row in entry.rows]
-        longest, tokens = max(e.longest for e in live), sum(e.tokens for e in live)
-        self._on_batch(len(rows), len(rows) * longest, tokens)
-        # A call serves callers with different deadlines: it runs to the latest, each caller leaves at its own.
-        timeout = max(e.deadline for e in live) - now
+        first = live[0]
+        if len(live) == 1:
+            rows, count, longest, tokens, latest = first.rows, first.count, first.longest, first.tokens, first.deadline
+        else:
+            rows = [row for entry in live for row in entry.rows]
+            count, tokens = sum(e.count for e in live), sum(e.tokens for e in live)
+            longest = max(e.longest for e in live)
+            # A call serves entries with different deadlines: it runs to the latest, each entry ends at its own.
+            latest = max(e.deadline for e in live)
+        call = _Call(live, count, count * longest, started)
+        if len(self._calls) >= self._servers.replicas:
+            front = call.front = self._last()
+            front.follower = call
+        self._calls[call] = None
+        self._rows_in_flight += count
+        for entry in live:
+            entry.call = call
         # A call that several requests share is a part of the first one's trace.
-        TRACEPARENT.set(live[0].parent)
+        call.task = self._loop.create_task(self._send(rows, latest - now, first.parent))
+        call.task.add_done_callback(partial(self._returned, call))
+        self._leave_at = None
         try:
-            outputs = await self._run(rows, timeout)
-            parts = split_rows(outputs, [len(e.rows) for e in live])
-        except BackendRefused as error:
-            if len(live) == 1:
-                live[0].end(None, error)
+            self._on_batch(count, call.padded, tokens)
+        except Exception:  # noqa: BLE001 - counting is nobody's answer
+            _log.exception("counting a call failed")
+
+    async def _send(self, rows: Sequence[R], timeout: float, parent: str) -> Any:
+        TRACEPARENT.set(parent)
+        return await self._run(rows, timeout)
+
+    def _last(self) -> _Call:
+        """Return the call behind which the next one would stand: the oldest that has none behind it."""
+        return next(call for call in self._calls if call.follower is None)
+
+    def _returned(self, call: _Call, task: asyncio.Task[Any]) -> None:
+        """Share out the outputs of a call, halve it, or fail its entries: each of them is ended or queued again."""
+        now = self._clock()
+        del self._calls[call]
+        self._rows_in_flight -= call.rows
+        call.task = None
+        if call.front is not None:
+            # It came back before the one that it was thought to stand behind.
+            call.front.follower, call.front, call.front_ended = None, None, now
+        if call.follower is not None:
+            call.follower.front, call.follower.front_ended, call.follower = None, now, None
+        outputs: Sequence[Any] = ()
+        error: BaseException | None = None
+        if task.cancelled():
+            error = ModelNotReady("this version is being closed", retry_after=0)
+        else:
+            error = task.exception()
+            if error is None:
+                try:
+                    outputs = self._share(task.result(), [entry.count for entry in call.entries])
+                    self._learn(call, now)
+                except Exception as odd:  # noqa: BLE001 - whatever it is, it belongs to the entries
+                    error = odd
+            elif isinstance(error, ROW_FAULTS):
+                live = [entry for entry in call.entries if not entry.is_over]
+                if len(live) > 1:
+                    self._halve(live, now)
+                    live = []
+                call.entries = live
+        self._leave_at = None
+        calls = len(self._calls)
+        if self._waiting or self._halves:
+            self._flush()
+        if len(self._calls) > calls:
+            # What has just left is sent before the answers of this one are made.
+            self._loop.call_soon(_tell_all, call, now, outputs, error)
+        else:
+            _tell_all(call, now, outputs, error)
+
+    def _learn(self, call: _Call, now: float) -> None:
+        took = now - call.started
+        self._recent.append(took)
+        if call.rows == 1 and not self._waiting and self.prices.calls > _LEARNED:
+            # Requests that come one by one have no use for prices: now and then is enough.
+            self._skipped = (self._skipped + 1) % 8
+            if self._skipped:
                 return
-            await self._retry_apart(live)
-            return
-        except asyncio.CancelledError:
-            for entry in live:
-                entry.end(None, ModelNotReady("this version is being closed", retry_after=0))
-            raise
-        except Exception as error:  # noqa: BLE001 - whatever it is, it belongs to the callers, not to this task
-            for entry in live:
-                entry.end(None, error)
-            return
-        took = perf_counter_ns() - left
-        self._recent.append(took * 1e-9)
-        for entry, part in zip(live, parts, strict=True):
-            entry.infer_ns = took
-            entry.end(part, None)
+        self.prices.learn(call.rows, call.padded, max(call.front_ended - call.started, 0.0), took)
 
-    async def _retry_apart(self, entries: list[Entry[R]]) -> None:
-        # Halving finds one bad request among n in about 2·log2(n) calls instead of n.
+    def _halve(self, entries: list[Entry[R]], now: float) -> None:
+        # Halving finds one bad entry among n in about 2·log2(n) calls instead of n.
+        for entry in entries:
+            entry.submitted, entry.call = now, None
         middle = len(entries) // 2
-        for half in (entries[:middle], entries[middle:]):
-            for entry in half:
-                entry.submitted_ns = perf_counter_ns()
-            await self._call(half)
+        self._halves.extend((entries[:middle], entries[middle:]))
 
 
-def _nobody(_entry: Entry[Any], _outputs: Outputs | None, _error: Exception | None) -> None:
+def _tell_all(call: _Call, now: float, outputs: Sequence[Any], error: BaseException | None) -> None:
+    took = int((now - call.started) * 1e9)
+    if error is not None:
+        failed = error if isinstance(error, Exception) else ModelNotReady(f"the call was ended: {error!r}")
+        for entry in call.entries:
+            entry.end(None, failed)
+        return
+    for entry, output in zip(call.entries, outputs, strict=True):
+        entry.infer_ns = took
+        if isinstance(output, Exception):
+            entry.end(None, output)
+        else:
+            entry.end(output, None)
+
+
+def _too_late() -> DeadlineExceeded:
+    return DeadlineExceeded(
+        "no answer within the request's time", hint="raise x-request-timeout-ms or send less at once"
+    )
+
+
+def _nobody(_entry: Entry[Any], _outputs: Any, _error: Exception | None) -> None:
     pass
 
 
-def _tell(
-    future: asyncio.Future[Outputs], _entry: Entry[Any], outputs: Outputs | None, error: Exception | None
-) -> None:
+def _tell(future: asyncio.Future[Any], _entry: Entry[Any], outputs: Any, error: Exception | None) -> None:
     if future.done():
         return
     if error is not None:
         future.set_exception(error)
-    elif outputs is not None:
+    else:
         future.set_result(outputs)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.endpoints.batcher import BatchLimits, Entry, MicroBatcher, cut, merge, split
-from gateway.errors import BackendRefused, BackendUnavailable, DeadlineExceeded, ModelNotReady
+from gateway.endpoints.prices import Prices
+from gateway.errors import BackendRefused, BackendUnavailable, DeadlineExceeded, HookFailed, ModelNotReady
 
 
 @dataclass
@@ -198,28 +200,61 @@ def _entry(lengths: list[int]) -> Entry[Row]:
 _LENGTHS = st.lists(st.integers(1, 512), min_size=1, max_size=6)
 
 
-@settings(deadline=None, max_examples=60)
-@given(st.lists(_LENGTHS, min_size=1, max_size=20), st.integers(1, 32), st.integers(1, 4096))
-def test_cut_keeps_the_oldest_and_every_limit(lengths: list[list[int]], rows: int, tokens: int) -> None:
-    """The oldest always leaves; limits and waste hold unless the oldest alone breaks them."""
+def _prices(call: float, row: float, token: float) -> Prices:
+    """Prices learned from calls that cost just that."""
+    prices, rng = Prices(), np.random.default_rng(3)
+    for _ in range(200):
+        rows, longest = int(rng.integers(1, 65)), int(rng.integers(4, 512))
+        prices.learn(rows, rows * longest, 0.0, call + row * rows + token * rows * longest)
+    return prices
+
+
+_FIXED, _PADDED, _BOTH = _prices(4e-3, 5e-5, 0), _prices(0, 0, 1e-5), _prices(2e-3, 2e-5, 5e-6)
+
+
+@settings(deadline=None, max_examples=100)
+@given(
+    st.lists(_LENGTHS, min_size=1, max_size=20), st.integers(1, 32), st.integers(1, 4096),
+    st.sampled_from([_FIXED, _PADDED, _BOTH, Prices()]),
+)  # fmt: skip
+def test_cut_keeps_the_oldest_and_every_limit(lengths: list[list[int]], rows: int, tokens: int, prices: Prices) -> None:
+    """The oldest always leaves; limits hold unless the oldest alone breaks them."""
     limits = BatchLimits(rows, tokens)
     waiting = [_entry(item) for item in lengths]
-    chosen = cut(waiting, limits)
+    chosen = cut(waiting, limits, prices)
     assert chosen[0] is waiting[0]
     assert len({id(e) for e in chosen}) == len(chosen)
     if len(chosen) > 1:
         n = sum(len(e.rows) for e in chosen)
-        padded = n * max(e.longest for e in chosen)
         assert n <= rows
-        assert padded <= tokens
-        assert 1 - sum(e.tokens for e in chosen) / padded <= limits.max_waste + 1e-9
+        assert n * max(e.longest for e in chosen) <= tokens
+
+
+def test_cut_takes_all_lengths_if_a_call_is_what_costs() -> None:
+    """Short beside long: with a price per call padding is nothing, with a price per padded token it is all."""
+    waiting = [_entry([8 if i % 2 else 200]) for i in range(20)]
+    assert waiting == cut(waiting, BatchLimits(), _FIXED)
+    assert waiting[::2] == cut(waiting, BatchLimits(), _PADDED)
+
+
+def test_cut_splits_only_where_it_saves_more_than_a_call() -> None:
+    """Two calls cost 2 ms more than one: worth it from 400 padded tokens, at 5 µs each."""
+    few, many = ([_entry([60]), *(_entry([10]) for _ in range(n))] for n in (6, 12))
+    assert few == cut(few, BatchLimits(), _BOTH)
+    assert many[:1] == cut(many, BatchLimits(), _BOTH)
+
+
+def test_entries_of_another_kind_never_share_a_call() -> None:
+    """Tensors that cannot be stacked wait for a call of their own kind."""
+    waiting = [Entry([Row(1)], 0.0, lambda *_: None, kind=kind) for kind in ("a", "b", "a", "b")]
+    assert waiting[::2] == cut(waiting, BatchLimits(), _FIXED)
 
 
 @settings(deadline=None)
 @given(st.lists(st.integers(1, 512), min_size=1, max_size=80), st.integers(1, 32), st.integers(1, 4096))
 def test_split_covers_every_row_once_within_the_limits(lengths: list[int], rows: int, tokens: int) -> None:
     """Groups partition the rows; a group breaks the token limit only when it is a single row."""
-    groups = split([Row(n) for n in lengths], BatchLimits(rows, tokens))
+    groups = split(lengths, BatchLimits(rows, tokens))
     assert sorted(i for group in groups for i in group) == list(range(len(lengths)))
     for group in groups:
         assert len(group) <= rows
@@ -300,7 +335,7 @@ async def test_deadline_no_call_can_meet_is_refused_before_the_call() -> None:
 
 
 async def test_a_free_server_is_never_waited_for_and_calls_are_limited_per_server() -> None:
-    """Three servers of two calls each: three leave at once, the next three when they are a quarter, no seventh."""
+    """Three servers of two calls each: three leave at once, three when the first are overdue, no seventh."""
     calls = Calls()
     calls.gate.clear()
 
@@ -317,18 +352,117 @@ async def test_a_free_server_is_never_waited_for_and_calls_are_limited_per_serve
     assert [[value * 10] for value in range(7)] == await asyncio.gather(*asked)
 
 
-async def test_second_call_waits_until_it_is_a_quarter_of_what_runs() -> None:
-    """Beside a call of eight rows one row waits; two rows leave; beside nothing one row leaves at once."""
+async def test_one_row_that_is_several_counts_as_several() -> None:
+    """An entry may be one thing here and many rows in the call: limits and outputs go by the rows."""
+    seen: list[int] = []
+
+    async def run(rows: Sequence[Row], timeout: float) -> dict[str, Any]:
+        seen.append(len(rows))
+        return {"y": np.repeat([row.value for row in rows], 3)}
+
+    batcher = MicroBatcher(run, limits=BatchLimits(max_rows=8), on_batch=lambda *_: None)
+    deadline = asyncio.get_running_loop().time() + 5
+    found = await asyncio.gather(*(batcher.submit([Row(1, v)], deadline, count=3) for v in range(4)))
+    assert [[v] * 3 for v in range(4)] == [outputs["y"].tolist() for outputs, _, _ in found]
+    assert [2, 2] == seen
+
+
+async def test_an_output_that_is_an_exception_is_its_entrys_error() -> None:
+    """Code that takes several at once may fail one of them."""
+
+    async def run(rows: Sequence[Row], timeout: float) -> list[Any]:
+        return [HookFailed("mine") if row.value == 1 else row.value for row in rows]
+
+    batcher = MicroBatcher(
+        run, limits=BatchLimits(), on_batch=lambda *_: None, size=lambda _: 1, share=lambda found, _: found
+    )
+    one, two = await _outcomes(batcher, 1, 2)
+    assert isinstance(one, HookFailed)
+    assert two == 2
+
+
+async def test_lost_connection_is_not_halved() -> None:
+    """None of the entries is at fault: calling each half would double the load on a server in trouble."""
+    calls = Calls()
+    calls.error = BackendUnavailable("gone")
+    told = await _outcomes(make(calls), 1, 2, 3, 4)
+    assert [BackendUnavailable] * 4 == [type(outcome) for outcome in told]
+    assert [[1, 2, 3, 4]] == calls.batches
+
+
+async def _outcomes(batcher: Any, *values: int, timeout: float = 5) -> list[Any]:
+    """Queue one entry per value, as a caller without a coroutine does; returns what each was told."""
+    loop = asyncio.get_running_loop()
+    told: list[asyncio.Future[Any]] = [loop.create_future() for _ in values]
+
+    def tell(future: asyncio.Future[Any], _entry: Any, outputs: Any, error: Exception | None) -> None:
+        future.set_result(outputs if error is None else error)
+
+    for value, future in zip(values, told, strict=True):
+        batcher.begin([Row(4, value)], loop.time() + timeout, partial(tell, future))
+    async with asyncio.timeout(5):
+        return list(await asyncio.gather(*told))
+
+
+async def test_what_cannot_be_counted_is_answered_all_the_same() -> None:
+    """Counting a call is nobody's answer: a counter that raises must leave no caller waiting."""
+
+    def broken(*_: int) -> None:
+        raise ValueError("no such label")
+
+    batcher = MicroBatcher(Calls(), limits=BatchLimits(), on_batch=broken)
+    one, two = await _outcomes(batcher, 1, 2)
+    assert [10, 20] == [one["y"][0, 0], two["y"][0, 0]]
+
+
+async def test_half_of_a_poisoned_call_that_is_cancelled_leaves_the_other_half_its_answer() -> None:
+    """Each half is a call of its own: what becomes of one says nothing about the other."""
+    calls = Calls()
+
+    async def run(rows: Sequence[Row], timeout: float) -> dict[str, Any]:
+        if len(rows) == 4:
+            raise BackendRefused("one of them is at fault")
+        if rows[0].value == 1:
+            raise asyncio.CancelledError  # as a transport that is being closed does
+        return await calls(rows, timeout)
+
+    batcher = MicroBatcher(run, limits=BatchLimits(), on_batch=lambda *_: None)
+    told = await _outcomes(batcher, 1, 2, 3, 4)
+    assert [ModelNotReady, ModelNotReady] == [type(outcome) for outcome in told[:2]]
+    assert [30, 40] == [outcome["y"][0, 0] for outcome in told[2:]]
+
+
+@pytest.mark.parametrize("is_sent", [True, False])
+async def test_entry_ends_at_its_own_deadline_wherever_it_is(is_sent: bool) -> None:
+    """Waiting, or in a call that does not return: the deadline is the batcher's, whichever path brought the entry."""
     calls = Calls()
     calls.gate.clear()
-    batcher = make(calls, max_in_flight=2)
-    eight = asyncio.create_task(ask(batcher, *range(8)))
-    await asyncio.sleep(0.01)
-    one = asyncio.create_task(ask(batcher, 10))
-    await asyncio.sleep(0.01)
-    assert [list(range(8))] == calls.batches
-    two = asyncio.create_task(ask(batcher, 11))
-    await asyncio.sleep(0.01)
-    assert [list(range(8)), [10, 11]] == calls.batches
+    batcher = make(calls, max_in_flight=1)
+    if not is_sent:
+        ahead = asyncio.create_task(ask(batcher, 99))
+        await asyncio.sleep(0.01)
+    told = await _outcomes(batcher, 1, timeout=0.05)
+    assert isinstance(told[0], DeadlineExceeded)
+    assert not calls.gate.is_set()
     calls.gate.set()
-    await asyncio.gather(eight, one, two)
+    if not is_sent:
+        assert [990] == await ahead
+    assert [[99]] == calls.batches or is_sent
+    assert [20] == await ask(batcher, 2)
+
+
+async def test_call_that_outlives_one_deadline_goes_on_for_the_others() -> None:
+    """A shared call is cancelled when its last entry has ended, not when its first has."""
+    calls = Calls()
+    calls.gate.clear()
+    batcher = make(calls)
+    loop = asyncio.get_running_loop()
+    told: list[Any] = []
+    patient = asyncio.create_task(ask(batcher, 2))
+    await asyncio.sleep(0)
+    batcher.begin([Row(4, 1)], loop.time() + 0.03, lambda _e, _o, error: told.append(error))
+    await asyncio.sleep(0.1)
+    assert isinstance(told[0], DeadlineExceeded)
+    calls.gate.set()
+    assert [20] == await patient
+    assert [[2, 1]] == calls.batches

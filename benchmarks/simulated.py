@@ -1,0 +1,253 @@
+"""``python -m benchmarks.simulated``: the batcher in simulated time, over servers of several prices.
+
+The batcher is the real one; the event loop's clock, the connections and the server are simulated: exact, the same in
+every run, seconds of CPU. Each connection sends its next request when its last one is answered, through a gateway that
+takes ``REQUEST_S`` of one CPU for each. The server takes one call after the other.
+
+Beside each cell stands what two full calls taking turns could give (``bound``): one half of the connections is served
+in as few calls as it fits while the other half waits. ``best`` is more: the rows of each turn cut at the least possible
+time, found by trying every cut, as if calls cost the gateway nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import random
+import selectors
+import sys
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+
+from gateway.endpoints.batcher import BatchLimits, Entry, MicroBatcher
+
+REQUEST_S: Final = 90e-6
+"""CPU of the gateway for one request: parse, tokenize, finish, write."""
+WIRE_S: Final = 200e-6
+"""From the decision to send a call until the server has it, and as long back."""
+MAX_ROWS: Final = 64
+CONNECTIONS: Final = (16, 32, 64, 128, 256)
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """What a server takes, in seconds, for a call, a row and a padded token; ``noise`` is a share of that."""
+
+    name: str
+    call: float
+    row: float
+    token: float
+    noise: float = 0.05
+    at_once: int = 1
+    """Calls that it works on at the same time."""
+
+    def seconds(self, rows: int, longest: int) -> float:
+        """Return the time of a call without noise."""
+        return self.call + self.row * rows + self.token * rows * longest
+
+
+PRICES: Final = (
+    Price("a price per call", 4e-3, 50e-6, 0.0),
+    Price("a price per padded token", 0.0, 0.0, 10e-6),
+    Price("both", 2e-3, 20e-6, 5e-6),
+)
+
+Lengths = Callable[[random.Random], int]
+
+
+def short(chance: random.Random) -> int:
+    """Return the tokens of a short text: a sentence or two."""
+    return chance.randint(8, 24)
+
+
+def mixed(chance: random.Random) -> int:
+    """Return the tokens of a text of any kind: mostly sentences, some paragraphs, a few pages."""
+    return min(max(int(chance.lognormvariate(3.4, 0.9)), 4), 256)
+
+
+MIXES: Final[dict[str, Lengths]] = {"short": short, "mixed": mixed}
+
+
+def bound(price: Price, lengths: Lengths, connections: int, *, tries: int = 40) -> float:
+    """Return the answers per second of two full calls taking turns."""
+    chance = random.Random(1)
+    half = max(connections // 2, 1)
+    seconds = 0.0
+    for _ in range(tries):
+        ordered = sorted(lengths(chance) for _ in range(half))
+        # All but the first are full, the longest rows together.
+        cuts = range(half, 0, -MAX_ROWS)
+        seconds += sum(price.seconds(min(end, MAX_ROWS), ordered[end - 1]) for end in cuts)
+    return price.at_once * half * tries / seconds
+
+
+def best(price: Price, lengths: Lengths, connections: int, *, tries: int = 40) -> float:
+    """Return the answers per second of turns that are each cut at the least possible time."""
+    chance = random.Random(1)
+    half = max(connections // 2, 1)
+    seconds = sum(_least(price, sorted(lengths(chance) for _ in range(half))) for _ in range(tries))
+    return price.at_once * half * tries / seconds
+
+
+def _least(price: Price, ordered: Sequence[int]) -> float:
+    times = [0.0]
+    for end in range(1, len(ordered) + 1):
+        starts = range(max(0, end - MAX_ROWS), end)
+        times.append(min(times[start] + price.seconds(end - start, ordered[end - 1]) for start in starts))
+    return times[-1]
+
+
+class _Jump(selectors.SelectSelector):
+    """Waits for nothing: moves the clock on instead."""
+
+    now = 0.0
+
+    def select(self, timeout: float | None = None) -> Any:
+        if timeout:
+            self.now += timeout
+        return super().select(0)
+
+
+class SimulatedLoop(asyncio.SelectorEventLoop):
+    """An event loop whose waiting takes no time."""
+
+    def __init__(self) -> None:
+        self._jump = _Jump()
+        super().__init__(self._jump)
+
+    def time(self) -> float:
+        return self._jump.now
+
+
+def simulate(main: Callable[[SimulatedLoop], Coroutine[Any, Any, Any]]) -> Any:
+    """Run ``main(loop)`` in simulated time."""
+    loop = SimulatedLoop()
+    try:
+        return loop.run_until_complete(main(loop))
+    finally:
+        loop.close()
+
+
+@dataclass(slots=True)
+class Row:
+    """One text."""
+
+    n_tokens: int
+
+
+class Server:
+    """Takes ``price.at_once`` calls at a time, in order; ``price`` may be changed while it runs."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, price: Price, chance: random.Random) -> None:
+        self._loop = loop
+        self._chance = chance
+        self._free_at = [0.0] * price.at_once
+        self.price = price
+        self.calls: list[tuple[int, int]] = []
+
+    async def __call__(self, rows: Sequence[Row], timeout: float) -> dict[str, Any]:
+        """Serve a call."""
+        del timeout
+        longest = max(row.n_tokens for row in rows)
+        self.calls.append((len(rows), longest))
+        noise = max(self._chance.gauss(1.0, self.price.noise), 0.5)
+        begin = max(self._loop.time() + WIRE_S, heapq.heappop(self._free_at))
+        end = begin + self.price.seconds(len(rows), longest) * noise
+        heapq.heappush(self._free_at, end)
+        await asyncio.sleep(end + WIRE_S - self._loop.time())
+        return {"y": np.zeros(len(rows))}
+
+
+@dataclass(slots=True)
+class Cell:
+    """What one load gave: answers per second, their times in seconds, and what the batcher learned."""
+
+    answers: float
+    seconds: list[float] = field(repr=False)
+    calls: list[tuple[int, int]] = field(repr=False)
+    prices: dict[str, float]
+
+    @property
+    def p50(self) -> float:
+        """The middle one of the answers' times."""
+        return sorted(self.seconds)[len(self.seconds) // 2]
+
+    @property
+    def rows(self) -> float:
+        """Mean rows per call."""
+        return sum(rows for rows, _ in self.calls) / len(self.calls)
+
+
+def load(
+    price: Price, lengths: Lengths, connections: int, *, seconds: float = 1.0, warm: float = 2.0, seed: int = 1
+) -> Cell:
+    """Run closed-loop connections against a batcher and return what came of it after ``warm`` seconds."""
+
+    async def main(loop: SimulatedLoop) -> Cell:
+        chance = random.Random(seed)
+        server = Server(loop, price, chance)
+        batcher: MicroBatcher[Row] = MicroBatcher(
+            server, limits=BatchLimits(max_rows=MAX_ROWS), on_batch=lambda *_: None, clock=loop.time
+        )
+        cpu_free_at = 0.0
+        has_ended = False
+        taken: list[float] = []
+
+        def send() -> None:
+            nonlocal cpu_free_at
+            cpu_free_at = max(cpu_free_at, loop.time()) + REQUEST_S
+            loop.call_at(cpu_free_at, arrive, loop.time())
+
+        def arrive(sent: float) -> None:
+            def answered(_entry: Entry[Row], _outputs: object, error: Exception | None) -> None:
+                if has_ended:
+                    return
+                if error is not None:
+                    raise error
+                if loop.time() >= warm:
+                    taken.append(loop.time() - sent)
+                send()
+
+            if not has_ended:
+                batcher.begin([Row(lengths(chance))], loop.time() + 60, answered)
+
+        for _ in range(connections):
+            send()
+        await asyncio.sleep(warm)
+        server.calls.clear()
+        await asyncio.sleep(seconds)
+        cell = Cell(len(taken) / seconds, taken, server.calls.copy(), batcher.prices.report())
+        has_ended = True
+        await batcher.close()
+        return cell
+
+    return simulate(main)  # type: ignore[no-any-return]
+
+
+def main() -> int:
+    """Print a table: answers per second beside both bounds, the middle time, rows per call, what was learned."""
+    heads = (
+        "price", "lengths", "connections", "answers/s", "two full calls", "share", "best cut", "share", "p50 ms",
+        "rows/call", "learned",
+    )  # fmt: skip
+    lines = [heads, ("---",) * len(heads)]
+    for price in PRICES:
+        for mix, lengths in MIXES.items():
+            for connections in CONNECTIONS:
+                cell, turns = load(price, lengths, connections), bound(price, lengths, connections)
+                most = best(price, lengths, connections)
+                learned = ", ".join(f"{name} {value}" for name, value in cell.prices.items())
+                lines.append((
+                    price.name, mix, str(connections), f"{cell.answers:,.0f}", f"{turns:,.0f}",
+                    f"{cell.answers / turns:.2f}", f"{most:,.0f}", f"{cell.answers / most:.2f}",
+                    f"{cell.p50 * 1e3:.1f}", f"{cell.rows:.1f}", learned,
+                ))  # fmt: skip
+    sys.stdout.writelines(f"| {' | '.join(line)} |\n" for line in lines)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

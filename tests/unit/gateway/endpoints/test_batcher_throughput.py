@@ -1,0 +1,54 @@
+"""Throughput and order of calls in simulated time: exact numbers, no machine in between (``benchmarks.simulated``)."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from benchmarks import simulated
+from benchmarks.simulated import MIXES, PRICES, Price, load
+
+CALL, TOKEN, BOTH = PRICES
+BEFORE = {
+    ("short", 16): 4940, ("short", 64): 4758, ("short", 256): 5078, ("mixed", 16): 1852, ("mixed", 64): 1722,
+    ("mixed", 256): 1487,
+}  # fmt: skip
+"""Answers per second at a price per padded token with a fixed share of padding per call, simulated alike."""
+
+
+@pytest.mark.parametrize("connections", [16, 64, 256])
+@pytest.mark.parametrize("mix", MIXES)
+@pytest.mark.parametrize("price", PRICES, ids=lambda price: price.name)
+def test_throughput_is_nine_tenths_of_two_full_calls_taking_turns(price: Price, mix: str, connections: int) -> None:
+    """Whatever a call's time goes with, without a setting; and near the best cut of each turn."""
+    answers = load(price, MIXES[mix], connections).answers
+    assert answers >= 0.9 * simulated.bound(price, MIXES[mix], connections)
+    assert answers >= 0.85 * simulated.best(price, MIXES[mix], connections)
+    if price is TOKEN:
+        assert answers >= BEFORE[mix, connections]
+
+
+def test_two_instances_of_a_model_are_both_used() -> None:
+    """A server that takes two calls at a time gets two: half as many again as one alone could answer, at least."""
+    two = Price("two instances", 4e-3, 50e-6, 0.0, at_once=2)
+    assert load(two, MIXES["short"], 64).answers > 1.1 * simulated.bound(CALL, MIXES["short"], 64)
+
+
+def test_lone_requests_leave_at_once() -> None:
+    """One connection: every call has one row, and nothing is added to wire, server and the gateway's own time."""
+    cell = load(Price("exact", 4e-3, 50e-6, 0.0, noise=0.0), MIXES["short"], 1)
+    assert cell.rows == 1
+    own = simulated.REQUEST_S + 2 * simulated.WIRE_S + 4e-3 + 50e-6
+    assert max(cell.seconds) == pytest.approx(own, abs=1e-6)
+
+
+@pytest.mark.parametrize("price", PRICES, ids=lambda price: price.name)
+def test_nobody_is_passed_over(price: Price) -> None:
+    """Long texts are as rare as can be, and the oldest always leaves: their worst time is a few turns."""
+
+    def lengths(chance: random.Random) -> int:
+        return 250 if chance.random() < 0.01 else chance.randint(8, 16)
+
+    cell = load(price, lengths, 64)
+    assert max(cell.seconds) < 8 * cell.p50

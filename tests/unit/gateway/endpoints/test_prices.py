@@ -1,0 +1,130 @@
+"""Prices are found, kept and followed: under noise, pauses, drift, and of calls that do not tell them apart."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gateway.endpoints.prices import Prices
+
+
+@dataclass
+class World:
+    """Calls of a server with these prices; ``pauses`` is the share of calls that take 50 ms more."""
+
+    call: float
+    row: float
+    token: float
+    queueing: float = 1.0
+    noise: float = 0.05
+    pauses: float = 0.0
+    shortest: int = 8
+    longest: int = 200
+
+    def seconds(self, rows: int, tokens: int) -> float:
+        """The time of a call without noise."""
+        return self.call + self.row * rows + self.token * tokens
+
+    def teach(self, prices: Prices, calls: int, seed: int = 1) -> Prices:
+        """Let ``prices`` see so many calls."""
+        chance = random.Random(seed)
+        for _ in range(calls):
+            rows = chance.randint(1, 64)
+            tokens = rows * chance.randint(self.shortest, self.longest)
+            behind = chance.random() * self.seconds(rows, tokens) / 2
+            took = self.seconds(rows, tokens) * max(chance.gauss(1, self.noise), 0.3) + self.queueing * behind
+            prices.learn(rows, tokens, behind, took + 0.05 * (chance.random() < self.pauses))
+        return prices
+
+
+WORLDS = {
+    "a price per call": World(4e-3, 5e-5, 0.0),
+    "a price per padded token": World(0.0, 0.0, 1e-5),
+    "both": World(2e-3, 2e-5, 5e-6),
+    "slow": World(0.5, 5e-3, 1e-4),
+    "fast": World(1e-4, 2e-6, 1e-8),
+}
+
+
+@pytest.mark.parametrize("name", WORLDS)
+def test_prices_are_found(name: str) -> None:
+    """Whatever costs, and whatever its scale: any call's time is known within a tenth of it or of a middle one's."""
+    world = WORLDS[name]
+    prices = world.teach(Prices(), 400)
+    middle = world.seconds(16, 16 * 64)
+    for rows in (1, 16, 64):
+        for length in (8, 64, 200):
+            expected = world.seconds(rows, rows * length)
+            assert prices.expect(rows, rows * length) == pytest.approx(expected, rel=0.1, abs=0.1 * middle)
+
+
+def test_noise_and_pauses_do_not_move_them_far() -> None:
+    """One call in twenty takes 50 ms more, and every call is a fifth off."""
+    world = World(4e-3, 5e-5, 2e-6, noise=0.2, pauses=0.05)
+    prices = world.teach(Prices(), 1000)
+    assert prices.expect(32, 32 * 60) == pytest.approx(world.seconds(32, 32 * 60), rel=0.25)
+
+
+@pytest.mark.parametrize("factor", [0.3, 3.0])
+def test_a_price_that_changes_is_followed(factor: float) -> None:
+    """Another model on the same GPU, and a faster one: known again after some hundred calls."""
+    before = WORLDS["both"]
+    after = World(before.call * factor, before.row * factor, before.token * factor)
+    prices = after.teach(before.teach(Prices(), 500), 400, seed=2)
+    assert prices.expect(32, 32 * 60) == pytest.approx(after.seconds(32, 32 * 60), rel=0.15)
+
+
+def test_a_gpu_after_a_cpu_is_found() -> None:
+    """What the time goes with may change, not only how much it is."""
+    prices = WORLDS["a price per call"].teach(WORLDS["a price per padded token"].teach(Prices(), 500), 500, seed=2)
+    assert prices.call == pytest.approx(4e-3, rel=0.15)
+    assert prices.token * 200 * 64 < 1e-3
+
+
+@pytest.mark.parametrize("queueing", [0.0, 1.0])
+def test_whether_calls_stand_behind_each_other_is_found(queueing: float) -> None:
+    """A server of one instance, and one of several."""
+    world = World(2e-3, 2e-5, 5e-6, queueing=queueing)
+    assert world.teach(Prices(), 400).queueing == pytest.approx(queueing, abs=0.2)
+
+
+def test_what_calls_do_not_tell_apart_stays_put() -> None:
+    """With texts of one length, rows and tokens are one thing, also after 10,000 calls; other lengths part them."""
+    world = World(4e-3, 5e-5, 1e-6, shortest=16, longest=16)
+    prices = world.teach(Prices(), 200)
+    row, token = prices.row, prices.token
+    world.teach(prices, 10_000, seed=2)
+    assert prices.expect(40, 640) == pytest.approx(world.seconds(40, 640), rel=0.1)
+    assert abs(prices.token - token) * 16 + abs(prices.row - row) < 6.6e-5
+    World(4e-3, 5e-5, 1e-6).teach(prices, 400, seed=3)
+    assert prices.expect(40, 40 * 150) == pytest.approx(4e-3 + 40 * 5e-5 + 6000 * 1e-6, rel=0.15)
+
+
+def test_calls_that_are_all_alike_give_their_own_price() -> None:
+    """One size of call, for ever: no division by nothing, and the time of that size is known."""
+    prices = Prices()
+    for _ in range(5_000):
+        prices.learn(1, 12, 0.0, 0.003)
+    assert prices.expect(1, 12) == pytest.approx(0.003, rel=0.02)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 64), st.integers(0, 100_000), st.floats(0, 10), st.floats(0, 100)),
+        min_size=1, max_size=80,
+    )
+)  # fmt: skip
+def test_prices_are_never_negative_and_always_numbers(calls: list[tuple[int, int, float, float]]) -> None:
+    """Whatever is measured: a clock that stands still, hours, no tokens."""
+    prices = Prices()
+    for rows, tokens, behind, took in calls:
+        prices.learn(rows, tokens, behind, took)
+        for value in (prices.call, prices.row, prices.token, prices.queueing):
+            assert 0 <= value < float("inf")
+        assert prices.queueing <= 1
+        assert 0 < prices.spread < 1e9
