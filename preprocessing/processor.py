@@ -18,6 +18,7 @@ from preprocessing.config import GENERATION, TaskConfig
 from preprocessing.errors import InvalidBundle, InvalidInput
 from preprocessing.heads import head_for
 from preprocessing.heads.base import Head, refuse_many
+from preprocessing.memory import give_back
 from preprocessing.tokenizer import TextTokenizer
 from preprocessing.types import Encoded, ParsedRequest, Prepared, Tensors, Windows, pack
 from preprocessing.windows import Windower
@@ -253,9 +254,11 @@ class TextProcessor:
                     rows[i] = row
             return rows
         field = self._text_fields[-1]
-        return list(
+        rows = list(
             windower.encode(request.texts, windows, refuse_many=lambda rows: refuse_many(rows, self.config, field))
         )
+        give_back(request.texts)
+        return rows
 
     def _weighed(self, prepared: Prepared) -> Prepared:
         """With the work that its answer will be; raises InvalidInput if that is more than the endpoint allows."""

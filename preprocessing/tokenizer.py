@@ -24,6 +24,7 @@ from preprocessing.config import Side, TaskConfig
 from preprocessing.descriptions import NotUnderstood
 from preprocessing.errors import InvalidBundle, InvalidOption, TokenizationFailed
 from preprocessing.framing import Framing
+from preprocessing.memory import give_back
 from preprocessing.types import Encoded, Texts, pack
 from preprocessing.windows import Windower
 from preprocessing.words.cache import DEFAULT_MAX_WORDS, CacheState, WordCache
@@ -129,13 +130,15 @@ class TextTokenizer:
         slower than without.
         """
         if self._words is None or offsets:
-            return self._encode(texts, offsets=offsets)
-        rows = self._words.encode_batch(texts)
-        if None not in rows:
-            return rows  # type: ignore[return-value] # just looked
-        unanswered = [i for i, row in enumerate(rows) if row is None]
-        for i, row in zip(unanswered, self._encode([texts[i] for i in unanswered]), strict=True):  # type: ignore[arg-type]
-            rows[i] = row
+            rows: list[Encoded | None] = [*self._encode(texts, offsets=offsets)]
+        else:
+            rows = self._words.encode_batch(texts)
+            if None not in rows:
+                return rows  # type: ignore[return-value] # just looked
+            unanswered = [i for i, row in enumerate(rows) if row is None]
+            for i, row in zip(unanswered, self._encode([texts[i] for i in unanswered]), strict=True):  # type: ignore[arg-type]
+                rows[i] = row
+        give_back(texts)  # what the library took is free by now
         return rows  # type: ignore[return-value] # all filled
 
     def make_windower(self) -> Windower:
