@@ -27,7 +27,8 @@ from gateway.endpoints.endpoint import TritonCall
 from gateway.endpoints.hook import HookHandler
 from gateway.errors import DeadlineExceeded, GatewayError
 from gateway.hooks.executor import ProcessExecutor
-from gateway.hooks.pool import HookPool, PoolLimits, Program
+from gateway.hooks.pool import HookPool, PoolLimits
+from gateway.hooks.process import Program
 from gateway.trace import Trace
 from gateway.triton.port import Backend, TensorInfo
 from preprocessing.engines import ENGINES
@@ -65,7 +66,6 @@ class Report:
     engine: str
     stages: list[tuple[str, float]]
     statistics: Mapping[str, object]
-    details: Mapping[str, Any]
     loading_s: float
     note: str = ""
 
@@ -100,8 +100,7 @@ async def run(trial: Trial, send_request: SendRequest) -> Report:
         try:
             await pool.start()
             loading = time.monotonic() - began
-            details = dict(pool.details)
-            if engine in ("custom", "custom_async") and "process" not in details["stages"]:
+            if engine in ("custom", "custom_async") and "process" not in pool.loaded.stages:
                 if trial.engine:
                     raise HookFault(f"engine {engine} needs a process method in its Preprocess class")
                 return await _prepared_only(trial, pool, loading)
@@ -119,7 +118,7 @@ async def run(trial: Trial, send_request: SendRequest) -> Report:
         finally:
             with contextlib.suppress(asyncio.CancelledError):
                 await pool.close()
-    return _report(trial, engine, details, trace, answer, loading)
+    return _report(trial, engine, pool.loaded.stages, trace, answer, loading)
 
 
 async def _prepared_only(trial: Trial, pool: HookPool, loading: float) -> Report:
@@ -130,17 +129,15 @@ async def _prepared_only(trial: Trial, pool: HookPool, loading: float) -> Report
         raise outcome.error
     stages = [("preprocess", reply.stage_ns[0] / 1e6)]
     note = "the model was not run: this is what preprocess gives it (name the model with --bundle, or the --engine)"
-    return Report(outcome.answer, "triton", stages, outcome.statistics, pool.details, loading, note)
+    return Report(outcome.answer, "triton", stages, outcome.statistics, loading, note)
 
 
-def _report(
-    trial: Trial, engine: str, details: Mapping[str, Any], trace: Trace, answer: object, loading: float
-) -> Report:
-    middle = "model" if engine == "triton" and "process" not in details["stages"] else "process"
+def _report(trial: Trial, engine: str, defined: Sequence[str], trace: Trace, answer: object, loading: float) -> Report:
+    middle = "model" if engine == "triton" and "process" not in defined else "process"
     spent = {"preprocess": trace.prepare_ns, middle: trace.infer_ns, "postprocess": trace.finish_ns}
     by_us = {"model", *(["process"] if engine in ENGINES else []), *(["preprocess"] if trial.bundle else [])}
-    stages = [(name, ns / 1e6) for name, ns in spent.items() if ns and (name in details["stages"] or name in by_us)]
-    return Report(answer, engine, stages, trace.custom or {}, details, loading)
+    stages = [(name, ns / 1e6) for name, ns in spent.items() if ns and (name in defined or name in by_us)]
+    return Report(answer, engine, stages, trace.custom or {}, loading)
 
 
 def _handler(trial: Trial, pool: HookPool, session: Any, heavy: ThreadPoolExecutor) -> HookHandler:
@@ -159,7 +156,7 @@ def _handler(trial: Trial, pool: HookPool, session: Any, heavy: ThreadPoolExecut
                     output_names=list(call.outputs),
                 )
             except PreprocessingError as error:
-                if "preprocess" not in pool.details["stages"]:
+                if "preprocess" not in pool.loaded.stages:
                     raise HookFault(error.message, error.hint or "") from error
     return HookHandler(ProcessExecutor(pool), call=call, default=processor, heavy=heavy, most_rows=1)
 

@@ -247,7 +247,22 @@ class Settings(BaseSettings):
     hook_processes: int = Field(
         4, ge=1, le=256, validation_alias=_names("hook_processes"),
         description="Hook processes per endpoint version and worker at most; they start as requests wait and end when "
-        "idle. One endpoint: `gateway.hook_processes`.",
+        "idle. One endpoint: `gateway.hook_processes`. See also `TRITON_GATEWAY_MAX_HOOK_PROCESSES`.",
+    )  # fmt: skip
+    hook_min_processes: int = Field(
+        0, ge=0, le=256, validation_alias=_names("hook_min_processes"),
+        description="Hook processes per endpoint version and worker that stay although nobody asks, so that no request "
+        "waits for one to start and to load its model. One endpoint: `gateway.hook_min_processes`.",
+    )  # fmt: skip
+    max_hook_processes: int = Field(
+        32, ge=1, le=4096, validation_alias=_names("max_hook_processes"),
+        description="Hook processes of one worker at most, all endpoints together. At the bound, one that starts takes "
+        "the place of the one that has idled longest; if none idles, requests wait for their turn.",
+    )  # fmt: skip
+    hook_idle_timeout: Seconds = Field(
+        900.0, ge=0, validation_alias=_names("hook_idle_timeout"),
+        description="After this time without a request the last hook process of an endpoint version ends; the next "
+        "request starts one. Further processes end after a minute. 0: never.",
     )  # fmt: skip
     hook_memory: Bytes = Field(
         0, ge=0, validation_alias=_names("hook_memory"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -18,8 +19,10 @@ from gateway.control import packages
 from gateway.endpoints.endpoint import Handler, TritonCall
 from gateway.endpoints.hook import HookHandler
 from gateway.errors import SpecFault
+from gateway.hooks.bound import ProcessBound
 from gateway.hooks.executor import Executor, ProcessExecutor, ThreadExecutor
-from gateway.hooks.pool import HookPool, PoolLimits, Program, SendRequest
+from gateway.hooks.pool import HookPool, PoolLimits, SendRequest
+from gateway.hooks.process import Program
 from gateway.settings import parse_duration, parse_size
 from gateway.spec import EndpointSpec
 from gateway.triton.port import ModelInfo
@@ -41,6 +44,9 @@ class HookSettings:
     isolation: str = "auto"
     threads: int = 8
     processes: int = 4
+    min_processes: int = 0
+    all_processes: int = 32
+    idle_timeout: float = 900.0
     memory: int = 0
     timeout: float = 0.0
     start: float = 300.0
@@ -79,13 +85,14 @@ class HookBuilder:
         self._threads = threads
         self._builds = builds
         self._installs = installs
+        self._bound = ProcessBound(settings.all_processes, settings.idle_timeout or math.inf)
 
     def take_options(self, options: MutableMapping[str, str], engine: str) -> HookSettings:
         """Take this module's options out of an endpoint's. Raises ``SpecFault`` for a value that cannot be used."""
         found: dict[str, Any] = {}
         readers: dict[str, Callable[[str], Any]] = {
             "isolation": _isolation, "threads": _count, "processes": _count, "memory": parse_size,
-            "timeout": parse_duration,
+            "min_processes": _count_or_none, "timeout": parse_duration,
         }  # fmt: skip
         for name, read in readers.items():
             text = options.pop(f"hook_{name}", None)
@@ -129,20 +136,31 @@ class HookBuilder:
     ) -> tuple[Handler, Mapping[str, object]]:
         engine = parts.spec.engine
         program = Program(parts.spec.url, engine, parts.code, parts.model, parts.endpoint, extra)
-        limits = PoolLimits(settings.processes, settings.threads, settings.memory, settings.timeout, settings.start)
-        pool = HookPool(program, limits, self._send_request)
-        await pool.start()
-        stages = pool.details["stages"]
-        if engine in ("custom", "custom_async") and "process" not in stages:
-            await pool.close()
-            raise SpecFault(_no_process(engine))
-        if engine in ENGINES and "process" in stages:
+        limits = PoolLimits(
+            settings.processes, settings.threads, settings.memory, settings.timeout, settings.start,
+            settings.min_processes,
+        )  # fmt: skip
+        if settings.processes > self._bound.most:
             _log.warning(
-                "%s: its process method is not called: engine %s runs the model itself, as in clearml-serving; "
-                "engine custom calls it", parts.spec.url, engine,
+                "%s: gateway.hook_processes is %d, but TRITON_GATEWAY_MAX_HOOK_PROCESSES allows a worker %d in all",
+                parts.spec.url, settings.processes, self._bound.most,
             )  # fmt: skip
-        executor = ProcessExecutor(pool)
-        return self._handler(executor, parts), _details(parts.spec, "process", executor, pool.details["schemas"])
+        pool = HookPool(program, limits, self._send_request, self._bound)
+        await pool.start()
+        try:
+            stages = pool.loaded.stages
+            if engine in ("custom", "custom_async") and "process" not in stages:
+                raise SpecFault(_no_process(engine))
+            if engine in ENGINES and "process" in stages:
+                _log.warning(
+                    "%s: its process method is not called: engine %s runs the model itself, as in clearml-serving; "
+                    "engine custom calls it", parts.spec.url, engine,
+                )  # fmt: skip
+            executor = ProcessExecutor(pool)
+            return self._handler(executor, parts), _details(parts.spec, "process", executor, pool.loaded.schemas)
+        except BaseException:
+            await pool.close()
+            raise
 
     def _handler(self, executor: Executor, parts: HookParts) -> HookHandler:
         return HookHandler(
@@ -187,6 +205,10 @@ def _isolation(text: str) -> str:
     if text not in ("process", "thread", "auto"):
         raise ValueError(f"must be process or thread, not {text}")
     return text
+
+
+def _count_or_none(text: str) -> int:
+    return 0 if text == "0" else _count(text)
 
 
 def _count(text: str) -> int:

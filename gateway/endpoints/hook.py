@@ -94,12 +94,19 @@ class HookHandler:
         if self.call is None:
             await executor.run(STAGES, works, is_answer=True)
             return
+        try:
+            await self._around(executor, works)
+        finally:
+            executor.forget(works)
+
+    async def _around(self, executor: Executor, works: Sequence[Work]) -> None:
+        """The stages around a call to Triton."""
         if "preprocess" in executor.stages:
             await executor.run(("preprocess",), works, is_answer=False)
         elif self._default is not None:
             await asyncio.gather(*(self._tokenize(work) for work in works))
         live = [work for work in works if work.error is None]
-        if live and self.call is not None:
+        if live:
             await self._infer(live)
         live = [work for work in works if work.error is None]
         if live and "postprocess" in executor.stages:

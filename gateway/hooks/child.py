@@ -13,19 +13,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
+import errno
 import faulthandler
 import functools
 import inspect
 import itertools
 import os
-import pickle
 import queue
 import resource
 import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from time import perf_counter_ns
@@ -35,26 +35,24 @@ from typing import Any, Final
 import orjson
 
 from gateway.hooks.stages import Job, run_stage
+from gateway.hooks.values import Buffer, decode, encode, total
 from gateway.hooks.wire import (
     JSON_OPTIONS,
     LARGE,
-    Buffer,
+    MOST_INLINE,
+    MOST_MEMORY,
     FrameReader,
-    dump_plain,
     from_memory,
     json_form,
-    load,
     pack,
     to_memory,
-    total,
 )  # fmt: skip
 from preprocessing import engines
 from preprocessing.errors import UserCodeError, UserCodeFailed, UserCodeLoadError, UserCodeRefused
-from preprocessing.user_code import Stage, UserCode
+from preprocessing.user_code import STAGES, Stage, UserCode
 
 _PR_SET_PDEATHSIG: Final = 1
 _CHUNK: Final = 1 << 18
-_NS_NAMES: Final = ("preprocess", "process", "postprocess")
 _SPOILED: Final = ("CUDA out of memory", "CUDA error", "NVML_SUCCESS == r INTERNAL ASSERT FAILED", "cudaErrorMemory")
 """Texts of errors after which a process is not to be trusted with another request."""
 
@@ -74,6 +72,8 @@ class _Process:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._arrived: asyncio.Event | None = None
         self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._kept: dict[int, MutableMapping[str, Any]] = {}
+        """States between two stages of their requests that are more than plain values."""
         self._code: UserCode | None = None
         self._model: Any = None
         self._engine = ""
@@ -133,7 +133,7 @@ class _Process:
             return {"stages": [], "batches": [], "schemas": {}}
         flags = (code.has_preprocess, code.has_process, code.has_postprocess)
         return {
-            "stages": [name for name, has in zip(_NS_NAMES, flags, strict=True) if has],
+            "stages": [name for name, has in zip(STAGES, flags, strict=True) if has],
             "batches": sorted(code.batch_hooks), "schemas": code.schemas,
         }  # fmt: skip
 
@@ -194,14 +194,18 @@ class _Process:
         collected: list[dict[str, Any]] = []
         jobs = []
         spoiled = ""
-        for data, state in load(payload):
+        place = 0
+        values = memoryview(payload)
+        sizes = iter(head["sizes"])
+        for kept in head["kept"]:
+            middle = place + next(sizes)
+            end = middle + next(sizes)
+            data, own = values[place:middle], values[middle:end]
+            place = end
+            state = self._kept.pop(kept) if kept is not None else decode(own) if own else {}
             collected.append({})
             statistics = functools.partial(_collect, collected[-1])
-            try:
-                jobs.append(Job(data, {} if state is None else pickle.loads(state), statistics))  # noqa: S301 our own
-            except Exception as error:  # noqa: BLE001 the classes in a state are user code
-                refused = UserCodeFailed(f"state cannot be restored: {error}", stage=stages[0], original=error)
-                jobs.append(Job(data, {}, statistics, refused))
+            jobs.append(Job(decode(data, most_json=MOST_MEMORY), state, statistics))
         spent = [0, 0, 0]
         for stage in stages:
             started = perf_counter_ns()
@@ -209,7 +213,7 @@ class _Process:
                 await run_stage(_Predictor(self._engine, self._model), stage, jobs, call)  # type: ignore[arg-type] # has what is used
             elif self._code is not None:
                 await run_stage(self._code, stage, jobs, call)
-            spent[_NS_NAMES.index(stage)] = perf_counter_ns() - started
+            spent[STAGES.index(stage)] = perf_counter_ns() - started
         if os.getpid() != self._pid:
             os._exit(0)  # a copy that a hook forked and let run on: the original answers
         outcomes: list[dict[str, Any]] = []
@@ -229,16 +233,26 @@ class _Process:
         error = job.error
         if error is None:
             try:
-                return _answer_form(job.data) if is_answer else _stage_form(job)
-            except (TypeError, ValueError, RecursionError, pickle.PicklingError, AttributeError) as unfit:
-                what = "the answer cannot be written as JSON" if is_answer else "the result cannot leave its process"
+                return _answer_form(job.data) if is_answer else self._stage_form(job)
+            except (TypeError, ValueError, RecursionError, AttributeError) as unfit:
+                what = "the answer cannot be written as JSON" if is_answer else "its result cannot go to the model"
                 error = UserCodeFailed(f"{what}: {unfit}", stage="postprocess", original=unfit)
                 error.hint = (
                     "return dicts, lists, strings, numbers or arrays" if is_answer
-                    else "return numbers or arrays, keep in state what pickle takes; or gateway.hook_isolation=thread"
+                    else "return numbers or arrays: one per input of the model, or a mapping by input name"
                 )  # fmt: skip
         kind = "refused" if isinstance(error, UserCodeRefused) else "failed"
         return {"is": kind, "message": error.message, "hint": error.hint or ""}, []
+
+    def _stage_form(self, job: Job) -> tuple[dict[str, Any], list[list[Buffer]]]:
+        data = encode(job.data)
+        try:
+            state = encode(dict(job.state), is_exact=True) if job.state else []
+        except (TypeError, ValueError, RecursionError):  # more than plain values: it stays, and is asked for here
+            number = next(self._numbers)
+            self._kept[number] = job.state
+            return {"is": "stage", "kept": number}, [data, []]
+        return {"is": "stage", "kept": None}, [data, state]
 
     def _send_request(self, endpoint: str, version: str | None = None, data: Any = None) -> Any:
         """``self.send_request`` of the hook: the gateway answers it; awaited on the loop, blocking elsewhere."""
@@ -262,19 +276,36 @@ class _Process:
     def _send(self, head: Mapping[str, Any], payload: Sequence[Buffer] = ()) -> None:
         with self._sending, contextlib.suppress(OSError):  # gone: `_read` ends the process
             if (size := total(payload)) > LARGE:
-                descriptor = to_memory(payload)
-                try:
-                    socket.send_fds(self._side, [b"m"], [descriptor])
-                finally:
-                    os.close(descriptor)
-                head, payload = {**head, "shared": size}, ()
+                if reason := self._gave_memory(payload, size):
+                    if size > MOST_INLINE:
+                        head, payload = {"k": head["k"], "id": head["id"], "broken": reason}, ()
+                else:
+                    head, payload = {**head, "shared": size}, ()
             self._connection.sendall(pack(head, b"".join(payload)))
+
+    def _gave_memory(self, payload: Sequence[Buffer], size: int) -> str:
+        """Hand a payload over as shared memory; returns why not, if so."""
+        if size > MOST_MEMORY:
+            return f"its result has {size >> 20} MiB, and may have {MOST_MEMORY >> 20}"
+        try:
+            descriptor = to_memory(payload)
+        except OSError as error:
+            return f"there is no shared memory for a result of {size >> 20} MiB: {error.strerror}"
+        try:
+            socket.send_fds(self._side, [b"m"], [descriptor])
+        finally:
+            os.close(descriptor)
+        return ""
 
     def _read(self) -> None:
         while True:
             try:
                 data = self._connection.recv(_CHUNK)
-            except OSError:
+            except OSError as error:
+                if error.errno in (errno.EBADF, errno.ENOTSOCK):
+                    # The code that runs has closed our connection. What it was asked ends in its own time: the
+                    # gateway ends this process then, and the kernel does it if the gateway ends.
+                    threading.Event().wait()
                 data = b""
             if not data:
                 os._exit(0)  # the gateway is gone, and what runs here runs for nobody
@@ -286,6 +317,9 @@ class _Process:
                     waiting = self._calls.pop(head["id"], None)
                     if waiting is not None:
                         waiting.set_result(orjson.loads(payload) if payload else None)
+                    continue
+                if head["k"] == "drop":
+                    self._kept.pop(head["id"], None)
                     continue
                 self._inbox.put(None if head["k"] == "close" else (head, payload))
                 if self._loop is not None and self._arrived is not None:
@@ -348,10 +382,6 @@ def _answer_form(answer: Any) -> tuple[dict[str, Any], list[list[Buffer]]]:
         headers = [[k.decode("latin-1"), v.decode("latin-1")] for k, v in getattr(answer, "raw_headers", [])]
         return {"is": "response", "status": status, "headers": headers}, [[content]]
     return {"is": "json"}, [[orjson.dumps(answer, default=json_form, option=JSON_OPTIONS)]]
-
-
-def _stage_form(job: Job) -> tuple[dict[str, Any], list[list[Buffer]]]:
-    return {"is": "stage"}, [dump_plain(job.data), [pickle.dumps(dict(job.state), protocol=5)]]
 
 
 def _collect(found: dict[str, Any], values: object) -> None:

@@ -18,6 +18,7 @@ from time import perf_counter_ns
 from typing import Any, Final, Protocol
 
 from gateway.errors import DeadlineExceeded, GatewayError, HookFailed, InputRefused
+from gateway.hooks.answers import HookResponse, Kept
 from gateway.hooks.pool import HookPool
 from gateway.hooks.stages import Job, run_stage
 from gateway.trace import Trace
@@ -61,6 +62,10 @@ class Executor(Protocol):
         """
         ...
 
+    def forget(self, works: Sequence[Work]) -> None:
+        """Release the states of works that go no further."""
+        ...
+
     async def close(self) -> None:
         """Unload the code and release everything."""
         ...
@@ -71,8 +76,8 @@ class ProcessExecutor:
 
     def __init__(self, pool: HookPool) -> None:
         self._pool = pool
-        self.stages = frozenset(pool.details["stages"])
-        self.batches = frozenset(pool.details["batches"])
+        self.stages = frozenset(pool.loaded.stages)
+        self.batches = frozenset(pool.loaded.batches)
 
     @property
     def at_once(self) -> int:
@@ -81,6 +86,12 @@ class ProcessExecutor:
 
     async def run(self, stages: Sequence[Stage], works: Sequence[Work], *, is_answer: bool) -> None:
         """See ``Executor.run``. If a process ends under several works, each is tried alone: one of them did it."""
+        groups: dict[object, list[Work]] = {}
+        for work in works:
+            groups.setdefault(work.state.process if isinstance(work.state, Kept) else None, []).append(work)
+        await asyncio.gather(*(self._run(stages, group, is_answer=is_answer) for group in groups.values()))
+
+    async def _run(self, stages: Sequence[Stage], works: Sequence[Work], *, is_answer: bool) -> None:
         deadline = max(w.deadline for w in works)
         try:
             reply = await self._pool.run(stages, [(w.data, w.state) for w in works], deadline, is_answer=is_answer)
@@ -88,7 +99,7 @@ class ProcessExecutor:
             if len(works) == 1:
                 works[0].error = error
                 return
-            await asyncio.gather(*(self.run(stages, [w], is_answer=is_answer) for w in works))
+            await asyncio.gather(*(self._run(stages, [w], is_answer=is_answer) for w in works))
             return
         except GatewayError as error:
             for work in works:
@@ -101,6 +112,11 @@ class ProcessExecutor:
                 _spend(work.trace, stage, spent)
             if outcome.statistics:
                 work.trace.collect(outcome.statistics)
+
+    def forget(self, works: Sequence[Work]) -> None:
+        """See ``Executor.forget``."""
+        for work in works:
+            self._pool.drop(work.state)
 
     async def close(self) -> None:
         """See ``Executor.close``."""
@@ -124,7 +140,7 @@ class ThreadExecutor:
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix=f"hook-{code.name}"[:40])
         self._free = asyncio.Semaphore(threads)
 
-    async def run(self, stages: Sequence[Stage], works: Sequence[Work], *, is_answer: bool) -> None:  # noqa: ARG002 - see ``Executor.run``
+    async def run(self, stages: Sequence[Stage], works: Sequence[Work], *, is_answer: bool) -> None:
         """See ``Executor.run``."""
         jobs = [Job(w.data, {} if w.state is None else w.state, w.trace.collect) for w in works]
         for stage in stages:
@@ -149,6 +165,14 @@ class ThreadExecutor:
             work.data, work.state = job.data, job.state
             if job.error is not None:
                 work.error = _gateway_error(job.error)
+            elif is_answer:
+                try:
+                    work.data = HookResponse.of(job.data)
+                except HookFailed as error:
+                    work.error = error
+
+    def forget(self, works: Sequence[Work]) -> None:
+        """See ``Executor.forget``; nothing is held."""
 
     async def close(self) -> None:
         """See ``Executor.close``; ``unload`` gets ten seconds in a thread of its own."""

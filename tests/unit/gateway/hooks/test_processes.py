@@ -299,7 +299,8 @@ async def test_option_that_cannot_be_used_is_refused(stack: Any) -> None:
 ALONE = """
 import asyncio, sys
 from pathlib import Path
-from gateway.hooks.pool import HookPool, PoolLimits, Program
+from gateway.hooks.pool import HookPool, PoolLimits
+from gateway.hooks.process import Program
 async def main():
     pool = HookPool(Program("h", "custom", Path(sys.argv[1]), None, {}), PoolLimits(), None)
     await pool.start()

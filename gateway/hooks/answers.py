@@ -1,0 +1,198 @@
+"""What a hook process answers, checked before anybody uses it: a process may be sent to say anything by its code.
+
+Whatever does not look like an answer raises ``ValueError``; the process that sent it is ended.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, cast
+
+import orjson
+
+from gateway.errors import GatewayError, HookFailed, InputRefused
+from gateway.hooks.values import Buffer, decode
+
+_MOST_ANSWER: Final = 256 << 20
+_MOST_TEXT: Final = 10_000
+_MOST_HEADERS: Final = 100
+_MOST_HEADER_BYTES: Final = 32 << 10
+_NAME: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_VALUE: Final = re.compile(rb"[\t\x20-\x7e\x80-\xff]*")
+_NOT_THE_HOOKS: Final = frozenset({b"connection", b"keep-alive", b"te", b"trailer", b"transfer-encoding", b"upgrade"})
+_WITHOUT_BODY: Final = (204, 205, 304)
+
+
+@dataclass(frozen=True, slots=True)
+class HookResponse:
+    """A response with status and headers that a hook made itself, and that can be sent."""
+
+    body: bytes
+    status_code: int
+    raw_headers: list[tuple[bytes, bytes]]
+
+    @classmethod
+    def checked(cls, body: bytes, status: object, headers: Iterable[tuple[bytes, bytes]]) -> HookResponse:
+        """Return the response without the headers of the transport. Raises ``HookFailed`` if it cannot be sent."""
+        if type(status) is not int or not 200 <= status <= 599:
+            raise _unfit(f"status {status!r:.20}", "a status is a number from 200 to 599")
+        if body and status in _WITHOUT_BODY:
+            raise _unfit(f"status {status} and a body", f"{status} has no body")
+        kept = [(name, value) for name, value in headers if bytes(name).lower() != b"content-length"]
+        if len(kept) > _MOST_HEADERS or sum(len(n) + len(v) for n, v in kept) > _MOST_HEADER_BYTES:
+            raise _unfit(f"{len(kept)} headers", f"{_MOST_HEADERS} headers and {_MOST_HEADER_BYTES >> 10} KiB at most")
+        for name, value in kept:
+            if not _NAME.fullmatch(name) or name.lower() in _NOT_THE_HOOKS:
+                raise _unfit(f"the header {_shown(name)}", "a hook may set headers of its content, and x-… of its own")
+            if not _VALUE.fullmatch(value):
+                raise _unfit(f"line breaks or control characters in the header {_shown(name)}", "take them out")
+        return cls(body, status, kept)
+
+    @classmethod
+    def of(cls, answer: object) -> object:
+        """Return what a hook answered, a response of its own (Starlette's, say) as one of these, checked.
+
+        Raises ``HookFailed`` if it cannot be sent.
+        """
+        content, status = getattr(answer, "body", None), getattr(answer, "status_code", None)
+        if not isinstance(content, bytes) or not isinstance(status, int) or isinstance(answer, cls):
+            return answer
+        headers = getattr(answer, "raw_headers", [])
+        try:
+            pairs = [(bytes(name), bytes(value)) for name, value in headers]
+        except (TypeError, ValueError):
+            raise _unfit("raw_headers that are no pairs of bytes", "as in Starlette: [(b'x-name', b'value')]") from None
+        return cls.checked(content, int(status), pairs)
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """State that stays in its process until the next stage: it is more than plain values."""
+
+    process: Any
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one request in the process. ``state`` is opaque and goes back with the next stage: the bytes of
+    plain values, which any process of the pool can go on with, or ``Kept``.
+    """
+
+    answer: object
+    error: GatewayError | None
+    state: bytes | Kept | None = None
+    statistics: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class HookReply:
+    """The outcomes of what was asked together, and how long it took: waiting, then each stage (nanoseconds)."""
+
+    outcomes: list[Outcome]
+    queue_ns: int
+    stage_ns: tuple[int, int, int]
+
+
+def read_outcomes(head: Mapping[str, Any], payload: Buffer, count: int, process: object) -> list[Outcome]:
+    """The outcomes of ``count`` requests. Raises ``ValueError`` for what is no answer to them."""
+    jobs, sizes = _of(list, head.get("jobs")), _of(list, head.get("sizes"))
+    if len(jobs) != count:
+        raise ValueError(f"{len(jobs)} answers to {count} requests")
+    parts = _Parts(payload, sizes)
+    found = [_outcome(_of(dict, job), parts, process) for job in jobs]
+    parts.check_end()
+    return found
+
+
+def read_times(head: Mapping[str, Any]) -> tuple[int, int, int]:
+    """Nanoseconds of each stage. Raises ``ValueError``."""
+    first, second, third = (whole(ns) for ns in _of(list, head.get("ns")))
+    return first, second, third
+
+
+def whole(value: object) -> int:
+    """A whole number of 0 or more, below 2^63. Raises ``ValueError``."""
+    if type(value) is not int or not 0 <= value < 1 << 63:
+        raise ValueError("a whole number was expected")
+    return value
+
+
+def text(value: object) -> str:
+    """Text, cut where it is longer than a message should be. Raises ``ValueError``."""
+    return cast(str, _of(str, value))[:_MOST_TEXT]
+
+
+def hook_failed(head: Mapping[str, Any]) -> HookFailed:
+    """The error that a head tells. Raises ``ValueError``."""
+    return HookFailed(text(head.get("message")), hint=text(head.get("hint")))
+
+
+def _outcome(job: Mapping[str, Any], parts: _Parts, process: object) -> Outcome:
+    statistics = _of(dict, job.get("statistics"))
+    kind = job.get("is")
+    if kind == "json":
+        part = parts.next()
+        if len(part) > _MOST_ANSWER:
+            too_large = HookFailed(
+                f"the answer is {len(part) >> 20} MiB of JSON, and may be {_MOST_ANSWER >> 20}", hint="return bytes"
+            )
+            return Outcome(None, too_large, None, statistics)
+        return Outcome(orjson.loads(part), None, None, statistics)
+    if kind == "stage":
+        answer = decode(parts.next())
+        state = bytes(parts.next())
+        number = job.get("kept")
+        return Outcome(answer, None, state if number is None else Kept(process, whole(number)), statistics)
+    if kind == "bytes":
+        return Outcome(bytes(parts.next()), None, None, statistics)
+    if kind == "response":
+        body = bytes(parts.next())
+        pairs = [(text(n).encode("latin-1"), text(v).encode("latin-1")) for n, v in _of(list, job.get("headers"))]
+        try:
+            return Outcome(HookResponse.checked(body, job.get("status"), pairs), None, None, statistics)
+        except HookFailed as error:
+            return Outcome(None, error, None, statistics)
+    if kind == "refused":
+        return Outcome(None, InputRefused(text(job.get("message")), hint=text(job.get("hint"))), None, statistics)
+    if kind == "failed":
+        return Outcome(None, hook_failed(job), None, statistics)
+    raise ValueError("an outcome was expected")
+
+
+class _Parts:
+    """A payload, cut as its head says."""
+
+    def __init__(self, payload: Buffer, sizes: list[object]) -> None:
+        self._view = memoryview(payload)
+        self._sizes = iter(sizes)
+        self._place = 0
+
+    def next(self) -> memoryview:
+        """The next part. Raises ``ValueError`` if there is none."""
+        size = whole(next(self._sizes, None))
+        start, self._place = self._place, self._place + size
+        if self._place > len(self._view):
+            raise ValueError("the payload is cut short")
+        return self._view[start : self._place]
+
+    def check_end(self) -> None:
+        """Raise ``ValueError`` if something is left."""
+        if self._place != len(self._view) or next(self._sizes, None) is not None:
+            raise ValueError("the payload is longer than its parts")
+
+
+def _of(kind: type, value: object) -> Any:
+    if type(value) is not kind:
+        raise ValueError(f"a {kind.__name__} was expected")
+    return value
+
+
+def _shown(name: bytes) -> str:
+    return repr(name[:40].decode("latin-1"))
+
+
+def _unfit(what: str, hint: str) -> HookFailed:
+    return HookFailed(f"the endpoint's code answered with {what}, which cannot be sent", hint=hint)

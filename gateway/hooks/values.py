@@ -1,0 +1,374 @@
+"""Values as bytes that nothing can be hidden in: JSON for the structure, raw memory for arrays and bytes.
+
+What a hook process sends is read with this by its gateway, which trusts none of it: every length, type and shape is
+checked before memory is looked at, and reading runs nothing. Both sides use it, in both directions.
+
+A value is a head (kind, number of buffers, lengths), its JSON, and its buffers, each at a multiple of 64 bytes. Of
+kind ``JSON`` is what JSON says exactly, ``BYTES`` is bytes. In a ``TREE`` lists are lists, and an object with its one
+key stands for what JSON does not have::
+
+    {"dict": {name: node}}   {"map": [[node, node], ...]}   {"tuple": [...]}   {"set": [...]}   {"frozenset": [...]}
+    {"int": hex}   {"float": "nan"}   {"bytes": number of its buffer}   {"objects": [shape, nodes]}
+    {"array": [number of its buffer, dtype, shape]}   {"scalar": [number of its buffer, dtype]}
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+_HEAD: Final = struct.Struct("<BxxxI")
+_JSON: Final = 1
+_TREE: Final = 2
+_BYTES: Final = 3
+_ALIGNED: Final = 64
+
+_MOST_JSON: Final = 64 << 20
+_MOST_BUFFERS: Final = 1 << 16
+_MOST_DEPTH: Final = 100
+_MOST_HASHED: Final = 1 << 13
+"""Items of a set, or of a mapping with keys that are no text: their hashes can be chosen to collide."""
+_MOST_DIGITS: Final = 1 << 14
+_MOST_DIMENSIONS: Final = 32
+_LAST_CHARACTER: Final = 0x10FFFF
+
+_DTYPES: Final = {
+    name: np.dtype(name) for name in (
+        "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
+        "float16", "float32", "float64", "complex64", "complex128",
+    )
+}  # fmt: skip
+_NAMES: Final = {dtype: name for name, dtype in _DTYPES.items()}
+
+
+class NotAValue(ValueError):
+    """What arrived is no value as ``encode`` writes them."""
+
+
+def encode(value: object, *, is_exact: bool = False) -> list[Buffer]:
+    """Return ``value`` as pieces to be written one after the other; the memory of arrays is not copied.
+
+    Plain scalars, ``bytes``, lists, tuples, sets, mappings and numpy arrays and scalars. If not ``is_exact``, what can
+    be seen as one of them becomes one: subclasses, what has ``__array__`` (torch tensors), arrays of objects (lists).
+    Raises ``TypeError`` for the rest, with a reason.
+    """
+    if type(value) is bytes:
+        return _pieces(_BYTES, value, [])
+    writer = _Writer(is_exact=is_exact)
+    tree = writer.node(value, 0)
+    kind, chosen = (_TREE, tree) if writer.is_special else (_JSON, value)
+    text = orjson.dumps(chosen)
+    if len(text) > _MOST_JSON:
+        raise TypeError(f"it is {len(text) >> 20} MiB without its arrays, and may be {_MOST_JSON >> 20}: use arrays")
+    return _pieces(kind, text, writer.buffers)
+
+
+def encode_body(body: object) -> list[Buffer]:
+    """``encode`` of what was read from JSON, which needs no look at every item. Raises ``TypeError`` as it does."""
+    if type(body) is not bytes:
+        try:
+            return _pieces(_JSON, orjson.dumps(body, option=_NO_CONVERSION), [])
+        except TypeError:
+            pass  # not from JSON: tensors of a binary protocol
+    return encode(body)
+
+
+_NO_CONVERSION: Final = (
+    orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_SUBCLASS
+)
+
+
+def decode(payload: Buffer, *, most_json: int = _MOST_JSON) -> Any:
+    """Read what ``encode`` wrote; arrays stand in the payload's memory. Raises ``NotAValue`` for anything else."""
+    try:
+        return _decode(memoryview(payload), most_json)
+    except NotAValue:
+        raise
+    except (ValueError, TypeError, KeyError, IndexError, OverflowError, RecursionError, struct.error) as error:
+        raise NotAValue(f"{type(error).__name__}: {error}") from error
+
+
+def total(pieces: Sequence[Buffer]) -> int:
+    """Bytes in all."""
+    return sum(map(size_of, pieces))
+
+
+def size_of(piece: Buffer) -> int:
+    """Bytes of one."""
+    return piece.nbytes if isinstance(piece, memoryview) else len(piece)
+
+
+# --- writing ----------------------------------------------------------------------------------------------------------
+
+
+def _pieces(kind: int, main: Buffer, buffers: Sequence[Buffer]) -> list[Buffer]:
+    lengths = [len(main), *map(size_of, buffers)]
+    head = _HEAD.pack(kind, len(buffers)) + struct.pack(f"<{len(lengths)}Q", *lengths)
+    pieces: list[Buffer] = []
+    # Arrays at places that are no multiple of their item size are slow to read. The next value begins aligned too.
+    for piece, length in zip((head, main, *buffers), (len(head), *lengths), strict=True):
+        pieces.append(piece)
+        if padding := -length % _ALIGNED:
+            pieces.append(b"\0" * padding)
+    return pieces
+
+
+class _Writer:
+    """Turns one value into its tree; ``is_special``: there is something in it that is not in JSON."""
+
+    def __init__(self, *, is_exact: bool) -> None:
+        self.buffers: list[Buffer] = []
+        self.is_special = False
+        self._is_exact = is_exact
+        self._inside: set[int] = set()
+
+    def node(self, value: Any, depth: int) -> object:
+        kind = type(value)
+        if kind is str or kind is bool or value is None:
+            return value
+        if kind is float:
+            return value if math.isfinite(value) else self._special("float", repr(value))
+        if kind is int:
+            return value if -(1 << 63) <= value < 1 << 64 else self._special("int", _hex(value))
+        if kind is list or kind is dict or kind is tuple or kind is set or kind is frozenset:
+            return self._container(kind, value, depth)
+        if kind is bytes:
+            return self._special("bytes", self._buffer(value))
+        if kind is np.ndarray:
+            return self._array(value)
+        if isinstance(value, np.generic) and value.dtype in _NAMES:
+            return self._special("scalar", [self._buffer(_raw(np.asarray(value))), _NAMES[value.dtype]])
+        if self._is_exact:
+            raise TypeError(f"{kind.__name__} is no plain value")
+        return self._converted(value, depth)
+
+    def _container(self, kind: type, value: Any, depth: int) -> object:
+        if depth > _MOST_DEPTH:
+            raise TypeError(f"it is nested deeper than {_MOST_DEPTH} levels")
+        if id(value) in self._inside:
+            raise TypeError(f"a {kind.__name__} in it contains itself")
+        self._inside.add(id(value))
+        try:
+            deeper = depth + 1
+            if kind is dict:
+                if all(type(key) is str for key in value):
+                    return {"dict": {key: self.node(item, deeper) for key, item in value.items()}}
+                self._few(value)
+                pairs = [[self.node(key, deeper), self.node(item, deeper)] for key, item in value.items()]
+                return self._special("map", pairs)
+            if kind is set or kind is frozenset:
+                self._few(value)
+            nodes = [self.node(item, deeper) for item in value]
+            return nodes if kind is list else self._special(kind.__name__, nodes)
+        finally:
+            self._inside.discard(id(value))
+
+    def _few(self, value: Any) -> None:
+        if len(value) > _MOST_HASHED:
+            raise TypeError(f"a set or mapping without text keys in it has more than {_MOST_HASHED} items: use a list")
+
+    def _converted(self, value: Any, depth: int) -> object:
+        self.is_special = True  # what JSON would make of the value itself may be something else
+        for base in (int, float, str, bytes):
+            if isinstance(value, base):
+                return self.node(base(value), depth)  # type: ignore[arg-type] # it is one of them
+        if isinstance(value, Mapping):
+            return self.node(dict(value), depth)
+        for kind in (list, tuple, set, frozenset):
+            if isinstance(value, kind):
+                return self.node(kind(value), depth)
+        if isinstance(value, bytearray | memoryview):
+            return self.node(bytes(value), depth)
+        if not isinstance(value, np.ndarray | np.generic) and not hasattr(value, "__array__"):
+            raise TypeError(f"{type(value).__name__} is neither numbers, text, an array nor a list of them")
+        array = np.asarray(value)
+        if array.dtype.hasobject:
+            return self.node(array.tolist(), depth + 1)
+        return self._array(array)
+
+    def _array(self, array: NDArray[Any]) -> object:
+        dtype = array.dtype
+        if dtype.kind == "O":
+            if self._is_exact:
+                return self._special("objects", [list(array.shape), [self.node(i, 1) for i in array.ravel().tolist()]])
+            self.is_special = True
+            return self.node(array.tolist(), 1)
+        name = _NAMES.get(dtype)
+        if name is None and dtype.kind in "SU" and dtype.isnative and dtype.itemsize:
+            name = f"{dtype.kind}{dtype.itemsize // (4 if dtype.kind == 'U' else 1)}"
+        if name is None and not self._is_exact and dtype.newbyteorder("=") in _NAMES:
+            return self._array(array.astype(dtype.newbyteorder("=")))
+        if name is None:
+            raise TypeError(f"an array of {dtype} cannot leave its process: use {', '.join(_DTYPES)} or text")
+        return self._special("array", [self._buffer(_raw(array)), name, list(array.shape)])
+
+    def _buffer(self, content: Buffer) -> int:
+        if len(self.buffers) >= _MOST_BUFFERS:
+            raise TypeError(f"it holds more than {_MOST_BUFFERS} arrays: stack them")
+        self.buffers.append(content)
+        return len(self.buffers) - 1
+
+    def _special(self, tag: str, content: object) -> object:
+        self.is_special = True
+        return {tag: content}
+
+
+def _raw(array: NDArray[Any]) -> Buffer:
+    flat = np.ascontiguousarray(array).reshape(-1)
+    return flat.view(np.uint8).data if flat.nbytes else b""
+
+
+def _hex(number: int) -> str:
+    text = f"{number:x}"
+    if len(text) > _MOST_DIGITS:
+        raise TypeError("a whole number in it has more digits than a computer should send")
+    return text
+
+
+# --- reading ----------------------------------------------------------------------------------------------------------
+
+
+def _decode(view: memoryview, most_json: int) -> Any:
+    kind, count = _HEAD.unpack_from(view)
+    if count > _MOST_BUFFERS:
+        raise NotAValue(f"{count} buffers")
+    lengths = struct.unpack_from(f"<{count + 1}Q", view, _HEAD.size)
+    place = _HEAD.size + 8 * (count + 1)
+    found = []
+    for length in lengths:
+        place += -place % _ALIGNED
+        if length > len(view) - place:
+            raise NotAValue("it is cut short")
+        found.append(view[place : place + length])
+        place += length
+    main, *buffers = found
+    if kind == _BYTES and not buffers:
+        return bytes(main)
+    if len(main) > most_json:
+        raise NotAValue(f"{len(main)} bytes of JSON")
+    if kind == _JSON and not buffers:
+        return orjson.loads(main)
+    if kind == _TREE:
+        return _Reader(buffers).node(orjson.loads(main), 0)
+    raise NotAValue(f"kind {kind} with {count} buffers")
+
+
+class _Reader:
+    """Makes a value of its tree. Whatever does not fit raises ``NotAValue`` or one of the errors ``decode`` expects."""
+
+    def __init__(self, buffers: Sequence[memoryview]) -> None:
+        self._buffers = buffers
+
+    def node(self, node: Any, depth: int) -> Any:
+        kind = type(node)
+        if kind is not list and kind is not dict:
+            return node
+        if depth > _MOST_DEPTH + 2:
+            raise NotAValue("it is nested too deep")
+        deeper = depth + 1
+        if kind is list:
+            return [self.node(item, deeper) for item in node]
+        [(tag, content)] = node.items()
+        if tag == "dict":
+            return {key: self.node(item, deeper) for key, item in _checked(content, dict).items()}
+        return _READERS[tag](self, content, deeper)
+
+    def nodes(self, content: object, depth: int) -> list[Any]:
+        return [self.node(item, depth) for item in _checked(content, list)]
+
+    def map(self, content: object, depth: int) -> dict[Any, Any]:
+        return {self.node(key, depth): self.node(item, depth) for key, item in _few(content)}
+
+    def array(self, content: Any, _depth: int) -> NDArray[Any]:
+        number, name, shape = content
+        return self._array(number, name, _shape(shape))
+
+    def scalar(self, content: Any, _depth: int) -> Any:
+        number, name = content
+        if name not in _DTYPES:
+            raise NotAValue("a scalar of a type that is not known")
+        return self._array(number, name, ())[()]
+
+    def objects(self, content: Any, depth: int) -> NDArray[Any]:
+        shape, nodes = content
+        items = self.nodes(nodes, depth)
+        array = np.empty(len(items), dtype=object)
+        for place, item in enumerate(items):
+            array[place] = item
+        return array.reshape(_shape(shape))
+
+    def buffer(self, number: object) -> memoryview:
+        if type(number) is not int or number < 0:
+            raise NotAValue("a number of a buffer was expected")
+        return self._buffers[number]
+
+    def _array(self, number: object, name: object, shape: tuple[int, ...]) -> NDArray[Any]:
+        buffer = self.buffer(number)
+        dtype = _dtype(name)
+        if math.prod(shape) * dtype.itemsize != buffer.nbytes:
+            raise NotAValue(f"{buffer.nbytes} bytes for an array of {name} with shape {shape}")
+        array: NDArray[Any] = np.ndarray(shape, dtype, buffer)
+        if dtype.kind == "U" and array.size and array.reshape(-1).view(np.uint32).max() > _LAST_CHARACTER:
+            raise NotAValue("characters that there are not")
+        if dtype.kind == "b" and array.size and array.view(np.uint8).max() > 1:
+            raise NotAValue("truth values that are neither 0 nor 1")
+        return array
+
+
+_READERS: Final[dict[str, Callable[[_Reader, Any, int], Any]]] = {
+    "map": _Reader.map,
+    "tuple": lambda reader, content, depth: tuple(reader.nodes(content, depth)),
+    "set": lambda reader, content, depth: set(reader.nodes(_few(content), depth)),
+    "frozenset": lambda reader, content, depth: frozenset(reader.nodes(_few(content), depth)),
+    "int": lambda _reader, content, _depth: int(_short(content), 16),
+    "float": lambda _reader, content, _depth: {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}[content],
+    "bytes": lambda reader, content, _depth: bytes(reader.buffer(content)),
+    "array": _Reader.array,
+    "scalar": _Reader.scalar,
+    "objects": _Reader.objects,
+}
+
+
+def _checked(content: object, kind: type) -> Any:
+    if type(content) is not kind:
+        raise NotAValue(f"a {kind.__name__} was expected")
+    return content
+
+
+def _few(content: object) -> list[Any]:
+    items: list[Any] = _checked(content, list)
+    if len(items) > _MOST_HASHED:
+        raise NotAValue(f"a set or mapping of {len(items)} items")
+    return items
+
+
+def _short(content: object) -> str:
+    text: str = _checked(content, str)
+    if len(text) > _MOST_DIGITS + 1:
+        raise NotAValue("a number with too many digits")
+    return text
+
+
+def _dtype(name: object) -> np.dtype[Any]:
+    if type(name) is not str:
+        raise NotAValue("the name of a dtype was expected")
+    if name[:1] in ("S", "U") and name[1:].isdecimal() and len(name) <= 10 and name[1] != "0":
+        return np.dtype(name)
+    if name not in _DTYPES:
+        raise NotAValue(f"a dtype that is not known: {name!r:.40}")
+    return _DTYPES[name]
+
+
+def _shape(shape: object) -> tuple[int, ...]:
+    sizes = _checked(shape, list)
+    if len(sizes) > _MOST_DIMENSIONS or any(type(size) is not int or not 0 <= size < 1 << 63 for size in sizes):
+        raise NotAValue("a shape was expected")
+    return tuple(sizes)

@@ -1,0 +1,67 @@
+"""Building endpoints with code: what was started for a build that goes no further is ended with it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.control import validate
+
+HOOK = "class Preprocess:\n    def process(self, body, state, s=None):\n        return {}\n"
+
+
+def hook_processes() -> set[int]:
+    """The hook processes that this process has started and that run."""
+    found = set()
+    for process in Path("/proc").iterdir():
+        try:
+            fields = (process / "stat").read_text().rsplit(")", 1)[1].split()
+            if int(fields[1]) == os.getpid() and b"gateway.hooks.child" in (process / "cmdline").read_bytes():
+                found.add(int(process.name))
+        except (OSError, IndexError, ValueError):
+            continue
+    return found
+
+
+async def test_a_build_that_fails_after_its_code_was_started_leaves_no_process(
+    make_stack: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever line it fails at: the process belongs to the build until the endpoint is there."""
+
+    async def fails(*_: Any, **__: Any) -> dict[str, object]:
+        assert hook_processes()
+        raise RuntimeError("between two lines")
+
+    monkeypatch.setattr(validate, "shown", fails)
+    stack = make_stack(hook_isolation="process")
+    async with stack.gateway.running(), stack.client:
+        stack.add_hook("h", HOOK)
+        await stack.until(lambda: stack.state("h")[0] == "failed")
+        del stack.registry.endpoints["h"]
+        await stack.until(lambda: not hook_processes())
+
+
+async def test_a_build_that_is_cancelled_after_its_code_was_started_leaves_no_process(
+    make_stack: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The endpoint is removed while it is being built."""
+    reached = asyncio.Event()
+
+    async def waits(*_: Any, **__: Any) -> dict[str, object]:
+        reached.set()
+        await asyncio.Event().wait()
+        return {}
+
+    monkeypatch.setattr(validate, "shown", waits)
+    stack = make_stack(hook_isolation="process")
+    async with stack.gateway.running(), stack.client:
+        stack.add_hook("h", HOOK)
+        async with asyncio.timeout(30):
+            await reached.wait()
+        assert hook_processes()
+        del stack.registry.endpoints["h"]
+        await stack.until(lambda: not hook_processes())

@@ -1,0 +1,191 @@
+"""What a hook process sends is checked before anybody uses it; responses of its own can be sent."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import struct
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gateway.errors import HookFailed
+from gateway.hooks.answers import HookResponse
+from gateway.hooks.process import Asked, HookProcess
+from gateway.hooks.values import encode
+from gateway.hooks.wire import pack
+
+
+class Owner:
+    """A pool that takes note."""
+
+    name, is_async = "h", False
+
+    def __init__(self) -> None:
+        self.calls: list[dict[str, Any]] = []
+        self.ended: list[str] = []
+
+    def changed(self) -> None:
+        """See ``process.Owner``."""
+
+    def gone(self, _process: object, reason: str) -> None:
+        """See ``process.Owner``."""
+        self.ended.append(reason)
+
+    def answer_call(self, _process: object, head: Any, _payload: object) -> None:
+        """See ``process.Owner``."""
+        self.calls.append(head)
+
+
+def asked_process(count: int = 2) -> tuple[HookProcess, Asked]:
+    """A process without a program, asked for ``count`` requests under the number 1."""
+    process = HookProcess(Owner())
+    process.slots = 1
+    loop = asyncio.get_running_loop()
+    asked = Asked({}, (), count, loop.time() + 60, loop.create_future(), [])
+    process.ask(asked, loop.time() + 60)
+    return process, asked
+
+
+def answer(jobs: list[Any], *parts: bytes, **head: Any) -> bytes:
+    """A frame that answers."""
+    found = {"k": "done", "id": 1, "ns": [1, 2, 3], "jobs": jobs, "sizes": [len(p) for p in parts], **head}
+    return pack(found, b"".join(parts))
+
+
+JSON = {"is": "json", "statistics": {}}
+WHOLE = (
+    answer([JSON, {"is": "bytes", "statistics": {"x": 1}}], b"[1]", b"raw"),
+    answer([{"is": "stage", "kept": 7, "statistics": {}}] * 2, b"".join(encode([np.arange(3)])), b"",
+           b"".join(encode({"x": (1,)})), b"state"),
+    answer([{"is": "response", "status": 201, "headers": [["x-a", "b"]], "statistics": {}},
+            {"is": "failed", "message": "m", "hint": "h", "statistics": {}}], b"body"),
+    answer([{"is": "refused", "message": "no", "hint": "", "statistics": {}}, JSON], b"{}", spoiled="it is"),
+)  # fmt: skip
+WRONG = (
+    answer([JSON], b"1"), answer([JSON] * 3, b"1", b"1", b"1"), answer([JSON, JSON], b"1"),
+    answer([JSON, JSON], b"1", b"1", b"1"), answer([JSON, JSON], b"1", b"1", sizes=[1, 5]),
+    answer([JSON, JSON], b"1", b"1", sizes=[-1, 3]), answer([JSON, JSON], b"1", b"1", sizes=[1 << 62, 1]),
+    answer([JSON, JSON], b"1", b"1", sizes=["1", 1]), answer([JSON, JSON], b"1", b"1", ns=[1, 2]),
+    answer([JSON, JSON], b"1", b"1", ns=[1, 2, -3]), answer([JSON, JSON], b"1", b"{"),
+    answer([JSON, {"is": "json"}], b"1", b"1"), answer([JSON, 1], b"1", b"1"), answer({"a": 1}, b"1"),  # type: ignore[arg-type]
+    answer([JSON, {"is": "run", "statistics": {}}], b"1", b"1"), answer([JSON, JSON], b"1", b"1", id=2),
+    answer([JSON, JSON], b"1", b"1", id=None), answer([JSON, JSON], b"1", b"1", id=[1]),
+    answer([JSON, {"is": "failed", "message": 1, "hint": "", "statistics": {}}], b"1"),
+    answer([JSON, {"is": "stage", "kept": -1, "statistics": {}}], b"1", b"".join(encode(1)), b""),
+    answer([JSON, JSON], b"1", b"[" * 5000), pack({"k": "call", "id": 1}),
+    pack({"k": "call", "id": "x", "endpoint": 1}), pack({"id": 1}), pack({"k": "done"}),
+    pack({"k": "done", "id": 1, "shared": 1 << 40}), pack({"k": "done", "shared": 1}),
+    pack({"k": "done", "id": 1, "broken": {"a": 1}}),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("frame", WHOLE)
+async def test_an_answer_is_taken(frame: bytes) -> None:
+    """The forged ones below differ from these."""
+    process, asked = asked_process()
+    process.data_received(frame)
+    outcomes, stage_ns = asked.answer.result()
+    assert (2, (1, 2, 3)) == (len(outcomes), stage_ns)
+    assert "" == process.why
+
+
+@pytest.mark.parametrize("frame", WRONG)
+async def test_what_is_no_answer_ends_the_process_and_fails_the_request(frame: bytes) -> None:
+    """With an error that says so, and nothing else happens to the gateway."""
+    process, asked = asked_process()
+    process.data_received(frame)
+    assert process.why.startswith("it sent what is no frame")
+    process._end()
+    assert isinstance(asked.answer.exception(), HookFailed)
+
+
+async def test_thousands_of_damaged_answers_are_answers_or_end_the_process() -> None:
+    """Bytes changed, cut out and put in, anywhere in the stream."""
+    chance = random.Random(15)
+    taken = ended = 0
+    for _ in range(5_000):
+        stream = bytearray(b"".join(chance.choices(WHOLE + WRONG, weights=[8] * len(WHOLE) + [1] * len(WRONG), k=2)))
+        for _ in range(chance.randint(0, 3)):
+            place = chance.randrange(len(stream))
+            way = chance.randrange(4)
+            if way == 0:
+                stream[place] = chance.randrange(256)
+            elif way == 1:
+                del stream[place : place + chance.randint(1, 9)]
+            elif way == 2:
+                stream[place:place] = chance.choice(
+                    [b"null", b"-1", b"[]", b"{}", b'"x"', b"1e999", b"9" * 30, b"\xff"]
+                )
+            else:
+                stream[place : place + 4] = struct.pack("<I", chance.choice([0, 1, 1 << 20, 1 << 31]))
+        process, asked = asked_process()
+        process.data_received(bytes(stream))
+        if process.why or not asked.answer.done():
+            ended += 1
+            process._end()
+        taken += asked.answer.exception() is None
+        assert asked.answer.exception() is None or isinstance(asked.answer.exception(), HookFailed)
+        assert len(process._frames._buffer) <= len(stream)
+        if asked.timer is not None:
+            asked.timer.cancel()
+    assert min(taken, ended) > 200, (taken, ended)
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "said"),
+    [
+        (200, [(b"x-a", b"b\r\nset-cookie: stolen=1")], "line breaks"),
+        (200, [(b"x-a", b"b\nc")], "line breaks"),
+        (200, [(b"x-a", b"b\0")], "control"),
+        (200, [(b"x-a\r\nx-b", b"c")], "header"),
+        (200, [(b"x a", b"c")], "header"),
+        (200, [(b"", b"c")], "header"),
+        (200, [(b"Transfer-Encoding", b"chunked")], "Transfer-Encoding"),
+        (200, [(b"connection", b"close")], "connection"),
+        (200, [(b"x-a", b"b")] * 200, "200 headers"),
+        (200, [(b"x-a", b"b" * 100_000)], "headers"),
+        (99, [], "status"),
+        (100, [], "status"),
+        (600, [], "status"),
+        (True, [], "status"),
+        (204, [], "204 has no body"),
+    ],
+)
+def test_a_response_that_cannot_be_sent_is_the_hooks_failure(
+    status: Any, headers: list[tuple[bytes, bytes]], said: str
+) -> None:
+    """A header with a line break would be a response of its own."""
+    with pytest.raises(HookFailed) as failed:
+        HookResponse.checked(b"body", status, headers)
+    assert said in f"{failed.value.message} {failed.value.hint}"
+
+
+def test_a_response_that_can_be_sent_is_sent() -> None:
+    """The length is the transport's."""
+    found = HookResponse.checked(b"body", 418, [(b"Content-Length", b"999"), (b"x-a", b"caf\xe9\t1")])
+    assert (b"body", 418, [(b"x-a", b"caf\xe9\t1")]) == (found.body, found.status_code, found.raw_headers)
+
+
+SPLITS = """
+class Reply:
+    status_code, body, raw_headers = 200, b"x", [(b"x-own", b"1\\r\\nset-cookie: a=1\\r\\n\\r\\nHTTP/1.1 200 OK")]
+class Preprocess:
+    def process(self, body, state, s=None):
+        return Reply()
+"""
+
+
+@pytest.mark.parametrize("isolation", ["thread", "process"])
+async def test_a_hooks_header_cannot_split_the_response(make_stack: Any, isolation: str) -> None:
+    """Wherever the hook runs."""
+    stack = make_stack(hook_isolation=isolation)
+    async with stack.gateway.running(), stack.client:
+        stack.add_hook("h", SPLITS)
+        await stack.served("h")
+        reply = await stack.client.post("/serve/h", json={})
+    assert (500, "hook_failed") == (reply.status_code, reply.json()["code"])
+    assert "line breaks" in json.dumps(reply.json())
+    assert "set-cookie" not in reply.headers
