@@ -182,7 +182,6 @@ def serve(folder: Path, count: int) -> None:
     import uvicorn
 
     from gateway.app import Gateway
-    from gateway.edge.http.protocol import GatewayProtocol
     from gateway.settings import Settings
     from gateway.testing import FakeBackend
     from gateway.triton.port import ModelInfo, TensorInfo
@@ -205,7 +204,7 @@ def serve(folder: Path, count: int) -> None:
         make_backend=lambda *_: AnyBackend(), is_whole_process=True,
     )  # fmt: skip
     server = uvicorn.Server(
-        uvicorn.Config(gateway, port=0, http=GatewayProtocol, loop="asyncio", log_config=None, ws="none",
+        uvicorn.Config(gateway, port=0, http=gateway.http_protocol, loop="asyncio", log_config=None, ws="none",
                        proxy_headers=False, access_log=False, server_header=False, date_header=False)
     )  # fmt: skip
     steps = Steps()

@@ -63,7 +63,6 @@ def serve(form: str, state: Path) -> None:
     import uvloop
 
     from gateway.app import Gateway
-    from gateway.edge.http.protocol import GatewayProtocol
     from gateway.metrics import drift
     from gateway.settings import Settings
     from gateway.spec import decode, decode_model, triton_model_name
@@ -110,7 +109,7 @@ def serve(form: str, state: Path) -> None:
         for part in ("started", "unstarted", "finished", "batched", "cached", "words", "fell_back", "waited"):
             setattr(gateway.observer, part, nothing)
     server = uvicorn.Server(
-        uvicorn.Config(gateway, port=0, http=GatewayProtocol, loop="uvloop", log_config=None, ws="none",
+        uvicorn.Config(gateway, port=0, http=gateway.http_protocol, loop="uvloop", log_config=None, ws="none",
                        proxy_headers=False, access_log=False, server_header=False, date_header=False)
     )  # fmt: skip
 

@@ -173,14 +173,14 @@ def _serve(settings: Settings, listener: socket.socket) -> int:
 
     from gateway import logs, workers
     from gateway.edge.http.certificates import tls_context
-    from gateway.edge.http.protocol import GatewayProtocol
+    from gateway.edge.http.fast import http_protocol
 
     config = uvicorn.Config(
         "gateway.app:create_app",
         factory=True,
         workers=settings.workers,
         loop="uvloop",
-        http=GatewayProtocol,
+        http=http_protocol(fast_path=settings.fast_path),
         ws="none",
         lifespan="on",
         access_log=False,

@@ -40,11 +40,12 @@ from gateway.dataplane.routing.table import RoutingTable
 from gateway.dataplane.shadow import Mirror
 from gateway.dataplane.submit import Pipeline, RequestSpans, SpannedPipeline
 from gateway.edge.grpc.server import RpcServer, Tls
+from gateway.edge.http.connections import Connections, room_for_connections
 from gateway.edge.http.edge import Receive, Scope, Send
+from gateway.edge.http.fast import http_protocol
 from gateway.edge.http.forms import FormRoutes, Limits
 from gateway.edge.http.ops import build_ops, product_version
 from gateway.edge.http.problems import FAILURES
-from gateway.edge.http.protocol import Connections
 from gateway.edge.http.routes import CHAT, Lane, ServeRoute
 from gateway.endpoints.batcher import BatchLimits
 from gateway.errors import EndpointNotFound, GatewayError, VersionNotFound
@@ -134,7 +135,7 @@ class Gateway:
             key_field=settings.routing_key_field, allows_pins=settings.allow_pins,
         )  # fmt: skip
         # A routing key inside the body is found after decoding, where the lane has chosen already.
-        self.lane = None if settings.routing_key_field else Lane(
+        self.lane = None if settings.routing_key_field or not settings.fast_path else Lane(
             self.pipeline, prefix=self._prefix, timeout=settings.request_timeout,
             key_header=settings.routing_key_header,
         )  # fmt: skip
@@ -144,7 +145,15 @@ class Gateway:
             Limits(settings.max_body_bytes, settings.request_timeout, settings.routing_key_header, settings.allow_pins),
             self.publisher.statistics, started=int(time.time()),
         )  # fmt: skip
-        self.connections = Connections(age=settings.connection_age)
+        self.connections = Connections(
+            keep_alive=settings.keep_alive, head_timeout=settings.head_timeout, age=settings.connection_age,
+            # Routes that read a body answer 408 themselves, in their own form: this is for what nobody reads.
+            body_timeout=settings.request_timeout + 1,
+            max_head_bytes=settings.max_head_bytes, max_headers=settings.max_headers,
+            max_open=settings.max_connections or room_for_connections(),
+        )  # fmt: skip
+        self.http_protocol = http_protocol(fast_path=settings.fast_path)
+        """What a server of this gateway is given as its protocol."""
         self._rpc: RpcServer | None = None
         self._rpc_leaving: asyncio.Task[None] | None = None
         self._reconciler: Reconciler | None = None
@@ -158,6 +167,8 @@ class Gateway:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Dispatch one ASGI connection."""
+        if scope["type"] == "http" and scope["method"] == "HEAD" and not scope["path"].startswith(self._prefix):
+            scope = {**scope, "method": "GET"}  # the server leaves the body out
         if scope["type"] == "http" and scope["path"].startswith(self._prefix):
             if scope["path"].endswith(CHAT):
                 await self._forms.chat(scope, receive, send, scope["path"][len(self._prefix) : -len(CHAT)])

@@ -8,6 +8,10 @@ Adapters translate foreign exceptions into these with ``raise … from``.
 
     GatewayError
     ├── RequestError                the caller's request; sending it again unchanged fails again
+    │   ├── MalformedRequest        not HTTP
+    │   ├── AddressTooLong
+    │   ├── HeadTooLarge            more bytes or lines before the body than are read
+    │   ├── HeadTimeout             the head came too slowly
     │   ├── MalformedBody           not JSON, not UTF-8, not gzip, truncated
     │   ├── PayloadTooLarge
     │   ├── UnsupportedMedia        content type or content encoding
@@ -64,6 +68,30 @@ class RequestError(GatewayError):
     """The caller's request cannot be served as it is."""
 
     kind = "bad_request"
+
+
+class MalformedRequest(RequestError):
+    """What came is not an HTTP/1.1 request."""
+
+    kind = "malformed_request"
+
+
+class AddressTooLong(RequestError):
+    """The request's address (path and query) is longer than any address here."""
+
+    kind = "address_too_long"
+
+
+class HeadTooLarge(RequestError):
+    """The request's head has more bytes or more lines than are read."""
+
+    kind = "head_too_large"
+
+
+class HeadTimeout(RequestError):
+    """The request's head did not arrive in time."""
+
+    kind = "head_timeout"
 
 
 class MalformedBody(RequestError):

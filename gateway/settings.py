@@ -103,6 +103,31 @@ class Settings(BaseSettings):
         description="How long an idle connection is kept. Longer than a load balancer in front keeps its own, or it "
         "sends a request on a connection that is just being closed.",
     )  # fmt: skip
+    head_timeout: Seconds = Field(
+        20.0, gt=0, validation_alias=_names("head_timeout"),
+        description="How long a new connection may take to send its first request's head, and any later head from its "
+        "first byte to its end; then 408 (if something came) and the end of the connection. A body has "
+        "`TRITON_GATEWAY_REQUEST_TIMEOUT`.",
+    )  # fmt: skip
+    max_head_bytes: Bytes = Field(
+        64 << 10, ge=1024, validation_alias=_names("max_head_bytes"),
+        description="Largest head of a request (address and headers), e.g. `64K`; more is answered 431.",
+    )  # fmt: skip
+    max_headers: int = Field(
+        100, ge=10, validation_alias=_names("max_headers"),
+        description="Headers a request may have; more are answered 431.",
+    )  # fmt: skip
+    max_connections: int = Field(
+        0, ge=0, validation_alias=_names("max_connections"),
+        description="Connections one worker keeps open. When there are more, the one that has waited longest for its "
+        "client is closed; if every one is being answered, the newest is told 503. 0: three quarters of the files the "
+        "process may open (`ulimit -n`), at most 10,000.",
+    )  # fmt: skip
+    fast_path: bool = Field(
+        True, validation_alias=_names("fast_path"),
+        description="Whether common requests take the short way through the HTTP server; off, every request takes the "
+        "ordinary way, with the same answers.",
+    )  # fmt: skip
     connection_age: Seconds = Field(
         300.0, ge=0, validation_alias=_names("connection_age"),
         description="After about this time a connection's next answer says `connection: close`, so that callers that "

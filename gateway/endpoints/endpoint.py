@@ -117,7 +117,7 @@ class Endpoint:
         # Written once here rather than for every answer.
         self.headers = (
             (b"x-served-by", quote(identity.url, safe="/").encode()),
-            (b"x-model-id", identity.model_id.encode("ascii", "backslashreplace")),
+            (b"x-model-id", identity.model_id.encode("unicode_escape")),
         )
         self.head = b"".join(b"%b: %b\r\n" % pair for pair in self.headers)
         self.handler = handler

@@ -13,7 +13,6 @@ from typing import Any
 import uvicorn
 
 from gateway.app import Gateway
-from gateway.edge.http.protocol import GatewayProtocol
 from gateway.settings import Settings
 from gateway.spec import decode, decode_model, triton_model_name
 from gateway.testing import FakeRegistry
@@ -56,7 +55,9 @@ async def serving(
     backend = TritonBackend(embedded_triton.grpc)
     settings = Settings(state_dir=folder / "state", poll_frequency="50ms", ready_timeout=20, triton_grpc="x:1")
     gateway = Gateway(settings, registry=registry, make_backend=lambda *_: backend)
-    server = uvicorn.Server(uvicorn.Config(gateway, port=0, http=GatewayProtocol, log_level="warning", lifespan="on"))
+    server = uvicorn.Server(
+        uvicorn.Config(gateway, port=0, http=gateway.http_protocol, log_level="warning", lifespan="on")
+    )
     task = asyncio.create_task(server.serve())
     try:
         async with asyncio.timeout(60):

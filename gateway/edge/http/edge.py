@@ -13,6 +13,7 @@ from urllib.parse import quote
 import orjson
 
 from gateway.dataplane.submit import too_late
+from gateway.edge.http.headers import header_value, response_of_hook
 from gateway.edge.http.problems import Headers
 from gateway.errors import BodyTimeout, ClientGone, GatewayError, HookFailed, RequestError
 from gateway.trace import Trace
@@ -111,8 +112,7 @@ def render(answer: object) -> tuple[int, Headers, bytes]:
     status = getattr(answer, "status_code", None)
     if isinstance(content, bytes) and isinstance(status, int):
         # A hook may answer with a Starlette response of its own, as it may in clearml-serving.
-        raw = getattr(answer, "raw_headers", [])
-        return status, [(k, v) for k, v in raw if k.lower() != b"content-length"], content
+        return response_of_hook(status, getattr(answer, "raw_headers", []), content)
     return 200, [_JSON], dumps(answer)
 
 
@@ -145,7 +145,7 @@ def served_by(trace: Trace) -> Headers:
         return []
     return [
         (b"x-served-by", quote(trace.url, safe="/").encode()),
-        (b"x-model-id", trace.model_id.encode("ascii", "backslashreplace")),
+        (b"x-model-id", header_value(trace.model_id)),
         (b"x-route", trace.route.encode()),
     ]
 

@@ -29,8 +29,8 @@ from gateway.edge.http.edge import (
     served_by,
     timeout_of,
 )
+from gateway.edge.http.fast import EXTENSION
 from gateway.edge.http.problems import Headers, oip_problem, openai_problem, problem
-from gateway.edge.http.protocol import EXTENSION
 from gateway.edge.http.sse import own_form, send_events, wants_stream
 from gateway.endpoints.endpoint import Endpoint
 from gateway.errors import EndpointNotFound, GatewayError, InputRefused, MethodNotAllowed

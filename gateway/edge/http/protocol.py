@@ -1,230 +1,137 @@
-"""uvicorn's HTTP/1.1 protocol with three additions for the inference route; everything else goes uvicorn's way.
+"""uvicorn's HTTP/1.1 protocol with limits: what a connection may send, how long it may take, and how it ends.
 
-1. **An answer known whole is written in one piece.** uvicorn checks every header of every answer against two regular
-   expressions and writes head and body apart; with the headers of an inference answer that costs about as much as
-   tokenizing a short text. The ASGI extension ``gateway.reply`` in a request's scope writes head and body at once.
-2. **The lane.** The common inference request (small, whole in one read, a text task) needs no task of its own: it is
-   parsed, queued for the next call to Triton, and answered from the callback of that call. The application offers a
-   ``lane`` (see ``routes.Lane``) that takes such requests or leaves them.
-3. **Known heads.** A client's requests differ in their bodies and their lengths; the rest of the head is the same bytes
-   again. What the parser and the lane made of those bytes is remembered (see ``Heads``) and not made again.
+uvicorn parses (with httptools) and runs the application; its protocol has no limit on a head, waits for ever for what
+does not come, and forgets a client that has ended its sending side. Here
 
-Connections end between answers: after an age, and when the process is about to stop (see ``Connections``).
+- a head has a size, a number of lines and a time; a body has a time; a connection has a place (see ``connections``);
+- a refusal (400, 408, 414, 431, 503) is JSON like every other, comes after the answers to what was asked before it, and
+  is the last thing on its connection;
+- a client that ends its sending side behind a whole request is answered (see ``_Begun`` for one that has left);
+- what follows a declined upgrade, and what nobody waited for (``expect: 100-continue``), is never taken for something
+  else.
 
-What the lane does not take (other methods and paths, bodies that arrive in parts, pipelined requests, clients that do
-not read) is handled by uvicorn as if there were no lane. Chosen in ``gateway.__main__``; any other ASGI server works
-without them.
+``fast.FastProtocol`` adds to this, and can be switched off. Chosen in ``gateway.__main__``.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
-import re
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from functools import partial
-from typing import Any, Final, Protocol
+import select
+from collections.abc import Sequence
+from typing import Any, Final
 
+import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-EXTENSION: Final = "gateway.reply"
-CARRIED: Final = "gateway.carried"
-"""The ASGI extension that holds what the lane found out about a request before it left it to the application."""
+from gateway.edge.http.connections import Connections
+from gateway.edge.http.problems import problem
+from gateway.errors import (
+    AddressTooLong,
+    BodyTimeout,
+    GatewayError,
+    HeadTimeout,
+    HeadTooLarge,
+    MalformedRequest,
+    Overloaded,
+    Unavailable,
+)
+
+BETWEEN, HEAD, BODY = range(3)
+"""What the parser is in the middle of."""
 
 HeaderList = Sequence[tuple[bytes, bytes]]
-Reply = Callable[[int, HeaderList, bytes], bool]
-"""``reply(status, headers, body)``; False when it could not be used now and the messages must be sent instead.
 
-Header names and values must be free of control characters, and ``content-length`` must be among them.
-"""
-
-
-class LaneLike(Protocol):
-    """What an application offers to answer requests without a task."""
-
-    prefix: bytes
-    """Paths that may be taken start so."""
-    most_bytes: int
-    """Bodies that may be taken are at most so long."""
-    heads: Heads
-    """Heads of requests that were taken."""
-
-    def read(self, path: str, headers: HeaderList) -> object | None:
-        """Return what the lane has to know of a request's head, and nothing else of it; None when it is not for it."""
-        ...
-
-    def take(self, flight: Flight, plain: Any, body: bytes) -> bool:
-        """Answer through ``flight.reply``, now or later; False, and nothing done, when it is not for the lane.
-
-        ``plain`` is what ``read`` has returned for this head, or for an equal one.
-        """
-        ...
+_MAX_URL_BYTES: Final = 65_535
+"""httptools counts the places in an address with 16 bits."""
+_MAX_PIPELINED: Final = 64
+_LINGER_S: Final = 2.0
+_LINGER_BYTES: Final = 1 << 20
+_FIRST_LOOK_S: Final = 0.01
+_LAST_LOOK_S: Final = 0.25
+_BEGINNING: Final = b"HTTP/1.1 "
+"""How every answer begins."""
 
 
-@dataclass(frozen=True, slots=True)
-class Head:
-    """The head of a request that was taken by the lane: what the parser made of it, and what the lane did."""
+class _Refused(Exception):
+    """Raised out of a callback of the parser: the connection ends with this refusal."""
 
-    url: bytes
-    headers: HeaderList
-    plain: object
+    def __init__(self, error: GatewayError) -> None:
+        super().__init__(error.message)
+        self.error = error
 
 
-class Heads:
-    """Heads by their bytes, without the digits of their content-length.
+class _Begun:
+    """A transport on which the beginning of the next answer is written already.
 
-    Only those that the parser accepted, that let the connection live on, and whose content-length told what the parser
-    took for the body: equal bytes then mean an equal request, with a body of the length that they tell. Heads that name
-    their request are not worth a place. Bounded: when it is full it starts from nothing.
+    A client that has left and one that has only ended its sending side look alike: the kernel says "no more bytes". The
+    difference shows when something is written, because a client that has left answers it with a reset. What is written
+    is what every answer begins with, so that the one that still reads notices nothing.
     """
 
-    def __init__(self, most: int = 512) -> None:
-        self._most = most
-        self._known: dict[bytes, Head] = {}
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        transport.write(_BEGINNING)
 
-    def __len__(self) -> int:
-        return len(self._known)
+    def write(self, data: bytes) -> None:
+        """Write the answer, and from then on whatever comes."""
+        self._transport.write(data[len(_BEGINNING) :])
+        self.write = self._transport.write  # type: ignore[method-assign]
 
-    def find(self, data: bytes) -> tuple[Head, bytes] | None:
-        """Return the head and the body of a request that ``data`` is exactly; None where that is not known."""
-        end = data.find(b"\r\n\r\n") + 4
-        found = _LENGTH(data, 0, end)
-        if found is None:
-            return None
-        start, stop = found.span(1)
-        head = self._known.get(data[:start] + data[stop:end])
-        if head is None or int(data[start:stop]) != len(data) - end:
-            return None
-        return head, data[end:]
-
-    def remember(self, data: bytes, head: Head, body: bytes) -> None:
-        """Keep the head of a request that ``data`` may be exactly: the parser took ``body`` out of it."""
-        end = data.find(b"\r\n\r\n") + 4
-        found = _LENGTH(data, 0, end)
-        if found is None or end > _LONGEST_HEAD or int(found[1]) != len(body) or data[end:] != body:
-            return
-        if any(name in _NAMES_ITS_REQUEST for name, _ in head.headers):
-            return
-        if len(self._known) >= self._most:
-            self._known.clear()
-        start, stop = found.span(1)
-        self._known[data[:start] + data[stop:end]] = head
-
-
-_LENGTH: Final = re.compile(rb"\r\n[Cc]ontent-[Ll]ength: ([0-9]{1,9})\r\n").search
-# Two lines of this kind are refused by the parser, so that the one that is found is the one that counts.
-_LONGEST_HEAD: Final = 4096
-_NAMES_ITS_REQUEST: Final = frozenset({b"x-request-id"})
-
-
-class Connections:
-    """What the application decides about connections, and those that are open. ``age`` in seconds, 0 for no end."""
-
-    def __init__(self, *, age: float = 0.0) -> None:
-        self.age = age
-        self.is_leaving = False
-        self.open: Iterable[object] = ()
-
-    def leave(self) -> None:
-        """Make every answer from now on the last one on its connection, on those to come too."""
-        self.is_leaving = True
-        for connection in self.open:
-            if isinstance(connection, GatewayProtocol):
-                connection.leave()
-
-
-class Flight:
-    """One request in the lane; stands where uvicorn keeps the cycle of the connection's current request."""
-
-    __slots__ = (
-        "_protocol", "body", "carried", "disconnected", "give_up", "head", "keep_alive", "message_event",
-        "response_complete",
-    )  # fmt: skip
-
-    def __init__(self, protocol: GatewayProtocol, head: Head, body: bytes, *, keep_alive: bool) -> None:
-        self._protocol = protocol
-        self.head = head
-        self.body = body
-        self.keep_alive = keep_alive
-        self.give_up: Callable[[], None] | None = None
-        """Called when the client leaves first."""
-        self.carried: object = None
-        """Given to the application with a request that is not taken."""
-        self.response_complete = False
-        self.disconnected = False
-        self.message_event = _NOBODY
-
-    def replay(self, carried: object) -> None:
-        """Hand the request to the application, as uvicorn would have done; not to ``reply``."""
-        if not self.disconnected:
-            self.forget()
-            self._protocol.replay(self, carried)
-
-    def reply(self, status: int, headers: HeaderList, body: bytes) -> None:
-        """Write the answer, unless the client has left."""
-        if self.disconnected or self.response_complete:
-            return
-        self.response_complete = True
-        self.forget()
-        _write(self._protocol.transport, status, headers, body, keep_alive=self.keep_alive)
-        self._protocol.on_response_complete()
-
-    def send(self, head: bytes, body: bytes) -> None:
-        """Write an answer whose head is complete, save for how the connection goes on; else as ``reply``."""
-        if self.disconnected or self.response_complete:
-            return
-        self.response_complete = True
-        self.forget()
-        protocol = self._protocol
-        if self.keep_alive:
-            protocol.transport.write(b"%b\r\n%b" % (head, body))
-        else:
-            protocol.transport.write(b"%bconnection: close\r\n\r\n%b" % (head, body))
-            protocol.transport.close()
-        protocol.on_response_complete()
-
-    def forget(self) -> None:
-        """Drop what refers back to this request, so that it is freed without the garbage collector."""
-        self.give_up = None
-
-
-class _Nobody:
-    """An event nobody waits for."""
-
-    def set(self) -> None:
-        pass
-
-
-_NOBODY: Final = _Nobody()
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
 
 
 class GatewayProtocol(HttpToolsProtocol):
-    """See the module."""
+    """See the module. What waits for the client is in one of the lines of ``Connections``."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        app = self.config.loaded_app
-        self._lane: LaneLike | None = getattr(app, "lane", None)
-        self._stays = True
+        connections = getattr(self.config.loaded_app, "connections", None)
+        self._room: Connections = Connections() if connections is None else connections
+        self._room.open = self.connections
+        self._stays = not self._room.is_leaving
         self._age: asyncio.TimerHandle | None = None
-        connections: Connections | None = getattr(app, "connections", None)
-        if connections is not None:
-            connections.open = self.connections
-            self._stays = not connections.is_leaving
-            if connections.age:
-                # Spread out, so that what connected together does not come back together.
-                age = connections.age * random.uniform(0.9, 1.1)  # noqa: S311 - not a secret
-                self._age = self.loop.call_later(age, self.leave)
-        self.url = b""
-        self.headers: list[tuple[bytes, bytes]] = []
-        self._parts: list[bytes] | None = None
-        self._between = True
-        self._whole: bytes | None = None
-        self._is_declined = False
-        self._flight: Flight | None = None
-        self._idle_since: float | None = None
-        self._carried: object = None
+        if self._room.age:
+            # Spread out, so that what connected together does not come back together.
+            age = self._room.age * random.uniform(0.9, 1.1)  # noqa: S311 - not a secret
+            self._age = self.loop.call_later(age, self.leave)
+        self._phase = BETWEEN
+        self._line: Any = None
+        self._running: Any = None
+        """The cycle that is being answered; ``cycle`` is the newest."""
+        self._unparsed = 0
+        """Bytes that came since the parser last had something to show for them."""
+        self._head_bytes = self._head_lines = 0
+        self._refusal: GatewayError | None = None
+        self._is_deaf = False
+        self._is_repeated = False
+        self._look: asyncio.Handle | None = None
+
+    # --- the connection -----------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Let the connection wait for its first head, if there is room for it."""
+        super().connection_made(transport)
+        if self._room.has_room():
+            self._wait_in(self._room.heads)
+        else:
+            full = f"this process has all of its {self._room.max_open} connections in use"
+            self._is_deaf = True
+            hint = "try again in a second, or raise TRITON_GATEWAY_MAX_CONNECTIONS"
+            self._write_refusal(Unavailable(full, hint=hint), lingers=False)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Tell the application, and leave no timer behind."""
+        self._room.forget(self)
+        for timer in (self._age, self._look):
+            if timer is not None:
+                timer.cancel()
+        running = self._running
+        if running is not None and not running.response_complete:  # uvicorn tells only the newest request
+            running.disconnected = True
+            running.message_event.set()
+        super().connection_lost(exc)
 
     def leave(self) -> None:
         """Let the next answer (or the one that is being made) be the last one on this connection."""
@@ -233,224 +140,299 @@ class GatewayProtocol(HttpToolsProtocol):
         if cycle is not None and not cycle.response_complete:
             cycle.keep_alive = False
 
+    def _is_busy(self) -> bool:
+        """Return whether a request that was begun is still to be answered."""
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def _wait_in(self, line: Any) -> None:
+        if line is not self._line:
+            if self._line is not None:
+                self._line.leave(self)
+            self._line = line
+        if line is not None:
+            line.enter(self, self.loop)
+
+    def _settle(self) -> None:
+        """Wait in the line that fits what the parser is in the middle of; in none while the client waits for us."""
+        room = self._room
+        if self._phase == BODY:
+            self._wait_in(None if self.pipeline else room.bodies)
+        elif self._is_busy():
+            self._wait_in(None)
+        elif self._phase == HEAD:
+            self._wait_in(room.heads)
+        elif self._line is None:
+            self._wait_in(room.idle)
+
+    # --- what comes ---------------------------------------------------------------------------------------------------
+
     def data_received(self, data: bytes) -> None:
-        """Parse what came, unless it is known; a body that did not come whole is uvicorn's."""
-        if self._between:
-            lane = self._lane
-            if lane is not None and self._is_free():
-                found = lane.heads.find(data)
-                if found is not None:
-                    self._idle_since = None
-                    if self._is_taken(lane, *found, keep_alive=self._stays):
-                        return
-                    self._is_declined = True  # by the lane: the parser gets it for uvicorn
-            self._whole = data
-        super().data_received(data)
-        self._whole = None
-        if self._parts is not None:
-            parts, self._parts = self._parts, None
-            self._to_uvicorn()
-            for part in parts:
-                super().on_body(part)
+        """Parse what came; what cannot be parsed, or is too much, ends the connection."""
+        self._unparsed += len(data)
+        if self._is_deaf:
+            if self._unparsed > _LINGER_BYTES and not self._is_busy():
+                self.transport.abort()
+            return
+        try:
+            self._feed(data)
+        except httptools.HttpParserError as error:
+            cause = error.__context__
+            self._refuse(cause.error if isinstance(cause, _Refused) else MalformedRequest(_reason(error, data)))
+            return
+        if self._phase == BETWEEN:
+            self._unparsed = 0
+        elif self._unparsed > self._room.max_head_bytes:
+            self._refuse(self._too_large())
+            return
+        self._settle()
 
-    def _is_free(self) -> bool:
-        """Say that no other request is under way on the connection, and that its client reads."""
-        cycle = self.cycle
-        return (cycle is None or cycle.response_complete) and not self.flow.write_paused
+    def _feed(self, data: bytes) -> None:
+        while data:
+            try:
+                self.parser.feed_data(data)
+            except httptools.HttpParserUpgrade as stop:
+                self._decline_upgrade()
+                data = b"" if self._is_deaf else data[stop.args[0] :]
+            else:
+                return
 
-    def _is_taken(self, lane: LaneLike, head: Head, body: bytes, *, keep_alive: bool) -> bool:
-        """Offer a request to the lane; what that finds out about one it leaves is carried to the application."""
-        if len(body) > lane.most_bytes:
-            return False
-        before = self.cycle
-        flight = Flight(self, head, body, keep_alive=keep_alive)
-        self._flight = flight
-        self.cycle = flight  # type: ignore[assignment]  # it has what this class and its base read of a cycle
-        if lane.take(flight, head.plain, body):
-            return True
-        self._flight = None
-        self.cycle = before
-        self._carried = flight.carried
-        return False
+    def _decline_upgrade(self) -> None:
+        """Go on in HTTP/1.1 behind the head of a request that offers another protocol, with its body or the next head.
+
+        httptools takes what follows such a head for the other protocol. A parser that has read a head with the same
+        lengths, and no offer, reads it as it was meant.
+        """
+        if self.parser.get_method() == b"CONNECT":
+            self._is_deaf = True  # what follows is for somebody else
+            return
+        lengths = self._lengths()
+        self.parser = httptools.HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        if lengths:
+            self._is_repeated = True
+            self.parser.feed_data(b"POST / HTTP/1.1\r\n%b\r\n" % b"".join(b"%b: %b\r\n" % line for line in lengths))
+            self._is_repeated = False
+
+    def _lengths(self) -> HeaderList:
+        return [line for line in self.headers if line[0] in (b"content-length", b"transfer-encoding")]
 
     def on_message_begin(self) -> None:
-        """Make the scope only for what becomes uvicorn's: see ``_to_uvicorn``."""
-        self._between = False
-        self.url = b""
-        self.expect_100_continue = False
-        self.headers = []
-
-    def _scope_for(self, headers: list[tuple[bytes, bytes]]) -> Any:
-        """Return the scope uvicorn would have made when the message began."""
-        url, expect, mine = self.url, self.expect_100_continue, self.headers
+        """Begin to count a head."""
+        if self._is_repeated:
+            return
+        self._phase = HEAD
+        self._head_bytes = self._head_lines = 0
         super().on_message_begin()
-        self.url, self.expect_100_continue, self.headers = url, expect, mine
-        self.scope["headers"] = headers
-        return self.scope
 
-    def _to_uvicorn(self) -> None:
-        self._scope_for(self.headers)
-        super().on_headers_complete()
+    def on_url(self, url: bytes) -> None:
+        """Take a part of the address."""
+        if self._is_repeated:
+            return
+        self._count_head(len(url))
+        self.url += url
+        if len(self.url) > _MAX_URL_BYTES:
+            raise _Refused(AddressTooLong(f"the address is longer than {_MAX_URL_BYTES} bytes"))
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take a line of the head; those after a chunked body are counted and dropped."""
+        if self._is_repeated:
+            return
+        self._head_lines += 1
+        self._count_head(len(name) + len(value) + 4)
+        if self._head_lines > self._room.max_headers:
+            limit = f"the request's head has more than {self._room.max_headers} lines"
+            raise _Refused(HeadTooLarge(limit, hint="send fewer headers, or raise TRITON_GATEWAY_MAX_HEADERS"))
+        if self._phase == HEAD:
+            name = name.lower()
+            if name == b"expect" and value.lower() == b"100-continue":
+                self.expect_100_continue = True
+            self.headers.append((name, value))
+
+    def _count_head(self, size: int) -> None:
+        self._head_bytes += size
+        if self._head_bytes > self._room.max_head_bytes:
+            raise _Refused(self._too_large())
+
+    def _too_large(self) -> HeadTooLarge:
+        limit = f"the request's head is larger than {self._room.max_head_bytes} bytes"
+        return HeadTooLarge(limit, hint="send fewer or shorter headers, or raise TRITON_GATEWAY_MAX_HEAD_BYTES")
 
     def on_headers_complete(self) -> None:
-        """Hold a request that may be for the lane until its body is there."""
-        lane = self._lane
-        if self._is_declined:
-            self._is_declined = False
-        elif (
-            lane is not None
-            and self.url.startswith(lane.prefix)
-            and self._is_free()
-            and self.parser.get_method() == b"POST"
-            and not self.expect_100_continue
-            and not self.parser.should_upgrade()
-            and b"?" not in self.url
-            and b"%" not in self.url
-        ):
-            self._parts = []
+        """Start the request, or let it wait for the ones before it."""
+        if self._is_repeated:
             return
-        self._to_uvicorn()
+        if len(self.pipeline) >= _MAX_PIPELINED:
+            waiting = f"more than {_MAX_PIPELINED} requests were sent ahead on one connection"
+            raise _Refused(Overloaded(waiting, hint="wait for answers, or use more connections"))
+        super().on_headers_complete()
+        if self.parser.get_method() == b"CONNECT":
+            self.cycle.keep_alive = False
+        self._phase = BODY
+        self._unparsed = 0
+        self._wait_in(None)
 
     def on_body(self, body: bytes) -> None:
-        """Collect the body of a held request."""
-        if self._parts is None:
-            super().on_body(body)
-        else:
-            self._parts.append(body)
+        """Hand a part of the body on."""
+        self._unparsed = 0
+        super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """Offer a held request to the lane."""
-        self._between = True
-        whole, self._whole = self._whole, None
-        if self._parts is None:
-            super().on_message_complete()
-            return
-        parts, self._parts = self._parts, None
-        body = parts[0] if len(parts) == 1 else b"".join(parts)
-        lane = self._lane
-        lives_on = self.parser.get_http_version() != "1.0" and self.parser.should_keep_alive()
-        plain = lane.read(self.url.decode("ascii", "replace"), self.headers) if lane is not None else None
-        if lane is not None and plain is not None:
-            head = Head(self.url, self.headers, plain)
-            if self._is_taken(lane, head, body, keep_alive=self._stays and lives_on):
-                if lives_on and whole is not None:
-                    lane.heads.remember(whole, head, body)
-                return
-        self._to_uvicorn()
-        super().on_body(body)
+        """The request is whole."""
+        if self.parser.should_upgrade() and self._lengths():
+            return  # its body is still to come: see `_decline_upgrade`
+        self._phase = BETWEEN
+        self._unparsed = 0
+        self._wait_in(None)
         super().on_message_complete()
 
-    def _unset_keepalive_if_required(self) -> None:
-        self._idle_since = None
+    def eof_received(self) -> bool | None:  # type: ignore[override]
+        """Keep the connection for the answers that are still to be given to whole requests; return whether it is."""
+        if self._phase == BODY and self._is_busy():
+            if not self.pipeline:
+                return None
+            self.pipeline.popleft()  # the newest, which never becomes whole
+            self.cycle = self.pipeline[0][0] if self.pipeline else self._running
+            self._phase = BETWEEN
+        # TLS ends both directions at once, whatever is returned here.
+        if not self._is_busy() or self._is_deaf or self.scheme == "https":
+            return None
+        self.cycle.keep_alive = False
+        if not self._running.response_started:
+            self._running.transport = self.transport = _Begun(self.transport)  # type: ignore[assignment]
+        self._look = self.loop.call_soon(self._look_for_client, _FIRST_LOOK_S)
+        return True
 
-    def on_response_complete(self) -> None:
-        """As uvicorn, with one timer per connection that looks again, instead of one per answer that is cancelled."""
-        if self.pipeline:
-            super().on_response_complete()
-            self._end_timer()
-            return
-        self.server_state.total_requests += 1
-        if self.transport.is_closing():
-            return
-        self.flow.resume_reading()
-        self._idle_since = self.loop.time()
-        if self.timeout_keep_alive_task is None:
-            self.timeout_keep_alive_task = self.loop.call_later(
-                self.timeout_keep_alive, self.timeout_keep_alive_handler
-            )
+    def _look_for_client(self, wait: float) -> None:
+        """Drop the connection if its client has reset it: nothing is read any more, so nobody else would tell."""
+        poll = select.poll()
+        poll.register(self.transport.get_extra_info("socket").fileno(), 0)
+        if poll.poll(0):
+            self.transport.abort()
+        elif self._is_busy() and not self.transport.is_closing():
+            self._look = self.loop.call_later(wait, self._look_for_client, min(2 * wait, _LAST_LOOK_S))
 
-    def timeout_keep_alive_handler(self) -> None:
-        """Close a connection that has been idle for long enough."""
-        self.timeout_keep_alive_task = None
-        if self._idle_since is None:
-            return  # busy: the answer starts the timer again
-        left = self._idle_since + self.timeout_keep_alive - self.loop.time()
-        if left <= 0:
-            super().timeout_keep_alive_handler()
-        else:
-            self.timeout_keep_alive_task = self.loop.call_later(left, self.timeout_keep_alive_handler)
-
-    def _end_timer(self) -> None:
-        if self.timeout_keep_alive_task is not None:
-            self.timeout_keep_alive_task.cancel()
-            self.timeout_keep_alive_task = None
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Give up what the client no longer waits for."""
-        self._end_timer()
-        if self._age is not None:
-            self._age.cancel()
-        flight = self._flight
-        if flight is not None and not flight.response_complete:
-            flight.disconnected = True
-            if flight.give_up is not None:
-                flight.give_up()
-            flight.forget()
-        super().connection_lost(exc)
-
-    def replay(self, flight: Flight, carried: object) -> None:
-        """Start uvicorn's cycle for a request that the lane had taken; the parser may be further by now."""
-        url, body = flight.head.url, flight.body
-        length = str(len(body)).encode()
-        headers = [(name, length if name == b"content-length" else value) for name, value in flight.head.headers]
-        path = url.decode("ascii", "replace")
-        current_scope = getattr(self, "scope", None)
-        scope = self._scope_for(headers)
-        self.scope = current_scope  # type: ignore[assignment]
-        scope.update(method="POST", path=path, raw_path=url, query_string=b"")
-        cycle = RequestResponseCycle(
-            scope=scope,
-            transport=self.transport,
-            flow=self.flow,
-            logger=self.logger,
-            access_logger=self.access_logger,
-            access_log=self.access_log,
-            default_headers=self.server_state.default_headers,
-            message_event=asyncio.Event(),
-            expect_100_continue=False,
-            keep_alive=flight.keep_alive,
-            on_response=self.on_response_complete,
-        )
-        cycle.body += body
-        cycle.more_body = False
-        cycle.message_event.set()
-        current: Any = self.cycle
-        if current is flight:  # no other request has come on the connection meanwhile
-            self.cycle = cycle
-        self._carried = carried
-        self._flight = None
-        self._start_asgi_task(cycle, self.app)
+    # --- what goes ----------------------------------------------------------------------------------------------------
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._running = cycle
         if not self._stays:
             cycle.keep_alive = False
-        extensions: dict[str, Any] = {EXTENSION: partial(_reply, cycle)}
-        if self._carried is not None:
-            extensions[CARRIED], self._carried = self._carried, None
-        cycle.scope["extensions"] = extensions
-        super()._start_asgi_task(cycle, app)
+        super()._start_asgi_task(cycle, _wary(cycle, app) if cycle.waiting_for_100_continue else app)
+
+    def on_response_complete(self) -> None:
+        """Go on to the next request that waits, to a refusal that does, or to waiting for the client."""
+        self._running = None
+        self.server_state.total_requests += 1
+        if self.transport.is_closing():
+            if self.transport.get_write_buffer_size():
+                self._room.unread.enter(self, self.loop)
+            return
+        self.flow.resume_reading()
+        if self.pipeline:
+            cycle, app = self.pipeline.pop()
+            self._start_asgi_task(cycle, app)
+        elif self._refusal is not None:
+            self._write_refusal(self._refusal)
+            return
+        self._settle()
+
+    def _unset_keepalive_if_required(self) -> None:
+        """Do nothing: the lines have the timers."""
+
+    def _refuse(self, error: GatewayError) -> None:
+        """End the connection with a refusal, after the answers to the requests before it."""
+        self._is_deaf = True
+        self._unparsed = 0
+        self._wait_in(None)
+        if self._phase == BODY:
+            cycle: Any = self.cycle
+            if self.pipeline:
+                self.pipeline.popleft()
+                self.cycle = self.pipeline[0][0] if self.pipeline else self._running
+            elif cycle.response_started:  # it has its answer, or a part of it
+                self.transport.close()
+                return
+            else:
+                cycle.disconnected = True
+                cycle.message_event.set()
+                self._write_refusal(error)
+                return
+        if self._is_busy():
+            self._refusal = error
+        else:
+            self._write_refusal(error)
+
+    def _write_refusal(self, error: GatewayError, *, lingers: bool = True) -> None:
+        status, headers, content = problem(error, f"{random.getrandbits(64):016x}")
+        lines = [STATUS_LINE[status], *(b"%b: %b\r\n" % header for header in headers)]
+        lines += (b"content-length: %d\r\nconnection: close\r\n\r\n" % len(content), content)
+        transport = self.transport
+        transport.write(b"".join(lines))
+        # What the client is still sending is read for a moment: closing before it would drop the answer on its way.
+        if lingers and transport.can_write_eof() and not transport.is_closing():
+            transport.write_eof()
+            self._look = self.loop.call_later(_LINGER_S, transport.abort)
+        else:
+            transport.close()
+
+    # --- what does not come (see ``connections``) ---------------------------------------------------------------------
+
+    def head_is_late(self) -> None:
+        """See ``connections.Connection``."""
+        self._line = None
+        if self._phase == HEAD:
+            late = f"the request's head did not arrive within {self._room.heads.timeout:g} s"
+            self._refuse(HeadTimeout(late))
+        else:
+            self.transport.close()
+
+    def body_is_late(self) -> None:
+        """See ``connections.Connection``."""
+        self._line = None
+        self._refuse(BodyTimeout(f"the body did not arrive within {self._room.bodies.timeout:g} s"))
+
+    def is_idle_too_long(self) -> None:
+        """See ``connections.Connection``."""
+        self._line = None
+        if self.transport.get_write_buffer_size():
+            self.transport.abort()
+        else:
+            self.transport.close()
+
+    def is_not_read(self) -> None:
+        """See ``connections.Connection``."""
+        self.transport.abort()
+
+    def pause_writing(self) -> None:
+        """The client does not read as fast as it is answered."""
+        super().pause_writing()
+        self._room.unread.enter(self, self.loop)
+
+    def resume_writing(self) -> None:
+        """It has read."""
+        super().resume_writing()
+        self._room.unread.leave(self)
 
 
-def _reply(cycle: RequestResponseCycle, status: int, headers: HeaderList, body: bytes) -> bool:
-    if cycle.flow.write_paused or cycle.response_started:
-        return False
-    if cycle.disconnected:
-        return True
-    cycle.response_started = cycle.response_complete = True
-    cycle.waiting_for_100_continue = False
-    _write(cycle.transport, status, headers, body, keep_alive=cycle.keep_alive)
-    cycle.message_event.set()
-    cycle.on_response()
-    return True
+def _wary(cycle: RequestResponseCycle, app: Any) -> Any:
+    """Wrap ``app`` for a client that waits for ``100 Continue``: an answer that did not wait for the body is the last
+    one, because nobody knows whether the body still comes.
+    """
+
+    async def run(scope: Any, receive: Any, send: Any) -> None:
+        async def send_wary(message: Any) -> None:
+            if cycle.waiting_for_100_continue and cycle.more_body:
+                cycle.keep_alive = False
+            await send(message)
+
+        await app(scope, receive, send_wary)
+
+    return run
 
 
-def _write(transport: Any, status: int, headers: HeaderList, body: bytes, *, keep_alive: bool) -> None:
-    parts = [STATUS_LINE[status]]
-    for name, value in headers:
-        parts += (name, b": ", value, b"\r\n")
-    if not keep_alive:
-        parts.append(b"connection: close\r\n")
-    parts += (b"\r\n", body)
-    transport.write(b"".join(parts))
-    if not keep_alive:
-        transport.close()
+def _reason(error: Exception, data: bytes) -> str:
+    if data.startswith(b"\x16\x03"):
+        return "this is TLS, and this port speaks plain HTTP"
+    if isinstance(error, httptools.HttpParserCallbackError):
+        return "the request's address cannot be read"
+    return f"this is not an HTTP/1.1 request: {ascii(str(error))[1:-1]}"

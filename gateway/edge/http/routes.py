@@ -30,8 +30,9 @@ from gateway.edge.http.edge import (
     served_by,
     timeout_of,
 )
+from gateway.edge.http.fast import CARRIED, EXTENSION, Flight, Heads
 from gateway.edge.http.problems import Headers, problem
-from gateway.edge.http.protocol import CARRIED, EXTENSION, Flight, HeaderList, Heads
+from gateway.edge.http.protocol import HeaderList
 from gateway.edge.http.sse import own_form, send_events, wants_stream
 from gateway.endpoints.endpoint import Endpoint
 from gateway.errors import ClientGone, GatewayError, MethodNotAllowed

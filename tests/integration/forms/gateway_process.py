@@ -9,7 +9,6 @@ from pathlib import Path
 import uvicorn
 
 from gateway.app import Gateway
-from gateway.edge.http.protocol import GatewayProtocol
 from gateway.settings import Settings
 from gateway.testing import FakeRegistry
 from gateway.triton.grpc import TritonBackend
@@ -33,8 +32,8 @@ def main() -> None:
         make_backend=lambda address, compression: TritonBackend(address, compression=compression),
     )  # fmt: skip
     uvicorn.run(
-        gateway, host=settings.host, port=settings.port, http=GatewayProtocol, loop="uvloop", ws="none", lifespan="on",
-        access_log=False, log_level="warning", timeout_graceful_shutdown=5,
+        gateway, host=settings.host, port=settings.port, http=gateway.http_protocol, loop="uvloop", ws="none",
+        lifespan="on", access_log=False, log_level="warning", timeout_graceful_shutdown=5,
     )  # fmt: skip
 
 

@@ -16,7 +16,6 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from tritonclient.grpc import service_pb2 as pb
 
 from gateway.edge.grpc.server import RpcServer
-from gateway.edge.http.protocol import GatewayProtocol
 from gateway.errors import ModelFailed
 from gateway.triton.port import ModelInfo, TensorInfo
 
@@ -127,8 +126,8 @@ async def test_endpoints_own_address_takes_a_chat(story: Any) -> None:
 async def test_chat_at_an_endpoints_address_is_not_the_lanes(story: Any) -> None:
     """Behind the real server, where the lane sees the request first and knows no such endpoint."""
     config = uvicorn.Config(
-        story.gateway, host="127.0.0.1", port=0, http=GatewayProtocol, lifespan="off", log_config=None, ws="none",
-        proxy_headers=False, loop="none",
+        story.gateway, host="127.0.0.1", port=0, http=story.gateway.http_protocol, lifespan="off", log_config=None,
+        ws="none", proxy_headers=False, loop="none",
     )  # fmt: skip
     server = uvicorn.Server(config)
     task = asyncio.create_task(server._serve())

@@ -14,7 +14,6 @@ import trustme
 import uvicorn
 
 from gateway.edge.http.certificates import LOOK_S, Renewed, tls_context
-from gateway.edge.http.protocol import GatewayProtocol
 
 BODY = b'{"text": "good"}'
 
@@ -54,8 +53,8 @@ class Port:
 
     def __init__(self, stack: Any, **options: Any) -> None:
         config = uvicorn.Config(
-            stack.gateway, host="127.0.0.1", port=0, http=GatewayProtocol, lifespan="off", log_config=None, ws="none",
-            loop="none", proxy_headers=False, **options,
+            stack.gateway, host="127.0.0.1", port=0, http=stack.gateway.http_protocol,
+            lifespan="off", log_config=None, ws="none", loop="none", proxy_headers=False, **options,
         )  # fmt: skip
         self._server = uvicorn.Server(config)
         self._task = asyncio.create_task(self._server._serve())

@@ -19,7 +19,6 @@ import pytest
 import uvicorn
 
 from gateway.edge.http.page import POLICY, render_page
-from gateway.edge.http.protocol import GatewayProtocol
 from gateway.metrics import drift
 
 EVIL = "<script>alert(1)</script>"
@@ -218,7 +217,9 @@ async def test_page_breathes_in_a_browser(stack: Any, tmp_path: Path) -> None:
         stack.deploy("sentiment", version=version)
     stack.backend.latency = 0.002
     await stack.served("topics", "sentiment/1", "sentiment/2")
-    config = uvicorn.Config(stack.gateway, port=0, http=GatewayProtocol, lifespan="off", log_config=None, ws="none")
+    config = uvicorn.Config(
+        stack.gateway, port=0, http=stack.gateway.http_protocol, lifespan="off", log_config=None, ws="none"
+    )
     server = uvicorn.Server(config)
     task = asyncio.create_task(server._serve())
     while not server.started:

@@ -1,0 +1,107 @@
+"""A stack's gateway behind uvicorn on a real port, and raw connections to it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import uvicorn
+
+GOOD = b'{"text": "good"}'
+
+
+def post(body: bytes = GOOD, path: str = "/serve/e", *headers: str) -> bytes:
+    """One request as bytes."""
+    lines = [f"POST {path} HTTP/1.1", "host: x", "content-type: application/json", f"content-length: {len(body)}"]
+    return "\r\n".join([*lines, *headers, "", ""]).encode() + body
+
+
+class Wire:
+    """A raw connection."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self._writer = reader, writer
+
+    def send(self, *pieces: bytes) -> None:
+        """Write without waiting."""
+        self._writer.writelines(pieces)
+
+    async def send_slowly(self, *pieces: bytes) -> None:
+        """Write pieces so that each is read alone."""
+        for piece in pieces:
+            self._writer.write(piece)
+            await self._writer.drain()
+            await asyncio.sleep(0.02)
+
+    async def head(self) -> tuple[int, dict[str, str]]:
+        """Read the head of one answer: status and headers."""
+        async with asyncio.timeout(10):
+            lines = (await self._reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+        return int(lines[0].split()[1]), dict(line.lower().split(": ", 1) for line in lines[1:] if line)
+
+    async def answer(self) -> tuple[int, dict[str, str], Any]:
+        """Read one answer: status, headers, decoded body."""
+        status, headers = await self.head()
+        async with asyncio.timeout(10):
+            body = await self._reader.readexactly(int(headers["content-length"]))
+        return status, headers, json.loads(body) if body else None
+
+    async def rest(self) -> bytes:
+        """Everything until the server closes the connection."""
+        async with asyncio.timeout(10):
+            return await self._reader.read()
+
+    def half_close(self) -> None:
+        """Send nothing more; go on reading."""
+        self._writer.write_eof()
+
+    def close(self) -> None:
+        """End it."""
+        self._writer.close()
+
+
+class Port:
+    """A running server and the connections that a test opened to it."""
+
+    def __init__(self, stack: Any, server: uvicorn.Server) -> None:
+        self.stack = stack
+        self._server = server
+        self._wires: list[Wire] = []
+
+    async def connect(self, tls: ssl.SSLContext | None = None) -> Wire:
+        """Open a connection."""
+        port = self._server.servers[0].sockets[0].getsockname()[1]
+        name = "gateway" if tls else None
+        wire = Wire(*await asyncio.open_connection("127.0.0.1", port, ssl=tls, server_hostname=name))
+        self._wires.append(wire)
+        return wire
+
+    def close(self) -> None:
+        """Close every connection."""
+        for wire in self._wires:
+            wire.close()
+
+
+@asynccontextmanager
+async def serving(stack: Any, *, http: Any = None, **options: Any) -> AsyncIterator[Port]:
+    """Serve a stack whose gateway runs, as its settings say."""
+    http = http or stack.gateway.http_protocol
+    config = uvicorn.Config(
+        stack.gateway, host="127.0.0.1", port=0, http=http, lifespan="off", log_config=None, ws="none", loop="none",
+        proxy_headers=False, **options,
+    )  # fmt: skip
+    server = uvicorn.Server(config)
+    task = asyncio.create_task(server._serve())
+    while not server.started:
+        await asyncio.sleep(0.005)
+    port = Port(stack, server)
+    try:
+        yield port
+    finally:
+        port.close()
+        server.should_exit = True
+        await task

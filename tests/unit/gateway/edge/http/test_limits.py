@@ -1,0 +1,395 @@
+"""What a connection may take from the process: bytes and lines of a head, time, places; and what it is told."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from tests.unit.gateway.edge.http.serving import GOOD, Port, Wire, post, serving
+
+HOOK = """
+class Preprocess:
+    def process(self, data, state, collect_custom_statistics_fn=None):
+        from starlette.responses import Response
+        answer = Response(content=data.get("content", "{}"), status_code=data.get("status", 200))
+        answer.raw_headers += [(name.encode("latin-1"), value.encode("latin-1")) for name, value in data["headers"]]
+        return answer
+"""
+
+
+@pytest.fixture
+def port(make_stack: Callable[..., Any]) -> Callable[..., Any]:
+    """Serve the endpoint `e` with settings of the test's own."""
+
+    @asynccontextmanager
+    async def make(**settings: Any) -> AsyncIterator[Port]:
+        stack = make_stack(**settings)
+        async with stack.gateway.running(), stack.client:
+            stack.deploy("e")
+            await stack.served("e")
+            async with serving(stack) as made:
+                yield made
+
+    return make
+
+
+# --- heads ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"POST /serve/e HTTP/1.1\r\n" + b"x: " + b"y" * 200_000,
+        b"POST /serve/e HTTP/1.1\r\n" + b"".join(b"x%d: %s\r\n" % (n, b"y" * 100) for n in range(60)),
+        b"POST /serve/e HTTP/1.1\r\n" + b"z" * 200_000,
+        post(GOOD, "/serve/e", *(f"x{n}: {'y' * 100}" for n in range(60))),
+    ],
+    ids=["one line", "many lines", "a name", "whole"],
+)  # fmt: skip
+async def test_a_head_beyond_the_limit_is_431_and_the_end_of_the_connection(port: Any, head: bytes) -> None:
+    """Before it is whole, in one piece or in many; the sentence names the limit."""
+    async with port(max_head_bytes=4096, max_headers=1000) as served:
+        for cut in (len(head), 1000):
+            wire = await served.connect()
+            wire.send(*(head[at : at + cut] for at in range(0, len(head), cut)))
+            status, headers, body = await wire.answer()
+            assert (431, "close", "head_too_large") == (status, headers["connection"], body["code"])
+            assert "4096 bytes" in body["error"]
+            assert b"" == await wire.rest()
+
+
+async def test_a_head_of_too_many_lines_is_431(port: Any) -> None:
+    """A line costs more than its bytes."""
+    async with port(max_headers=20) as served:
+        wire = await served.connect()
+        wire.send(post(GOOD, "/serve/e", *(f"x{n}: y" for n in range(17))))
+        assert 200 == (await wire.answer())[0]
+        wire.send(post(GOOD, "/serve/e", *(f"x{n}: y" for n in range(18))))
+        status, headers, body = await wire.answer()
+        assert (431, "close", "head_too_large") == (status, headers["connection"], body["code"])
+        assert "20 lines" in body["error"]
+
+
+async def test_lines_after_a_chunked_body_count_as_well(port: Any) -> None:
+    """Trailers, one endless trailer, and endless chunk extensions: what is beside a body has the limit of a head."""
+    begin = b"POST /serve/e HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n10\r\n" + GOOD + b"\r\n"
+    async with port(max_head_bytes=4096, max_headers=50) as served:
+        for end in (b"0\r\n" + b"x: y\r\n" * 100, b"0\r\nx: " + b"y" * 200_000, b"1;" + b"x" * 200_000):
+            wire = await served.connect()
+            wire.send(begin, *(end[at : at + 1000] for at in range(0, len(end), 1000)))
+            assert 431 == (await wire.answer())[0]
+        wire = await served.connect()
+        wire.send(begin + b"0\r\nx-sum: 5\r\n\r\n", post())
+        assert [200, 200] == [(await wire.answer())[0] for _ in range(2)]
+
+
+@pytest.mark.parametrize("late", [True, False])
+async def test_an_address_that_is_too_long_is_refused_without_a_traceback(
+    port: Any, caplog: pytest.LogCaptureFixture, late: bool
+) -> None:
+    """Longer than the parser of addresses can count, with the body behind it or with it."""
+    head = b"POST /serve/" + b"e" * 70_000 + b" HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\n"
+    async with port(max_head_bytes=1 << 20) as served:
+        wire = await served.connect()
+        with caplog.at_level(logging.ERROR):
+            await wire.send_slowly(*((head, b"{}") if late else (head + b"{}",)))
+            status, headers, body = await wire.answer()
+        assert (414, "close", "address_too_long") == (status, headers["connection"], body["code"])
+        assert not caplog.records
+
+
+# --- time -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sent", [b"", b"\r\n\r\n", b"POST /ser", post()[:60]], ids=["nothing", "lines", "url", "head"])
+async def test_a_connection_that_does_not_finish_a_head_ends(port: Any, sent: bytes) -> None:
+    """Nothing was asked: closed. Something was begun: 408 first."""
+    async with port(head_timeout="200ms") as served:
+        wire = await served.connect()
+        wire.send(sent)
+        if sent.strip():
+            status, headers, body = await wire.answer()
+            assert (408, "close", "head_timeout") == (status, headers["connection"], body["code"])
+        assert b"" == await wire.rest()
+
+
+async def test_a_head_that_drips_ends_as_one_that_stalls(port: Any) -> None:
+    """Each byte is not a new beginning; the second request's head has the same time as the first one's."""
+    async with port(head_timeout="300ms") as served:
+        wire = await served.connect()
+        for answered in (200, 408):
+            for byte in post()[:8] if answered == 408 else ():
+                wire.send(bytes([byte]))
+                await asyncio.sleep(0.05)
+            if answered == 200:
+                wire.send(post())
+            assert answered == (await wire.answer())[0]
+
+
+async def test_a_body_that_never_comes_ends_its_request_and_its_connection(port: Any) -> None:
+    """Also where the answer did not wait for it, and where nobody reads bodies."""
+    head = b"%b HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 500\r\n\r\n{"
+    async with port(request_timeout="300ms") as served:
+        for line, expected in ((b"POST /serve/e", 408), (b"POST /serve/none", 404), (b"GET /v1/status", 200)):
+            wire = await served.connect()
+            wire.send(head % line)
+            assert expected == (await wire.answer())[0]
+            assert b"" == await wire.rest(), line
+
+
+async def test_a_client_that_does_not_read_does_not_stay(port: Any) -> None:
+    """Answers pile up behind one that reads nothing: after a while the connection is dropped."""
+    async with port(keep_alive="200ms", request_timeout="400ms") as served:
+        wire = await served.connect()
+        wire._reader._transport.pause_reading()  # type: ignore[attr-defined]
+        connections = served._server.server_state.connections
+        await served.stack.until(lambda: len(connections) == 1)
+        for _ in range(400):
+            wire.send(b"GET /openapi.json HTTP/1.1\r\nhost: x\r\n\r\n")
+        await served.stack.until(lambda: not connections)
+
+
+async def test_idle_connections_end_after_keep_alive(port: Any) -> None:
+    """A connection that was used has that long for its next request, which starts the time anew."""
+    async with port(keep_alive="400ms") as served:
+        wire = await served.connect()
+        for _ in range(3):
+            wire.send(post())
+            assert 200 == (await wire.answer())[0]
+            await asyncio.sleep(0.2)
+        assert b"" == await wire.rest()
+
+
+# --- places -----------------------------------------------------------------------------------------------------------
+
+
+async def test_when_the_process_is_full_the_connection_that_waits_longest_makes_room(port: Any) -> None:
+    """Silent ones, half-sent heads and idle ones alike; whoever asks is answered."""
+    async with port(max_connections=6) as served:
+        used = await served.connect()
+        used.send(post())
+        assert 200 == (await used.answer())[0]
+        silent = [await served.connect() for _ in range(5)]
+        for wire in silent[:2]:
+            wire.send(b"POST /serve/e")
+        await asyncio.sleep(0.05)
+        first = await served.connect()
+        first.send(post())
+        assert 200 == (await first.answer())[0]
+        assert b"" == await used.rest(), "idle for longest"
+        for _ in range(20):
+            wire = await served.connect()
+            wire.send(post())
+            assert 200 == (await wire.answer())[0]
+        for wire in silent:
+            assert b"" == await wire.rest()
+
+
+async def test_when_every_connection_is_busy_the_newest_is_told_to_come_back(port: Any) -> None:
+    """503 with Retry-After; those that are being answered are answered."""
+    async with port(max_connections=3) as served:
+        served.stack.backend.hold = asyncio.Event()
+        busy = [await served.connect() for _ in range(3)]
+        for wire in busy:
+            wire.send(post())
+        await served.stack.until(lambda: served.stack.gateway.pipeline._limiter.in_flight == 3)
+        late = await served.connect()
+        status, headers, body = await late.answer()
+        assert (503, "close", "unavailable") == (status, headers["connection"], body["code"])
+        assert "retry-after" in headers
+        assert "3 connections" in body["error"]
+        served.stack.backend.hold.set()
+        assert [200] * 3 == [(await wire.answer())[0] for wire in busy]
+
+
+async def test_pipelined_requests_are_bounded(port: Any) -> None:
+    """A read full of tiny requests does not become thousands of waiting ones: the first are answered, then it ends."""
+    async with port() as served:
+        wire = await served.connect()
+        wire.send(b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n" * 5000)
+        statuses = re.findall(rb"HTTP/1.1 (\d+)", await wire.rest())
+        assert {b"200", b"429"} == set(statuses)
+        assert statuses.index(b"429") == len(statuses) - 1
+        assert len(statuses) < 200
+
+
+# --- answers ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", ["/serve/e", "/livez", "/metrics", "/", "/v1/status", "/v1/models", "/v2", "/nothing"])
+async def test_the_answer_to_head_has_the_head_of_get_and_no_body(port: Any, path: str) -> None:
+    """The next answer on the connection begins where the first one's head ended."""
+    async with port() as served:
+        wire = await served.connect()
+        found = []
+        for method in ("GET", "HEAD"):
+            wire.send(f"{method} {path} HTTP/1.1\r\nhost: x\r\nx-request-id: i\r\n\r\n".encode())
+            status, headers = await wire.head()
+            found.append((status, headers["content-type"], headers.get("allow")))
+            if method == "GET":
+                await wire._reader.readexactly(int(headers["content-length"]))
+        assert found[0] == found[1]
+        wire.send(post())
+        assert 200 == (await wire.answer())[0]
+
+
+async def test_an_address_with_a_fragment_is_the_same_whole_or_in_pieces(port: Any) -> None:
+    """What is behind a `#` is no part of the name."""
+    request = post(GOOD, "/serve/e#f")
+    async with port() as served:
+        for pieces in ((request,), (request[:30], request[30:]), (request[:-5], request[-5:])):
+            wire = await served.connect()
+            await wire.send_slowly(*pieces)
+            assert 200 == (await wire.answer())[0]
+
+
+@pytest.mark.parametrize("pieces", [1, 2])
+@pytest.mark.parametrize("path", ["/serve/e", "/v1/status", "/serve/none"])
+async def test_a_client_that_only_ended_its_sending_side_is_answered(port: Any, path: str, pieces: int) -> None:
+    """Also several requests in a row."""
+    async with port() as served:
+        wire = await served.connect()
+        wire.send(*[post(GOOD, path)] * pieces)
+        wire.half_close()
+        rest = await wire.rest()
+        assert [b"405" if path == "/v1/status" else b"404" if "none" in path else b"200"] * pieces == re.findall(
+            rb"HTTP/1\.1 (\d+) ", rest
+        )
+        assert 1 >= rest.lower().count(b"connection: close")
+
+
+async def test_a_client_that_ended_its_sending_side_is_answered_late_and_one_that_left_is_noticed(port: Any) -> None:
+    """Both look alike when they happen; the one that left frees its place at once."""
+    async with port() as served:
+        stack = served.stack
+        stack.backend.hold = asyncio.Event()
+        waiting, gone = await served.connect(), await served.connect()
+        for wire in (waiting, gone):
+            wire.send(post())
+        limiter = stack.gateway.pipeline._limiter
+        await stack.until(lambda: limiter.in_flight == 2)
+        waiting.half_close()
+        gone.close()
+        await stack.until(lambda: limiter.in_flight == 1)
+        await asyncio.sleep(0.5)
+        assert 1 == limiter.in_flight
+        stack.backend.hold.set()
+        assert 200 == (await waiting.answer())[0]
+        assert b"" == await waiting.rest()
+
+
+async def test_a_request_that_is_cut_off_gets_no_answer(port: Any) -> None:
+    """Half a head or half a body, and then the end: nobody asked for anything whole."""
+    async with port() as served:
+        for at in (10, 50, -3):
+            wire = await served.connect()
+            wire.send(post()[:at])
+            wire.half_close()
+            assert b"" == await wire.rest()
+
+
+async def test_requests_before_one_that_cannot_be_read_are_answered_first(port: Any) -> None:
+    """In their order, and then the refusal."""
+    async with port() as served:
+        served.stack.backend.hold = asyncio.Event()
+        wire = await served.connect()
+        wire.send(post() + post() + b"this is no request\r\n\r\n")
+        await asyncio.sleep(0.05)
+        served.stack.backend.hold.set()
+        found = [await wire.answer() for _ in range(3)]
+        assert [200, 200, 400] == [status for status, _, _ in found]
+        assert ("close", "malformed_request") == (found[2][1]["connection"], found[2][2]["code"])
+        assert b"" == await wire.rest()
+
+
+async def test_a_refused_request_that_expects_100_is_the_last_one(port: Any) -> None:
+    """Nobody knows whether the body still comes: what comes next must not be taken for it."""
+    async with port() as served:
+        wire = await served.connect()
+        wire.send(post(GOOD, "/serve/none", "expect: 100-continue")[: -len(GOOD)])
+        status, headers, _ = await wire.answer()
+        assert (404, "close") == (status, headers["connection"])
+        assert b"" == await wire.rest()
+        wire = await served.connect()
+        request = post(GOOD, "/serve/e", "expect: 100-continue")
+        wire.send(request[: -len(GOOD)])
+        assert 100 == (await wire.head())[0]
+        wire.send(GOOD)
+        status, headers, _ = await wire.answer()
+        assert (200, False) == (status, "connection" in headers)
+
+
+async def test_a_client_that_offers_another_protocol_is_served_in_this_one(port: Any) -> None:
+    """As Java's client does with its first request; what follows in the same read is served too."""
+    async with port() as served:
+        wire = await served.connect()
+        asking = post(
+            GOOD, "/serve/e", "connection: Upgrade, HTTP2-Settings", "upgrade: h2c", "http2-settings: AAMAAABk"
+        )
+        wire.send(
+            asking + post() + b"GET /livez HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: h2c\r\n\r\n" + post()
+        )
+        assert [200, 200, 200, 200] == [(await wire.answer())[0] for _ in range(4)]
+
+
+# --- headers of a hook ------------------------------------------------------------------------------------------------
+
+
+async def hooked(served: Port, **body: Any) -> Wire:
+    """Ask the hook for an answer with these headers."""
+    import json
+
+    if "h" not in served.stack.gateway.table.current.endpoints:
+        served.stack.add_hook("h", HOOK)
+        await served.stack.served("e", "h")
+    wire = await served.connect()
+    wire.send(post(json.dumps(body).encode(), "/serve/h"))
+    return wire
+
+
+@pytest.mark.parametrize(
+    "header",
+    [("x-mine", "a\r\nx-theirs: b"), ("x-mine", "a\r\n\r\nHTTP/1.1 200 OK"), ("x-mine", "a\nb"), ("x\r\ny", "a"),
+     ("x y", "a"), ("", "a"), ("x-mine", "a\0b")],
+)  # fmt: skip
+async def test_a_hooks_header_cannot_end_the_line_it_is_in(port: Any, header: tuple[str, str]) -> None:
+    """It is the hook's mistake, said by name; nothing of the header is sent."""
+    async with port() as served:
+        wire = await hooked(served, headers=[header])
+        status, headers, body = await wire.answer()
+        assert (500, "hook_failed") == (status, body["code"])
+        assert "header" in body["error"]
+        assert not {"x-theirs", "x-mine"} & set(headers)
+        wire.send(post())
+        assert 200 == (await wire.answer())[0]
+
+
+@pytest.mark.parametrize("status", [200, 201, 204, 304, 404])
+async def test_a_hooks_headers_about_the_connection_are_not_the_hooks(port: Any, status: int) -> None:
+    """Lengths, transfer codings and `connection` are the server's; statuses without a body have none."""
+    headers = [["transfer-encoding", "chunked"], ["connection", "close"], ["x-mine", "a"], ["set-cookie", "a=b"]]
+    async with port() as served:
+        wire = await hooked(served, headers=headers, status=status, content='{"a": 1}')
+        found, told = await wire.head()
+        assert (status, "a", "a=b") == (found, told["x-mine"], told["set-cookie"])
+        assert not {"transfer-encoding", "connection"} & set(told)
+        if status not in (204, 304):
+            assert b'{"a": 1}' == await wire._reader.readexactly(int(told["content-length"]))
+        wire.send(post())
+        assert 200 == (await wire.answer())[0]
+
+
+@pytest.mark.parametrize("status", [0, 99, 101, 600, 1000])
+async def test_a_hooks_status_is_one_that_ends_a_request(port: Any, status: int) -> None:
+    """Anything else is the hook's mistake."""
+    async with port() as served:
+        wire = await hooked(served, headers=[], status=status)
+        found, _, body = await wire.answer()
+        assert (500, "hook_failed") == (found, body["code"])
+        assert str(status) in body["error"]
