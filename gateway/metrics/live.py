@@ -13,16 +13,21 @@ from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any, Final
 
+import numpy as np
+
 from gateway.metrics import catalog
-from gateway.metrics.accumulator import Snapshot
+from gateway.metrics.accumulator import Floats, Snapshot
 from gateway.metrics.drift import Verdict
 from gateway.pace import unhurried
 from gateway.trace import CANARY, FALLBACK
 
 STEP_S: Final = 5.0
 WINDOW_S: Final = 60.0
-DRIFT_WINDOW_S: Final = 3600.0
-_DRIFT_STEP_S: Final = 60.0
+DRIFT_WINDOWS: Final = {"5m": 300.0, "1h": 3600.0, "1d": 86400.0}
+"""What drift is judged over, in seconds: the windows of the alert."""
+_DRIFT_STEPS: Final = 60
+"""How many moments of each window are remembered."""
+_RANKS: Final = ("too few", "steady", "moved", "drift")
 _HISTORY: Final = 60
 """Steps of the rate's history: five minutes."""
 
@@ -63,7 +68,8 @@ class Live:
         self._failures = frozenset(failures)
         self._seen: deque[tuple[float, Numbers]] = deque()
         self._history: deque[dict[tuple[str, ...], float]] = deque(maxlen=_HISTORY)
-        self._bins_seen: deque[tuple[float, Numbers]] = deque()
+        self._bins = _Bins()
+        self._bins_seen: dict[str, deque[tuple[float, Floats]]] = {window: deque() for window in DRIFT_WINDOWS}
 
     def sample(self, now: float, snapshot: Snapshot, pause: Pause = unhurried) -> None:
         """Remember what is counted ``now``."""
@@ -80,10 +86,13 @@ class Live:
         self._seen.append((now, current))
         while len(self._seen) > 1 and self._seen[1][0] <= now - WINDOW_S:
             self._seen.popleft()
-        if not self._bins_seen or now - self._bins_seen[-1][0] >= _DRIFT_STEP_S:
-            self._bins_seen.append((now, _bins(snapshot, pause)))
-            while len(self._bins_seen) > 1 and self._bins_seen[1][0] <= now - DRIFT_WINDOW_S:
-                self._bins_seen.popleft()
+        counts = self._bins.of(snapshot)
+        for window, span in DRIFT_WINDOWS.items():
+            seen = self._bins_seen[window]
+            if not seen or now - seen[-1][0] >= span / _DRIFT_STEPS:
+                seen.append((now, counts))
+                while len(seen) > 1 and seen[1][0] <= now - span:
+                    seen.popleft()
 
     def rows(self, now: float, snapshot: Snapshot, pause: Pause = unhurried) -> list[dict[str, Any]]:
         """Return the rows of the last minute as plain values, by endpoint, version and route."""
@@ -133,11 +142,13 @@ class Live:
         return [asdict(row) for row in sorted(found, key=lambda row: (row.endpoint, row.version, row.route))]
 
     def drift(self, snapshot: Snapshot, pause: Pause = unhurried) -> list[dict[str, Any]]:
-        """Return how each variable that has a reference stands, by what was seen within the last hour.
+        """Return how each variable that has a reference stands, over the ``window`` that says most.
 
-        Only what was counted for the reference in use: labels name it.
+        That is the longest of those with the worst verdict, as the alert fires if one of them does. Only what was
+        counted for the reference in use: labels name it.
         """
-        seen = _grown(_bins(snapshot, pause), self._bins_seen[0][1]) if self._bins_seen else {}
+        counts = self._bins.of(snapshot)
+        grown = {window: counts - _padded(seen[0][1], counts) for window, seen in self._bins_seen.items() if seen}
         references: dict[tuple[str, ...], dict[str, float]] = {}
         sizes: dict[tuple[str, ...], float] = {}
         for (name, labels, _), value in snapshot.shown():
@@ -147,16 +158,43 @@ class Live:
                 sizes[labels] = value
         found = []
         for key, ratios in sorted(references.items()):
-            pause()
-            counts = tuple(seen.get((*key, name), (0.0,))[0] for name in ratios)
-            verdict = Verdict(
-                key[0], key[1], key[2], tuple(ratios), tuple(ratios.values()), counts, sizes.get(key, math.inf)
-            )  # fmt: skip
+            at = [self._bins.at.get((*key, name)) for name in ratios]
+            verdicts = []
+            for window, more in (grown or {"5m": counts * 0}).items():
+                pause()
+                seen = tuple(0.0 if i is None else float(more[i]) for i in at)
+                size = sizes.get(key, math.inf)
+                verdict = Verdict(key[0], key[1], key[2], tuple(ratios), tuple(ratios.values()), seen, size)
+                verdicts.append((_RANKS.index(verdict.state), DRIFT_WINDOWS[window], window, verdict))
+            *_, window, verdict = max(verdicts, key=lambda one: one[:2])
             found.append({
-                **asdict(verdict), "n": verdict.n, "psi": verdict.psi if verdict.n else None,
+                **asdict(verdict), "window": window, "n": verdict.n, "psi": verdict.psi if verdict.n else None,
                 "noise": verdict.bound if verdict.n else None, "state": verdict.state,
             })  # fmt: skip
         return found
+
+
+class _Bins:
+    """Where the counts of drift bins are among all counters, which only ever grow."""
+
+    def __init__(self) -> None:
+        self.at: dict[tuple[str, ...], int] = {}
+        """A bin's position among the counts of ``of``, by its labels."""
+        self._positions: list[int] = []
+        self._read = 0
+
+    def of(self, snapshot: Snapshot) -> Floats:
+        """Return the counts of all bins."""
+        for position, series in enumerate(snapshot.counters[self._read :], self._read):
+            if series.metric == catalog.DRIFT_OBSERVATIONS.name:
+                self.at[series.labels] = len(self._positions)
+                self._positions.append(position)
+        self._read = len(snapshot.counters)
+        return snapshot.counts[np.array(self._positions, dtype=np.intp)]
+
+
+def _padded(counts: Floats, like: Floats) -> Floats:
+    return np.pad(counts, (0, len(like) - len(counts)))
 
 
 def _requests(snapshot: Snapshot, pause: Pause) -> Numbers:
@@ -171,15 +209,6 @@ def _requests(snapshot: Snapshot, pause: Pause) -> Numbers:
             found[name, *labels] = (*numbers[:-1].tolist(),)
         elif name == catalog.BATCH_ROWS.name:
             found[name, *labels] = (float(numbers[-1]), float(numbers[:-1].sum()))
-    return found
-
-
-def _bins(snapshot: Snapshot, pause: Pause) -> Numbers:
-    found: Numbers = {}
-    for (name, labels, _), value in snapshot.counted():
-        pause()
-        if name == catalog.DRIFT_OBSERVATIONS.name:
-            found[labels] = (value,)
     return found
 
 

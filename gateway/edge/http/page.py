@@ -356,7 +356,7 @@ def _drift(found: Sequence[Values]) -> str:
         return ""
     key = (
         "<p class='key dim'><svg width=10 height=10 aria-hidden=true><rect width=10 height=10 fill='var(--blue)' />"
-        "</svg>last hour<svg width=10 height=10 aria-hidden=true><rect x=1 y=1 width=8 height=8 fill=none "
+        "</svg>now<svg width=10 height=10 aria-hidden=true><rect x=1 y=1 width=8 height=8 fill=none "
         "stroke='var(--ref)' stroke-width=1.5 /></svg>reference</p>"
     )
     return "".join(shown) + key
@@ -385,7 +385,8 @@ def _histogram(variable: Values) -> str:
         f"<div class=drift><p><code>{_e(variable['variable'])}</code> "
         f"<span class={state}>{_e(_SAID.get(str(variable['state']), str(variable['state'])))}</span></p>"
         f"<svg width=272 height=80 role=img aria-label='{_e(variable['variable'])}: now over the reference'>"
-        f"{''.join(drawn)}</svg><p class=dim>PSI {psi} · noise {noise} · n {n:,.0f}</p></div>"
+        f"{''.join(drawn)}</svg><p class=dim>over {_e(variable['window'])}: "
+        f"PSI {psi} · noise {noise} · n {n:,.0f}</p></div>"
     )
 
 

@@ -111,6 +111,44 @@ def test_drift_of_the_last_hour_is_told_by_variable() -> None:
     assert found["psi"] > found["noise"]
 
 
+def test_drift_is_judged_over_the_windows_of_the_alert() -> None:
+    """What the last minutes say is not diluted by the hour before, and a quiet variable is judged over a day."""
+    observer, live = Observer(later=lambda drain: None), Live(FAILURES)
+    declared = {
+        url: MetricSpec(url, None, (MetricVariable("animal", "enum", ("cat", "dog")),)) for url in ("busy/1", "quiet/1")
+    }
+    reference = {"animal": drift.enum_bins({"cat": 5000, "dog": 5000})}
+    served = {url: Served(url[:-2], "1", reference=reference) for url in declared}
+    observer.watch.configure(served, declared, 1.0)
+
+    def see(url: str, cats: int, dogs: int) -> None:
+        for i in range(cats + dogs):
+            trace = Trace("id")
+            trace.url, trace.body, trace.total_ns = url, {"animal": "cat" if i < cats else "dog"}, 1
+            observer.started()
+            observer.finished(trace)
+        observer.settle()
+
+    def judged() -> dict[str, tuple[str, str, float]]:
+        found = live.drift(observer.snapshot())
+        return {one["endpoint"]: (one["state"], one["window"], one["n"]) for one in found}
+
+    for minute in range(24 * 60):
+        live.sample(minute * 60.0, observer.snapshot())
+        if minute >= 23 * 60:
+            see("busy/1", 100, 100)
+        if minute % 60 == 30:
+            see("quiet/1", 6, 6)
+    assert "steady" == judged()["busy"][0]
+    assert ("steady", "1d") == judged()["quiet"][:2]
+    for second in range(0, 300, 5):
+        live.sample(24 * 3600.0 + second, observer.snapshot())
+        see("busy/1", 12, 6)
+    assert ("drift", "5m") == judged()["busy"][:2]
+    assert 18 * 60 <= judged()["busy"][2] <= 18 * 60 + 200
+    assert ("steady", "1d") == judged()["quiet"][:2]
+
+
 def test_a_new_reference_starts_its_own_counts() -> None:
     """What was counted into the bins of the reference before is not held against the one that was accepted."""
     observer, live = Observer(later=lambda drain: None), Live(FAILURES)
