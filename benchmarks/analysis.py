@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from benchmarks.measure import Spread, spread
+from benchmarks.plan import FORMS
 
 Cell = Mapping[str, Any]
 Key = tuple[str, str, int, float, str]
@@ -132,6 +133,8 @@ def checklist(run: Mapping[str, Any]) -> list[Check]:
     for name, label, short, long in (("gateway", "gateway", 1.0, 0.7), ("gateway_nocache", "word cache off", 1.4, 1.2)):
         add(f"{label}: CPU / floor, 64 connections, short texts", "<=", short, name, "floor", own)
         add(f"{label}: CPU / floor, 64 connections, long texts", "<=", long, name, "floor", own, texts="long")
+    for name in FORMS[1:]:
+        add(f"{name}: CPU / the same embedding through /serve", "<=", 1.15, name, "gateway", own, backend="vectors")
     add("gateway + Triton CPU / ensemble on tokenizers", "<=", 0.55, "gateway", "ensemble_lean", total)
     add("gateway + Triton CPU / ensemble on AutoTokenizer", "<=", 0.45, "gateway", "ensemble_auto", total)
     for peer, label, target in (

@@ -1,8 +1,9 @@
 """The backends every system is measured on: models in one real embedded Triton.
 
-``instant`` answers at once and isolates the gateway; ``gpu`` takes 4 ms + 0.05 ms per row per call, as a GPU that
-batching is good for; ``minilm`` is the real all-MiniLM-L6-v2 in ONNX Runtime. The same models serve every system under
-the names that system asks for. Ensembles put a tokenizer of Triton's Python backend in front of the same models.
+``instant`` answers at once and isolates the gateway, ``vectors`` likewise, with an embedding; ``gpu`` takes 4 ms +
+0.05 ms per row per call, as a GPU that batching is good for; ``minilm`` is the real all-MiniLM-L6-v2 in ONNX Runtime.
+The same models serve every system under the names that system asks for. Ensembles put a tokenizer of Triton's Python
+backend in front of the same models.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ class Backend:
 
 BACKENDS: dict[str, Backend] = {
     "instant": Backend("instant", TOKENS, "logits", 2),
+    "vectors": Backend("vectors", TOKENS, "sentence_embedding", 384),
     "gpu": Backend("gpu", TOKENS, "logits", 2, call_ms=4.0, row_ms=0.05, weights=(1.0, 0.0)),
     "minilm": Backend(
         "minilm", (*TOKENS, "token_type_ids"), "sentence_embedding", 384, is_real=True, weights=(1.0, 0.0)

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 PEERS = ("clearml_lean", "clearml_auto", "kserve", "ensemble_lean", "ensemble_auto")
+FORMS = ("gateway", "gateway_hf", "gateway_openai", "gateway_kserve", "gateway_oip")
 ALL = ("floor", "floor_grpc", "gateway", "gateway_nocache", *PEERS)
 
 
@@ -34,6 +35,7 @@ def full() -> tuple[Scenario, ...]:
         *(Scenario("instant", "short", n, ALL, 5 if n == 64 else 3, 4.0) for n in (64, 1, 16, 256)),
         Scenario("instant", "long", 64, ALL, 3, 4.0),
         Scenario("instant", "mixed", 64, ALL, 3, 3.0),
+        Scenario("vectors", "short", 64, FORMS, 6, 2.0),
         Scenario("instant", "short", 64, ("gateway_w2",), 3, 4.0),
         # The same load for each worker (a call's cost is shared by what a worker has at a time), both beside Triton and
         # the load on the same two cores, which are left some time.
@@ -54,6 +56,7 @@ def quick() -> tuple[Scenario, ...]:
         Scenario("instant", "short", 64, ALL, 3, 2.0),
         Scenario("instant", "long", 64, ("floor", "gateway", "gateway_nocache"), 2, 2.0),
         Scenario("instant", "short", 1, ("gateway",), 2, 2.0),
+        Scenario("vectors", "short", 64, FORMS, 3, 2.0),
         Scenario("gpu", "short", 256, ("gateway", "ensemble_lean", "ensemble_auto"), 2, 3.0),
     )
 

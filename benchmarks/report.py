@@ -25,6 +25,7 @@ _PLOTS = {
 }
 _BACKENDS = {
     "instant": "a model that answers at once: what remains is the cost of everything around it",
+    "vectors": "the same with an embedding of 384 numbers: for the protocols, of which OpenAI's has only embeddings",
     "gpu": "a GPU-like model: 4 ms + 0.05 ms per row per call, at most 64 rows, one call at a time",
     "minilm": "the real all-MiniLM-L6-v2 (ONNX Runtime, CPU, one core)",
 }

@@ -128,7 +128,10 @@ def _bundles(state: Path, *, real: bool, say: Say) -> dict[str, Path]:
         if (source / file).exists():
             shutil.copyfile(source / file, classifier / file)
     (classifier / "config.json").write_text(json.dumps(_CLASSIFIER))
-    found = {"instant": classifier, "gpu": classifier, "torch": source}
+    encoder = state / "bundles" / "encoder"
+    shutil.copytree(classifier, encoder, dirs_exist_ok=True)
+    (encoder / "config.json").write_text(json.dumps({**_CLASSIFIER, "architectures": ["BertModel"]}))
+    found = {"instant": classifier, "gpu": classifier, "vectors": encoder, "torch": source}
     if real:
         say("exporting MiniLM to ONNX (once)")
         argv = [sys.executable, "-m", "deploy.optimize.export", "--package", _MODEL_PACKAGE]

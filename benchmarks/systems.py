@@ -10,7 +10,9 @@ import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import Final
 
 from benchmarks import environments, servers
 from benchmarks.backends import Backend, Triton
@@ -159,6 +161,36 @@ def _gateway(
     return Running(f"http://127.0.0.1:{port}/serve/{backend.name}", text_body, server, models)
 
 
+def _form(bench: Bench, backend: Backend, *, name: str, path: str, body: Callable[[str], bytes]) -> Running:
+    """The gateway asked in another protocol than its own."""
+    running = _gateway(bench, backend, name=f"gateway_{name}")
+    address = running.url.partition("/serve/")[0]
+    running.url, running.body = address + path.format(name=backend.name), body
+    return running
+
+
+def _inputs_body(text: str) -> bytes:
+    return json.dumps({"inputs": text}).encode()
+
+
+def _oip_body(text: str) -> bytes:
+    tensor = {"name": "text", "datatype": "BYTES", "shape": [1, 1], "data": [text]}
+    return json.dumps({"inputs": [tensor]}).encode()
+
+
+def _openai_body(text: str) -> bytes:
+    return json.dumps({"model": "vectors", "input": text}).encode()
+
+
+FORMS: Final = {
+    "hf": ("Hugging Face's", "/serve/{name}", _inputs_body),
+    "openai": ("OpenAI's", "/v1/embeddings", _openai_body),
+    "kserve": ("KServe's v1", "/v1/models/{name}:predict", _instances_body),
+    "oip": ("the Open Inference Protocol's", "/v2/models/{name}/infer", _oip_body),
+}
+"""Short name of a protocol → its title, path and body; the system is ``gateway_`` and the name."""
+
+
 def gateway_of(checkout: Path, python: Path, name: str, *, has_word_cache: bool = True) -> Start:
     """Return how another checkout's gateway is started, with its own Python if there is one."""
     settings = {} if has_word_cache else {"TRITON_GATEWAY_WORD_CACHE_WORDS": "0"}
@@ -254,6 +286,11 @@ SYSTEMS: dict[str, System] = {
                lambda b, k: _gateway(b, k, name="gateway_w2", workers=2, n_cores=2)),
         System("gateway_w1", "triton-gateway, 1 worker on the same 2 cores",
                lambda b, k: _gateway(b, k, name="gateway_w1", n_cores=2)),
+        *(
+            System(f"gateway_{name}", f"triton-gateway, asked in {title} form",
+                   partial(_form, name=name, path=path, body=body))
+            for name, (title, path, body) in FORMS.items()
+        ),
         System("clearml_lean", "clearml-serving 1.3.5, hook on tokenizers", lambda b, k: _clearml(b, k, hook="lean")),
         System("clearml_auto", "clearml-serving 1.3.5, hook on AutoTokenizer",
                lambda b, k: _clearml(b, k, hook="auto")),
