@@ -128,6 +128,12 @@ OVERVIEW: Final = Board(
             _lines("Error budget burn", f"1 = exactly what {rules.AVAILABILITY:.1%} availability allows.",
                    f"{rules.error_ratio('1h')}{{{_BY_ENDPOINT}}} / {1 - rules.AVAILABILITY:.6g}", "{{endpoint}}",
                    thresholds=((1.0, _ORANGE), (14.4, _RED))),
+            Panel("Error budget left",
+                  f"Of what {rules.AVAILABILITY:.1%} availability and {rules.LATENCY:.0%} of the answers within "
+                  f"{rules.LATENCY_S * 1000:g} ms allow in {rules.SLO_WINDOWS[-1]}; below 0 it is overdrawn.",
+                  tuple(Query(f"{rules.budget_left(what)}{{{_BY_ENDPOINT}}}", f"{{{{endpoint}}}} {what}")
+                        for what in ("failed", "slow")),
+                  unit="percentunit", thresholds=((0.0, _RED),)),
             _lines("Texts per request", "Mean number of texts in one request.", _mean(catalog.ROWS)),
         )),
         Section("Configuration", (
@@ -321,6 +327,14 @@ DRIFT: Final = Board(
             *(_lines(f"Values seen in {window}", "Of the values needed for a verdict; nothing is said below 100 %.",
                      f"{_recorded(rules.drift_n(window))} / ({PER_BIN} * {_recorded(rules.REFERENCE_BINS)})",
                      "{{variable}}", "percentunit") for window in rules.DRIFT_WINDOWS),
+            Panel("Smallest visible PSI", "What the chosen variable's PSI must exceed to be called drift, given how "
+                  "many values were seen; no line: too few to judge.",
+                  tuple(Query(f"{rules.visible_psi(window)}{{{_VAR}}}", f"over {window}")
+                        for window in rules.DRIFT_WINDOWS)),
+            Panel("Smallest visible change of a share", "How far a category of the chosen variable must move to be "
+                  "called drift, given how many values were seen; no line: too few to judge.",
+                  tuple(Query(f"{rules.visible_shift(window)}{{{_VAR}}}", f"over {window}")
+                        for window in rules.DRIFT_WINDOWS), unit="percentunit"),
             _lines("Jensen–Shannon over 1h", "0 (equal) to 0.69.", _recorded(rules.drift_js("1h")), "{{variable}}",
                    most=0.7),
             _lines("New over 1h", "Share of categories the reference does not have.",

@@ -116,6 +116,21 @@ def drift_special(bin_name: str, window: str) -> str:
     return f"endpoint_version_variable:gateway_drift_{bin_name}:ratio{window}"
 
 
+def visible_psi(window: str) -> str:
+    """Return the name of the recorded PSI above which there is drift, given how many values were seen."""
+    return f"endpoint_version_variable:gateway_drift_visible:psi{window}"
+
+
+def visible_shift(window: str) -> str:
+    """Return the name of the recorded change of a category's share above which there is drift, given as many."""
+    return f"endpoint_version_variable:gateway_drift_visible:shift{window}"
+
+
+def budget_left(what: str) -> str:
+    """Return the name of the recorded share of the error budget that is left: of ``failed`` or ``slow`` requests."""
+    return f"endpoint:{_GATEWAY}_{what}_budget:left{SLO_WINDOWS[-1]}"
+
+
 FOUND_PSI: Final = "endpoint_version_variable:gateway_drift_found:psi"
 """The PSI of every variable that has drifted, by ``window``: what the alert fires on."""
 FOUND_SHIFT: Final = "endpoint_version_variable_bin:gateway_drift_found:shift"
@@ -169,6 +184,11 @@ def _slo() -> Group:
             Record(error_ratio(window), _ratio(ENDPOINT, window)),
             Record(slow_ratio(window), f"1 - {good}\n  / {answered}"),
         ]
+    longest = SLO_WINDOWS[-1]
+    rules += [
+        Record(budget_left("failed"), f"1 - {error_ratio(longest)} / {1 - AVAILABILITY:.6g}"),
+        Record(budget_left("slow"), f"1 - {slow_ratio(longest)} / {1 - LATENCY:.6g}"),
+    ]
     for factor, long, short, severity in _BURN:
         failures = by(ENDPOINT, increase(_REQUESTS, long, f"{_KNOWN},{_FAILED}"))
         limit = f"{factor * (1 - AVAILABILITY):.6g}"
@@ -238,6 +258,13 @@ def _drift() -> Group:
             for bin_name in (OTHER, MISSING)
         ]
     enough = {window: f"{drift_n(window)} >= {PER_BIN} * {REFERENCE_BINS}" for window in DRIFT_WINDOWS}
+    for window in DRIFT_WINDOWS:
+        categories = f'{on} {REFERENCE}{{bin="{OTHER}"}}'
+        noise = by(VARIABLE, drift_shift_noise(window), "max")
+        rules += [
+            Record(visible_psi(window), f"clamp_min({psi_bound(window)}, {PSI_ALERT})\nand {enough[window]}"),
+            Record(visible_shift(window), f"clamp_min({noise}, {SHIFT_ALERT})\nand {enough[window]}\nand {categories}"),
+        ]
     rules += [
         Record(
             FOUND_PSI,

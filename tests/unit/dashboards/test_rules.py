@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import subprocess
 from collections.abc import Callable
@@ -253,6 +254,31 @@ def test_failures_beyond_the_budget_page_and_a_callers_mistakes_do_not(evaluate:
     evaluate(requests(ok="0+95x200", input_refused="0+50x200", endpoint_not_found="0+9x200"),
              alert_rule_test=[silent("GatewayErrorBudgetBurn", "60m")])  # fmt: skip
     evaluate(requests(ok="0+1x200", internal="0 0 1x200"), alert_rule_test=[silent("GatewayErrorBudgetBurn", "30m")])
+
+
+@pytest.mark.prometheus
+def test_what_is_left_of_the_error_budget_is_recorded(evaluate: Evaluate) -> None:
+    """Half of the 0.1 % that may fail has failed: half of the budget is left; twice as much: it is overdrawn by all."""
+    left = 'endpoint:gateway_requests_failed_budget:left3d{endpoint="e"}'
+    evaluate(requests(ok="0+9995x200", internal="0+5x200"), promql_expr_test=[equals(left, 0.5)])
+    evaluate(requests(ok="0+998x200", internal="0+2x200"), promql_expr_test=[equals(left, -1.0)])
+
+
+@pytest.mark.prometheus
+def test_smallest_visible_change_follows_from_how_many_values_were_seen(evaluate: Evaluate) -> None:
+    """Few values: their noise; many: the threshold of the alert; too few for a verdict: nothing."""
+    bins = enum_bins({"cat": 5000, "dog": 5000})
+    name = "endpoint_version_variable:gateway_drift_visible"
+    for n, is_noise in ((400, True), (40_000, False)):
+        verdict = Verdict("e", "1", "x", bins.names, bins.ratios(), (n / 2, n / 2, 0.0, 0.0), bins.total)
+        noise = drift.SHIFT_SIGMAS * math.sqrt(0.25 * (1 / n + 1 / bins.total))
+        assert (noise > drift.SHIFT_ALERT) == is_noise
+        evaluate(variable_series(bins, verdict.counts), promql_expr_test=[
+            equals(f"{name}:psi5m", max(drift.PSI_ALERT, verdict.bound)),
+            equals(f"{name}:shift5m", max(drift.SHIFT_ALERT, noise), 1e-4),
+        ])  # fmt: skip
+    nothing = {"expr": f"count({name}:shift5m)", "eval_time": "60m", "exp_samples": []}
+    evaluate(variable_series(bins, (20, 20, 0, 0)), promql_expr_test=[nothing])
 
 
 @pytest.mark.prometheus
