@@ -152,7 +152,7 @@ class Steps:
             finally:
                 took = time.thread_time() - cpu, time.perf_counter() - wall
                 if max(took) > 0.002:
-                    steps.found.append((*took, repr(handle)[:200]))
+                    steps.found.append((*took, _name_of(handle)))
 
         asyncio.Handle._run = run  # type: ignore[method-assign]  # noqa: SLF001 - as above
 
@@ -175,6 +175,19 @@ class Steps:
             "step_wall_ms": max((wall for _, wall, _ in longest), default=2.0),
             "collection_ms": round(collected * 1e3, 1), "generation": self.generation, "steps": longest[:12],
         }  # fmt: skip
+
+
+def _name_of(handle: Any) -> str:
+    """Return what a step ran: a task by its coroutine and what that waits for, anything else as asyncio shows it."""
+    task = getattr(handle._callback, "__self__", None)  # noqa: SLF001 - as above
+    if not isinstance(task, asyncio.Task):
+        return repr(handle)[:200]
+    coroutine: Any = task.get_coro()
+    names = [task.get_name()] if "build" in task.get_name() or "retire" in task.get_name() else []
+    while coroutine is not None and len(names) < 6:
+        names.append(str(getattr(coroutine, "__qualname__", type(coroutine).__name__)))
+        coroutine = getattr(coroutine, "cr_await", None)
+    return " > ".join(names)
 
 
 def serve(folder: Path, count: int) -> None:
@@ -209,14 +222,14 @@ def serve(folder: Path, count: int) -> None:
     )  # fmt: skip
     steps = Steps()
 
-    def is_live(what: str, url: str, shown: str) -> bool:
+    def is_live(what: str, url: str, shown: str, before: str) -> bool:
         now = gateway.table.current
         if what == "weights":
             return url in now.canaries and abs(next(iter(now.canaries[url].shares.values())) - float(shown)) < 1e-6
         if what == "remove":
             return url not in now.endpoints
         if what == "all":
-            return len(now.endpoints) == len(registry.models_of) and not now.pending
+            return now.revision != before and len(now.endpoints) == len(registry.models_of) and not now.pending
         return url in now.endpoints and now.endpoints[url].identity.model_id == shown
 
     def commands(loop: asyncio.AbstractEventLoop) -> None:
@@ -228,8 +241,9 @@ def serve(folder: Path, count: int) -> None:
             steps.take()
             registry.calls = 0
             began = time.monotonic()
+            before = gateway.table.current.revision
             url, shown = change(registry, what)
-            while not is_live(what, url, shown):
+            while not is_live(what, url, shown, before):
                 time.sleep(0.02)
             live = time.monotonic() - began
             time.sleep(1.0)  # what is tidied and saved afterwards counts too

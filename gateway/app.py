@@ -73,6 +73,7 @@ _LINEAGE_S: Final = 60.0
 _SHADOW_S: Final = 10.0
 _MODELS_S: Final = 5.0
 _END_S: Final = 5.0
+_SWITCH_S: Final = 0.0005
 
 MakeBackend = Callable[[str, bool], Backend]
 
@@ -257,6 +258,7 @@ class Gateway:
             rpc = self._rpc = await self._start_rpc()
             if self._is_whole_process:
                 _calm_garbage_collection()
+                _share_the_interpreter()
                 self._leave_in_order()
             yield
         finally:
@@ -414,10 +416,17 @@ def _calm_garbage_collection() -> None:
     # Everything imported so far (a large heap) lives as long as the process: no collection need look at it again, and
     # a request makes a few dozen objects, so that the default of one collection per 700 allocations is far too often.
     # A collection stops every thread for as long as it takes, and a change of a thousand endpoints leaves some ten
-    # thousand objects behind: the young are looked at in small portions, the whole heap as seldom as before.
+    # thousand objects behind: the young are looked at in small portions (a millisecond or two), those that stay in the
+    # next larger ones, the whole heap as seldom as before.
     gc.collect()
     gc.freeze()
-    gc.set_threshold(5_000, 10, 400)
+    gc.set_threshold(2_000, 4, 2_500)
+
+
+def _share_the_interpreter() -> None:
+    # A thread that computes (a tokenizer that is loaded, a configuration that is read) keeps the interpreter's lock for
+    # so long when another one asks for it; a request asks several times. Costs nothing while no thread computes.
+    sys.setswitchinterval(_SWITCH_S)
 
 
 def _post(url: str, data: Any, timeout: float) -> Any:

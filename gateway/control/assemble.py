@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from gateway.control import samples, validate
 from gateway.control.compile import EndpointPlan, Plan
@@ -57,6 +57,8 @@ _log = logging.getLogger("triton_gateway.control")
 
 
 _POLL_S: Final = 0.2
+_POLLS_APART_S: Final = 0.005
+"""Between two questions to Triton, of all versions that wait for it: a thousand would keep it and the loop busy."""
 _MOST_SCORES: Final = 1 << 24
 """Scores of a vocabulary in one answer of a model: 64 MiB."""
 _ASK_S: Final = 2.0
@@ -125,6 +127,8 @@ class Assembler:
         self._threads = threads
         """Of requests: what handlers prepare in."""
         self._control = control
+        self._asking = 0
+        """Builds that wait for Triton."""
         self._code = CodeLoader(ready_timeout)
         self._hooks = HookBuilder(hooks, send_request, threads, control.builds, control.installs)
 
@@ -352,12 +356,19 @@ class Assembler:
         return send
 
     async def _ready(self, backend: Backend, model: str, progress: Callable[[str], None]) -> ModelInfo:
+        self._asking += 1
+        try:
+            return await self._described(backend, model, progress)
+        finally:
+            self._asking -= 1
+
+    async def _described(self, backend: Backend, model: str, progress: Callable[[str], None]) -> ModelInfo:
         loop = asyncio.get_running_loop()
         until = loop.time() + self._ready_timeout
         asked, refusals = 0.0, 0
         while not await backend.is_ready(model):
-            now = loop.time()
-            if now - asked >= _ASK_S:  # the reason is for people: it need not be asked as often
+            now, pause = loop.time(), max(_POLL_S, self._asking * _POLLS_APART_S)
+            if now - asked >= max(_ASK_S, 10 * pause):  # the reason is for people: it need not be asked as often
                 asked = now
                 refusal = await backend.refusal(model)
                 # Once may be from an attempt of before, which is just being repeated.
@@ -371,7 +382,7 @@ class Assembler:
                     f"Triton did not load {model} within {self._ready_timeout:g} s: {reason}",
                     hint="look at the model sync's log and status",
                 )
-            await asyncio.sleep(_POLL_S)
+            await asyncio.sleep(pause)
         return await backend.describe(model)
 
 
@@ -401,6 +412,8 @@ class _Made:
 class _Opened:
     """Handlers that are closed at the end of the block, unless it ended with ``keep``."""
 
+    _closing: ClassVar[set[asyncio.Future[Any]]] = set()
+
     def __init__(self) -> None:
         self._handlers: list[Handler] = []
 
@@ -414,9 +427,12 @@ class _Opened:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        for handler in self._handlers:
-            # In a task of its own: whoever has given the build up once may do so again.
-            await asyncio.shield(asyncio.ensure_future(handler.close()))
+        if self._handlers:
+            # In tasks of their own: whoever has given the build up once may do so again.
+            closing = asyncio.gather(*(handler.close() for handler in self._handlers), return_exceptions=True)
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
+            await asyncio.shield(closing)
 
 
 def assemble_snapshot(

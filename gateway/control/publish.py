@@ -60,6 +60,7 @@ class RoutePublisher:
         self._seen: set[tuple[str, str]] = set()
         self._retiring: set[asyncio.Task[None]] = set()
         self._due: asyncio.TimerHandle | None = None
+        self._watch_due: asyncio.Handle | None = None
         self._last = -math.inf
 
     @property
@@ -73,14 +74,10 @@ class RoutePublisher:
         self.soon()
 
     def soon(self) -> None:
-        """Publish: at once, or together with what else changes in a moment."""
+        """Publish in a step of the event loop of its own: the next one, or with what else changes in a moment."""
         if self._due is None:
             loop = asyncio.get_running_loop()
-            wait = self._last + _APART_S - loop.time()
-            if wait > 0:
-                self._due = loop.call_later(wait, self._publish)
-            else:
-                self._publish()
+            self._due = loop.call_at(max(self._last + _APART_S, loop.time()), self._publish)
 
     def _publish(self) -> None:
         self._due = None
@@ -94,8 +91,9 @@ class RoutePublisher:
         versions = self._versions
         self._table.swap(assemble_snapshot(plan, versions.endpoints(), versions.pending(), self._table.current))
         self._retire()
-        self.watch()
         self._published(bool(finished))
+        if self._watch_due is None:
+            self._watch_due = asyncio.get_running_loop().call_soon(self.watch)
 
     def _serve(self, version: Version, endpoint: Endpoint, last_good: LastGood) -> None:
         former, is_restored = self._versions.serving(version.url), version.state is State.RESTORING
@@ -125,6 +123,7 @@ class RoutePublisher:
 
     def watch(self, *, again: bool = False) -> None:
         """Tell metrics and shadows what serves; ``again``: references have changed."""
+        self._watch_due = None
         plan = self._plan()
         if plan is None:
             return
@@ -163,8 +162,9 @@ class RoutePublisher:
 
     async def close(self) -> None:
         """Retire everything; nothing is published any more."""
-        if self._due is not None:
-            self._due.cancel()
+        for due in (self._due, self._watch_due):
+            if due is not None:
+                due.cancel()
         for _, endpoint, _ in self._finished:
             self._in_background(endpoint.retire(), endpoint.identity.url)
         self._finished = []

@@ -254,7 +254,9 @@ class Reconciler:
         self._task, self._plan = task, plan
         begun = self.versions.configure(plan.endpoints, refused(plan.faults), self._restored)
         self._restored = None
-        self._remember()
+        configured = self.versions.urls
+        # Without a memory of what was served, everything that is configured may have been.
+        self._before = configured if self._before is None else self._before & configured
         self._publisher.soon()
         self._builds.begin(begun)
         return True
@@ -268,15 +270,10 @@ class Reconciler:
         self._publisher.soon()
         return True
 
-    def _remember(self) -> None:
-        """Take note of what was served before and is still configured: without a memory, everything that is."""
+    def _published(self, is_new: bool) -> None:
         if not self._health.first_sync_done:
             self._health.first_sync_done = True
             self._waits_until = asyncio.get_running_loop().time() + self._following.startup_wait
-        configured = self.versions.urls
-        self._before = configured if self._before is None else self._before & configured
-
-    def _published(self, is_new: bool) -> None:
         self._health.note()
         if is_new:
             self._save()

@@ -40,6 +40,8 @@ Count_ = TypeVar("Count_", bound=Callable[..., None])
 
 _NS = 1e-9
 _STAGES = ("prepare", "queue", "infer", "finish")
+_FEW = 16
+"""Values that are counted one by one: a thousand versions that answered one request each are settled in one step."""
 _TIMES = 1 + len(_STAGES)
 """Distributions of a request that are of nanoseconds."""
 
@@ -363,9 +365,12 @@ class _ServedMetrics:
         if not self._columns[0]:
             return
         for number, (distribution, column) in enumerate(zip(self._distributions, self._columns, strict=True)):
-            values = np.array(column, dtype=np.float64)
+            unit = _NS if number < _TIMES else 1.0
+            if len(column) <= _FEW:
+                distribution.observe_few(column, unit)
+            else:
+                distribution.observe_all(np.array(column, dtype=np.float64) * unit)
             column.clear()
-            distribution.observe_all(values * _NS if number < _TIMES else values)
 
 
 class _BatchMetrics:

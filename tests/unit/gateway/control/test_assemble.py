@@ -159,3 +159,26 @@ async def test_the_first_requests_are_told_before_they_are_made(tmp_path: Path) 
 def test_faults_of_endpoints_are_told_by_their_urls() -> None:
     faults = [Fault("endpoint e/1", "no model"), Fault("canary c", "no weights"), Fault("records", "unreadable")]
     assert {"e/1": "no model"} == refused(faults)
+
+
+async def test_a_thousand_versions_that_wait_for_triton_do_not_keep_it_busy(tmp_path: Path) -> None:
+    """However many there are, they ask it a few hundred times a second in all."""
+    assembler, _, _ = made(tmp_path, {})
+    backend, asked = FakeBackend(), []
+
+    async def is_ready(model: str) -> bool:
+        asked.append((asyncio.get_running_loop().time(), model))
+        return False
+
+    backend.is_ready = is_ready  # type: ignore[method-assign]
+    waiting = [asyncio.create_task(assembler._ready(backend, f"m{i}", lambda _step: None)) for i in range(1000)]
+    await asyncio.sleep(0)
+    began = asyncio.get_running_loop().time()
+    await asyncio.sleep(0.7)  # three times over, had each of them asked at the pace of one
+    late = [model for at, model in asked if at > began]
+    for task in waiting:
+        task.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+    assert 1000 == len({model for _, model in asked})
+    assert 500 > len(late)
+    assert 0 == assembler._asking

@@ -84,6 +84,16 @@ def test_other_bounds_begin_at_zero_and_former_ones_end() -> None:
     assert [((1.0,), [0, 2, 4.0])] == [(s.bounds, n.tolist()) for s, n in numbers.snapshot().distributed()]
 
 
+@given(st.lists(st.integers(0, 10**10), max_size=20))
+def test_few_values_and_many_are_counted_alike(values: list[int]) -> None:
+    """However many there are, each is in the first bucket whose bound is not below it."""
+    few, many = Distribution(catalog.REQUEST_SECONDS.buckets), Distribution(catalog.REQUEST_SECONDS.buckets)
+    few.observe_few(values, 1e-9)
+    many.observe_all(np.array(values, dtype=np.float64) * 1e-9)
+    assert few.numbers()[:-1].tolist() == many.numbers()[:-1].tolist()
+    assert few.numbers()[-1] == pytest.approx(many.numbers()[-1])
+
+
 def test_labels_are_as_many_as_the_metric_has() -> None:
     """A slip in our own code is an error where it is made, not a broken page."""
     with pytest.raises(ValueError, match="outcome"):
