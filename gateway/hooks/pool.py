@@ -121,6 +121,7 @@ class HookPool:
             raise
         self.is_async = self.loaded.is_async
         self.processes.append(process)
+        self.changed()
 
     async def run(self, stages: Sequence[str], items: Sequence[Item], deadline: float, *, is_answer: bool) -> HookReply:
         """Put ``items`` (data, and state if there is one) through the stages in one process; until loop time

@@ -33,6 +33,7 @@ CLOSE_S: Final = 10.0
 ASYNC_AT_ONCE: Final = 64
 _CANCEL_S: Final = 1.0
 _REAP_S: Final = 0.02
+_REAPS: Final = 5
 _MOST_CALLS: Final = 4096
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 _STAGES: Final = ("preprocess", "process", "postprocess")
@@ -300,12 +301,17 @@ class HookProcess(asyncio.Protocol):
         except Exception as error:  # noqa: BLE001 - user code may have written to our socket what it liked
             self.kill(f"it sent what is no frame: {error}")
 
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the signature of every protocol
+    def eof_received(self) -> bool:
         """See ``asyncio.Protocol``."""
         # It closes its end when it dies, and dies a moment after. If it lives on, code has closed the connection: what
-        # it was asked ends in its own time, as if it had not told.
+        # it was asked ends in its own time, as if it had not told. Our end stays open: it would end by itself sooner.
         self.is_retired = True
-        self._reap(5)
+        self._reap(_REAPS)
+        return True
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the signature of every protocol
+        """See ``asyncio.Protocol``."""
+        self.eof_received()
 
     def _reap(self, tries: int) -> None:
         self.look()

@@ -17,7 +17,7 @@ import pytest
 ROOT = Path(__file__).parents[3]
 
 HOOK = """
-import os, sys, threading, time
+import os, socket, sys, threading, time
 class Preprocess:
     def preprocess(self, body, state, collect_custom_statistics_fn=None):
         state["n"] = body.get("n")
@@ -50,6 +50,9 @@ class Preprocess:
             time.sleep(100)
         if do == "cuda": raise RuntimeError("CUDA out of memory. Tried to allocate 2 GiB")
         if do == "close": os.closerange(3, 1000); time.sleep(100)
+        if do == "shut":
+            socket.socket(fileno=int(sys.argv[1])).shutdown(socket.SHUT_WR)
+            time.sleep(100)
         if do == "garbage":
             for fd in range(3, 1000):
                 try: os.write(fd, b"\\xff" * 64)
@@ -96,6 +99,7 @@ async def until(fact: Callable[[], bool], within: float = 10.0) -> None:
         ("grow slowly", 500, "MiB of memory"),
         ("cuda", 500, "CUDA out of memory"),
         ("close", 504, "in time"),
+        ("shut", 504, "in time"),
         ("garbage", 500, "no frame"),
         ("spin", 504, "in time"),
         ("fork", 200, ""),

@@ -1,0 +1,250 @@
+"""The bound on all hook processes: who may start one, who waits, and who makes room. In simulated time."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from gateway.hooks.bound import ProcessBound
+
+
+class Clock:
+    """Time that passes when it is told to."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+
+@dataclass(eq=False)
+class Process:
+    """A process that does what the test says."""
+
+    pool: Pool
+    started_at: float = 0.0
+    idle_since: float = 0.0
+    is_busy: bool = False
+    is_retired: bool = False
+
+    @property
+    def is_idle(self) -> bool:
+        """See ``bound.Process``."""
+        return not self.is_busy and not self.is_retired
+
+    def retire(self) -> None:
+        """See ``bound.Process``; one that works ends when the test says so."""
+        self.is_retired = True
+        if not self.is_busy:
+            self.end()
+
+    def end(self) -> None:
+        """It is gone."""
+        self.pool.processes.remove(self)
+        self.pool.bound.give_back()
+
+
+@dataclass(eq=False)
+class Pool:
+    """A pool whose processes start at once when they have a slot."""
+
+    name: str
+    bound: ProcessBound
+    clock: Clock
+    minimum: int = 0
+    has_waiting: bool = False
+    processes: list[Any] = field(default_factory=list)
+    rested: int = 0
+
+    def tick(self, *, is_full: bool) -> None:
+        """See ``bound.Pool``."""
+
+    def rest(self) -> None:
+        """See ``bound.Pool``."""
+        self.rested += 1
+
+    async def start(self, *, is_busy: bool = False) -> Process:
+        """Wait for a slot and use it."""
+        await self.bound.slot(self)
+        process = Process(self, self.clock.now, self.clock.now, is_busy)
+        self.processes.append(process)
+        return process
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """It stands still."""
+    return Clock()
+
+
+@pytest.fixture
+def make(clock: Clock) -> Callable[..., Any]:
+    """``make(most, names)``: a bound and pools of these names."""
+
+    def made(most: int, names: str, **settings: Any) -> tuple[ProcessBound, list[Pool]]:
+        bound = ProcessBound(most, now=lambda: clock.now, **settings)
+        pools = [Pool(name, bound, clock) for name in names]
+        for pool in pools:
+            bound.add(pool)
+        return bound, pools
+
+    return made
+
+
+async def settled() -> None:
+    """What was granted has happened."""
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+async def test_the_process_that_has_idled_longest_makes_room(make: Any, clock: Clock) -> None:
+    """And its pool is told that nobody asked, so that it starts none in its place."""
+    _, (a, b, c) = make(2, "abc")
+    for pool in (a, b):
+        clock.now += 1
+        await pool.start()
+    c.has_waiting = True
+    await c.start()
+    assert ([], 1, 0) == (a.processes, a.rested, b.rested)
+    assert 1 == len(b.processes) == len(c.processes)
+
+
+async def test_a_further_process_of_one_pool_does_not_end_the_only_one_of_another(make: Any, clock: Clock) -> None:
+    """Unless that has idled for a minute: a start costs its pool more than a short wait costs here."""
+    bound, (a, b) = make(2, "ab")
+    await a.start()
+    await b.start(is_busy=True)
+    b.has_waiting = True
+    more = asyncio.create_task(b.start())
+    await settled()
+    assert (1, False) == (len(a.processes), more.done())
+    clock.now += 61
+    bound.settle()
+    await settled()
+    assert (0, True) == (len(a.processes), more.done())
+
+
+async def test_a_pool_without_a_process_goes_before_one_that_wants_more(make: Any) -> None:
+    """Whenever they came."""
+    bound, (a, b, c) = make(1, "abc")
+    first = await a.start(is_busy=True)
+    a.has_waiting = True
+    more = asyncio.create_task(a.start())
+    await settled()
+    for pool in (b, c):
+        pool.has_waiting = True
+    waiting = [asyncio.create_task(pool.start(is_busy=True)) for pool in (b, c)]
+    await settled()
+    first.is_retired = True  # so that the order of grants is all that is looked at
+    first.end()
+    await settled()
+    assert [False, True, False] == [more.done(), *(w.done() for w in waiting)]
+    assert 1 == bound.taken
+    for task in (more, *waiting):
+        task.cancel()
+    await asyncio.gather(more, *waiting, return_exceptions=True)
+
+
+async def test_one_that_always_has_work_makes_room_after_its_turn(make: Any, clock: Clock) -> None:
+    """Nobody is left waiting because others are never idle; nor does a start pay off for less than a turn."""
+    bound, (a, b) = make(1, "ab")
+    busy = await a.start(is_busy=True)
+    a.has_waiting = b.has_waiting = True
+    waiting = asyncio.create_task(b.start())
+    await settled()
+    assert not busy.is_retired
+    clock.now += 2.1
+    bound.settle()
+    assert busy.is_retired, "it ends after the request in it"
+    busy.end()
+    await settled()
+    assert waiting.done()
+
+
+async def test_what_should_stay_stays_unless_nobody_else_can_make_room(make: Any, clock: Clock) -> None:
+    """A minimum is kept against idleness; it does not lock others out."""
+    bound, (a, b, c) = make(2, "abc")
+    a.minimum = 1
+    await a.start()
+    clock.now += 1
+    await b.start()
+    c.has_waiting = True
+    third = await c.start(is_busy=True)
+    assert (1, 0) == (len(a.processes), len(b.processes)), "b idles for a shorter time, but may end"
+    clock.now += 10_000
+    bound.end_idle()
+    assert 1 == len(a.processes)
+    third.started_at = clock.now  # its turn is not over
+    b.has_waiting = True
+    await b.start()
+    assert [] == a.processes
+    assert not third.is_retired
+
+
+async def test_idle_processes_end(make: Any, clock: Clock) -> None:
+    """Further ones after a minute, the last one after the time that is set; one that works never."""
+    bound, (a, b) = make(9, "ab", idle=900.0)
+    await a.start()
+    await a.start()
+    await b.start(is_busy=True)
+    clock.now = 59
+    bound.end_idle()
+    assert 2 == len(a.processes)
+    clock.now = 61
+    bound.end_idle()
+    assert (1, 0) == (len(a.processes), a.rested)
+    clock.now = 901
+    bound.end_idle()
+    assert ([], 1, 1) == (a.processes, a.rested, len(b.processes))
+
+
+async def test_a_wait_that_is_given_up_takes_no_slot(make: Any) -> None:
+    """Before and after it was granted."""
+    bound, (a, b) = make(1, "ab")
+    first = await a.start(is_busy=True)
+    waiting = asyncio.create_task(b.start())
+    await settled()
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    assert 1 == bound.taken
+    waiting = asyncio.create_task(b.start())
+    await settled()
+    first.end()  # granted, not yet noticed
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    assert 0 == bound.taken
+
+
+@pytest.mark.parametrize("seed", range(5))
+async def test_the_bound_holds_and_everybody_has_their_turn(make: Any, clock: Clock, seed: int) -> None:
+    """Twenty pools that always have work, four processes: the wait of each is bounded by the turns of the others."""
+    chance = random.Random(seed)
+    bound, pools = make(4, "abcdefghijklmnopqrst")
+    served = dict.fromkeys((p.name for p in pools), 0)
+    starts: deque[tuple[Pool, asyncio.Task[Process]]] = deque()
+    most = 0
+    for pool in pools:
+        pool.has_waiting = True
+    for _ in range(400):
+        clock.now += 0.5
+        for pool in pools:
+            if not pool.processes and not any(p is pool for p, _ in starts):
+                starts.append((pool, asyncio.create_task(pool.start(is_busy=True))))
+        bound.settle()
+        await settled()
+        starts = deque((p, t) for p, t in starts if not t.done())
+        for pool in pools:
+            for process in list(pool.processes):
+                served[pool.name] += 1
+                if process.is_retired and chance.random() < 0.8:  # the request in it has ended
+                    process.end()
+        most = max(most, bound.taken)
+    assert 4 == most
+    assert min(served.values()) > 20, served
+    for _, task in starts:
+        task.cancel()
+    await asyncio.gather(*(task for _, task in starts), return_exceptions=True)

@@ -1,0 +1,222 @@
+"""Hook processes start when somebody asks and end when nobody does; states that stay in one are found there again."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import socket
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.errors import DeadlineExceeded, HookFailed
+from gateway.hooks import child
+from gateway.hooks.answers import Kept
+from gateway.hooks.bound import ProcessBound
+from gateway.hooks.pool import HookPool, PoolLimits
+from gateway.hooks.process import Program
+
+SOURCE = """
+import os, time
+class Own:
+    pass
+class Preprocess:
+    def preprocess(self, body, state, s=None):
+        state["value"] = {"own": Own, "plain": lambda: (1, {"a": 2.5}), "none": lambda: None}[body["state"]]()
+        state["pid"] = os.getpid()
+        return [1.0]
+    def process(self, data, state, s=None):
+        time.sleep(data.get("s", 0))
+        if data.get("exit"): os._exit(3)
+        return {"pid": os.getpid()}
+    def postprocess(self, data, state, s=None):
+        if "value" not in state:
+            return data
+        value = state["value"]
+        return {"kind": type(value).__name__, "same": state["pid"] == os.getpid(), "value": repr(value)}
+"""
+
+
+async def nobody(*_: Any) -> None:
+    """No other endpoints."""
+
+
+@pytest.fixture
+def code(tmp_path: Path) -> Path:
+    """The class above, in a file."""
+    path = tmp_path / "hook.py"
+    path.write_text(SOURCE)
+    return path
+
+
+@asynccontextmanager
+async def opened(
+    code: Path, name: str = "h", bound: ProcessBound | None = None, **limits: Any
+) -> AsyncIterator[HookPool]:
+    """A pool that is closed."""
+    pool = HookPool(Program(name, "custom", code, None, {}), PoolLimits(**limits), nobody, bound)
+    await pool.start()
+    try:
+        yield pool
+    finally:
+        await pool.close()
+
+
+async def ask(pool: HookPool, body: Any, stages: Any = ("process",), state: Any = None, within: float = 30.0) -> Any:
+    """The one outcome of one request."""
+    deadline = asyncio.get_running_loop().time() + within
+    reply = await pool.run(stages, [(body, state)], deadline, is_answer=stages[-1] != "preprocess")
+    return reply.outcomes[0]
+
+
+async def until(fact: Callable[[], bool]) -> None:
+    """Wait for it, half a minute at most."""
+    async with asyncio.timeout(30):
+        while not fact():
+            await asyncio.sleep(0.01)
+
+
+async def test_an_idle_pool_has_no_process_and_starts_one_for_the_next_request(code: Path) -> None:
+    """The wait for it counts to the request's own time."""
+    bound = ProcessBound(4, idle=0.2)
+    async with opened(code, bound=bound) as pool:
+        first = (await ask(pool, {})).answer["pid"]
+        await until(lambda: not pool.pids and bound.taken == 0)
+        assert first != (await ask(pool, {})).answer["pid"]
+        await until(lambda: not pool.pids)
+        with pytest.raises(DeadlineExceeded, match="not started in time"):
+            await ask(pool, {}, within=0.001)
+
+
+async def test_a_minimum_stays(code: Path) -> None:
+    """Whoever does not want to wait for a start says so."""
+    async with opened(code, bound=ProcessBound(4, idle=0.1), minimum=2) as pool:
+        await until(lambda: len(pool.pids) == 2)
+        pids = pool.pids
+        await asyncio.sleep(2.5)  # the bound has looked twice
+        assert pids == pool.pids
+
+
+async def test_a_process_that_has_ended_by_accident_is_replaced_without_a_request(code: Path) -> None:
+    """Only idleness ends it for good."""
+    async with opened(code) as pool:
+        before = pool.pids
+        with pytest.raises(HookFailed, match="exited with code 3"):
+            await ask(pool, {"exit": True})
+        await until(lambda: len(pool.pids) == 1 and pool.pids != before)
+
+
+async def test_the_bound_holds_over_all_pools_and_nobody_is_forgotten(code: Path) -> None:
+    """Six endpoints, two processes in all, three requests to each at once: every one is answered in its time."""
+    bound = ProcessBound(2)
+    most = 0
+    async with asyncio.TaskGroup() as group:
+        pools = []
+        for number in range(6):
+            pool = HookPool(Program(f"h{number}", "custom", code, None, {}), PoolLimits(), nobody, bound)
+            group.create_task(pool.start())
+            pools.append(pool)
+    try:
+        asked = [asyncio.create_task(ask(pool, {"s": 0.05}, within=120)) for pool in pools for _ in range(3)]
+        while not all(task.done() for task in asked):
+            most = max(most, sum(len(pool._started) for pool in pools))
+            await asyncio.sleep(0.005)
+        assert [True] * 18 == ["pid" in (await task).answer for task in asked]
+        assert 2 == most
+    finally:
+        for pool in pools:
+            await pool.close()
+    assert 0 == bound.taken
+
+
+async def test_a_request_that_waits_for_a_slot_too_long_is_told_so(code: Path) -> None:
+    """With the setting that gives it room."""
+    bound = ProcessBound(1)
+    async with opened(code, "idle", bound) as other, opened(code, "busy", bound) as busy:
+        await until(lambda: not other.pids)
+        working = asyncio.create_task(ask(busy, {"s": 3.0}))
+        await asyncio.sleep(0.1)
+        with pytest.raises(DeadlineExceeded, match="busy with other endpoints") as late:
+            await ask(other, {}, within=0.3)
+        assert "TRITON_GATEWAY_MAX_HOOK_PROCESSES" in late.value.hint
+        assert "pid" in (await working).answer
+        assert "pid" in (await ask(other, {})).answer
+
+
+async def test_state_that_is_more_than_plain_values_is_found_again(code: Path) -> None:
+    """In its process; plain state may go on in any."""
+    async with opened(code) as pool:
+        plain = await ask(pool, {"state": "plain"}, ["preprocess"])
+        own = await ask(pool, {"state": "own"}, ["preprocess"])
+        assert isinstance(plain.state, bytes)
+        assert isinstance(own.state, Kept)
+        slow = asyncio.create_task(ask(pool, {"s": 0.3}))  # while it is busy, requests for what it holds wait for it
+        await asyncio.sleep(0.05)
+        answers = [(await ask(pool, 1, ["postprocess"], s.state)).answer for s in (plain, own)]
+        assert ["tuple", "Own"] == [a["kind"] for a in answers]
+        assert "(1, {'a': 2.5})" == answers[0]["value"]
+        assert answers[1]["same"]
+        await slow
+
+
+async def test_a_process_that_holds_a_state_does_not_end_until_it_is_fetched_or_dropped(code: Path) -> None:
+    """Neither for idleness nor for others."""
+    bound = ProcessBound(1, idle=0.1)
+    async with opened(code, bound=bound) as pool:
+        first, second = [await ask(pool, {"state": "own"}, ["preprocess"]) for _ in range(2)]
+        await asyncio.sleep(2.5)
+        assert "Own" == (await ask(pool, 1, ["postprocess"], first.state)).answer["kind"]
+        await asyncio.sleep(1.5)
+        assert 1 == len(pool.pids)
+        pool.drop(second.state)
+        await until(lambda: not pool.pids)
+
+
+async def test_a_state_that_went_with_its_process_is_told(code: Path) -> None:
+    """With what to do about it."""
+    async with opened(code) as pool:
+        kept = await ask(pool, {"state": "own"}, ["preprocess"])
+        with pytest.raises(HookFailed, match="exited with code 3"):
+            await ask(pool, {"exit": True})
+        with pytest.raises(HookFailed, match="held the request's state ended") as lost:
+            await ask(pool, 1, ["postprocess"], kept.state)
+        assert "plain values" in lost.value.hint
+
+
+async def test_closing_a_pool_gives_its_slots_back(code: Path) -> None:
+    """Also of one whose start is cancelled."""
+    bound = ProcessBound(1)
+    async with opened(code, bound=bound):
+        assert 1 == bound.taken
+    assert 0 == bound.taken
+    pool = HookPool(Program("h", "custom", code, None, {}), PoolLimits(), nobody, bound)
+    starting = asyncio.create_task(pool.start())
+    await asyncio.sleep(0.05)
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    await until(lambda: bound.taken == 0)
+
+
+def test_a_process_whose_code_closes_the_connection_does_not_end_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which of its threads notices first must not decide what the request is answered: its own time does."""
+    ended: list[int] = []
+    monkeypatch.setattr(os, "_exit", ended.append)
+    for number in (errno.EBADF, errno.ENOTSOCK):
+
+        class Closed:
+            def recv(self, _size: int, number: int = number) -> bytes:
+                raise OSError(number, "closed")
+
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            process = child._Process(Closed(), theirs)  # type: ignore[arg-type]
+            reader = threading.Thread(target=process._read, daemon=True)
+            reader.start()
+            reader.join(0.2)
+            assert (True, []) == (reader.is_alive(), ended)
