@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 
 from deploy.errors import DeployError, MissingPart
 from gateway.control import packages
-from gateway.endpoints.endpoint import TritonCall
 from gateway.endpoints.hook import HookHandler
+from gateway.endpoints.tensors import TritonCall
 from gateway.errors import DeadlineExceeded, GatewayError
 from gateway.hooks.executor import ProcessExecutor
 from gateway.hooks.pool import HookPool, PoolLimits

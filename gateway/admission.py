@@ -1,44 +1,83 @@
-"""How many requests one process holds at a time, and the refusal beyond that.
+"""How many requests one process holds at a time, and how many bytes of their bodies; the refusal beyond that.
 
-``Limit`` is a pure value; ``Limiter`` counts. Refusing early costs microseconds; queueing without a bound costs every
-caller its deadline.
+A permit is taken before a request's body is read and given back after the last byte of its answer was written.
+Refusing early costs microseconds; queueing without a bound costs every caller its deadline, and the process its memory.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from gateway.errors import Overloaded
 
 
-@dataclass(frozen=True, slots=True)
-class Limit:
-    """A fixed number of requests in flight."""
+class Permit:
+    """The right of one request to be here. Use it in a ``with``, or ``release`` it; a second release does nothing."""
 
-    most: int
+    __slots__ = ("_permits", "_size")
 
-    def admits(self, in_flight: int) -> bool:
-        """True when one more request may enter beside ``in_flight``."""
-        return in_flight < self.most
+    def __init__(self, permits: Permits) -> None:
+        self._permits: Permits | None = permits
+        self._size = 0
+
+    def hold(self, size: int) -> None:
+        """Count ``size`` more bytes that are held for this request. Raises ``Overloaded`` if there is no room.
+
+        A request that holds all the bytes there are is alone, and gets what it asks for.
+        """
+        permits = self._permits
+        if permits is None:
+            return
+        held = permits.held_bytes
+        if held + size > permits.most_bytes and held > self._size:
+            raise Overloaded(
+                f"this gateway already holds {held >> 20} MiB of requests", hint="try again, or send less at once",
+                retry_after=1,
+            )  # fmt: skip
+        permits.held_bytes += size
+        self._size += size
+
+    def release(self) -> None:
+        """Give it back."""
+        permits = self._permits
+        if permits is not None:
+            self._permits = None
+            permits.in_flight -= 1
+            permits.held_bytes -= self._size
+
+    def __enter__(self) -> Permit:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
 
 
-class Limiter:
-    """Counts requests in flight of one event loop; not thread-safe by design."""
+class Permits:
+    """Counts requests of one event loop, and the bytes of their bodies; not thread-safe by design."""
 
-    __slots__ = ("_limit", "in_flight")
+    __slots__ = ("held_bytes", "in_flight", "most", "most_bytes")
 
-    def __init__(self, limit: Limit) -> None:
-        self._limit = limit
+    def __init__(self, most: int, most_bytes: int) -> None:
+        self.most = most
+        self.most_bytes = most_bytes
         self.in_flight = 0
+        self.held_bytes = 0
 
-    def admit(self) -> None:
-        """Take a place. Raises ``Overloaded`` when there is none; every success must be followed by ``release``."""
-        if not self._limit.admits(self.in_flight):
+    def take(self, size: int = 0) -> Permit:
+        """Take a permit for a request of which ``size`` bytes are, or will be, held. Raises ``Overloaded``."""
+        if self.in_flight >= self.most:
             raise Overloaded(
                 f"this gateway already works on {self.in_flight} requests", hint="try again", retry_after=1
             )
+        permit = Permit(self)
         self.in_flight += 1
+        if size:
+            try:
+                permit.hold(size)
+            except Overloaded:
+                permit.release()
+                raise
+        return permit
 
-    def release(self) -> None:
-        """Give the place back."""
-        self.in_flight -= 1
+    @property
+    def is_half_full(self) -> bool:
+        """True if work that nobody waits for should stay away."""
+        return self.in_flight * 2 > self.most or self.held_bytes * 2 > self.most_bytes

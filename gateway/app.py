@@ -29,7 +29,7 @@ import orjson
 from fastapi import FastAPI
 
 from gateway import logs
-from gateway.admission import Limit, Limiter
+from gateway.admission import Permits
 from gateway.control.assemble import Assembler
 from gateway.control.hooks import HookSettings
 from gateway.control.reconcile import Following, Reconciler
@@ -38,15 +38,15 @@ from gateway.control.threads import ControlThreads, run_in
 from gateway.control.tritons import Tritons
 from gateway.dataplane.routing.table import RoutingTable
 from gateway.dataplane.shadow import Mirror
-from gateway.dataplane.submit import Pipeline, RequestSpans, SpannedPipeline
+from gateway.dataplane.submit import DataPlane, RequestSpans
 from gateway.edge.grpc.server import RpcServer, Tls
 from gateway.edge.http.connections import Connections, room_for_connections
 from gateway.edge.http.edge import Receive, Scope, Send
 from gateway.edge.http.fast import http_protocol
-from gateway.edge.http.forms import FormRoutes, Limits
+from gateway.edge.http.forms import FormRoutes
 from gateway.edge.http.ops import build_ops, product_version
 from gateway.edge.http.problems import FAILURES
-from gateway.edge.http.routes import CHAT, Lane, ServeRoute
+from gateway.edge.http.routes import CHAT, FastPath, InferRoute, Limits, ServeRoute
 from gateway.endpoints.batcher import BatchLimits
 from gateway.errors import EndpointNotFound, GatewayError, VersionNotFound
 from gateway.health import Health
@@ -120,32 +120,24 @@ class Gateway:
         self.table = RoutingTable()
         self._prefix = f"/{settings.serve_path.strip('/')}/"
         self._spans = spans
-        limiter = Limiter(Limit(settings.max_in_flight))
-        parts = (self.table, limiter, self.observer, self.health)
-        self.pipeline = (
-            Pipeline(*parts, access_log=settings.access_log) if spans is None
-            else SpannedPipeline(*parts, spans=spans, access_log=settings.access_log)
+        self.permits = Permits(settings.max_in_flight, settings.max_bytes_in_flight)
+        self.plane = DataPlane(
+            self.table, self.permits, self.observer, self.health, timeout=settings.request_timeout, spans=spans,
+            access_log=settings.access_log,
         )  # fmt: skip
         self._mirror = Mirror(
-            self.table, self.observer, self.pipeline.tell, patience=min(settings.request_timeout, _SHADOW_S),
-            is_busy=lambda: limiter.in_flight * 2 > settings.max_in_flight,
+            self.table, self.observer, self.plane.subscribe, timeout=min(settings.request_timeout, _SHADOW_S),
+            is_busy=lambda: self.permits.is_half_full,
         )  # fmt: skip
-        self._serve = ServeRoute(
-            self.pipeline, prefix=self._prefix, max_body_bytes=settings.max_body_bytes,
-            timeout=settings.request_timeout, key_header=settings.routing_key_header,
-            key_field=settings.routing_key_field, allows_pins=settings.allow_pins,
+        limits = Limits(
+            settings.max_body_bytes, settings.request_timeout, settings.routing_key_header, settings.routing_key_field,
+            settings.allow_pins,
         )  # fmt: skip
-        # A routing key inside the body is found after decoding, where the lane has chosen already.
-        self.lane = None if settings.routing_key_field or not settings.fast_path else Lane(
-            self.pipeline, prefix=self._prefix, timeout=settings.request_timeout,
-            key_header=settings.routing_key_header,
-        )  # fmt: skip
-        """How the server answers the common request without a task; see ``http.protocol``."""
-        self._forms = FormRoutes(
-            self.pipeline, self.table,
-            Limits(settings.max_body_bytes, settings.request_timeout, settings.routing_key_header, settings.allow_pins),
-            self.publisher.statistics, started=int(time.time()),
-        )  # fmt: skip
+        route = InferRoute(self.plane, limits)
+        self._serve = ServeRoute(route, limits, prefix=self._prefix)
+        self.fast_path = FastPath(self.plane, limits, prefix=self._prefix) if settings.fast_path else None
+        """How the server answers the common request without a task; see ``edge.http.fast``."""
+        self._forms = FormRoutes(route, self.table, limits, self.publisher.statistics, started=int(time.time()))
         self.connections = Connections(
             keep_alive=settings.keep_alive, head_timeout=settings.head_timeout, age=settings.connection_age,
             # Routes that read a body answer 408 themselves, in their own form: this is for what nobody reads.
@@ -207,6 +199,7 @@ class Gateway:
             limits=BatchLimits(settings.max_batch_rows, settings.max_batch_tokens, settings.max_batches_in_flight),
             word_cache_words=settings.word_cache_words,
             response_cache_entries=settings.response_cache_entries,
+            response_cache_bytes=settings.response_cache_bytes,
             hooks=HookSettings(
                 isolation=settings.hook_isolation,
                 threads=settings.hook_threads,
@@ -287,7 +280,7 @@ class Gateway:
         if not settings.grpc_port:
             return None
         rpc = RpcServer(
-            self.pipeline, self.table, self.health, self.publisher.statistics, version=product_version(),
+            self.plane, self.table, self.health, self.publisher.statistics, version=product_version(),
             timeout=settings.request_timeout, max_message_bytes=settings.max_body_bytes,
             key_header=settings.routing_key_header, allows_pins=settings.allow_pins,
             connection_age=settings.connection_age,
@@ -388,7 +381,7 @@ class Gateway:
         path = normalize_url(endpoint, version)
         timeout = self._settings.request_timeout
         try:
-            answer = await self.pipeline.call(path, data, timeout)
+            answer = await self.plane.call(path, data, timeout)
             # Callers get what a caller over HTTP would get: plain JSON values.
             return orjson.loads(orjson.dumps(answer, default=str, option=orjson.OPT_SERIALIZE_NUMPY))
         except (EndpointNotFound, VersionNotFound):

@@ -235,6 +235,11 @@ class Settings(BaseSettings):
         1024, gt=0, validation_alias=_names("max_in_flight"),
         description="Requests one worker holds at a time; more are answered 429 with Retry-After.",
     )  # fmt: skip
+    max_bytes_in_flight: Bytes = Field(
+        256 << 20, gt=0, validation_alias=_names("max_bytes_in_flight"),
+        description="Bytes of request bodies, e.g. `256M`, that one worker holds at a time; what would exceed them is "
+        "answered 429 with Retry-After. A single request is always let in, up to the largest body.",
+    )  # fmt: skip
     max_batch_rows: int = Field(
         64,
         gt=0,
@@ -258,6 +263,11 @@ class Settings(BaseSettings):
         0, ge=0, validation_alias=_names("response_cache_entries"),
         description="Answers each text endpoint remembers for bodies seen before; 0 for none. One endpoint: "
         "`--aux-config gateway.response_cache=1000`.",
+    )  # fmt: skip
+    response_cache_bytes: Bytes = Field(
+        64 << 20, gt=0, validation_alias=_names("response_cache_bytes"),
+        description="Most memory, e.g. `64M`, that the remembered answers of one text endpoint and the bodies they "
+        "belong to may take in one worker; the longest unused are forgotten first.",
     )  # fmt: skip
     hook_threads: int = Field(
         8, gt=0, validation_alias=_names("hook_threads"),

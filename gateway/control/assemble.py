@@ -26,16 +26,11 @@ from gateway.dataplane.routing import canary
 from gateway.dataplane.routing.canary import Weighted
 from gateway.dataplane.routing.snapshot import Pending, Snapshot
 from gateway.endpoints.batcher import BatchLimits
-from gateway.endpoints.endpoint import (
-    CachedHandler,
-    Endpoint,
-    Handler,
-    Identity,
-    TensorHandler,
-    TextHandler,
-    TritonCall,
-)
+from gateway.endpoints.cache import CachedHandler
+from gateway.endpoints.endpoint import Endpoint, Handler, Identity
 from gateway.endpoints.generation import GenerationHandler
+from gateway.endpoints.tensors import TensorHandler, TritonCall
+from gateway.endpoints.text import TextHandler
 from gateway.errors import ModelNotReady, SpecFault
 from gateway.metrics import drift
 from gateway.metrics.drift import Bins
@@ -109,6 +104,7 @@ class Assembler:
         limits: BatchLimits,
         word_cache_words: int,
         response_cache_entries: int,
+        response_cache_bytes: int,
         hooks: HookSettings,
         ready_timeout: float,
         send_request: Callable[[str, str | None, Any], Coroutine[Any, Any, Any]],
@@ -122,6 +118,7 @@ class Assembler:
         self._limits = limits
         self._word_cache_words = word_cache_words
         self._response_cache_entries = response_cache_entries
+        self._response_cache_bytes = response_cache_bytes
         self._ready_timeout = ready_timeout
         self._send_request = send_request
         self._threads = threads
@@ -292,7 +289,9 @@ class Assembler:
                 finally:
                     await plain.close()
 
-            handler = CachedHandler(text, remembered, counts.cached) if remembered else text
+            handler: Handler = text
+            if remembered:
+                handler = CachedHandler(text, remembered, counts.cached, most_bytes=self._response_cache_bytes)
             return _Made(handler, text, processor.describe(), validate_text)
         if call is not None:
             tensors = TensorHandler(call)

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from gateway.control import packages
-from gateway.endpoints.endpoint import Handler, TritonCall
+from gateway.endpoints.endpoint import Handler
 from gateway.endpoints.hook import HookHandler
+from gateway.endpoints.tensors import TritonCall
 from gateway.errors import SpecFault
 from gateway.hooks.bound import ProcessBound
 from gateway.hooks.executor import Executor, ProcessExecutor, ThreadExecutor

@@ -6,15 +6,15 @@ version; the one that is served goes on.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import orjson
 
 from gateway.control.samples import Samples, difference
-from gateway.endpoints.endpoint import Handler
-from gateway.errors import AnswersDisagree, DeadlineExceeded, FailsOnRequests, GatewayError, InputRefused
+from gateway.dataplane.submit import ask_version
+from gateway.endpoints.endpoint import Endpoint, Handler, Identity
+from gateway.errors import AnswersDisagree, FailsOnRequests, GatewayError, InputRefused
 from gateway.trace import Trace
 
 TEXT_BODIES: Final = ({"text": "warm up"}, {"text": ["warm up", "a longer text to warm up with, in two rows"]})
@@ -22,6 +22,7 @@ TEXT_BODIES: Final = ({"text": "warm up"}, {"text": ["warm up", "a longer text t
 _MOST_SHOWN: Final = 4096
 _SHOWN_ITEMS: Final = 4
 TIMEOUT_S: Final = 60.0
+_NOBODY: Final = Identity("", "", "", "")
 _OPTIONS: Final = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
 
 
@@ -109,11 +110,7 @@ def _short(value: Any) -> Any:
 
 
 async def _answer(handler: Handler, body: object) -> object:
-    try:
-        async with asyncio.timeout(TIMEOUT_S) as limit:
-            return await handler.answer(body, Trace("warm-up"), limit.when() or 0.0)
-    except TimeoutError:
-        raise DeadlineExceeded(f"no answer within {TIMEOUT_S:g} s") from None
+    return await ask_version(Endpoint(_NOBODY, handler), body, TIMEOUT_S, Trace("warm-up"))
 
 
 def _json(answer: object) -> Any:

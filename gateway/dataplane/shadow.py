@@ -1,8 +1,8 @@
 """Shadow traffic: a share of an endpoint's requests is answered by another version too, after the caller was answered.
 
-Nobody waits for it and nobody sees its answer: it is compared with the one that was given, and counted. ``pipeline``
-tells finished requests only while a shadow is configured. Whatever happens here stays here: a queue with a bound, few
-requests at a time, a deadline, and everything is dropped first when the process or Triton has too much to do.
+Nobody waits for it and nobody sees its answer: it is compared with the one that was given, and counted. The mirror
+listens to finished requests only while a shadow is configured. Whatever happens here stays here: a queue with a bound,
+few requests at a time, a deadline, and everything is dropped first when the process or Triton has too much to do.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gateway.dataplane.routing.table import RoutingTable
+from gateway.dataplane.submit import Listener, ask_version
 from gateway.endpoints.endpoint import Endpoint
 from gateway.errors import GatewayError
 from gateway.metrics.observer import Observer
@@ -63,8 +64,8 @@ class _Waiting:
 class Mirror:
     """Answers a share of finished requests once more. One per event loop.
 
-    ``tell(listener)`` has ``pipeline`` call the listener with every finished request, ``tell(None)`` ends that.
-    ``is_busy()`` says that there is no room for what nobody waits for. ``patience``: seconds one request may take.
+    ``subscribe(listener)`` has the listener called with every finished request, and returns what ends that.
+    ``is_busy()`` says that there is no room for what nobody waits for. ``timeout``: seconds one request may take.
     A request that waited for more than ``late`` seconds before Triton took it, and twice as long as Triton worked, is
     not mirrored; nor is one whose turn comes more than ``stale`` seconds after its answer.
     """
@@ -73,19 +74,20 @@ class Mirror:
         self,
         table: RoutingTable,
         observer: Observer,
-        tell: Callable[[Callable[[Trace], None] | None], None],
+        subscribe: Callable[[Listener], Callable[[], None]],
         *,
         is_busy: Callable[[], bool],
-        patience: float,
+        timeout: float,
         late: float = _LATE_S,
         stale: float = _STALE_S,
         draw: Callable[[], float] = random.random,
     ) -> None:
         self._table = table
         self._observer = observer
-        self._tell = tell
+        self._subscribe = subscribe
+        self._unsubscribe: Callable[[], None] | None = None
         self._is_busy = is_busy
-        self._patience = patience
+        self._timeout = timeout
         self._late = late
         self._stale = stale
         self._draw = draw
@@ -109,7 +111,10 @@ class Mirror:
                 for url, endpoint in endpoints.items():
                     if url != shadow.target and name in (url, endpoint.identity.endpoint):
                         self._by_url[url] = shadow
-        self._tell(self.answered if self._by_url else None)
+        if self._by_url and self._unsubscribe is None:
+            self._unsubscribe = self._subscribe(self.answered)
+        elif not self._by_url:
+            self._leave()
 
     def answered(self, trace: Trace) -> None:
         """Take a finished request, or leave it: never waits, never raises."""
@@ -146,12 +151,17 @@ class Mirror:
 
     async def close(self) -> None:
         """Give up what runs and what waits."""
-        self._tell(None)
+        self._leave()
         self._waiting.clear()
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _leave(self) -> None:
+        if self._unsubscribe is not None:
+            self._unsubscribe()
+            self._unsubscribe = None
 
     async def _work(self) -> None:
         TRACEPARENT.set("")  # no part of the caller's trace: the caller has its answer
@@ -166,25 +176,18 @@ class Mirror:
             self._drop(shadow)
             return
         trace = Trace("shadow")
-        target.lease()
         try:
-            if isinstance(one.body, bytes) and not target.takes_bytes:
-                raise TypeError("the body is not JSON, which this version takes")
-            async with asyncio.timeout(self._patience) as limit:
-                answer = await target.answer(one.body, trace, limit.when() or 0.0)
+            answer = await ask_version(target, one.body, self._timeout, trace)
             if max(one.rows, trace.rows) > _LARGE_ROWS:
                 same, off = await asyncio.to_thread(compare, one.answer, answer)
             else:
                 same, off = compare(one.answer, answer)
-        except (GatewayError, TimeoutError) as error:
-            self._failed(shadow, str(error) or f"no answer within {self._patience:g} s")
+        except GatewayError as error:
+            self._failed(shadow, str(error))
             return
         except Exception as error:  # noqa: BLE001 - users' objects are compared: whatever they raise stays here
             self._failed(shadow, f"{type(error).__name__}: {error}")
             return
-        finally:
-            target.release()
-        trace.close()
         outcome = "agreed" if same and off <= shadow.spec.tolerance else "differed"
         shadow.counts[outcome] += 1
         shadow.difference += off

@@ -1,49 +1,40 @@
-"""THE HOT PATH. If you read one file, read this one.
+"""THE HOT PATH. If you read one file, read this one, and then ``inflight.py``.
 
-``http/routes.py`` has decoded a body; this takes it to the right endpoint version and back: route, admit, lease,
-answer. Whatever happens, the trace is closed and counted exactly once.
+An edge has read a request and a protocol has made a ``Call`` of it; ``submit`` takes it to the endpoint version that
+answers. The version is chosen and held in one step, the deadline is armed, the endpoint starts, and ``done`` is called
+exactly once. That is the same for every protocol and every transport; a coroutine (ASGI, gRPC, a hook that calls
+another endpoint) uses ``ask``, which is ``submit`` and a future.
+
+What comes before belongs to the edge: a permit, taken before the body is read and given back after the last byte was
+written. What comes after is in ``InFlight``: the one end of a request, and the fallback of a failed canary.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import aclosing
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable
 from typing import Final, Protocol
 
-from gateway.admission import Limiter
+from gateway.admission import Permit, Permits
+from gateway.call import Ask, Call, Refuse
+from gateway.dataplane.deadlines import Deadlines
+from gateway.dataplane.inflight import ENDED, Done, InFlight, Send
 from gateway.dataplane.routing.table import RoutingTable
-from gateway.endpoints.endpoint import Done, Endpoint, Event
-from gateway.errors import (
-    BackendGarbage,
-    ClientGone,
-    DeadlineExceeded,
-    Draining,
-    GatewayError,
-    HookFailed,
-    InputRefused,
-    InternalError,
-    ModelFailed,
-    Overloaded,
-    Unavailable,
-)
+from gateway.endpoints.endpoint import Endpoint
+from gateway.errors import Draining, GatewayError, Unavailable
 from gateway.health import Health
 from gateway.metrics.observer import Observer
-from gateway.trace import FALLBACK, TRACEPARENT, Trace
+from gateway.trace import TRACEPARENT, Trace
 
 _log = logging.getLogger("triton_gateway.request")
 
-
+_PINNED: Final = "pinned"
 _TIMES: Final = ("total", "prepare", "queue", "infer", "finish")
-FALLS_BACK: Final = (Unavailable, Overloaded, ModelFailed, BackendGarbage, HookFailed, InternalError)
-"""Failures of a version, not of the request: another version may well answer it."""
 
-
-Via = Callable[[Endpoint, Trace, float], Awaitable[object]]
-"""``via(endpoint, trace, deadline)``: what a request form does with the endpoint that was chosen."""
+Listener = Callable[[Trace], None]
+Watch = Callable[[InFlight], Callable[[], None]]
+"""``watch(flight)`` looks whether the caller leaves, and then cancels the flight; returns what ends the watch."""
 
 
 class RequestSpans(Protocol):
@@ -58,288 +49,216 @@ class RequestSpans(Protocol):
         ...
 
 
-def too_late(timeout: float) -> DeadlineExceeded:
-    """Return the error of a request whose ``timeout`` seconds are over."""
-    return DeadlineExceeded(f"no answer within {timeout:g} s", hint="raise x-request-timeout-ms or send less at once")
+class DataPlane:
+    """Answers calls from the current snapshot. One per event loop; holds no request, save by its deadline.
 
-
-@dataclass(frozen=True, slots=True)
-class Drawn:
-    """A canary's side that was drawn for a request, and what became of it; ``started_ns`` is the request's start.
-
-    A side is drawn once. A request that is handled again keeps its own: a share that comes back would be drawn again,
-    and a canary would lose part of its share and of its failures.
+    ``timeout``: seconds that a request may take whose caller does not say.
     """
 
-    endpoint: Endpoint
-    route: str
-    fallback: Endpoint | None
-    started_ns: int
-    error: GatewayError | None = None
-    """The version's failure, which the stable version is to answer for."""
-
-
-class Pipeline:
-    """Answers requests from the current snapshot. One per event loop; holds no request state."""
-
     def __init__(
-        self, table: RoutingTable, limiter: Limiter, observer: Observer, health: Health, *, access_log: bool = False
+        self,
+        table: RoutingTable,
+        permits: Permits,
+        observer: Observer,
+        health: Health,
+        *,
+        timeout: float,
+        spans: RequestSpans | None = None,
+        access_log: bool = False,
     ) -> None:
+        self.timeout = timeout
+        self.permits = permits
         self._table = table
-        self._limiter = limiter
         self._observer = observer
         self._health = health
         self._access_log = access_log
-        self.new_trace: Callable[..., Trace] = Trace
+        self._deadlines = Deadlines()
+        self.new_trace: Callable[..., Trace] = Trace if spans is None else spans.begin
         """Opens a request's record: ``new_trace(request_id, traceparent)``."""
+        self._listeners: tuple[Listener, ...] = () if spans is None else (spans.finished,)
 
-    def resolve(self, path: str, trace: Trace, routing_key: str | None = None, drawn: Drawn | None = None) -> Endpoint:
-        """Choose the endpoint version, unless one was ``drawn`` before, and label the trace with it.
+    # --- at the edge: before the body is read -------------------------------------------------------------------------
 
-        Raises as ``Snapshot.resolve`` does, or ``Unavailable`` while starting and stopping.
+    def open(self, request_id: str, parent: str = "") -> Trace:
+        """Count a request in and return its record; ``submit`` or ``refuse`` must follow."""
+        self._observer.started()
+        return self.new_trace(request_id, parent)
+
+    def permit(self, size: int = 0) -> Permit:
+        """Let a request in whose body has ``size`` bytes, as far as that is known: before its body is read.
+
+        Raises ``Draining``, ``Unavailable`` or ``Overloaded``.
         """
-        if self._health.is_draining:
+        health = self._health
+        if health.is_draining:
             raise Draining("this gateway is shutting down", hint="send the request to another one", retry_after=1)
-        if not self._health.first_sync_done:
+        if not health.first_sync_done:
             raise Unavailable("this gateway has not read its configuration yet", hint="try again", retry_after=1)
-        if drawn is None:
-            endpoint, trace.route, trace.fallback = self._table.current.resolve(path, routing_key)
-        else:
-            endpoint, trace.route, trace.fallback = drawn.endpoint, drawn.route, drawn.fallback
-        _label(trace, endpoint)
-        return endpoint
+        return self.permits.take(size)
 
-    def pin(self, url: str, trace: Trace) -> Endpoint:
-        """Choose exactly the version ``url``; else like ``resolve``."""
-        if self._health.is_draining or not self._health.first_sync_done:
-            return self.resolve(url, trace)
-        endpoint = self._table.current.pinned(url)
-        trace.route, trace.fallback = "pinned", None
-        _label(trace, endpoint)
-        return endpoint
+    def expect(self, path: str) -> None:
+        """Raise at once what a call for ``path`` would be refused with, if there is nothing there; chooses nothing."""
+        snapshot = self._table.current
+        if path not in snapshot.endpoints and path not in snapshot.canaries:
+            snapshot.resolve(path)
 
-    async def answer(
-        self,
-        endpoint: Endpoint,
-        body: object,
-        trace: Trace,
-        deadline: float,
-        failed: GatewayError | None = None,
-        via: Via | None = None,
-    ) -> object:
-        """Return the endpoint's answer; ``deadline`` (loop time) is kept by the caller, who cancels.
+    def refuse(self, trace: Trace, error: BaseException, refuse: Refuse | None = None) -> InFlight:
+        """End a request that never became a call: no permit, a body that cannot be read. ``reply`` is there at once."""
+        call = Call("")
+        call.refuse = refuse
+        flight = InFlight(call, trace, _nobody, self, self._deadlines)
+        flight.failed(error)
+        return flight
 
-        A canary version that fails by itself is answered for by the stable version, once; ``trace`` then tells both.
-        ``failed`` is what the endpoint has made of this request before; ``via`` asks the endpoint in another way than
-        for its answer to ``body`` (tensors instead of text). Raises ``GatewayError``.
+    # --- the way through ----------------------------------------------------------------------------------------------
+
+    def submit(self, call: Call, done: Done, trace: Trace | None = None, send: Send | None = None) -> InFlight:
+        """Start to answer ``call``; ``done`` is called with the flight when it has ended. Never awaits, never raises.
+
+        ``send`` takes the pieces of an answer, if the caller wants pieces (``call.streams``) and the endpoint can.
+        ``flight.cancel()`` says that nobody waits any more.
         """
-        self._limiter.admit()
-        endpoint.lease()
+        flight = InFlight(call, self.open("") if trace is None else trace, done, self, self._deadlines, send)
         try:
-            if failed is not None:
-                raise failed
-            if via is None:
-                answer = trace.answer = await endpoint.answer(body, trace, deadline)
-            else:
-                answer = trace.answer = await via(endpoint, trace, deadline)
-            trace.body = body
-        except FALLS_BACK as error:
-            if trace.fallback is None:
-                raise
-            return await self._fall_back(error, body, trace, deadline, via)
+            endpoint, route, fallback = self._choose(call)
+        except Exception as error:  # noqa: BLE001 - every failure becomes an answer
+            flight.failed(error)
         else:
-            return answer
-        finally:
-            endpoint.release()
-            self._limiter.release()
+            # Nothing may come between the choice and the lease that `begin` takes: a version that was replaced in
+            # between would be closed.
+            flight.begin(endpoint, route, fallback, call.timeout or self.timeout)
+        return flight
 
-    async def stream(
-        self, endpoint: Endpoint, body: object, trace: Trace, deadline: float
-    ) -> AsyncGenerator[Event, None]:
-        """Yield the endpoint's answer piece by piece; the last event has ``finish_reason``.
+    def _choose(self, call: Call) -> tuple[Endpoint, str, Endpoint | None]:
+        snapshot = self._table.current
+        if call.pin:
+            return snapshot.pinned(call.pin), _PINNED, None
+        key = call.key
+        if key is None and call.path in snapshot.canaries:
+            key = call.body_key()
+        return snapshot.resolve(call.path, key)
 
-        Closing the generator (as a caller does whose client has left) ends the backend's work too. A canary that fails
-        is not answered for by the stable version: part of its answer may be out. Raises ``GatewayError``.
-        """
-        if endpoint.stream is None:
-            raise InputRefused("this endpoint does not answer in pieces", hint="leave stream out")
-        self._limiter.admit()
-        endpoint.lease()
+    async def ask(
+        self, call: Call, trace: Trace | None = None, send: Send | None = None, watch: Watch | None = None
+    ) -> InFlight:
+        """Do what ``submit`` does, and return the flight when it has ended; cancelling cancels the flight."""
+        ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def wake(_flight: InFlight) -> None:
+            if not ended.done():
+                ended.set_result(None)
+
+        flight = self.submit(call, wake, trace, send)
+        if flight.state is ENDED:
+            return flight
+        stop = None if watch is None else watch(flight)
         try:
-            async with aclosing(endpoint.stream(body, trace, deadline)) as events:
-                async for event in events:
-                    yield event
-            trace.body = body
+            await ended
+        except asyncio.CancelledError:
+            flight.cancel()
+            raise
         finally:
-            endpoint.release()
-            self._limiter.release()
+            if stop is not None:
+                stop()
+        return flight
 
-    async def _fall_back(
-        self, error: GatewayError, body: object, trace: Trace, deadline: float, via: Via | None
-    ) -> object:
-        stable: Endpoint = trace.fallback
-        if isinstance(body, bytes) and not stable.takes_bytes:
-            raise error
+    async def call(self, path: str, body: object, timeout: float) -> object:
+        """Answer a hook's ``send_request`` in process, counted like any other request; raises ``GatewayError``.
+
+        It needs no permit: the request whose hook calls has one.
+        """
+        around = TRACEPARENT.get()
+        question = Ask(path, body)
+        question.timeout = timeout
+        try:
+            flight = await self.ask(question, self.open("", around))
+        finally:
+            TRACEPARENT.set(around)
+        if flight.error is not None:
+            raise flight.error
+        return flight.reply
+
+    # --- afterwards ---------------------------------------------------------------------------------------------------
+
+    def subscribe(self, listener: Listener) -> Callable[[], None]:
+        """Call ``listener`` with the record of every request that ends from now on; returns what ends that."""
+        self._listeners = (*self._listeners, listener)
+
+        def leave() -> None:
+            self._listeners = tuple(other for other in self._listeners if other is not listener)
+
+        return leave
+
+    def record(self, trace: Trace) -> None:
+        """See ``Ledger.record``: metrics, listeners (spans, shadows), log."""
+        self._observer.finished(trace)
+        for listener in self._listeners:
+            listener(trace)
+        if trace.error is not None or self._access_log:
+            _write_log(trace)
+
+    def fell_back(self, trace: Trace, error: GatewayError, stable: Endpoint) -> None:
+        """See ``Ledger.fell_back``."""
         self._observer.fell_back(trace.endpoint, trace.version, error.kind)
         _log.info(
             "request fell back to %s", stable.identity.url,
             extra={"request_id": trace.request_id, "url": trace.url, "code": error.kind, "reason": str(error)[:300]},
         )  # fmt: skip
-        trace.route = FALLBACK
-        _label(trace, stable)
-        stable.lease()
-        try:
-            if via is None:
-                answer = trace.answer = await stable.answer(body, trace, deadline)
-            else:
-                answer = trace.answer = await via(stable, trace, deadline)
-            trace.body = body
-            return answer
-        finally:
-            stable.release()
-
-    def begin(
-        self, endpoint: Endpoint, body: object, trace: Trace, deadline: float, done: Done
-    ) -> Callable[[], None] | None:
-        """Do what ``answer`` does without a coroutine, where the endpoint can; None, and nothing done, where not.
-
-        ``done`` is called from the loop, once; the returned function gives the request up, and then it is not called.
-        Raises ``GatewayError``.
-        """
-        if endpoint.begin is None:
-            return None
-        self._limiter.admit()
-        endpoint.lease()
-
-        def through(answer: object, error: Exception | None) -> None:
-            endpoint.release()
-            self._limiter.release()
-            trace.answer, trace.body = answer, body
-            done(answer, error)
-
-        give_up = None
-        try:
-            give_up = endpoint.begin(body, trace, deadline, through)
-        finally:
-            if give_up is None:
-                endpoint.release()
-                self._limiter.release()
-        if give_up is None:
-            return None
-        return partial(self._give_up, endpoint, give_up)
-
-    def _give_up(self, endpoint: Endpoint, give_up: Callable[[], None]) -> None:
-        give_up()
-        endpoint.release()
-        self._limiter.release()
-
-    def started(self) -> None:
-        """Count a request in; ``finished`` must follow."""
-        self._observer.started()
-
-    def unstarted(self) -> None:
-        """Take ``started`` back: the request is counted again when it is handled again."""
-        self._observer.unstarted()
-
-    def finished(self, trace: Trace) -> None:
-        """Close the trace and tell the observers: exactly once per request, whatever its outcome."""
-        trace.close()
-        self._observer.finished(trace)
-        if trace.error is not None or self._access_log:
-            self._write_log(trace)
-
-    def tell(self, listener: Callable[[Trace], None] | None) -> None:
-        """Call ``listener`` with every finished request from now on; None: nobody, which costs nothing."""
-        self.__dict__.pop("finished", None)
-        if listener is None:
-            return
-        finished = self.finished
-
-        def finished_and_told(trace: Trace) -> None:
-            finished(trace)
-            listener(trace)
-
-        self.finished = finished_and_told  # type: ignore[method-assign]  # only while somebody listens
-
-    def failed(self, trace: Trace, error: BaseException) -> GatewayError:
-        """Record ``error`` as the trace's outcome and return it as one of ours; a foreign exception is our bug."""
-        if isinstance(error, asyncio.CancelledError):
-            known: GatewayError = ClientGone("the client left before the answer was ready")
-        elif isinstance(error, GatewayError):
-            known = error
-        else:
-            known = InternalError("the gateway failed on this request", hint="see its log for the request id")
-            _log.error("unexpected error", exc_info=error, extra={"request_id": trace.request_id, "url": trace.url})
-        trace.outcome, trace.error = known.kind, error
-        return known
-
-    async def call(self, path: str, body: object, timeout: float) -> object:
-        """Answer a hook's ``send_request`` in process, counted like any other request; raises ``GatewayError``."""
-        trace = self.new_trace("", TRACEPARENT.get())
-        self.started()
-        try:
-            endpoint = self.resolve(path, trace)
-            async with asyncio.timeout(timeout) as limit:
-                return await self.answer(endpoint, body, trace, limit.when() or 0.0)
-        except TimeoutError:
-            late = too_late(timeout)
-            self.failed(trace, late)
-            raise late from None
-        except BaseException as error:
-            self.failed(trace, error)
-            raise
-        finally:
-            self.finished(trace)
-
-    def _write_log(self, trace: Trace) -> None:
-        error = trace.error
-        # A caller's mistake is the caller's news; what needs an operator is a warning.
-        level = logging.INFO if error is None or 0 < trace.status < 500 else logging.WARNING
-        _log.log(
-            level,
-            "request %s", trace.outcome,
-            extra={
-                "request_id": trace.request_id, "url": trace.url, "route": trace.route, "status": trace.status,
-                **({"trace_id": trace.trace_id} if trace.trace_id else {}),
-                "endpoint": trace.endpoint, "version": trace.version, "model_id": trace.model_id, "code": trace.outcome,
-                **{f"{stage}_ms": round(getattr(trace, f"{stage}_ns") / 1e6, 3) for stage in _TIMES},
-                "reason": "" if error is None else str(error)[:300],
-            },
-        )  # fmt: skip
 
 
-class SpannedPipeline(Pipeline):
-    """A pipeline whose requests become spans of a distributed trace: a class of its own, so that others pay nothing."""
+class _Unrecorded:
+    """A ledger for requests that are nobody's: trials of a version and shadows are counted where they are made."""
 
-    def __init__(
-        self,
-        table: RoutingTable,
-        limiter: Limiter,
-        observer: Observer,
-        health: Health,
-        *,
-        spans: RequestSpans,
-        access_log: bool = False,
-    ) -> None:
-        super().__init__(table, limiter, observer, health, access_log=access_log)
-        self._spans = spans
-        self.new_trace = spans.begin
+    def __init__(self) -> None:
+        self.deadlines = Deadlines()
 
-    def finished(self, trace: Trace) -> None:
-        """See ``Pipeline.finished``."""
-        super().finished(trace)
-        self._spans.finished(trace)
+    def record(self, trace: Trace) -> None:
+        """See ``Ledger.record``."""
 
-    async def call(self, path: str, body: object, timeout: float) -> object:
-        """See ``Pipeline.call``; a part of the trace of the request whose hook calls."""
-        around = TRACEPARENT.get()
-        try:
-            return await super().call(path, body, timeout)
-        finally:
-            TRACEPARENT.set(around)
+    def fell_back(self, trace: Trace, error: GatewayError, stable: Endpoint) -> None:
+        """See ``Ledger.fell_back``."""
 
 
-def _label(trace: Trace, endpoint: Endpoint) -> None:
-    identity = endpoint.identity
-    trace.url, trace.endpoint, trace.version = identity.url, identity.endpoint, identity.version
-    trace.model_id = identity.model_id
+async def ask_version(endpoint: Endpoint, body: object, timeout: float, trace: Trace) -> object:
+    """Return the answer of exactly this version, published or not, to ``body``; counted nowhere.
+
+    Raises ``GatewayError``.
+    """
+    nobody = _Unrecorded()
+    ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def wake(_flight: InFlight) -> None:
+        if not ended.done():
+            ended.set_result(None)
+
+    flight = InFlight(Ask(endpoint.identity.url, body), trace, wake, nobody, nobody.deadlines)
+    flight.begin(endpoint, _PINNED, None, timeout)
+    try:
+        await ended
+    except asyncio.CancelledError:
+        flight.cancel()
+        raise
+    if flight.error is not None:
+        raise flight.error
+    return flight.reply
+
+
+def _nobody(_flight: InFlight) -> None:
+    pass
+
+
+def _write_log(trace: Trace) -> None:
+    error = trace.error
+    # A caller's mistake is the caller's news; what needs an operator is a warning.
+    level = logging.INFO if error is None or 0 < trace.status < 500 else logging.WARNING
+    _log.log(
+        level,
+        "request %s", trace.outcome,
+        extra={
+            "request_id": trace.request_id, "url": trace.url, "route": trace.route, "status": trace.status,
+            **({"trace_id": trace.trace_id} if trace.trace_id else {}),
+            "endpoint": trace.endpoint, "version": trace.version, "model_id": trace.model_id, "code": trace.outcome,
+            **{f"{stage}_ms": round(getattr(trace, f"{stage}_ns") / 1e6, 3) for stage in _TIMES},
+            "reason": "" if error is None else str(error)[:300],
+        },
+    )  # fmt: skip

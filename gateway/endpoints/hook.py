@@ -16,8 +16,9 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from gateway.endpoints.endpoint import TritonCall, note, translate
+from gateway.endpoints.endpoint import note, translate
 from gateway.endpoints.gathering import Gatherer
+from gateway.endpoints.tensors import TritonCall
 from gateway.errors import GatewayError
 from gateway.hooks.executor import Executor, Work
 from gateway.trace import Trace

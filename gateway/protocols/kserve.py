@@ -6,29 +6,28 @@ from __future__ import annotations
 
 from typing import Any
 
+from gateway.call import Call, Reply
 from gateway.endpoints.endpoint import Endpoint
 from gateway.errors import InputRefused
-from gateway.protocols.base import Header
+from gateway.protocols.json_body import dumps
 from gateway.spec import normalize_url
 from gateway.trace import Trace
 
 _EXAMPLE = '{"instances": ["…", "…"]}'
 
 
-class PredictCall:
+class PredictCall(Call):
     """Instances are texts (or ``{"text": …}``) for a text task; a hook or a plain model gets the body as it is."""
-
-    via = None
 
     def __init__(self, body: object, name: str) -> None:
         """Take a decoded body. Raises ``InputRefused``."""
-        self.path = normalize_url(name, None)
+        super().__init__(normalize_url(name, None))
         if not isinstance(body, dict) or not isinstance(body.get("instances"), list):
             raise InputRefused("instances must be a list", hint=f"send {_EXAMPLE}")
         self._body: dict[str, Any] = body
 
-    def body(self, endpoint: Endpoint) -> object:
-        """See ``Call.body``."""
+    def question(self, endpoint: Endpoint) -> Any:
+        """See ``Call.question``."""
         if endpoint.text is None:
             return self._body
         texts = [item["text"] if isinstance(item, dict) and set(item) == {"text"} else item
@@ -36,11 +35,11 @@ class PredictCall:
         parameters = self._body.get("parameters")
         return {"text": texts} if parameters is None else {"text": texts, "parameters": parameters}
 
-    def tell(self, answer: Any, endpoint: Endpoint, trace: Trace) -> tuple[list[Header], Any]:
-        """See ``Call.tell``."""
-        del trace
+    def render(self, answer: Any, endpoint: Endpoint, trace: Trace, outputs: Any) -> bytes | Reply:
+        """See ``Call.render``."""
+        del trace, outputs
         if isinstance(answer, dict) and "predictions" in answer:
-            return [], answer
+            return dumps(answer)
         if endpoint.text is not None:
-            return [], {"predictions": answer["embeddings"] if "embeddings" in answer else answer["results"]}
-        return [], {"predictions": answer}
+            return dumps({"predictions": answer["embeddings"] if "embeddings" in answer else answer["results"]})
+        return dumps({"predictions": answer})

@@ -9,28 +9,26 @@ Shared by the REST edge (``http/forms.py``) and the gRPC one (``rpc/server.py``)
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from time import perf_counter_ns
 from typing import Any, Final
 
 import numpy as np
 import orjson
 from numpy.typing import NDArray
 
+from gateway.call import Call, Reply
 from gateway.dataplane.routing.snapshot import Snapshot
-from gateway.dataplane.submit import Via
-from gateway.endpoints.endpoint import Endpoint, TensorHandler, TextHandler, translate
+from gateway.endpoints.endpoint import Endpoint
+from gateway.endpoints.tensors import RawTensors, TensorHandler
+from gateway.endpoints.text import TextHandler
 from gateway.errors import EndpointNotFound, InputRefused
-from gateway.protocols.base import Header
 from gateway.protocols.tensors import DTYPES, TensorRequest, flat_of, objects, shown, write_answer
 from gateway.spec import normalize_url
 from gateway.trace import Trace
 from gateway.triton.port import Backend, TensorInfo
 from gateway.triton.tensors import BYTES
 from preprocessing.activations import sigmoid, softmax
-from preprocessing.errors import PreprocessingError
 from preprocessing.types import Prepared
 
 Array = NDArray[Any]
@@ -215,45 +213,29 @@ def _text_fields(handler: TextHandler) -> tuple[str, ...]:
 # --- one inference ----------------------------------------------------------------------------------------------------
 
 
-class InferCall:
-    """One inference; ``outputs`` are there after it was answered."""
+class InferCall(Call):
+    """One inference, over REST; gRPC writes the same tensors in its own way."""
+
+    needs_outputs = True
 
     def __init__(self, request: TensorRequest) -> None:
         """Take a request that was read. Raises ``InputRefused`` for what is not offered."""
         if any(request.parameters.get(name) for name in _SEQUENCE):
             raise InputRefused("stateful sequences are not offered: requests of one sequence may meet other replicas")
+        super().__init__(request.path)
         self.request = request
-        self.path = request.path
-        self.outputs: dict[str, Array] = {}
+        # The caller's own time-out, in the protocol's parameter (microseconds).
+        value = request.parameters.get("timeout")
+        if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+            self.timeout = value * 1e-6
 
-    @property
-    def via(self) -> Via | None:
-        """See ``Call.via``."""
-        return self._infer
-
-    @property
-    def timeout(self) -> float | None:
-        """Seconds the caller gives the request in the protocol's own parameter (microseconds), if any."""
-        value = self.request.parameters.get("timeout")
-        return value * 1e-6 if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
-
-    def body(self, endpoint: Endpoint) -> object:
-        """See ``Call.body``: none, tensors are asked for otherwise."""
-        del endpoint
-        return None
-
-    def tell(self, answer: Any, endpoint: Endpoint, trace: Trace) -> tuple[list[Header], Any]:
-        """See ``Call.tell``."""
-        del answer, trace
-        identity = endpoint.identity
-        return write_answer(self.request, self.outputs, model=identity.endpoint, version=identity.version or "1")
-
-    async def _infer(self, endpoint: Endpoint, trace: Trace, deadline: float) -> object:
+    def question(self, endpoint: Endpoint) -> Any:
+        """See ``Call.question``: the text, for a text task whose fields are asked; else the tensors themselves."""
         request = self.request
         if endpoint.text is not None:
             fields = _text_fields(endpoint.text)
             if request.inputs and all(name in fields for name in request.inputs):
-                return await self._from_text(endpoint, fields, trace, deadline)
+                return self._text_body(fields)
             processor = endpoint.text.processor
             if not request.inputs or any(name not in processor.input_names for name in request.inputs):
                 raise InputRefused(
@@ -261,66 +243,59 @@ class InferCall:
                     f"or the model's own tensors {', '.join(processor.input_names)}"
                 )
         elif endpoint.task:
-            return await self._from_generation(endpoint, trace, deadline)
-        backend, model = _behind(endpoint)
-        if backend is None or not (endpoint.text is not None or isinstance(endpoint.handler, TensorHandler)):
-            return await self._from_hook(endpoint, trace, deadline)
+            return self.generation_body()
+        elif not isinstance(endpoint.handler, TensorHandler):
+            return {
+                name: [_decoded(item) for item in array.ravel().tolist()] if array.dtype.kind == "O" else array.tolist()
+                for name, array in request.inputs.items()
+            }
         if not request.inputs:
             raise InputRefused("the request has no inputs")
-        trace.rows = max((len(array) for array in request.inputs.values() if array.ndim), default=1)
-        started = perf_counter_ns()
-        left = deadline - asyncio.get_running_loop().time()
-        self.outputs = await backend.infer(model, request.inputs, request.outputs, timeout=left, request_id=request.id)
-        trace.infer_ns = perf_counter_ns() - started
-        return self.outputs
+        return RawTensors(request.inputs, request.outputs, request.id)
 
-    async def _from_text(self, endpoint: Endpoint, fields: Sequence[str], trace: Trace, deadline: float) -> object:
-        handler = endpoint.text
-        assert handler is not None  # noqa: S101 - looked at by the caller
-        body: dict[str, Any] = {name: _texts(name, array) for name, array in self.request.inputs.items()}
-        parameters = {n: _plain(v) for n, v in self.request.parameters.items() if not _is_protocols(n)}
-        if "text" not in fields:  # one question, one query: a list of them only where several were sent
-            body = {
-                name: texts[0] if len(texts) == 1 and name != "documents" else texts for name, texts in body.items()
-            }
-        outputs, prepared = await handler.run(
-            {**body, "parameters": parameters} if parameters else body, trace, deadline
-        )
-        started = perf_counter_ns()
-        try:
-            answer = handler.processor.finish(outputs, prepared)
-        except PreprocessingError as error:
-            raise translate(error) from error
-        known = {name: array for name, array in outputs.items() if len(array) == len(prepared.rows)}
-        usual = _of_task(endpoint.task, handler, outputs, answer, prepared)
-        self.outputs = self._chosen({**known, **usual}, usual, endpoint)
-        trace.finish_ns = perf_counter_ns() - started
-        return answer
+    def render(self, answer: Any, endpoint: Endpoint, trace: Trace, outputs: Any) -> Any:
+        """See ``Call.render``."""
+        identity = endpoint.identity
+        tensors = self.tensors(answer, endpoint, trace, outputs)
+        headers, content = write_answer(self.request, tensors, model=identity.endpoint, version=identity.version or "1")
+        return content if len(headers) == 1 else Reply(200, headers, content)  # one header: plain JSON
+
+    def tensors(self, answer: Any, endpoint: Endpoint, trace: Trace, outputs: Any) -> dict[str, Array]:
+        """Return the answer as tensors, those that were asked for. Raises ``InputRefused`` for one there is not."""
+        if endpoint.text is not None:
+            prepared = trace.prepared
+            if not isinstance(prepared, Prepared):
+                return dict(outputs)  # the tensors went to the model as they were
+            known = {name: array for name, array in outputs.items() if len(array) == len(prepared.rows)}
+            usual = _of_task(endpoint.task, endpoint.text, outputs, answer, prepared)
+            return self._chosen({**known, **usual}, usual, endpoint)
+        if endpoint.task:
+            items = [orjson.dumps(result, option=orjson.OPT_SERIALIZE_NUMPY) for result in answer["results"]]
+            found: dict[str, Array] = {"result": objects(items).reshape(-1, 1)}
+        elif isinstance(endpoint.handler, TensorHandler):
+            return dict(outputs)
+        else:
+            named = answer if isinstance(answer, Mapping) else {"output": answer}
+            found = {str(name): _as_tensor(value) for name, value in named.items()}
+        return self._chosen(found, found, endpoint)
 
     def generation_body(self) -> dict[str, Any]:
         """Return the body of a text-generation endpoint. Raises ``InputRefused`` for other tensors than ``text``."""
         if set(self.request.inputs) != {"text"}:
             raise InputRefused(f"the inputs are {_listed(self.request.inputs)}; this endpoint takes text (BYTES)")
-        parameters = {n: _plain(v) for n, v in self.request.parameters.items() if not _is_protocols(n)}
-        return {"text": _texts("text", self.request.inputs["text"]), "parameters": parameters}
+        return {"text": _texts("text", self.request.inputs["text"]), "parameters": self._parameters()}
 
-    async def _from_generation(self, endpoint: Endpoint, trace: Trace, deadline: float) -> object:
-        answer: Any = await endpoint.answer(self.generation_body(), trace, deadline)
-        items = [orjson.dumps(result, option=orjson.OPT_SERIALIZE_NUMPY) for result in answer["results"]]
-        found = {"result": objects(items).reshape(-1, 1)}
-        self.outputs = self._chosen(found, found, endpoint)
-        return answer
+    def _text_body(self, fields: Sequence[str]) -> dict[str, Any]:
+        body: dict[str, Any] = {name: _texts(name, array) for name, array in self.request.inputs.items()}
+        if "text" not in fields:  # one question, one query: a list of them only if several were sent
+            body = {
+                name: texts[0] if len(texts) == 1 and name != "documents" else texts for name, texts in body.items()
+            }
+        parameters = self._parameters()
+        return {**body, "parameters": parameters} if parameters else body
 
-    async def _from_hook(self, endpoint: Endpoint, trace: Trace, deadline: float) -> object:
-        body = {
-            name: [_decoded(item) for item in array.ravel().tolist()] if array.dtype.kind == "O" else array.tolist()
-            for name, array in self.request.inputs.items()
-        }
-        answer = await endpoint.answer(body, trace, deadline)
-        found = answer if isinstance(answer, Mapping) else {"output": answer}
-        tensors = {str(name): _as_tensor(value) for name, value in found.items()}
-        self.outputs = self._chosen(tensors, tensors, endpoint)
-        return answer
+    def _parameters(self) -> dict[str, Any]:
+        return {n: _plain(v) for n, v in self.request.parameters.items() if not _is_protocols(n)}
 
     def _chosen(self, known: Mapping[str, Array], usual: Mapping[str, Array], endpoint: Endpoint) -> dict[str, Array]:
         if not self.request.outputs:

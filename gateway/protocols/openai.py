@@ -12,12 +12,12 @@ from typing import Any, Final
 
 import numpy as np
 
+from gateway.call import Call
 from gateway.dataplane.routing.snapshot import Snapshot
-from gateway.dataplane.submit import Via
 from gateway.endpoints.endpoint import Endpoint
 from gateway.errors import InputRefused
-from gateway.protocols.base import Header
 from gateway.protocols.huggingface import shortened, whole_number
+from gateway.protocols.json_body import dumps
 from gateway.spec import normalize_url
 from gateway.trace import Trace
 from preprocessing.config import EMBEDDINGS
@@ -27,7 +27,7 @@ _EXAMPLE: Final = '{"model": "NAME", "input": ["…", "…"]}'
 _OWNER: Final = "triton-gateway"
 
 
-class EmbeddingsCall:
+class EmbeddingsCall(Call):
     """``POST /v1/embeddings``: texts, or arrays of token ids of the model's own tokenizer, to vectors."""
 
     def __init__(self, body: object) -> None:
@@ -35,7 +35,7 @@ class EmbeddingsCall:
         if not isinstance(body, dict):
             raise InputRefused("the body must be an object", hint=f"send {_EXAMPLE}")
         self._model = model_of(body)
-        self.path = normalize_url(self._model, None)
+        super().__init__(normalize_url(self._model, None))
         self._format = body.get("encoding_format") or "float"
         if self._format not in ("float", "base64"):
             raise InputRefused("encoding_format must be float or base64")
@@ -45,43 +45,38 @@ class EmbeddingsCall:
             raise InputRefused("the field input is missing", hint=f"send {_EXAMPLE}")
         self._texts, self._ids = _read_input(body["input"])
 
-    @property
-    def via(self) -> Via | None:
-        """Token ids go past the tokenizer."""
-        return None if self._ids is None else self._from_ids
-
-    def body(self, endpoint: Endpoint) -> object:
-        """See ``Call.body``."""
+    def question(self, endpoint: Endpoint) -> Any:
+        """See ``Call.question``; token ids go past the tokenizer."""
         if endpoint.task != EMBEDDINGS:
             what = f"does {endpoint.task}" if endpoint.task else "is not a text task of this gateway's own"
             raise InputRefused(f"{self._model} {what}, not embeddings", hint="GET /v1/models lists what is served")
-        return {"text": self._texts} if self._ids is None else None
+        return {"text": self._texts} if self._ids is None else self._rows(endpoint, self._ids)
 
-    def tell(self, answer: Any, endpoint: Endpoint, trace: Trace) -> tuple[list[Header], Any]:
-        """See ``Call.tell``."""
-        del endpoint
+    def render(self, answer: Any, endpoint: Endpoint, trace: Trace, outputs: Any) -> bytes:
+        """See ``Call.render``."""
+        del endpoint, outputs
         vectors = answer["embeddings"]
         if self._size is not None:
             vectors = shortened(vectors, self._size)
         rows = [base64.b64encode(np.ascontiguousarray(v, dtype="<f4").tobytes()).decode() for v in vectors] \
             if self._format == "base64" else list(vectors)  # fmt: skip
         tokens = sum(answer["tokens"]) if "tokens" in answer else trace.tokens
-        return [], {
+        return dumps({
             "object": "list",
             "data": [{"object": "embedding", "index": i, "embedding": row} for i, row in enumerate(rows)],
             "model": self._model,
             "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
-        }
+        })  # fmt: skip
 
-    async def _from_ids(self, endpoint: Endpoint, trace: Trace, deadline: float) -> object:
+    def _rows(self, endpoint: Endpoint, several: Sequence[Sequence[int]]) -> Prepared:
         handler = endpoint.text
-        if handler is None or self._ids is None:
+        if handler is None:
             raise InputRefused("token ids need a text task", hint="send text")
         processor = handler.processor
         vocabulary, most = processor.tokenizer.vocab_size, processor.config.max_length
-        if len(self._ids) > processor.config.max_rows:
-            raise InputRefused(f"input has {len(self._ids)} items, at most {processor.config.max_rows} are taken")
-        for i, ids in enumerate(self._ids):
+        if len(several) > processor.config.max_rows:
+            raise InputRefused(f"input has {len(several)} items, at most {processor.config.max_rows} are taken")
+        for i, ids in enumerate(several):
             if len(ids) > most:
                 raise InputRefused(f"input[{i}] has {len(ids)} tokens, this model reads {most}")
             if any(not 0 <= n < vocabulary for n in ids):
@@ -89,9 +84,8 @@ class EmbeddingsCall:
                     f"input[{i}] has ids that are not in the model's vocabulary of {vocabulary}",
                     hint="token ids must come from the model's own tokenizer; send text if in doubt",
                 )
-        rows = [Encoded(pack(ids)) for ids in self._ids]
-        request = ParsedRequest([""] * len(rows), is_batch=True)
-        return await handler.answer(Prepared(rows, request), trace, deadline)
+        rows = [Encoded(pack(ids)) for ids in several]
+        return Prepared(rows, ParsedRequest([""] * len(rows), is_batch=True))
 
 
 def model_of(body: Mapping[str, Any]) -> str:

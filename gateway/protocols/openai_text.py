@@ -6,23 +6,21 @@ Pure: bodies to requests of ``GenerationHandler``, its answers and events to Ope
 
 from __future__ import annotations
 
-import abc
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import orjson
 
+from gateway.call import Call
 from gateway.endpoints.endpoint import Endpoint, Event
 from gateway.errors import InputRefused
-from gateway.protocols.base import Header
+from gateway.protocols.json_body import dumps
 from gateway.protocols.openai import model_of, now
 from gateway.spec import normalize_url
 from gateway.trace import Trace
 from preprocessing.chat import Chat, TokenPrompts
 from preprocessing.config import GENERATION
-
-END: Final = b"data: [DONE]\n\n"
 
 _REASONS: Final = {"eos": "stop", "stop": "stop", "length": "length"}
 _SAME: Final = ("temperature", "top_p", "seed", "top_k", "repetition_penalty")
@@ -37,10 +35,10 @@ _COMPLETION_TOKENS: Final = 16
 """OpenAI's own default for completions."""
 
 
-class TextCall(abc.ABC):
+class TextCall(Call):
     """What both forms share: the model, sampling parameters, and whether the answer comes in pieces."""
 
-    via = None
+    end = b"data: [DONE]\n\n"
     kind: str
     """What answers are called."""
 
@@ -49,7 +47,7 @@ class TextCall(abc.ABC):
         if not isinstance(body, dict):
             raise InputRefused("the body must be an object")
         self._model = model_of(body)
-        self.path = normalize_url(self._model, None)
+        super().__init__(normalize_url(self._model, None))
         for name, neutral in _NEUTRAL.items():
             value = body.get(name)
             if value is not None and value not in neutral:
@@ -69,28 +67,11 @@ class TextCall(abc.ABC):
         self._id = f"{self.kind}-{random.getrandbits(96):024x}"
         self._created = now()
 
-    @property
-    def answer_form(self) -> Callable[[Event], bytes]:
-        """How each event of a stream is written."""
-        return self._event
-
     def _checked(self, endpoint: Endpoint, given: object) -> object:
         if endpoint.task != GENERATION:
             what = f"does {endpoint.task}" if endpoint.task else "is not a text task of this gateway's own"
             raise InputRefused(f"{self._model} {what}, not text generation", hint="GET /v1/models lists what is served")
         return given
-
-    @abc.abstractmethod
-    def body(self, endpoint: Endpoint) -> object:
-        """See ``Call.body``."""
-
-    @abc.abstractmethod
-    def tell(self, answer: Any, endpoint: Endpoint, trace: Trace) -> tuple[list[Header], Any]:
-        """See ``Call.tell``."""
-
-    @abc.abstractmethod
-    def _event(self, event: Event) -> bytes:
-        """Write one event."""
 
     def _frame(self, kind: str, choices: Sequence[Mapping[str, Any]], **extra: Any) -> dict[str, Any]:
         return {"id": self._id, "object": kind, "created": self._created, "model": self._model, "choices": choices,
@@ -132,8 +113,8 @@ class CompletionsCall(TextCall):
         if self.streams and self._several:
             raise InputRefused("a stream has one prompt", hint="send each prompt in a request of its own")
 
-    def body(self, endpoint: Endpoint) -> object:
-        """See ``Call.body``."""
+    def question(self, endpoint: Endpoint) -> Any:
+        """See ``Call.question``."""
         given = self._checked(endpoint, self._given)
         # What nobody asked for must not be refused: a small model may have fewer positions than OpenAI's default.
         processor = getattr(endpoint.handler, "processor", None)
@@ -141,18 +122,19 @@ class CompletionsCall(TextCall):
         self._parameters["max_new_tokens"] = self._wanted or room
         return given
 
-    def tell(self, answer: Any, endpoint: Endpoint, trace: Trace) -> tuple[list[Header], Any]:
-        """See ``Call.tell``."""
-        del endpoint, trace
+    def render(self, answer: Any, endpoint: Endpoint, trace: Trace, outputs: Any) -> bytes:
+        """See ``Call.render``."""
+        del endpoint, trace, outputs
         results, prompt_tokens = _read_answer(answer)
         choices = [
             {"index": i, "text": result["text"], "logprobs": None, "finish_reason": _REASONS[result["finish_reason"]]}
             for i, result in enumerate(results)
         ]
         usage = _usage(prompt_tokens, sum(result["generated_tokens"] for result in results))
-        return [], self._frame("text_completion", choices, usage=usage)
+        return dumps(self._frame("text_completion", choices, usage=usage))
 
-    def _event(self, event: Event) -> bytes:
+    def piece(self, event: Event) -> bytes:
+        """See ``Call.piece``."""
         reason = None if event.finish_reason is None else _REASONS[event.finish_reason]
         choice = {"index": 0, "text": event.text, "logprobs": None, "finish_reason": reason}
         return self._chunks("text_completion", [choice], event)
@@ -177,13 +159,13 @@ class ChatCall(TextCall):
         self._chat = Chat([_message(i, message) for i, message in enumerate(messages)], self._parameters)
         self._has_begun = False
 
-    def body(self, endpoint: Endpoint) -> object:
-        """See ``Call.body``."""
+    def question(self, endpoint: Endpoint) -> Any:
+        """See ``Call.question``."""
         return self._checked(endpoint, self._chat)
 
-    def tell(self, answer: Any, endpoint: Endpoint, trace: Trace) -> tuple[list[Header], Any]:
-        """See ``Call.tell``."""
-        del endpoint, trace
+    def render(self, answer: Any, endpoint: Endpoint, trace: Trace, outputs: Any) -> bytes:
+        """See ``Call.render``."""
+        del endpoint, trace, outputs
         (result,), prompt_tokens = _read_answer(answer)
         choice = {
             "index": 0,
@@ -191,9 +173,11 @@ class ChatCall(TextCall):
             "logprobs": None,
             "finish_reason": _REASONS[result["finish_reason"]],
         }
-        return [], self._frame("chat.completion", [choice], usage=_usage(prompt_tokens, result["generated_tokens"]))
+        usage = _usage(prompt_tokens, result["generated_tokens"])
+        return dumps(self._frame("chat.completion", [choice], usage=usage))
 
-    def _event(self, event: Event) -> bytes:
+    def piece(self, event: Event) -> bytes:
+        """See ``Call.piece``."""
         deltas: list[tuple[dict[str, str], str | None]] = []
         if not self._has_begun:
             self._has_begun = True

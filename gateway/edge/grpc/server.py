@@ -1,18 +1,16 @@
-"""``inference.GRPCInferenceService`` on a ``grpc.aio`` server: what Triton's clients call, answered by the pipeline.
+"""``inference.GRPCInferenceService`` on a ``grpc.aio`` server: what Triton's clients call, answered by the data plane.
 
 One server per worker; workers share the port (``SO_REUSEPORT``), so the kernel spreads connections over them. The only
-file of the gateway beside ``backends/triton.py`` that imports grpc and tritonclient's messages. What a request means is
-decided in ``forms/oip.py``, as for REST.
+file of the gateway beside ``triton/grpc.py`` that imports grpc and tritonclient's messages. What a request means is
+decided in ``protocols/oip.py``, as for REST.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import math
 import random
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -23,10 +21,11 @@ from google.protobuf import json_format
 from google.protobuf.message import DecodeError
 from tritonclient.grpc import service_pb2 as pb
 
+from gateway.dataplane.inflight import InFlight, Send
 from gateway.dataplane.routing.table import RoutingTable
-from gateway.dataplane.submit import Pipeline, too_late
-from gateway.endpoints.endpoint import Endpoint
-from gateway.errors import ClientGone, GatewayError, InputRefused, MalformedBody
+from gateway.dataplane.submit import DataPlane
+from gateway.endpoints.endpoint import Endpoint, Event
+from gateway.errors import GatewayError, InputRefused, MalformedBody
 from gateway.health import Health
 from gateway.protocols import oip
 from gateway.protocols.tensors import (
@@ -40,7 +39,7 @@ from gateway.protocols.tensors import (
     to_bytes,
 )
 from gateway.spec import normalize_url
-from gateway.trace import FALLBACK, TRACEPARENT, Trace, parse_traceparent
+from gateway.trace import TRACEPARENT, Trace, parse_traceparent
 from gateway.triton.tensors import BYTES
 
 _log = logging.getLogger("triton_gateway.rpc")
@@ -120,7 +119,7 @@ class RpcServer:
 
     def __init__(
         self,
-        pipeline: Pipeline,
+        plane: DataPlane,
         table: RoutingTable,
         health: Health,
         statistics: Callable[[], Awaitable[list[dict[str, Any]]]],
@@ -132,7 +131,7 @@ class RpcServer:
         allows_pins: bool = False,
         connection_age: float = 0.0,
     ) -> None:
-        self._pipeline = pipeline
+        self._plane = plane
         self._table = table
         self._health = health
         self._statistics = statistics
@@ -244,102 +243,66 @@ class RpcServer:
     # --- inference ----------------------------------------------------------------------------------------------------
 
     async def _infer(self, request: Any, context: Any) -> Any:
-        try:
-            response, trailing = await self._answer(request, context)
-        except GatewayError as error:
-            await _refuse(context, error)
-            raise  # `_refuse` has raised
-        context.set_trailing_metadata(trailing)
-        return response
+        flight = await self._answer(request, context)
+        if flight.error is not None:
+            await _refuse(context, flight.error)
+        context.set_trailing_metadata(_trailing(flight))
+        return flight.reply
 
-    async def _stream(self, requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
+    async def _stream(self, requests: AsyncIterator[Any], context: Any) -> None:
         async for raw in requests:
             request = await _message(raw, pb.ModelInferRequest, context)
             tells_last = request.parameters["triton_enable_empty_final_response"].bool_param
-            try:
-                async with aclosing(self._responses(request, context)) as responses:
-                    async for response, is_last in responses:
-                        if tells_last:
-                            response.parameters["triton_final_response"].bool_param = is_last
-                        yield pb.ModelStreamInferResponse(infer_response=response)
-            except GatewayError as error:
+
+            async def write(response: Any, *, is_last: bool, tells_last: bool = tells_last) -> None:
+                if tells_last:
+                    response.parameters["triton_final_response"].bool_param = is_last
+                await context.write(pb.ModelStreamInferResponse(infer_response=response))
+
+            async def send(flight: InFlight, event: Event, write: Any = write) -> None:
+                assert isinstance(flight.call, RpcCall) and flight.endpoint is not None  # noqa: S101, PT018 - made below
+                piece = {"text": event.text, "finish_reason": event.finish_reason or ""}
+                tensors = {name: objects([value.encode()]).reshape(1, 1) for name, value in piece.items()}
+                response = _response(flight.call, tensors, flight.endpoint)
+                await write(response, is_last=event.finish_reason is not None)
+
+            flight = await self._answer(request, context, send)
+            if flight.error is not None:
                 failed = pb.ModelInferResponse(id=request.id, model_name=request.model_name)
-                yield pb.ModelStreamInferResponse(error_message=_sentence(error), infer_response=failed)
+                await context.write(
+                    pb.ModelStreamInferResponse(error_message=_sentence(flight.error), infer_response=failed)
+                )
+            elif flight.reply is not None:
+                await write(flight.reply, is_last=True)
 
-    async def _responses(self, request: Any, context: Any) -> AsyncGenerator[tuple[Any, bool], None]:
-        """One response, or one per piece of a text that is generated; with whether it is the last."""
-        snapshot = self._table.current
-        url = self._url(request.model_name, request.model_version)
-        if (url not in snapshot.endpoints and url not in snapshot.canaries) or oip.find(snapshot, url).stream is None:
-            yield (await self._answer(request, context))[0], True
-            return
-        trace, metadata, timeout = self._open(request, context)
-        pipeline = self._pipeline
-        try:
-            call = oip.InferCall(self._read(request))
-            timeout = min(timeout, call.timeout or timeout)
-            endpoint = self._resolve(call.path, metadata, trace)
-            body = call.generation_body()
-            if len(body["text"]) != 1:
-                raise InputRefused("a stream has one text", hint="send each text in a request of its own")
-            body["text"] = body["text"][0]
-            deadline = asyncio.get_running_loop().time() + timeout
-            async with aclosing(pipeline.stream(endpoint, body, trace, deadline)) as events:
-                async for event in events:
-                    piece = {"text": event.text, "finish_reason": event.finish_reason or ""}
-                    call.outputs = {n: objects([value.encode()]).reshape(1, 1) for n, value in piece.items()}
-                    yield _response(call, endpoint), event.finish_reason is not None
-        except (Exception, asyncio.CancelledError, GeneratorExit) as error:
-            if isinstance(error, asyncio.CancelledError | GeneratorExit):
-                pipeline.failed(trace, ClientGone("the client left before the answer was ready"))
-                raise
-            raise pipeline.failed(trace, error) from error
-        finally:
-            pipeline.finished(trace)
-
-    def _open(self, request: Any, context: Any) -> tuple[Trace, dict[str, Any], float]:
-        """Count a request in: its record, its metadata, and the seconds it may take."""
+    async def _answer(self, request: Any, context: Any, send: Send | None = None) -> InFlight:
+        """Take one request through the data plane; ``send``: whoever takes the pieces of a generated text."""
         metadata = {key.lower(): value for key, value in context.invocation_metadata() or ()}
         parent = parse_traceparent(str(metadata.get("traceparent", "")).encode("latin-1", "replace"))
         TRACEPARENT.set(parent)
+        plane = self._plane
         request_id = _request_id(metadata.get("x-request-id") or request.id) or f"{random.getrandbits(64):016x}"
-        trace = self._pipeline.new_trace(request_id, parent)
-        self._pipeline.started()
-        left = context.time_remaining()
-        timeout = self._timeout if left is None else min(self._timeout, max(left, 0.001))
-        return trace, metadata, timeout
-
-    async def _answer(self, request: Any, context: Any) -> tuple[Any, tuple[tuple[str, str], ...]]:
-        trace, metadata, timeout = self._open(request, context)
-        pipeline = self._pipeline
+        trace = plane.open(request_id, parent)
         try:
-            call = oip.InferCall(self._read(request))
-            if call.timeout is not None:
-                timeout = min(timeout, call.timeout)
-            async with asyncio.timeout(timeout) as limit:
-                endpoint = self._resolve(call.path, metadata, trace)
-                deadline = limit.when() or math.inf
-                await pipeline.answer(endpoint, None, trace, deadline, via=call.via)
-            answered: Endpoint = endpoint if trace.route != FALLBACK else trace.fallback
-            response = _response(call, answered)
-            trace.close()
-        except TimeoutError:
-            raise pipeline.failed(trace, too_late(timeout)) from None
-        except (Exception, asyncio.CancelledError) as error:
-            known = pipeline.failed(trace, error)
-            if isinstance(error, asyncio.CancelledError):
-                raise  # the caller has gone, or the server is stopping
-            raise known from error
-        finally:
-            pipeline.finished(trace)
-        return response, _trailing(trace, answered)
+            permit = plane.permit(request.ByteSize())
+        except GatewayError as error:
+            return plane.refuse(trace, error)
+        with permit:
+            try:
+                call = RpcCall(self._read(request), streams=send is not None)
+                self._address(call, metadata, context.time_remaining())
+            except Exception as error:  # noqa: BLE001 - the edge: every failure becomes an answer
+                return plane.refuse(trace, error)
+            return await plane.ask(call, trace, send)
 
-    def _resolve(self, path: str, metadata: dict[str, Any], trace: Trace) -> Endpoint:
-        pin = metadata.get("x-route-to")
+    def _address(self, call: RpcCall, metadata: dict[str, Any], left: float | None) -> None:
+        timeout = self._timeout if left is None else min(self._timeout, max(left, 0.001))
+        call.timeout = min(call.timeout or timeout, timeout)
+        pin, key = metadata.get("x-route-to"), metadata.get(self._key_header)
         if self._allows_pins and pin:
-            return self._pipeline.pin(normalize_url(str(pin), None), trace)
-        key = metadata.get(self._key_header)
-        return self._pipeline.resolve(path, trace, None if key is None else str(key))
+            call.pin = normalize_url(str(pin), None)
+        if key is not None:
+            call.key = str(key)
 
     def _read(self, request: Any) -> TensorRequest:
         if not request.model_name:
@@ -374,6 +337,27 @@ class RpcServer:
         )  # fmt: skip
 
 
+class RpcCall(oip.InferCall):
+    """One inference, answered with a message; a stream has one text."""
+
+    def __init__(self, request: TensorRequest, *, streams: bool) -> None:
+        super().__init__(request)
+        self.streams = streams
+
+    def question(self, endpoint: Endpoint) -> Any:
+        """See ``Call.question``."""
+        found = super().question(endpoint)
+        if self.streams and endpoint.stream is not None:
+            if len(found["text"]) != 1:
+                raise InputRefused("a stream has one text", hint="send each text in a request of its own")
+            found["text"] = found["text"][0]
+        return found
+
+    def render(self, answer: Any, endpoint: Endpoint, trace: Trace, outputs: Any) -> Any:
+        """See ``Call.render``: the response."""
+        return _response(self, self.tensors(answer, endpoint, trace, outputs), endpoint)
+
+
 def _typed(tensor: Any, shape: list[int]) -> Any:
     field = _TYPED.get(tensor.datatype)
     if field is None:
@@ -392,22 +376,23 @@ def _typed(tensor: Any, shape: list[int]) -> Any:
     return wide.astype(dtype, copy=False).reshape(shape)
 
 
-def _response(call: oip.InferCall, endpoint: Endpoint) -> Any:
+def _response(call: RpcCall, tensors: Mapping[str, Any], endpoint: Endpoint) -> Any:
     identity = endpoint.identity
     response = pb.ModelInferResponse(
         model_name=identity.endpoint, model_version=identity.version or "1", id=call.request.id
     )
-    for name, array in call.outputs.items():
+    for name, array in tensors.items():
         response.outputs.add(name=name, datatype=datatype_of(array), shape=array.shape)
         response.raw_output_contents.append(to_bytes(array))
     return response
 
 
-def _trailing(trace: Trace, endpoint: Endpoint) -> tuple[tuple[str, str], ...]:
+def _trailing(flight: InFlight) -> tuple[tuple[str, str], ...]:
+    trace, endpoint = flight.trace, flight.endpoint
     parts = (trace.total_ns, trace.prepare_ns, trace.queue_ns, trace.infer_ns,
              trace.prepare_ns + trace.infer_ns + trace.finish_ns)  # fmt: skip
     times = tuple((name, f"{ns * 1e-6:.3f}") for name, ns in zip(_STAGES, parts, strict=True))
-    headers = tuple((name.decode(), value.decode("latin-1")) for name, value in endpoint.headers)
+    headers = tuple((name.decode(), value.decode("latin-1")) for name, value in endpoint.headers) if endpoint else ()
     return (("x-request-id", trace.request_id), ("x-route", trace.route), *headers, *times)
 
 

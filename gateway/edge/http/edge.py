@@ -1,6 +1,6 @@
-"""What every inference route at the HTTP edge shares: the guard over time and departure, headers, and JSON.
+"""What every inference route at the HTTP edge shares: noticing that the client has left, and the headers of answers.
 
-Used by ``routes`` (our own form) and ``forms`` (the others); no routing and no endpoints here.
+No routing, no protocols and no endpoints here.
 """
 
 from __future__ import annotations
@@ -10,12 +10,10 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, Final
 from urllib.parse import quote
 
-import orjson
-
-from gateway.dataplane.submit import too_late
-from gateway.edge.http.headers import header_value, response_of_hook
-from gateway.edge.http.problems import Headers
-from gateway.errors import BodyTimeout, ClientGone, GatewayError, HookFailed, RequestError
+from gateway.call import Headers, Reply
+from gateway.dataplane.inflight import InFlight
+from gateway.errors import RequestError
+from gateway.protocols.headers import header_value
 from gateway.trace import Trace
 
 Scope = MutableMapping[str, Any]
@@ -25,122 +23,51 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 NO_EXTENSIONS: Final[dict[str, Any]] = {}
 
 _JSON: Final = (b"content-type", b"application/json")
-_BINARY: Final = (b"content-type", b"application/octet-stream")
-_OPTIONS: Final = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
 _WATCH_AFTER_S: Final = 0.1
 """Most requests are answered sooner, so that watching for the client's departure costs them one timer."""
 
 
-class Guard:
-    """Ends a request whose time is over or whose client has left, by cancelling its task.
+class Departure:
+    """Cancels a request whose client leaves; see ``submit.Watch``. ``receive`` is the request's own."""
 
-    One timer per request; only a request that takes longer than ``_WATCH_AFTER_S`` pays for more: then its client is
-    listened to, and a second timer waits for the deadline.
-    """
+    __slots__ = ("_flight", "_listener", "_receive", "_timer")
 
-    __slots__ = ("_deadline", "_listener", "_loop", "_receive", "_task", "_timeout", "_timer", "has_body", "reason")
-
-    def __init__(self, receive: Receive, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, receive: Receive, flight: InFlight) -> None:
         self._receive = receive
-        self._loop = loop
-        self._timer: asyncio.TimerHandle | None = None
+        self._flight: InFlight | None = flight
         self._listener: asyncio.Task[None] | None = None
-        self.has_body = False
-        self.reason: GatewayError | None = None
-
-    @property
-    def client_left(self) -> bool:
-        """True when nobody waits for the answer any more."""
-        return isinstance(self.reason, ClientGone)
-
-    def start(self, timeout: float) -> float:
-        """Begin; returns the deadline in loop time."""
-        loop = self._loop
-        self._task = asyncio.current_task(loop)
-        self._timeout = timeout
-        self._deadline = loop.time() + timeout
-        self._timer = loop.call_later(min(timeout, _WATCH_AFTER_S), self._wake)
-        return self._deadline
+        self._timer = asyncio.get_running_loop().call_later(_WATCH_AFTER_S, self._listen)
 
     def stop(self) -> None:
-        """End the watch; the answer is ready."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None  # it refers back to this guard
+        """End the watch."""
+        self._timer.cancel()
+        self._flight = None
         if self._listener is not None:
             self._listener.cancel()
-            self._listener = None
-        self._task = None
 
-    def ended_it(self) -> bool:
-        """True when a cancellation of the request's task was ours; it is then taken back."""
-        if self.reason is None or self._task is None:
-            return False
-        self._task.uncancel()
-        return True
-
-    def _wake(self) -> None:
-        left = self._deadline - self._loop.time()
-        if left <= 0.001:
-            self._end(too_late(self._timeout) if self.has_body else _body_too_slow(self._timeout))
-            return
-        # Before the body is complete the route itself listens.
-        if self.has_body and self._listener is None:
-            self._listener = self._loop.create_task(self._until_gone())
-        self._timer = self._loop.call_later(left if self.has_body else min(left, _WATCH_AFTER_S), self._wake)
+    def _listen(self) -> None:
+        self._listener = asyncio.get_running_loop().create_task(self._until_gone())
 
     async def _until_gone(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":
             pass
-        self._end(ClientGone("the client left before the answer was ready"))
-
-    def _end(self, reason: GatewayError) -> None:
-        self.reason = reason
-        if self._task is not None:
-            self._task.cancel()
+        if self._flight is not None:
+            self._flight.cancel()
 
 
-def _body_too_slow(timeout: float) -> BodyTimeout:
-    return BodyTimeout(f"the body did not arrive within {timeout:g} s")
-
-
-def render(answer: object) -> tuple[int, Headers, bytes]:
-    """Return status, headers and body of an endpoint's answer. Raises ``HookFailed`` where it has no JSON form."""
-    if isinstance(answer, bytes | bytearray | memoryview):
-        return 200, [_BINARY], bytes(answer)
-    content = getattr(answer, "body", None)
-    status = getattr(answer, "status_code", None)
-    if isinstance(content, bytes) and isinstance(status, int):
-        # A hook may answer with a Starlette response of its own, as it may in clearml-serving.
-        return response_of_hook(status, getattr(answer, "raw_headers", []), content)
-    return 200, [_JSON], dumps(answer)
-
-
-def dumps(answer: object) -> bytes:
-    """Return an answer as JSON. Raises ``HookFailed`` where it has no JSON form."""
-    try:
-        return orjson.dumps(answer, default=_plain, option=_OPTIONS)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise HookFailed(
-            f"the answer cannot be written as JSON: {error}", hint="return dicts, lists, strings, numbers or arrays"
-        ) from error
-
-
-def _plain(value: object) -> object:
-    # What orjson does not know but numpy and hooks produce: non-contiguous arrays, tuples' cousins, numpy scalars.
-    for method in ("tolist", "model_dump"):
-        convert = getattr(value, method, None)
-        if callable(convert):
-            return convert()
-    if isinstance(value, set | frozenset):
-        return list(value)
-    if isinstance(value, bytes):
-        return value.decode("utf-8", "replace")
-    raise TypeError(f"{type(value).__name__} has no JSON form")
+def reply_of(flight: InFlight) -> tuple[int, Headers, bytes]:
+    """Return status, headers and body of a request that has ended, as HTTP writes them."""
+    trace, reply = flight.trace, flight.reply
+    status, headers, content = reply if type(reply) is Reply else (200, [_JSON], reply)
+    if flight.error is not None or flight.endpoint is None:
+        told: Headers = [(b"x-request-id", trace.request_id.encode()), *served_by(trace)]
+    else:
+        told = [*flight.endpoint.headers, *labels(trace)]
+    return status, [*headers, *told, (b"content-length", str(len(content)).encode())], content
 
 
 def served_by(trace: Trace) -> Headers:
-    """Return the headers of a refusal that name the version that was chosen; none where none was."""
+    """Return the headers of a refusal that name the version that was chosen; none if none was."""
     if not trace.url:
         return []
     return [
@@ -184,7 +111,7 @@ def _ms(ns: int) -> bytes:
 
 
 def clean_id(value: bytes) -> str:
-    """Return a caller's request id, or nothing where it cannot be used."""
+    """Return a caller's request id, or nothing if it cannot be used."""
     # The id is echoed in headers and logs: only what is printable and short is taken over.
     if 0 < len(value) <= 128 and value.isascii():
         text = value.decode("ascii")
@@ -193,8 +120,10 @@ def clean_id(value: bytes) -> str:
     return ""
 
 
-def timeout_of(header: bytes, most: float) -> float:
+def timeout_of(header: bytes | None, most: float) -> float:
     """Return the seconds a caller is willing to wait, at most ``most``. Raises ``RequestError``."""
+    if not header:
+        return most
     try:
         wanted = int(header) / 1000
     except ValueError:

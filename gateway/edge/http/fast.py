@@ -1,21 +1,20 @@
 """The fast path: three shortcuts for the inference route; ``TRITON_GATEWAY_FAST_PATH=false`` switches all of them off.
 
 1. **A request without a task.** The common inference request (small, plain, whole in one read) is handed to the
-   application's ``lane`` (see ``routes.Lane``), queued for the next call to Triton, and answered from the callback of
-   that call: no task, no scope, no messages.
+   application's ``fast_path`` (see ``routes.FastPath``), queued for the next call to Triton, and answered from the
+   callback of that call: no task, no scope, no messages.
 2. **Known heads.** A client's requests differ in their bodies and their lengths; the rest of the head is the same bytes
    again. What was made of those bytes is remembered (see ``Heads``) and not made again.
 3. **An answer in one piece.** The ASGI extension ``gateway.reply`` in a request's scope writes head and body at once;
    uvicorn checks every header against two regular expressions and writes them apart.
 
 A head is taken only if it is in a small, strict part of HTTP that everybody reads alike (see ``read_head``). Everything
-else, and whatever the lane leaves, goes the ordinary way as if nothing of this were here:
+else, and whatever the application leaves, goes the ordinary way as if nothing of this were here:
 ``tests/unit/gateway/edge/http/test_streams.py`` shows that both answer alike.
 """
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -27,8 +26,6 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCy
 from gateway.edge.http.protocol import BETWEEN, GatewayProtocol, HeaderList
 
 EXTENSION: Final = "gateway.reply"
-CARRIED: Final = "gateway.carried"
-"""The ASGI extension that holds what the lane found out about a request before it left it to the application."""
 
 Reply = Callable[[int, HeaderList, bytes], bool]
 """``reply(status, headers, body)``; False when it could not be used now and the messages must be sent instead.
@@ -47,7 +44,7 @@ _NOT_PLAIN: Final = frozenset({b"transfer-encoding", b"expect", b"upgrade", b"pr
 _NAMES_ITS_REQUEST: Final = frozenset({b"x-request-id"})
 
 
-class LaneLike(Protocol):
+class FastPathLike(Protocol):
     """What an application offers to answer requests without a task."""
 
     prefix: bytes
@@ -58,11 +55,11 @@ class LaneLike(Protocol):
     """Heads of requests that were taken."""
 
     def read(self, path: str, headers: HeaderList) -> object | None:
-        """Return what the lane has to know of a request's head, and nothing else of it; None when it is not for it."""
+        """Return all that is needed of a request's head; None if the request is not for the fast path."""
         ...
 
-    def take(self, flight: Flight, plain: Any, body: bytes) -> bool:
-        """Answer through ``flight.reply``, now or later; False, and nothing done, when it is not for the lane.
+    def take(self, pending: PendingReply, plain: Any, body: bytes) -> bool:
+        """Answer through ``pending``, now or later; False, and nothing done, if it is not for the fast path.
 
         ``plain`` is what ``read`` has returned for this head, or for an equal one.
         """
@@ -71,9 +68,8 @@ class LaneLike(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The head of a request for the lane: what it says, and what the lane made of it."""
+    """The head of a request that the fast path took: what it says, and what the fast path made of it."""
 
-    url: bytes
     headers: HeaderList
     plain: object
 
@@ -140,61 +136,90 @@ class Heads:
         self._known[data[:start] + data[stop:end]] = head
 
 
-class Flight:
-    """One request in the lane; stands where uvicorn keeps the cycle of the connection's current request."""
+class PendingReply:
+    """The reply that a connection waits for; stands where uvicorn keeps the cycle of the current request.
+
+    The request's ``permit`` is given back when the reply was written and the client has taken so much of it that there
+    is room for more, or has left.
+    """
 
     __slots__ = (
-        "_protocol", "body", "carried", "disconnected", "give_up", "head", "keep_alive", "message_event",
-        "response_complete", "transport",
+        "_protocol", "disconnected", "give_up", "keep_alive", "message_event", "permit", "response_complete",
+        "transport",
     )  # fmt: skip
     response_started = False
 
-    def __init__(self, protocol: FastProtocol, head: Head, body: bytes, *, keep_alive: bool) -> None:
+    def __init__(self, protocol: FastProtocol, *, keep_alive: bool) -> None:
         self._protocol = protocol
         self.transport = protocol.transport
-        self.head = head
-        self.body = body
         self.keep_alive = keep_alive
         self.give_up: Callable[[], None] | None = None
         """Called when the client leaves first."""
-        self.carried: object = None
-        """Given to the application with a request that is not taken."""
+        self.permit: Releasable | None = None
         self.response_complete = False
         self.disconnected = False
         self.message_event = _NOBODY
 
-    def replay(self, carried: object) -> None:
-        """Hand the request to the application, as uvicorn would have done; not to ``reply``."""
-        if not self.disconnected:
-            self.forget()
-            self._protocol.replay(self, carried)
-
     def reply(self, status: int, headers: HeaderList, body: bytes) -> None:
         """Write the answer, unless the client has left."""
-        if self.disconnected or self.response_complete:
-            return
-        self.response_complete = True
-        self.forget()
-        _write(self.transport, status, headers, body, keep_alive=self.keep_alive)
-        self._protocol.on_response_complete()
+        if self._may_write():
+            _write(self.transport, status, headers, body, keep_alive=self.keep_alive)
+            self._written()
 
     def send(self, head: bytes, body: bytes) -> None:
         """Write an answer whose head is complete, save for how the connection goes on; else as ``reply``."""
-        if self.disconnected or self.response_complete:
+        if not self._may_write():
             return
-        self.response_complete = True
-        self.forget()
         transport = self.transport
         if self.keep_alive:
             transport.write(b"%b\r\n%b" % (head, body))
         else:
             transport.write(b"%bconnection: close\r\n\r\n%b" % (head, body))
             transport.close()
-        self._protocol.on_response_complete()
+        self._written()
 
-    def forget(self) -> None:
-        """Drop what refers back to this request, so that it is freed without the garbage collector."""
-        self.give_up = None
+    def abort(self) -> None:
+        """Close the connection: there is no answer that could be written."""
+        if self._may_write():
+            self.transport.close()
+            self._written()
+
+    def lost(self) -> None:
+        """Say that the client has left."""
+        if self.response_complete:
+            return
+        self.disconnected = True
+        give_up, self.give_up = self.give_up, None
+        if give_up is not None:
+            give_up()
+
+    def _may_write(self) -> bool:
+        self.give_up = None  # it refers back to this request
+        if not self.disconnected and not self.response_complete:
+            self.response_complete = True
+            return True
+        self._release()
+        return False
+
+    def _written(self) -> None:
+        protocol = self._protocol
+        if self.permit is not None and protocol.flow.write_paused:
+            protocol.unread.append(self.permit)
+        else:
+            self._release()
+        protocol.on_response_complete()
+
+    def _release(self) -> None:
+        if self.permit is not None:
+            self.permit.release()
+
+
+class Releasable(Protocol):
+    """What is held until an answer was written."""
+
+    def release(self) -> None:
+        """Let it go; a second call does nothing."""
+        ...
 
 
 class _Nobody:
@@ -212,26 +237,27 @@ class FastProtocol(GatewayProtocol):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._lane: LaneLike | None = getattr(self.config.loaded_app, "lane", None)
-        self._carried: object = None
+        self._fast_path: FastPathLike | None = getattr(self.config.loaded_app, "fast_path", None)
+        self.unread: list[Releasable] = []
+        """What answers hold that the client has not read yet."""
 
     def data_received(self, data: bytes) -> None:
-        """Offer a whole, plain request to the lane; the rest, and what it leaves, goes the ordinary way."""
-        lane = self._lane
-        if lane is not None and self._phase == BETWEEN and self._is_free():
-            known = lane.heads.find(data)
+        """Offer a whole, plain request to the fast path; the rest, and what it leaves, goes the ordinary way."""
+        fast_path = self._fast_path
+        if fast_path is not None and self._phase == BETWEEN and self._is_free():
+            known = fast_path.heads.find(data)
             if known is not None:
-                if self._is_taken(lane, *known):
+                if self._is_taken(fast_path, *known):
                     return
-            elif data.startswith(b"POST %b" % lane.prefix):
+            elif data.startswith(b"POST %b" % fast_path.prefix):
                 found = read_head(data, self._room.max_headers)
                 if found is not None and found[2] <= self._room.max_head_bytes:
                     url, headers, end = found
-                    plain = lane.read(url.decode("ascii"), headers)
+                    plain = fast_path.read(url.decode("ascii"), headers)
                     if plain is not None:
-                        head = Head(url, headers, plain)
-                        if self._is_taken(lane, head, data[end:]):
-                            lane.heads.remember(data, head, end)
+                        head = Head(headers, plain)
+                        if self._is_taken(fast_path, head, data[end:]):
+                            fast_path.heads.remember(data, head, end)
                             return
         super().data_received(data)
 
@@ -242,68 +268,38 @@ class FastProtocol(GatewayProtocol):
             self.flow.write_paused or self._is_deaf or self.transport.is_closing()
         )
 
-    def _is_taken(self, lane: LaneLike, head: Head, body: bytes) -> bool:
-        """Offer a request to the lane; what that finds out about one it leaves is carried to the application."""
-        if len(body) > lane.most_bytes:
+    def _is_taken(self, fast_path: FastPathLike, head: Head, body: bytes) -> bool:
+        if len(body) > fast_path.most_bytes:
             return False
         before = self.cycle
-        flight = Flight(self, head, body, keep_alive=self._stays)
+        pending = PendingReply(self, keep_alive=self._stays)
         self._wait_in(None)
-        self.cycle = self._running = flight  # type: ignore[assignment]  # it has what is read of a cycle
-        if lane.take(flight, head.plain, body):
+        self.cycle = self._running = pending  # type: ignore[assignment]  # it has what is read of a cycle
+        if fast_path.take(pending, head.plain, body):
             return True
         self.cycle, self._running = before, None
-        self._carried = flight.carried
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Give up what the client no longer waits for."""
-        flight = self._running
-        if isinstance(flight, Flight) and not flight.response_complete:
-            flight.disconnected = True
-            if flight.give_up is not None:
-                flight.give_up()
-            flight.forget()
+        pending = self._running
+        if isinstance(pending, PendingReply):
+            pending.lost()
+        self._let_go()
         super().connection_lost(exc)
 
-    def replay(self, flight: Flight, carried: object) -> None:
-        """Start uvicorn's cycle for a request that the lane had taken; the parser may be further by now."""
-        url, body = flight.head.url, flight.body
-        length = str(len(body)).encode()
-        headers = [(name, length if name == b"content-length" else value) for name, value in flight.head.headers]
-        path = url.decode("ascii")
-        scope: Any = {
-            "type": "http", "asgi": {"version": self.asgi_version, "spec_version": "2.3"}, "http_version": "1.1",
-            "server": self.server, "client": self.client, "scheme": self.scheme, "root_path": self.root_path,
-            "headers": headers, "state": self.app_state.copy(), "method": "POST", "path": path, "raw_path": url,
-            "query_string": b"",
-        }  # fmt: skip
-        cycle = RequestResponseCycle(
-            scope=scope,
-            transport=flight.transport,
-            flow=self.flow,
-            logger=self.logger,
-            access_logger=self.access_logger,
-            access_log=self.access_log,
-            default_headers=self.server_state.default_headers,
-            message_event=asyncio.Event(),
-            expect_100_continue=False,
-            keep_alive=flight.keep_alive,
-            on_response=self.on_response_complete,
-        )
-        cycle.body += body
-        cycle.more_body = False
-        cycle.message_event.set()
-        current: Any = self.cycle
-        if current is flight:  # no other request has come on the connection meanwhile
-            self.cycle = cycle
-        self._carried = carried
-        self._start_asgi_task(cycle, self.app)
+    def resume_writing(self) -> None:
+        """Go on: the client has read what there was."""
+        super().resume_writing()
+        self._let_go()
+
+    def _let_go(self) -> None:
+        for permit in self.unread:
+            permit.release()
+        self.unread.clear()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         extensions: dict[str, Any] = {EXTENSION: partial(_reply, cycle)}
-        if self._carried is not None:
-            extensions[CARRIED], self._carried = self._carried, None
         cycle.scope["extensions"] = extensions
         super()._start_asgi_task(cycle, app)
 

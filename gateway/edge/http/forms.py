@@ -1,54 +1,37 @@
 """The request forms of others at the HTTP edge: Hugging Face's ``/predict``, OpenAI's ``/v1``, KServe's ``/v1`` and the
-Open Inference Protocol's ``/v2``, as bare ASGI beside ``ServeRoute``.
+Open Inference Protocol's ``/v2``: which path is in which protocol, and the lists of what is served.
 
-Every form goes through the same pipeline as ``/serve``: routing, canaries, pins, limits, deadlines, metrics and stage
-times are the same. A form decides only how a body reads, how an answer is told, and what a refusal looks like.
+Inference goes the same way as ``/serve`` (``InferRoute``): routing, canaries, pins, limits, deadlines, metrics and
+stage times are the same. A protocol decides how a body reads, how an answer is written, and what a refusal looks like.
 """
 
 from __future__ import annotations
 
-import asyncio
-import random
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
+from gateway.call import Call, Reply
 from gateway.dataplane.routing.table import RoutingTable
-from gateway.dataplane.submit import Pipeline
 from gateway.edge.http import body as bodies
-from gateway.edge.http.edge import (
-    NO_EXTENSIONS,
-    Guard,
-    Receive,
-    Scope,
-    Send,
-    clean_id,
-    labels,
-    render,
-    served_by,
-    timeout_of,
-)
+from gateway.edge.http.edge import NO_EXTENSIONS, Receive, Scope, Send, clean_id
 from gateway.edge.http.fast import EXTENSION
-from gateway.edge.http.problems import Headers, oip_problem, openai_problem, problem
-from gateway.edge.http.sse import own_form, send_events, wants_stream
-from gateway.endpoints.endpoint import Endpoint
+from gateway.edge.http.problems import oip_problem, openai_problem, problem
+from gateway.edge.http.routes import InferRoute, Limits
 from gateway.errors import EndpointNotFound, GatewayError, InputRefused, MethodNotAllowed
-from gateway.protocols import huggingface, kserve, oip, openai, openai_text
-from gateway.protocols.base import Call
+from gateway.protocols import kserve, oip, openai, openai_text
+from gateway.protocols.json_body import decode, rendered
+from gateway.protocols.serve import ServeCall
 from gateway.protocols.tensors import parse_json, read_request
-from gateway.spec import normalize_url
-from gateway.trace import FALLBACK, TRACEPARENT, Trace, parse_traceparent
 
 Statistics = Callable[[], Awaitable[list[dict[str, Any]]]]
 """What every version has done, as the protocol's statistics extension tells it."""
 
-Refuse = Callable[[GatewayError, str], tuple[int, Headers, bytes]]
-Read = Callable[[bytes, Mapping[bytes, bytes]], Call]
-
 _MODELS: Final = "/v2/models"
 _V1_MODELS: Final = "/v1/models"
 _INDEX: Final = "/v2/repository/index"
+_INDEX_BYTES: Final = 64 << 10
+_JSON: Final = b"application/json"
 _OPENAI: Final[Mapping[str, Callable[[object], Call]]] = {
     "/v1/embeddings": openai.EmbeddingsCall,
     "/v1/completions": openai_text.CompletionsCall,
@@ -57,28 +40,17 @@ _OPENAI: Final[Mapping[str, Callable[[object], Call]]] = {
 _PATHS: Final = frozenset({"/predict", *_OPENAI})
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What ``FormRoutes`` needs of the settings; ``timeout`` in seconds."""
-
-    max_body_bytes: int
-    timeout: float
-    key_header: str = "x-routing-key"
-    allows_pins: bool = False
-
-
 class FormRoutes:
     """Every path of the forms; ``takes`` says which. ``started`` is the process's start in unix seconds."""
 
     def __init__(
-        self, pipeline: Pipeline, table: RoutingTable, limits: Limits, statistics: Statistics, *, started: int
+        self, route: InferRoute, table: RoutingTable, limits: Limits, statistics: Statistics, *, started: int
     ) -> None:
-        self._pipeline = pipeline
+        self._route = route
         self._table = table
         self._limits = limits
         self._statistics = statistics
         self._started = started
-        self._key_header = limits.key_header.lower().encode()
 
     def takes(self, path: str) -> bool:
         """True for a path of one of the forms."""
@@ -87,15 +59,15 @@ class FormRoutes:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one HTTP request of a form."""
         path, method = scope["path"], scope["method"]
+        answer = partial(self._route.answer, scope, receive, send)
         if path == "/predict":
-            await self._infer(scope, receive, send, self._read_predict, problem)
+            await answer(self._read_predict, problem)
         elif path in _OPENAI:
-            await self._infer(scope, receive, send, partial(_read_openai, _OPENAI[path]), openai_problem)
+            await answer(partial(_read_openai, _OPENAI[path]), openai_problem)
         elif path.startswith(_V1_MODELS) and path.endswith(":predict"):
-            name = path[len(_V1_MODELS) + 1 : -len(":predict")]
-            await self._infer(scope, receive, send, lambda raw, h: _read_kserve(raw, h, name), oip_problem)
+            await answer(partial(_read_kserve, path[len(_V1_MODELS) + 1 : -len(":predict")]), oip_problem)
         elif path.startswith(_MODELS) and path.endswith("/infer") and method == "POST":
-            await self._infer(scope, receive, send, lambda raw, h: self._read_infer(raw, h, path), oip_problem)
+            await answer(partial(self._read_infer, path), oip_problem)
         else:
             await self._tell(scope, receive, send)
 
@@ -103,24 +75,24 @@ class FormRoutes:
         """Answer a chat at an endpoint's own address: the path names the model, whatever the body says."""
 
         def read(raw: bytes, headers: Mapping[bytes, bytes]) -> Call:
-            body = bodies.decode(raw, headers.get(b"content-type", b""), takes_bytes=False)
+            body = decode(raw, headers.get(b"content-type", b""), takes_bytes=False)
             return openai_text.ChatCall({**body, "model": endpoint} if isinstance(body, dict) else body)
 
-        await self._infer(scope, receive, send, read, openai_problem)
+        await self._route.answer(scope, receive, send, read, openai_problem)
 
     # --- inference ----------------------------------------------------------------------------------------------------
 
     def _read_predict(self, raw: bytes, headers: Mapping[bytes, bytes]) -> Call:
-        return PredictCall(bodies.decode(raw, headers.get(b"content-type", b""), takes_bytes=False), self._only())
+        return ServeCall(self._only(), raw, headers.get(b"content-type", b""))
 
-    def _read_infer(self, raw: bytes, headers: Mapping[bytes, bytes], path: str) -> Call:
+    def _read_infer(self, path: str, raw: bytes, headers: Mapping[bytes, bytes]) -> Call:
         url, _ = oip.locate(path[len(_MODELS) :])
         request = read_request(raw, headers.get(b"inference-header-content-length", b""), url)
         request.path = oip.settle(self._table.current, url)
         return oip.InferCall(request)
 
     def _only(self) -> str:
-        """The one thing this gateway serves. Raises ``EndpointNotFound`` where there are several, or none."""
+        """The one thing this gateway serves. Raises ``EndpointNotFound`` if there are several, or none."""
         snapshot = self._table.current
         left = {url for url in snapshot.endpoints if not any(url in c.urls for c in snapshot.canaries.values())}
         found = sorted({*left, *snapshot.canaries})
@@ -135,78 +107,6 @@ class FormRoutes:
             hint=f"call one of them by its name: {', '.join(found[:10])}",
         )
 
-    async def _infer(self, scope: Scope, receive: Receive, send: Send, read: Read, refuse: Refuse) -> None:
-        headers = dict(scope["headers"])
-        parent = parse_traceparent(headers[b"traceparent"]) if b"traceparent" in headers else ""
-        TRACEPARENT.set(parent)
-        pipeline = self._pipeline
-        request_id = clean_id(headers.get(b"x-request-id", b"")) or f"{random.getrandbits(64):016x}"
-        trace = pipeline.new_trace(request_id, parent)
-        pipeline.started()
-        guard = Guard(receive, asyncio.get_running_loop())
-        try:
-            if scope["method"] != "POST":
-                raise MethodNotAllowed(f"{scope['method']} is not how an endpoint is called", hint="use POST")
-            timeout_ms = headers.get(b"x-request-timeout-ms", b"")
-            timeout = timeout_of(timeout_ms, self._limits.timeout) if timeout_ms else self._limits.timeout
-            deadline = guard.start(timeout)
-            limit = self._limits.max_body_bytes
-            raw = await bodies.read(receive, limit=limit, announced=headers.get(b"content-length", b""))
-            guard.has_body = True
-            encoding = headers.get(b"content-encoding", b"")
-            if encoding:
-                raw = await bodies.unpacked(raw, encoding, limit=limit)
-            call = read(raw, headers)
-            endpoint = self._resolve(call.path, headers, trace)
-            own = getattr(call, "timeout", None)
-            if own is not None and own < timeout:
-                guard.stop()
-                deadline = guard.start(own)
-            body = call.body(endpoint)
-            if isinstance(call, openai_text.TextCall) and call.streams:
-                await send_events(
-                    send, pipeline, endpoint, body, trace, deadline, guard, form=call.answer_form, end=openai_text.END
-                )
-                return
-            if isinstance(call, PredictCall) and wants_stream(endpoint, body):
-                await send_events(
-                    send, pipeline, endpoint, body, trace, deadline, guard,
-                    form=huggingface.GenerationEvents() if call.is_translated else own_form,
-                )  # fmt: skip
-                return
-            answer = await pipeline.answer(endpoint, body, trace, deadline, via=call.via)
-            answered: Endpoint = endpoint if trace.route != FALLBACK else trace.fallback
-            extra, told = call.tell(answer, answered, trace)
-            if isinstance(told, bytes) and extra:
-                status, out, content = 200, list(extra), told
-            else:
-                status, out, content = render(told)
-                out += extra
-            trace.status = status
-            trace.close()
-            out += answered.headers
-            out += labels(trace)
-        except (Exception, asyncio.CancelledError) as error:
-            if isinstance(error, asyncio.CancelledError) and not guard.ended_it():
-                pipeline.failed(trace, error)
-                raise
-            known = pipeline.failed(trace, guard.reason or error)
-            status, out, content = refuse(known, trace.request_id)
-            trace.status = status
-            out.append((b"x-request-id", trace.request_id.encode()))
-            out += served_by(trace)
-        finally:
-            guard.stop()
-            pipeline.finished(trace)
-        if not guard.client_left:
-            await _send(scope, send, status, out, content)
-
-    def _resolve(self, path: str, headers: Mapping[bytes, bytes], trace: Trace) -> Endpoint:
-        if self._limits.allows_pins and b"x-route-to" in headers:
-            return self._pipeline.pin(normalize_url(headers[b"x-route-to"].decode("latin-1"), None), trace)
-        key = headers.get(self._key_header)
-        return self._pipeline.resolve(path, trace, None if key is None else key.decode("latin-1"))
-
     # --- what is served -----------------------------------------------------------------------------------------------
 
     async def _tell(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -216,16 +116,18 @@ class FormRoutes:
         try:
             status, told = await self._told(path, method, receive)
         except GatewayError as error:
-            status, out, content = refuse(error, request_id)
+            reply = refuse(error, request_id)
         else:
-            _, out, content = render(told) if told is not None else (200, [(b"content-type", b"text/plain")], b"")
-        await _send(scope, send, status, out, content)
+            content = rendered(told) if told is not None else Reply(200, [(b"content-type", b"text/plain")], b"")
+            reply = content if isinstance(content, Reply) else Reply(200, [(b"content-type", _JSON)], content)
+            reply = reply._replace(status=status)
+        await _send(scope, send, reply)
 
     async def _told(self, path: str, method: str, receive: Receive) -> tuple[int, Any]:
         snapshot = self._table.current
         if path == _INDEX:
             _only_method(method, "POST")
-            raw = await bodies.read(receive, limit=self._limits.max_body_bytes, announced=b"")
+            raw = await bodies.read(receive, limit=_INDEX_BYTES, announced=b"", hold=lambda _size: None)
             only_ready = bool(raw) and parse_json(raw).get("ready") is True
             return 200, oip.index(snapshot, only_ready=only_ready)
         if path.startswith("/v2/repository/"):
@@ -258,41 +160,12 @@ class FormRoutes:
         return 200, oip.describe(snapshot, url).metadata()
 
 
-class PredictCall:
-    """``POST /predict``: the Hugging Face form (or ours) for the only thing that is served."""
-
-    via = None
-
-    def __init__(self, body: object, path: str) -> None:
-        self.path = path
-        self._body = body
-        self._convert: huggingface.Convert | None = None
-
-    def body(self, endpoint: Endpoint) -> object:
-        """See ``Call.body``."""
-        body = self._body
-        if not endpoint.task or not isinstance(body, dict) or not huggingface.is_form(body):
-            return body
-        ours, self._convert = huggingface.read(endpoint.task, body)
-        return ours
-
-    @property
-    def is_translated(self) -> bool:
-        """True when the body was in the Hugging Face form."""
-        return self._convert is not None
-
-    def tell(self, answer: Any, endpoint: Endpoint, trace: Trace) -> tuple[Headers, Any]:
-        """See ``Call.tell``."""
-        del endpoint, trace
-        return [], answer if self._convert is None else self._convert(answer)
-
-
 def _read_openai(form: Callable[[object], Call], raw: bytes, headers: Mapping[bytes, bytes]) -> Call:
-    return form(bodies.decode(raw, headers.get(b"content-type", b""), takes_bytes=False))
+    return form(decode(raw, headers.get(b"content-type", b""), takes_bytes=False))
 
 
-def _read_kserve(raw: bytes, headers: Mapping[bytes, bytes], name: str) -> Call:
-    return kserve.PredictCall(bodies.decode(raw, headers.get(b"content-type", b""), takes_bytes=False), name)
+def _read_kserve(name: str, raw: bytes, headers: Mapping[bytes, bytes]) -> Call:
+    return kserve.PredictCall(decode(raw, headers.get(b"content-type", b""), takes_bytes=False), name)
 
 
 def _only_method(method: str, wanted: str) -> None:
@@ -300,10 +173,11 @@ def _only_method(method: str, wanted: str) -> None:
         raise MethodNotAllowed(f"{method} is not possible here", hint=f"use {wanted}")
 
 
-async def _send(scope: Scope, send: Send, status: int, headers: Headers, content: bytes) -> None:
-    headers.append((b"content-length", str(len(content)).encode()))
-    reply = scope.get("extensions", NO_EXTENSIONS).get(EXTENSION)
-    if reply is not None and reply(status, headers, content):
+async def _send(scope: Scope, send: Send, reply: Reply) -> None:
+    status, headers, content = reply
+    headers = [*headers, (b"content-length", str(len(content)).encode())]
+    at_once = scope.get("extensions", NO_EXTENSIONS).get(EXTENSION)
+    if at_once is not None and at_once(status, headers, content):
         return
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": content})

@@ -9,6 +9,7 @@ from typing import Final
 
 import orjson
 
+from gateway.call import Headers, Reply
 from gateway.errors import ControlError, GatewayError
 
 STATUS: Final[dict[str, int]] = {
@@ -54,10 +55,8 @@ FAILURES: Final = tuple(
 )  # fmt: skip
 """The kinds a request can fail with that are not its caller's doing."""
 
-Headers = list[tuple[bytes, bytes]]
 
-
-def problem(error: GatewayError, request_id: str) -> tuple[int, Headers, bytes]:
+def problem(error: GatewayError, request_id: str) -> Reply:
     """Return status, extra headers and body for ``error``.
 
     Body: ``error`` (one sentence), ``code`` (the error's kind), ``request_id``, and ``hint`` where there is something
@@ -72,23 +71,23 @@ def problem(error: GatewayError, request_id: str) -> tuple[int, Headers, bytes]:
         headers.append((b"retry-after", str(max(1, round(error.retry_after or 1))).encode()))
     if status == 405:
         headers.append((b"allow", b"POST"))
-    return status, headers, orjson.dumps(content, default=str)
+    return Reply(status, headers, orjson.dumps(content, default=str))
 
 
-def oip_problem(error: GatewayError, request_id: str) -> tuple[int, Headers, bytes]:
+def oip_problem(error: GatewayError, request_id: str) -> Reply:
     """Return the refusal as the Open Inference Protocol has it: ``{"error": …}``; a wrong tensor is 400."""
     status, headers, _ = problem(error, request_id)
-    return _plain_status(status), headers, orjson.dumps({"error": _sentence(error), "code": error.kind})
+    return Reply(_plain_status(status), headers, orjson.dumps({"error": _sentence(error), "code": error.kind}))
 
 
-def openai_problem(error: GatewayError, request_id: str) -> tuple[int, Headers, bytes]:
+def openai_problem(error: GatewayError, request_id: str) -> Reply:
     """Return the refusal as OpenAI's API has it: ``{"error": {"message", "type", "param", "code"}}``."""
     status, headers, _ = problem(error, request_id)
     status = _plain_status(status)
     kind = "rate_limit_error" if status == 429 else "invalid_request_error" if status < 500 else "server_error"
     code = "model_not_found" if error.kind in ("endpoint_not_found", "version_not_found") else error.kind
     content = {"error": {"message": _sentence(error), "type": kind, "param": None, "code": code}}
-    return status, headers, orjson.dumps(content)
+    return Reply(status, headers, orjson.dumps(content))
 
 
 def _plain_status(status: int) -> int:

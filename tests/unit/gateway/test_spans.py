@@ -12,7 +12,6 @@ from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 from opentelemetry.trace import SpanKind, StatusCode
 
 from gateway.app import Gateway
-from gateway.dataplane.submit import Pipeline
 from gateway.errors import ModelFailed
 from gateway.settings import trace_protocol
 from gateway.spans import Spans
@@ -154,9 +153,9 @@ class Preprocess:
 
 
 async def test_without_an_endpoint_requests_are_plain(stack: Any) -> None:
-    """Decided when the gateway is made: a plain pipeline, plain traces."""
-    assert type(stack.gateway.pipeline) is Pipeline
-    assert stack.gateway.pipeline.new_trace is Trace
+    """Decided when the gateway is made: plain traces, and nobody listens to them."""
+    assert stack.gateway.plane.new_trace is Trace
+    assert () == stack.gateway.plane._listeners
 
 
 @pytest.mark.parametrize(

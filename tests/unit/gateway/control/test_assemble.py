@@ -95,7 +95,8 @@ def made(folder: Path, answer: object) -> tuple[Assembler, EndpointPlan, Hooks]:
     assembler = Assembler(
         records=ModelRecords(registry), cache=ArtifactCache(folder / "cache", registry),
         backend_for=lambda *_: FakeBackend(), observer=Observer(), limits=BatchLimits(),
-        word_cache_words=0, response_cache_entries=0, hooks=HookSettings(), ready_timeout=1,
+        word_cache_words=0, response_cache_entries=0, response_cache_bytes=1 << 20, hooks=HookSettings(),
+        ready_timeout=1,
         send_request=cast("Any", None), threads=cast("Any", Inline()), control=Threads(),
     )  # fmt: skip
     hooks = Hooks()

@@ -104,7 +104,7 @@ class World:
             registry=self.registry, store=SpecStore(folder), records=ModelRecords(self.registry),
             assembler=cast("Any", self.assembler), table=self.table, health=self.health, observer=observer,
             tritons=Tritons(lambda *_: FakeBackend()), references=References(folder / "references"),
-            mirror=Mirror(self.table, observer, lambda _: None, is_busy=lambda: False, patience=1.0),
+            mirror=Mirror(self.table, observer, lambda _: None, is_busy=lambda: False, timeout=1.0),
             threads=self.threads,
         )  # fmt: skip
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from gateway.dataplane.shadow import compare
+from gateway.endpoints.endpoint import in_task
 from gateway.errors import ModelFailed
 from gateway.registry.ledger import Record
 from tests.unit.gateway.conftest import classify
@@ -124,7 +125,7 @@ async def test_what_a_slow_shadow_cannot_keep_up_with_is_dropped(stack: Any) -> 
         await gate.wait()
         return {"label": "GOOD"}
 
-    second.answer = slow
+    second.start = lambda job: in_task(job, slow(job.question, job.trace, job.deadline))
     for _ in range(100):
         assert 200 == (await stack.client.post("/serve/e/1", json=BODY)).status_code
     assert 2 == len(at_once)
@@ -138,11 +139,11 @@ async def test_a_busy_gateway_drops_its_shadows_first(make_stack: Any) -> None:
     stack = make_stack(max_in_flight=4)
     async with stack.gateway.running(), stack.client:
         await start(stack)
-        limiter = stack.gateway.pipeline._limiter
-        limiter.in_flight = 3
+        permits = stack.gateway.permits
+        permits.in_flight = 3
         await stack.client.post("/serve/e/1", json=BODY)
         assert 1 == seen(stack)["e"]["dropped"]
-        limiter.in_flight = 0
+        permits.in_flight = 0
         await stack.client.post("/serve/e/1", json=BODY)
         await mirrored(stack, 2)
         assert 1 == seen(stack)["e"]["dropped"]
@@ -152,14 +153,22 @@ async def test_requests_that_waited_for_triton_are_not_mirrored(stack: Any) -> N
     """Nor those whose turn comes too late: Triton has no time for what nobody waits for."""
     await start(stack, scores(1.0))
     first = stack.gateway.table.current.endpoints["e/1"]
-    answer = first.answer
+    begin = first.start
 
-    async def waited(body: object, trace: Any, deadline: float) -> object:
-        found = await answer(body, trace, deadline)
-        trace.queue_ns, trace.infer_ns = 3_000_000_000, 1_000_000_000
-        return found
+    def waited(job: Any) -> None:
+        answered = job.answered
 
-    first.answer = waited
+        class Waited:
+            def __getattr__(self, name: str) -> Any:
+                return getattr(job, name)
+
+            def answered(self, answer: object) -> None:
+                job.trace.queue_ns, job.trace.infer_ns = 3_000_000_000, 1_000_000_000
+                answered(answer)
+
+        begin(Waited())
+
+    first.start = waited
     await stack.client.post("/serve/e/1", json=BODY)
     assert (1, 0) == ((await mirrored(stack, 1))["agreed"], seen(stack)["e"]["dropped"])
     stack.gateway._mirror._late = 2.9
@@ -190,15 +199,15 @@ async def test_hooks_that_change_their_body_do_not_spoil_the_comparison(stack: A
 
 async def test_without_a_shadow_nothing_listens(stack: Any) -> None:
     """The path of a request is the same as before there were shadows; and again after one was removed."""
-    pipeline = stack.gateway.pipeline
+    plane = stack.gateway.plane
     stack.deploy("e", "m1", version="1")
     stack.deploy("e", "m2", version="2")
     await stack.served("e/1", "e/2")
-    assert "finished" not in vars(pipeline)
+    assert () == plane._listeners
     shadow(stack)
-    await stack.until(lambda: "finished" in vars(pipeline))
+    await stack.until(lambda: len(plane._listeners) == 1)
     shadow(stack, percent=0)
-    await stack.until(lambda: "finished" not in vars(pipeline))
+    await stack.until(lambda: plane._listeners == ())
 
 
 @pytest.mark.parametrize(

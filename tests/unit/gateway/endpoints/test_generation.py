@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
+from gateway.call import Ask
+from gateway.dataplane.inflight import InFlight
 from gateway.errors import ModelFailed
-from gateway.trace import Trace
 from gateway.triton.port import ModelInfo, TensorInfo
 
 WORDS = ["<unk>", "</s>", "one", "two", "three", "four", "five"]
@@ -139,12 +140,23 @@ async def test_a_long_prompt_loses_its_beginning(story: Any) -> None:
 
 
 async def test_a_closed_stream_gives_everything_back(story: Any) -> None:
-    """Lease, passage and the backend's call."""
+    """The lease and the backend's call, within a few turns of the loop."""
     gateway = story.gateway
     endpoint = gateway.table.current.endpoints["story"]
-    deadline = asyncio.get_running_loop().time() + 5
-    stream = gateway.pipeline.stream(endpoint, {"text": "one"}, Trace("t"), deadline)
-    await anext(stream)
+    call = Ask("story", {"text": "one"})
+    call.streams = True
+    begun = asyncio.Event()
+
+    async def stall(_flight: object, _event: object) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    ends: list[InFlight] = []
+    flight = gateway.plane.submit(call, ends.append, send=stall)
+    await begun.wait()
     assert 1 == endpoint._leases
-    await stream.aclose()
-    assert (0, 1) == (endpoint._leases, len(story.backend.ended))
+    flight.cancel()
+    assert (0, [flight]) == (endpoint._leases, ends)
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert 1 == len(story.backend.ended)

@@ -124,7 +124,7 @@ async def test_endpoints_own_address_takes_a_chat(story: Any) -> None:
 
 
 async def test_chat_at_an_endpoints_address_is_not_the_lanes(story: Any) -> None:
-    """Behind the real server, where the lane sees the request first and knows no such endpoint."""
+    """Behind the real server, where the fast path sees the request first and knows no such endpoint."""
     config = uvicorn.Config(
         story.gateway, host="127.0.0.1", port=0, http=story.gateway.http_protocol, lifespan="off", log_config=None,
         ws="none", proxy_headers=False, loop="none",
@@ -181,7 +181,7 @@ async def test_rpc_stream_answers_in_pieces_and_goes_on_after_an_error(story: An
         return []
 
     server = RpcServer(
-        gateway.pipeline, gateway.table, gateway.health, none, version="1", timeout=5, max_message_bytes=1 << 20
+        gateway.plane, gateway.table, gateway.health, none, version="1", timeout=5, max_message_bytes=1 << 20
     )
     port = await server.start("127.0.0.1", 0)
 

@@ -201,7 +201,7 @@ async def channel(served: Any) -> AsyncIterator[grpc.aio.Channel]:
     """The gRPC edge over the same gateway; what is sent are bytes."""
     gateway = served.gateway
     server = RpcServer(
-        gateway.pipeline, gateway.table, gateway.health, _nothing, version="1", timeout=5, max_message_bytes=1 << 20
+        gateway.plane, gateway.table, gateway.health, _nothing, version="1", timeout=5, max_message_bytes=1 << 20
     )
     port = await server.start("127.0.0.1", 0)
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:

@@ -25,10 +25,10 @@ async def _nothing() -> list[dict[str, Any]]:
 
 
 def make_server(stack: Any) -> RpcServer:
-    """The service over a stack's pipeline."""
+    """The service over a stack's data plane."""
     gateway = stack.gateway
     return RpcServer(
-        gateway.pipeline, gateway.table, gateway.health, _nothing, version="1", timeout=5,
+        gateway.plane, gateway.table, gateway.health, _nothing, version="1", timeout=5,
         max_message_bytes=1 << 20, allows_pins=True,
     )  # fmt: skip
 

@@ -80,7 +80,7 @@ async def deployed(stack: Any, **options: Any) -> Port:
     return Port(stack, **options)
 
 
-@pytest.mark.parametrize("path", ["/serve/e", "/serve/e?version=", "/v1/status"], ids=["lane", "task", "operations"])
+@pytest.mark.parametrize("path", ["/serve/e", "/serve/e?version=", "/v1/status"], ids=["fast", "task", "operations"])
 async def test_leaving_gateway_answers_everything_and_says_that_it_was_the_last(stack: Any, path: str) -> None:
     """On connections that were open and on new ones; readiness tells balancers at once, liveness stays."""
     port = await deployed(stack)
@@ -106,7 +106,7 @@ async def test_request_in_flight_when_leaving_begins_gets_the_last_answer(stack:
     stack.backend.hold = asyncio.Event()
     caller = await port.connect()
     answer = asyncio.create_task(caller.ask())
-    await stack.until(lambda: len(stack.backend.calls) and stack.gateway.pipeline._limiter.in_flight)
+    await stack.until(lambda: len(stack.backend.calls) and stack.gateway.permits.in_flight)
     stack.gateway.leave()
     stack.backend.hold.set()
     assert (200, True) == await answer

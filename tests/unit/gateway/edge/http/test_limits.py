@@ -198,7 +198,7 @@ async def test_when_every_connection_is_busy_the_newest_is_told_to_come_back(por
         busy = [await served.connect() for _ in range(3)]
         for wire in busy:
             wire.send(post())
-        await served.stack.until(lambda: served.stack.gateway.pipeline._limiter.in_flight == 3)
+        await served.stack.until(lambda: served.stack.gateway.permits.in_flight == 3)
         late = await served.connect()
         status, headers, body = await late.answer()
         assert (503, "close", "unavailable") == (status, headers["connection"], body["code"])
@@ -272,13 +272,13 @@ async def test_a_client_that_ended_its_sending_side_is_answered_late_and_one_tha
         waiting, gone = await served.connect(), await served.connect()
         for wire in (waiting, gone):
             wire.send(post())
-        limiter = stack.gateway.pipeline._limiter
-        await stack.until(lambda: limiter.in_flight == 2)
+        permits = stack.gateway.permits
+        await stack.until(lambda: permits.in_flight == 2)
         waiting.half_close()
         gone.close()
-        await stack.until(lambda: limiter.in_flight == 1)
+        await stack.until(lambda: permits.in_flight == 1)
         await asyncio.sleep(0.5)
-        assert 1 == limiter.in_flight
+        assert 1 == permits.in_flight
         stack.backend.hold.set()
         assert 200 == (await waiting.answer())[0]
         assert b"" == await waiting.rest()

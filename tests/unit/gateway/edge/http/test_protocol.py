@@ -228,7 +228,7 @@ async def test_client_that_leaves_is_counted_and_holds_nothing(server: Server) -
 
 
 async def test_canary_that_fails_is_answered_for_by_stable(server: Server) -> None:
-    """The lane hands a failed canary request to the pipeline, which falls back and counts it once."""
+    """A failed canary request falls back, and is counted once."""
     stack = server.stack
     stack.deploy("e", "m1", version="1")
     stack.deploy("e", "m2", version="2")
@@ -270,13 +270,13 @@ async def test_every_failure_of_a_canary_is_counted_against_it(server: Server) -
     assert f"gateway_canary_fallbacks_total{{{labels}}} {routes.count('fallback')}.0" in text
 
 
-class LoneFlight:
-    """What the lane sees of a connection."""
+class LoneReply:
+    """What the fast path sees of a connection."""
 
     def __init__(self) -> None:
         self.answered: list[int] = []
-        self.replayed: list[object] = []
-        self.give_up = self.carried = None
+        self.routes: list[str] = []
+        self.give_up = self.permit = None
 
     def reply(self, status: int, headers: object, body: bytes) -> None:
         """Take the answer."""
@@ -285,14 +285,11 @@ class LoneFlight:
     def send(self, head: bytes, body: bytes) -> None:
         """Take a good answer."""
         self.answered.append(int(head.split()[1]))
-
-    def replay(self, carried: object) -> None:
-        """Take the request back."""
-        self.replayed.append(carried)
+        self.routes += re.findall(r"x-route: (\w+)", head.decode())
 
 
-async def test_a_canary_without_a_key_is_answered_in_the_lane(stack: Any) -> None:
-    """The common canary request costs no task either; only a failed one goes back, with the side it drew."""
+async def test_a_canary_without_a_key_is_answered_on_the_fast_path(stack: Any) -> None:
+    """The common canary request costs no task either, and one whose version fails falls back there too."""
     stack.deploy("e", "m1", version="1")
     stack.deploy("e", "m2", version="2")
     stack.registry.canary["c"] = {"endpoint": "c", "weights": [1.0, 0.0], "load_endpoints": ["e/2", "e/1"]}
@@ -304,15 +301,13 @@ async def test_a_canary_without_a_key_is_answered_in_the_lane(stack: Any) -> Non
     table = stack.gateway.table
     weighted = table.current.canaries["c"]
     table.current = replace(table.current, canaries={**table.current.canaries, "c": replace(weighted, stable="e/1")})
-    good, failing = LoneFlight(), LoneFlight()
-    lane = stack.gateway.lane
-    assert lane.take(good, lane.read("/serve/d", []), b'{"text": "good"}')
-    assert lane.take(failing, lane.read("/serve/c", []), b'{"text": "good"}')
-    await stack.until(lambda: good.answered and failing.replayed)
-    assert ([200], []) == (good.answered, good.replayed)
-    (drawn,) = failing.replayed
-    assert ("e/2", "canary", "e/1") == (drawn.endpoint.identity.url, drawn.route, drawn.fallback.identity.url)
-    assert "model_not_ready" == drawn.error.kind
+    good, failing = LoneReply(), LoneReply()
+    fast_path = stack.gateway.fast_path
+    assert fast_path.take(good, fast_path.read("/serve/d", []), b'{"text": "good"}')
+    assert fast_path.take(failing, fast_path.read("/serve/c", []), b'{"text": "good"}')
+    await stack.until(lambda: good.answered and failing.answered)
+    assert ([200], ["stable"]) == (good.answered, good.routes)
+    assert ([200], ["fallback"]) == (failing.answered, failing.routes)
 
 
 HEAD = b"POST /serve/e HTTP/1.1\r\nhost: x\r\n%bcontent-type: application/json\r\n\r\n"
@@ -321,7 +316,7 @@ HEAD = b"POST /serve/e HTTP/1.1\r\nhost: x\r\n%bcontent-type: application/json\r
 def test_a_known_head_is_found_with_any_body_of_the_length_it_tells() -> None:
     """Only the digits of the length may differ; anything else is the parser's."""
     heads = Heads()
-    kept = Head(b"/serve/e", [(b"content-length", b"4")], None)
+    kept = Head([(b"content-length", b"4")], None)
     request = HEAD % b"content-length: 4\r\n" + b"body"
     heads.remember(request, kept, len(request) - 4)
     assert (kept, b"") == heads.find(HEAD % b"content-length: 0\r\n")
@@ -342,8 +337,8 @@ def learn(heads: Heads, data: bytes) -> None:
     """Remember a request that was taken, if it is one that may be."""
     found = read_head(data, 100)
     if found is not None:
-        url, headers, end = found
-        heads.remember(data, Head(url, headers, None), end)
+        _, headers, end = found
+        heads.remember(data, Head(headers, None), end)
 
 
 @pytest.mark.parametrize(
@@ -395,9 +390,9 @@ async def test_known_heads_are_answered_as_unknown_ones(stack: Any) -> None:
         plain[0] + plain[1],
     ]
     draw = random.Random(3)
-    lane = stack.gateway.lane
+    fast_path = stack.gateway.fast_path
     known, unknown = Heads(), Forgetful()
-    lane.heads = known
+    fast_path.heads = known
     for request in plain + odd:  # it has seen them all
         await spoken(stack, [request])
     assert len(known)
@@ -409,7 +404,7 @@ async def test_known_heads_are_answered_as_unknown_ones(stack: Any) -> None:
             piece for request, at in zip(requests, cuts, strict=True) for piece in (request[:at], request[at:]) if piece
         ]
         answers = []
-        for lane.heads in (known, unknown):
+        for fast_path.heads in (known, unknown):
             answers.append(await spoken(stack, pieces))
         assert answers[0] == answers[1], pieces
 
@@ -490,7 +485,7 @@ async def test_a_known_head_may_fall_back_on_a_new_connection(stack: Any) -> Non
             routes.append(headers["x-route"])
             wire.writer.close()
         assert {"stable", "fallback"} == set(routes)
-        assert 1 == len(stack.gateway.lane.heads)
+        assert 1 == len(stack.gateway.fast_path.heads)
     finally:
         await server.stop()
 

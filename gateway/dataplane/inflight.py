@@ -1,0 +1,303 @@
+"""One request on its way through the gateway: its states, and the one place where it ends.
+
+::
+
+    admitted ──► prepared ──► queued ──► sent ──► ended
+        ▲            │           │         │
+        └────────────┴───────────┴─────────┘  the canary failed: once more, with the stable version
+
+A request ends exactly once: answered, failed, given up by its caller, or out of time. Whoever is first ends it, and
+what comes later finds it ended. Only ``_end`` gives back the leases, disarms the deadline, writes the record and tells
+``done``; nothing else in the gateway does any of these for a request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final, Protocol
+
+from gateway.call import Call, Reply
+from gateway.dataplane.deadlines import Alarm, Deadlines
+from gateway.endpoints.endpoint import Endpoint, Event, in_pieces
+from gateway.endpoints.tensors import RawTensors
+from gateway.errors import (
+    BackendGarbage,
+    ClientGone,
+    DeadlineExceeded,
+    GatewayError,
+    HookFailed,
+    InternalError,
+    ModelFailed,
+    Overloaded,
+    Unavailable,
+)
+from gateway.trace import FALLBACK, Trace
+from preprocessing.types import Prepared
+
+_log = logging.getLogger("triton_gateway.request")
+
+
+class State(enum.Enum):
+    """Where a request is."""
+
+    ADMITTED = "admitted"
+    """Its endpoint is chosen and held; it is being read and prepared."""
+    PREPARED = "prepared"
+    """It is ready for the backend."""
+    QUEUED = "queued"
+    """It waits for a call to the backend."""
+    SENT = "sent"
+    """The backend, or the user's code, works on it."""
+    ENDED = "ended"
+    """Answered or not: nothing is held for it any more."""
+
+
+ADMITTED, PREPARED, QUEUED, SENT, ENDED = State
+
+MOVES: Final[Mapping[State, frozenset[State]]] = {
+    ADMITTED: frozenset({PREPARED, QUEUED, SENT, ADMITTED, ENDED}),
+    PREPARED: frozenset({QUEUED, SENT, ADMITTED, ENDED}),
+    QUEUED: frozenset({SENT, ADMITTED, ENDED}),
+    SENT: frozenset({ADMITTED, ENDED}),
+    ENDED: frozenset(),
+}
+"""What may follow what; back to ``ADMITTED`` leads only the fallback of a failed canary."""
+
+FALLS_BACK: Final = (Unavailable, Overloaded, ModelFailed, BackendGarbage, HookFailed, InternalError)
+"""Failures of a version, not of the request: another version may well answer it."""
+
+_NO_BODY: Final = (RawTensors, Prepared)
+"""Questions that are no body that could be looked at, or asked again, afterwards."""
+
+Done = Callable[["InFlight"], None]
+Send = Callable[["InFlight", Event], Awaitable[None]]
+"""Takes one piece of an answer; returns when there is room for the next."""
+
+
+class Ledger(Protocol):
+    """Where ends are written down."""
+
+    def record(self, trace: Trace) -> None:
+        """Take the record of a request that has ended."""
+        ...
+
+    def fell_back(self, trace: Trace, error: GatewayError, stable: Endpoint) -> None:
+        """Take note that ``stable`` answers for a version that failed."""
+        ...
+
+
+def too_late(timeout: float) -> DeadlineExceeded:
+    """Return the error of a request whose ``timeout`` seconds are over."""
+    return DeadlineExceeded(f"no answer within {timeout:g} s", hint="raise x-request-timeout-ms or send less at once")
+
+
+def as_known(error: BaseException, trace: Trace) -> GatewayError:
+    """Return ``error`` as one of ours; a foreign exception is our bug, and logged."""
+    if isinstance(error, GatewayError):
+        return error
+    if isinstance(error, asyncio.CancelledError):
+        return ClientGone("the client left before the answer was ready")
+    _log.error("unexpected error", exc_info=error, extra={"request_id": trace.request_id, "url": trace.url})
+    return InternalError("the gateway failed on this request", hint="see its log for the request id")
+
+
+class InFlight:
+    """One request: made by ``submit``, worked on by an endpoint's handler (which sees it as a ``Job``).
+
+    ``done(flight)`` is called exactly once, from the event loop, whatever becomes of the request; it may be called
+    before ``submit`` returns. ``reply`` then holds what the call has rendered, ``error`` why there is no answer.
+    """
+
+    __slots__ = (
+        "_done", "_fallback", "_ledger", "_pieces", "_send", "alarm", "call", "deadline", "deadlines", "endpoint",
+        "error", "give_up", "outputs", "question", "remember", "reply", "state", "timeout", "trace",
+    )  # fmt: skip
+
+    def __init__(
+        self, call: Call, trace: Trace, done: Done, ledger: Ledger, deadlines: Deadlines, send: Send | None = None
+    ) -> None:
+        self.call = call
+        self.trace = trace
+        self.state = ADMITTED
+        self.endpoint: Endpoint | None = None
+        """The version that answers; leased until the request has ended."""
+        self.question: Any = None
+        self.outputs: Mapping[str, Any] | None = None
+        self.reply: Any = None
+        self.error: GatewayError | None = None
+        self.give_up: Callable[[], object] | None = None
+        self.remember: Callable[[object], None] | None = None
+        self.deadlines = deadlines
+        self.deadline = self.timeout = 0.0
+        self.alarm: Alarm = None
+        self._done = done
+        self._send = send
+        self._ledger = ledger
+        self._pieces = 0
+        self._fallback: Endpoint | None = None
+
+    @property
+    def needs_outputs(self) -> bool:
+        """See ``Job.needs_outputs``."""
+        return self.call.needs_outputs
+
+    # --- the way there ------------------------------------------------------------------------------------------------
+
+    def begin(self, endpoint: Endpoint, route: str, fallback: Endpoint | None, timeout: float) -> None:
+        """Hold the version that was chosen (and the one behind it), arm the deadline, and start. Never raises."""
+        endpoint.lease()
+        self.endpoint = endpoint
+        if fallback is not None:
+            fallback.lease()
+            self._fallback = fallback
+        self.deadlines.arm(self, timeout)
+        self.trace.route = route
+        self._label(endpoint)
+        try:
+            self.question = self.call.question(endpoint)
+        except Exception as error:  # noqa: BLE001 - every failure becomes an answer
+            self.failed(error)
+            return
+        self._start(endpoint)
+
+    def _label(self, endpoint: Endpoint) -> None:
+        identity, trace = endpoint.identity, self.trace
+        trace.url, trace.endpoint, trace.version = identity.url, identity.endpoint, identity.version
+        trace.model_id = identity.model_id
+
+    def _start(self, endpoint: Endpoint) -> None:
+        try:
+            if self._send is not None and self.call.streams and endpoint.stream is not None:
+                in_pieces(self, endpoint.stream, self._send_piece)
+            else:
+                endpoint.start(self)
+        except Exception as error:  # noqa: BLE001 - as above
+            self.failed(error)
+
+    async def _send_piece(self, event: Event) -> None:
+        self._pieces += 1
+        if self._send is not None:
+            await self._send(self, event)
+
+    def prepared(self) -> None:
+        """See ``Job.prepared``."""
+        self._move(PREPARED)
+
+    def queued(self, leave: Callable[[], object]) -> None:
+        """See ``Job.queued``."""
+        if self._move(QUEUED):
+            self.give_up = leave
+
+    def sent(self, give_up: Callable[[], object]) -> None:
+        """See ``Job.sent``."""
+        if self._move(SENT):
+            self.give_up = give_up
+
+    def _move(self, state: State) -> bool:
+        if self.state is ENDED:
+            return False
+        if state not in MOVES[self.state]:
+            raise InternalError(f"a request cannot be {state.value} after it was {self.state.value}")
+        self.state = state
+        return True
+
+    # --- the ends -----------------------------------------------------------------------------------------------------
+
+    def answered(self, answer: object) -> None:
+        """See ``Job.answered``: render the answer and end."""
+        if self.state is ENDED:
+            return
+        trace, endpoint = self.trace, self.endpoint
+        assert endpoint is not None  # noqa: S101 - only an endpoint answers
+        if self.remember is not None:
+            self.remember(answer)
+        if not self._pieces:
+            try:
+                self.reply = self.call.render(answer, endpoint, trace, self.outputs)
+            except Exception as error:  # noqa: BLE001 - as in `begin`
+                self.failed(error)
+                return
+        question = self.question
+        trace.answer = answer
+        trace.body = None if isinstance(question, _NO_BODY) else question
+        reply = self.reply
+        trace.status = reply.status if type(reply) is Reply else 200
+        self._end()
+
+    def failed(self, error: BaseException) -> None:
+        """See ``Job.failed``: ask the stable version, if a canary has failed by itself and nothing is out; else end."""
+        if self.state is ENDED:
+            return
+        stable = self._fallback
+        if stable is not None and isinstance(error, FALLS_BACK) and not self._pieces and self._restart(error, stable):
+            return
+        self.trace.error = error
+        self.error = known = as_known(error, self.trace)
+        self.trace.outcome = known.kind
+        refuse = self.call.refuse
+        if refuse is not None:
+            self.reply = refuse(known, self.trace.request_id)
+            self.trace.status = 200 if self._pieces else self.reply.status
+        self._end()
+
+    def cancel(self) -> None:
+        """End because the caller has left; a no-op after the end."""
+        self._abandon(ClientGone("the client left before the answer was ready"))
+
+    def expire(self) -> None:
+        """End because the time is over; called by ``deadlines``."""
+        self._abandon(too_late(self.timeout))
+
+    def _abandon(self, reason: GatewayError) -> None:
+        if self.state is ENDED:
+            return
+        give_up, self.give_up = self.give_up, None
+        self.failed(reason)
+        if give_up is not None:
+            give_up()
+
+    def _restart(self, error: GatewayError, stable: Endpoint) -> bool:
+        canary, self._fallback = self.endpoint, None
+        assert canary is not None  # noqa: S101 - it has failed
+        try:
+            self.question = self.call.question(stable)
+        except Exception:  # noqa: BLE001 - the stable version cannot be asked this: the canary's failure is the answer
+            stable.release()
+            return False
+        self._ledger.fell_back(self.trace, error, stable)
+        self._move(ADMITTED)
+        canary.release()
+        self.endpoint = stable
+        self.trace.route = FALLBACK
+        self._label(stable)
+        self.give_up = self.remember = self.outputs = None
+        self.trace.prepared = self.trace.encoded = None
+        self._start(stable)
+        return True
+
+    def _end(self) -> None:
+        """The one end; see the module."""
+        self.state = ENDED
+        self.deadlines.disarm(self)
+        if self.endpoint is not None:
+            self.endpoint.release()
+        if self._fallback is not None:
+            self._fallback.release()
+            self._fallback = None
+        # What refers back to this request would keep it until the garbage collector comes.
+        self.give_up = self.remember = self._send = None
+        trace = self.trace
+        trace.close()
+        done, self._done = self._done, _nobody
+        try:
+            done(self)
+        except Exception:  # noqa: BLE001 - it must not reach the next request of the same call
+            _log.exception("writing an answer failed", extra={"request_id": trace.request_id, "url": trace.url})
+        self._ledger.record(trace)
+
+
+def _nobody(_flight: InFlight) -> None:
+    pass

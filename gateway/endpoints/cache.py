@@ -1,0 +1,86 @@
+"""A memory of answers in front of a handler, for text tasks: the same body has the same answer."""
+
+from __future__ import annotations
+
+import sys
+from collections import OrderedDict
+from collections.abc import Callable
+from functools import partial
+from time import perf_counter_ns
+from typing import Any, Final
+
+import numpy as np
+import orjson
+
+from gateway.endpoints.endpoint import Job
+from gateway.endpoints.text import TextHandler
+
+_FIXED_BYTES: Final = 300
+"""What an entry takes beside its key and its answer."""
+
+
+class CachedHandler:
+    """Remembers the answers to the last bodies it has seen: at most ``most`` of them, in at most ``most_bytes``.
+
+    It belongs to one endpoint version, so a new version starts empty. ``on_cache(is_hit)`` is told about every look.
+    """
+
+    takes_bytes = False
+
+    def __init__(self, handler: TextHandler, most: int, on_cache: Callable[[bool], None], *, most_bytes: int) -> None:
+        self.handler = handler
+        self.text = handler
+        self.task = handler.task
+        self._most = most
+        self._most_bytes = most_bytes
+        self._on_cache = on_cache
+        self._answers: OrderedDict[bytes, tuple[object, int, int]] = OrderedDict()
+        self.held_bytes = 0
+
+    def start(self, job: Job) -> None:
+        """See ``Starts.start``; what is answered from memory spent its time in the stage ``prepare``."""
+        body, trace = job.question, job.trace
+        if type(body) is not dict or job.needs_outputs:  # token ids, tensors, or more than the answer
+            self.handler.start(job)
+            return
+        started = perf_counter_ns()
+        key = orjson.dumps(body)
+        found = self._answers.get(key)
+        self._on_cache(found is not None)
+        if found is not None:
+            self._answers.move_to_end(key)
+            answer, trace.rows, _ = found
+            trace.prepare_ns = perf_counter_ns() - started
+            job.answered(answer)
+            return
+        job.remember = partial(self._keep, key, trace)
+        self.handler.start(job)
+
+    def _keep(self, key: bytes, trace: Any, answer: object) -> None:
+        size = _FIXED_BYTES + len(key) + size_of(answer)
+        if size > self._most_bytes:
+            return
+        known = self._answers.pop(key, None)  # asked for twice before it was answered
+        if known is not None:
+            self.held_bytes -= known[2]
+        self._answers[key] = (answer, trace.rows, size)
+        self.held_bytes += size
+        while len(self._answers) > self._most or self.held_bytes > self._most_bytes:
+            _, (_, _, freed) = self._answers.popitem(last=False)
+            self.held_bytes -= freed
+
+    async def close(self) -> None:
+        """See ``Handler.close``."""
+        await self.handler.close()
+
+
+def size_of(answer: object) -> int:
+    """Return about how many bytes of memory an answer takes: dicts, lists, texts, numbers and arrays."""
+    if isinstance(answer, np.ndarray):
+        # A view keeps the whole array alive that it looks into.
+        return sys.getsizeof(answer) + (answer.nbytes if answer.base is None else getattr(answer.base, "nbytes", 0))
+    if isinstance(answer, dict):
+        return sys.getsizeof(answer) + sum(size_of(key) + size_of(value) for key, value in answer.items())
+    if isinstance(answer, list | tuple):
+        return sys.getsizeof(answer) + sum(size_of(value) for value in answer)
+    return sys.getsizeof(answer)

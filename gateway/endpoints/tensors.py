@@ -1,0 +1,118 @@
+"""Models without a text task: how data of a caller or a hook becomes the model's inputs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from time import perf_counter_ns
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gateway.endpoints.endpoint import Job, in_task
+from gateway.errors import HookFailed, InputRefused
+from gateway.triton.port import Backend, ModelInfo, TensorInfo
+
+Outputs = dict[str, NDArray[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class RawTensors:
+    """A question that is asked in the model's own tensors: they go to the model as they are, in a call of their own.
+
+    ``inputs``: name → array, rows first if the model has a batch dimension. ``outputs``: the names wanted, empty for
+    all. The answer is name → array.
+    """
+
+    inputs: Mapping[str, NDArray[Any]]
+    outputs: Sequence[str] = ()
+    request_id: str = field(default="")
+
+
+async def infer_raw(backend: Backend, model: str, job: Job, raw: RawTensors) -> Outputs:
+    """Return the model's outputs for the tensors of a job. Raises what the backend raises."""
+    trace = job.trace
+    trace.rows = max((len(array) for array in raw.inputs.values() if array.ndim), default=1)
+    started = perf_counter_ns()
+    left = job.deadline - asyncio.get_running_loop().time()
+    outputs = await backend.infer(model, raw.inputs, raw.outputs, timeout=left, request_id=raw.request_id)
+    trace.infer_ns = perf_counter_ns() - started
+    job.outputs = outputs
+    return outputs
+
+
+@dataclass(frozen=True, slots=True)
+class TritonCall:
+    """How a hook's data becomes tensors and back, in ClearML's way."""
+
+    backend: Backend
+    model: str
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[str, ...]
+    info: ModelInfo | None = None
+    """The loaded model as Triton describes it, where that is known."""
+
+    def tensors(self, data: object) -> dict[str, NDArray[Any]]:
+        """Make the model's inputs of what a hook returned. Raises ``HookFailed`` or ``InputRefused``.
+
+        ``data`` is one array(-like) for one input, a sequence of them in the declared order for several, or a mapping
+        by input name.
+        """
+        if isinstance(data, Mapping):
+            missing = [t.name for t in self.inputs if t.name not in data]
+            if missing:
+                raise HookFailed(f"preprocess returned a mapping without the model's inputs {', '.join(missing)}")
+            values = [data[t.name] for t in self.inputs]
+        elif len(self.inputs) == 1:
+            values = [data]
+        elif isinstance(data, list | tuple) and len(data) == len(self.inputs):
+            values = list(data)
+        else:
+            raise HookFailed(
+                f"preprocess must return {len(self.inputs)} arrays, one per input "
+                f"({', '.join(t.name for t in self.inputs)})"
+            )
+        tensors = {}
+        for tensor, value in zip(self.inputs, values, strict=True):
+            try:
+                tensors[tensor.name] = np.ascontiguousarray(np.array(value, dtype=np.dtype(tensor.dtype)))
+            except (TypeError, ValueError, OverflowError) as error:
+                raise InputRefused(
+                    f"input {tensor.name} cannot be made into {tensor.dtype} numbers: {error}",
+                    hint="check the values and that all rows have one length",
+                ) from error
+        return tensors
+
+
+class TensorHandler:
+    """A model that is not a text task and has no hook. A question is a body ``{input name: nested lists}`` or
+    ``RawTensors``; the answer is ``{output name: array}``.
+    """
+
+    takes_bytes = False
+
+    def __init__(self, call: TritonCall) -> None:
+        self.call = call
+
+    def start(self, job: Job) -> None:
+        """See ``Starts.start``."""
+        body, call = job.question, self.call
+        if isinstance(body, RawTensors):
+            raw = body
+        else:
+            names = [t.name for t in call.inputs]
+            if not isinstance(body, dict) or any(n not in body for n in names):
+                raise InputRefused(
+                    f"the body must be an object with the model's inputs {', '.join(names)}",
+                    hint="each as nested lists of numbers, or give the endpoint a Preprocess class",
+                )
+            started = perf_counter_ns()
+            raw = RawTensors(call.tensors(body), call.outputs)
+            job.trace.prepare_ns = perf_counter_ns() - started
+        job.prepared()
+        in_task(job, infer_raw(call.backend, call.model, job, raw))
+
+    async def close(self) -> None:
+        """See ``Handler.close``; nothing is held."""

@@ -1,0 +1,168 @@
+"""A text task without user code: tokenize, share a call to Triton, decode."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from time import perf_counter_ns
+from typing import Any
+
+from numpy.typing import NDArray
+
+from gateway.endpoints.batcher import BatchLimits, Entry, MicroBatcher, Outputs
+from gateway.endpoints.endpoint import Job, in_task, note, offload, translate
+from gateway.endpoints.tensors import RawTensors, infer_raw
+from gateway.errors import BackendRefused, ModelFailed, SpecFault
+from gateway.triton.port import Backend
+from preprocessing.errors import PreprocessingError
+from preprocessing.processor import TextProcessor
+from preprocessing.types import Encoded, Prepared, pack
+
+
+class TextHandler:
+    """Answers requests of one text task.
+
+    A question is a body of the task (``{"text": …}``), ``Prepared`` rows (token ids instead of text), or
+    ``RawTensors`` for the model itself.
+    """
+
+    takes_bytes = False
+
+    def __init__(
+        self,
+        processor: TextProcessor,
+        backend: Backend,
+        model: str,
+        *,
+        limits: BatchLimits,
+        on_batch: Callable[[int, int, int], None],
+        heavy: ThreadPoolExecutor,
+    ) -> None:
+        self.processor = processor
+        self.task = processor.config.task
+        self.backend = backend
+        self.model = model
+        self._threads = heavy
+        self._batcher: MicroBatcher[Encoded] = MicroBatcher(
+            self._run,
+            limits=limits,
+            on_batch=on_batch,
+            padding_side=processor.config.padding_side,
+            servers=backend,
+        )
+
+    @property
+    def text(self) -> TextHandler:
+        """Itself; see ``Endpoint.text``."""
+        return self
+
+    def start(self, job: Job) -> None:
+        """See ``Starts.start``; what takes milliseconds of a processor is done in a thread."""
+        question, processor = job.question, self.processor
+        if isinstance(question, RawTensors):
+            in_task(job, infer_raw(self.backend, self.model, job, question))
+            return
+        started = perf_counter_ns()
+        if isinstance(question, Prepared):
+            self._queue(job, started, question)
+            return
+        try:
+            request = processor.parse(question)
+            if processor.encodes_off_loop(request):
+                offload(job, self._threads, processor.encode, request, then=partial(self._queue, job, started))
+                return
+            prepared = processor.encode(request)
+        except PreprocessingError as error:
+            raise translate(error) from error
+        self._queue(job, started, prepared)
+
+    def _queue(self, job: Job, started: int, prepared: Prepared) -> None:
+        trace = job.trace
+        note(trace, prepared)
+        trace.prepare_ns = perf_counter_ns() - started
+        job.prepared()
+        batcher = self._batcher
+        if batcher.fits(prepared.rows):
+            entry = batcher.begin(prepared.rows, job.deadline, partial(self._inferred, job, prepared))
+            job.queued(partial(batcher.abandon, entry))
+        else:
+            in_task(job, self._in_several_calls(job, prepared))
+
+    async def _in_several_calls(self, job: Job, prepared: Prepared) -> object:
+        trace = job.trace
+        try:
+            job.outputs, trace.queue_ns, trace.infer_ns = await self._batcher.submit(prepared.rows, job.deadline)
+        except BackendRefused as error:
+            raise _not_the_callers_fault(error) from error
+        if self.processor.finishes_off_loop(prepared):
+            return await asyncio.get_running_loop().run_in_executor(self._threads, self._decode, job, prepared)
+        return self._decode(job, prepared)
+
+    def _inferred(
+        self,
+        job: Job,
+        prepared: Prepared,
+        entry: Entry[Encoded],
+        outputs: Outputs | None,
+        error: Exception | None,
+    ) -> None:
+        # Called for every request of a call in turn.
+        if outputs is None:
+            if isinstance(error, BackendRefused):
+                error = _not_the_callers_fault(error)
+            job.failed(error or ModelFailed("the call to Triton ended without an answer"))
+            return
+        trace = job.trace
+        trace.queue_ns, trace.infer_ns = entry.queued_ns, entry.infer_ns
+        job.outputs = outputs
+        try:
+            if self.processor.finishes_off_loop(prepared):
+                offload(job, self._threads, self._decode, job, prepared, then=job.answered)
+                return
+            answer = self._decode(job, prepared)
+        except Exception as refused:  # noqa: BLE001 - it belongs to this job, the others of the call come next
+            job.failed(translate(refused) if isinstance(refused, PreprocessingError) else refused)
+            return
+        job.answered(answer)
+
+    def _decode(self, job: Job, prepared: Prepared) -> object:
+        started = perf_counter_ns()
+        answer: object = self.processor.finish(job.outputs or {}, prepared)
+        job.trace.finish_ns = perf_counter_ns() - started
+        return answer
+
+    async def try_highest_token(self, timeout: float) -> None:
+        """Have the model run the tokenizer's highest id: weights know their vocabulary better than config.json does.
+
+        Raises ``SpecFault`` if the model fails on it, and what the backend raises.
+        """
+        tokenizer = self.processor.tokenizer
+        highest = tokenizer.vocab_size - 1
+        # A text like any other but for one token: some models count on their special tokens, or on more than one.
+        [row] = tokenizer.encode_batch(["a few words to try it with"])
+        ids = row.ids.tolist()
+        ids[len(ids) // 2] = highest
+        try:
+            await self._run([Encoded(pack(ids), row.packed_type_ids)], timeout)
+        except BackendRefused as error:
+            raise SpecFault(
+                f"the model fails on the highest token id of its tokenizer, {highest}: {error.message}",
+                hint="the tokenizer belongs to another model, or tokens were added without resizing the model",
+            ) from error
+
+    async def close(self) -> None:
+        """See ``Handler.close``."""
+        await self._batcher.close()
+
+    async def _run(self, rows: Sequence[Encoded], timeout: float) -> dict[str, NDArray[Any]]:
+        processor = self.processor
+        return await self.backend.infer(
+            self.model, processor.collate_rows(rows), processor.output_names or (), timeout=timeout
+        )
+
+
+def _not_the_callers_fault(error: BackendRefused) -> ModelFailed:
+    # The tensors are ours, not the caller's: there is nothing to change in the request.
+    return ModelFailed(error.message, hint="the model and its tokenizer may not belong together")

@@ -1,0 +1,88 @@
+"""JSON bodies: a request's bytes to values, an answer to bytes. Pure; used by every protocol that has JSON bodies."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import orjson
+
+from gateway.call import Reply
+from gateway.errors import HookFailed, MalformedBody, UnsupportedMedia
+from gateway.protocols.headers import response_of_hook
+
+_EXAMPLE: Final = """send JSON: -H 'content-type: application/json' -d '{"text": "…"}'"""
+_BINARY: Final = (b"content-type", b"application/octet-stream")
+_OPTIONS: Final = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
+
+
+def decode(raw: bytes, content_type: bytes, *, takes_bytes: bool) -> object:
+    """Return the body as JSON values, or as it is where the type is not JSON and the endpoint takes bytes.
+
+    No content type counts as JSON. Raises ``UnsupportedMedia`` or ``MalformedBody``.
+    """
+    if not _is_json(content_type):
+        if takes_bytes:
+            return raw
+        shown = ascii(content_type.decode("latin-1"))[1:-1][:80]
+        raise UnsupportedMedia(f"content-type {shown} is not JSON", hint=_EXAMPLE)
+    if not raw:
+        raise MalformedBody("the body is empty", hint=_EXAMPLE)
+    try:
+        return orjson.loads(raw)
+    except orjson.JSONDecodeError as error:
+        reason = str(error)
+        if "utf-8" in reason.lower() or "surrogate" in reason.lower():
+            raise MalformedBody("the body is not valid UTF-8", hint="encode it as UTF-8") from None
+        raise MalformedBody(f"the body is not valid JSON: {reason}", hint=_EXAMPLE) from None
+
+
+def _is_json(content_type: bytes) -> bool:
+    if not content_type or content_type == b"application/json":
+        return True
+    kind, _, parameters = content_type.lower().partition(b";")
+    kind = kind.strip()
+    if kind != b"application/json" and not kind.endswith(b"+json"):
+        return False
+    for parameter in parameters.split(b";"):
+        name, _, value = parameter.partition(b"=")
+        if name.strip() == b"charset" and value.strip(b'" ') not in (b"utf-8", b"utf8", b"us-ascii"):
+            raise UnsupportedMedia("JSON must be sent as UTF-8", hint="leave the charset out of content-type")
+    return True
+
+
+def rendered(answer: object) -> bytes | Reply:
+    """Return the reply for an endpoint's answer: the bytes of a JSON document, or what a hook has made by itself.
+
+    Raises ``HookFailed`` if it has no JSON form.
+    """
+    if isinstance(answer, bytes | bytearray | memoryview):
+        return Reply(200, [_BINARY], bytes(answer))
+    content = getattr(answer, "body", None)
+    status = getattr(answer, "status_code", None)
+    if isinstance(content, bytes) and isinstance(status, int):
+        # A hook may answer with a Starlette response of its own, as it may in clearml-serving.
+        return Reply(*response_of_hook(status, getattr(answer, "raw_headers", []), content))
+    return dumps(answer)
+
+
+def dumps(answer: object) -> bytes:
+    """Return an answer as JSON. Raises ``HookFailed`` if it has no JSON form."""
+    try:
+        return orjson.dumps(answer, default=_plain, option=_OPTIONS)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise HookFailed(
+            f"the answer cannot be written as JSON: {error}", hint="return dicts, lists, strings, numbers or arrays"
+        ) from error
+
+
+def _plain(value: object) -> object:
+    # What orjson does not know but numpy and hooks produce: non-contiguous arrays, tuples' cousins, numpy scalars.
+    for method in ("tolist", "model_dump"):
+        convert = getattr(value, method, None)
+        if callable(convert):
+            return convert()
+    if isinstance(value, set | frozenset):
+        return list(value)
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    raise TypeError(f"{type(value).__name__} has no JSON form")
