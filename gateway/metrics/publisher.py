@@ -128,6 +128,8 @@ class Publisher:
     async def _answer_others(self) -> None:
         assert self._folder is not None  # noqa: S101 - see `run`
         loop = asyncio.get_running_loop()
+        # This worker may have taken the place of one that ended.
+        await loop.run_in_executor(self._writer, self._fold, self._folder)
         seen, due = 0, 0.0
         while True:
             asked, now = sharing.asked(self._folder), time.monotonic()
@@ -144,6 +146,12 @@ class Publisher:
             if news:
                 exemplars.share(news, self._folder)
         except Exception:  # noqa: BLE001 - a full disk, a removed folder: the others see the last numbers
+            self._observer.complain()
+
+    def _fold(self, folder: Path) -> None:
+        try:
+            sharing.fold(folder)
+        except Exception:  # noqa: BLE001 - as in `_write`; the numbers are all there, in more files
             self._observer.complain()
 
     async def _sample(self) -> None:

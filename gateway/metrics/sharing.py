@@ -6,12 +6,14 @@ series in the order in which they began (a line of JSON each), and the numbers o
 Series only ever grow, so a reader that has read a worker before reads its new lines and the numbers; adding up is then
 a handful of array operations per worker, however many series there are.
 
-Files of workers that ended stay: what they counted happened. Their gauges (requests in flight) ended with them.
+What workers that ended have counted stays, as it happened; their gauges (requests in flight) ended with them. ``fold``
+adds their files into one, so that the folder stays small however many end.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import struct
 import time
@@ -34,7 +36,12 @@ counters, gauges, buckets, histograms."""
 _SUFFIX: Final = ".numbers"
 _ASKED: Final = "asked"
 
-_COUNTER, _GAUGE, _HISTOGRAM = range(3)
+_ENDED: Final = "ended"
+"""The name of the file that has the numbers of all workers that ended, as far as they are folded."""
+_COUNTER, _GAUGE, _HISTOGRAM, _FOLDED = range(4)
+"""Kinds of lines: three of series, and the names of the workers whose numbers a file has."""
+_TRIES: Final = 10
+"""How often reading is begun again if files were folded meanwhile."""
 
 Positions = NDArray[np.intp]
 
@@ -58,11 +65,11 @@ def asked(folder: Path) -> int:
 class Share:
     """Writes one process's numbers for the others. Not for several threads at once."""
 
-    def __init__(self, folder: Path, name: str = "") -> None:
-        """``name`` is this process's, unless one is given."""
+    def __init__(self, folder: Path, name: str = "", folded: Iterable[str] = ()) -> None:
+        """``name`` is this process's, unless one is given; ``folded`` are the workers whose numbers it has."""
         self.path = folder / f"{name or _this_process()}{_SUFFIX}"
         self._aside = self.path.with_suffix(".new")
-        self._lines = bytearray()
+        self._lines = bytearray(b"".join(_line(_FOLDED, name) for name in folded))
         self._begun = [0, 0, 0]
         """Series of each kind whose lines are there."""
         self._written: tuple[object, ...] = ()
@@ -75,7 +82,7 @@ class Share:
         for kind, series in _kinds(snapshot):
             for one in series[self._begun[kind] :]:
                 pause()
-                self._lines += orjson.dumps((kind, one.metric, one.labels, one.bounds)) + b"\n"
+                self._lines += _line(kind, *one)
                 self._begun[kind] += 1
         header = _HEADER.pack(
             answers, len(self._lines), len(snapshot.counts), len(snapshot.values), len(snapshot.buckets),
@@ -95,6 +102,10 @@ class Share:
                 self._aside.unlink()
             raise
         self._written = header, numbers
+
+
+def _line(kind: int, name: str, labels: tuple[str, ...] = (), bounds: tuple[float, ...] = ()) -> bytes:
+    return orjson.dumps((kind, name, labels, bounds)) + b"\n"
 
 
 def _kinds(snapshot: Snapshot) -> tuple[tuple[int, tuple[Series, ...]], ...]:
@@ -137,14 +148,57 @@ class Workers:
             raise InternalError(
                 f"the folder that the workers count in is gone: {self._folder}", hint="restart the gateway"
             )
-        for path in sorted(self._folder.glob(f"*{_SUFFIX}")):
-            if path.stem != self._own:
-                worker = self._known.setdefault(path.stem, _Worker(self._sum))
-                worker.is_alive = self._is_alive(path.stem)
-                worker.read(path, pause)
         mine = self._known.setdefault(self._own, _Worker(self._sum))
         mine.take(own, pause)
-        return self._sum.of(self._known.values(), pause)
+        return self._sum.of([mine, *self._read_others(pause)], pause)
+
+    def _read_others(self, pause: Callable[[], None]) -> list[_Worker]:
+        ended = self._folder / f"{_ENDED}{_SUFFIX}"
+        found: dict[str, _Worker] = {}
+        for _ in range(_TRIES):
+            before = _stamp(ended)
+            if _ENDED in self._known and self._known[_ENDED].stamp != before:
+                del self._known[_ENDED]  # its lines are in another order now
+            found = {}
+            for path in self._folder.glob(f"*{_SUFFIX}"):
+                if path.stem != self._own:
+                    worker = found[path.stem] = self._known.setdefault(path.stem, _Worker(self._sum))
+                    worker.is_alive = self._is_alive(path.stem)
+                    worker.read(path, pause)
+            if _stamp(ended) == before:  # else some numbers went from one file to the other meanwhile
+                break
+        folded = found[_ENDED].folded if _ENDED in found else set()
+        for name in folded:
+            self._known.pop(name, None)
+        return [worker for name, worker in found.items() if name not in folded]
+
+
+def fold(folder: Path, is_alive: Callable[[str], bool] | None = None) -> None:
+    """Add the files of workers that ended into one. Raises ``OSError``.
+
+    A process that is ended in the middle of it costs nothing: the names of those whose numbers are in the one file are
+    in it too, so that what is left of them is not counted again.
+    """
+    alive = is_alive or _is_running
+    with (folder / "fold.lock").open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return  # somebody else does it
+        gone = [path for path in folder.glob(f"*{_SUFFIX}") if path.stem != _ENDED and not alive(path.stem)]
+        total = _Sum()
+        ended = _Worker(total)
+        ended.read(folder / f"{_ENDED}{_SUFFIX}", unhurried)
+        new = {path.stem: _Worker(total) for path in gone if path.stem not in ended.folded}
+        for name, worker in new.items():
+            worker.read(folder / f"{name}{_SUFFIX}", unhurried)
+        for worker in (ended, *new.values()):
+            worker.is_alive = False
+        if new:
+            everything = total.of((ended, *new.values()), unhurried)
+            Share(folder, _ENDED, sorted({*ended.folded, *new})).write(everything)
+        for path in gone:
+            path.unlink(missing_ok=True)
 
 
 class _Worker:
@@ -153,7 +207,10 @@ class _Worker:
     def __init__(self, total: _Sum) -> None:
         self._total = total
         self.is_alive = True
-        self._stamp: tuple[int, int] = (0, 0)
+        self.stamp: tuple[int, int] = (0, 0)
+        """Which file was read."""
+        self.folded: set[str] = set()
+        """The workers whose numbers this one's file has."""
         self._read = 0
         """Bytes of lines that are known."""
         self._taken = [0, 0, 0]
@@ -166,7 +223,7 @@ class _Worker:
         """Take what the worker has written since the last time."""
         with contextlib.suppress(FileNotFoundError), path.open("rb", buffering=0) as file:
             stat = os.fstat(file.fileno())
-            if (stamp := (stat.st_ino, stat.st_mtime_ns)) == self._stamp:
+            if (stamp := (stat.st_ino, stat.st_mtime_ns)) == self.stamp:
                 return
             _, length, *sizes = _HEADER.unpack(file.read(_HEADER.size))
             counts, gauges, buckets, _ = sizes
@@ -175,11 +232,14 @@ class _Worker:
             numbers = np.frombuffer(os.pread(file.fileno(), stat.st_size, _HEADER.size + length), dtype=np.float64)
             pause()
             for line in lines.splitlines():
-                kind, metric, labels, bounds = orjson.loads(line)
-                self._add(kind, Series(metric, (*labels,), (*bounds,)))
+                kind, name, labels, bounds = orjson.loads(line)
+                if kind == _FOLDED:
+                    self.folded.add(name)
+                else:
+                    self._add(kind, Series(name, (*labels,), (*bounds,)))
                 pause()
             self._fix()
-            self._read, self._stamp = length, stamp
+            self._read, self.stamp = length, stamp
             self.columns = tuple(np.split(numbers, np.cumsum((counts, gauges, gauges, buckets))))
 
     def take(self, own: Snapshot, pause: Callable[[], None]) -> None:
@@ -250,6 +310,15 @@ class _Sum:
                 is_newer &= ~summed
                 values[to_gauges[is_newer]] = its_values[is_newer]
         return Snapshot(tuple(counters), tuple(gauges), tuple(histograms), counts, values, times, buckets, since)
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    """Return which file this is; (0, 0) if there is none."""
+    try:
+        stat = path.stat()
+    except OSError:
+        return 0, 0
+    return stat.st_ino, stat.st_mtime_ns
 
 
 def _answers(path: Path) -> int:

@@ -83,6 +83,68 @@ def test_requests_in_flight_add_up_over_the_living(tmp_path: Path) -> None:
     assert {("there",): 1.0} == gauges(merged, catalog.BACKEND_UP)
 
 
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from("abc"), st.integers(0, 9), st.booleans()), max_size=30))
+def test_folding_those_that_ended_changes_no_sum(
+    tmp_path_factory: pytest.TempPathFactory, events: list[tuple[int, str, int, bool]]
+) -> None:
+    """Whenever it is done, also if it is broken off before the folded files are gone; they do not grow in number."""
+    folder = tmp_path_factory.mktemp("workers")
+    alone, own, workers = Accumulator(), Accumulator(), Workers(folder, "own", is_alive=lambda name: False)
+    for number, (kind, label, value, is_broken_off) in enumerate(events):
+        worker = Accumulator()
+        for numbers in (worker, alone):
+            if kind == 0:
+                numbers.count(catalog.BUILDS, label).value += value
+            elif kind == 1:
+                numbers.distribution(catalog.ROWS, label, "1").observe(value)
+            else:
+                numbers.distribution(catalog.VARIABLE_SCALAR, label, "1", "x", bounds=(1.0, 5.0)).observe(value)
+        worker.gauge(catalog.IN_FLIGHT).value = 1
+        Share(folder, f"worker-{number}").write(worker.snapshot())
+        if kind == 3:
+            with pytest.MonkeyPatch.context() as broken:
+                if is_broken_off:
+                    broken.setattr(Path, "unlink", lambda *_, **__: None)
+                sharing.fold(folder, lambda name: False)
+        merged, expected = workers.merged(own.snapshot()), alone.snapshot()
+        assert counts(merged, catalog.BUILDS) == counts(expected, catalog.BUILDS)
+        assert histograms(merged) == histograms(expected)
+        assert {(): 0.0} == gauges(merged, catalog.IN_FLIGHT)
+    sharing.fold(folder, lambda name: False)
+    assert len(list(folder.glob("*.numbers"))) <= 1
+
+
+def test_numbers_that_move_while_they_are_read_are_counted_once(tmp_path: Path) -> None:
+    """A worker's file is folded between the listing of the folder and its turn."""
+    numbers = Accumulator()
+    numbers.count(catalog.BUILDS, "ok").value += 1
+    for name in ("one", "two"):
+        Share(tmp_path, name).write(numbers.snapshot())
+    is_folded = False
+
+    def is_alive(name: str) -> bool:
+        nonlocal is_folded
+        if not is_folded:
+            is_folded = True
+            sharing.fold(tmp_path, lambda name: False)
+        return False
+
+    workers = Workers(tmp_path, "own", is_alive)
+    for _ in range(2):
+        assert {("ok",): 2.0} == counts(workers.merged(Accumulator().snapshot()), catalog.BUILDS)
+    assert {"ended.numbers", "fold.lock"} == {path.name for path in tmp_path.iterdir()}
+
+
+def test_a_living_workers_file_is_not_folded(tmp_path: Path) -> None:
+    """It goes on counting."""
+    numbers = Accumulator()
+    for name in ("living", "ended-one"):
+        Share(tmp_path, name).write(numbers.snapshot())
+    sharing.fold(tmp_path, lambda name: name == "living")
+    assert {"living.numbers", "ended.numbers", "fold.lock"} == {path.name for path in tmp_path.iterdir()}
+
+
 class Declared:
     """A worker with one declared variable `x`."""
 
