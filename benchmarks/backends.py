@@ -1,9 +1,9 @@
 """The backends every system is measured on: models in one real embedded Triton.
 
 ``instant`` answers at once and isolates the gateway, ``vectors`` likewise, with an embedding; ``gpu`` takes 4 ms +
-0.05 ms per row per call, as a GPU that batching is good for; ``minilm`` is the real all-MiniLM-L6-v2 in ONNX Runtime.
-The same models serve every system under the names that system asks for. Ensembles put a tokenizer of Triton's Python
-backend in front of the same models.
+0.05 ms per row per call, as a GPU that batching is good for; ``tokens`` takes 0.01 ms per padded token, as a CPU, and
+``both`` something of each; ``minilm`` is the real all-MiniLM-L6-v2 in ONNX Runtime. The same models serve every system
+under the names that system asks for. Ensembles put a tokenizer of Triton's Python backend in front of the same models.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ class Backend:
     width: int
     call_ms: float = 0.0
     row_ms: float = 0.0
+    token_ms: float = 0.0
     is_real: bool = False
     weights: tuple[float, float] = (0.9, 0.1)
     """Canary weights of the gateway's two versions. One GPU serves one version: there the second has none."""
@@ -52,6 +53,8 @@ BACKENDS: dict[str, Backend] = {
     "instant": Backend("instant", TOKENS, "logits", 2),
     "vectors": Backend("vectors", TOKENS, "sentence_embedding", 384),
     "gpu": Backend("gpu", TOKENS, "logits", 2, call_ms=4.0, row_ms=0.05, weights=(1.0, 0.0)),
+    "tokens": Backend("tokens", TOKENS, "logits", 2, token_ms=0.01, weights=(1.0, 0.0)),
+    "both": Backend("both", TOKENS, "logits", 2, call_ms=2.0, row_ms=0.02, token_ms=0.005, weights=(1.0, 0.0)),
     "minilm": Backend(
         "minilm", (*TOKENS, "token_type_ids"), "sentence_embedding", 384, is_real=True, weights=(1.0, 0.0)
     ),
@@ -182,7 +185,15 @@ input [ {inputs} ]
 output [ {{ name: "{backend.output}" data_type: TYPE_FP32 dims: [ {backend.width} ] }} ]
 dynamic_batching {{ }}
 instance_group [ {{ count: 1 kind: KIND_CPU }} ]
-{_parameters(output=backend.output, width=backend.width, call_ms=backend.call_ms, row_ms=backend.row_ms)}
+{
+        _parameters(
+            output=backend.output,
+            width=backend.width,
+            call_ms=backend.call_ms,
+            row_ms=backend.row_ms,
+            token_ms=backend.token_ms,
+        )
+    }
 """
 
 

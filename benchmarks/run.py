@@ -131,7 +131,8 @@ def _bundles(state: Path, *, real: bool, say: Say) -> dict[str, Path]:
     encoder = state / "bundles" / "encoder"
     shutil.copytree(classifier, encoder, dirs_exist_ok=True)
     (encoder / "config.json").write_text(json.dumps({**_CLASSIFIER, "architectures": ["BertModel"]}))
-    found = {"instant": classifier, "gpu": classifier, "vectors": encoder, "torch": source}
+    classifiers = dict.fromkeys(("instant", "gpu", "tokens", "both"), classifier)
+    found = {**classifiers, "vectors": encoder, "torch": source}
     if real:
         say("exporting MiniLM to ONNX (once)")
         argv = [sys.executable, "-m", "deploy.optimize.export", "--package", _MODEL_PACKAGE]

@@ -1,4 +1,4 @@
-"""A model for Triton's python backend that takes a given time per call and per row, and answers constants."""
+"""A model for Triton's python backend that takes a given time per call, row and padded token, and answers constants."""
 
 import json
 import time
@@ -15,11 +15,13 @@ class TritonPythonModel:
         self.output = parameters["output"]
         self.call_s = float(parameters["call_ms"]) / 1000
         self.row_s = float(parameters["row_ms"]) / 1000
+        self.token_s = float(parameters.get("token_ms", "0")) / 1000
         width = int(parameters["width"])
         self.answers = np.tile(np.linspace(-1.0, 2.0, width, dtype=np.float32), (1024, 1))
 
     def execute(self, requests):
-        rows = [pb_utils.get_input_tensor_by_name(request, "input_ids").shape()[0] for request in requests]
-        if self.call_s:
-            time.sleep(self.call_s + self.row_s * sum(rows))
-        return [pb_utils.InferenceResponse([pb_utils.Tensor(self.output, self.answers[:n])]) for n in rows]
+        shapes = [pb_utils.get_input_tensor_by_name(request, "input_ids").shape() for request in requests]
+        rows = sum(n for n, _ in shapes)
+        if seconds := self.call_s + self.row_s * rows + self.token_s * sum(n * longest for n, longest in shapes):
+            time.sleep(seconds)
+        return [pb_utils.InferenceResponse([pb_utils.Tensor(self.output, self.answers[:n])]) for n, _ in shapes]

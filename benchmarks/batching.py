@@ -1,0 +1,145 @@
+"""``python -m benchmarks.batching``: throughput over servers whose calls cost differently, beside what is possible.
+
+Real HTTP, the real Triton, one gateway as it is by default. The models take their time per call (``gpu``), per padded
+token (``tokens``) or for both. Beside each cell stands what two full calls taking turns could give, computed from the
+model's prices and the texts' own lengths, and the best cut of each turn (``benchmarks.simulated``); neither knows the
+time of Triton itself. With ``--before CHECKOUT`` another commit's gateway is measured in the same rounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import random
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from tokenizers import Tokenizer
+
+from benchmarks import servers
+from benchmarks.backends import BACKENDS
+from benchmarks.compare import BEFORE, NOW
+from benchmarks.corpus import Corpus
+from benchmarks.plan import Scenario
+from benchmarks.run import Say, bring_up, measure_cell, start
+from benchmarks.simulated import CONNECTIONS, Lengths, Price, best, bound
+from benchmarks.systems import SYSTEMS, Bench, Running, System, gateway_of
+
+PRICED: Final = ("gpu", "tokens", "both")
+TEXTS: Final = ("short", "mixed")
+_HEADS: Final = (
+    "price", "texts", "connections", "answers/s", "two full calls", "share", "best cut", "p50 ms", "rows/call",
+    "before: answers/s", "p50 ms", "rows/call", "errors",
+)  # fmt: skip
+
+
+def lengths_of(bench: Bench, kind: str) -> Lengths:
+    """Return a source of the token counts of one kind of texts."""
+    tokenizer = Tokenizer.from_file(str(bench.bundles["gpu"] / "tokenizer.json"))
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    found = [len(encoded.ids) for encoded in tokenizer.encode_batch_fast(Corpus(seed=1).texts(kind, 2000))]
+
+    def draw(chance: random.Random) -> int:
+        return chance.choice(found)
+
+    return draw
+
+
+def run(cells: Sequence[Scenario], before: Path | None, state: Path, say: Say) -> list[tuple[str, ...]]:
+    """Measure all cells; returns the rows of the table."""
+    if before is not None:
+        SYSTEMS[BEFORE] = System(
+            BEFORE, "the other checkout", gateway_of(before, before / ".venv" / "bin" / "python", BEFORE)
+        )
+    systems = [NOW] if before is None else [NOW, BEFORE]
+    rows = []
+    with contextlib.ExitStack() as stack:
+        bench = bring_up(stack, cells, state, say)
+        lengths = {kind: lengths_of(bench, kind) for kind in dict.fromkeys(cell.texts for cell in cells)}
+        for name in dict.fromkeys(cell.backend for cell in cells):
+            backend = BACKENDS[name]
+            price = Price(name, backend.call_ms / 1e3, backend.row_ms / 1e3, backend.token_ms / 1e3)
+            with contextlib.ExitStack() as started:
+                running = {system: start(bench, started, name, system) for system in systems}
+                for cell in (c for c in cells if c.backend == name):
+                    found = _measure(bench, running, cell)
+                    possible = (f(price, lengths[cell.texts], cell.connections) for f in (bound, best))
+                    rows.append(_row(cell, *possible, found))
+                    say(" | ".join(rows[-1]))
+    return rows
+
+
+def _measure(bench: Bench, running: dict[str, Running], cell: Scenario) -> dict[str, list[dict[str, Any]]]:
+    found: dict[str, list[dict[str, Any]]] = {system: [] for system in running}
+    for round_ in range(cell.rounds):
+        for system in sorted(running, reverse=bool(round_ % 2)):
+            found[system].append(measure_cell(bench, running[system], cell, system, round_))
+    return found
+
+
+def _row(cell: Scenario, turns: float, most: float, found: dict[str, list[dict[str, Any]]]) -> tuple[str, ...]:
+    def median(system: str, figure: str) -> float:
+        return statistics.median(one[figure] for one in found[system])
+
+    now = median(NOW, "rps")
+    row = [
+        cell.backend, cell.texts, str(cell.connections), f"{now:,.0f}", f"{turns:,.0f}", f"{now / turns:.2f}",
+        f"{most:,.0f}", f"{median(NOW, 'p50_ms'):.2f}", f"{median(NOW, 'batch'):.1f}",
+    ]  # fmt: skip
+    if BEFORE in found:
+        row += [f"{median(BEFORE, 'rps'):,.0f}", f"{median(BEFORE, 'p50_ms'):.2f}", f"{median(BEFORE, 'batch'):.1f}"]
+    else:
+        row += ["–"] * 3
+    return (*row, str(sum(one["errors"] for rounds in found.values() for one in rounds)))
+
+
+def table(rows: Sequence[Sequence[str]]) -> str:
+    """Return the rows as Markdown."""
+    lines = [_HEADS, ("---",) * len(_HEADS), *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Parse the command line, measure, print the table."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.batching", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--before", type=Path, help="folder with another checkout, measured in the same rounds")
+    parser.add_argument("--state-dir", type=Path, default=Path(".triton-gateway/bench"), help="kept between runs")
+    parser.add_argument("--price", action="append", default=[], choices=PRICED, help="only this one; may be repeated")
+    parser.add_argument("--texts", action="append", default=[], choices=TEXTS, help="only these; may be repeated")
+    parser.add_argument("--connections", action="append", type=int, default=[], help="only so many; may be repeated")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds of every cell [5]")
+    parser.add_argument("--seconds", type=float, default=3.0, help="seconds of every round [3]")
+    options = parser.parse_args(argv)
+    cells = [
+        Scenario(price, texts, connections, (NOW,), options.rounds, options.seconds)
+        for price in options.price or PRICED
+        for texts in options.texts or TEXTS
+        for connections in options.connections or CONNECTIONS
+    ]
+    began = time.monotonic()
+
+    def say(text: str) -> None:
+        sys.stderr.write(f"{time.monotonic() - began:6.1f} s  {text}\n")
+        sys.stderr.flush()
+
+    before: Path | None = options.before.resolve() if options.before else None
+    if before is not None and not (before / "gateway" / "__init__.py").is_file():
+        parser.error(f"{before} is no checkout of this project: `git worktree add FOLDER COMMIT` makes one")
+    try:
+        rows = run(cells, before, options.state_dir.absolute(), say)
+    except servers.ServerFailed as error:
+        say(f"error: {error}")
+        return 1
+    sys.stdout.write(table(rows))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
