@@ -166,7 +166,7 @@ class HookBuilder:
     def _handler(self, executor: Executor, parts: HookParts) -> HookHandler:
         return HookHandler(
             executor, call=parts.call, default=parts.default, heavy=self._threads, most_rows=self._settings.batch_rows,
-            can_stack=parts.info is not None and parts.info.max_batch_size > 0,
+            model_rows=parts.info.max_batch_size if parts.info is not None else 0,
         )  # fmt: skip
 
     async def _packages(self, parts: HookParts, settings: HookSettings) -> Path | None:

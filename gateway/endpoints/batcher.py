@@ -527,7 +527,7 @@ class MicroBatcher(Generic[R]):
                 continue
             entry.queued_ns += int((started - entry.submitted) * 1e9)
             if entry.deadline <= now + quickest:
-                entry.end(None, DeadlineExceeded("the request's time runs out before a call to Triton could end"))
+                entry.end(None, DeadlineExceeded("the request's time runs out before its call could end"))
             else:
                 live.append(entry)
         if not live:

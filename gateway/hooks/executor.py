@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import inspect
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -40,6 +40,8 @@ class Work:
     deadline: float
     state: Any = None
     error: GatewayError | None = None
+    is_over: bool = False
+    """Its request has ended: nobody comes for its state."""
 
 
 class Executor(Protocol):
@@ -58,8 +60,13 @@ class Executor(Protocol):
     async def run(self, stages: Sequence[Stage], works: Sequence[Work], *, is_answer: bool) -> None:
         """Put the works through the stages: each gets new ``data`` and ``state``, or its ``error``.
 
-        ``is_answer``: what comes out is for the caller, not for Triton.
+        ``is_answer``: what comes out is for the caller, not for Triton. Raises ``GatewayError`` if all failed alike
+        and leaves the works as they were: those of one ``holder`` may be tried again in parts.
         """
+        ...
+
+    def holder(self, work: Work) -> Hashable:
+        """Who holds the work's state: those of one holder can go through a stage together."""
         ...
 
     def forget(self, works: Sequence[Work]) -> None:
@@ -85,26 +92,9 @@ class ProcessExecutor:
         return self._pool.at_once
 
     async def run(self, stages: Sequence[Stage], works: Sequence[Work], *, is_answer: bool) -> None:
-        """See ``Executor.run``. If a process ends under several works, each is tried alone: one of them did it."""
-        groups: dict[object, list[Work]] = {}
-        for work in works:
-            groups.setdefault(work.state.process if isinstance(work.state, Kept) else None, []).append(work)
-        await asyncio.gather(*(self._run(stages, group, is_answer=is_answer) for group in groups.values()))
-
-    async def _run(self, stages: Sequence[Stage], works: Sequence[Work], *, is_answer: bool) -> None:
+        """See ``Executor.run``."""
         deadline = max(w.deadline for w in works)
-        try:
-            reply = await self._pool.run(stages, [(w.data, w.state) for w in works], deadline, is_answer=is_answer)
-        except HookFailed as error:
-            if len(works) == 1:
-                works[0].error = error
-                return
-            await asyncio.gather(*(self._run(stages, [w], is_answer=is_answer) for w in works))
-            return
-        except GatewayError as error:
-            for work in works:
-                work.error = error
-            return
+        reply = await self._pool.run(stages, [(w.data, w.state) for w in works], deadline, is_answer=is_answer)
         for work, outcome in zip(works, reply.outcomes, strict=True):
             work.data, work.state, work.error = outcome.answer, outcome.state, outcome.error
             work.trace.queue_ns += reply.queue_ns
@@ -112,6 +102,10 @@ class ProcessExecutor:
                 _spend(work.trace, stage, spent)
             if outcome.statistics:
                 work.trace.collect(outcome.statistics)
+
+    def holder(self, work: Work) -> Hashable:
+        """See ``Executor.holder``."""
+        return work.state.process if isinstance(work.state, Kept) else None
 
     def forget(self, works: Sequence[Work]) -> None:
         """See ``Executor.forget``."""
@@ -170,6 +164,9 @@ class ThreadExecutor:
                     work.data = HookResponse.of(job.data)
                 except HookFailed as error:
                     work.error = error
+
+    def holder(self, work: Work) -> None:
+        """See ``Executor.holder``; all threads see all states."""
 
     def forget(self, works: Sequence[Work]) -> None:
         """See ``Executor.forget``; nothing is held."""

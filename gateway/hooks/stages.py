@@ -30,8 +30,8 @@ class Job:
 async def run_stage(code: UserCode, stage: Stage, jobs: Sequence[Job], call: Call) -> None:
     """Put each job's ``data`` through the stage; a job that fails gets its ``error``, the others go on.
 
-    Several jobs go through ``<stage>_batch`` together where the class has it. Where that fails as a whole, each goes
-    through it alone, so that only the request that is at fault fails.
+    Several jobs go through ``<stage>_batch`` together if the class has it. If that fails as a whole, each half goes
+    through it again, so that only the request that is at fault fails.
     """
     live = [job for job in jobs if job.error is None]
     batch = code.batch_hooks.get(stage)
@@ -42,14 +42,16 @@ async def run_stage(code: UserCode, stage: Stage, jobs: Sequence[Job], call: Cal
                 [j.statistics for j in live],
             )  # fmt: skip
         except UserCodeError:
-            pass  # below, one by one
+            middle = len(live) // 2
+            for half in (live[:middle], live[middle:]):
+                await run_stage(code, stage, half, call)
         else:
             for job, result in zip(live, results, strict=True):
                 if isinstance(result, UserCodeError):
                     job.error = result
                 else:
                     job.data = result
-            return
+        return
     hook = getattr(code, stage)
     for job in live:
         try:

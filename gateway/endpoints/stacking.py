@@ -1,0 +1,101 @@
+"""Calls a model with tensors: those of several requests that differ in their rows only share a call.
+
+For models with a batch dimension. What text is for the batcher is here an array: its rows are counted, and its elements
+per row are its size; larger ones go alone, joining them would cost more than a call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gateway.endpoints.batcher import BatchLimits, MicroBatcher, Outputs
+from gateway.endpoints.prices import Prices
+from gateway.errors import BackendGarbage
+from gateway.triton.port import Backend
+from preprocessing.collate import split_rows
+from preprocessing.errors import InvalidOutput
+
+_MOST_ELEMENTS: Final = 128 << 10
+"""Elements of all inputs in a call that several requests share: a megabyte, joined in a tenth of a millisecond."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Item:
+    """One request's inputs; ``rows`` is their first dimension, ``elements`` all of theirs for one row."""
+
+    inputs: dict[str, NDArray[Any]]
+    outputs: tuple[str, ...]
+    rows: int
+    elements: int
+
+
+class StackedCalls:
+    """Calls one model, with up to ``max_rows`` rows at a time. Belongs to one event loop."""
+
+    def __init__(self, backend: Backend, model: str, *, max_rows: int) -> None:
+        self._backend = backend
+        self._model = model
+        self._batcher: MicroBatcher[_Item] = MicroBatcher(
+            self._run,
+            limits=BatchLimits(max_rows, _MOST_ELEMENTS),
+            on_batch=_uncounted,
+            servers=backend,
+            size=_elements,
+            share=_shares,
+        )
+
+    @property
+    def prices(self) -> Prices:
+        """What calls cost; a token is an element here."""
+        return self._batcher.prices
+
+    async def infer(
+        self, inputs: dict[str, NDArray[Any]], outputs: Sequence[str], deadline: float
+    ) -> tuple[Outputs, int, int]:
+        """Return the model's outputs for ``inputs``, and the nanoseconds spent waiting and inferring.
+
+        ``deadline`` is in loop time. Raises as ``Backend.infer`` does.
+        """
+        names = tuple(outputs)
+        arrays = inputs.values()
+        rows = len(next(iter(arrays))) if all(array.ndim for array in arrays) else 0
+        if not rows or any(len(array) != rows for array in arrays):
+            # Not rows of a batch: the model may know what to do with it.
+            item = _Item(inputs, names, 1, sum(array.size for array in arrays))
+            return await self._batcher.submit([item], deadline, count=1, kind=id(item))
+        item = _Item(inputs, names, rows, sum(array.size for array in arrays) // rows)
+        kind: Hashable = (names, *((name, array.dtype, array.shape[1:]) for name, array in inputs.items()))
+        return await self._batcher.submit([item], deadline, count=rows, kind=kind)
+
+    async def close(self) -> None:
+        """Refuse what is waiting and let running calls end."""
+        await self._batcher.close()
+
+    async def _run(self, items: Sequence[_Item], timeout: float) -> Outputs:
+        first = items[0]
+        inputs = first.inputs
+        if len(items) > 1:
+            inputs = {name: np.concatenate([item.inputs[name] for item in items]) for name in inputs}
+        return await self._backend.infer(self._model, inputs, first.outputs, timeout=timeout)
+
+
+def _elements(item: _Item) -> int:
+    return item.elements
+
+
+def _shares(outputs: Outputs, counts: Sequence[int]) -> Sequence[Outputs]:
+    if len(counts) == 1:
+        return [outputs]
+    try:
+        return split_rows(outputs, counts)
+    except InvalidOutput as error:
+        raise BackendGarbage(error.message) from error
+
+
+def _uncounted(_rows: int, _padded: int, _tokens: int) -> None:
+    pass

@@ -1,0 +1,98 @@
+"""Tensors of several requests: what can be one call is one, everybody gets their own rows, a fault is one request's."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gateway.endpoints.stacking import StackedCalls
+from gateway.errors import BackendRefused, DeadlineExceeded
+from gateway.testing import FakeBackend
+
+
+def doubled(inputs: dict[str, Any]) -> dict[str, Any]:
+    """A model that refuses what is negative."""
+    if (inputs["x"] < 0).any():
+        raise BackendRefused("negative")
+    return {"y": inputs["x"] * 2, "z": inputs["x"] + 1}
+
+
+@pytest.fixture
+def backend() -> FakeBackend:
+    """A server with that model."""
+    backend = FakeBackend()
+    backend.add("m", {"x": "float32"}, {"y": "float32", "z": "float32"}, doubled)
+    return backend
+
+
+async def ask(calls: StackedCalls, *arrays: Any, outputs: tuple[str, ...] = ("y",), timeout: float = 5) -> list[Any]:
+    """Call with each of the arrays at once; returns outputs or errors."""
+    deadline = asyncio.get_running_loop().time() + timeout
+    asked = (calls.infer({"x": array}, outputs, deadline) for array in arrays)
+    found = await asyncio.gather(*asked, return_exceptions=True)
+    return [one if isinstance(one, BaseException) else one[0] for one in found]
+
+
+def full(value: float, *shape: int) -> Any:
+    """An array of one number."""
+    return np.full(shape, value, np.float32)
+
+
+async def test_tensors_that_differ_in_their_rows_only_share_a_call(backend: FakeBackend) -> None:
+    """Three requests, one call, each its own rows; another shape per row is another call."""
+    calls = StackedCalls(backend, "m", max_rows=8)
+    one, two, wide, three = await ask(calls, full(1, 2, 3), full(2, 1, 3), full(9, 1, 4), full(3, 3, 3))
+    assert [(2, 3), (1, 3), (1, 4), (3, 3)] == [found["y"].shape for found in (one, two, wide, three)]
+    assert [2, 4, 18, 6] == [found["y"][0, 0] for found in (one, two, wide, three)]
+    assert [("m", 1), ("m", 6)] == sorted(backend.calls)
+
+
+async def test_rows_beyond_the_models_batch_are_left_for_another_call(backend: FakeBackend) -> None:
+    """Triton refuses more; a request that has more by itself is Triton's to refuse."""
+    await ask(StackedCalls(backend, "m", max_rows=4), full(1, 3, 2), full(2, 3, 2), full(3, 9, 2))
+    assert [3, 3, 9] == [rows for _, rows in backend.calls]
+
+
+async def test_only_the_request_at_fault_fails(backend: FakeBackend) -> None:
+    """Refused together, called again in halves."""
+    found = await ask(StackedCalls(backend, "m", max_rows=8), full(1, 1, 2), full(-1, 1, 2), full(3, 1, 2))
+    assert isinstance(found[1], BackendRefused)
+    assert [2, 6] == [found[0]["y"][0, 0], found[2]["y"][0, 0]]
+
+
+async def test_what_is_asked_for_is_part_of_the_kind(backend: FakeBackend) -> None:
+    """One wants y, one wants z: a call has one list of outputs."""
+    calls = StackedCalls(backend, "m", max_rows=8)
+    deadline = asyncio.get_running_loop().time() + 5
+    (y, *_), (z, *_) = await asyncio.gather(
+        calls.infer({"x": full(1, 1, 2)}, ("y",), deadline), calls.infer({"x": full(1, 1, 2)}, ("z",), deadline)
+    )
+    assert (["y"], ["z"]) == (list(y), list(z))
+    assert len(backend.calls) == 2
+
+
+async def test_large_arrays_go_alone(backend: FakeBackend) -> None:
+    """Joining megabytes on the event loop would cost more than a call."""
+    await ask(StackedCalls(backend, "m", max_rows=64), full(1, 1, 100_000), full(2, 1, 100_000))
+    assert [1, 1] == [rows for _, rows in backend.calls]
+
+
+async def test_what_has_no_rows_goes_alone_and_whole(backend: FakeBackend) -> None:
+    """A scalar beside an array: nothing here can be joined or cut."""
+    backend.add("s", {"x": "float32", "k": "int64"}, {"y": "float32"}, lambda i: {"y": i["x"] * i["k"]})
+    calls = StackedCalls(backend, "s", max_rows=8)
+    deadline = asyncio.get_running_loop().time() + 5
+    inputs = {"x": full(2, 3, 2), "k": np.array(5)}
+    found = await asyncio.gather(*(calls.infer(inputs, (), deadline) for _ in range(2)))
+    assert [(3, 2), (3, 2)] == [outputs["y"].shape for outputs, _, _ in found]
+    assert len(backend.calls) == 2
+
+
+async def test_a_call_that_hangs_ends_at_the_requests_deadline(backend: FakeBackend) -> None:
+    """And is cancelled: nobody waits for it."""
+    backend.hold = asyncio.Event()
+    [late] = await ask(StackedCalls(backend, "m", max_rows=8), full(1, 1, 2), timeout=0.05)
+    assert isinstance(late, DeadlineExceeded)
