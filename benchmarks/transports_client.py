@@ -25,7 +25,7 @@ Tensors = dict[str, np.ndarray[Any, np.dtype[Any]]]
 
 
 async def _grpc(grpc_address: str, _http: str, model: str, tensors: Tensors) -> Call:
-    from gateway.triton.grpc import TritonBackend
+    from gateway.triton.backend import TritonBackend
 
     backend = TritonBackend(grpc_address)
 
@@ -89,7 +89,7 @@ async def _grpc_shared_memory(grpc_address: str, _http: str, model: str, tensors
 
 async def _http_binary(grpc_address: str, http: str, model: str, tensors: Tensors) -> Call:
     """The gateway's adapter with Triton's HTTP."""
-    from gateway.triton.grpc import TritonBackend
+    from gateway.triton.backend import TritonBackend
 
     backend = TritonBackend(grpc_address, http=http)
     await backend.describe(model)

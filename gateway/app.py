@@ -59,7 +59,8 @@ from gateway.registry.clearml import ClearMLRegistry
 from gateway.registry.lineage import LineageSource, lineage
 from gateway.settings import NUMBERS_FOLDER, SUPERVISOR, Settings, grpc_options, trace_protocol
 from gateway.spec import normalize_url
-from gateway.triton.grpc import TritonBackend, TritonTls
+from gateway.triton.backend import TritonBackend
+from gateway.triton.grpc import TritonTls
 from gateway.triton.key import key_file
 from gateway.triton.port import Backend
 

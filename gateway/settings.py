@@ -186,7 +186,8 @@ class Settings(BaseSettings):
         "auto", validation_alias=_names("triton_http"),
         description="Triton's HTTP, over which models are called where it answers: a fraction of gRPC's cost. A port "
         "(of the same hosts), addresses (`host:8000`, comma separated; for the default Triton only), `auto` (port 8000 "
-        "where gRPC has 8001) or `off`. Everything else stays gRPC, which also takes over when HTTP does not answer.",
+        "where gRPC has 8001) or `off`. Everything else stays gRPC, which also takes over when HTTP does not answer, "
+        "and for models whose callers keep leaving before the answer: HTTP does not tell Triton to stop.",
     )  # fmt: skip
     triton_key_file: str = Field(
         "", validation_alias=_names("triton_key_file"),

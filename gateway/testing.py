@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -15,7 +16,14 @@ from urllib.parse import unquote
 import numpy as np
 from numpy.typing import NDArray
 
-from gateway.errors import BackendUnavailable, GatewayError, ModelNotReady, RegistryRefused, RegistryUnavailable
+from gateway.errors import (
+    BackendUnavailable,
+    DeadlineExceeded,
+    GatewayError,
+    ModelNotReady,
+    RegistryRefused,
+    RegistryUnavailable,
+)
 from gateway.registry.ledger import Record, Records, with_records
 from gateway.trace import TRACEPARENT
 from gateway.triton.port import ModelInfo, TensorInfo, Tensors
@@ -61,14 +69,15 @@ class FakeBackend:
         self, model: str, inputs: Tensors, outputs: Sequence[str], *, timeout: float, request_id: str = ""
     ) -> dict[str, NDArray[Any]]:
         """See ``Backend.infer``."""
-        del timeout, request_id
+        del request_id
         self._check(model)
         self.calls.append((model, len(next(iter(inputs.values())))))
         self.parents.append(TRACEPARENT.get())
-        if self.hold is not None:
-            await self.hold.wait()
-        if self.latency:
-            await asyncio.sleep(self.latency)
+        async with _until(timeout):
+            if self.hold is not None:
+                await self.hold.wait()
+            if self.latency:
+                await asyncio.sleep(self.latency)
         if self.fail_with is not None:
             raise self.fail_with
         self._check(model)
@@ -79,12 +88,14 @@ class FakeBackend:
         self, model: str, inputs: Tensors, outputs: Sequence[str], *, timeout: float, request_id: str = ""
     ) -> AsyncGenerator[dict[str, NDArray[Any]], None]:
         """See ``Backend.stream``; ``latency`` is that of each response."""
-        del timeout, request_id
+        del request_id
         self._check(model)
+        until = asyncio.get_running_loop().time() + timeout
         is_whole = False
         try:
             for response in self.streams[model]({name: np.asarray(array) for name, array in inputs.items()}):
-                await asyncio.sleep(self.latency)
+                async with _until(until - asyncio.get_running_loop().time()):
+                    await asyncio.sleep(self.latency)
                 if self.fail_with is not None:
                     raise self.fail_with
                 self._check(model)
@@ -125,6 +136,17 @@ class FakeBackend:
             raise BackendUnavailable("the fake backend is down", retry_after=1)
         if model not in self.models:
             raise ModelNotReady(f"model {model} is not loaded", retry_after=1)
+
+
+@asynccontextmanager
+async def _until(timeout: float) -> AsyncIterator[None]:
+    try:
+        async with asyncio.timeout(timeout):
+            if timeout <= 0:
+                await asyncio.sleep(0)
+            yield
+    except TimeoutError:
+        raise DeadlineExceeded("Triton did not answer within the request's time") from None
 
 
 class FakeRegistry:

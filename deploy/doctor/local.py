@@ -282,7 +282,7 @@ def triton(address: str, *, http: str = "auto", key: Path | None = None) -> Iter
     from deploy.triton.client import AdminClient
     from deploy.triton.doors import REMEDY, open_doors
     from gateway.errors import GatewayError
-    from gateway.triton.http import http_hosts
+    from gateway.triton.addresses import http_hosts
 
     grpc = address.removeprefix("dns:///")
     client = AdminClient(grpc, key_file=key, timeout_s=3.0)

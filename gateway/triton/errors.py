@@ -1,4 +1,4 @@
-"""Triton's complaints in our words: the same whichever protocol they came over. Pure."""
+"""Triton's errors in our words: the same whichever transport they came over. Pure."""
 
 from __future__ import annotations
 
@@ -14,12 +14,27 @@ from gateway.errors import (
     Overloaded,
 )
 
-Complaint = Literal["late", "invalid", "not_found", "full", "unavailable", "cancelled", "failed", "other"]
+BackendError = Literal["late", "invalid", "not_found", "full", "unavailable", "cancelled", "failed", "other"]
 
 
-def translate(complaint: Complaint, text: str, *, model: str, address: str) -> GatewayError:
-    """Return the error that ``complaint`` is; ``text`` is Triton's own first line."""
-    match complaint:
+class TransportError(BackendUnavailable):
+    """The server went away, is stopping, or never was there: nobody has been answered, and another may be asked.
+
+    The only error that says something about a server's health.
+    """
+
+
+def lost(address: str, why: str = "") -> TransportError:
+    """Return the error of a server that has not answered; ``why`` is for who reads it beside others."""
+    return TransportError(
+        f"Triton at {address} does not answer" + (f" ({why})" if why else ""),
+        hint="it may be starting: try again shortly", retry_after=1,
+    )  # fmt: skip
+
+
+def translate(error: BackendError, text: str, *, model: str, address: str) -> GatewayError:
+    """Return our error for Triton's; ``text`` is the first line of what Triton said."""
+    match error:
         case "late":
             return DeadlineExceeded("Triton did not answer within the request's time")
         case "invalid":
@@ -36,11 +51,9 @@ def translate(complaint: Complaint, text: str, *, model: str, address: str) -> G
                 return ModelNotReady(f"model {model} is not loaded: {text}", retry_after=1)
             if "timeout expired" in text.lower():
                 return DeadlineExceeded(f"Triton dropped the request from its queue: {text}")
-            return BackendUnavailable(
-                f"Triton at {address} does not answer", hint="it may be starting: try again shortly", retry_after=1
-            )
+            return lost(address)
         case "cancelled":
-            return BackendUnavailable(f"the connection to Triton at {address} was closed", retry_after=1)
+            return TransportError(f"the connection to Triton at {address} was closed", retry_after=1)
         case "failed":
             return ModelFailed(f"the model failed: {text}")
         case "other":

@@ -1,103 +1,76 @@
-"""Inference over Triton's HTTP with binary tensors: the cheapest way to call it from Python.
+"""Triton's HTTP with binary tensors, the cheaper transport: one server, its connections, ``infer``.
 
-Measured on calls of the size the micro-batcher makes (``python -m benchmarks.transports``): a fifth of the CPU time of
-``grpc.aio`` here, two thirds of it in Triton, and half the time of a lone call. So ``backends.triton`` calls models
-this way wherever Triton's HTTP port answers, and over gRPC where it does not; everything but inference stays gRPC.
+Measured on calls of the size the batcher makes (``python -m benchmarks.transports``): a fifth to a third of the CPU
+time of ``grpc.aio`` here, two thirds of it in Triton, and half the time of a lone call.
 
-One ``HttpCalls`` belongs to one Triton address. It looks by itself, in the background, which of the servers behind the
-address answer; a call goes to the one with the fewest calls under way. ``NotAnswered`` means that nothing can have been
-answered to anybody: the caller may send the same tensors another way.
+A connection carries one call at a time. A call takes an idle connection, or waits for the next one: opened for it, or
+given back by another call. Opening belongs to the transport and has a limit of its own: a caller with little time left
+leaves the line, and nothing else changes.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import logging
 import socket
-from collections.abc import Awaitable, Callable, Sequence
+from collections import deque
+from collections.abc import Sequence
 from typing import Any, Final
 
 import httptools
 import orjson
 from numpy.typing import NDArray
 
-from gateway.errors import BackendGarbage, BackendUnavailable, DeadlineExceeded, GatewayError
+from gateway.errors import BackendGarbage, DeadlineExceeded
 from gateway.triton import tensors
-from gateway.triton.errors import Complaint, translate
+from gateway.triton.addresses import HttpAddress
+from gateway.triton.errors import BackendError, TransportError, lost, translate
 from gateway.triton.port import Tensors
-from gateway.triton.replicas import ALIVE_S, QUIET_S, RESOLVE_S, parse_address, resolve
-
-_log = logging.getLogger("triton_gateway.backend")
+from gateway.triton.waiting import patiently
 
 _CONNECT_S: Final = 1.0
 _UNHEARD_MS: Final = 5000
 """How long what was sent may stay unconfirmed by the other side's kernel."""
-_MOST_IDLE: Final = 16
-"""Connections kept per server for the next call."""
+_MAX_IDLE: Final = 16
+"""Connections kept for the next call."""
+_MAX_OPENING: Final = 32
+"""Connections opened at a time: a burst of calls must not overflow the server's queue of new connections."""
 _ALIVE: Final = b"GET /v2/health/live HTTP/1.1\r\nHost: triton\r\n\r\n"
-_COMPLAINTS: Final[dict[int, Complaint]] = {
-    400: "invalid", 404: "not_found", 429: "full", 499: "cancelled", 500: "failed", 503: "unavailable", 504: "late",
+_ERRORS: Final[dict[int, BackendError]] = {
+    400: "invalid", 404: "not_found", 429: "full", 499: "cancelled", 500: "failed", 501: "invalid",
+    502: "unavailable", 503: "unavailable", 504: "late",
 }  # fmt: skip
 
-
-class NotAnswered(Exception):
-    """The server went away, or never was there, before it had answered."""
-
-
-def http_hosts(address: str, http: str) -> list[tuple[str, int]]:
-    """Return the HTTP hosts and ports of the Triton at the gRPC ``address``.
-
-    ``http`` is a port (the same hosts), addresses of its own (``host:port``, several with commas), ``auto`` (port 8000
-    where gRPC has 8001: Triton's defaults) or ``off``. Raises ``ValueError`` for anything else.
-    """
-    http = http.strip()
-    if http == "off":
-        return []
-    if not (http == "auto" or http.isdecimal()):
-        return _hosts(http.removeprefix("http://"))
-    try:
-        hosts = _hosts(address)
-    except ValueError:  # a socket file, or another address that only gRPC understands
-        return []
-    if http == "auto":
-        return [(host, 8000) for host, port in hosts if port == 8001]
-    return [(host, int(http)) for host, _ in hosts]
-
-
-def _hosts(address: str) -> list[tuple[str, int]]:
-    target = parse_address(address)
-    return [_split(part) for part in target.fixed or (f"{target.host}:{target.port}",)]
-
-
-def _split(part: str) -> tuple[str, int]:
-    host, _, port = part.strip().rpartition(":")
-    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise ValueError(f"{part.strip()!r} is not an address; write host:port")
-    return host.removeprefix("[").removesuffix("]"), int(port)
+Answer = asyncio.Future[tuple[int, int, bytes]]
+"""Status, length of the JSON part (0: unsaid), body."""
 
 
 class _Connection(asyncio.Protocol):
     """One keep-alive connection: one request at a time, whole answers."""
 
-    __slots__ = ("_body", "_json_length", "_parser", "_transport", "_waiting", "is_open")
+    __slots__ = ("_body", "_is_answered", "_json_length", "_parser", "_server", "_transport", "answer", "is_open")
 
-    def __init__(self) -> None:
+    def __init__(self, server: HttpTransport) -> None:
+        self._server = server
         self._parser = httptools.HttpResponseParser(self)
         self._transport: Any = None
-        self._waiting: asyncio.Future[tuple[int, int, bytes]] | None = None
         self._body: list[bytes] = []
         self._json_length = 0
+        self._is_answered = False
+        self.answer: Answer | None = None
+        """Who waits for what comes."""
         self.is_open = False
 
-    def send(self, parts: Sequence[bytes], answer: asyncio.Future[tuple[int, int, bytes]]) -> None:
-        """Write a request; ``answer`` gets its status, the length of its JSON part and its body."""
-        self._waiting = answer
+    def send(self, parts: Sequence[bytes], answer: Answer) -> None:
+        """Write a request."""
+        self.answer = answer
         self._transport.write(b"".join(parts))
 
-    def end(self) -> None:
-        """Close at once; a request without an answer is not answered."""
+    def end(self, error: Exception | None = None) -> None:
+        """Close at once; who waits gets ``error``, or that the connection was closed."""
         self.is_open = False
+        answer, self.answer = self.answer, None
+        if answer is not None and not answer.done():
+            answer.set_exception(error or lost(self._server.name, "the connection was closed"))
         if self._transport is not None:
             self._transport.abort()
 
@@ -110,18 +83,20 @@ class _Connection(asyncio.Protocol):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNHEARD_MS)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.is_open = False
-        waiting, self._waiting = self._waiting, None
-        if waiting is not None and not waiting.done():
-            waiting.set_exception(NotAnswered(str(exc or "the connection was closed")))
+        self.end(lost(self._server.name, str(exc or "the connection was closed")))
 
     def data_received(self, data: bytes) -> None:
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserCallbackError) as error:
-            waiting, self._waiting = self._waiting, None
-            if waiting is not None and not waiting.done():
-                waiting.set_exception(BackendGarbage(f"what Triton sent is not HTTP: {error}"))
+            self.end(BackendGarbage(f"what Triton sent is not HTTP: {error}"))
+            return
+        if self._is_answered:
+            self._is_answered = False
+            self._server.give_back(self)
+
+    def on_message_begin(self) -> None:
+        if self.answer is None:  # nothing was asked: it could be taken for the next caller's answer
             self.end()
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -134,283 +109,190 @@ class _Connection(asyncio.Protocol):
     def on_message_complete(self) -> None:
         body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
         json_length, self._json_length, self._body = self._json_length, 0, []
+        answer, self.answer = self.answer, None
+        if answer is None:
+            return
         if not self._parser.should_keep_alive():
             self.is_open = False
             self._transport.close()
-        waiting, self._waiting = self._waiting, None
-        if waiting is not None and not waiting.done():
-            waiting.set_result((self._parser.get_status_code(), json_length, body))
+        self._is_answered = True
+        if not answer.done():
+            answer.set_result((self._parser.get_status_code(), json_length, body))
 
 
-class _Host:
-    """One server: its idle connections, those that wait for an answer, and how many calls it has."""
+class HttpTransport:
+    """Calls models of the server at ``address`` over HTTP; without an address it never opens."""
 
-    __slots__ = ("address", "asked", "busy", "calls", "idle", "is_up", "name")
-
-    def __init__(self, address: tuple[str, int]) -> None:
+    def __init__(self, address: HttpAddress | None) -> None:
         self.address = address
-        self.name = f"{address[0]}:{address[1]}"
-        self.calls = 0
-        self.idle: list[_Connection] = []
-        self.busy: set[_Connection] = set()
-        self.is_up = False
-        self.asked: asyncio.Task[None] | None = None
-        """Finds out whether it is alive, while a call has waited for long."""
-
-    def take(self) -> _Connection | None:
-        """Return an idle connection that is open."""
-        while self.idle:
-            connection = self.idle.pop()
-            if connection.is_open:
-                return connection
-        return None
-
-    def keep(self, connection: _Connection) -> None:
-        """Keep a connection for the next call."""
-        if connection.is_open and self.is_up and len(self.idle) < _MOST_IDLE:
-            self.idle.append(connection)
-        else:
-            connection.end()
-
-    def down(self) -> None:
-        """Send nothing here until it answers again."""
-        self.is_up = False
-        while self.idle:
-            self.idle.pop().end()
-
-
-async def _nobody() -> None:
-    """Nobody else has to look."""
-
-
-class HttpCalls:
-    """Calls models over HTTP. ``address`` names the Triton in errors; ``hosts`` as ``http_hosts`` returns them.
-
-    ``doubted`` is awaited when a server is silent, before its calls are given up: who else calls it looks too.
-    """
-
-    def __init__(
-        self, address: str, hosts: Sequence[tuple[str, int]], doubted: Callable[[], Awaitable[object]] = _nobody
-    ) -> None:
-        self._address = address
-        self._doubted = doubted
-        self._names = tuple(hosts)
-        self._hosts: dict[tuple[str, int], _Host] = {}
-        self._up: tuple[_Host, ...] = ()
-        self._turn = 0
-        self._watch: asyncio.Task[None] | None = None
-        self._look_now = asyncio.Event()
+        self.name = f"{address[0]}:{address[1]}" if address else ""
+        self.is_open = False
+        """It answered when it was asked the last time, and no call has failed since."""
+        self._idle: list[_Connection] = []
+        self._busy: dict[Answer, _Connection] = {}
+        self._line: deque[tuple[Sequence[bytes], Answer]] = deque()
+        """Calls that wait for a connection, oldest first."""
+        self._opening: set[asyncio.Task[None]] = set()
 
     @property
-    def is_up(self) -> bool:
-        """True when a server answered lately: ``infer`` may be called."""
-        return bool(self._up)
-
-    async def start(self) -> None:
-        """Find out who answers, and keep finding out; returns after the first look. May be called again."""
-        if self._watch is None:
-            self._watch = asyncio.create_task(self._watch_hosts(), name="triton-http")
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_CONNECT_S * 2):
-                    while not self._hosts:  # noqa: ASYNC110 - a fact, not an event
-                        await asyncio.sleep(0.005)
+    def is_shut(self) -> bool:
+        """True while it could be open and is not: the server is to be asked."""
+        return not self.is_open and self.address is not None
 
     async def infer(
         self, model: str, inputs: Tensors, outputs: Sequence[str], *, timeout: float, request_id: str, parent: str
     ) -> dict[str, NDArray[Any]]:
-        """Run one inference, as ``Backend.infer``. Raises ``NotAnswered`` too: it may be made another way."""
-        head: dict[str, Any] = {"id": request_id} if request_id else {}
-        described = head["inputs"] = []
-        packed: list[bytes] = []
-        size = 0
-        for name, array in inputs.items():
-            datatype, raw = tensors.pack(name, array)
-            described.append({
-                "name": name, "shape": array.shape, "datatype": datatype,
-                "parameters": {"binary_data_size": len(raw)},
-            })  # fmt: skip
-            packed.append(raw)
-            size += len(raw)
-        if outputs:
-            head["outputs"] = [{"name": name, "parameters": {"binary_data": True}} for name in outputs]
-        else:
-            head["parameters"] = {"binary_data_output": True}
-        json = orjson.dumps(head)
-        line = b"POST /v2/models/%b/infer HTTP/1.1\r\nHost: triton\r\n%bInference-Header-Content-Length: %d\r\n" % (
-            model.encode(), b"traceparent: %b\r\n" % parent.encode() if parent else b"", len(json),
-        )  # fmt: skip
-        length = b"Content-Length: %d\r\n\r\n" % (len(json) + size)
-        host = self._choose()
-        status, json_length, body = await self._ask(host, (line, length, json, *packed), timeout)
+        """Run one inference, as ``Backend.infer``; ``parent`` is the ``traceparent``. Raises ``TransportError`` too.
+
+        A call that is cancelled or late closes its connection: what comes on it belongs to nobody.
+        """
+        loop = asyncio.get_running_loop()
+        answer: Answer = loop.create_future()
+        timer = loop.call_later(max(timeout, 0), _late, answer)
+        try:
+            self._send(_request(model, inputs, outputs, request_id, parent), answer)
+            status, json_length, body = await answer
+        finally:
+            timer.cancel()
+            connection = self._busy.pop(answer, None)
+            if connection is not None and connection.answer is answer:
+                connection.end()
         if status == 200:
             return _read(body, json_length)
-        error = self._complaint(status, body, model)
-        if isinstance(error, BackendUnavailable):  # it is going away
-            self._lost(host)
-            raise NotAnswered(error.message)
-        raise error
+        raise self._error(status, body, model)
 
-    async def _ask(self, host: _Host, parts: Sequence[bytes], timeout: float) -> tuple[int, int, bytes]:
-        loop = asyncio.get_running_loop()
-        host.calls += 1
-        connection = None
-        timer = doubt = None
+    def _send(self, parts: Sequence[bytes], answer: Answer) -> None:
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.is_open:
+                self._busy[answer] = connection
+                connection.send(parts, answer)
+                return
+        self._line.append((parts, answer))
+        self._open_more()
+
+    def _open_more(self, done: asyncio.Task[None] | None = None) -> None:
+        if done is not None:
+            self._opening.discard(done)
+        while len(self._opening) < min(len(self._line), _MAX_OPENING):
+            task = asyncio.get_running_loop().create_task(self._open())
+            self._opening.add(task)
+            task.add_done_callback(self._open_more)
+
+    async def _open(self) -> None:
         try:
-            connection = host.take() or await self._connect(host, min(timeout, _CONNECT_S))
-            answer: asyncio.Future[tuple[int, int, bytes]] = loop.create_future()
-            timer = loop.call_later(max(timeout, 0), _late, answer)
-            if len(self._up) > 1:
-                doubt = loop.call_later(QUIET_S, self._doubt, host)
-            host.busy.add(connection)
-            connection.send(parts, answer)
-            found = await answer
-        except NotAnswered:
-            self._lost(host)
-            raise
-        except BaseException:  # late, or the caller left: what comes on this connection belongs to nobody
-            if connection is not None:
-                connection.end()
-            raise
+            self.give_back(await self._connect())
+        except OSError as error:  # a TimeoutError is one too
+            # Who waits here would be told the same, one after another.
+            self._refuse(str(error) or "it does not take connections")
+
+    def _refuse(self, why: str) -> None:
+        line, self._line = self._line, deque()
+        for _, answer in line:
+            if not answer.done():
+                answer.set_exception(lost(self.name, why))
+
+    async def _connect(self) -> _Connection:
+        if self.address is None:
+            raise OSError("there is no HTTP")
+        opening = asyncio.get_running_loop().create_connection(lambda: _Connection(self), *self.address)
+        return (await patiently(opening, _CONNECT_S))[1]
+
+    def give_back(self, connection: _Connection) -> None:
+        """Use a connection that is free for the oldest call that waits for one, else keep it."""
+        if not connection.is_open:
+            return
+        while self._line:
+            parts, answer = self._line.popleft()
+            if not answer.done():  # it did not leave meanwhile
+                self._busy[answer] = connection
+                connection.send(parts, answer)
+                return
+        if len(self._idle) < _MAX_IDLE:
+            self._idle.append(connection)
         else:
-            host.keep(connection)
-            return found
-        finally:
-            host.calls -= 1
-            if connection is not None:
-                host.busy.discard(connection)
-            if timer is not None:
-                timer.cancel()
-            if doubt is not None:
-                doubt.cancel()
+            connection.end()
 
-    def _doubt(self, host: _Host) -> None:
-        """Ask a server that owes an answer whether it is alive, unless it is being asked."""
-        if host.is_up and host.busy and (host.asked is None or host.asked.done()):
-            host.asked = asyncio.create_task(self._ask_alive(host), name=f"triton-alive {host.name}")
-
-    async def _ask_alive(self, host: _Host) -> None:
-        alive, _ = await asyncio.gather(self._alive(host, ALIVE_S), self._doubted(), return_exceptions=True)
-        if isinstance(alive, _Connection):
-            host.keep(alive)
-            # Slow, and alive: its calls wait. It is asked again as long as there are any.
-            asyncio.get_running_loop().call_later(QUIET_S, self._doubt, host)
-        elif len(self._up) > 1 and host.is_up:  # of one server nothing is known that another could do better
-            _log.warning("Triton at %s gives no sign of life: its calls are made again elsewhere", host.name)
-            self._lost(host)
-            for connection in tuple(host.busy):
-                connection.end()
-
-    def _choose(self) -> _Host:
-        up = self._up
-        if len(up) == 1:
-            return up[0]
-        if not up:
-            raise NotAnswered(f"no HTTP server at {self._address}")
-        # The fewest calls under way; of equals one after the other.
-        self._turn += 1
-        turn = self._turn
-        return min((up[(turn + i) % len(up)] for i in range(len(up))), key=lambda host: host.calls)
-
-    async def _connect(self, host: _Host, timeout: float) -> _Connection:
-        loop = asyncio.get_running_loop()
-        try:
-            async with asyncio.timeout(timeout):
-                return (await loop.create_connection(_Connection, *host.address))[1]
-        except (OSError, TimeoutError) as error:
-            raise NotAnswered(str(error)) from error
-
-    def _lost(self, host: _Host) -> None:
-        # One lost connection says little (a server may close an idle one), so the look decides; until then nothing new
-        # goes there.
-        host.down()
-        self._up = tuple(h for h in self._up if h is not host)
-        self._look_now.set()
-
-    def _complaint(self, status: int, body: bytes, model: str) -> GatewayError:
+    def _error(self, status: int, body: bytes, model: str) -> Exception:
         try:
             text = str(orjson.loads(body)["error"])
         except (ValueError, KeyError, TypeError):
             text = body[:200].decode("utf-8", "replace")
-        complaint = _COMPLAINTS.get(status, "other")
+        error = _ERRORS.get(status, "other")
         line = (text.splitlines() or [""])[0]
-        shown = line if complaint != "other" else f"{status}: {line}"
-        return translate(complaint, shown, model=model, address=self._address)
+        return translate(error, f"{status}: {line}" if error == "other" else line, model=model, address=self.name)
 
-    async def _watch_hosts(self) -> None:
-        while True:
-            try:
-                await self._look()
-            except Exception:  # noqa: BLE001 - whatever it was, gRPC serves, and the next look may find more
-                _log.exception("looking for Triton's HTTP at %s failed", self._address)
-            self._look_now.clear()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(RESOLVE_S):
-                    await self._look_now.wait()
-                await asyncio.sleep(0.1)  # what was lost a moment ago is not asked in a tight loop
-
-    async def _look(self) -> None:
-        found = await self._resolve()
-        hosts = {address: self._hosts.get(address) or _Host(address) for address in found}
-        await asyncio.gather(*(self._try(host) for host in hosts.values() if not host.is_up))
-        for address, host in self._hosts.items():
-            if address not in hosts:
-                host.down()
-        self._hosts = hosts
-        before, self._up = self._up, tuple(host for host in hosts.values() if host.is_up)
-        if {h.name for h in before} != {h.name for h in self._up}:
-            _log.info(
-                "models at %s are called over %s", self._address,
-                "HTTP at " + ", ".join(h.name for h in self._up) if self._up else "gRPC",
-            )  # fmt: skip
-
-    async def _resolve(self) -> list[tuple[str, int]]:
-        found: list[tuple[str, int]] = []
-        for host, port in self._names:
-            try:
-                found += [_split(target) for target in await resolve(host, port)]
-            except OSError:
-                # A name service that is away for a moment does not move anybody.
-                found += [address for address in self._hosts if address[1] == port]
-        return list(dict.fromkeys(found))
-
-    async def _try(self, host: _Host) -> None:
-        connection = await self._alive(host, _CONNECT_S)
-        host.is_up = connection is not None
-        if connection is not None:
-            host.keep(connection)
-
-    async def _alive(self, host: _Host, within: float) -> _Connection | None:
-        """Ask a server whether it is alive: the connection over which it said so, or None."""
+    async def is_live(self) -> bool:
+        """Ask the server, over a new connection, whether it is alive; ``is_open`` is what it says. Never raises."""
         connection = None
+        status = 0
         try:
-            connection = await self._connect(host, within)
-            answer: asyncio.Future[tuple[int, int, bytes]] = asyncio.get_running_loop().create_future()
-            async with asyncio.timeout(within):
-                connection.send((_ALIVE,), answer)
-                status = (await answer)[0]
-        except (NotAnswered, BackendGarbage, TimeoutError):
-            status = 0
+            connection = await self._connect()
+            answer: Answer = asyncio.get_running_loop().create_future()
+            connection.send((_ALIVE,), answer)
+            status, _, _ = await patiently(answer, _CONNECT_S * 2)
+        except (OSError, TransportError, BackendGarbage):
+            pass
+        finally:
+            if connection is not None and status != 200:
+                connection.end()
         if status == 200:
-            return connection
-        if connection is not None:
-            connection.end()
-        return None
+            self.is_open = True
+        else:
+            self.shut()
+        return self.is_open
+
+    def shut(self) -> None:
+        """Send nothing here until the server has answered again; calls under way may end."""
+        self.is_open = False
+        while self._idle:
+            self._idle.pop().end()
+
+    def give_up(self) -> int:
+        """End the calls under way with ``TransportError``: the server is not alive. Returns how many there were."""
+        self.shut()
+        given_up = [*self._busy.values()]
+        for connection in given_up:
+            connection.end(lost(self.name, "no sign of life"))
+        return len(given_up)
 
     async def close(self) -> None:
-        """End every connection; calls under way are not answered."""
-        if self._watch is not None:
-            self._watch.cancel()
-            await asyncio.gather(self._watch, return_exceptions=True)
-        self._up = ()
-        for host in self._hosts.values():
-            host.down()
-            if host.asked is not None:
-                host.asked.cancel()
+        """End every connection; calls under way end with ``TransportError``."""
+        self._refuse("closed")
+        opening = [*self._opening]
+        for task in opening:
+            task.cancel()
+        await asyncio.gather(*opening, return_exceptions=True)
+        self.give_up()
 
 
-def _late(answer: asyncio.Future[Any]) -> None:
+def _late(answer: Answer) -> None:
     if not answer.done():
         answer.set_exception(DeadlineExceeded("Triton did not answer within the request's time"))
+
+
+def _request(model: str, inputs: Tensors, outputs: Sequence[str], request_id: str, parent: str) -> tuple[bytes, ...]:
+    head: dict[str, Any] = {"id": request_id} if request_id else {}
+    described = head["inputs"] = []
+    packed: list[bytes] = []
+    size = 0
+    for name, array in inputs.items():
+        datatype, raw = tensors.pack(name, array)
+        described.append({
+            "name": name, "shape": array.shape, "datatype": datatype, "parameters": {"binary_data_size": len(raw)},
+        })  # fmt: skip
+        packed.append(raw)
+        size += len(raw)
+    if outputs:
+        head["outputs"] = [{"name": name, "parameters": {"binary_data": True}} for name in outputs]
+    else:
+        head["parameters"] = {"binary_data_output": True}
+    json = orjson.dumps(head)
+    line = (
+        b"POST /v2/models/%b/infer HTTP/1.1\r\nHost: triton\r\n%bInference-Header-Content-Length: %d\r\n"
+        b"Content-Length: %d\r\n\r\n"
+    ) % (model.encode(), b"traceparent: %b\r\n" % parent.encode() if parent else b"", len(json), len(json) + size)
+    return (line, json, *packed)
 
 
 def _read(body: bytes, json_length: int) -> dict[str, NDArray[Any]]:

@@ -1,7 +1,8 @@
 """The backend port: named tensors in, named tensors out, and whether a model is ready.
 
-Implemented by ``backends/triton.py`` (real) and ``gateway.testing.FakeBackend``; a contract test runs one suite over
-both. Implementations translate every foreign exception into ``gateway.errors`` and never retry by themselves.
+Implemented by ``gateway.triton.backend`` (real) and ``gateway.testing.FakeBackend``; a contract test runs one suite
+over both. Implementations translate every foreign exception into ``gateway.errors``, and repeat a call only at another
+server, or over another transport, within a budget.
 """
 
 from __future__ import annotations
@@ -47,9 +48,15 @@ class Backend(Protocol):
     ) -> dict[str, NDArray[Any]]:
         """Run ``model`` on ``inputs`` and return the tensors named in ``outputs`` (all of them when empty).
 
-        ``timeout`` in seconds is sent to the server as the call's deadline; cancelling the coroutine cancels the call.
-        Raises ``BackendUnavailable``, ``ModelNotReady``, ``DeadlineExceeded``, ``BackendRefused``, ``BackendGarbage``
-        or ``Overloaded``.
+        Inputs: by name, ``[rows, ...]`` for a model that takes batches; booleans, integers and floats as numpy has
+        them, bfloat16 as ``V2``; text as ``object``, ``S`` or ``U``, sent as UTF-8. Outputs: in the shape and type that
+        the server sent, text as ``object`` arrays of ``bytes``; read-only, for they are views of what was received.
+
+        ``timeout`` in seconds: ``DeadlineExceeded`` is raised when it is over, whatever the server does. Cancelling the
+        coroutine ends the call on the wire. In both cases Triton takes the call out of its queue if it came over gRPC;
+        neither says anything about the server's health. Raises ``BackendUnavailable``, ``ModelNotReady``,
+        ``DeadlineExceeded``, ``BackendRefused`` (an unknown dtype, names and shapes that are not the model's),
+        ``BackendGarbage`` or ``Overloaded``.
         """
         ...
 

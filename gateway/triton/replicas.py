@@ -1,108 +1,68 @@
-"""Which Tritons stand behind an address, and which of them gets the next call. No gRPC here.
+"""The one set of Tritons behind an address: who they are, who gets a call, who is healthy, and what may be repeated.
 
-``triton`` and ``http`` use it. A name (``dns:///triton:8001``, a headless Service) is looked up again and again:
-replicas that are new get calls once they answer, replicas that have left the name get none, while what is in flight
-ends. gRPC's own resolver looks a name up only when a connection is lost, so that a new replica would stand idle and a
-replica on its way out would be called until it refuses.
+A replica has two transports, gRPC and, if its HTTP port answers, HTTP. Its health is one state: an error of either
+transport takes it out, and only the server's own answer, to a question with a time of its own, brings it back. What a
+caller does (leave, allow two milliseconds) never counts.
+
+A name (``dns:///triton:8001``, a headless Service) is looked up again and again: replicas that are new get calls once
+they answer, replicas that have left the name get none, while what is in flight ends. gRPC's own resolver looks a name
+up only when a connection is lost, so that a new replica would stand idle and a replica on its way out would be called
+until it refuses.
 """
 
 from __future__ import annotations
 
 import asyncio
-import ipaddress
-import socket
-from collections.abc import Awaitable, Callable, Collection, Sequence
-from dataclasses import dataclass
-from typing import Final, Protocol, TypeVar
+import contextlib
+import logging
+from collections.abc import Callable, Collection, Sequence
+from math import inf
+from time import monotonic
+from typing import Final
+
+from gateway.errors import BackendUnavailable, GatewayError
+from gateway.triton.addresses import HttpAddress, Lookup, http_address, http_hosts, is_beside, pair, parse_address
+from gateway.triton.errors import TransportError
+from gateway.triton.grpc import GrpcTransport
+from gateway.triton.http import HttpTransport
+
+_log = logging.getLogger("triton_gateway.triton")
 
 RESOLVE_S: Final = 2.0
 """Seconds between two looks at a name. A cluster's DNS answers from memory and keeps an answer for some seconds."""
 
-QUIET_S: Final = 1.0
-"""A call among several servers that is not answered for so long makes its server be asked whether it is alive."""
+_QUIET_S: Final = 1.0
+"""One of several servers that owes an answer and has sent none for so long is asked whether it is alive."""
 
-ALIVE_S: Final = 2.0
-"""How long that question waits: its own time, never a caller's, whose hurry says nothing about Triton."""
+_RETRY_S: Final = 0.1
+"""A server that was lost is asked again after so long, then after twice that, until every two seconds."""
 
-Lookup = Callable[[str, int], Awaitable[tuple[str, ...]]]
-"""``lookup(host, port)``: the gRPC targets of a name; raises ``OSError``."""
+_TICK_S: Final = 0.1
 
-_MOST_ATTEMPTS: Final = 3
+_RETIRE_S: Final = 60.0
+_FORGET_S: Final = 600.0
+_MAX_REPLICAS: Final = 16
+_MAX_ATTEMPTS: Final = 3
 _BURST: Final = 64.0
 _REPEATS_PER_CALL: Final = 0.1
+_MEMORY: Final = 1 / 32
+_GRPC_COSTS_S: Final = 0.00025
+"""What a call costs more over gRPC than over HTTP, here and in Triton (``python -m benchmarks.transports``)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
-    """An address taken apart: ``host`` to be looked up, or the ``fixed`` gRPC targets. ``is_secure`` asks for TLS."""
-
-    host: str
-    port: int
-    fixed: tuple[str, ...]
-    is_secure: bool
-
-
-def parse_address(address: str) -> Target:
-    """Read ``host:port``, ``dns:///host:port``, ``ipv4:a:1,b:2``, ``grpc://…``, ``grpcs://…``; the rest is gRPC's."""
-    is_secure = address.startswith("grpcs://")
-    text = address.removeprefix("grpcs://").removeprefix("grpc://")
-    if text.startswith(("ipv4:", "ipv6:")):
-        return Target("", 0, tuple(part.strip() for part in text[5:].split(",") if part.strip()), is_secure)
-    if text.startswith("dns:"):
-        text = text[4:]
-        if text.startswith("//"):  # dns://authority/name
-            text = text[2:].partition("/")[2]
-    elif "/" in text or text.startswith(("unix:", "unix-abstract:", "xds:", "vsock:")):
-        return Target("", 0, (text,), is_secure)
-    if "," in text:
-        return Target("", 0, tuple(part.strip() for part in text.split(",") if part.strip()), is_secure)
-    host, _, port = text.rpartition(":")
-    if not host or not port.isdigit():
-        return Target("", 0, (text,), is_secure)
-    bare = host.strip("[]")
-    try:
-        ipaddress.ip_address(bare)
-    except ValueError:
-        return Target(bare, int(port), (), is_secure)
-    return Target("", 0, (text,), is_secure)
-
-
-async def resolve(host: str, port: int) -> tuple[str, ...]:
-    """Look a name up: its addresses as gRPC targets, sorted. Raises ``OSError`` where it has none now."""
-    loop = asyncio.get_running_loop()
-    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, family=socket.AF_UNSPEC)
-    ips = {str(entry[4][0]) for entry in found}
-    # A name with both kinds of addresses names every server twice: one kind is enough.
-    four = {ip for ip in ips if ":" not in ip}
-    return tuple(sorted(f"{ip}:{port}" if ":" not in ip else f"[{ip}]:{port}" for ip in four or ips))
-
-
-class Candidate(Protocol):
-    """What is known of one replica where it is chosen."""
-
-    in_flight: int
-    is_out: bool
-    """It did not answer the last time."""
-    missing: set[str]
-    """Models it did not have the last time."""
-
-
-R = TypeVar("R", bound=Candidate)
-
-
-def choose(replicas: Sequence[R], model: str, start: int, tried: Collection[R]) -> R | None:
+def choose(replicas: Sequence[Replica], model: str, start: int, tried: Collection[Replica]) -> Replica | None:
     """Return the replica for the next call: one that answers and has the model, with the fewest calls; else any.
 
     Pure. Equally good ones take turns as ``start`` grows. None when every one is in ``tried``.
     """
     # Turns are taken among the good ones: passing over a bad one in line would give its neighbour twice the calls.
-    left = [r for r in replicas if not r.is_out and model not in r.missing and r not in tried]
+    left = [r for r in replicas if not r.is_unhealthy and model not in r.missing and r not in tried]
     if not left:
         left = [r for r in replicas if r not in tried]
         if not left:
             return None
-        best_of = min((r.is_out, model in r.missing) for r in left)
-        left = [r for r in left if (r.is_out, model in r.missing) == best_of]
+        best_of = min((r.is_unhealthy, model in r.missing) for r in left)
+        left = [r for r in left if (r.is_unhealthy, model in r.missing) == best_of]
     count = len(left)
     best = left[start % count]
     for number in range(1, count):
@@ -115,7 +75,7 @@ def choose(replicas: Sequence[R], model: str, start: int, tried: Collection[R]) 
 
 
 class RepeatBudget:
-    """How many calls may be made once more at another replica: a tenth of all calls, and some at once.
+    """How many calls may be made once more: a tenth of all calls, and some at once, whatever the transport.
 
     Inference changes nothing, so that repeating it is safe; without a bound, a backend that fails everything would get
     three times the load.
@@ -133,7 +93,337 @@ class RepeatBudget:
 
     def spend(self, attempts: int) -> bool:
         """True when a call that was attempted so often may be made again."""
-        if attempts >= _MOST_ATTEMPTS or self._left < 1:
+        if attempts >= _MAX_ATTEMPTS or self._left < 1:
             return False
         self._left -= 1
         return True
+
+
+class Callers:
+    """What the callers of one model do: how often they leave before the answer, and how much work that wastes.
+
+    Triton's HTTP does not notice that a caller has left (triton-inference-server/server#7077) and knows no deadline:
+    the model runs for nobody. Over gRPC the call is taken out of Triton's queue. gRPC costs more per call, so it is
+    worth it only as long as callers leave, and the more the longer the model takes. Pure; forgets over some 32 calls.
+    """
+
+    __slots__ = ("_leaving", "_seconds", "asked", "leave")
+
+    def __init__(self) -> None:
+        self.asked = 0.0
+        """When the model was asked for the last time, in ``monotonic`` seconds."""
+        self.leave = False
+        """True while work for callers who left costs more than gRPC does."""
+        self._leaving = 0.0
+        self._seconds = 0.0
+
+    def ended(self, seconds: float, *, has_left: bool) -> None:
+        """Count a call that took ``seconds``, until its answer or until its caller left or had no time left."""
+        if not has_left:
+            self._seconds += (seconds - self._seconds) * (_MEMORY if self._seconds else 1)
+            if not self._leaving:
+                return
+        elif seconds > self._seconds:
+            self._seconds = seconds
+        self._leaving += (has_left - self._leaving) * _MEMORY
+        self.leave = self._leaving * self._seconds > _GRPC_COSTS_S
+
+
+class Replica:
+    """One Triton: its transports, and what the calls to it have shown."""
+
+    __slots__ = (
+        "address", "grpc", "http", "in_flight", "is_unhealthy", "missing", "retry_s", "silent_since", "tending",
+    )  # fmt: skip
+
+    def __init__(self, address: str, grpc: GrpcTransport, http: HttpTransport) -> None:
+        self.address = address
+        self.grpc = grpc
+        self.http = http
+        self.in_flight = 0
+        self.is_unhealthy = False
+        """One of its transports has failed, and it has not answered a question since."""
+        self.missing: set[str] = set()
+        """Models it did not have the last time."""
+        self.silent_since = 0.0
+        """Since when it owes an answer and has sent none, in ``monotonic`` seconds; 0 when it owes none."""
+        self.retry_s = 0.0
+        self.tending: asyncio.Task[None] | None = None
+
+    def answered(self, now: float) -> None:
+        """Note that one of its calls in flight is answered."""
+        if self.silent_since:
+            self.silent_since = now if self.in_flight > 1 else 0.0
+        self.retry_s = _RETRY_S
+
+    async def close(self, *, within: float = 0.0) -> None:
+        """Let calls in flight end, for ``within`` seconds at most, and close the connections."""
+        if self.tending is not None:
+            self.tending.cancel()
+        try:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(within):
+                    while self.in_flight:  # noqa: ASYNC110 - rare, and nothing waits for it
+                        await asyncio.sleep(0.05)
+        finally:
+            await self.http.close()
+            await self.grpc.close()
+
+
+class Replicas:
+    """The replicas behind ``address``. ``connect(target, http)`` makes one; it may raise ``OSError`` (TLS files).
+
+    ``http`` as ``http_hosts`` takes it. ``stamp`` returns what, when it changes, asks for new connections (the
+    certificates); raises ``OSError``. ``lookup`` is used every ``lookup_every`` seconds at most.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        connect: Callable[[str, HttpAddress | None], Replica],
+        *,
+        http: str,
+        stamp: Callable[[], object],
+        lookup: Lookup,
+        lookup_every: float,
+    ) -> None:
+        self.all: list[Replica] = []
+        self.count = 1
+        """How many are healthy; at least 1."""
+        self._budget = RepeatBudget()
+        self._problem = ""
+        """Why the replicas are not known, or not as they are now."""
+        self._address = address
+        self._target = parse_address(address)
+        self._connect = connect
+        self._http = http
+        self._own_http = () if is_beside(http) else tuple(http_hosts(address, http))
+        self._stamp = stamp
+        self._stamped: object = None
+        self._lookup = lookup
+        self._lookup_every = lookup_every
+        self._turn = 0
+        self._callers: dict[str, Callers] = {}
+        self._due = 0.0
+        self._refreshing = asyncio.Lock()
+        self._retiring: set[asyncio.Task[None]] = set()
+        self._said: list[str] = []
+        if self._target.fixed and not self._own_http:
+            self._join([*self._beside(self._target.fixed)])
+
+    def callers(self, model: str) -> Callers:
+        """Return what is known of the callers of ``model``, one of whom is calling it now."""
+        self._budget.earn()
+        found = self._callers.get(model)
+        if found is None:
+            found = self._callers[model] = Callers()
+        found.asked = monotonic()
+        return found
+
+    def pick(self, model: str, tried: Collection[Replica] = ()) -> Replica | None:
+        """Return the replica for an attempt; None when there is none beside those that were ``tried``."""
+        if len(self.all) == 1 and not tried:
+            return self.all[0]
+        self._turn += 1
+        return choose(self.all, model, self._turn, tried)
+
+    async def find(self, model: str) -> Replica:
+        """As ``pick``, after a look at the name. Raises ``BackendUnavailable``."""
+        await self.refresh()
+        replica = self.pick(model)
+        if replica is None:
+            raise BackendUnavailable(
+                self.unreachable("cannot be reached"), hint="it may be starting: try again shortly", retry_after=1
+            )
+        return replica
+
+    def begin(self, replica: Replica) -> None:
+        """Count a call that begins; ``replica.in_flight`` is counted down by who makes it."""
+        replica.in_flight += 1
+        if not replica.silent_since and len(self.all) > 1:
+            replica.silent_since = monotonic()
+            self._tend(replica)
+
+    def failed(
+        self, replica: Replica, model: str, error: GatewayError, tried: dict[Replica, bool], *, over_http: bool
+    ) -> Replica:
+        """Note what ``error`` says of a replica, and return the one for one more attempt.
+
+        ``tried`` holds the replicas of this call so far, and whether gRPC is left to be tried: another replica comes
+        first. Raises ``error`` if there is none, or the budget has no repeat left.
+        """
+        is_lost = isinstance(error, TransportError)
+        tried[replica] = is_lost and over_http and replica not in tried
+        if is_lost:
+            self.lose(replica, over_http=over_http)
+        else:
+            replica.missing.add(model)
+        again = self.pick(model, tried)
+        if again is None:
+            again = next((other for other, has_grpc in tried.items() if has_grpc and other in self.all), None)
+        # Without the model nothing was run there: asking on costs little.
+        may = self._budget.spend(len(tried)) if again is not None and is_lost else len(tried) < _MAX_REPLICAS
+        if again is None or not may:
+            raise error
+        return again
+
+    def lose(self, replica: Replica, *, over_http: bool) -> None:
+        """Take out a replica whose transport has failed, until it answers a question."""
+        if over_http:
+            replica.http.shut()
+        self._judge(replica, is_live=False)
+        self._tend(replica)
+
+    def unreachable(self, what: str) -> str:
+        """Say that Triton ``what``, and why the replicas are not known if they are not."""
+        return f"Triton at {self._address} {what}" + (f" ({self._problem})" if self._problem else "")
+
+    def _tend(self, replica: Replica) -> None:
+        if replica.tending is None:
+            replica.tending = asyncio.create_task(self._ask_when_in_doubt(replica), name=f"triton {replica.address}")
+
+    async def _ask_when_in_doubt(self, replica: Replica) -> None:
+        asked = 0.0
+        while True:
+            now = monotonic()
+            # Of one server nothing is known that another could do better: its silence changes nothing.
+            is_silent = len(self.all) > 1 and 0 < replica.silent_since < now - _QUIET_S
+            if is_silent or ((replica.is_unhealthy or replica.http.is_shut) and now >= asked + replica.retry_s):
+                asked = now
+                replica.retry_s = min(max(2 * replica.retry_s, _RETRY_S), RESOLVE_S)
+                try:
+                    await self._ask(replica, is_silent=is_silent)
+                except Exception:  # noqa: BLE001 - whatever it was, the next question may find out more
+                    _log.exception("asking Triton at %s whether it is alive failed", replica.address)
+            await asyncio.sleep(_TICK_S)
+
+    async def _ask(self, replica: Replica, *, is_silent: bool) -> None:
+        http = replica.http
+        over_grpc, _ = await asyncio.gather(
+            self._probe(replica), http.is_live() if is_silent or http.is_shut else asyncio.sleep(0)
+        )
+        self._judge(replica, is_live=over_grpc or http.is_open)
+        self._say_transports()
+        if is_silent:
+            # If it is only slow, its calls wait, and it is asked again.
+            replica.silent_since = monotonic() if replica.in_flight else 0.0
+            if (0 if over_grpc else replica.grpc.give_up()) + (0 if http.is_open else http.give_up()):
+                _log.warning("Triton at %s gives no sign of life: its calls are made again elsewhere", replica.address)
+
+    async def _probe(self, replica: Replica) -> bool:
+        if not await replica.grpc.is_live():
+            return False
+        for model in tuple(replica.missing):
+            if await replica.grpc.has(model):
+                replica.missing.discard(model)
+        return True
+
+    def _judge(self, replica: Replica, *, is_live: bool) -> None:
+        if replica.is_unhealthy == is_live:
+            _log.info("Triton at %s %s", replica.address, "gets calls" if is_live else "does not answer")
+        replica.is_unhealthy = not is_live
+        self.count = max(1, sum(not replica.is_unhealthy for replica in self.all))
+
+    def _say_transports(self) -> None:
+        names = sorted(replica.http.name for replica in self.all if replica.http.is_open)
+        if names != self._said:
+            self._said = names
+            over = "HTTP at " + ", ".join(names) if names else "gRPC"
+            _log.info("models at %s are called over %s", self._address, over)
+
+    async def look(self) -> bool:
+        """Find out who the replicas are and which of them answer; True when one does."""
+        await self.refresh()
+        # Versions that were replaced are on no new replica: nobody need look for them.
+        forgotten = monotonic() - _FORGET_S
+        self._callers = {model: callers for model, callers in self._callers.items() if callers.asked > forgotten}
+        replicas = self.all
+        for replica in replicas:
+            replica.missing &= self._callers.keys()
+        found = await asyncio.gather(*(self._probe(replica) for replica in replicas))
+        for replica, over_grpc in zip(replicas, found, strict=True):
+            self._judge(replica, is_live=over_grpc or replica.http.is_open)
+        return any(not replica.is_unhealthy for replica in replicas)
+
+    async def ask_http(self) -> None:
+        """Ask every server whose HTTP is not open whether it is there, so that the next call knows."""
+        await self.refresh()
+        await asyncio.gather(*(replica.http.is_live() for replica in self.all if replica.http.is_shut))
+        self._say_transports()
+
+    async def refresh(self) -> None:
+        """Bring the replicas up to what the name says and the certificates on disk, when it is time to look."""
+        async with self._refreshing:
+            now = monotonic()
+            if now < self._due:
+                return
+            self._due = now + self._lookup_every
+            try:
+                targets = self._target.fixed or await self._lookup(self._target.host, self._target.port)
+            except OSError as error:
+                # Those known go on: a name server that is away says nothing about Triton.
+                self._problem = f"{self._target.host}: {error.strerror or error}"
+                return
+            self._problem = ""
+            self._join(pair(targets, await self._find_http()) if self._own_http else self._beside(targets))
+            for replica in self.all:
+                self._tend(replica)
+
+    async def _find_http(self) -> list[HttpAddress]:
+        found: list[HttpAddress] = []
+        for host, port in self._own_http:
+            if parse_address(f"{host}:{port}").fixed:
+                found.append((host, port))
+                continue
+            try:
+                found += [http_address(target) for target in await self._lookup(host, port)]
+            except OSError:  # gRPC serves; and a name server that is away for a moment does not move anybody
+                found += [r.http.address for r in self.all if r.http.address and r.http.address[1] == port]
+        return found
+
+    def _beside(self, targets: Sequence[str]) -> list[tuple[str, HttpAddress | None]]:
+        return [(target, next(iter(http_hosts(target, self._http)), None)) for target in targets]
+
+    def _join(self, addresses: Sequence[tuple[str, HttpAddress | None]]) -> None:
+        addresses = [*dict.fromkeys(addresses)]
+        known = {(replica.address, replica.http.address): replica for replica in self.all}
+        # Beside others a new one gets its first call when it has answered, and has what they have.
+        is_beside_others = bool(known)
+        replicas = []
+        try:
+            stamp = self._stamp()
+            if known and stamp != self._stamped:
+                _log.info("certificates for Triton at %s have changed: connecting anew", self._address)
+                known, is_beside_others = {}, False
+            elif [*known] == addresses:
+                return
+            for target, http in addresses:
+                replica = known.pop((target, http), None)
+                if replica is None:
+                    replica = self._connect(target, http)
+                    if is_beside_others:
+                        replica.is_unhealthy = True
+                        replica.missing = set(self._callers)
+                replicas.append(replica)
+        except OSError as error:
+            self._problem = f"TLS: {error}"
+            return
+        self._stamped = stamp
+        gone = [replica for replica in self.all if replica not in replicas]
+        if self.all:
+            _log.info("Triton at %s is now %s", self._address, ", ".join(target for target, _ in addresses))
+        self.all = replicas
+        self.count = max(1, sum(not replica.is_unhealthy for replica in self.all))
+        for replica in gone:
+            task = asyncio.get_running_loop().create_task(replica.close(within=_RETIRE_S))
+            self._retiring.add(task)
+            task.add_done_callback(self._retiring.discard)
+
+    async def close(self) -> None:
+        """Close every replica; calls in flight end with ``TransportError``."""
+        for task in self._retiring:
+            task.cancel()
+        await asyncio.gather(*self._retiring, return_exceptions=True)
+        replicas, self.all, self._due = self.all, [], inf
+        for replica in replicas:
+            await replica.close()

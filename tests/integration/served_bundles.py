@@ -16,7 +16,7 @@ from gateway.app import Gateway
 from gateway.settings import Settings
 from gateway.spec import decode, decode_model, triton_model_name
 from gateway.testing import FakeRegistry
-from gateway.triton.grpc import TritonBackend
+from gateway.triton.backend import TritonBackend
 
 
 @dataclass

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +14,102 @@ import pytest
 
 from gateway.errors import BackendRefused, BackendUnavailable, DeadlineExceeded, ModelNotReady
 from gateway.testing import FakeBackend
-from gateway.triton.grpc import TritonBackend
+from gateway.triton.backend import TritonBackend
 from gateway.triton.port import Backend
 
 pytestmark = pytest.mark.integration
+
+
+_SLOW_S = 0.1
+_SLOW_MODEL = """
+import json, time
+import triton_python_backend_utils as pb
+
+class TritonPythonModel:
+    def initialize(self, args):
+        parameters = json.loads(args["model_config"])["parameters"]
+        self.run = open(parameters["run"]["string_value"], "a", buffering=1)
+        self.seconds = float(parameters["seconds"]["string_value"])
+
+    def execute(self, requests):
+        answers = []
+        for request in requests:
+            x = pb.get_input_tensor_by_name(request, "x").as_numpy()
+            self.run.write(f"{int(x.ravel()[0])}\\n")
+            time.sleep(self.seconds)
+            answers.append(pb.InferenceResponse([pb.Tensor("y", x)]))
+        return answers
+"""
+"""A model like a GPU: one call at a time, each takes its time. Notes which ones it ran."""
+
+
+def _slow_config(name: str, run: Path) -> str:
+    return f"""name: "{name}"
+backend: "python"
+max_batch_size: 1
+input [ {{ name: "x" data_type: TYPE_INT64 dims: [ 1 ] }} ]
+output [ {{ name: "y" data_type: TYPE_INT64 dims: [ 1 ] }} ]
+dynamic_batching {{ }}
+instance_group [ {{ count: 1 kind: KIND_CPU }} ]
+parameters {{ key: "run" value {{ string_value: "{run}" }} }}
+parameters {{ key: "seconds" value {{ string_value: "{_SLOW_S}" }} }}
+"""
+
+
+@dataclass
+class Slow:
+    """A backend with the slow model; ``run`` returns the numbers that the model was called with, in order."""
+
+    port: Backend
+    run: Callable[[], list[int]]
+
+    async def call(self, number: int, timeout: float = 60) -> int:
+        """Call it with a number, which it returns."""
+        found = await self.port.infer("slow", {"x": np.array([[number]], np.int64)}, ["y"], timeout=timeout)
+        return int(found["y"][0, 0])
+
+    async def idle(self) -> None:
+        """Return when the model has nothing to do any more."""
+        seen = -1
+        while seen != (seen := len(self.run())):
+            await asyncio.sleep(8 * _SLOW_S)
+
+
+@pytest.fixture(params=["fake", "grpc", "http"])
+async def slow(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Slow]:
+    """The slow model, called over each transport; the fake runs its calls side by side."""
+    if request.param == "fake":
+        numbers: list[int] = []
+        fake = FakeBackend()
+
+        def run(inputs: dict[str, Any]) -> dict[str, Any]:
+            numbers.append(int(inputs["x"][0, 0]))
+            return {"y": inputs["x"]}
+
+        fake.add("slow", {"x": "int64"}, {"y": "int64"}, run)
+        fake.latency = 4 * _SLOW_S
+        yield Slow(fake, lambda: [*numbers])
+        await fake.close()
+        return
+    embedded = request.getfixturevalue("embedded_triton")
+    log = tmp_path / "run"
+    log.touch()
+    folder = embedded.repository.root / "slow"
+    (folder / "1").mkdir(parents=True)
+    (folder / "1" / "model.py").write_text(_SLOW_MODEL)
+    (folder / "config.pbtxt").write_text(_slow_config("slow", log))
+    embedded.admin.load("slow")
+    real = TritonBackend(embedded.grpc, http=embedded.http if request.param == "http" else "off")
+    await real.describe("slow")
+    yield Slow(real, lambda: [int(line) for line in log.read_text().split()])
+    await real.close()
+    embedded.admin.unload("slow")
+    shutil.rmtree(folder)
+
+
+def _is_over_http(real: TritonBackend) -> bool:
+    (replica,) = real._replicas.all
+    return replica.http.is_open
 
 
 def _tokens(inputs: dict[str, Any]) -> dict[str, Any]:
@@ -41,7 +135,7 @@ async def backend(
     name = embedded.serve(make_token_model(tmp_path / "model" / "model.onnx"))
     real = TritonBackend(embedded.grpc, http=embedded.http if request.param == "http" else "off")
     await real.describe(name)
-    assert (request.param == "http") == bool(real._http and real._http.is_up)
+    assert (request.param == "http") == _is_over_http(real)
     yield real, name
     await real.close()
     embedded.withdraw(name)
@@ -134,6 +228,47 @@ async def test_deadline_is_carried_to_triton(embedded_triton: Any, tmp_path: Pat
     finally:
         await real.close()
         embedded_triton.withdraw(name)
+
+
+async def test_deadline_is_kept_and_says_nothing_about_the_server(slow: Slow) -> None:
+    """A caller with too little time gets its error then; the next one is answered, and nobody is taken out."""
+    for timeout in (_SLOW_S / 4, 0.002, 0.0):
+        with pytest.raises(DeadlineExceeded):
+            await slow.call(1, timeout=timeout)
+    assert 2 == await slow.call(2)
+    assert await slow.port.is_live()
+    assert 1 == slow.port.replicas
+    if isinstance(slow.port, TritonBackend):
+        (replica,) = slow.port._replicas.all
+        assert not replica.is_unhealthy
+        assert not replica.http.is_shut
+
+
+@pytest.mark.parametrize("leave", ["cancelled", "late"])
+async def test_work_for_callers_who_left_is_stopped(slow: Slow, leave: str) -> None:
+    """Half of the callers leave, wave after wave: Triton runs few of their calls, and everybody else is answered.
+
+    Over HTTP Triton notices nothing, so that the first wave is run for nobody; from then on gRPC carries the calls.
+    """
+    waves, each = 5, 12
+    asked = 0
+    for _ in range(waves):
+        numbers = range(asked, asked := asked + each)
+        timeout = {number: 1.5 * _SLOW_S if leave == "late" and number % 2 else 60.0 for number in numbers}
+        calls = {number: asyncio.create_task(slow.call(number, timeout[number])) for number in numbers}
+        await asyncio.sleep(1.2 * _SLOW_S)
+        if leave == "cancelled":
+            for number in numbers:
+                if number % 2:
+                    calls[number].cancel()
+        found = await asyncio.gather(*calls.values(), return_exceptions=True)
+        assert [n for n in numbers if n % 2 == 0] == [one for n, one in zip(numbers, found, strict=True) if n % 2 == 0]
+    await slow.idle()
+    run = slow.run()
+    for_nobody = sum(number % 2 for number in run)
+    assert {number for number in range(asked) if number % 2 == 0} <= set(run)
+    # What runs cannot be stopped: one or two of a wave, and over HTTP the six of the first.
+    assert for_nobody <= each // 2 + 3 * (waves - 1), run
 
 
 async def test_many_concurrent_calls_get_their_own_rows(backend: tuple[Backend, str]) -> None:

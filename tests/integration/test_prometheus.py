@@ -39,7 +39,7 @@ from gateway.registry.ledger import Record
 from gateway.settings import Settings
 from gateway.spec import decode, decode_model, triton_model_name
 from gateway.testing import FakeRegistry
-from gateway.triton.grpc import TritonBackend
+from gateway.triton.backend import TritonBackend
 
 pytestmark = [pytest.mark.integration, pytest.mark.prometheus]
 

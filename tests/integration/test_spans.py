@@ -36,7 +36,7 @@ from gateway.settings import Settings
 from gateway.spans import exporting
 from gateway.spec import decode, decode_model, triton_model_name
 from gateway.testing import FakeRegistry
-from gateway.triton.grpc import TritonBackend
+from gateway.triton.backend import TritonBackend
 
 pytestmark = pytest.mark.integration
 

@@ -25,7 +25,7 @@ from deploy.triton.sync import SyncSettings, read_status, run_sync
 from gateway.errors import RegistryRefused, RegistryUnavailable
 from gateway.registry.ledger import with_records
 from gateway.testing import FakeLedger
-from gateway.triton.grpc import TritonBackend
+from gateway.triton.backend import TritonBackend
 
 pytestmark = pytest.mark.integration
 

@@ -11,7 +11,7 @@ import uvicorn
 from gateway.app import Gateway
 from gateway.settings import Settings
 from gateway.testing import FakeRegistry
-from gateway.triton.grpc import TritonBackend
+from gateway.triton.backend import TritonBackend
 
 
 def main() -> None:

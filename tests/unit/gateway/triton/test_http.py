@@ -4,111 +4,65 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import numpy as np
 import pytest
 
-from gateway.errors import BackendGarbage, BackendRefused, DeadlineExceeded, GatewayError, ModelFailed, ModelNotReady
-from gateway.triton.http import HttpCalls, NotAnswered, http_hosts
+from gateway.errors import (
+    BackendGarbage,
+    BackendRefused,
+    BackendUnavailable,
+    DeadlineExceeded,
+    GatewayError,
+    ModelFailed,
+    ModelNotReady,
+)
+from gateway.triton.addresses import http_hosts
+from gateway.triton.backend import TritonBackend
+from gateway.triton.http import HttpTransport
 
-Answer = Callable[[bytes, bytes], Awaitable[bytes | None]]
-
-
-def reply(status: int, body: bytes, *headers: str) -> bytes:
-    """An answer as bytes."""
-    lines = [f"HTTP/1.1 {status} Whatever", f"Content-Length: {len(body)}", *headers, "", ""]
-    return "\r\n".join(lines).encode() + body
-
-
-def tensors_reply(array: Any) -> bytes:
-    """What Triton answers for one output."""
-    head = json.dumps({"model_name": "m", "outputs": [{
-        "name": "out", "datatype": "INT64", "shape": list(array.shape),
-        "parameters": {"binary_data_size": array.nbytes},
-    }]}).encode()  # fmt: skip
-    return reply(200, head + array.tobytes(), f"Inference-Header-Content-Length: {len(head)}")
-
-
-class Server:
-    """Speaks just enough HTTP to stand for a Triton; ``answer(head, body)`` decides, None hangs up."""
-
-    def __init__(self) -> None:
-        self.calls: list[tuple[bytes, bytes]] = []
-        self.is_alive = True
-        self.is_stopped = False
-        """Takes connections and requests, as the kernel does for a stopped process, and answers nothing."""
-        self.connections = 0
-        self._writers: set[asyncio.StreamWriter] = set()
-
-    async def answer(self, head: bytes, body: bytes) -> bytes | None:
-        """Double the ids."""
-        size = int(next(line for line in head.split(b"\r\n") if line.startswith(b"Inference-Header")).split()[1])
-        described = json.loads(body[:size])
-        shape = described["inputs"][0]["shape"]
-        return tensors_reply(np.frombuffer(body[size:], np.int64).reshape(shape) * 2)
-
-    async def start(self, port: int = 0) -> tuple[str, int]:
-        """Listen; returns the address."""
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", port)
-        self.address = ("127.0.0.1", int(self._server.sockets[0].getsockname()[1]))
-        return self.address
-
-    async def stop(self) -> None:
-        """Go away, connections included."""
-        self._server.close()
-        for writer in self._writers:
-            writer.close()
-        await asyncio.sleep(0)
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.connections += 1
-        self._writers.add(writer)
-        try:
-            while True:
-                head = await reader.readuntil(b"\r\n\r\n")
-                if self.is_stopped:
-                    await asyncio.Event().wait()
-                if head.startswith(b"GET"):
-                    writer.write(reply(200 if self.is_alive else 400, b""))
-                    continue
-                length = next(line for line in head.split(b"\r\n") if line.startswith(b"Content-Length"))
-                body = await reader.readexactly(int(length.split()[1]))
-                self.calls.append((head, body))
-                found = await self.answer(head, body)
-                if found is None:
-                    break
-                writer.write(found)
-        except (asyncio.IncompleteReadError, ConnectionError):
-            pass
-        finally:
-            writer.close()
+from .servers import HttpServer, reply, tensors_reply
 
 
 @pytest.fixture
-async def server() -> AsyncIterator[Server]:
+async def server() -> AsyncIterator[HttpServer]:
     """One server."""
-    made = Server()
+    made = HttpServer()
     await made.start()
     yield made
     await made.stop()
 
 
 @pytest.fixture
-async def calls(server: Server) -> AsyncIterator[HttpCalls]:
+async def calls(server: HttpServer) -> AsyncIterator[HttpTransport]:
     """Calls to that server, which has been found."""
-    made = HttpCalls("triton:8001", [server.address])
-    await made.start()
-    assert made.is_up
+    made = HttpTransport(server.address)
+    assert await made.is_live()
+    assert made.is_open
     yield made
     await made.close()
 
 
-async def infer(calls: HttpCalls, *ids: int, timeout: float = 5, parent: str = "") -> Any:
+async def infer(calls: HttpTransport, *ids: int, timeout: float = 5, parent: str = "") -> Any:
     """Call with one row."""
     inputs = {"input_ids": np.array([ids], np.int64)}
     return (await calls.infer("m", inputs, ["out"], timeout=timeout, request_id="", parent=parent))["out"]
+
+
+async def called_over_http(*servers: HttpServer) -> TritonBackend:
+    """A backend of those servers, which have nothing but HTTP, and have been asked whether they are there."""
+    http = ",".join(f"127.0.0.1:{server.address[1]}" for server in servers)
+    backend = TritonBackend(",".join(f"127.0.0.1:{9 + number}" for number in range(len(servers))), http=http)
+    with pytest.raises(BackendUnavailable):
+        await backend.describe("m")
+    return backend
+
+
+async def ask(backend: TritonBackend, *ids: int, timeout: float = 5) -> Any:
+    """Call with one row."""
+    return (await backend.infer("m", {"input_ids": np.array([ids], np.int64)}, ["out"], timeout=timeout))["out"]
 
 
 @pytest.mark.parametrize(
@@ -137,7 +91,7 @@ def test_what_is_no_address_is_refused(http: str) -> None:
         http_hosts("triton:8001", http)
 
 
-async def test_rows_go_and_come_over_one_connection(server: Server, calls: HttpCalls) -> None:
+async def test_rows_go_and_come_over_one_connection(server: HttpServer, calls: HttpTransport) -> None:
     """Calls one after another share a connection; a trace goes along only when there is one."""
     for i in range(5):
         assert [[2 * i, 8]] == (await infer(calls, i, 4)).tolist()
@@ -146,13 +100,13 @@ async def test_rows_go_and_come_over_one_connection(server: Server, calls: HttpC
     assert [False] * 5 + [True] == [b"traceparent: 00-aa-bb-01\r\n" in head for head, _ in server.calls]
 
 
-async def test_concurrent_calls_get_their_own_rows(calls: HttpCalls) -> None:
+async def test_concurrent_calls_get_their_own_rows(calls: HttpTransport) -> None:
     """As many connections as calls."""
     answers = await asyncio.gather(*(infer(calls, i) for i in range(40)))
     assert [[[2 * i]] for i in range(40)] == [a.tolist() for a in answers]
 
 
-async def test_answer_may_come_in_pieces_and_in_chunks(server: Server, calls: HttpCalls) -> None:
+async def test_answer_may_come_in_pieces_and_in_chunks(server: HttpServer, calls: HttpTransport) -> None:
     """What HTTP allows is understood, not only what Triton happens to write today."""
     whole = tensors_reply(np.array([[7]], np.int64))
     head, _, body = whole.partition(b"\r\n\r\n")
@@ -178,7 +132,7 @@ async def test_answer_may_come_in_pieces_and_in_chunks(server: Server, calls: Ht
     ],
 )
 async def test_complaints_are_the_errors_grpc_would_give(
-    server: Server, calls: HttpCalls, status: int, text: str, error: type[GatewayError]
+    server: HttpServer, calls: HttpTransport, status: int, text: str, error: type[GatewayError]
 ) -> None:
     """The reason is Triton's; the next call is fine."""
 
@@ -195,7 +149,7 @@ async def test_complaints_are_the_errors_grpc_would_give(
 
 @pytest.mark.parametrize("junk", [b"what?\r\n\r\n", reply(200, b"not json", "Inference-Header-Content-Length: 8"),
                                   reply(200, b'{"outputs": [{"name": "out"}]}')])  # fmt: skip
-async def test_junk_is_an_error_of_its_caller_only(server: Server, calls: HttpCalls, junk: bytes) -> None:
+async def test_junk_is_an_error_of_its_caller_only(server: HttpServer, calls: HttpTransport, junk: bytes) -> None:
     """Never a wrong answer, never a hang."""
 
     async def talk(_head: bytes, _body: bytes) -> bytes:
@@ -208,7 +162,7 @@ async def test_junk_is_an_error_of_its_caller_only(server: Server, calls: HttpCa
     assert [[2]] == (await infer(calls, 1)).tolist()
 
 
-async def test_deadline_ends_the_call_and_its_connection(server: Server, calls: HttpCalls) -> None:
+async def test_deadline_ends_the_call_and_its_connection(server: HttpServer, calls: HttpTransport) -> None:
     """The late answer must not become the next caller's."""
     hold = asyncio.Event()
     normal = server.answer
@@ -224,7 +178,7 @@ async def test_deadline_ends_the_call_and_its_connection(server: Server, calls: 
     assert [[6]] == (await infer(calls, 3)).tolist()
 
 
-async def test_caller_that_leaves_takes_its_connection_along(server: Server, calls: HttpCalls) -> None:
+async def test_caller_that_leaves_takes_its_connection_along(server: HttpServer, calls: HttpTransport) -> None:
     """Cancelled calls leave nothing behind that could answer somebody else."""
     hold = asyncio.Event()
     normal = server.answer
@@ -242,24 +196,27 @@ async def test_caller_that_leaves_takes_its_connection_along(server: Server, cal
     assert [[6]] == (await infer(calls, 3)).tolist()
 
 
-async def test_server_that_hangs_up_has_not_answered(server: Server, calls: HttpCalls) -> None:
-    """The caller may send it another way; the server is called again once it answers a look."""
+async def test_server_that_hangs_up_has_not_answered(server: HttpServer) -> None:
+    """The call may be made another way; the server is called again once it answers a question."""
+    backend = await called_over_http(server)
 
     async def hang_up(_head: bytes, _body: bytes) -> None:
         return None
 
     normal, server.answer = server.answer, hang_up
-    with pytest.raises(NotAnswered):
-        await infer(calls, 1)
-    assert not calls.is_up
+    with pytest.raises(BackendUnavailable):
+        await ask(backend, 1)
+    http = backend._replicas.all[0].http
+    assert not http.is_open
     server.answer = normal
     async with asyncio.timeout(5):
-        while not calls.is_up:
+        while not http.is_open:
             await asyncio.sleep(0.01)
-    assert [[2]] == (await infer(calls, 1)).tolist()
+    assert [[2]] == (await ask(backend, 1)).tolist()
+    await backend.close()
 
 
-async def test_connection_that_was_closed_while_idle_is_not_used(server: Server, calls: HttpCalls) -> None:
+async def test_connection_that_was_closed_while_idle_is_not_used(server: HttpServer, calls: HttpTransport) -> None:
     """A restarted server closes every connection: the next call makes a new one."""
     await infer(calls, 1)
     address = server.address
@@ -269,89 +226,73 @@ async def test_connection_that_was_closed_while_idle_is_not_used(server: Server,
     assert [[2]] == (await infer(calls, 1)).tolist()
 
 
-async def test_server_that_says_it_is_not_alive_is_not_called() -> None:
+async def test_server_that_says_it_is_not_alive_is_not_called(server: HttpServer) -> None:
     """Another program on the port, or a Triton that is starting."""
-    server = Server()
     server.is_alive = False
-    await server.start()
-    calls = HttpCalls("triton:8001", [server.address])
-    await calls.start()
-    assert not calls.is_up
-    with pytest.raises(NotAnswered):
-        await infer(calls, 1)
-    await calls.close()
-    await server.stop()
+    backend = await called_over_http(server)
+    with pytest.raises(BackendUnavailable):
+        await ask(backend, 1)
+    assert [] == server.calls
+    await backend.close()
 
 
 async def test_nobody_there_is_found_out_once_and_in_the_background() -> None:
     """A gateway whose Triton has no HTTP starts without waiting for it."""
-    calls = HttpCalls("triton:8001", [("127.0.0.1", 9), ("no such name", 8000)])
+    backend = TritonBackend("127.0.0.1:9,127.0.0.1:10", http="127.0.0.1:9,no such name:8000")
     async with asyncio.timeout(5):
-        await calls.start()
-        await calls.start()
-    assert not calls.is_up
-    await calls.close()
+        for _ in range(2):
+            with pytest.raises(BackendUnavailable):
+                await backend.describe("m")
+    await backend.close()
 
 
 async def test_calls_spread_over_servers_and_leave_one_that_is_gone() -> None:
     """The fewest calls under way goes first, equals in turn; a lost server gets nothing until it answers again."""
-    one, two = Server(), Server()
+    one, two = HttpServer(), HttpServer()
     addresses = [await one.start(), await two.start()]
-    calls = HttpCalls("triton:8001", addresses)
-    await calls.start()
+    backend = await called_over_http(one, two)
     for i in range(20):
-        await infer(calls, i)
+        await ask(backend, i)
     assert (10, 10) == (len(one.calls), len(two.calls))
     await two.stop()
-    lost = 0
     for i in range(20):
-        try:
-            await infer(calls, i)
-        except NotAnswered:
-            lost += 1
-    assert lost <= 1
-    assert len(one.calls) >= 29
+        assert [[2 * i]] == (await ask(backend, i)).tolist()
+    assert (30, 10) == (len(one.calls), len(two.calls))
     await two.start(addresses[1][1])
-    seen = len(two.calls)
     async with asyncio.timeout(8):
-        while len(two.calls) == seen:
-            await infer(calls, 1)
+        while len(two.calls) == 10:
+            await ask(backend, 1)
             await asyncio.sleep(0.02)
-    await calls.close()
+    await backend.close()
     await one.stop()
     await two.stop()
 
 
 async def test_a_stopped_server_among_several_costs_its_calls_one_question() -> None:
-    """It is asked whether it lives, within its own time; then its calls may be made elsewhere, and it gets no more."""
-    one, two = Server(), Server()
-    addresses = [await one.start(), await two.start()]
-    looked = 0
-
-    async def doubted() -> None:
-        nonlocal looked
-        looked += 1
-
-    calls = HttpCalls("triton:8001", addresses, doubted)
-    await calls.start()
+    """It is asked whether it lives, within its own time; its calls are then made elsewhere, and it gets no more."""
+    one, two = HttpServer(), HttpServer()
+    await one.start()
+    await two.start()
+    backend = await called_over_http(one, two)
     two.is_stopped = True
     # far more time than the answer may take: nobody waits for the caller's own deadline
-    found = await asyncio.gather(*(infer(calls, i, timeout=3600) for i in range(8)), return_exceptions=True)
-    assert 4 == sum(isinstance(one, NotAnswered) for one in found)
-    assert looked >= 1
+    found = await asyncio.gather(*(ask(backend, i, timeout=3600) for i in range(8)))
+    assert [[[2 * i]] for i in range(8)] == [answer.tolist() for answer in found]
+    assert 8 == len(one.calls)
     for i in range(20):
-        await infer(calls, i)
-    assert 24 == len(one.calls)
+        await ask(backend, i)
+    assert 28 == len(one.calls)
     two.is_stopped = False
-    await calls.close()
+    await backend.close()
     await one.stop()
     await two.stop()
 
 
 async def test_a_slow_server_that_lives_keeps_its_calls() -> None:
     """A long model is no reason to run it twice."""
-    one, two = Server(), Server()
-    addresses = [await one.start(), await two.start()]
+    one, two = HttpServer(), HttpServer()
+    await one.start()
+    await two.start()
     answer = two.answer
 
     async def slowly(head: bytes, body: bytes) -> bytes | None:
@@ -359,10 +300,9 @@ async def test_a_slow_server_that_lives_keeps_its_calls() -> None:
         return await answer(head, body)
 
     two.answer = slowly  # type: ignore[method-assign]
-    calls = HttpCalls("triton:8001", addresses)
-    await calls.start()
-    await asyncio.gather(*(infer(calls, i, timeout=3600) for i in range(4)))
+    backend = await called_over_http(one, two)
+    await asyncio.gather(*(ask(backend, i, timeout=3600) for i in range(4)))
     assert (2, 2) == (len(one.calls), len(two.calls))
-    await calls.close()
+    await backend.close()
     await one.stop()
     await two.stop()

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import grpc
 import numpy as np
@@ -16,11 +13,14 @@ import pytest
 import trustme
 from hypothesis import given
 from hypothesis import strategies as st
-from tritonclient.grpc import service_pb2 as pb
 
 from gateway.errors import BackendUnavailable, ModelNotReady
-from gateway.triton.grpc import TritonBackend, TritonTls
-from gateway.triton.replicas import RepeatBudget, Target, choose, parse_address
+from gateway.triton.addresses import Target, parse_address
+from gateway.triton.backend import TritonBackend
+from gateway.triton.grpc import TritonTls
+from gateway.triton.replicas import RepeatBudget, choose
+
+from .servers import GrpcServer, together, tritons
 
 INPUT = {"x": np.zeros((1, 1), np.int64)}
 
@@ -53,7 +53,7 @@ class One:
     """What `choose` looks at."""
 
     in_flight: int = 0
-    is_out: bool = False
+    is_unhealthy: bool = False
     missing: set[str] = field(default_factory=set)
 
 
@@ -71,7 +71,7 @@ def test_the_choice_is_never_worse_than_another(facts: list[tuple[bool, bool, in
     replicas = [One(busy, out, {"m"} if lacks else set()) for out, lacks, busy in facts]
 
     def rank(one: One) -> tuple[bool, bool, int]:
-        return one.is_out, "m" in one.missing, one.in_flight
+        return one.is_unhealthy, "m" in one.missing, one.in_flight
 
     tried: list[One] = []
     while (one := choose(replicas, "m", turn, tried)) is not None:
@@ -91,91 +91,9 @@ def test_repeats_are_a_bounded_share_of_the_calls() -> None:
     assert not RepeatBudget().spend(3)
 
 
-@dataclass
-class Triton:
-    """A gRPC server that speaks as much of Triton's protocol as the adapter needs here."""
-
-    name: str
-    models: set[str] = field(default_factory=lambda: {"m"})
-    refusal: tuple[grpc.StatusCode, str] | None = None
-    calls: int = 0
-    hold: asyncio.Event | None = None
-    stops: asyncio.Event | None = None
-    """Answers nothing at all, as a stopped process does, until it is set."""
-    server: Any = None
-    port: int = 0
-
-    async def infer(self, request: Any, context: Any) -> Any:
-        """Answer, refuse, or wait."""
-        self.calls += 1
-        if self.refusal:
-            await context.abort(*self.refusal)
-        if request.model_name not in self.models:
-            await context.abort(grpc.StatusCode.NOT_FOUND, "unknown model")
-        if self.hold:
-            await self.hold.wait()
-        if self.stops:
-            await self.stops.wait()
-        return pb.ModelInferResponse(model_name=self.name)
-
-    async def live(self, _request: Any, context: Any) -> Any:
-        """Live unless it refuses."""
-        if self.stops:
-            await self.stops.wait()
-        if self.refusal:
-            await context.abort(*self.refusal)
-        return pb.ServerLiveResponse(live=True)
-
-    async def ready(self, request: Any, context: Any) -> Any:
-        """Whether the model is there."""
-        if self.refusal:
-            await context.abort(*self.refusal)
-        return pb.ModelReadyResponse(ready=request.name in self.models)
-
-    async def start(self, credentials: Any = None, address: str = "127.0.0.1:0") -> None:
-        """Listen."""
-        self.server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
-        methods = {
-            "ModelInfer": (self.infer, pb.ModelInferRequest), "ServerLive": (self.live, pb.ServerLiveRequest),
-            "ModelReady": (self.ready, pb.ModelReadyRequest),
-        }  # fmt: skip
-        handlers = {
-            name: grpc.unary_unary_rpc_method_handler(
-                call, request_deserializer=kind.FromString, response_serializer=lambda m: m.SerializeToString()
-            )
-            for name, (call, kind) in methods.items()
-        }
-        self.server.add_generic_rpc_handlers(
-            (grpc.method_handlers_generic_handler("inference.GRPCInferenceService", handlers),)
-        )
-        if credentials is None:
-            self.port = self.server.add_insecure_port(address)
-        else:
-            self.port = self.server.add_secure_port(address, credentials)
-        await self.server.start()
-
-
-@asynccontextmanager
-async def tritons(*names: str) -> AsyncIterator[list[Triton]]:
-    """Servers that listen while the context is open."""
-    made = [Triton(name) for name in names]
-    for one in made:
-        await one.start()
-    try:
-        yield made
-    finally:
-        for one in made:
-            await one.server.stop(None)
-
-
 async def call(backend: TritonBackend, model: str = "m", timeout: float = 5) -> None:
     """One inference."""
     await backend.infer(model, INPUT, [], timeout=timeout)
-
-
-def together(*servers: Triton) -> str:
-    """The address of all of them."""
-    return "ipv4:" + ",".join(f"127.0.0.1:{one.port}" for one in servers)
 
 
 async def test_replica_that_refuses_costs_no_call_and_gets_no_more() -> None:
@@ -352,7 +270,7 @@ async def test_tls_with_a_client_certificate_and_its_renewal(tmp_path: Path) -> 
     credentials = grpc.ssl_server_credentials(
         [(mine.private_key_pem.bytes(), mine.cert_chain_pems[0].bytes())], ours.cert_pem.bytes(), True
     )
-    server = Triton("a")
+    server = GrpcServer("a")
     await server.start(credentials)
     backend = TritonBackend(f"grpcs://127.0.0.1:{server.port}", tls=write(others), lookup_every=0)
     assert not await backend.is_live()
@@ -380,10 +298,10 @@ async def test_versions_of_long_ago_are_not_looked_for_on_a_new_replica() -> Non
         a.models.add("replaced")
         assert await backend.is_ready("replaced")
         await call(backend)
-        backend._models["replaced"] -= 601
+        backend._replicas.callers("replaced").asked -= 601
         await backend.is_live()
         b.models = set()
         known[0] = (f"127.0.0.1:{a.port}", f"127.0.0.1:{b.port}")
         await backend.is_live()
-        assert {"m"} == next(r for r in backend._replicas if r.address.endswith(str(b.port))).missing
+        assert {"m"} == next(r for r in backend._replicas.all if r.address.endswith(str(b.port))).missing
         await backend.close()

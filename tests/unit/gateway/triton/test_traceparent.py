@@ -12,7 +12,7 @@ import pytest
 from tritonclient.grpc import service_pb2 as pb
 
 from gateway.trace import TRACEPARENT, parse_traceparent
-from gateway.triton.grpc import TritonBackend
+from gateway.triton.backend import TritonBackend
 
 ONE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 TWO = "00-aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa-bbbbbbbbbbbbbbbb-01"

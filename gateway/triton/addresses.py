@@ -1,0 +1,120 @@
+"""Which Tritons an address names, and which HTTP address belongs to which of them. Pure but for ``resolve``."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import socket
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+Lookup = Callable[[str, int], Awaitable[tuple[str, ...]]]
+"""``lookup(host, port)``: the gRPC targets of a name; raises ``OSError``."""
+
+HttpAddress = tuple[str, int]
+"""Host and port."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """An address taken apart: ``host`` to be looked up, or the ``fixed`` gRPC targets. ``is_secure`` asks for TLS."""
+
+    host: str
+    port: int
+    fixed: tuple[str, ...]
+    is_secure: bool
+
+
+def parse_address(address: str) -> Target:
+    """Read ``host:port``, ``dns:///host:port``, ``ipv4:a:1,b:2``, ``grpc://…``, ``grpcs://…``; the rest is gRPC's."""
+    is_secure = address.startswith("grpcs://")
+    text = address.removeprefix("grpcs://").removeprefix("grpc://")
+    if text.startswith(("ipv4:", "ipv6:")):
+        return Target("", 0, tuple(part.strip() for part in text[5:].split(",") if part.strip()), is_secure)
+    if text.startswith("dns:"):
+        text = text[4:]
+        if text.startswith("//"):  # dns://authority/name
+            text = text[2:].partition("/")[2]
+    elif "/" in text or text.startswith(("unix:", "unix-abstract:", "xds:", "vsock:")):
+        return Target("", 0, (text,), is_secure)
+    if "," in text:
+        return Target("", 0, tuple(part.strip() for part in text.split(",") if part.strip()), is_secure)
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdigit():
+        return Target("", 0, (text,), is_secure)
+    bare = host.strip("[]")
+    try:
+        ipaddress.ip_address(bare)
+    except ValueError:
+        return Target(bare, int(port), (), is_secure)
+    return Target("", 0, (text,), is_secure)
+
+
+async def resolve(host: str, port: int) -> tuple[str, ...]:
+    """Look a name up: its addresses as gRPC targets, sorted. Raises ``OSError`` if it has none now."""
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, family=socket.AF_UNSPEC)
+    ips = {str(entry[4][0]) for entry in found}
+    # A name with both kinds of addresses names every server twice: one kind is enough.
+    four = {ip for ip in ips if ":" not in ip}
+    return tuple(sorted(f"{ip}:{port}" if ":" not in ip else f"[{ip}]:{port}" for ip in four or ips))
+
+
+def http_hosts(address: str, http: str) -> list[HttpAddress]:
+    """Return the HTTP hosts and ports of the Triton at the gRPC ``address``.
+
+    ``http`` is a port (the same hosts), addresses of its own (``host:port``, several with commas), ``auto`` (port 8000
+    if gRPC has 8001: Triton's defaults) or ``off``. Raises ``ValueError`` for anything else.
+    """
+    http = http.strip()
+    if http == "off":
+        return []
+    if not is_beside(http):
+        return _hosts(http.removeprefix("http://"))
+    try:
+        hosts = _hosts(address)
+    except ValueError:  # a socket file, or another address that only gRPC understands
+        return []
+    if http == "auto":
+        return [(host, 8000) for host, port in hosts if port == 8001]
+    return [(host, int(http)) for host, _ in hosts]
+
+
+def is_beside(http: str) -> bool:
+    """True when the setting means a port of the hosts that gRPC has, not addresses of its own."""
+    return http.strip() in ("auto", "off") or http.strip().isdecimal()
+
+
+def http_address(target: str) -> HttpAddress:
+    """Take ``host:port`` apart. Raises ``ValueError``."""
+    host, _, port = target.strip().rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise ValueError(f"{target.strip()!r} is not an address; write host:port")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def _hosts(address: str) -> list[HttpAddress]:
+    target = parse_address(address)
+    return [http_address(part) for part in target.fixed or (f"{target.host}:{target.port}",)]
+
+
+def pair(targets: Sequence[str], https: Sequence[HttpAddress]) -> list[tuple[str, HttpAddress | None]]:
+    """Return the servers that gRPC ``targets`` and HTTP addresses of their own make together.
+
+    Those of one host belong together, in order. If no host has both (a proxy or a Service stands in front of one of
+    them), they are paired in order, the shorter list from its start again: every address is used.
+    """
+    if not targets or not https:
+        return [(target, None) for target in targets]
+    left = list(https)
+    pairs: list[tuple[str, HttpAddress | None]] = []
+    for target in targets:
+        host = target.rpartition(":")[0].strip("[]")
+        found = next((address for address in left if address[0] == host), None)
+        if found is not None:
+            left.remove(found)
+        pairs.append((target, found))
+    if len(left) == len(https):
+        pairs = []
+        left += [https[i % len(https)] for i in range(len(https), len(targets))]
+    return pairs + [(targets[i % len(targets)], address) for i, address in enumerate(left)]

@@ -1,0 +1,222 @@
+"""The backend port for Triton: a set of replicas, and for each call the transport that suits it.
+
+Inference goes over HTTP if the replica's HTTP port answers, which costs a fraction, and over gRPC if it does not or if
+the model's callers keep leaving, because only gRPC tells Triton to stop. Everything else is gRPC. A call that a replica
+could not take (it is stopping, it is gone, it does not have the model yet) is made once more at another, whatever the
+transport; if there is no other, over the transport that has not failed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+from numpy.typing import NDArray
+
+from gateway.errors import DeadlineExceeded, GatewayError, ModelNotReady
+from gateway.trace import TRACEPARENT
+from gateway.triton.addresses import HttpAddress, Lookup, parse_address, resolve
+from gateway.triton.errors import TransportError
+from gateway.triton.grpc import GrpcTransport, KeyRefused, TritonTls
+from gateway.triton.http import HttpTransport
+from gateway.triton.key import read_key
+from gateway.triton.port import ModelInfo, Tensors
+from gateway.triton.replicas import RESOLVE_S, Replica, Replicas
+from gateway.triton.verdicts import decode
+
+_log = logging.getLogger("triton_gateway.triton")
+
+
+class TritonBackend:
+    """One Triton, or all replicas behind one name or list of addresses. ``http`` as ``http_hosts`` takes it.
+
+    ``key_file`` holds the key of Triton's control APIs, sent with the one question that needs it: why a model is not
+    ready. Without it everything works, and that reason is not known.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        compression: bool = False,
+        options: Sequence[tuple[str, Any]] = (),
+        http: str = "off",
+        tls: TritonTls | None = None,
+        key_file: Path | None = None,
+        lookup: Lookup = resolve,
+        lookup_every: float = RESOLVE_S,
+    ) -> None:
+        self.address = address
+        self._key_file = key_file
+        target = parse_address(address)
+        tls = tls or (TritonTls() if target.is_secure else None)
+
+        def connect(to: str, http_at: HttpAddress | None) -> Replica:
+            grpc = GrpcTransport(to, options=dict(options), is_compressed=compression, tls=tls, host=target.host)
+            return Replica(to, grpc, HttpTransport(http_at))
+
+        self._replicas = Replicas(
+            address,
+            connect,
+            # Compression is asked for where the network is dear: what HTTP would send is not compressed, nor is it TLS.
+            http="off" if compression or tls else http,
+            stamp=tls.changed if tls else tuple,
+            lookup=lookup,
+            lookup_every=lookup_every,
+        )
+
+    @property
+    def replicas(self) -> int:
+        """See ``Backend.replicas``."""
+        return self._replicas.count
+
+    async def infer(
+        self, model: str, inputs: Tensors, outputs: Sequence[str], *, timeout: float, request_id: str = ""
+    ) -> dict[str, NDArray[Any]]:
+        """See ``Backend.infer``."""
+        parent = TRACEPARENT.get()
+        replicas = self._replicas
+        callers = replicas.callers(model)
+        began = callers.asked
+        left = timeout
+        replica = replicas.pick(model) or await replicas.find(model)
+        tried: dict[Replica, bool] = {}
+        while True:
+            over_http = replica.http.is_open and not callers.leave
+            transport = replica.http if over_http else replica.grpc
+            replicas.begin(replica)
+            try:
+                found = await transport.infer(
+                    model, inputs, outputs, timeout=left, request_id=request_id, parent=parent
+                )
+            except (DeadlineExceeded, asyncio.CancelledError):
+                callers.ended(monotonic() - began, has_left=True)
+                raise
+            except (TransportError, ModelNotReady) as error:
+                why = error
+            except GatewayError:
+                replica.answered(monotonic())
+                raise
+            else:
+                now = monotonic()
+                callers.ended(now - began, has_left=False)
+                replica.answered(now)
+                return found
+            finally:
+                replica.in_flight -= 1
+            replica = replicas.failed(replica, model, why, tried, over_http=over_http)
+            left = began + timeout - monotonic()
+
+    async def stream(
+        self, model: str, inputs: Tensors, outputs: Sequence[str], *, timeout: float, request_id: str = ""
+    ) -> AsyncGenerator[dict[str, NDArray[Any]], None]:
+        """See ``Backend.stream``; a call is made again elsewhere as long as nothing has come."""
+        parent = TRACEPARENT.get()
+        replicas = self._replicas
+        until = replicas.callers(model).asked + timeout
+        replica = replicas.pick(model) or await replicas.find(model)
+        tried: dict[Replica, bool] = {}
+        while True:
+            has_begun = False
+            replicas.begin(replica)
+            try:
+                responses = replica.grpc.stream(
+                    model, inputs, outputs, timeout=until - monotonic(), request_id=request_id, parent=parent
+                )
+                async with aclosing(responses):
+                    async for response in responses:
+                        has_begun = True
+                        replica.answered(monotonic())
+                        yield response
+            except (TransportError, ModelNotReady) as error:
+                why = error
+            else:
+                return
+            finally:
+                replica.in_flight -= 1
+            if has_begun:
+                if isinstance(why, TransportError):
+                    replicas.lose(replica, over_http=False)
+                raise why
+            replica = replicas.failed(replica, model, why, tried, over_http=False)
+
+    async def is_live(self) -> bool:
+        """See ``Backend.is_live``; also finds out who is behind the name now, and who of them answers."""
+        return await self._replicas.look()
+
+    async def is_ready(self, model: str) -> bool:
+        """See ``Backend.is_ready``."""
+        await self._replicas.refresh()
+        self._replicas.callers(model)
+        replicas = self._replicas.all
+        found = await asyncio.gather(*(replica.grpc.has(model) for replica in replicas))
+        for replica, has in zip(replicas, found, strict=True):
+            if has:
+                replica.missing.discard(model)
+            elif has is False:
+                replica.missing.add(model)
+        # Who does not answer is not waited for: it gets no calls either.
+        answered = [has for has in found if has is not None]
+        return bool(answered) and all(answered)
+
+    async def why_not_ready(self, model: str) -> str:
+        """See ``Backend.why_not_ready``."""
+        reason = self._replicas.unreachable("does not answer")
+        for replica in self._replicas.all:
+            try:
+                entry = await replica.grpc.index(model, self._key())
+            except KeyRefused:
+                reason = (
+                    f"Triton at {replica.address} does not have the model, and says why only with its key "
+                    "(TRITON_GATEWAY_TRITON_KEY_FILE); model sync's log has the reason"
+                )
+                continue
+            except TransportError:
+                continue
+            if entry is None:
+                return f"Triton does not have the model yet{self._where(replica)}"
+            state, text = entry
+            if state != "READY":
+                text = text or state or "Triton is loading it"
+                return f"{decode(text) or text.splitlines()[0][:300]}{self._where(replica)}"
+        return reason
+
+    async def refusal(self, model: str) -> str:
+        """See ``Backend.refusal``; Triton keeps the reason of the last load in its index."""
+        for replica in self._replicas.all:
+            try:
+                state, reason = await replica.grpc.index(model, self._key()) or ("", "")
+            except (KeyRefused, TransportError):
+                continue
+            if state != "UNAVAILABLE" or reason in ("", "unloaded"):
+                continue
+            verdict = decode(reason)
+            if verdict is None:
+                return f"Triton refuses the model: {reason.splitlines()[0][:300]}{self._where(replica)}"
+            if verdict.is_final:
+                return f"{verdict}{self._where(replica)}"
+        return ""
+
+    def _key(self) -> str:
+        try:
+            return read_key(self._key_file or "")
+        except ValueError as error:
+            _log.warning("%s", error)
+            return ""
+
+    def _where(self, replica: Replica) -> str:
+        return f" (at {replica.address})" if len(self._replicas.all) > 1 else ""
+
+    async def describe(self, model: str) -> ModelInfo:
+        """See ``Backend.describe``. Whoever describes a model is about to call it: HTTP is looked for."""
+        await self._replicas.ask_http()
+        return await (await self._replicas.find(model)).grpc.describe(model)
+
+    async def close(self) -> None:
+        """See ``Backend.close``."""
+        await self._replicas.close()
