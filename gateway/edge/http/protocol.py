@@ -33,6 +33,7 @@ from gateway.errors import (
     HeadTimeout,
     HeadTooLarge,
     MalformedRequest,
+    MethodNotAllowed,
     Overloaded,
     Unavailable,
 )
@@ -192,7 +193,7 @@ class GatewayProtocol(HttpToolsProtocol):
                 self.parser.feed_data(data)
             except httptools.HttpParserUpgrade as stop:
                 self._decline_upgrade()
-                data = b"" if self._is_deaf else data[stop.args[0] :]
+                data = data[stop.args[0] :]
             else:
                 return
 
@@ -202,9 +203,6 @@ class GatewayProtocol(HttpToolsProtocol):
         httptools takes what follows such a head for the other protocol. A parser that has read a head with the same
         lengths, and no offer, reads it as it was meant.
         """
-        if self.parser.get_method() == b"CONNECT":
-            self._is_deaf = True  # what follows is for somebody else
-            return
         lengths = self._lengths()
         self.parser = httptools.HttpRequestParser(self)
         self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
@@ -246,6 +244,8 @@ class GatewayProtocol(HttpToolsProtocol):
             name = name.lower()
             if name == b"expect" and value.lower() == b"100-continue":
                 self.expect_100_continue = True
+            elif name == b"transfer-encoding" and value.strip().lower() != b"chunked":
+                raise _Refused(MalformedRequest("the only transfer-encoding that is read is chunked"))
             self.headers.append((name, value))
 
     def _count_head(self, size: int) -> None:
@@ -264,9 +264,12 @@ class GatewayProtocol(HttpToolsProtocol):
         if len(self.pipeline) >= _MAX_PIPELINED:
             waiting = f"more than {_MAX_PIPELINED} requests were sent ahead on one connection"
             raise _Refused(Overloaded(waiting, hint="wait for answers, or use more connections"))
-        super().on_headers_complete()
         if self.parser.get_method() == b"CONNECT":
-            self.cycle.keep_alive = False
+            raise _Refused(MethodNotAllowed("CONNECT is not possible here: this is no proxy"))
+        version = self.parser.get_http_version()
+        if version not in ("1.1", "1.0"):
+            raise _Refused(MalformedRequest(f"this is HTTP/{version}, and this port speaks HTTP/1.1"))
+        super().on_headers_complete()
         self._phase = BODY
         self._unparsed = 0
         self._wait_in(None)
