@@ -21,6 +21,7 @@ def of_versions(served: Mapping[str, Version], pending: Mapping[str, Outside]) -
             "url": url, "endpoint": identity.endpoint, "version": identity.version, "state": "serving",
             "model_id": identity.model_id, "model_name": identity.model_name, "triton_model": identity.triton_name,
             "fingerprint": identity.fingerprint, "details": dict(identity.details), "since": version.since,
+            "prices": version.endpoint.prices,
             "successor": successor.shown() if successor else None,
         })  # fmt: skip
     waiting = [{"url": url, **one.shown()} for url, one in sorted(pending.items()) if url not in served]

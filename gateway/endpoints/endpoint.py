@@ -33,6 +33,7 @@ from preprocessing.errors import (
 from preprocessing.types import Prepared
 
 if TYPE_CHECKING:
+    from gateway.endpoints.prices import Prices
     from gateway.endpoints.text import TextHandler
 
 T = TypeVar("T")
@@ -182,6 +183,12 @@ class Endpoint:
     def is_text(self) -> bool:
         """True for a text task whose answers are not remembered: every request is tokenized."""
         return self.text is not None and self.text is self.handler
+
+    @property
+    def prices(self) -> dict[str, float] | None:
+        """What calls to its model have cost lately, for people; None if none were made or none are shared."""
+        prices: Prices | None = getattr(self.text or self.handler, "prices", None)
+        return prices.report() if prices is not None and prices.calls else None
 
     @property
     def last_body(self) -> bytes | None:

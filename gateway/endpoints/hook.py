@@ -18,6 +18,7 @@ import orjson
 
 from gateway.endpoints.batcher import BatchLimits, MicroBatcher
 from gateway.endpoints.endpoint import note, translate
+from gateway.endpoints.prices import Prices
 from gateway.endpoints.stacking import StackedCalls
 from gateway.endpoints.tensors import TritonCall
 from gateway.hooks.executor import Executor, Work
@@ -108,6 +109,11 @@ class HookHandler:
         if kept is not None:
             self.last_body = kept
         return work.data
+
+    @property
+    def prices(self) -> Prices | None:
+        """What calls to the model behind the code cost, if it has a batch dimension; a token is an element here."""
+        return self._stacked.prices if self._stacked is not None else None
 
     async def close(self) -> None:
         """See ``Handler.close``."""

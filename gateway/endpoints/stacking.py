@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gateway.endpoints.batcher import BatchLimits, MicroBatcher, Outputs
 from gateway.endpoints.prices import Prices
 from gateway.errors import BackendGarbage
-from gateway.triton.port import Backend
+from gateway.triton.port import Backend, Tensors
 from preprocessing.collate import split_rows
 from preprocessing.errors import InvalidOutput
 
@@ -28,10 +27,11 @@ _MOST_ELEMENTS: Final = 128 << 10
 class _Item:
     """One request's inputs; ``rows`` is their first dimension, ``elements`` all of theirs for one row."""
 
-    inputs: dict[str, NDArray[Any]]
+    inputs: Tensors
     outputs: tuple[str, ...]
     rows: int
     elements: int
+    request_id: str
 
 
 class StackedCalls:
@@ -55,20 +55,21 @@ class StackedCalls:
         return self._batcher.prices
 
     async def infer(
-        self, inputs: dict[str, NDArray[Any]], outputs: Sequence[str], deadline: float
+        self, inputs: Tensors, outputs: Sequence[str], deadline: float, *, request_id: str = ""
     ) -> tuple[Outputs, int, int]:
         """Return the model's outputs for ``inputs``, and the nanoseconds spent waiting and inferring.
 
-        ``deadline`` is in loop time. Raises as ``Backend.infer`` does.
+        ``deadline`` is in loop time; ``request_id`` goes to Triton with a call that nobody shares. Raises as
+        ``Backend.infer`` does.
         """
         names = tuple(outputs)
         arrays = inputs.values()
         rows = len(next(iter(arrays))) if all(array.ndim for array in arrays) else 0
         if not rows or any(len(array) != rows for array in arrays):
             # Not rows of a batch: the model may know what to do with it.
-            item = _Item(inputs, names, 1, sum(array.size for array in arrays))
+            item = _Item(inputs, names, 1, sum(array.size for array in arrays), request_id)
             return await self._batcher.submit([item], deadline, count=1, kind=id(item))
-        item = _Item(inputs, names, rows, sum(array.size for array in arrays) // rows)
+        item = _Item(inputs, names, rows, sum(array.size for array in arrays) // rows, request_id)
         kind: Hashable = (names, *((name, array.dtype, array.shape[1:]) for name, array in inputs.items()))
         return await self._batcher.submit([item], deadline, count=rows, kind=kind)
 
@@ -78,10 +79,11 @@ class StackedCalls:
 
     async def _run(self, items: Sequence[_Item], timeout: float) -> Outputs:
         first = items[0]
-        inputs = first.inputs
+        inputs, request_id = first.inputs, first.request_id
         if len(items) > 1:
             inputs = {name: np.concatenate([item.inputs[name] for item in items]) for name in inputs}
-        return await self._backend.infer(self._model, inputs, first.outputs, timeout=timeout)
+            request_id = ""
+        return await self._backend.infer(self._model, inputs, first.outputs, timeout=timeout, request_id=request_id)
 
 
 def _elements(item: _Item) -> int:

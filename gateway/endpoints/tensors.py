@@ -12,6 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gateway.endpoints.endpoint import Job, in_task
+from gateway.endpoints.prices import Prices
+from gateway.endpoints.stacking import StackedCalls
 from gateway.errors import HookFailed, InputRefused
 from gateway.triton.port import Backend, ModelInfo, TensorInfo
 
@@ -20,7 +22,7 @@ Outputs = dict[str, NDArray[Any]]
 
 @dataclass(frozen=True, slots=True)
 class RawTensors:
-    """A question that is asked in the model's own tensors: they go to the model as they are, in a call of their own.
+    """A question that is asked in the model's own tensors: they go to the model as they are.
 
     ``inputs``: name → array, rows first if the model has a batch dimension. ``outputs``: the names wanted, empty for
     all. The answer is name → array.
@@ -34,7 +36,7 @@ class RawTensors:
 async def infer_raw(backend: Backend, model: str, job: Job, raw: RawTensors) -> Outputs:
     """Return the model's outputs for the tensors of a job. Raises what the backend raises."""
     trace = job.trace
-    trace.rows = max((len(array) for array in raw.inputs.values() if array.ndim), default=1)
+    trace.rows = _rows(raw)
     started = perf_counter_ns()
     left = job.deadline - asyncio.get_running_loop().time()
     outputs = await backend.infer(model, raw.inputs, raw.outputs, timeout=left, request_id=raw.request_id)
@@ -95,6 +97,13 @@ class TensorHandler:
 
     def __init__(self, call: TritonCall) -> None:
         self.call = call
+        rows = call.info.max_batch_size if call.info is not None else 0
+        self._stacked = StackedCalls(call.backend, call.model, max_rows=rows) if rows else None
+
+    @property
+    def prices(self) -> Prices | None:
+        """What calls cost, if the model has a batch dimension; a token is an element here."""
+        return self._stacked.prices if self._stacked is not None else None
 
     def start(self, job: Job) -> None:
         """See ``Starts.start``."""
@@ -112,7 +121,25 @@ class TensorHandler:
             raw = RawTensors(call.tensors(body), call.outputs)
             job.trace.prepare_ns = perf_counter_ns() - started
         job.prepared()
-        in_task(job, infer_raw(call.backend, call.model, job, raw))
+        if self._stacked is None:
+            in_task(job, infer_raw(call.backend, call.model, job, raw))
+        else:
+            in_task(job, self._share(self._stacked, job, raw))
+
+    async def _share(self, stacked: StackedCalls, job: Job, raw: RawTensors) -> Outputs:
+        """Answer from a call that others may share."""
+        trace = job.trace
+        trace.rows = _rows(raw)
+        job.outputs, trace.queue_ns, trace.infer_ns = await stacked.infer(
+            raw.inputs, raw.outputs, job.deadline, request_id=raw.request_id
+        )
+        return job.outputs
 
     async def close(self) -> None:
-        """See ``Handler.close``; nothing is held."""
+        """See ``Handler.close``."""
+        if self._stacked is not None:
+            await self._stacked.close()
+
+
+def _rows(raw: RawTensors) -> int:
+    return max((len(array) for array in raw.inputs.values() if array.ndim), default=1)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from gateway.endpoints.batcher import BatchLimits, Entry, MicroBatcher, Outputs
 from gateway.endpoints.endpoint import Job, in_task, note, offload, translate
+from gateway.endpoints.prices import Prices
 from gateway.endpoints.tensors import RawTensors, infer_raw
 from gateway.errors import BackendRefused, ModelFailed, SpecFault
 from gateway.triton.port import Backend
@@ -52,6 +53,11 @@ class TextHandler:
             padding_side=processor.config.padding_side,
             servers=backend,
         )
+
+    @property
+    def prices(self) -> Prices:
+        """What calls of this version cost, learned from them."""
+        return self._batcher.prices
 
     @property
     def text(self) -> TextHandler:

@@ -8,9 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gateway.dataplane.submit import ask_version
+from gateway.endpoints.endpoint import Endpoint, Identity
 from gateway.endpoints.stacking import StackedCalls
+from gateway.endpoints.tensors import TensorHandler, TritonCall
 from gateway.errors import BackendRefused, DeadlineExceeded
 from gateway.testing import FakeBackend
+from gateway.trace import Trace
 
 
 def doubled(inputs: dict[str, Any]) -> dict[str, Any]:
@@ -96,3 +100,34 @@ async def test_a_call_that_hangs_ends_at_the_requests_deadline(backend: FakeBack
     backend.hold = asyncio.Event()
     [late] = await ask(StackedCalls(backend, "m", max_rows=8), full(1, 1, 2), timeout=0.05)
     assert isinstance(late, DeadlineExceeded)
+
+
+async def test_a_requests_id_goes_with_its_own_call_only(backend: FakeBackend) -> None:
+    """Triton's log names the request that a call was made for; a call for two names none."""
+    ids: list[str] = []
+    infer = backend.infer
+
+    async def noting(*arguments: Any, request_id: str = "", **more: Any) -> Any:
+        ids.append(request_id)
+        return await infer(*arguments, **more)
+
+    backend.infer = noting  # type: ignore[method-assign]
+    calls = StackedCalls(backend, "m", max_rows=8)
+    deadline = asyncio.get_running_loop().time() + 5
+    await calls.infer({"x": full(1, 1, 2)}, (), deadline, request_id="a")
+    await asyncio.gather(*(calls.infer({"x": full(1, 1, 2)}, (), deadline, request_id=i) for i in "bc"))
+    assert ["a", ""] == ids
+
+
+async def test_tensor_endpoints_share_calls_and_say_what_these_cost(backend: FakeBackend) -> None:
+    """Two requests of one tick, one call; ``/v1/status`` has the prices from then on."""
+    info = await backend.describe("m")
+    endpoint = Endpoint(Identity("e", "e", "", "f"), TensorHandler(TritonCall(backend, "m", info.inputs, ("y",), info)))
+    assert endpoint.prices is None
+    answers: list[Any] = await asyncio.gather(
+        *(ask_version(endpoint, {"x": [[value]]}, 5, Trace("r")) for value in (1.0, 2.0))
+    )
+    assert [[[2.0]], [[4.0]]] == [answer["y"].tolist() for answer in answers]
+    assert [("m", 2)] == backend.calls
+    assert endpoint.prices is not None
+    assert endpoint.prices["calls"] == 1
