@@ -40,14 +40,18 @@ class Deadlines:
         self._sets: dict[int, set[Expires]] = {}
         self._timer: asyncio.TimerHandle | None = None
 
-    def arm(self, one: Expires, timeout: float) -> None:
-        """Have ``one`` expire in ``timeout`` seconds; sets its ``deadline`` (loop time) and ``timeout``."""
+    def arm(self, one: Expires, timeout: float, passed: float = 0.0) -> None:
+        """Have ``one`` expire ``timeout`` seconds after it began, ``passed`` seconds ago.
+
+        Sets its ``deadline`` (loop time) and ``timeout``.
+        """
         loop = self._loop
         if loop is None:
             loop = self._loop = asyncio.get_running_loop()
         one.timeout = timeout
-        one.deadline = deadline = loop.time() + timeout
-        if timeout < _SHORT_S:
+        now = loop.time()
+        one.deadline = deadline = now + timeout - passed
+        if deadline - now < _SHORT_S:
             one.alarm = loop.call_at(deadline, one.expire)
             return
         number = int(deadline * _PER_SECOND) + 1

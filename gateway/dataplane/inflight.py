@@ -17,6 +17,7 @@ import asyncio
 import enum
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from time import perf_counter_ns
 from typing import Any, Final, Protocol
 
 from gateway.call import Call, Reply
@@ -153,8 +154,10 @@ class InFlight:
         if fallback is not None:
             fallback.lease()
             self._fallback = fallback
-        self.deadlines.arm(self, timeout)
-        self.trace.route = route
+        trace = self.trace
+        trace.route = route
+        # A request's time begins with its first byte, before it was read.
+        self.deadlines.arm(self, timeout, (perf_counter_ns() - trace.started_ns) * 1e-9)
         self._label(endpoint)
         try:
             self.question = self.call.question(endpoint)

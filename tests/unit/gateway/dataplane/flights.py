@@ -1,0 +1,107 @@
+"""Small stand-ins for what surrounds a request in flight: endpoints that do as they are told, a ledger that counts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from gateway.call import Call
+from gateway.endpoints.endpoint import Endpoint, Identity, Job
+from gateway.errors import GatewayError
+from gateway.trace import Trace
+
+
+class Obedient:
+    """A handler that keeps its jobs until the test says what becomes of them; ``given_up`` counts those given up."""
+
+    takes_bytes = False
+
+    def __init__(self, begin: Callable[[Job], None] | None = None) -> None:
+        self.jobs: list[Job] = []
+        self.given_up = 0
+        self.is_closed = False
+        self._begin = begin
+
+    def start(self, job: Job) -> None:
+        """Take the job."""
+        assert not self.is_closed, "asked after it was closed"
+        self.jobs.append(job)
+        if self._begin is not None:
+            self._begin(job)
+        else:
+            job.prepared()
+            job.queued(self._leave)
+
+    def _leave(self) -> None:
+        self.given_up += 1
+
+    async def close(self) -> None:
+        """Be closed: nobody may hold it any more."""
+        assert not self.is_closed, "closed twice"
+        self.is_closed = True
+
+
+class Counted(Endpoint):
+    """An endpoint that knows how often it was leased and released."""
+
+    __slots__ = ("leased", "released")
+
+    def __init__(self, handler: Any, url: str = "e") -> None:
+        super().__init__(Identity(url, url, "", url), handler)
+        self.leased = self.released = 0
+
+    def lease(self) -> None:
+        """Count it."""
+        assert not self.handler.is_closed, "leased after it was closed"
+        self.leased += 1
+        super().lease()
+
+    def release(self) -> None:
+        """Count it."""
+        self.released += 1
+        assert self.released <= self.leased
+        super().release()
+
+
+class Records:
+    """A ledger that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.ended: list[Trace] = []
+        self.fallen: list[str] = []
+
+    def record(self, trace: Trace) -> None:
+        """Keep it."""
+        self.ended.append(trace)
+
+    def fell_back(self, trace: Trace, error: GatewayError, stable: Endpoint) -> None:
+        """Keep who answered."""
+        del trace, error
+        self.fallen.append(stable.identity.url)
+
+
+class Echo(Call):
+    """A call whose reply is the answer's repr; ``refuses`` makes ``question`` raise for the endpoint of that url."""
+
+    def __init__(self, path: str = "e", refuses: dict[str, Exception] | None = None) -> None:
+        super().__init__(path)
+        self.refuses = refuses or {}
+        self.rendered = 0
+
+    def question(self, endpoint: Endpoint) -> Any:
+        """Return a body."""
+        if endpoint.identity.url in self.refuses:
+            raise self.refuses[endpoint.identity.url]
+        return {"text": endpoint.identity.url}
+
+    def render(self, answer: Any, endpoint: Endpoint, trace: Trace, outputs: Any) -> bytes:
+        """Write it; an answer that is an exception cannot be written."""
+        del trace, outputs
+        self.rendered += 1
+        if isinstance(answer, Exception):
+            raise answer
+        return repr((endpoint.identity.url, answer)).encode()
+
+    def piece(self, event: Any) -> bytes:
+        """Not asked for here."""
+        raise NotImplementedError

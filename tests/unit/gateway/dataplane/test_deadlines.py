@@ -1,0 +1,78 @@
+"""One timer for all long time-outs, one each for short ones; in simulated time."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+
+from gateway.dataplane.deadlines import Alarm, Deadlines
+
+pytestmark = pytest.mark.looptime
+
+
+class One:
+    """What expires; keeps when."""
+
+    deadline = timeout = 0.0
+    alarm: Alarm = None
+
+    def __init__(self) -> None:
+        self.at: list[float] = []
+
+    def expire(self) -> None:
+        """Keep the time."""
+        self.at.append(asyncio.get_running_loop().time())
+
+
+async def test_what_is_not_disarmed_expires_once_and_never_early() -> None:
+    """A short time-out to the millisecond, a long one within an eighth of a second."""
+    deadlines, draw = Deadlines(), random.Random(1)
+    ones = []
+    for _ in range(300):
+        one = One()
+        deadlines.arm(one, draw.choice([0.002, 0.05, 0.5, 0.999, 1.0, 1.9, 30.0, 60.0]))
+        ones.append(one)
+        await asyncio.sleep(draw.random() * 0.3)
+    await asyncio.sleep(70)
+    for one in ones:
+        [at] = one.at
+        late = at - one.deadline
+        assert -1e-6 <= late <= (0.002 if one.timeout < 1 else 0.127), (one.timeout, late)
+
+
+async def test_what_is_disarmed_never_expires() -> None:
+    """Also one that is disarmed by another that expires in the same moment; and the timer rests with nothing to do."""
+    deadlines = Deadlines()
+    first, second = One(), One()
+    ended: list[One] = []
+
+    def both() -> None:
+        for one in (first, second):
+            deadlines.disarm(one)
+        ended.append(first)
+
+    first.expire = second.expire = both  # type: ignore[method-assign]
+    for one in (first, second):
+        deadlines.arm(one, 5.0)
+    short, long = One(), One()
+    deadlines.arm(short, 0.5)
+    deadlines.arm(long, 3.0)
+    deadlines.disarm(short)
+    deadlines.disarm(long)
+    await asyncio.sleep(10)
+    assert ([], [], [first]) == (short.at, long.at, ended)
+    assert deadlines._timer is None
+    assert not deadlines._sets
+
+
+async def test_requests_that_end_in_time_leave_nothing_behind() -> None:
+    """What joins and leaves costs a place in a set, and no timer."""
+    deadlines = Deadlines()
+    for _ in range(100_000):
+        one = One()
+        deadlines.arm(one, 60.0)
+        deadlines.disarm(one)
+    assert 0 == sum(map(len, deadlines._sets.values()))
+    assert len(deadlines._sets) <= 2

@@ -1,0 +1,245 @@
+"""A request in flight ends exactly once, and gives back exactly what it holds, whatever happens in whatever order."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gateway.dataplane.deadlines import Deadlines
+from gateway.dataplane.inflight import MOVES, InFlight, State
+from gateway.endpoints.endpoint import Event
+from gateway.errors import BackendUnavailable, InputRefused, InternalError, ModelFailed
+from gateway.trace import Trace
+from tests.unit.gateway.dataplane.flights import Counted, Echo, Obedient, Records
+
+ACTIONS = (
+    "answer", "unreadable answer", "version fails", "request is refused", "bug", "cancel", "expire", "retire canary",
+    "retire stable", "turn",
+)  # fmt: skip
+
+
+class Watched(InFlight):
+    """A flight whose states are kept as it goes through them."""
+
+    __slots__ = ("path",)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "state":
+            self.path = [*getattr(self, "path", []), value]
+        super().__setattr__(name, value)
+
+
+class Case:
+    """A canary with a stable version behind it, and one request to it."""
+
+    def __init__(self, *, begin: Any = None, call: Echo | None = None, has_fallback: bool = True) -> None:
+        self.records = Records()
+        self.done: list[InFlight] = []
+        self.canary, self.stable = Counted(Obedient(begin), "canary"), Counted(Obedient(begin), "stable")
+        self.retiring: dict[Counted, asyncio.Task[None]] = {}
+        self.flight = Watched(call or Echo(), Trace("r"), self.done.append, self.records, Deadlines())
+        self.flight.begin(self.canary, "canary", self.stable if has_fallback else None, 30.0)
+
+    def handler(self, endpoint: Counted) -> Obedient:
+        handler = endpoint.handler
+        assert isinstance(handler, Obedient)
+        return handler
+
+    async def act(self, action: str) -> None:
+        flight = self.flight
+        if action == "answer":
+            flight.answered("yes")
+        elif action == "unreadable answer":
+            flight.answered(InputRefused("no form"))
+        elif action == "version fails":
+            flight.failed(BackendUnavailable("away"))
+        elif action == "request is refused":
+            flight.failed(InputRefused("no"))
+        elif action == "bug":
+            flight.failed(KeyError("ours"))
+        elif action == "cancel":
+            flight.cancel()
+        elif action == "expire":
+            flight.expire()
+        elif action == "turn":
+            await asyncio.sleep(0)
+        else:
+            self.retire(self.canary if action.endswith("canary") else self.stable)
+
+    def retire(self, endpoint: Counted) -> None:
+        if endpoint not in self.retiring:
+            self.retiring[endpoint] = asyncio.create_task(endpoint.retire())
+
+    def check_what_is_held(self) -> None:
+        is_over = self.flight.state is State.ENDED
+        for endpoint in (self.canary, self.stable):
+            held = endpoint.leased - endpoint.released
+            assert held in (0, 1)
+            if is_over:
+                assert held == 0
+            if held:
+                assert not self.handler(endpoint).is_closed
+        assert len(self.done) == len(self.records.ended) == int(is_over)
+        if not is_over:
+            assert self.flight.endpoint is not None
+            held_by = self.flight.endpoint
+            assert isinstance(held_by, Counted)
+            assert held_by.leased == held_by.released + 1
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.lists(st.sampled_from(ACTIONS), max_size=12), st.booleans())
+def test_any_order_of_events_gives_one_end_and_one_release_each(actions: list[str], has_fallback: bool) -> None:
+    """Answers, failures, departures, deadlines and retirements, also those that come after the end."""
+
+    async def run() -> None:
+        case = Case(has_fallback=has_fallback)
+        for action in actions:
+            await case.act(action)
+            case.check_what_is_held()
+        await case.act("cancel")
+        for endpoint in (case.canary, case.stable):
+            case.retire(endpoint)
+        await asyncio.gather(*case.retiring.values())  # nothing is held: both can be closed
+        case.check_what_is_held()
+        path = case.flight.path
+        assert State.ENDED is path[-1]
+        assert 1 == path.count(State.ENDED)
+        for before, after in pairwise(path):
+            assert after in MOVES[before], path
+        assert len(case.records.fallen) <= int(has_fallback)
+        [trace] = case.records.ended
+        known = case.flight.error
+        assert trace.outcome == ("ok" if known is None else known.kind)
+        assert all(handler.given_up <= 1 for handler in map(case.handler, (case.canary, case.stable)))
+
+    asyncio.run(run())
+
+
+async def test_the_first_end_counts() -> None:
+    """What comes later finds the request ended: a cancelled one is not answered, an answered one does not expire."""
+    for first, later, outcome in (
+        ("cancel", "answer", "client_gone"), ("answer", "expire", "ok"), ("expire", "cancel", "deadline_exceeded"),
+        ("request is refused", "answer", "input_refused"),
+    ):  # fmt: skip
+        case = Case()
+        await case.act(first)
+        await case.act(later)
+        assert outcome == case.records.ended[0].outcome
+        assert 1 == len(case.done)
+
+
+async def test_who_leaves_gives_up_the_place_at_once() -> None:
+    """The work on it is told in the same turn, and the version is free."""
+    for action in ("cancel", "expire"):
+        case = Case(has_fallback=False)
+        await case.act(action)
+        assert 1 == case.handler(case.canary).given_up
+        assert (1, 1) == (case.canary.leased, case.canary.released)
+
+
+async def test_a_failed_canary_is_answered_for_once() -> None:
+    """By the version that was held from the start; when that fails too, its failure is the answer."""
+    case = Case()
+    await case.act("version fails")
+    assert ["stable"] == case.records.fallen
+    assert ("fallback", "stable") == (case.flight.trace.route, case.flight.trace.url)
+    assert (1, 1, 1, 0) == (case.canary.leased, case.canary.released, case.stable.leased, case.stable.released)
+    await case.act("version fails")
+    assert ["stable"] == case.records.fallen
+    assert "backend_unavailable" == case.records.ended[0].outcome
+
+
+async def test_an_answer_that_cannot_be_written_is_a_failure_of_the_version() -> None:
+    """A canary whose answers have no form in the protocol is answered for, too."""
+    case = Case()
+    case.flight.answered(ModelFailed("not finite"))
+    assert ["stable"] == case.records.fallen
+    await case.act("answer")
+    assert b"('stable', 'yes')" == case.flight.reply
+
+
+async def test_a_request_the_stable_version_cannot_be_asked_keeps_the_canarys_failure() -> None:
+    """Bytes for a version that takes JSON only, say."""
+    case = Case(call=Echo(refuses={"stable": InputRefused("not JSON")}))
+    await case.act("version fails")
+    assert ("backend_unavailable", []) == (case.records.ended[0].outcome, case.records.fallen)
+    assert (1, 1) == (case.stable.leased, case.stable.released)
+
+
+async def test_a_refusal_at_once_is_an_end_like_any_other() -> None:
+    """A question, or a start, that raises ends the request before ``begin`` has returned."""
+
+    def refuse(_job: Any) -> None:
+        raise InputRefused("no")
+
+    for case in (Case(begin=refuse), Case(call=Echo(refuses={"canary": InputRefused("no")}))):
+        assert ("input_refused", 1) == (case.records.ended[0].outcome, len(case.done))
+        case.check_what_is_held()
+
+
+async def test_a_bug_of_ours_is_an_answer_too(caplog: pytest.LogCaptureFixture) -> None:
+    """500, with the reason in the log; never a traceback for the caller."""
+    case = Case(has_fallback=False)
+    await case.act("bug")
+    assert isinstance(case.flight.error, InternalError)
+    assert "ours" not in str(case.flight.error)
+    assert "unexpected error" in caplog.text
+
+
+async def test_an_edge_that_fails_to_write_does_not_keep_the_request_from_its_record() -> None:
+    """Nor does its failure reach whoever answered: the others of the same call come next."""
+    records = Records()
+
+    def breaks(_flight: InFlight) -> None:
+        raise RuntimeError("the transport is broken")
+
+    flight = InFlight(Echo(), Trace("r"), breaks, records, Deadlines())
+    endpoint = Counted(Obedient())
+    flight.begin(endpoint, "direct", None, 1.0)
+    flight.answered("yes")
+    assert (1, 1, 1) == (len(records.ended), endpoint.leased, endpoint.released)
+
+
+async def test_a_stream_waits_for_room_and_ends_when_the_caller_leaves() -> None:
+    """No piece is made before the last one was taken; after the departure none at all, and the source is closed."""
+    made: list[int] = []
+    room = asyncio.Semaphore(0)
+    is_closed = asyncio.Event()
+
+    async def stream(_question: object, _trace: object, _deadline: float) -> Any:
+        try:
+            for number in range(10):
+                made.append(number)
+                yield Event("x", (), None, 1, number)
+        finally:
+            is_closed.set()
+
+    async def send(_flight: InFlight, _event: Event) -> None:
+        await room.acquire()
+
+    call = Echo()
+    call.streams = True
+    done: list[InFlight] = []
+    records = Records()
+    endpoint = Counted(Obedient())
+    endpoint.stream = stream
+    flight = InFlight(call, Trace("r"), done.append, records, Deadlines(), send)
+    flight.begin(endpoint, "direct", None, 30.0)
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert [0] == made
+    room.release()
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert [0, 1] == made
+    flight.cancel()
+    assert (1, 1) == (endpoint.leased, endpoint.released)
+    await asyncio.wait_for(is_closed.wait(), 5)
+    assert [0, 1] == made
+    assert ["client_gone"] == [trace.outcome for trace in records.ended]

@@ -1,0 +1,179 @@
+"""What one request holds, over a real port, with the fast path and without: its version, its permit, its deadline."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any
+
+import pytest
+
+from gateway.endpoints.cache import CachedHandler, size_of
+from tests.unit.gateway.edge.http.serving import Port, post, serving
+
+Serve = Callable[..., AbstractAsyncContextManager[Port]]
+
+HOOK = """
+class Preprocess:
+    def process(self, data, state, collect_custom_statistics_fn=None):
+        return {"says": %r}
+    def unload(self):
+        self.process = None
+"""
+
+
+@pytest.fixture(params=[True, False], ids=["fast", "ordinary"])
+def serve(make_stack: Callable[..., Any], request: pytest.FixtureRequest) -> Serve:
+    """Serve a stack with settings of the test's own, on each path."""
+
+    @asynccontextmanager
+    async def make(**settings: Any) -> AsyncIterator[Port]:
+        stack = make_stack(fast_path=request.param, **settings)
+        async with stack.gateway.running(), stack.client, serving(stack) as port:
+            yield port
+
+    return make
+
+
+async def test_a_body_that_arrives_across_a_redeploy_of_its_hook_is_answered(serve: Serve) -> None:
+    """The version was chosen with the head and closed before the body was there: 500. It is chosen with the body."""
+    async with serve() as port:
+        stack = port.stack
+        stack.add_hook("h", HOOK % "old")
+        await stack.served("h")
+        old = stack.gateway.table.current.endpoints["h"]
+        request = post(b'{"x": 1}', "/serve/h")
+        wire = await port.connect()
+        await wire.send_slowly(request[:-4])
+        stack.add_hook("h", HOOK % "new")
+        await stack.until(lambda: stack.gateway.table.current.endpoints["h"] is not old)
+        await stack.until(lambda: old._retired)
+        wire.send(request[-4:])
+        status, _, body = await wire.answer()
+        assert (200, {"says": "new"}) == (status, body)
+
+
+async def test_a_version_in_use_is_closed_after_its_last_answer(serve: Serve) -> None:
+    """A redeploy while the model works: the old version answers what it has."""
+    async with serve() as port:
+        stack = port.stack
+        stack.deploy("e")
+        await stack.served("e")
+        old = stack.gateway.table.current.endpoints["e"]
+        stack.backend.hold = asyncio.Event()
+        wire = await port.connect()
+        wire.send(post())
+        await stack.until(lambda: old._leases == 1)
+        held, stack.backend.hold = stack.backend.hold, None
+        stack.add_text_model("m2")
+        stack.registry.add_endpoint("e", "m2")
+        stack.load("e")
+        await stack.until(lambda: stack.gateway.table.current.endpoints["e"] is not old)
+        held.set()
+        assert 200 == (await wire.answer())[0]
+        await stack.until(lambda: old._leases == 0)
+
+
+async def test_every_path_has_the_deadline(serve: Serve) -> None:
+    """A model that never answers: 504 when the time is over, and everything is free again."""
+    async with serve(request_timeout="300ms") as port:
+        stack = port.stack
+        stack.deploy("e")
+        await stack.served("e")
+        stack.backend.hold = asyncio.Event()
+        wire = await port.connect()
+        wire.send(post())
+        status, _, body = await wire.answer()
+        assert (504, "deadline_exceeded") == (status, body["code"])
+        assert 0 == stack.gateway.table.current.endpoints["e"]._leases
+        await stack.until(lambda: stack.gateway.permits.in_flight == 0)
+        stack.backend.hold = None
+        wire.send(post())
+        assert 200 == (await wire.answer())[0]
+
+
+async def test_a_client_that_leaves_frees_what_it_holds(serve: Serve) -> None:
+    """Permit, bytes and lease."""
+    async with serve() as port:
+        stack = port.stack
+        stack.deploy("e")
+        await stack.served("e")
+        stack.backend.hold = asyncio.Event()
+        wire = await port.connect()
+        wire.send(post())
+        permits, endpoint = stack.gateway.permits, stack.gateway.table.current.endpoints["e"]
+        await stack.until(lambda: (permits.in_flight, endpoint._leases) == (1, 1))
+        assert permits.held_bytes > 0
+        wire.close()
+        await stack.until(lambda: (permits.in_flight, permits.held_bytes, endpoint._leases) == (0, 0, 0))
+
+
+async def test_a_permit_is_taken_before_the_body_is_read(serve: Serve) -> None:
+    """More than may be here at a time: 429 on the head alone, while the first still sends its body."""
+    async with serve(max_in_flight=1) as port:
+        port.stack.deploy("e")
+        await port.stack.served("e")
+        first, second = await port.connect(), await port.connect()
+        await first.send_slowly(post()[:-3])
+        await port.stack.until(lambda: port.stack.gateway.permits.in_flight == 1)
+        await second.send_slowly(post()[:-3])
+        status, headers, body = await second.answer()
+        assert (429, "overloaded") == (status, body["code"])
+        assert "retry-after" in headers
+        first.send(post()[-3:])
+        assert 200 == (await first.answer())[0]
+        await port.stack.until(lambda: port.stack.gateway.permits.in_flight == 0)
+
+
+async def test_the_bytes_of_bodies_are_bounded_together(serve: Serve) -> None:
+    """What is announced counts as well as what comes without a length; the rest is told to come back."""
+    text = b'{"text": "%b"}' % (b"good " * 4000)
+    async with serve(max_bytes_in_flight=30_000) as port:
+        port.stack.deploy("e")
+        await port.stack.served("e")
+        first, second, third = [await port.connect() for _ in range(3)]
+        await first.send_slowly(post(text)[:-3])
+        permits = port.stack.gateway.permits
+        await port.stack.until(lambda: permits.held_bytes >= 20_000)
+        second.send(post(text)[:-3])
+        assert (429, "overloaded") == ((await second.answer())[0], "overloaded")
+        chunk = b"%x\r\n%b\r\n" % (len(text), text)
+        head = (
+            b"POST /serve/e HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n"
+        )
+        third.send(head + chunk)
+        assert 429 == (await third.answer())[0]
+        first.send(post(text)[-3:])
+        assert 200 == (await first.answer())[0]
+        await port.stack.until(lambda: permits.held_bytes == 0)
+
+
+async def test_remembered_answers_take_no_more_than_their_bytes(serve: Serve) -> None:
+    """The longest unused go first; an answer too large for the memory is not kept."""
+    async with serve(response_cache_entries=1000, response_cache_bytes=8192) as port:
+        stack = port.stack
+        stack.deploy("e")
+        await stack.served("e")
+        handler: CachedHandler = stack.gateway.table.current.endpoints["e"].handler
+        wire = await port.connect()
+        for number in range(60):
+            wire.send(post(b'{"text": "good %d"}' % number))
+            assert 200 == (await wire.answer())[0]
+            assert handler.held_bytes <= 8192
+        held = sum(size for _, _, size in handler._answers.values())
+        assert 0 < len(handler._answers) < 60
+        assert held == handler.held_bytes
+        wire.send(post(b'{"text": "%b"}' % (b"good " * 5000)))
+        assert 200 == (await wire.answer())[0]
+        assert held == handler.held_bytes
+
+
+def test_the_size_of_an_answer_is_that_of_its_parts() -> None:
+    """Arrays count with what they keep alive: a row of a batch is a view into the whole batch."""
+    import numpy as np
+
+    batch = np.zeros((64, 384), dtype=np.float32)
+    assert size_of({"embedding": batch[0]}) >= batch.nbytes
+    assert size_of(["x" * 1000] * 10) >= 10_000
+    assert size_of({"scores": {"a": 0.5}}) < 1000
