@@ -408,6 +408,22 @@ async def test_declaration_is_live_and_hooks_may_report_anything(stack: Any) -> 
     )
 
 
+async def test_variables_are_found_whatever_protocol_a_request_came_by(stack: Any) -> None:
+    """In the inputs of the Open Inference Protocol, which a hook gets by name, as in a JSON body of its own."""
+    stack.add_hook(
+        "h", HOOK.replace('body["n"] * 2', '[n * 2 for n in body["n"]]').replace('["report"]', '.get("report")')
+    )
+    await stack.served("h")
+    declare(stack, "h", n={"type": "counter"}, y={"type": "counter"})
+    await stack.until(lambda: bool(stack.gateway.observer.watch._watched))
+    tensor = {"name": "n", "shape": [2], "datatype": "INT64", "data": [3, 4]}
+    reply = await stack.client.post("/v2/models/h/infer", json={"inputs": [tensor]})
+    assert 200 == reply.status_code, reply.text
+    found = read((await stack.client.get("/metrics")).content)
+    assert (7, 14) == (found["counter_total{n}"], found["counter_total{y}"])
+    assert not [key for key in found if key.startswith("ignored")]
+
+
 async def test_text_endpoint_counts_its_variables_after_the_answer(stack: Any) -> None:
     """The built-in variables of a classification endpoint."""
     stack.deploy("t")

@@ -78,7 +78,8 @@ async def test_the_loop_goes_on_while_others_are_waited_for(tmp_path: Path) -> N
     other._share = Share(tmp_path, "other")
     other._workers._own = "other"
     running = [asyncio.create_task(publisher.run()) for publisher in (one, other)]
-    await asyncio.sleep(0)
+    while len(list(tmp_path.glob("*.numbers"))) < 2:
+        await asyncio.sleep(0.01)
     for _ in range(3):
         texts = await asyncio.gather(one.metrics(""), other.metrics(""))
         assert 2 == len(texts)
