@@ -40,13 +40,14 @@ from gateway.dataplane.routing.table import RoutingTable
 from gateway.dataplane.shadow import Mirror
 from gateway.dataplane.submit import DataPlane, RequestSpans
 from gateway.edge.grpc.server import RpcServer, Tls
+from gateway.edge.http.addresses import Addresses
 from gateway.edge.http.connections import Connections, room_for_connections
 from gateway.edge.http.edge import Receive, Scope, Send
 from gateway.edge.http.fast import http_protocol
-from gateway.edge.http.forms import FormRoutes
+from gateway.edge.http.models import ModelRoutes
 from gateway.edge.http.ops import build_ops, product_version
 from gateway.edge.http.problems import FAILURES
-from gateway.edge.http.routes import CHAT, FastPath, InferRoute, Limits, ServeRoute
+from gateway.edge.http.routes import FastPath, InferRoute, Limits
 from gateway.endpoints.batcher import BatchLimits
 from gateway.errors import EndpointNotFound, GatewayError, VersionNotFound
 from gateway.health import Health
@@ -131,14 +132,16 @@ class Gateway:
             is_busy=lambda: self.permits.is_half_full,
         )  # fmt: skip
         limits = Limits(
-            settings.max_body_bytes, settings.request_timeout, settings.routing_key_header, settings.routing_key_field,
-            settings.allow_pins,
+            settings.max_body_bytes, settings.request_timeout, settings.routing_key_header, settings.allow_pins
         )  # fmt: skip
-        route = InferRoute(self.plane, limits)
-        self._serve = ServeRoute(route, limits, prefix=self._prefix)
-        self.fast_path = FastPath(self.plane, limits, prefix=self._prefix) if settings.fast_path else None
+        self._addresses = Addresses(
+            self.table, prefix=self._prefix,
+            key_field=settings.routing_key_field.split(".") if settings.routing_key_field else (),
+        )  # fmt: skip
+        self._infer = InferRoute(self.plane, limits)
+        self.fast_path = FastPath(self.plane, limits, self._addresses) if settings.fast_path else None
         """How the server answers the common request without a task; see ``edge.http.fast``."""
-        self._forms = FormRoutes(route, self.table, limits, self.publisher.statistics, started=int(time.time()))
+        self._models = ModelRoutes(self.table, self.publisher.statistics, started=int(time.time()))
         self.connections = Connections(
             keep_alive=settings.keep_alive, head_timeout=settings.head_timeout, age=settings.connection_age,
             # Routes that read a body answer 408 themselves, in their own form: this is for what nobody reads.
@@ -161,17 +164,18 @@ class Gateway:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Dispatch one ASGI connection."""
-        if scope["type"] == "http" and scope["method"] == "HEAD" and not scope["path"].startswith(self._prefix):
-            scope = {**scope, "method": "GET"}  # the server leaves the body out
-        if scope["type"] == "http" and scope["path"].startswith(self._prefix):
-            if scope["path"].endswith(CHAT):
-                await self._forms.chat(scope, receive, send, scope["path"][len(self._prefix) : -len(CHAT)])
-            else:
-                await self._serve(scope, receive, send)
-        elif scope["type"] == "http" and self._forms.takes(scope["path"]):
-            await self._forms(scope, receive, send)
-        else:
-            await self._ops(scope, receive, send)
+        if scope["type"] == "http":
+            path = scope["path"]
+            reading = self._addresses.at(path, scope["query_string"])
+            if reading is not None:
+                await self._infer(scope, receive, send, reading)
+                return
+            if scope["method"] == "HEAD":
+                scope = {**scope, "method": "GET"}  # the server leaves the body out
+            if self._models.takes(path):
+                await self._models(scope, receive, send)
+                return
+        await self._ops(scope, receive, send)
 
     @asynccontextmanager
     async def _lifespan(self, _app: FastAPI) -> AsyncIterator[None]:

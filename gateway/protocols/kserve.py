@@ -10,7 +10,6 @@ from gateway.call import Call, Reply
 from gateway.endpoints.endpoint import Endpoint
 from gateway.errors import InputRefused
 from gateway.protocols.json_body import dumps
-from gateway.spec import normalize_url
 from gateway.trace import Trace
 
 _EXAMPLE = '{"instances": ["…", "…"]}'
@@ -19,9 +18,9 @@ _EXAMPLE = '{"instances": ["…", "…"]}'
 class PredictCall(Call):
     """Instances are texts (or ``{"text": …}``) for a text task; a hook or a plain model gets the body as it is."""
 
-    def __init__(self, body: object, name: str) -> None:
+    def __init__(self, body: object, url: str) -> None:
         """Take a decoded body. Raises ``InputRefused``."""
-        super().__init__(normalize_url(name, None))
+        super().__init__(url)
         if not isinstance(body, dict) or not isinstance(body.get("instances"), list):
             raise InputRefused("instances must be a list", hint=f"send {_EXAMPLE}")
         self._body: dict[str, Any] = body

@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 from gateway.call import Headers, Reply
 from gateway.dataplane.inflight import InFlight
+from gateway.edge.http.fast import EXTENSION
 from gateway.errors import RequestError
 from gateway.protocols.headers import header_value
 from gateway.trace import Trace
@@ -20,7 +21,7 @@ Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
-NO_EXTENSIONS: Final[dict[str, Any]] = {}
+_NO_EXTENSIONS: Final[dict[str, Any]] = {}
 
 _JSON: Final = (b"content-type", b"application/json")
 _WATCH_AFTER_S: Final = 0.1
@@ -64,6 +65,15 @@ def reply_of(flight: InFlight) -> tuple[int, Headers, bytes]:
     else:
         told = [*flight.endpoint.headers, *labels(trace)]
     return status, [*headers, *told, (b"content-length", str(len(content)).encode())], content
+
+
+async def send_reply(scope: Scope, send: Send, status: int, headers: Headers, content: bytes) -> None:
+    """Send a whole answer, in one piece if the server can; ``content-length`` must be among the headers."""
+    at_once = scope.get("extensions", _NO_EXTENSIONS).get(EXTENSION)
+    if at_once is not None and at_once(status, headers, content):
+        return
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": content})
 
 
 def served_by(trace: Trace) -> Headers:

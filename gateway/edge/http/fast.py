@@ -1,4 +1,4 @@
-"""The fast path: three shortcuts for the inference route; ``TRITON_GATEWAY_FAST_PATH=false`` switches all of them off.
+"""The fast path: three shortcuts for inference routes; ``TRITON_GATEWAY_FAST_PATH=false`` switches all of them off.
 
 1. **A request without a task.** The common inference request (small, plain, whole in one read) is handed to the
    application's ``fast_path`` (see ``routes.FastPath``), queued for the next call to Triton, and answered from the
@@ -47,8 +47,8 @@ _NAMES_ITS_REQUEST: Final = frozenset({b"x-request-id"})
 class FastPathLike(Protocol):
     """What an application offers to answer requests without a task."""
 
-    prefix: bytes
-    """Paths that may be taken start so."""
+    starts: tuple[bytes, ...]
+    """Requests that may be taken start with one of these: method and path."""
     most_bytes: int
     """Bodies that may be taken are at most so long."""
     heads: Heads
@@ -249,7 +249,7 @@ class FastProtocol(GatewayProtocol):
             if known is not None:
                 if self._is_taken(fast_path, *known):
                     return
-            elif data.startswith(b"POST %b" % fast_path.prefix):
+            elif data.startswith(fast_path.starts):
                 found = read_head(data, self._room.max_headers)
                 if found is not None and found[2] <= self._room.max_head_bytes:
                     url, headers, end = found

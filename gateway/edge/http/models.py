@@ -1,0 +1,98 @@
+"""What is served, as the protocols list it: ``GET /v1/models``, ``/v2/models/…``, ``/v2/repository/index``.
+
+What is asked of a model goes elsewhere (``addresses``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from gateway.call import Reply
+from gateway.dataplane.routing.table import RoutingTable
+from gateway.edge.http import body as bodies
+from gateway.edge.http.addresses import MODELS, V1_MODELS
+from gateway.edge.http.edge import Receive, Scope, Send, clean_id, send_reply
+from gateway.edge.http.problems import oip_problem, openai_problem
+from gateway.errors import GatewayError, InputRefused, MethodNotAllowed
+from gateway.protocols import oip, openai
+from gateway.protocols.json_body import rendered
+from gateway.protocols.tensors import parse_json
+
+Statistics = Callable[[], Awaitable[list[dict[str, Any]]]]
+"""What every version has done, as the protocol's statistics extension tells it."""
+
+_REPOSITORY: Final = "/v2/repository/"
+_INDEX: Final = "/v2/repository/index"
+_INDEX_BYTES: Final = 64 << 10
+_JSON: Final = b"application/json"
+
+
+class ModelRoutes:
+    """Every path that tells of models; ``takes`` says which. ``started`` is the process's start in unix seconds."""
+
+    def __init__(self, table: RoutingTable, statistics: Statistics, *, started: int) -> None:
+        self._table = table
+        self._statistics = statistics
+        self._started = started
+
+    def takes(self, path: str) -> bool:
+        """True for a path that is answered here."""
+        return path.startswith((MODELS, V1_MODELS, _REPOSITORY))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one HTTP request."""
+        path, method = scope["path"], scope["method"]
+        request_id = clean_id(dict(scope["headers"]).get(b"x-request-id", b""))
+        refuse = openai_problem if path.startswith("/v1/") else oip_problem
+        try:
+            status, told = await self._told(path, method, receive)
+        except GatewayError as error:
+            reply = refuse(error, request_id)
+        else:
+            content = rendered(told) if told is not None else Reply(200, [(b"content-type", b"text/plain")], b"")
+            reply = content if isinstance(content, Reply) else Reply(200, [(b"content-type", _JSON)], content)
+            reply = reply._replace(status=status)
+        length = (b"content-length", str(len(reply.content)).encode())
+        await send_reply(scope, send, reply.status, [*reply.headers, length], reply.content)
+
+    async def _told(self, path: str, method: str, receive: Receive) -> tuple[int, Any]:
+        snapshot = self._table.current
+        if path == _INDEX:
+            _only_method(method, "POST")
+            raw = await bodies.read(receive, limit=_INDEX_BYTES, announced=b"", hold=lambda _size: None)
+            only_ready = bool(raw) and parse_json(raw).get("ready") is True
+            return 200, oip.index(snapshot, only_ready=only_ready)
+        if path.startswith(_REPOSITORY):
+            raise InputRefused(
+                "models are not loaded and unloaded here: what is served is in the ClearML serving Task",
+                hint="clearml-serving model add … / model remove …",
+            )
+        _only_method(method, "GET")
+        if path in (V1_MODELS, V1_MODELS + "/"):
+            return 200, openai.models(snapshot, self._started)
+        if path.startswith(V1_MODELS):
+            return 200, openai.model(snapshot, path[len(V1_MODELS) + 1 :].strip("/"), self._started)
+        if path == MODELS + "/stats":
+            return 200, {"model_stats": await self._statistics()}
+        return await self._told_of_model(path)
+
+    async def _told_of_model(self, path: str) -> tuple[int, Any]:
+        snapshot = self._table.current
+        url, action = oip.locate(path[len(MODELS) :])
+        url = oip.settle(snapshot, url)
+        if action == "ready":
+            return (200, None) if await oip.is_ready(snapshot, url) else (503, {"error": f"{url} is not ready"})
+        if action == "config":
+            return 200, oip.describe(snapshot, url).config()
+        if action == "stats":
+            oip.find(snapshot, url)
+            return 200, {"model_stats": oip.statistics_of(snapshot, url, await self._statistics())}
+        if action == "infer":
+            raise MethodNotAllowed("an endpoint is called with POST", hint="use POST")
+        return 200, oip.describe(snapshot, url).metadata()
+
+
+def _only_method(method: str, wanted: str) -> None:
+    if method != wanted:
+        raise MethodNotAllowed(f"{method} is not possible here", hint=f"use {wanted}")
