@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -21,6 +23,7 @@ from gateway.errors import (
 )
 from gateway.triton.addresses import http_hosts
 from gateway.triton.backend import TritonBackend
+from gateway.triton.errors import TransportError
 from gateway.triton.http import HttpTransport
 
 from .servers import HttpServer, reply, tensors_reply
@@ -104,6 +107,44 @@ async def test_concurrent_calls_get_their_own_rows(calls: HttpTransport) -> None
     """As many connections as calls."""
     answers = await asyncio.gather(*(infer(calls, i) for i in range(40)))
     assert [[[2 * i]] for i in range(40)] == [a.tolist() for a in answers]
+
+
+async def test_a_standstill_of_our_own_is_not_the_servers_silence(calls: HttpTransport) -> None:
+    """A busy machine: the process stands still for longer than a connection may take, while many are being opened."""
+    running = [asyncio.create_task(infer(calls, i)) for i in range(40)]
+    await asyncio.sleep(0)
+    asyncio.get_running_loop().call_soon(time.sleep, 1.5)
+    assert [[[2 * i]] for i in range(40)] == [answer.tolist() for answer in await asyncio.gather(*running)]
+    asyncio.get_running_loop().call_soon(time.sleep, 2.5)
+    assert await calls.is_live()
+
+
+async def test_whoever_stays_gets_his_own_rows_whatever_the_others_do(server: HttpServer, calls: HttpTransport) -> None:
+    """Callers leave, come late and are hung up on, at any moment; nothing of them stays behind."""
+    chance = random.Random(0)
+    normal = server.answer
+
+    async def moody(head: bytes, body: bytes) -> bytes | None:
+        await asyncio.sleep(chance.choice((0, 0, 0.001, 0.01, 0.05)))
+        return None if chance.random() < 0.05 else await normal(head, body)
+
+    server.answer = moody
+    running = []
+    for number in range(600):
+        running.append(asyncio.create_task(infer(calls, number, timeout=chance.choice((0, 0.002, 0.02, 5, 5, 5)))))
+        if chance.random() < 0.3:
+            asyncio.get_running_loop().call_later(chance.random() * 0.03, running[-1].cancel)
+        if chance.random() < 0.1:
+            await asyncio.sleep(0.005)
+    found = await asyncio.gather(*running, return_exceptions=True)
+    answered = {number: one.tolist() for number, one in enumerate(found) if isinstance(one, np.ndarray)}
+    assert {number: [[2 * number]] for number in answered} == answered
+    rest = {type(one) for one in found} - {np.ndarray}
+    assert rest <= {asyncio.CancelledError, DeadlineExceeded, TransportError}
+    assert len(answered) > 150
+    server.answer = normal
+    assert [[8]] == (await infer(calls, 4)).tolist()
+    assert ({}, 0) == (calls._busy, sum(not answer.done() for _, answer in calls._line))
 
 
 async def test_answer_may_come_in_pieces_and_in_chunks(server: HttpServer, calls: HttpTransport) -> None:
