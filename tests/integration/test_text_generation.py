@@ -173,7 +173,10 @@ async def test_departed_client_ends_the_models_work(tmp_path: Path, embedded_tri
                 lines = response.aiter_lines()
                 assert (await anext(lines)).startswith("data: ")
             async with asyncio.timeout(20):
-                while running.backend._replicas.all[0].in_flight or running.gateway.table.current.endpoints["long"]._leases:
+                while (
+                    running.backend._replicas.all[0].in_flight
+                    or running.gateway.table.current.endpoints["long"]._leases
+                ):
                     await asyncio.sleep(0.01)
             short = await client.post(running.url + "long", json={"text": "a", "parameters": {"max_new_tokens": 200}})
         assert 200 == short.json()["generated_tokens"]
