@@ -77,7 +77,7 @@ _BODIES: Final = (
     b'{"text": "good"}',
     b"",
     b"no thanks",
-    b"again",
+    b"at once",
     b"x" * 60,
     b"\r\n\r\n",
     b"POST /serve/e HTTP/1.1\r\n",
@@ -183,13 +183,14 @@ def _said(
 
 
 class Echo:
-    """Answers with what it was asked, through the lane or without it."""
+    """Answers with what it was asked, on the fast path or off it."""
 
     prefix = b"/serve/"
+    starts = (b"POST /serve/",)
     most_bytes = 64 << 10
 
     def __init__(self) -> None:
-        self.lane = self
+        self.fast_path = self
         self.heads = Heads(64)
         self.taken = 0
         self.connections = Connections(
@@ -198,22 +199,22 @@ class Echo:
         )  # fmt: skip
 
     def read(self, path: str, headers: Sequence[tuple[bytes, bytes]]) -> Any:
-        """See ``fast.LaneLike``."""
+        """See ``fast.FastPathLike``."""
         return None if path in ("/serve/skip", "/serve/pieces") else (path, headers)
 
-    def take(self, flight: Any, plain: Any, body: bytes) -> bool:
-        """See ``fast.LaneLike``."""
+    def take(self, pending: Any, plain: Any, body: bytes) -> bool:
+        """See ``fast.FastPathLike``."""
         if body.startswith(b"no"):
             return False
         self.taken += 1
         loop = asyncio.get_running_loop()
-        if body == b"again":
-            loop.call_soon(flight.replay, None)
-            return True
         path, headers = plain
         content = _said("POST", path, path.encode(), b"", headers, body)
         head = b"HTTP/1.1 200 OK\r\nx-method: POST\r\ncontent-length: %d\r\n" % len(content)
-        loop.call_soon(flight.send, head, content)
+        if body == b"at once":
+            pending.send(head, content)
+        else:
+            loop.call_soon(pending.send, head, content)
         return True
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
