@@ -6,7 +6,7 @@ Whatever does not look like an answer raises ``ValueError``; the process that se
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
@@ -98,19 +98,20 @@ class HookReply:
 
 def read_outcomes(head: Mapping[str, Any], payload: Buffer, count: int, process: object) -> list[Outcome]:
     """The outcomes of ``count`` requests. Raises ``ValueError`` for what is no answer to them."""
-    jobs, sizes = _of(list, head.get("jobs")), _of(list, head.get("sizes"))
+    jobs = _of(list, head.get("jobs"))
     if len(jobs) != count:
         raise ValueError(f"{len(jobs)} answers to {count} requests")
-    parts = _Parts(payload, sizes)
+    parts = _parts(payload, _of(list, head.get("sizes")))
     found = [_outcome(_of(dict, job), parts, process) for job in jobs]
-    parts.check_end()
+    if next(parts, None) is not None:
+        raise ValueError("there are more parts than answers")
     return found
 
 
 def read_times(head: Mapping[str, Any]) -> tuple[int, int, int]:
     """Nanoseconds of each stage. Raises ``ValueError``."""
-    first, second, third = (whole(ns) for ns in _of(list, head.get("ns")))
-    return first, second, third
+    first, second, third = _of(list, head.get("ns"))
+    return whole(first), whole(second), whole(third)
 
 
 def whole(value: object) -> int:
@@ -130,11 +131,11 @@ def hook_failed(head: Mapping[str, Any]) -> HookFailed:
     return HookFailed(text(head.get("message")), hint=text(head.get("hint")))
 
 
-def _outcome(job: Mapping[str, Any], parts: _Parts, process: object) -> Outcome:
+def _outcome(job: Mapping[str, Any], parts: Iterator[memoryview], process: object) -> Outcome:
     statistics = _of(dict, job.get("statistics"))
     kind = job.get("is")
     if kind == "json":
-        part = parts.next()
+        part = _next(parts)
         if len(part) > _MOST_ANSWER:
             too_large = HookFailed(
                 f"the answer is {len(part) >> 20} MiB of JSON, and may be {_MOST_ANSWER >> 20}", hint="return bytes"
@@ -142,14 +143,14 @@ def _outcome(job: Mapping[str, Any], parts: _Parts, process: object) -> Outcome:
             return Outcome(None, too_large, None, statistics)
         return Outcome(orjson.loads(part), None, None, statistics)
     if kind == "stage":
-        answer = decode(parts.next())
-        state = bytes(parts.next())
+        answer = decode(_next(parts))
+        state = bytes(_next(parts))
         number = job.get("kept")
         return Outcome(answer, None, state if number is None else Kept(process, whole(number)), statistics)
     if kind == "bytes":
-        return Outcome(bytes(parts.next()), None, None, statistics)
+        return Outcome(bytes(_next(parts)), None, None, statistics)
     if kind == "response":
-        body = bytes(parts.next())
+        body = bytes(_next(parts))
         pairs = [(text(n).encode("latin-1"), text(v).encode("latin-1")) for n, v in _of(list, job.get("headers"))]
         try:
             return Outcome(HookResponse.checked(body, job.get("status"), pairs), None, None, statistics)
@@ -162,26 +163,25 @@ def _outcome(job: Mapping[str, Any], parts: _Parts, process: object) -> Outcome:
     raise ValueError("an outcome was expected")
 
 
-class _Parts:
-    """A payload, cut as its head says."""
-
-    def __init__(self, payload: Buffer, sizes: list[object]) -> None:
-        self._view = memoryview(payload)
-        self._sizes = iter(sizes)
-        self._place = 0
-
-    def next(self) -> memoryview:
-        """The next part. Raises ``ValueError`` if there is none."""
-        size = whole(next(self._sizes, None))
-        start, self._place = self._place, self._place + size
-        if self._place > len(self._view):
+def _parts(payload: Buffer, sizes: list[object]) -> Iterator[memoryview]:
+    """A payload, cut as its head says; then ``ValueError`` if something is left of it."""
+    view = memoryview(payload)
+    place = 0
+    for size in sizes:
+        end = place + whole(size)
+        if end > len(view):
             raise ValueError("the payload is cut short")
-        return self._view[start : self._place]
+        yield view[place:end]
+        place = end
+    if place != len(view):
+        raise ValueError("the payload is longer than its parts")
 
-    def check_end(self) -> None:
-        """Raise ``ValueError`` if something is left."""
-        if self._place != len(self._view) or next(self._sizes, None) is not None:
-            raise ValueError("the payload is longer than its parts")
+
+def _next(parts: Iterator[memoryview]) -> memoryview:
+    part = next(parts, None)
+    if part is None:
+        raise ValueError("there are fewer parts than answers")
+    return part
 
 
 def _of(kind: type, value: object) -> Any:

@@ -35,7 +35,7 @@ from typing import Any, Final
 import orjson
 
 from gateway.hooks.stages import Job, run_stage
-from gateway.hooks.values import Buffer, decode, encode, total
+from gateway.hooks.values import Buffer, decode, decode_body, encode, total
 from gateway.hooks.wire import (
     JSON_OPTIONS,
     LARGE,
@@ -197,7 +197,7 @@ class _Process:
         place = 0
         values = memoryview(payload)
         sizes = iter(head["sizes"])
-        for kept in head["kept"]:
+        for kind, kept in zip(head["are"], head["kept"], strict=True):
             middle = place + next(sizes)
             end = middle + next(sizes)
             data, own = values[place:middle], values[middle:end]
@@ -205,7 +205,7 @@ class _Process:
             state = self._kept.pop(kept) if kept is not None else decode(own) if own else {}
             collected.append({})
             statistics = functools.partial(_collect, collected[-1])
-            jobs.append(Job(decode(data, most_json=MOST_MEMORY), state, statistics))
+            jobs.append(Job(decode_body(kind, data), state, statistics))
         spent = [0, 0, 0]
         for stage in stages:
             started = perf_counter_ns()

@@ -11,7 +11,7 @@ import contextlib
 import inspect
 import logging
 from collections.abc import Callable, Hashable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter_ns
@@ -142,8 +142,11 @@ class ThreadExecutor:
                 continue
             started = perf_counter_ns()
             try:
-                async with asyncio.timeout(self._timeout):
+                if self._timeout is None:
                     await run_stage(self._code, stage, jobs, self._call)
+                else:
+                    async with asyncio.timeout(self._timeout):
+                        await run_stage(self._code, stage, jobs, self._call)
             except TimeoutError:
                 late = DeadlineExceeded(
                     f"{stage} took longer than the {self._timeout:g} s that gateway.hook_timeout allows",
@@ -186,16 +189,28 @@ class ThreadExecutor:
             return await hook(*arguments)
         # The semaphore keeps waiting requests cancellable: a queued job of the pool could not be given up.
         await self._free.acquire()
-        running = self._threads.submit(hook, *arguments)
-        # A thread is free when the hook has ended, which may be long after its request was given up.
-        running.add_done_callback(partial(_release, asyncio.get_running_loop(), self._free))
-        result = await asyncio.wrap_future(running)
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[Any] = loop.create_future()
+        self._threads.submit(hook, *arguments).add_done_callback(partial(self._ended, loop, answer))
+        result = await answer
         return await result if inspect.isawaitable(result) else result
 
+    def _ended(self, loop: asyncio.AbstractEventLoop, answer: asyncio.Future[Any], running: Future[Any]) -> None:
+        # In the thread. One call for slot and answer: each wakes the loop up.
+        with contextlib.suppress(RuntimeError):  # the loop is closed: so is the process
+            loop.call_soon_threadsafe(self._take, answer, running)
 
-def _release(loop: asyncio.AbstractEventLoop, free: asyncio.Semaphore, _done: object) -> None:
-    with contextlib.suppress(RuntimeError):  # the loop is closed: so is the process
-        loop.call_soon_threadsafe(free.release)
+    def _take(self, answer: asyncio.Future[Any], running: Future[Any]) -> None:
+        # A thread is free when the hook has ended, which may be long after its request was given up.
+        self._free.release()
+        if answer.done():
+            return
+        if running.cancelled():
+            answer.cancel()
+        elif (error := running.exception()) is not None:
+            answer.set_exception(error)
+        else:
+            answer.set_result(running.result())
 
 
 def _gateway_error(error: UserCodeError) -> GatewayError:

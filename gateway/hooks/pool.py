@@ -138,11 +138,12 @@ class HookPool:
         if self._broken is not None and not self.processes and loop.time() < self._retry_at:
             raise self._broken
         self._is_awake = True
-        if holder is not None:
-            holder.waiting.append(asked)
+        free = self._with_room() if holder is None and not self._waiting else None
+        if free is not None:
+            self._hand(asked, free)
         else:
-            self._waiting.append(asked)
-        self.changed()
+            (self._waiting if holder is None else holder.waiting).append(asked)
+            self.changed()
         if asked.process is None:
             asked.timer = loop.call_at(deadline, self._not_reached, asked)
         try:
@@ -250,19 +251,24 @@ class HookPool:
     def _ask(self, stages: Sequence[str], items: Sequence[Item], deadline: float, *, is_answer: bool) -> Asked:
         pieces: list[Buffer] = []
         sizes: list[int] = []
+        kinds: list[str] = []
+        is_models = stages[0] == "postprocess"
         kept = [state.number if isinstance(state, Kept) else None for _, state in items]
         for data, state in items:
             try:
                 # What postprocess gets is a model's; before that it is a body.
-                value = encode(data, is_exact=True) if stages[0] == "postprocess" else encode_body(data)
+                kind, value = ("value", encode(data, is_exact=True)) if is_models else encode_body(data)
             except TypeError as error:
                 raise HookFailed(f"what the endpoint's code should get cannot reach its process: {error}") from error
-            own = state if isinstance(state, bytes) else b""
+            own = state if type(state) is bytes else b""
+            kinds.append(kind)
             sizes += (total(value), len(own))
-            pieces += (*value, own)
+            pieces += value
+            if own:
+                pieces.append(own)
         if sum(sizes) > MOST_MEMORY:
             raise HookFailed(f"{sum(sizes) >> 20} MiB are more than the endpoint's code can get in one call")
-        head = {"stages": list(stages), "answer": is_answer, "sizes": sizes, "kept": kept}
+        head = {"stages": list(stages), "answer": is_answer, "are": kinds, "sizes": sizes, "kept": kept}
         numbers = [number for number in kept if number is not None]
         return Asked(head, pieces, len(items), deadline, asyncio.get_running_loop().create_future(), numbers)
 
@@ -293,7 +299,11 @@ class HookPool:
 
     def _with_room(self) -> HookProcess | None:
         """The process with the fewest requests that takes one more; the oldest of them, so that the others idle."""
-        return min((p for p in self.processes if p.is_free), key=lambda p: len(p.asked), default=None)
+        found, fewest = None, ASYNC_AT_ONCE + self._limits.threads
+        for process in self.processes:
+            if process.is_free and len(process.asked) < fewest:
+                found, fewest = process, len(process.asked)
+        return found
 
     def _lacks(self) -> bool:
         """Whether there should be one more process."""

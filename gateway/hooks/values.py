@@ -71,14 +71,24 @@ def encode(value: object, *, is_exact: bool = False) -> list[Buffer]:
     return _pieces(kind, text, writer.buffers)
 
 
-def encode_body(body: object) -> list[Buffer]:
-    """``encode`` of what was read from JSON, which needs no look at every item. Raises ``TypeError`` as it does."""
-    if type(body) is not bytes:
-        try:
-            return _pieces(_JSON, orjson.dumps(body, option=_NO_CONVERSION), [])
-        except TypeError:
-            pass  # not from JSON: tensors of a binary protocol
-    return encode(body)
+def encode_body(body: object) -> tuple[str, list[Buffer]]:
+    """Return what a body is written as (``json``, ``bytes``, ``value``), and its pieces. Raises ``TypeError``.
+
+    A body that was read from JSON is written as JSON again, without a look at every item.
+    """
+    if type(body) is bytes:
+        return "bytes", [body]
+    try:
+        return "json", [orjson.dumps(body, option=_NO_CONVERSION)]
+    except TypeError:  # not from JSON: tensors of a binary protocol
+        return "value", encode(body)
+
+
+def decode_body(kind: str, payload: Buffer) -> Any:
+    """Read what ``encode_body`` wrote, from whom we trust."""
+    if kind == "json":
+        return orjson.loads(payload)
+    return bytes(payload) if kind == "bytes" else decode(payload)
 
 
 _NO_CONVERSION: Final = (
@@ -86,10 +96,10 @@ _NO_CONVERSION: Final = (
 )
 
 
-def decode(payload: Buffer, *, most_json: int = _MOST_JSON) -> Any:
+def decode(payload: Buffer) -> Any:
     """Read what ``encode`` wrote; arrays stand in the payload's memory. Raises ``NotAValue`` for anything else."""
     try:
-        return _decode(memoryview(payload), most_json)
+        return _decode(memoryview(payload))
     except NotAValue:
         raise
     except (ValueError, TypeError, KeyError, IndexError, OverflowError, RecursionError, struct.error) as error:
@@ -236,7 +246,7 @@ def _hex(number: int) -> str:
 # --- reading ----------------------------------------------------------------------------------------------------------
 
 
-def _decode(view: memoryview, most_json: int) -> Any:
+def _decode(view: memoryview) -> Any:
     kind, count = _HEAD.unpack_from(view)
     if count > _MOST_BUFFERS:
         raise NotAValue(f"{count} buffers")
@@ -252,7 +262,7 @@ def _decode(view: memoryview, most_json: int) -> Any:
     main, *buffers = found
     if kind == _BYTES and not buffers:
         return bytes(main)
-    if len(main) > most_json:
+    if len(main) > _MOST_JSON:
         raise NotAValue(f"{len(main)} bytes of JSON")
     if kind == _JSON and not buffers:
         return orjson.loads(main)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hn
 from numpy.typing import NDArray
 
-from gateway.hooks.values import NotAValue, decode, encode, encode_body
+from gateway.hooks.values import NotAValue, decode, decode_body, encode, encode_body
 
 DTYPES = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
           "float16", "float32", "float64", "complex64", "complex128", "S3", "U4")  # fmt: skip
@@ -79,11 +79,15 @@ def test_values_come_out_equal_in_value_and_type(value: object) -> None:
 @given(JSON)
 def test_bodies_come_out_equal(body: object) -> None:
     """Also those that look like what stands for an array."""
-    assert same(body, decode(b"".join(encode_body(body))))
+    kind, pieces = encode_body(body)
+    assert same(body, decode_body(kind, b"".join(pieces)))
+    assert "json" == kind
     assert same(
         {"array": [0, "int8", [1]], "is": body}, decode(b"".join(encode({"array": [0, "int8", [1]], "is": body})))
     )
-    assert b"\x00body" == decode(b"".join(encode_body(b"\x00body")))
+    for other in (b"\x00body", {"x": np.arange(3)}):
+        kind, pieces = encode_body(other)
+        assert same(other, decode_body(kind, b"".join(pieces)))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
