@@ -154,6 +154,12 @@ class _Retry:
 
     count: int = 0
     at: float = 0.0
+    is_suspect: bool = False
+    """Triton ended while it loaded this model: perhaps because of it."""
+
+
+class _EndedWhileLoading(BackendUnavailable):
+    """Triton answered, was told to load a model, and is away."""
 
 
 class Follower:
@@ -396,7 +402,8 @@ class ModelSync:
         actions = plan(wanted, observed, situation)
         self._note(desired, observed, actions)
         for name in dict.fromkeys(a.name for a in actions if a.kind != "keep"):
-            self._start(name, [a for a in actions if a.name == name], desired.targets.get(name))
+            if self._may_start(name):
+                self._start(name, [a for a in actions if a.name == name], desired.targets.get(name))
         self._publish(desired)
         return actions
 
@@ -513,12 +520,20 @@ class ModelSync:
             log.info("Triton answers at %s", self._settings.triton_grpc)
             # A new one does not know why models are missing.
             for retry in self._retries.values():
-                retry.at = min(retry.at, self._clock())
+                if not retry.is_suspect:
+                    retry.at = min(retry.at, self._clock())
         elif not answers and why != self._triton_error:
             log.warning("Triton cannot be told what to load: %s", why)
         self._triton_answers, self._triton_error = answers, why
 
     # --- steps --------------------------------------------------------------------------------------------------
+
+    def _may_start(self, name: str) -> bool:
+        """Whether it is this model's turn: one that Triton may have ended of is loaded alone, so that no other model is
+        suspected with it, nor waits for its next time.
+        """
+        suspects = {other for other, retry in self._retries.items() if retry.is_suspect}
+        return not self._jobs if name in suspects else suspects.isdisjoint(self._jobs)
 
     def _start(self, name: str, actions: list[Action], target: Target | None) -> None:
         log.info("model %s: %s (%s)", name, " → ".join(a.kind for a in actions), actions[0].reason)
@@ -567,7 +582,7 @@ class ModelSync:
             elif action.kind == "load":
                 if target is not None:
                     self._progress(target, "loading")
-                self._triton.load(name)
+                self._load(name)
             elif action.kind == "wait_ready":
                 self._wait(lambda: self._triton.is_ready(name), f"{name} was loaded but does not become ready")
             elif action.kind == "unload":
@@ -575,6 +590,13 @@ class ModelSync:
                 self._wait(lambda: self._is_unloaded(name), f"{name} does not unload: it still answers requests")
             elif action.kind == "remove":
                 self._repository.remove(name)
+
+    def _load(self, name: str) -> None:
+        self._triton.index()  # if it is away already, that says nothing about this model
+        try:
+            self._triton.load(name)
+        except BackendUnavailable as error:
+            raise _EndedWhileLoading(f"Triton ended while it loaded this model ({error.message})") from error
 
     def _is_unloaded(self, name: str) -> bool:
         entry = self._triton.index().get(name)
@@ -596,6 +618,10 @@ class ModelSync:
             target = self._desired.targets.get(name) if self._desired else None
             try:
                 job.result()
+            except _EndedWhileLoading as error:
+                self._triton_answers = False
+                self._failed(name, target, Verdict(error.message, is_final=False), is_suspect=True)
+                continue
             except BackendUnavailable as error:
                 # Triton is away, which says nothing about this model: no delay once it is back.
                 self._triton_answers = False
@@ -611,9 +637,10 @@ class ModelSync:
                 continue
             self._retries.pop(name, None)
 
-    def _failed(self, name: str, target: Target | None, verdict: Verdict) -> None:
+    def _failed(self, name: str, target: Target | None, verdict: Verdict, *, is_suspect: bool = False) -> None:
         retry = self._retries.setdefault(name, _Retry())
         retry.count += 1
+        retry.is_suspect = is_suspect
         delay = _delay(retry.count, self._settings)
         retry.at = self._clock() + delay
         log.warning("model %s failed, next try in %.0f s: %s", name, delay, verdict.reason)

@@ -136,6 +136,8 @@ class Triton:
         self.errors = {}
         self.is_up = True
         self.refuses_key = False
+        self.kills = ""
+        """Loading a model with this in its name ends the server."""
         self.called = {}
         self.calls = []
 
@@ -153,6 +155,10 @@ class Triton:
         self._check()
         self.calls.append(("load", name))
         assert (self._root / name / "config.pbtxt").exists()
+        if self.kills and self.kills in name:
+            self.is_up = False
+            self.states.clear()
+            self._check()
         errors = [error for part, error in self.errors.items() if part in name]
         config = (self._root / name / "config.pbtxt").read_text()
         if decode(config) is not None:
@@ -417,6 +423,25 @@ def test_models_wait_for_a_triton_that_is_away_without_being_blamed(world):
     assert {"a": ("pending", "Triton does not answer")} == world.rounds(20)
     world.triton.is_up = True
     assert {"a": ("ready", "")} == world.rounds(2)
+
+
+def test_a_model_that_ends_triton_is_tried_less_and_less_often(world):
+    """Every attempt costs all other models: they are served between two of them, and not suspected."""
+    for url in ("a", "b", "killer"):
+        world.registry.add(url, f"m-{url}")
+    world.triton.kills = "killer"
+    seen, served = [], 0
+    for _ in range(120):
+        seen = world.rounds(1)
+        served += seen["a"][0] == seen["b"][0] == "ready"
+        world.triton.is_up = True  # its supervisor starts it again
+    attempts = [name for kind, name in world.triton.calls if kind == "load" and "killer" in name]
+    assert 3 <= len(attempts) <= 12
+    assert served > 60
+    assert ("failed", "Triton ended while it loaded this model (no Triton answers)") == seen["killer"]
+    world.triton.kills = ""
+    world.now += 300
+    assert {"a": ("ready", ""), "b": ("ready", ""), "killer": ("ready", "")} == world.rounds(5)
 
 
 def test_dead_stub_processes_are_replaced(world):
