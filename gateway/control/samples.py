@@ -1,7 +1,7 @@
 """Stored samples of a bundle (``warmup.json``): what to warm a version up with, and what it has to answer.
 
 Written when a model is exported or registered, read by ``assemble`` when a version is built: the answers that a version
-gives here, on this Triton and this machine, are compared with those it gave where it was made. Pure but for ``read``.
+gives here, on this Triton and this machine, are compared with those it gave when it was made. Pure but for ``read``.
 The format is documented in docs/canary.md.
 """
 
@@ -20,7 +20,7 @@ HOOK: Final = "preprocess.py"
 """The code a bundle brings along; samples are recorded with it."""
 FORMAT: Final = 1
 TOLERANCE: Final = 0.01
-"""How far a number may be off where the file does not say it."""
+"""How far a number may be off if the file does not say it."""
 
 _MOST_BYTES: Final = 16 << 20
 _MISSING: Final = object()
@@ -28,7 +28,7 @@ _MISSING: Final = object()
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One request body and, where it was recorded, the answer to it; both as JSON values."""
+    """One request body and, if it was recorded, the answer to it; both as JSON values."""
 
     body: Any
     answer: Any = _MISSING
@@ -48,7 +48,7 @@ class Samples:
 
 
 def read(bundle: Path) -> Samples | None:
-    """Return the samples of a bundle, None where it has none. Raises ``SpecFault`` for a file that cannot be used."""
+    """Return the samples of a bundle, None if it has none. Raises ``SpecFault`` for a file that cannot be used."""
     path = bundle / FILE
     try:
         if path.stat().st_size > _MOST_BYTES:

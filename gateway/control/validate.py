@@ -54,7 +54,7 @@ async def answer_again(handler: Handler, seen: Sequence[bytes]) -> None:
         except GatewayError as error:
             raise FailsOnRequests(
                 f"the last request that was answered fails with this version: {error.message}",
-                hint="mend its code, or add the endpoint with --aux-config gateway.rehearse=false where requests "
+                hint="mend its code, or add the endpoint with --aux-config gateway.rehearse=false if requests "
                 "look different from now on",
             ) from error
 
@@ -75,7 +75,7 @@ async def check(handler: Handler, samples: Samples) -> None:
         if found := difference(sample.answer, plain, samples.tolerance):
             raise AnswersDisagree(
                 f"sample {number} of the bundle: {found}",
-                hint="the model, its files or this Triton are not what they were where the samples were recorded",
+                hint="the model, its files or this Triton are not what they were when the samples were recorded",
             )
 
 
@@ -83,7 +83,7 @@ async def shown(
     handler: Handler, samples: Samples | None, details: Mapping[str, object], *, runs: bool = True
 ) -> dict[str, object]:
     """Return ``example`` and ``example_answer`` for the endpoint's documentation: the bundle's first small sample, else
-    the task's own example; answered here where ``runs`` (else as recorded, if it was). Long lists of numbers are cut.
+    the task's own example; answered here if ``runs`` (else as recorded, if it was). Long lists of numbers are cut.
     """
     body, answer = details.get("example"), None
     for sample in samples.samples if samples is not None else ():

@@ -36,7 +36,7 @@ _CHUNK = 1 << 20
 _MANIFEST = sweep.MARK
 
 Check = Callable[[str, bool], None]
-"""Takes the SHA-256 of what is stored, and whether it was just downloaded; raises where it may not be used."""
+"""Takes the SHA-256 of what is stored, and whether it was just downloaded; raises if it may not be used."""
 
 
 class ArtifactCache:
@@ -247,12 +247,12 @@ class SpecStore:
             return None
 
     def kept(self) -> Mapping[str, Any]:
-        """Return what was kept; empty where nothing (readable) is stored."""
+        """Return what was kept; empty if nothing (readable) is stored."""
         kept = self._read().get("kept")
         return kept if isinstance(kept, dict) else {}
 
     def served(self) -> frozenset[str] | None:
-        """Return the urls that were served; None where nothing (readable) is stored."""
+        """Return the urls that were served; None if nothing (readable) is stored."""
         served = self._read().get("served")
         return frozenset(map(str, served)) if isinstance(served, list) else None
 

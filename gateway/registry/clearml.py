@@ -37,7 +37,7 @@ _PAGE = 500
 class ClearMLRegistry:
     """Reads one serving Task, its models and files from a ClearML server (real or embedded).
 
-    ``task_id`` may be empty where there is one serving Task only; which one that is, is found once and told to ``say``
+    ``task_id`` may be empty if there is one serving Task only; which one that is, is found once and told to ``say``
     (the log, unless given). ``files_rewrite`` maps address prefixes as uploaders wrote them to prefixes reachable from
     here, e.g. ``{"http://localhost:8081": "http://fileserver:8081"}``. ``clock`` counts seconds.
     """
@@ -192,7 +192,7 @@ class ClearMLRegistry:
     def followed(self) -> str:
         """Return the id of the serving Task that is followed.
 
-        Raises ``RegistryRefused``, with their names, where no id was given and there is not exactly one.
+        Raises ``RegistryRefused``, with their names, if no id was given and there is not exactly one.
         """
         if not self._task_id:
             fields = ["id", "name", "status", "status_reason", "status_message", "system_tags"]
@@ -258,7 +258,7 @@ class ClearMLRegistry:
             return self._session
 
     def size(self, uri: str) -> int | None:
-        """Return how many bytes lie at ``uri``; 0 where nothing does, None where nobody can say it within seconds."""
+        """Return how many bytes lie at ``uri``; 0 if nothing does, None if nobody can say it within seconds."""
         address = self._rewrite(uri)
         if urlsplit(address).scheme not in ("http", "https"):
             return None

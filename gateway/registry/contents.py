@@ -49,7 +49,7 @@ class Contents:
         return seen.sha256 == sha256 and not seen.overwritten_by
 
     def check(self, record: ModelRecord, sha256: str, *, is_new: bool) -> None:
-        """Raise ``ContentChanged`` where the model's bytes were others when they were first seen.
+        """Raise ``ContentChanged`` if the model's bytes were others when they were first seen.
 
         ``is_new``: they were just downloaded; the first ones are recorded, and ``RegistryUnavailable`` is raised when
         nobody can say whether they are. What lies on disk was compared when it came and waits for nobody. Where records

@@ -25,7 +25,7 @@ _MOST_NAMED: Final = 10
 
 
 def choose(tasks: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """Return the one serving Task that is meant where no id was given.
+    """Return the one serving Task that is meant if no id was given.
 
     ``tasks``: every serving Task with ``id``, ``name``, ``status``, ``status_message`` and ``system_tags``. Archived
     ones and those that somebody stopped do not count; one that the watchdog stopped does.

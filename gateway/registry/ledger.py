@@ -97,7 +97,7 @@ class ServingApi(Protocol):
 class ClearMLLedger:
     """The ledger on a ClearML server, real or embedded.
 
-    Two processes that create the companion at once make two: both are read, the oldest is written, and where both
+    Two processes that create the companion at once make two: both are read, the oldest is written, and if both
     have a key the oldest one's value counts, so that everybody reads the same.
     """
 

@@ -58,7 +58,7 @@ def recorded(folder: Path) -> Mapping[str, str]:
 
 
 def check(folder: Path, *, is_used: Callable[[str], bool]) -> None:
-    """Compare the files of ``folder`` that ``is_used`` (their relative names) with its manifest, where it has one.
+    """Compare the files of ``folder`` that ``is_used`` (their relative names) with its manifest, if it has one.
 
     Reads them whole. Raises ``ArtifactCorrupt`` naming the first that is missing, changed or added.
     """

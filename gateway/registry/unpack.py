@@ -46,8 +46,8 @@ _PACKED: Final[tuple[tuple[bytes, Callable[[Path, str], Any]], ...]] = (
 def unpack(archive: Path, folder: Path, *, most_bytes: int = MOST_BYTES) -> None:
     """Unpack a zip or tar archive into the empty ``folder``; nothing is written outside it.
 
-    Only plain files and folders are unpacked, each name once. Raises ``ArtifactCorrupt`` with what is wrong, also where
-    the content is larger than ``most_bytes`` or ``MOST_RATIO`` times the archive; ``OSError`` where the disk is full.
+    Only plain files and folders are unpacked, each name once. Raises ``ArtifactCorrupt`` with what is wrong, also if
+    the content is larger than ``most_bytes`` or ``MOST_RATIO`` times the archive; ``OSError`` if the disk is full.
     Files that were written before stay: the caller throws the folder away.
     """
     budget = _Budget(archive, folder, most_bytes)
@@ -79,7 +79,7 @@ class _Budget:
         self.size = self.archive.stat().st_size
 
     def check(self, more: int) -> None:
-        """Raise ``ArtifactCorrupt`` where ``more`` bytes are too many, ``OSError`` where the disk has no room."""
+        """Raise ``ArtifactCorrupt`` if ``more`` bytes are too many, ``OSError`` if the disk has no room."""
         used = self.used + more
         if used > self.most_bytes:
             raise ArtifactCorrupt(

@@ -279,7 +279,8 @@ def _inside(row: _Row, prefix: str) -> str:
     ]
     versions += [
         f"<tr><td><code>{_e(p['url'])}</code></td><td class={'wait' if p['state'] == 'building' else 'bad'}>"
-        f"{_e(p['state'])}</td><td></td><td></td><td>{_e(p['reason'])}</td></tr>"
+        f"{_e(p['phase'] if p['state'] == 'building' else p['state'])}</td><td></td><td></td>"
+        f"<td>{_e(p['reason'])}</td></tr>"
         for p in row.pending
     ]
     weights = ", ".join(f"{share:.1%} <code>{_e(url)}</code>" for url, share in row.shares.items())
