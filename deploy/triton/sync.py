@@ -158,7 +158,7 @@ class _Retry:
     """Triton ended while it loaded this model: perhaps because of it."""
 
 
-class _EndedWhileLoading(BackendUnavailable):
+class _EndedWhileLoading(Exception):
     """Triton answered, was told to load a model, and is away."""
 
 
@@ -544,7 +544,7 @@ class ModelSync:
     def _perform(self, name: str, actions: list[Action], target: Target | None) -> None:
         try:
             self._take(name, actions, target)
-        except BackendUnavailable:
+        except (BackendUnavailable, _EndedWhileLoading):
             raise
         except Exception as error:
             if target is not None:
@@ -620,7 +620,7 @@ class ModelSync:
                 job.result()
             except _EndedWhileLoading as error:
                 self._triton_answers = False
-                self._failed(name, target, Verdict(error.message, is_final=False), is_suspect=True)
+                self._failed(name, target, Verdict(str(error), is_final=False), is_suspect=True)
                 continue
             except BackendUnavailable as error:
                 # Triton is away, which says nothing about this model: no delay once it is back.

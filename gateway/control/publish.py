@@ -90,6 +90,7 @@ class RoutePublisher:
             self._serve(version, endpoint, last_good)
         versions = self._versions
         self._table.swap(assemble_snapshot(plan, versions.endpoints(), versions.pending(), self._table.current))
+        self._tell_states(plan)
         self._retire()
         self._published(bool(finished))
         if self._watch_due is None:
@@ -103,6 +104,19 @@ class RoutePublisher:
             _log.info("endpoint %s is served by the version before, until the new one is ready", version.url)
         else:
             _log.info("endpoint %s is served%s", version.url, " (replaces the previous one)" if former else "")
+
+    def _tell_states(self, plan: Plan) -> None:
+        self._observer.faults(fault.subject for fault in plan.faults)
+        served = self._versions.served()
+        ready: dict[tuple[str, str], bool | None] = {
+            (wanted.spec.endpoint, wanted.spec.version): url in served for url, wanted in plan.endpoints.items()
+        }
+        for version in served.values():
+            if version.endpoint is not None:
+                ready[version.endpoint.identity.endpoint, version.endpoint.identity.version] = True
+        gone = self._seen - ready.keys()
+        self._seen |= ready.keys()
+        self._observer.endpoint_states({**dict.fromkeys(gone), **ready})
 
     def _retire(self) -> None:
         leaving, self._versions.leaving = self._versions.leaving, []
@@ -139,15 +153,8 @@ class RoutePublisher:
             {url: one for url, (_, one) in watched.items()}, spec.metrics,
             frequency_of(spec.settings, self._metric_log_frequency),
         )  # fmt: skip
-        self._observer.faults(fault.subject for fault in plan.faults)
         self._observer.expect(self._table.current.routes())
         self._mirror.configure(spec.shadows, self._table.current.endpoints)
-        ready: dict[tuple[str, str], bool | None] = {(one.endpoint, one.version): True for _, one in watched.values()}
-        for wanted in plan.endpoints.values():
-            ready.setdefault((wanted.spec.endpoint, wanted.spec.version), False)
-        gone = self._seen - ready.keys()
-        self._seen |= ready.keys()
-        self._observer.endpoint_states({**dict.fromkeys(gone), **ready})
 
     def _watched_as(self, version: Version) -> Served:
         endpoint = version.endpoint

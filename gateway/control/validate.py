@@ -15,6 +15,7 @@ from gateway.control.samples import Samples, difference
 from gateway.dataplane.submit import ask_version
 from gateway.endpoints.endpoint import Endpoint, Handler, Identity
 from gateway.errors import AnswersDisagree, FailsOnRequests, GatewayError, InputRefused
+from gateway.hooks.wire import json_form
 from gateway.trace import Trace
 
 TEXT_BODIES: Final = ({"text": "warm up"}, {"text": ["warm up", "a longer text to warm up with, in two rows"]})
@@ -119,14 +120,4 @@ def _json(answer: object) -> Any:
     content = getattr(answer, "body", None)  # a response object of a hook's own
     if isinstance(content, bytes):
         return orjson.loads(content)
-    return orjson.loads(orjson.dumps(answer, default=_plain, option=_OPTIONS))
-
-
-def _plain(value: object) -> object:
-    for method in ("tolist", "model_dump"):
-        convert = getattr(value, method, None)
-        if callable(convert):
-            return convert()
-    if isinstance(value, set | frozenset):
-        return list(value)
-    raise TypeError(f"{type(value).__name__} has no JSON form")
+    return orjson.loads(orjson.dumps(answer, default=json_form, option=_OPTIONS))

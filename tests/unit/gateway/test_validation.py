@@ -132,7 +132,7 @@ async def test_a_new_version_is_tried_with_a_request_of_its_sibling(stack: Any) 
 
 
 async def test_requests_that_look_different_from_now_on(stack: Any) -> None:
-    """A refused body (ValueError) is no failure, and the rehearsal can be left out."""
+    """A refused body (ValueError) is no failure, and the validation can be left out."""
     stack.add_hook("h", VERSION.format(line="pass", version=1))
     await stack.served("h")
     await stack.client.post("/serve/h", json={"x": 1})
