@@ -2,37 +2,45 @@
 
 Real HTTP, the real Triton, one gateway as it is by default. The models take their time per call (``gpu``), per padded
 token (``tokens``) or for both. Beside each cell stands what two full calls taking turns could give, computed from the
-model's prices and the texts' own lengths, and the best cut of each turn (``benchmarks.simulated``); neither knows the
-time of Triton itself. With ``--before CHECKOUT`` another commit's gateway is measured in the same rounds.
+model's prices and the texts' own lengths, and the best cut of each turn (``benchmarks.simulated``). Neither knows the
+time of Triton itself, nor this machine: so those two calls are made, too, straight to Triton in the same rounds. With
+``--before CHECKOUT`` another commit's gateway is measured in the same rounds.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import http.client
+import itertools
 import random
 import statistics
 import sys
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+import orjson
 from tokenizers import Tokenizer
 
 from benchmarks import servers
-from benchmarks.backends import BACKENDS
+from benchmarks.backends import BACKENDS, TOKENS
 from benchmarks.compare import BEFORE, NOW
 from benchmarks.corpus import Corpus
 from benchmarks.plan import Scenario
 from benchmarks.run import Say, bring_up, measure_cell, start
-from benchmarks.simulated import CONNECTIONS, Lengths, Price, best, bound
+from benchmarks.simulated import CONNECTIONS, Lengths, Price, best, bound, turns
 from benchmarks.systems import SYSTEMS, Bench, Running, System, gateway_of
 
 PRICED: Final = ("gpu", "tokens", "both")
 TEXTS: Final = ("short", "mixed")
 _HEADS: Final = (
-    "price", "texts", "connections", "answers/s", "two full calls", "share", "best cut", "p50 ms", "rows/call",
+    "price", "texts", "connections", "answers/s", "two full calls", "share", "made straight to Triton", "share",
+    "best cut", "p50 ms", "rows/call",
     "before: answers/s", "p50 ms", "rows/call", "errors",
 )  # fmt: skip
 
@@ -67,29 +75,74 @@ def run(cells: Sequence[Scenario], before: Path | None, state: Path, say: Say) -
             with contextlib.ExitStack() as started:
                 running = {system: start(bench, started, name, system) for system in systems}
                 for cell in (c for c in cells if c.backend == name):
-                    found = _measure(bench, running, cell)
-                    possible = (f(price, lengths[cell.texts], cell.connections) for f in (bound, best))
-                    rows.append(_row(cell, *possible, found))
+                    calls = turns(lengths[cell.texts], cell.connections)
+                    straight, found = _measure(bench, running, cell, calls)
+                    computed = [f(price, lengths[cell.texts], cell.connections) for f in (bound, best)]
+                    rows.append(_row(cell, computed, straight, found))
                     say(" | ".join(rows[-1]))
     return rows
 
 
-def _measure(bench: Bench, running: dict[str, Running], cell: Scenario) -> dict[str, list[dict[str, Any]]]:
+def _measure(
+    bench: Bench, running: dict[str, Running], cell: Scenario, calls: Sequence[tuple[int, int]]
+) -> tuple[float, dict[str, list[dict[str, Any]]]]:
     found: dict[str, list[dict[str, Any]]] = {system: [] for system in running}
+    straight = []
     for round_ in range(cell.rounds):
+        straight.append(_straight(bench.triton.http, running[NOW].models[0], calls, cell.seconds / 2))
         for system in sorted(running, reverse=bool(round_ % 2)):
             found[system].append(measure_cell(bench, running[system], cell, system, round_))
-    return found
+    return statistics.median(straight), found
 
 
-def _row(cell: Scenario, turns: float, most: float, found: dict[str, list[dict[str, Any]]]) -> tuple[str, ...]:
+def _straight(address: str, model: str, calls: Sequence[tuple[int, int]], seconds: float) -> float:
+    """Make the calls over and over, two at a time, and return the rows per second that Triton answers."""
+    head = {(rows, longest): _request(rows, longest) for rows, longest in set(calls)}
+    queue = itertools.cycle(calls)
+    until = time.perf_counter() + seconds
+
+    def work() -> int:
+        answered = 0
+        with contextlib.closing(http.client.HTTPConnection(address, timeout=30)) as connection:
+            while time.perf_counter() < until:
+                rows, longest = next(queue)
+                length, body = head[rows, longest]
+                headers = {"Inference-Header-Content-Length": str(length)}
+                connection.request("POST", f"/v2/models/{model}/infer", body, headers)
+                with connection.getresponse() as response:
+                    response.read()
+                    if response.status != HTTPStatus.OK:
+                        raise servers.ServerFailed(f"Triton answered {response.status} to {model}")
+                answered += rows
+        return answered
+
+    began = time.perf_counter()
+    with ThreadPoolExecutor(2) as threads:
+        answered = sum(done.result() for done in [threads.submit(work) for _ in range(2)])
+    return answered / (time.perf_counter() - began)
+
+
+def _request(rows: int, longest: int) -> tuple[int, bytes]:
+    data = np.ones((rows, longest), np.int64).tobytes()
+    inputs = [
+        {"name": name, "shape": [rows, longest], "datatype": "INT64", "parameters": {"binary_data_size": len(data)}}
+        for name in TOKENS
+    ]
+    head = orjson.dumps({"inputs": inputs, "parameters": {"binary_data_output": True}})
+    return len(head), head + data * len(TOKENS)
+
+
+def _row(
+    cell: Scenario, computed: Sequence[float], straight: float, found: dict[str, list[dict[str, Any]]]
+) -> tuple[str, ...]:
     def median(system: str, figure: str) -> float:
         return statistics.median(one[figure] for one in found[system])
 
-    now = median(NOW, "rps")
+    now, (two, most) = median(NOW, "rps"), computed
     row = [
-        cell.backend, cell.texts, str(cell.connections), f"{now:,.0f}", f"{turns:,.0f}", f"{now / turns:.2f}",
-        f"{most:,.0f}", f"{median(NOW, 'p50_ms'):.2f}", f"{median(NOW, 'batch'):.1f}",
+        cell.backend, cell.texts, str(cell.connections), f"{now:,.0f}", f"{two:,.0f}", f"{now / two:.2f}",
+        f"{straight:,.0f}", f"{now / straight:.2f}", f"{most:,.0f}", f"{median(NOW, 'p50_ms'):.2f}",
+        f"{median(NOW, 'batch'):.1f}",
     ]  # fmt: skip
     if BEFORE in found:
         row += [f"{median(BEFORE, 'rps'):,.0f}", f"{median(BEFORE, 'p50_ms'):.2f}", f"{median(BEFORE, 'batch'):.1f}"]

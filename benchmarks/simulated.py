@@ -73,15 +73,20 @@ MIXES: Final[dict[str, Lengths]] = {"short": short, "mixed": mixed}
 
 def bound(price: Price, lengths: Lengths, connections: int, *, tries: int = 40) -> float:
     """Return the answers per second of two full calls taking turns."""
+    calls = turns(lengths, connections, tries=tries)
+    return price.at_once * sum(rows for rows, _ in calls) / sum(price.seconds(*call) for call in calls)
+
+
+def turns(lengths: Lengths, connections: int, *, tries: int = 40) -> list[tuple[int, int]]:
+    """Return the calls (rows, longest) of some turns of one half of the connections each, as few as it fits."""
     chance = random.Random(1)
     half = max(connections // 2, 1)
-    seconds = 0.0
+    calls = []
     for _ in range(tries):
         ordered = sorted(lengths(chance) for _ in range(half))
-        # All but the first are full, the longest rows together.
-        cuts = range(half, 0, -MAX_ROWS)
-        seconds += sum(price.seconds(min(end, MAX_ROWS), ordered[end - 1]) for end in cuts)
-    return price.at_once * half * tries / seconds
+        # All but the shortest rows' call are full.
+        calls += [(min(end, MAX_ROWS), ordered[end - 1]) for end in range(half, 0, -MAX_ROWS)]
+    return calls
 
 
 def best(price: Price, lengths: Lengths, connections: int, *, tries: int = 40) -> float:
