@@ -22,7 +22,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from gateway.endpoints.batcher import BatchLimits, Entry, MicroBatcher
+from gateway.endpoints.batcher import Batcher
+from gateway.endpoints.entries import BatchLimits, Entry
 
 REQUEST_S: Final = 90e-6
 """CPU of the gateway for one request: parse, tokenize, finish, write."""
@@ -194,7 +195,7 @@ def load(
     async def main(loop: SimulatedLoop) -> Cell:
         chance = random.Random(seed)
         server = Server(loop, price, chance)
-        batcher: MicroBatcher[Row] = MicroBatcher(
+        batcher: Batcher[Row] = Batcher(
             server, limits=BatchLimits(max_rows=MAX_ROWS), on_batch=lambda *_: None, clock=loop.time
         )
         cpu_free_at = 0.0

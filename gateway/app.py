@@ -48,7 +48,7 @@ from gateway.edge.http.models import ModelRoutes
 from gateway.edge.http.ops import build_ops, product_version
 from gateway.edge.http.problems import FAILURES
 from gateway.edge.http.routes import FastPath, InferRoute, Limits
-from gateway.endpoints.batcher import BatchLimits
+from gateway.endpoints.entries import BatchLimits
 from gateway.errors import EndpointNotFound, GatewayError, VersionNotFound
 from gateway.health import Health
 from gateway.metrics.observer import Observer

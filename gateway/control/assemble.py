@@ -25,9 +25,9 @@ from gateway.control.threads import ControlThreads, run_in
 from gateway.dataplane.routing import canary
 from gateway.dataplane.routing.canary import Weighted
 from gateway.dataplane.routing.snapshot import Pending, Snapshot
-from gateway.endpoints.batcher import BatchLimits
 from gateway.endpoints.cache import CachedHandler
 from gateway.endpoints.endpoint import Endpoint, Handler, Identity
+from gateway.endpoints.entries import BatchLimits
 from gateway.endpoints.generation import GenerationHandler
 from gateway.endpoints.tensors import TensorHandler, TritonCall
 from gateway.endpoints.text import TextHandler

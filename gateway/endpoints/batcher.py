@@ -1,6 +1,6 @@
 """Puts concurrent entries of one endpoint version together into few calls: text rows, tensors, or a hook's requests.
 
-One ``MicroBatcher`` belongs to one endpoint and one event loop. An entry is what one request asks of a call: its rows,
+One ``Batcher`` belongs to one endpoint and one event loop. An entry is what one request asks of a call: its rows,
 its deadline, and who is told. The life of an entry:
 
     waiting ──► in a call ──► ended: its outputs, its error, DeadlineExceeded at its deadline, or abandoned
@@ -25,25 +25,19 @@ import logging
 import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
-from operator import attrgetter
 from time import perf_counter
-from typing import Any, Final, Generic, Literal, Protocol, TypeVar
+from typing import Any, Final, Generic, Literal, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
+from gateway.endpoints.entries import BatchLimits, Entry, OnDone, R, cut, merge, n_tokens, split
 from gateway.endpoints.prices import Prices
-from gateway.errors import BackendRefused, DeadlineExceeded, HookFailed, ModelNotReady
+from gateway.errors import BackendGarbage, BackendRefused, DeadlineExceeded, HookFailed, ModelNotReady
 from gateway.trace import TRACEPARENT
 from preprocessing.collate import split_rows
 
 ROW_FAULTS: Final = (BackendRefused, HookFailed)
 """Failures of a whole call that one of its entries may have caused."""
 
-_OWN_CALL_S: Final = 0.05e-3
-"""What a call costs on this side of the wire, in addition to its price at the server."""
 _LEAD_S: Final = 0.5e-3
 """A call leaves so long before the one in front of it is expected to end, and as long as calls are usually off."""
 _LEARNED: Final = 64
@@ -67,96 +61,10 @@ class _One:
         return 1
 
 
-class Row(Protocol):
-    """What the batcher must know of one sequence."""
-
-    @property
-    def n_tokens(self) -> int:
-        """Tokens of the sequence, without padding."""
-        ...
-
-
 _log = logging.getLogger("triton_gateway.batching")
-_n_tokens: Final[Callable[[Any], int]] = attrgetter("n_tokens")
-_longest: Final[Callable[[Entry[Any]], int]] = attrgetter("longest")
-
-R = TypeVar("R")
-Outputs = dict[str, NDArray[Any]]
 
 
-@dataclass(frozen=True, slots=True)
-class BatchLimits:
-    """``max_rows`` and ``max_padded_tokens`` (longest × rows) per call; ``max_in_flight`` calls per server."""
-
-    max_rows: int = 32
-    max_padded_tokens: int = 16_384
-    max_in_flight: int = 2
-
-
-OnDone = Callable[["Entry[Any]", Any, Exception | None], None]
-"""``on_done(entry, outputs, None)`` or ``on_done(entry, None, error)``: told exactly once what became of an entry."""
-
-
-class Entry(Generic[R]):
-    """Rows of one request that travel together, and who is told what became of them.
-
-    ``size`` returns a row's cost without padding (its tokens); ``count`` is how many rows of a call they are, if not
-    one each. Only entries of the same ``kind`` share a call.
-    """
-
-    __slots__ = (
-        "call", "count", "deadline", "infer_ns", "is_over", "kind", "longest", "on_done", "parent", "queued_ns", "rows",
-        "submitted", "tokens",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        rows: Sequence[R],
-        deadline: float,
-        on_done: OnDone,
-        now: float = 0.0,
-        size: Callable[[R], int] = _n_tokens,
-        count: int = 0,
-        kind: Hashable = None,
-    ) -> None:
-        self.rows = rows
-        self.deadline = deadline
-        self.on_done = on_done
-        self.is_over = False
-        self.kind = kind
-        self.count = count or len(rows)
-        if len(rows) == 1:
-            self.longest = size(rows[0])
-            self.tokens = self.longest * self.count
-        else:
-            sizes = [size(row) for row in rows]
-            self.longest, self.tokens = max(sizes), sum(sizes)
-        self.submitted = now
-        self.parent = TRACEPARENT.get()
-        self.queued_ns = 0
-        self.infer_ns = 0
-        self.call: _Call | None = None
-
-    def end(self, outputs: Any, error: Exception | None) -> None:
-        """Tell the outcome, unless it was told or nobody waits any more. Never raises: others wait for their turn."""
-        if self.is_over:
-            return
-        try:
-            self.forget()(self, outputs, error)
-        except Exception:  # noqa: BLE001 - it must not reach the next entry
-            _log.exception("telling a request's outcome failed")
-
-    def forget(self) -> OnDone:
-        """Be over; returns who was to be told. What an entry refers to refers to it: left as it is, every request would
-        leave a cycle behind that only the garbage collector can free.
-        """
-        told, self.on_done = self.on_done, _nobody
-        self.is_over = True
-        self.call = None
-        return told
-
-
-class _Call:
+class UnderWay:
     """One call under way. It stands behind ``front`` if the server was busy when it left."""
 
     __slots__ = ("entries", "follower", "front", "front_ended", "padded", "rows", "started", "task")
@@ -166,9 +74,9 @@ class _Call:
         self.rows = rows
         self.padded = padded
         self.started = started
-        self.front: _Call | None = None
+        self.front: UnderWay | None = None
         self.front_ended = started
-        self.follower: _Call | None = None
+        self.follower: UnderWay | None = None
         self.task: asyncio.Task[Any] | None = None
 
     def ends(self, prices: Prices) -> float:
@@ -178,113 +86,7 @@ class _Call:
         return self.started + prices.queueing * behind + prices.expect(self.rows, self.padded)
 
 
-def cut(waiting: Sequence[Entry[R]], limits: BatchLimits, prices: Prices) -> list[Entry[R]]:
-    """Choose the entries of the next call: the oldest, and those that are cheaper with it than in another call.
-
-    Pure. The result is never empty for a non-empty ``waiting``, holds the oldest entry, only entries of its kind, and
-    keeps ``max_rows`` and ``max_padded_tokens`` unless the oldest alone exceeds them.
-    """
-    if len(waiting) < 2:
-        return list(waiting)
-    oldest = waiting[0]
-    if oldest.kind is not None:
-        waiting = [entry for entry in waiting if entry.kind == oldest.kind]
-    shortest, longest = _lengths(waiting, oldest, limits, prices)
-    chosen: list[Entry[R]] = []
-    rows = widest = 0
-    for entry in waiting:
-        if not shortest <= entry.longest <= longest:
-            continue
-        new_rows, new_widest = rows + entry.count, max(widest, entry.longest)
-        if chosen and (new_rows > limits.max_rows or new_rows * new_widest > limits.max_padded_tokens):
-            continue
-        chosen.append(entry)
-        rows, widest = new_rows, new_widest
-        if rows >= limits.max_rows:
-            break
-    return chosen
-
-
-def _lengths(waiting: Sequence[Entry[R]], oldest: Entry[R], limits: BatchLimits, prices: Prices) -> tuple[int, int]:
-    """Return the shortest and the longest that go with the oldest.
-
-    Everything in one call costs padding, two calls cost the price of one more. Sorted by length, the waiting are cut
-    at the place that saves most; then the part with the oldest in it, as long as that saves anything.
-    """
-    order = sorted(waiting, key=_longest)
-    first, last = 0, len(order)
-    call, token, max_rows = prices.call + _OWN_CALL_S, prices.token, limits.max_rows
-    rows = sum(entry.count for entry in order)
-    while True:
-        longest = order[last - 1].longest
-        if token * rows * (longest - order[first].longest) <= call * min(1.0, max_rows / rows):
-            break
-        best, at, rows_at = 0.0, 0, 0
-        whole = max(rows / max_rows, 1.0)
-        left = 0
-        for i in range(first, last - 1):
-            entry = order[i]
-            left += entry.count
-            length = entry.longest
-            if length == order[i + 1].longest:
-                continue
-            saved = token * left * (longest - length)
-            if saved <= best:
-                continue
-            # More than fit one call leave in several anyway.
-            more = max(left / max_rows, 1.0) + max((rows - left) / max_rows, 1.0) - whole
-            saved -= call * more
-            if saved > best:
-                best, at, rows_at = saved, i + 1, left
-        if not at:
-            break
-        if oldest.longest < order[at].longest:
-            last, rows = at, rows_at
-        else:
-            first, rows = at, rows - rows_at
-    return order[first].longest, order[last - 1].longest
-
-
-def split(sizes: Sequence[int], limits: BatchLimits) -> list[list[int]]:
-    """Cut one request's rows, given their sizes, into index groups that each fit one call, longest together; every
-    index exactly once.
-    """
-    count = len(sizes)
-    if count <= limits.max_rows and count * max(sizes) <= limits.max_padded_tokens:
-        return [list(range(count))]
-    groups: list[list[int]] = []
-    group: list[int] = []
-    longest = 0
-    for index in sorted(range(count), key=lambda i: -sizes[i]):
-        longest = longest if group else sizes[index]
-        if group and (len(group) == limits.max_rows or (len(group) + 1) * longest > limits.max_padded_tokens):
-            groups.append(group)
-            group, longest = [], sizes[index]
-        group.append(index)
-    groups.append(group)
-    return groups
-
-
-def merge(parts: Sequence[Outputs], order: Sequence[int], side: Literal["left", "right"]) -> Outputs:
-    """Join the outputs of one request's groups; row ``i`` of the joined rows becomes row ``order[i]``.
-
-    Groups were padded to different lengths: shorter ones are filled with zeros on the padding side, where masks are 0.
-    """
-    back = np.empty(len(order), dtype=np.intp)
-    back[np.asarray(order)] = np.arange(len(order))
-    merged: Outputs = {}
-    for name in parts[0]:
-        arrays = [part[name] for part in parts]
-        widest = tuple(max(sizes) for sizes in zip(*(a.shape[1:] for a in arrays), strict=True))
-        filled = []
-        for array in arrays:
-            gaps = [(0, w - n) if side == "right" else (w - n, 0) for w, n in zip(widest, array.shape[1:], strict=True)]
-            filled.append(np.pad(array, [(0, 0), *gaps]) if any(g != (0, 0) for g in gaps) else array)
-        merged[name] = np.concatenate(filled)[back]
-    return merged
-
-
-class MicroBatcher(Generic[R]):
+class Batcher(Generic[R]):
     """Owned by one endpoint version; every method runs on the event loop it was made on.
 
     ``run(rows, timeout)`` makes one call with the rows of its entries, in order, within ``timeout`` seconds; ``share``
@@ -302,7 +104,7 @@ class MicroBatcher(Generic[R]):
         on_batch: Callable[[int, int, int], None],
         padding_side: Literal["left", "right"] = "right",
         servers: Servers | None = None,
-        size: Callable[[R], int] = _n_tokens,
+        size: Callable[[R], int] = n_tokens,
         share: Callable[[Any, Sequence[int]], Sequence[Any]] = split_rows,
         clock: Callable[[], float] = perf_counter,
     ) -> None:
@@ -320,7 +122,7 @@ class MicroBatcher(Generic[R]):
         self._waiting_tokens = 0
         self._halves: deque[list[Entry[R]]] = deque()
         """Halves of calls that failed: each is the next call."""
-        self._calls: dict[_Call, None] = {}
+        self._calls: dict[UnderWay, None] = {}
         """Calls under way, oldest first."""
         self._rows_in_flight = 0
         self._is_flush_scheduled = False
@@ -413,8 +215,7 @@ class MicroBatcher(Generic[R]):
         self._halves.clear()
         for entry in waiting:
             entry.end(None, ModelNotReady("this version was just replaced", retry_after=0))
-        tasks = [call.task for call in self._calls if call.task is not None]
-        if tasks:
+        while tasks := [call.task for call in self._calls if call.task is not None]:
             await asyncio.wait(tasks)
         for timer in (self._alarm, self._timer):
             if timer is not None:
@@ -422,7 +223,7 @@ class MicroBatcher(Generic[R]):
 
     # --- entries that end before their call does ----------------------------------------------------------------------
 
-    def _vacate(self, entry: Entry[R], call: _Call | None) -> None:
+    def _vacate(self, entry: Entry[R], call: UnderWay | None) -> None:
         if call is not None:
             if call.task is not None and all(other.is_over for other in call.entries):
                 call.task.cancel()
@@ -541,7 +342,7 @@ class MicroBatcher(Generic[R]):
             longest = max(e.longest for e in live)
             # A call serves entries with different deadlines: it runs to the latest, each entry ends at its own.
             latest = max(e.deadline for e in live)
-        call = _Call(live, count, count * longest, started)
+        call = UnderWay(live, count, count * longest, started)
         if len(self._calls) >= self._servers.replicas:
             front = call.front = self._last()
             front.follower = call
@@ -562,11 +363,11 @@ class MicroBatcher(Generic[R]):
         TRACEPARENT.set(parent)
         return await self._run(rows, timeout)
 
-    def _last(self) -> _Call:
+    def _last(self) -> UnderWay:
         """Return the call behind which the next one would stand: the oldest that has none behind it."""
         return next(call for call in self._calls if call.follower is None)
 
-    def _returned(self, call: _Call, task: asyncio.Task[Any]) -> None:
+    def _returned(self, call: UnderWay, task: asyncio.Task[Any]) -> None:
         """Share out the outputs of a call, halve it, or fail its entries: each of them is ended or queued again."""
         now = self._clock()
         del self._calls[call]
@@ -586,6 +387,8 @@ class MicroBatcher(Generic[R]):
             if error is None:
                 try:
                     outputs = self._share(task.result(), [entry.count for entry in call.entries])
+                    if len(outputs) != len(call.entries):
+                        raise BackendGarbage(f"{len(outputs)} outputs came back for {len(call.entries)} entries")
                     self._learn(call, now)
                 except Exception as odd:  # noqa: BLE001 - whatever it is, it belongs to the entries
                     error = odd
@@ -605,7 +408,7 @@ class MicroBatcher(Generic[R]):
         else:
             _tell_all(call, now, outputs, error)
 
-    def _learn(self, call: _Call, now: float) -> None:
+    def _learn(self, call: UnderWay, now: float) -> None:
         took = now - call.started
         self._recent.append(took)
         if call.rows == 1 and not self._waiting and self.prices.calls > _LEARNED:
@@ -623,7 +426,7 @@ class MicroBatcher(Generic[R]):
         self._halves.extend((entries[:middle], entries[middle:]))
 
 
-def _tell_all(call: _Call, now: float, outputs: Sequence[Any], error: BaseException | None) -> None:
+def _tell_all(call: UnderWay, now: float, outputs: Sequence[Any], error: BaseException | None) -> None:
     took = int((now - call.started) * 1e9)
     if error is not None:
         failed = error if isinstance(error, Exception) else ModelNotReady(f"the call was ended: {error!r}")
@@ -642,10 +445,6 @@ def _too_late() -> DeadlineExceeded:
     return DeadlineExceeded(
         "no answer within the request's time", hint="raise x-request-timeout-ms or send less at once"
     )
-
-
-def _nobody(_entry: Entry[Any], _outputs: Any, _error: Exception | None) -> None:
-    pass
 
 
 def _tell(future: asyncio.Future[Any], _entry: Entry[Any], outputs: Any, error: Exception | None) -> None:

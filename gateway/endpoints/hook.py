@@ -16,8 +16,9 @@ from typing import Final
 
 import orjson
 
-from gateway.endpoints.batcher import BatchLimits, MicroBatcher
+from gateway.endpoints.batcher import Batcher
 from gateway.endpoints.endpoint import note, translate
+from gateway.endpoints.entries import BatchLimits
 from gateway.endpoints.prices import Prices
 from gateway.endpoints.stacking import StackedCalls
 from gateway.endpoints.tensors import TritonCall
@@ -69,7 +70,7 @@ class HookHandler:
         self._default = default
         self._heavy = heavy
         self._batchers = {
-            stages: MicroBatcher[Work](
+            stages: Batcher[Work](
                 partial(self._together, stages), limits=BatchLimits(most_rows, most_rows, 1), on_batch=_uncounted,
                 servers=_Places(executor), size=_one, share=_outcomes,
             )

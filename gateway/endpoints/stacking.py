@@ -12,7 +12,8 @@ from typing import Final
 
 import numpy as np
 
-from gateway.endpoints.batcher import BatchLimits, MicroBatcher, Outputs
+from gateway.endpoints.batcher import Batcher
+from gateway.endpoints.entries import BatchLimits, Outputs
 from gateway.endpoints.prices import Prices
 from gateway.errors import BackendGarbage
 from gateway.triton.port import Backend, Tensors
@@ -40,7 +41,7 @@ class StackedCalls:
     def __init__(self, backend: Backend, model: str, *, max_rows: int) -> None:
         self._backend = backend
         self._model = model
-        self._batcher: MicroBatcher[_Item] = MicroBatcher(
+        self._batcher: Batcher[_Item] = Batcher(
             self._run,
             limits=BatchLimits(max_rows, _MOST_ELEMENTS),
             on_batch=_uncounted,

@@ -11,8 +11,9 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from gateway.endpoints.batcher import BatchLimits, Entry, MicroBatcher, Outputs
+from gateway.endpoints.batcher import Batcher
 from gateway.endpoints.endpoint import Job, in_task, note, offload, translate
+from gateway.endpoints.entries import BatchLimits, Entry, Outputs
 from gateway.endpoints.prices import Prices
 from gateway.endpoints.tensors import RawTensors, infer_raw
 from gateway.errors import BackendRefused, ModelFailed, SpecFault
@@ -46,7 +47,7 @@ class TextHandler:
         self.backend = backend
         self.model = model
         self._threads = heavy
-        self._batcher: MicroBatcher[Encoded] = MicroBatcher(
+        self._batcher: Batcher[Encoded] = Batcher(
             self._run,
             limits=limits,
             on_batch=on_batch,

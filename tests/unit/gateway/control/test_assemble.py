@@ -19,7 +19,7 @@ from gateway.control.compile import EndpointPlan, compile_spec
 from gateway.control.hooks import HookSettings
 from gateway.control.records import ModelRecords
 from gateway.control.threads import ControlThreads
-from gateway.endpoints.batcher import BatchLimits
+from gateway.endpoints.entries import BatchLimits
 from gateway.errors import AnswersDisagree, GatewayError
 from gateway.metrics.observer import Observer
 from gateway.registry.cache import ArtifactCache

@@ -13,9 +13,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.endpoints.batcher import BatchLimits, Entry, MicroBatcher, cut, merge, split
+from gateway.endpoints.batcher import Batcher
+from gateway.endpoints.entries import BatchLimits, Entry, cut, merge, split
 from gateway.endpoints.prices import Prices
-from gateway.errors import BackendRefused, BackendUnavailable, DeadlineExceeded, HookFailed, ModelNotReady
+from gateway.errors import (
+    BackendGarbage,
+    BackendRefused,
+    BackendUnavailable,
+    DeadlineExceeded,
+    HookFailed,
+    ModelNotReady,
+)
 
 
 @dataclass
@@ -44,12 +52,12 @@ class Calls:
         return {"y": np.array([[r.value * 10] for r in rows])}
 
 
-def make(calls: Calls, **limits: Any) -> MicroBatcher[Row]:
+def make(calls: Calls, **limits: Any) -> Batcher[Row]:
     """A batcher over ``calls``."""
-    return MicroBatcher(calls, limits=BatchLimits(**limits), on_batch=lambda *_: None)
+    return Batcher(calls, limits=BatchLimits(**limits), on_batch=lambda *_: None)
 
 
-async def ask(batcher: MicroBatcher[Row], *values: int, tokens: int = 4, patience: float = 5) -> list[int]:
+async def ask(batcher: Batcher[Row], *values: int, tokens: int = 4, patience: float = 5) -> list[int]:
     """Submit one request and return its rows' answers."""
     deadline = asyncio.get_running_loop().time() + patience
     outputs, _, _ = await batcher.submit([Row(tokens, v) for v in values], deadline)
@@ -307,7 +315,7 @@ async def test_call_whose_callers_have_all_left_is_cancelled() -> None:
             cancelled.append([r.value for r in rows])
             raise
 
-    batcher = MicroBatcher(run, limits=BatchLimits(max_in_flight=2), on_batch=lambda *_: None)
+    batcher = Batcher(run, limits=BatchLimits(max_in_flight=2), on_batch=lambda *_: None)
     pair = [asyncio.create_task(ask(batcher, v)) for v in (1, 2)]
     await asyncio.sleep(0.01)
     alone = asyncio.create_task(ask(batcher, 3))
@@ -342,7 +350,7 @@ async def test_a_free_server_is_never_waited_for_and_calls_are_limited_per_serve
     class Three:
         replicas = 3
 
-    batcher = MicroBatcher(calls, limits=BatchLimits(max_in_flight=2), on_batch=lambda *_: None, servers=Three())
+    batcher = Batcher(calls, limits=BatchLimits(max_in_flight=2), on_batch=lambda *_: None, servers=Three())
     asked = []
     for value in range(7):
         asked.append(asyncio.create_task(ask(batcher, value)))
@@ -360,7 +368,7 @@ async def test_one_row_that_is_several_counts_as_several() -> None:
         seen.append(len(rows))
         return {"y": np.repeat([row.value for row in rows], 3)}
 
-    batcher = MicroBatcher(run, limits=BatchLimits(max_rows=8), on_batch=lambda *_: None)
+    batcher = Batcher(run, limits=BatchLimits(max_rows=8), on_batch=lambda *_: None)
     deadline = asyncio.get_running_loop().time() + 5
     found = await asyncio.gather(*(batcher.submit([Row(1, v)], deadline, count=3) for v in range(4)))
     assert [[v] * 3 for v in range(4)] == [outputs["y"].tolist() for outputs, _, _ in found]
@@ -373,7 +381,7 @@ async def test_an_output_that_is_an_exception_is_its_entrys_error() -> None:
     async def run(rows: Sequence[Row], timeout: float) -> list[Any]:
         return [HookFailed("mine") if row.value == 1 else row.value for row in rows]
 
-    batcher = MicroBatcher(
+    batcher = Batcher(
         run, limits=BatchLimits(), on_batch=lambda *_: None, size=lambda _: 1, share=lambda found, _: found
     )
     one, two = await _outcomes(batcher, 1, 2)
@@ -410,7 +418,7 @@ async def test_what_cannot_be_counted_is_answered_all_the_same() -> None:
     def broken(*_: int) -> None:
         raise ValueError("no such label")
 
-    batcher = MicroBatcher(Calls(), limits=BatchLimits(), on_batch=broken)
+    batcher = Batcher(Calls(), limits=BatchLimits(), on_batch=broken)
     one, two = await _outcomes(batcher, 1, 2)
     assert [10, 20] == [one["y"][0, 0], two["y"][0, 0]]
 
@@ -426,7 +434,7 @@ async def test_half_of_a_poisoned_call_that_is_cancelled_leaves_the_other_half_i
             raise asyncio.CancelledError  # as a transport that is being closed does
         return await calls(rows, timeout)
 
-    batcher = MicroBatcher(run, limits=BatchLimits(), on_batch=lambda *_: None)
+    batcher = Batcher(run, limits=BatchLimits(), on_batch=lambda *_: None)
     told = await _outcomes(batcher, 1, 2, 3, 4)
     assert [ModelNotReady, ModelNotReady] == [type(outcome) for outcome in told[:2]]
     assert [30, 40] == [outcome["y"][0, 0] for outcome in told[2:]]
@@ -466,3 +474,29 @@ async def test_call_that_outlives_one_deadline_goes_on_for_the_others() -> None:
     calls.gate.set()
     assert [20] == await patient
     assert [[2, 1]] == calls.batches
+
+
+async def test_outputs_for_fewer_entries_than_were_sent_are_nobodys() -> None:
+    """Whose they are cannot be known: all are told, nobody hangs."""
+
+    async def run(rows: Sequence[Row], timeout: float) -> list[int]:
+        return [1]
+
+    batcher = Batcher(run, limits=BatchLimits(), on_batch=lambda *_: None, share=lambda found, _: found)
+    assert [BackendGarbage] * 2 == [type(outcome) for outcome in await _outcomes(batcher, 1, 2)]
+
+
+async def test_closing_waits_for_the_halves_of_what_runs() -> None:
+    """A call that is refused while the version is closed is still halved, and nobody hangs."""
+    calls = Calls()
+    calls.gate.clear()
+    calls.poison = {2}
+    batcher = make(calls, max_in_flight=1)
+    asked = [asyncio.create_task(ask(batcher, value)) for value in (1, 2)]
+    await asyncio.sleep(0.01)
+    closing = asyncio.create_task(batcher.close())
+    calls.gate.set()
+    one, two = await asyncio.gather(*asked, return_exceptions=True)
+    assert one == [10]
+    assert isinstance(two, BackendRefused)
+    await closing

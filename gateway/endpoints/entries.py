@@ -1,0 +1,221 @@
+"""What waits for a call: entries, and how they are cut into calls. Pure; ``batcher`` does it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gateway.endpoints.prices import Prices
+from gateway.trace import TRACEPARENT
+
+if TYPE_CHECKING:
+    from gateway.endpoints.batcher import UnderWay
+
+_OWN_CALL_S: Final = 0.05e-3
+"""What a call costs on this side of the wire, in addition to its price at the server."""
+
+
+class Row(Protocol):
+    """What the batcher must know of one sequence."""
+
+    @property
+    def n_tokens(self) -> int:
+        """Tokens of the sequence, without padding."""
+        ...
+
+
+_log = logging.getLogger("triton_gateway.batching")
+n_tokens: Final[Callable[[Any], int]] = attrgetter("n_tokens")
+"""The size of a ``Row``."""
+_longest: Final[Callable[[Entry[Any]], int]] = attrgetter("longest")
+
+R = TypeVar("R")
+Outputs = dict[str, NDArray[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class BatchLimits:
+    """``max_rows`` and ``max_padded_tokens`` (longest × rows) per call; ``max_in_flight`` calls per server."""
+
+    max_rows: int = 32
+    max_padded_tokens: int = 16_384
+    max_in_flight: int = 2
+
+
+OnDone = Callable[["Entry[Any]", Any, Exception | None], None]
+"""``on_done(entry, outputs, None)`` or ``on_done(entry, None, error)``: told exactly once what became of an entry."""
+
+
+class Entry(Generic[R]):
+    """Rows of one request that travel together, and who is told what became of them.
+
+    ``size`` returns a row's cost without padding (its tokens); ``count`` is how many rows of a call they are, if not
+    one each. Only entries of the same ``kind`` share a call.
+    """
+
+    __slots__ = (
+        "call", "count", "deadline", "infer_ns", "is_over", "kind", "longest", "on_done", "parent", "queued_ns", "rows",
+        "submitted", "tokens",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        rows: Sequence[R],
+        deadline: float,
+        on_done: OnDone,
+        now: float = 0.0,
+        size: Callable[[R], int] = n_tokens,
+        count: int = 0,
+        kind: Hashable = None,
+    ) -> None:
+        self.rows = rows
+        self.deadline = deadline
+        self.on_done = on_done
+        self.is_over = False
+        self.kind = kind
+        self.count = count or len(rows)
+        if len(rows) == 1:
+            self.longest = size(rows[0])
+            self.tokens = self.longest * self.count
+        else:
+            sizes = [size(row) for row in rows]
+            self.longest, self.tokens = max(sizes), sum(sizes)
+        self.submitted = now
+        self.parent = TRACEPARENT.get()
+        self.queued_ns = 0
+        self.infer_ns = 0
+        self.call: UnderWay | None = None
+
+    def end(self, outputs: Any, error: Exception | None) -> None:
+        """Tell the outcome, unless it was told or nobody waits any more. Never raises: others wait for their turn."""
+        if self.is_over:
+            return
+        try:
+            self.forget()(self, outputs, error)
+        except Exception:  # noqa: BLE001 - it must not reach the next entry
+            _log.exception("telling a request's outcome failed")
+
+    def forget(self) -> OnDone:
+        """Be over; returns who was to be told. What an entry refers to refers to it: left as it is, every request would
+        leave a cycle behind that only the garbage collector can free.
+        """
+        told, self.on_done = self.on_done, _nobody
+        self.is_over = True
+        self.call = None
+        return told
+
+
+def cut(waiting: Sequence[Entry[R]], limits: BatchLimits, prices: Prices) -> list[Entry[R]]:
+    """Choose the entries of the next call: the oldest, and those that are cheaper with it than in another call.
+
+    Pure. The result is never empty for a non-empty ``waiting``, holds the oldest entry, only entries of its kind, and
+    keeps ``max_rows`` and ``max_padded_tokens`` unless the oldest alone exceeds them.
+    """
+    if len(waiting) < 2:
+        return list(waiting)
+    oldest = waiting[0]
+    if oldest.kind is not None:
+        waiting = [entry for entry in waiting if entry.kind == oldest.kind]
+    shortest, longest = _lengths(waiting, oldest, limits, prices)
+    chosen: list[Entry[R]] = []
+    rows = widest = 0
+    for entry in waiting:
+        if not shortest <= entry.longest <= longest:
+            continue
+        new_rows, new_widest = rows + entry.count, max(widest, entry.longest)
+        if chosen and (new_rows > limits.max_rows or new_rows * new_widest > limits.max_padded_tokens):
+            continue
+        chosen.append(entry)
+        rows, widest = new_rows, new_widest
+        if rows >= limits.max_rows:
+            break
+    return chosen
+
+
+def _lengths(waiting: Sequence[Entry[R]], oldest: Entry[R], limits: BatchLimits, prices: Prices) -> tuple[int, int]:
+    """Return the shortest and the longest that go with the oldest.
+
+    Everything in one call costs padding, two calls cost the price of one more. Sorted by length, the waiting are cut
+    at the place that saves most; then the part with the oldest in it, as long as that saves anything.
+    """
+    order = sorted(waiting, key=_longest)
+    first, last = 0, len(order)
+    call, token, max_rows = prices.call + _OWN_CALL_S, prices.token, limits.max_rows
+    rows = sum(entry.count for entry in order)
+    while True:
+        longest = order[last - 1].longest
+        if token * rows * (longest - order[first].longest) <= call * min(1.0, max_rows / rows):
+            break
+        best, at, rows_at = 0.0, 0, 0
+        whole = max(rows / max_rows, 1.0)
+        left = 0
+        for i in range(first, last - 1):
+            entry = order[i]
+            left += entry.count
+            length = entry.longest
+            if length == order[i + 1].longest:
+                continue
+            saved = token * left * (longest - length)
+            if saved <= best:
+                continue
+            # More than fit one call leave in several anyway.
+            more = max(left / max_rows, 1.0) + max((rows - left) / max_rows, 1.0) - whole
+            saved -= call * more
+            if saved > best:
+                best, at, rows_at = saved, i + 1, left
+        if not at:
+            break
+        if oldest.longest < order[at].longest:
+            last, rows = at, rows_at
+        else:
+            first, rows = at, rows - rows_at
+    return order[first].longest, order[last - 1].longest
+
+
+def split(sizes: Sequence[int], limits: BatchLimits) -> list[list[int]]:
+    """Cut one request's rows, given their sizes, into index groups that each fit one call, longest together; every
+    index exactly once.
+    """
+    count = len(sizes)
+    if count <= limits.max_rows and count * max(sizes) <= limits.max_padded_tokens:
+        return [list(range(count))]
+    groups: list[list[int]] = []
+    group: list[int] = []
+    longest = 0
+    for index in sorted(range(count), key=lambda i: -sizes[i]):
+        longest = longest if group else sizes[index]
+        if group and (len(group) == limits.max_rows or (len(group) + 1) * longest > limits.max_padded_tokens):
+            groups.append(group)
+            group, longest = [], sizes[index]
+        group.append(index)
+    groups.append(group)
+    return groups
+
+
+def merge(parts: Sequence[Outputs], order: Sequence[int], side: Literal["left", "right"]) -> Outputs:
+    """Join the outputs of one request's groups; row ``i`` of the joined rows becomes row ``order[i]``.
+
+    Groups were padded to different lengths: shorter ones are filled with zeros on the padding side, where masks are 0.
+    """
+    back = np.empty(len(order), dtype=np.intp)
+    back[np.asarray(order)] = np.arange(len(order))
+    merged: Outputs = {}
+    for name in parts[0]:
+        arrays = [part[name] for part in parts]
+        widest = tuple(max(sizes) for sizes in zip(*(a.shape[1:] for a in arrays), strict=True))
+        filled = []
+        for array in arrays:
+            gaps = [(0, w - n) if side == "right" else (w - n, 0) for w, n in zip(widest, array.shape[1:], strict=True)]
+            filled.append(np.pad(array, [(0, 0), *gaps]) if any(g != (0, 0) for g in gaps) else array)
+        merged[name] = np.concatenate(filled)[back]
+    return merged
+
+
+def _nobody(_entry: Entry[Any], _outputs: Any, _error: Exception | None) -> None:
+    pass
