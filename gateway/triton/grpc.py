@@ -8,7 +8,8 @@ is taken out of Triton's queue. Streams, metadata and the repository's index exi
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -132,17 +133,8 @@ class GrpcTransport:
         """Run one inference, as ``Backend.infer``; ``parent`` is the ``traceparent``. Raises ``TransportError`` too."""
         request = _request(model, inputs, outputs, request_id)
         call = self._infer(request, timeout=timeout, metadata=_trace(parent))
-        self._calls.add(call)
-        try:
+        with self._under_way(call, model):
             return _unpack(await call)
-        except grpc.RpcError as error:
-            raise self._error(error, model) from error
-        except asyncio.CancelledError:
-            if call in self._calls or _is_cancelled():  # the caller left
-                raise
-            raise lost(self._address, "no sign of life") from None
-        finally:
-            self._calls.discard(call)
 
     async def stream(
         self, model: str, inputs: Tensors, outputs: Sequence[str], *, timeout: float, request_id: str, parent: str
@@ -154,8 +146,7 @@ class GrpcTransport:
         # The flag is then in a response of its own if the model ends without a last token.
         request.parameters["triton_enable_empty_final_response"].bool_param = True
         call = self._stream(timeout=timeout, metadata=_trace(parent))
-        self._calls.add(call)
-        try:
+        with self._under_way(call, model):
             await call.write(request)
             while True:
                 message = await call.read()
@@ -168,6 +159,12 @@ class GrpcTransport:
                     yield _unpack(response)
                 if response.parameters["triton_final_response"].bool_param:
                     return
+
+    @contextmanager
+    def _under_way(self, call: Any, model: str) -> Iterator[None]:
+        self._calls.add(call)
+        try:
+            yield
         except grpc.RpcError as error:
             raise self._error(error, model) from error
         except asyncio.CancelledError:
@@ -176,7 +173,7 @@ class GrpcTransport:
             raise lost(self._address, "no sign of life") from None
         finally:
             self._calls.discard(call)
-            call.cancel()
+            call.cancel()  # does nothing to one that has ended
 
     def _error(self, error: grpc.RpcError, model: str) -> GatewayError:
         code = error.code()
