@@ -26,12 +26,12 @@ from gateway.control import packages
 from gateway.endpoints.hook import HookHandler
 from gateway.endpoints.tensors import TritonCall
 from gateway.errors import DeadlineExceeded, GatewayError
+from gateway.hooks.engines import ENGINES
 from gateway.hooks.executor import ProcessExecutor
 from gateway.hooks.pool import HookPool, PoolLimits
 from gateway.hooks.process import Program
 from gateway.trace import Trace
 from gateway.triton.port import Backend, TensorInfo
-from preprocessing.engines import ENGINES
 from preprocessing.errors import PreprocessingError
 from preprocessing.processor import TextProcessor
 

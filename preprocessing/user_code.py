@@ -105,15 +105,13 @@ class UserCode:
         endpoint: object,
         send_request: Callable[..., Any],
         model_path: Path | None = None,
-        token: str | None = None,
     ) -> UserCode:
         """Import the file or folder, make the object, give it `model_endpoint` and `send_request`, call its `load`.
 
         `send_request(endpoint, version, data)` is called for `self.send_request(...)`; pass an async function where
-        hooks are to await it. `token` becomes part of the modules' names, so that processes that give the same one can
-        read each other's pickles; it is unique otherwise. Raises UserCodeLoadError, and leaves nothing behind.
+        hooks are to await it. Raises UserCodeLoadError, and leaves nothing behind.
         """
-        modules = _Modules(path, name, token or uuid.uuid4().hex)
+        modules = _Modules(path, name)
         try:
             user_class = _guarded("import", modules, lambda: _find_class(modules))
             instance = _guarded("load", modules, lambda: _instantiate(user_class, endpoint, send_request))
@@ -442,10 +440,10 @@ def _text_of(error: BaseException) -> str:
 class _Modules:
     """The modules of one load: a package or module of a unique name, found by one finder, forgotten together."""
 
-    def __init__(self, path: Path, name: str, token: str) -> None:
+    def __init__(self, path: Path, name: str) -> None:
         self.shown = path.name
         self._path = path.resolve()
-        self._name = f"_user_code_{re.sub(r'[^0-9a-zA-Z]+', '_', name)}_{token}"
+        self._name = f"_user_code_{re.sub(r'[^0-9a-zA-Z]+', '_', name)}_{uuid.uuid4().hex}"
         self._finder = _Finder(self._name, self._path)
 
     def candidates(self) -> Iterator[ModuleType]:

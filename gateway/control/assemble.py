@@ -32,6 +32,7 @@ from gateway.endpoints.generation import GenerationHandler
 from gateway.endpoints.tensors import TensorHandler, TritonCall
 from gateway.endpoints.text import TextHandler
 from gateway.errors import ModelNotReady, SpecFault
+from gateway.hooks.engines import ENGINES
 from gateway.metrics import drift
 from gateway.metrics.drift import Bins
 from gateway.metrics.observer import Observer
@@ -41,7 +42,6 @@ from gateway.registry.cache import ArtifactCache
 from gateway.spec import EndpointSpec, Fault, ModelRecord, triton_model_name
 from gateway.triton.port import Backend, ModelInfo
 from preprocessing.config import FILL_MASK, GENERATION, TaskConfig
-from preprocessing.engines import ENGINES
 from preprocessing.errors import PreprocessingError
 from preprocessing.heads import HEADS
 from preprocessing.processor import TextProcessor

@@ -14,10 +14,10 @@ from typing import Final
 
 from gateway.dataplane.routing import canary
 from gateway.errors import SpecFault
+from gateway.hooks.engines import ENGINES
 from gateway.metrics import custom
 from gateway.pace import unhurried
 from gateway.spec import EndpointSpec, Fault, ModelRecord, ServingSpec
-from preprocessing.engines import ENGINES
 
 SERVED_ENGINES: Final = ("triton", "custom", "custom_async", "sklearn", "xgboost", "lightgbm")
 

@@ -21,13 +21,13 @@ from gateway.endpoints.hook import HookHandler
 from gateway.endpoints.tensors import TritonCall
 from gateway.errors import SpecFault
 from gateway.hooks.bound import ProcessBound
+from gateway.hooks.engines import ENGINES
 from gateway.hooks.executor import Executor, ProcessExecutor, ThreadExecutor
 from gateway.hooks.pool import HookPool, PoolLimits, SendRequest
 from gateway.hooks.process import Program
 from gateway.settings import parse_duration, parse_size
 from gateway.spec import EndpointSpec
 from gateway.triton.port import ModelInfo
-from preprocessing.engines import ENGINES
 from preprocessing.processor import TextProcessor
 from preprocessing.user_code import STAGES, UserCode
 

@@ -34,6 +34,7 @@ from typing import Any, Final
 
 import orjson
 
+from gateway.hooks import engines
 from gateway.hooks.stages import Job, run_stage
 from gateway.hooks.values import Buffer, decode, decode_body, encode, total
 from gateway.hooks.wire import (
@@ -47,7 +48,6 @@ from gateway.hooks.wire import (
     pack,
     to_memory,
 )  # fmt: skip
-from preprocessing import engines
 from preprocessing.errors import UserCodeError, UserCodeFailed, UserCodeLoadError, UserCodeRefused
 from preprocessing.user_code import STAGES, Stage, UserCode
 
@@ -121,7 +121,7 @@ class _Process:
         if head["code"]:
             self._code = UserCode.load(
                 Path(head["code"]), name=head["name"], endpoint=SimpleNamespace(**head["endpoint"]),
-                send_request=self._send_request, model_path=model_path, token=head["token"],
+                send_request=self._send_request, model_path=model_path,
             )  # fmt: skip
             self._model = self._code.model
         if self._engine in engines.ENGINES and self._model is None:

@@ -12,7 +12,6 @@ import asyncio
 import logging
 import os
 import time
-import uuid
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
@@ -73,7 +72,6 @@ class HookPool:
         self._limits = limits if limits.memory else replace(limits, memory=_machine_memory() // 2)
         self._send_request = send_request
         self._bound = bound or ProcessBound()
-        self._token = uuid.uuid4().hex
         self._started: set[HookProcess] = set()
         self._adding: asyncio.Task[None] | None = None
         self._waits_for_slot = False
@@ -355,7 +353,7 @@ class HookPool:
         limits = self._limits
         try:
             loaded = await process.start(
-                self._program, threads=limits.threads, memory=limits.memory, timeout=limits.start, token=self._token
+                self._program, threads=limits.threads, memory=limits.memory, timeout=limits.start
             )
         except BaseException:
             process.kill("it could not be used")

@@ -166,7 +166,7 @@ class HookProcess(asyncio.Protocol):
         """Whether it does nothing, and nobody counts on what it holds."""
         return self.is_free and not self.asked and not self.kept and not self.waiting
 
-    async def start(self, program: Program, *, threads: int, memory: int, timeout: float, token: str) -> Loaded:
+    async def start(self, program: Program, *, threads: int, memory: int, timeout: float) -> Loaded:
         """Start it and wait until it has loaded; returns what it says about the code. Raises ``HookFailed``."""
         ours, theirs = socket.socketpair()
         self._side, side = socket.socketpair()
@@ -189,7 +189,7 @@ class HookProcess(asyncio.Protocol):
         try:
             self._transport, _ = await asyncio.get_running_loop().create_unix_connection(lambda: self, sock=ours)
             self._write({
-                "k": "load", "name": program.name, "engine": program.engine, "token": token, "threads": threads,
+                "k": "load", "name": program.name, "engine": program.engine, "threads": threads,
                 "code": str(program.code) if program.code else None, "endpoint": dict(program.endpoint),
                 "model_path": str(program.model) if program.model else None, "memory": memory,
             })  # fmt: skip

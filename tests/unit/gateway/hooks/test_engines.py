@@ -13,7 +13,7 @@ import pytest
 import xgboost
 from sklearn.linear_model import LogisticRegression
 
-from preprocessing.engines import load_model, missing_package, model_file, predict
+from gateway.hooks.engines import load_model, missing_package, model_file, predict
 from preprocessing.errors import UserCodeLoadError
 
 X = np.array([[0.0, 1.0], [1.0, 0.0], [0.2, 0.9], [0.8, 0.1]] * 10)
