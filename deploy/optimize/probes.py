@@ -157,6 +157,29 @@ def make(processor: TextProcessor, run: Callable[[Mapping[str, Any]], Mapping[st
     return Probes(tuple(rows), tuple(truths), calls, build.shortest, vocabulary)
 
 
+def depends_on_what_came_before(
+    processor: TextProcessor, run: Callable[[Mapping[str, Any]], Mapping[str, Any]]
+) -> bool:
+    """Whether a model that was just loaded answers its longest row otherwise once it was asked a short one.
+
+    BigBird does, in PyTorch: the first text too short for sparse attention switches that off for all that follow. No
+    graph has both answers.
+    """
+    build = _Builder(processor)
+    longest = processor.collate_rows([build.row(judged_length(processor), start=0)])
+    short = processor.collate_rows([build.row(build.shortest, start=0)])
+    try:
+        first = {name: np.array(value) for name, value in run(longest).items()}
+        run(short)
+        again = run(longest)
+    except Exception:  # noqa: BLE001 - torch and the models raise what they like; `make` says what cannot be run
+        return False
+    return any(
+        not np.allclose(value, np.asarray(again[name]), rtol=1e-3, atol=1e-4, equal_nan=True)
+        for name, value in first.items()
+    )
+
+
 def judge(probes: Probes, processor: TextProcessor, engine: Engine, difference: float, say: Say) -> Finding:
     """Let ``engine`` make every call. ``difference`` is what a number may be off, as in ``Tolerance``; infinite for a
     reduced precision, which is held to its own usual difference instead.

@@ -17,7 +17,7 @@ from typing import Any, Final
 import numpy as np
 
 from deploy.errors import DeployError, MissingPart
-from deploy.optimize import candidates, manifest, parity, reference, report, samples, serving, speed, warm_up
+from deploy.optimize import candidates, manifest, parity, probes, reference, report, samples, serving, speed, warm_up
 from deploy.optimize.candidates import Candidate
 from deploy.optimize.engine import Engine
 from deploy.optimize.gate import Gate
@@ -108,7 +108,8 @@ class _Run:
         try:
             chosen, found = self._choose(judged, timings)
         except BeyondTolerance as error:
-            if any(parity.BESIDE in fault for _, p in judged for fault in p.faults) and self._reads_padding():
+            # Whichever fault the gate met first: an original that reads its padding has all of them.
+            if any(p.faults for _, p in judged) and self._reads_padding():
                 kind = self.source.config.architecture or "the model"
                 raise BeyondTolerance(
                     f"{kind} answers a text otherwise when padding stands behind it, in PyTorch "
@@ -161,6 +162,12 @@ class _Run:
         self.source.check_unchanged()
         self.named = Original(self.source.origin, self.source.config)
         self.named.use_threads(self.cores)
+        if probes.depends_on_what_came_before(self.processor, self.named.run):
+            kind = self.source.config.architecture or "the model"
+            raise BeyondTolerance(
+                f"{kind} answers a long text otherwise after it was asked a short one, in PyTorch too",
+                hint="nothing was made; a setting in config.json may end that (BigBird: attention_type original_full)",
+            )
         return parity.find_truth(
             self.source.read_from(self.options.reads), self.processor, self.bodies, self.named.run, self.progress,
             reads=self.options.reads, files=self.source.kept(),

@@ -540,6 +540,7 @@ REFUSED: Mapping[str, str] = {
     "Longformer": f"{_SIZES} (modeling_longformer.py",
     "Longformer NER": f"{_SIZES} (modeling_longformer.py",
     "Funnel": _LENGTH,
+    "BigBird, sparse": "answers a long text otherwise after it was asked a short one, in PyTorch too",
     "ConvBERT": _PADDING,
     "Nystromformer": _PADDING,
     "YOSO": _PADDING,

@@ -36,7 +36,7 @@ TEXTS = (
 )
 """Short, odd, of several rows, cut."""
 
-FEW = ("DeBERTa-v2 of transformers 4", "BART", "XLM-R, .bpe.model only", "Longformer")
+FEW = ("DeBERTa-v2 of transformers 4", "BART", "XLM-R, .bpe.model only", "Longformer", "BigBird, sparse", "ConvBERT")
 
 
 @pytest.mark.parametrize("name", list(families.FAMILIES) if tiny.IS_ALL else FEW)

@@ -247,3 +247,27 @@ def test_the_right_graph_passes_with_pairs_and_the_whole_vocabulary(classifier):
     for difference in (1e-4, float("inf")):
         found = judged(classifier, lambda right, feeds, longest: right, difference)
         assert ((), ()) == (found.faults, found.excesses)
+
+
+def test_a_model_that_answers_otherwise_after_a_short_text_is_known(classifier):
+    """No graph has both answers."""
+    asked = []
+
+    def forgets_nothing(feeds):
+        asked.append(feeds["input_ids"].shape[1])
+        outputs = original(feeds)
+        return {"logits": outputs["logits"] * (2 if min(asked) < 20 else 1)}
+
+    assert probes.depends_on_what_came_before(classifier, forgets_nothing)
+    assert asked[0] == asked[2] == 130
+    assert asked[1] < 20
+    assert not probes.depends_on_what_came_before(classifier, original)
+
+
+def test_a_model_that_cannot_be_asked_is_not_said_to_remember(classifier):
+    """What cannot be run is said where every length is tried."""
+
+    def fails(feeds):
+        raise RuntimeError("not at this length")
+
+    assert not probes.depends_on_what_came_before(classifier, fails)
