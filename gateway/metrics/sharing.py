@@ -157,8 +157,6 @@ class Workers:
         found: dict[str, _Worker] = {}
         for _ in range(_TRIES):
             before = _stamp(ended)
-            if _ENDED in self._known and self._known[_ENDED].stamp != before:
-                del self._known[_ENDED]  # its lines are in another order now
             found = {}
             for path in self._folder.glob(f"*{_SUFFIX}"):
                 if path.stem != self._own:
@@ -211,13 +209,19 @@ class _Worker:
         """Which file was read."""
         self.folded: set[str] = set()
         """The workers whose numbers this one's file has."""
+        self._taken = [0, 0, 0]
         self._read = 0
         """Bytes of lines that are known."""
-        self._taken = [0, 0, 0]
-        self._at: tuple[list[int], ...] = ([], [], [], [])
-        self.at: tuple[Positions, ...] = tuple(np.zeros(0, dtype=np.intp) for _ in self._at)
+        self._at: tuple[list[int], ...]
+        self.at: tuple[Positions, ...]
         """Positions in the sum of counters, gauges, buckets and histograms."""
+        self._forget()
         self.columns: tuple[Floats, ...] = tuple(np.zeros(0) for _ in range(5))
+
+    def _forget(self) -> None:
+        self._read, self.folded = 0, set()
+        self._at = ([], [], [], [])
+        self.at = tuple(np.zeros(0, dtype=np.intp) for _ in self._at)
 
     def read(self, path: Path, pause: Callable[[], None]) -> None:
         """Take what the worker has written since the last time."""
@@ -225,6 +229,8 @@ class _Worker:
             stat = os.fstat(file.fileno())
             if (stamp := (stat.st_ino, stat.st_mtime_ns)) == self.stamp:
                 return
+            if path.stem == _ENDED:  # its lines may be in another order now
+                self._forget()
             _, length, *sizes = _HEADER.unpack(file.read(_HEADER.size))
             counts, gauges, buckets, _ = sizes
             start = _HEADER.size + self._read

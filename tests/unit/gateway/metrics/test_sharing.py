@@ -136,6 +136,30 @@ def test_numbers_that_move_while_they_are_read_are_counted_once(tmp_path: Path) 
     assert {"ended.numbers", "fold.lock"} == {path.name for path in tmp_path.iterdir()}
 
 
+def test_folded_numbers_that_change_while_they_are_read_are_read_anew(tmp_path: Path) -> None:
+    """Another worker's file is folded into them between the look at the folder and their turn."""
+
+    def end(name: str, outcome: str) -> None:
+        numbers = Accumulator()
+        numbers.count(catalog.BUILDS, outcome).value += 1
+        numbers.distribution(catalog.ROWS, name, "1").observe(1)
+        Share(tmp_path, name).write(numbers.snapshot())
+
+    def is_alive(name: str) -> bool:
+        if name == "ended":
+            sharing.fold(tmp_path, lambda name: False)
+        return False
+
+    workers = Workers(tmp_path, "own", is_alive)
+    end("one", "ok")
+    sharing.fold(tmp_path, lambda name: False)
+    assert {("ok",): 1.0} == counts(workers.merged(Accumulator().snapshot()), catalog.BUILDS)
+    end("two", "internal")
+    merged = workers.merged(Accumulator().snapshot())
+    assert {("ok",): 1.0, ("internal",): 1.0} == counts(merged, catalog.BUILDS)
+    assert 2 == len(histograms(merged))
+
+
 def test_a_living_workers_file_is_not_folded(tmp_path: Path) -> None:
     """It goes on counting."""
     numbers = Accumulator()
