@@ -132,6 +132,7 @@ class Workers:
 
     def _tend(self) -> bool:
         """Replace who has ended or stands still; False when nobody can start at all."""
+        self._take_away()
         now = time.monotonic()
         for place, worker in enumerate(self._workers):
             silent = worker.silent(now)
@@ -157,6 +158,18 @@ class Workers:
             worker.close()
             self._workers[place] = new
         return True
+
+    def _take_away(self) -> None:
+        """Take what killed workers have left out of the table of processes.
+
+        The first process of a container becomes the parent of their hook processes when they are gone.
+        """
+        mine = {worker.process.pid for worker in self._workers}
+        with contextlib.suppress(ChildProcessError):
+            while (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
+                if ended.si_pid in mine:  # its turn comes first; the others' in the next round
+                    return
+                os.waitpid(ended.si_pid, os.WNOHANG)
 
     def _new(self) -> _Worker | None:
         try:

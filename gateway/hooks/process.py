@@ -410,6 +410,7 @@ class HookProcess(asyncio.Protocol):
         if child is not None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(child.pid, signal.SIGKILL)  # what it forked and left
+            self._take_away(_REAPS)
         self.ended.set()
         reason = self.why or _describe(code)
         error = HookFailed(
@@ -431,6 +432,14 @@ class HookProcess(asyncio.Protocol):
         if self._side is not None:
             self._side.close()
         self._pool.gone(self, reason)
+
+    def _take_away(self, tries: int) -> None:
+        """Take what it forked out of the table of processes: that is up to us in a container without an init."""
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-self.pid, os.WNOHANG)[0]:
+                pass
+            if tries:  # killed, but not gone yet
+                asyncio.get_running_loop().call_later(_REAP_S * 5, self._take_away, tries - 1)
 
 
 def too_late() -> DeadlineExceeded:

@@ -182,3 +182,38 @@ def test_workers_that_can_never_start_end_the_parent(tmp_path: Path) -> None:
     (tmp_path / "broken").touch()
     assert 1 == Stand(tmp_path).process.wait(30)
     (tmp_path / "broken").unlink()
+
+
+LEAVES = """
+import ctypes, os, signal, subprocess, sys, threading, time
+from pathlib import Path
+from gateway.workers import Workers
+folder = Path(sys.argv[1])
+ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # orphans become its children, as those of a container's first process do
+
+class Server:
+    started = False
+    def run(self):
+        self.started = True
+        left = subprocess.Popen(["sleep", "0.2"], start_new_session=True)
+        if not (folder / "left").exists():
+            (folder / "left.part").write_text(str(left.pid))
+            (folder / "left.part").rename(folder / "left")
+            os.kill(os.getpid(), signal.SIGKILL)
+        threading.Event().wait()
+
+sys.exit(Workers(Server, 1, drain=0.1).run())
+"""
+
+
+def test_what_a_killed_worker_leaves_does_not_stay_as_a_zombie(tmp_path: Path) -> None:
+    """Its hook processes: the first process of a container becomes their parent, and nobody else can take them away."""
+    parent = subprocess.Popen([sys.executable, "-c", LEAVES, str(tmp_path)])
+    try:
+        end = time.monotonic() + 30
+        while not (tmp_path / "left").exists() or Path(f"/proc/{(tmp_path / 'left').read_text()}").exists():
+            assert time.monotonic() < end, "a process that has ended is still in the table"
+            time.sleep(0.05)
+    finally:
+        parent.kill()
+        parent.wait()

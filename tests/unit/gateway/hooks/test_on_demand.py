@@ -6,6 +6,8 @@ import asyncio
 import errno
 import os
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -20,6 +22,8 @@ from gateway.hooks.answers import Kept
 from gateway.hooks.bound import ProcessBound
 from gateway.hooks.pool import HookPool, PoolLimits
 from gateway.hooks.process import Program
+
+ROOT = Path(__file__).parents[4]
 
 SOURCE = """
 import os, time
@@ -220,3 +224,38 @@ def test_a_process_whose_code_closes_the_connection_does_not_end_by_itself(monke
             reader.start()
             reader.join(0.2)
             assert (True, []) == (reader.is_alive(), ended)
+
+
+FORKS = """
+import asyncio, ctypes, sys
+from pathlib import Path
+from gateway.hooks.pool import HookPool, PoolLimits
+from gateway.hooks.process import Program
+ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # orphans become its children, as those of a container's first process do
+async def main():
+    pool = HookPool(Program("h", "custom", Path(sys.argv[1]), None, {}), PoolLimits(), None)
+    await pool.start()
+    loop = asyncio.get_running_loop()
+    reply = await pool.run(["process"], [({}, None)], loop.time() + 30, is_answer=True)
+    forked = Path(f"/proc/{reply.outcomes[0].answer['child']}")
+    assert forked.exists()
+    await pool.close()
+    async with asyncio.timeout(20):
+        while forked.exists():
+            await asyncio.sleep(0.02)
+asyncio.run(main())
+"""
+
+
+def test_what_a_hook_forked_does_not_stay_as_a_zombie(tmp_path: Path) -> None:
+    """A gateway of one worker is the first process of its container."""
+    path = tmp_path / "hook.py"
+    path.write_text(
+        "import os, time\nclass Preprocess:\n    def process(self, body, state, s=None):\n        child = os.fork()\n"
+        "        if child == 0:\n            time.sleep(100)\n        return {'child': child}\n"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", FORKS, str(path)], capture_output=True, text=True, timeout=60, check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert 0 == found.returncode, found.stderr[-2000:]
