@@ -79,4 +79,5 @@ def refresh(page: str) -> str:
 def _tree(error: type[errors.GatewayError]) -> Iterator[type[errors.GatewayError]]:
     yield error
     for sub in error.__subclasses__():
-        yield from _tree(sub)
+        if sub.kind != error.kind or error is errors.GatewayError:  # else it is a module's own, which callers see as the error it is a kind of
+            yield from _tree(sub)
