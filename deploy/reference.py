@@ -79,5 +79,6 @@ def refresh(page: str) -> str:
 def _tree(error: type[errors.GatewayError]) -> Iterator[type[errors.GatewayError]]:
     yield error
     for sub in error.__subclasses__():
-        if sub.kind != error.kind or error is errors.GatewayError:  # else it is a module's own, which callers see as the error it is a kind of
+        # Any other is a module's own, which callers see as the error it is a kind of.
+        if sub.kind != error.kind or error is errors.GatewayError:
             yield from _tree(sub)

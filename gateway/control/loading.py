@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from gateway.errors import HookFailed
+from gateway.pace import in_own_thread
 from gateway.spec import EndpointSpec
 from preprocessing.errors import UserCodeError
 from preprocessing.user_code import UserCode
@@ -30,7 +31,7 @@ class CodeLoader:
         key = spec, path
         loading = self._loads.get(key)
         if loading is None:
-            loading = self._loads[key] = _in_own_thread(load)
+            loading = self._loads[key] = in_own_thread(load, "load-code")
         try:
             async with asyncio.timeout(self._timeout):
                 code = await asyncio.shield(loading)
@@ -52,31 +53,6 @@ class CodeLoader:
         """Nobody wants this version any more: its code is unloaded when it ends loading."""
         for key in [key for key in self._loads if key[0] == spec]:
             self._loads.pop(key).add_done_callback(_unload_unused)
-
-
-def _in_own_thread(load: Callable[[], UserCode]) -> asyncio.Future[UserCode]:
-    loop = asyncio.get_running_loop()
-    loading: asyncio.Future[UserCode] = loop.create_future()
-
-    def done(code: UserCode | None, error: BaseException | None) -> None:
-        if loading.cancelled():
-            return
-        if code is not None:
-            loading.set_result(code)
-        elif error is not None:
-            loading.set_exception(error)
-
-    def work() -> None:
-        code, failure = None, None
-        try:
-            code = load()
-        except BaseException as error:  # noqa: BLE001 - handed to whoever waits
-            failure = error
-        with contextlib.suppress(RuntimeError):  # the loop is closed: so is the process
-            loop.call_soon_threadsafe(done, code, failure)
-
-    threading.Thread(target=work, name="load-code", daemon=True).start()
-    return loading
 
 
 def _unload_unused(loading: asyncio.Future[UserCode]) -> None:

@@ -21,6 +21,7 @@ from gateway.errors import DeadlineExceeded, GatewayError, HookFailed, InputRefu
 from gateway.hooks.answers import HookResponse, Kept
 from gateway.hooks.pool import HookPool
 from gateway.hooks.stages import Job, run_stage
+from gateway.pace import in_own_thread
 from gateway.trace import Trace
 from preprocessing.errors import UserCodeError, UserCodeRefused
 from preprocessing.user_code import STAGES, Stage, UserCode
@@ -178,7 +179,7 @@ class ThreadExecutor:
         """See ``Executor.close``; ``unload`` gets ten seconds in a thread of its own."""
         try:
             async with asyncio.timeout(_UNLOAD_S):
-                await asyncio.get_running_loop().run_in_executor(None, self._code.unload)
+                await in_own_thread(self._code.unload, "unload-code")
         except (TimeoutError, UserCodeError) as error:
             reason = error or f"took more than {_UNLOAD_S:g} s"
             _log.warning("unload of %s did not end well: %s", self._code.name, reason)

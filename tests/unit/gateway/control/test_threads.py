@@ -159,3 +159,29 @@ async def test_pip_holds_up_no_other_build(make_stack: Callable[..., Any], monke
             await stack.until(lambda: "plain" in stack.gateway.table.current.endpoints)
         finally:
             is_over.set()
+
+
+HANGS = """
+import threading
+class Preprocess:
+    def process(self, body, state, collect_custom_statistics_fn=None):
+        return {}
+    def unload(self):
+        threading.Event().wait(20)
+"""
+
+
+async def test_code_that_never_ends_unloading_holds_no_threads_of_requests(make_stack: Callable[..., Any]) -> None:
+    """However many endpoints with such code are removed."""
+    stack = make_stack()
+    async with stack.gateway.running():
+        urls = [f"h{number}" for number in range(40)]
+        for url in urls:
+            stack.add_hook(url, HANGS)
+        await stack.served(*urls)
+        for url in urls:
+            del stack.registry.endpoints[url]
+        await stack.served()
+        await asyncio.sleep(0.1)
+        async with asyncio.timeout(5):
+            await asyncio.to_thread(int)
