@@ -19,7 +19,7 @@ NO_PROMETHEUS := == NOT RUN: the tests of rules and boards. prometheus and promt
 NO_BROWSER := == NOT RUN: the page in a browser. chromium is not on PATH (Debian: apt install chromium)
 
 .DEFAULT_GOAL := help
-.PHONY: clients help models up test lint unit bench images containers policies clean
+.PHONY: clients help models up test lint ordinary unit bench images containers policies clean
 .DELETE_ON_ERROR:
 
 help: ## show this
@@ -40,6 +40,7 @@ test: lint ## run every check and test, as CI does
 	if ! command -v chromium >/dev/null; then \
 	    marks="$${marks:+$$marks and }not browser"; said="$$said$${said:+; }$(NO_BROWSER)"; fi; \
 	$(BIN)/python -m pytest $(SHARED) -m "$$marks" $(ARGS) && { [ -z "$$said" ] || echo "$$said"; }
+	@[ -n "$(ARGS)" ] || $(MAKE) --no-print-directory ordinary
 
 lint: $(VENV)/.dev ## check style, types and the import rules
 	@echo "== ruff check"
@@ -50,6 +51,11 @@ lint: $(VENV)/.dev ## check style, types and the import rules
 	@$(BIN)/mypy
 	@echo "== lint-imports"
 	@$(BIN)/lint-imports
+
+ordinary: $(VENV)/.dev ## run the tests of the HTTP edge once more, without its fast path
+	@echo "== tests: the HTTP edge without its fast path"
+	@TRITON_GATEWAY_FAST_PATH=false $(BIN)/python -m pytest $(SHARED) --ignore tests/unit/gateway/edge/http/test_streams.py \
+	    tests/unit/gateway/edge/http tests/integration/test_gateway_process.py $(ARGS)
 
 unit: $(VENV)/.dev ## run the unit tests only, in seconds
 	@$(BIN)/python -m pytest tests/unit $(ARGS)

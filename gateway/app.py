@@ -147,7 +147,7 @@ class Gateway:
             # Routes that read a body answer 408 themselves, in their own form: this is for what nobody reads.
             body_timeout=settings.request_timeout + 1,
             max_head_bytes=settings.max_head_bytes, max_headers=settings.max_headers,
-            max_open=settings.max_connections or room_for_connections(),
+            max_open=settings.max_connections or room_for_connections(2 if settings.grpc_port else 1),
         )  # fmt: skip
         self.http_protocol = http_protocol(fast_path=settings.fast_path)
         """What a server of this gateway is given as its protocol."""
@@ -288,7 +288,8 @@ class Gateway:
             self.plane, self.table, self.health, self.publisher.statistics, version=product_version(),
             timeout=settings.request_timeout, max_message_bytes=settings.max_body_bytes,
             key_header=settings.routing_key_header, allows_pins=settings.allow_pins,
-            connection_age=settings.connection_age,
+            connection_age=settings.connection_age, head_timeout=settings.head_timeout,
+            max_connections=self.connections.max_open,
         )  # fmt: skip
         tls = None
         if settings.tls_certificate:

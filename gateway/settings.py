@@ -121,7 +121,7 @@ class Settings(BaseSettings):
         0, ge=0, validation_alias=_names("max_connections"),
         description="Connections one worker keeps open. When there are more, the one that has waited longest for its "
         "client is closed; if every one is being answered, the newest is told 503. 0: three quarters of the files the "
-        "process may open (`ulimit -n`), at most 10,000.",
+        "process may open (`ulimit -n`), at most 10,000; shared with the gRPC port, which closes the newest.",
     )  # fmt: skip
     fast_path: bool = Field(
         True, validation_alias=_names("fast_path"),

@@ -115,7 +115,10 @@ class Tls:
 
 
 class RpcServer:
-    """The service of one worker. ``max_message_bytes`` bounds a request; ``timeout`` seconds bound its answer."""
+    """The service of one worker. ``max_message_bytes`` bounds a request; ``timeout`` seconds bound its answer.
+
+    ``head_timeout`` seconds bound a connection's greeting, ``max_connections`` (0: none) their number.
+    """
 
     def __init__(
         self,
@@ -130,6 +133,8 @@ class RpcServer:
         key_header: str = "x-routing-key",
         allows_pins: bool = False,
         connection_age: float = 0.0,
+        head_timeout: float = 20.0,
+        max_connections: int = 0,
     ) -> None:
         self._plane = plane
         self._table = table
@@ -146,6 +151,9 @@ class RpcServer:
                 ("grpc.max_send_message_length", -1),
                 # Callers that keep connections for ever would never find new replicas.
                 *((("grpc.max_connection_age_ms", int(connection_age * 1000)),) if connection_age else ()),
+                # What never says who it is would hold a place for two minutes, and there would be no end of places.
+                ("grpc.server_handshake_timeout_ms", int(head_timeout * 1000)),
+                *((("grpc.max_allowed_incoming_connections", max_connections),) if max_connections else ()),
             ],
             compression=None,
         )

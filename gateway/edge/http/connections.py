@@ -153,9 +153,9 @@ class Connections:
             connection.leave()
 
 
-def room_for_connections() -> int:
-    """Return how many connections this process may hold by the files it may have open (``ulimit -n``)."""
+def room_for_connections(ports: int) -> int:
+    """Return how many connections each port of this process may hold, by the files it may open (``ulimit -n``)."""
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if files == resource.RLIM_INFINITY:
         return MOST_OPEN
-    return max(1, min(MOST_OPEN, int(files * _SHARE_OF_FILES)))
+    return max(1, min(MOST_OPEN, int(files * _SHARE_OF_FILES / ports)))

@@ -15,6 +15,8 @@ else, and whatever the application leaves, goes the ordinary way as if nothing o
 
 from __future__ import annotations
 
+import logging
+import random
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,7 +25,11 @@ from typing import Any, Final, Protocol
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
+from gateway.edge.http.problems import problem
 from gateway.edge.http.protocol import BETWEEN, GatewayProtocol, HeaderList
+from gateway.errors import InternalError
+
+_log = logging.getLogger("triton_gateway.http")
 
 EXTENSION: Final = "gateway.reply"
 
@@ -327,9 +333,14 @@ def _write(transport: Any, status: int, headers: HeaderList, body: bytes, *, kee
     parts = [STATUS_LINE[status]]
     for name, value in headers:
         parts += (name, b": ", value, b"\r\n")
-    if not keep_alive:
-        parts.append(b"connection: close\r\n")
-    parts += (b"\r\n", body)
-    transport.write(b"".join(parts))
+    head = b"".join(parts)
+    lines = len(headers) + 1
+    if head.count(b"\n") != lines or head.count(b"\r") != lines:
+        # Headers are checked where they come from; one that was not must not become two, or another answer.
+        _log.error("an answer of status %d was not sent: a header of it has a line break", status)
+        broken = InternalError("the answer had a header that cannot be sent")
+        _, headers, body = problem(broken, f"{random.getrandbits(64):016x}")
+        head = b"%bcontent-type: application/json\r\ncontent-length: %d\r\n" % (STATUS_LINE[500], len(body))
+    transport.write(b"%b%b\r\n%b" % (head, b"" if keep_alive else b"connection: close\r\n", body))
     if not keep_alive:
         transport.close()

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from gateway.edge.http.fast import EXTENSION, FastProtocol
+from gateway.edge.http.protocol import GatewayProtocol
 from tests.unit.gateway.edge.http.serving import GOOD, Port, Wire, post, serving
 
 HOOK = """
@@ -368,6 +370,29 @@ async def test_a_hooks_header_cannot_end_the_line_it_is_in(port: Any, header: tu
         assert not {"x-theirs", "x-mine"} & set(headers)
         wire.send(post())
         assert 200 == (await wire.answer())[0]
+
+
+@pytest.mark.parametrize("http", [FastProtocol, GatewayProtocol], ids=["fast", "ordinary"])
+async def test_a_header_that_nobody_checked_is_not_written_either(stack: Any, http: Any) -> None:
+    """Whatever an application says: one answer (an error), or none, and never a line or an answer of the header's."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        del receive
+        headers = [(b"x-mine", b"a\r\nx-theirs: b\r\n\r\nHTTP/1.1 200 OK"), (b"content-length", b"0")]
+        reply = scope.get("extensions", {}).get(EXTENSION)
+        if reply is None or not reply(200, headers, b""):
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+            await send({"type": "http.response.body", "body": b""})
+
+    stack.gateway = app
+    async with serving(stack, http=http) as served:
+        wire = await served.connect()
+        wire.send(post())
+        wire.half_close()
+        written = await wire.rest()
+    assert b"x-theirs" not in written
+    assert b"200" not in written
+    assert (written.count(b"HTTP/1.1 500") == 1) == (http is FastProtocol)
 
 
 @pytest.mark.parametrize("status", [200, 201, 204, 304, 404])
