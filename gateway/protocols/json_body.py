@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import orjson
 
@@ -11,6 +11,10 @@ from gateway.errors import HookFailed, MalformedBody, UnsupportedMedia
 from gateway.protocols.headers import response_of_hook
 
 _EXAMPLE: Final = """send JSON: -H 'content-type: application/json' -d '{"text": "…"}'"""
+_ROOM: Final = 24
+"""Levels that an answer may put around what it repeats."""
+_MAX_DEPTH: Final = 254 - _ROOM
+"""orjson writes 254 levels and reads 1,024."""
 _BINARY: Final = (b"content-type", b"application/octet-stream")
 _OPTIONS: Final = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
 
@@ -28,12 +32,33 @@ def decode(raw: bytes, content_type: bytes, *, takes_bytes: bool) -> object:
     if not raw:
         raise MalformedBody("the body is empty", hint=_EXAMPLE)
     try:
-        return orjson.loads(raw)
+        return loads(raw)
     except orjson.JSONDecodeError as error:
         reason = str(error)
         if "utf-8" in reason.lower() or "surrogate" in reason.lower():
             raise MalformedBody("the body is not valid UTF-8", hint="encode it as UTF-8") from None
         raise MalformedBody(f"the body is not valid JSON: {reason}", hint=_EXAMPLE) from None
+
+
+def loads(raw: bytes) -> Any:
+    """Return JSON's values. Raises ``orjson.JSONDecodeError``, and ``MalformedBody`` for values that are nested deeper
+    than what can be written again: what reads them, or answers with them, would fail.
+    """
+    value = orjson.loads(raw)
+    if raw.count(b"[") + raw.count(b"{") > _MAX_DEPTH:
+        try:
+            orjson.dumps(_deeper(value, _ROOM))
+        except TypeError:
+            raise MalformedBody(
+                f"the body is nested too deep: at most {_MAX_DEPTH} levels are read", hint="send flatter values"
+            ) from None
+    return value
+
+
+def _deeper(value: Any, levels: int) -> Any:
+    for _ in range(levels):
+        value = [value]
+    return value
 
 
 def _is_json(content_type: bytes) -> bool:

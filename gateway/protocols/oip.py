@@ -1,6 +1,6 @@
 """The Open Inference Protocol (v2) over the same endpoints: what a model is called, takes and gives, and one inference.
 
-Shared by the REST edge (``http/forms.py``) and the gRPC one (``rpc/server.py``). Three kinds of endpoint:
+Shared by the REST edge (``edge/http``) and the gRPC one (``edge/grpc``). Three kinds of endpoint:
 
 - a text task takes ``text`` (BYTES, tokenized here), or the model's own tensors, which pass through;
 - a model without a task passes through as it is;
@@ -23,7 +23,17 @@ from gateway.endpoints.endpoint import Endpoint
 from gateway.endpoints.tensors import RawTensors, TensorHandler
 from gateway.endpoints.text import TextHandler
 from gateway.errors import EndpointNotFound, InputRefused
-from gateway.protocols.tensors import DTYPES, TensorRequest, flat_of, objects, shown, write_answer
+from gateway.protocols.tensors import (
+    DTYPES,
+    Tensor,
+    TensorRequest,
+    Texts,
+    as_array,
+    flat_of,
+    objects,
+    shown,
+    write_answer,
+)
 from gateway.spec import normalize_url
 from gateway.trace import Trace
 from gateway.triton.port import Backend, TensorInfo
@@ -220,12 +230,13 @@ class InferCall(Call):
 
     def __init__(self, request: TensorRequest) -> None:
         """Take a request that was read. Raises ``InputRefused`` for what is not offered."""
-        if any(request.parameters.get(name) for name in _SEQUENCE):
+        parameters = request.parameters
+        if parameters and any(parameters.get(name) for name in _SEQUENCE):
             raise InputRefused("stateful sequences are not offered: requests of one sequence may meet other replicas")
         super().__init__(request.path)
         self.request = request
         # The caller's own time-out, in the protocol's parameter (microseconds).
-        value = request.parameters.get("timeout")
+        value = parameters.get("timeout")
         if isinstance(value, int) and not isinstance(value, bool) and value > 0:
             self.timeout = value * 1e-6
 
@@ -245,13 +256,11 @@ class InferCall(Call):
         elif endpoint.task:
             return self.generation_body()
         elif not isinstance(endpoint.handler, TensorHandler):
-            return {
-                name: [_decoded(item) for item in array.ravel().tolist()] if array.dtype.kind == "O" else array.tolist()
-                for name, array in request.inputs.items()
-            }
+            return {name: _lists(tensor) for name, tensor in request.inputs.items()}
         if not request.inputs:
             raise InputRefused("the request has no inputs")
-        return RawTensors(request.inputs, request.outputs, request.id)
+        arrays = {name: as_array(tensor) for name, tensor in request.inputs.items()}
+        return RawTensors(arrays, request.outputs, request.id)
 
     def render(self, answer: Any, endpoint: Endpoint, trace: Trace, outputs: Any) -> Any:
         """See ``Call.render``."""
@@ -260,18 +269,19 @@ class InferCall(Call):
         headers, content = write_answer(self.request, tensors, model=identity.endpoint, version=identity.version or "1")
         return content if len(headers) == 1 else Reply(200, headers, content)  # one header: plain JSON
 
-    def tensors(self, answer: Any, endpoint: Endpoint, trace: Trace, outputs: Any) -> dict[str, Array]:
+    def tensors(self, answer: Any, endpoint: Endpoint, trace: Trace, outputs: Any) -> dict[str, Tensor]:
         """Return the answer as tensors, those that were asked for. Raises ``InputRefused`` for one there is not."""
         if endpoint.text is not None:
             prepared = trace.prepared
             if not isinstance(prepared, Prepared):
                 return dict(outputs)  # the tensors went to the model as they were
-            known = {name: array for name, array in outputs.items() if len(array) == len(prepared.rows)}
             usual = _of_task(endpoint.task, endpoint.text, outputs, answer, prepared)
+            if not self.request.outputs:
+                return usual
+            known = {name: array for name, array in outputs.items() if len(array) == len(prepared.rows)}
             return self._chosen({**known, **usual}, usual, endpoint)
         if endpoint.task:
-            items = [orjson.dumps(result, option=orjson.OPT_SERIALIZE_NUMPY) for result in answer["results"]]
-            found: dict[str, Array] = {"result": objects(items).reshape(-1, 1)}
+            found: dict[str, Tensor] = {"result": _as_json(answer["results"])}
         elif isinstance(endpoint.handler, TensorHandler):
             return dict(outputs)
         else:
@@ -291,13 +301,15 @@ class InferCall(Call):
             body = {
                 name: texts[0] if len(texts) == 1 and name != "documents" else texts for name, texts in body.items()
             }
-        parameters = self._parameters()
+        parameters = self._parameters() if self.request.parameters else None
         return {**body, "parameters": parameters} if parameters else body
 
     def _parameters(self) -> dict[str, Any]:
         return {n: _plain(v) for n, v in self.request.parameters.items() if not _is_protocols(n)}
 
-    def _chosen(self, known: Mapping[str, Array], usual: Mapping[str, Array], endpoint: Endpoint) -> dict[str, Array]:
+    def _chosen(
+        self, known: Mapping[str, Tensor], usual: Mapping[str, Tensor], endpoint: Endpoint
+    ) -> dict[str, Tensor]:
         if not self.request.outputs:
             return dict(usual)
         for name in self.request.outputs:
@@ -311,30 +323,52 @@ class InferCall(Call):
 
 def _of_task(
     task: str, handler: TextHandler, outputs: Mapping[str, Array], answer: Mapping[str, Any], prepared: Prepared
-) -> dict[str, Array]:
+) -> dict[str, Tensor]:
     """What a text task gives as tensors, one row per text."""
     if task == _EMBEDDINGS:
         return {"embedding": np.asarray(answer["embeddings"], dtype=np.float32)}
     results: Any = answer["results"] if prepared.is_batch else [answer]
     if task != _CLASSIFICATION:
-        items = [orjson.dumps(result, option=orjson.OPT_SERIALIZE_NUMPY) for result in results]
-        return {"result": objects(items).reshape(-1, 1)}
+        return {"result": _as_json(results)}
     logits = np.asarray(next(iter(outputs.values())), dtype=np.float32)
-    activation = prepared.request.options.get("function_to_apply", handler.processor.config.activation)
-    scores = logits if activation == "none" else sigmoid(logits) if activation == "sigmoid" else softmax(logits)
+    config = handler.processor.config
+    if all([len(result["scores"]) == len(config.labels) for result in results]):  # noqa: C419 - few of them
+        scores: Any = [[result["scores"][label] for label in config.labels] for result in results]
+    else:  # the caller wants the best ones only
+        activation = prepared.request.options.get("function_to_apply", config.activation)
+        scores = logits if activation == "none" else sigmoid(logits) if activation == "sigmoid" else softmax(logits)
     return {
         "logits": logits,
         "probabilities": np.asarray(scores, dtype=np.float32),
-        "label": objects([str(result["label"]).encode() for result in results]).reshape(-1, 1),
+        "label": Texts([str(result["label"]) for result in results], (len(results), 1)),
         "score": np.array([[result["score"]] for result in results], dtype=np.float32),
     }
 
 
-def _texts(name: str, array: Array) -> list[str]:
+def _as_json(results: Sequence[Any]) -> Texts:
+    items = [orjson.dumps(result, option=orjson.OPT_SERIALIZE_NUMPY).decode() for result in results]
+    return Texts(items, (len(items), 1))
+
+
+def _lists(tensor: Tensor) -> Any:
+    """What a hook gets: numbers as nested lists, texts as one list."""
+    if type(tensor) is Texts:
+        return tensor.items
+    array = as_array(tensor)
+    if array.dtype.kind != "O":
+        return array.tolist()
+    return [_decoded(item) for item in array.ravel().tolist()]
+
+
+def _texts(name: str, tensor: Tensor) -> list[str]:
+    shape = tensor.shape
+    if len(shape) not in (1, 2) or (len(shape) == 2 and shape[1] != 1 and shape[0] != 1):
+        raise InputRefused(f"input {shown(name)} has shape {list(shape)}; it takes [n, 1] or [n]")
+    if type(tensor) is Texts:
+        return tensor.items
+    array = as_array(tensor)
     if array.dtype.kind != "O":
         raise InputRefused(f"input {shown(name)} must be BYTES")
-    if array.ndim not in (1, 2) or (array.ndim == 2 and array.shape[1] != 1 and array.shape[0] != 1):
-        raise InputRefused(f"input {shown(name)} has shape {list(array.shape)}; it takes [n, 1] or [n]")
     try:
         return [item.decode() for item in array.ravel().tolist()]
     except UnicodeDecodeError as error:

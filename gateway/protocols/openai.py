@@ -14,14 +14,15 @@ import numpy as np
 
 from gateway.call import Call
 from gateway.dataplane.routing.snapshot import Snapshot
-from gateway.endpoints.endpoint import Endpoint
+from gateway.endpoints.endpoint import Endpoint, translate
 from gateway.errors import InputRefused
 from gateway.protocols.huggingface import shortened, whole_number
 from gateway.protocols.json_body import dumps
 from gateway.spec import normalize_url
 from gateway.trace import Trace
 from preprocessing.config import EMBEDDINGS
-from preprocessing.types import Encoded, ParsedRequest, Prepared, pack
+from preprocessing.errors import PreprocessingError
+from preprocessing.types import Prepared
 
 _EXAMPLE: Final = '{"model": "NAME", "input": ["…", "…"]}'
 _OWNER: Final = "triton-gateway"
@@ -72,20 +73,10 @@ class EmbeddingsCall(Call):
         handler = endpoint.text
         if handler is None:
             raise InputRefused("token ids need a text task", hint="send text")
-        processor = handler.processor
-        vocabulary, most = processor.tokenizer.vocab_size, processor.config.max_length
-        if len(several) > processor.config.max_rows:
-            raise InputRefused(f"input has {len(several)} items, at most {processor.config.max_rows} are taken")
-        for i, ids in enumerate(several):
-            if len(ids) > most:
-                raise InputRefused(f"input[{i}] has {len(ids)} tokens, this model reads {most}")
-            if any(not 0 <= n < vocabulary for n in ids):
-                raise InputRefused(
-                    f"input[{i}] has ids that are not in the model's vocabulary of {vocabulary}",
-                    hint="token ids must come from the model's own tokenizer; send text if in doubt",
-                )
-        rows = [Encoded(pack(ids)) for ids in several]
-        return Prepared(rows, ParsedRequest([""] * len(rows), is_batch=True))
+        try:
+            return handler.processor.prepare_ids(several)
+        except PreprocessingError as error:
+            raise translate(error) from error
 
 
 def model_of(body: Mapping[str, Any]) -> str:

@@ -11,13 +11,14 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import orjson
 from numpy.typing import NDArray
 
 from gateway.errors import BackendGarbage, InputRefused, MalformedBody
+from gateway.protocols.json_body import loads
 from gateway.triton.tensors import BYTES, FROM_TRITON, TO_TRITON, pack
 
 Array = NDArray[Any]
@@ -29,6 +30,8 @@ _MOST_DIMENSIONS: Final = 32
 _MOST_EMPTY: Final = 65_536
 _LONGEST_NUMBER: Final = 18
 _LISTS: Final = (list, tuple)
+_NONE: Final[Mapping[str, Any]] = {}
+_STRINGS = frozenset({str})
 _TRUTH, _WHOLE, _ANY_NUMBER = frozenset({bool}), frozenset({int}), frozenset({int, float})
 _EXAMPLE: Final = '{"inputs": [{"name": "text", "datatype": "BYTES", "shape": [1, 1], "data": ["…"]}]}'
 
@@ -43,12 +46,35 @@ def datatype_of(array: Array) -> str:
         raise BackendGarbage(f"the answer has type {array.dtype}, which the protocol has no name for") from None
 
 
+class Texts(NamedTuple):
+    """A BYTES tensor whose elements are texts already; most are read, or were made, as such."""
+
+    items: list[str]
+    """In order, as many as the shape has places."""
+    shape: Sequence[int]
+
+    def array(self) -> Array:
+        """Return it as an object array of bytes. Raises ``InputRefused`` for half a surrogate pair."""
+        try:
+            return objects([item.encode() for item in self.items]).reshape(self.shape)
+        except UnicodeEncodeError as error:
+            raise InputRefused("a text is not valid Unicode") from error
+
+
+Tensor = Array | Texts
+
+
+def as_array(tensor: Tensor) -> Array:
+    """Return a tensor as numpy has it."""
+    return tensor.array() if type(tensor) is Texts else tensor  # type: ignore[return-value]  # one of two
+
+
 @dataclass(slots=True)
 class TensorRequest:
     """One inference request, however it came. ``outputs`` are the names asked for; empty for all."""
 
     path: str
-    inputs: dict[str, Array]
+    inputs: dict[str, Tensor]
     outputs: tuple[str, ...] = ()
     id: str = ""
     parameters: Mapping[str, Any] = field(default_factory=dict)
@@ -74,17 +100,18 @@ def read_request(raw: bytes, header_length: bytes, path: str) -> TensorRequest:
     inputs = body.get("inputs")
     if not isinstance(inputs, list):
         raise InputRefused("inputs must be a list of tensors", hint=f"send {_EXAMPLE}")
-    found: dict[str, Array] = {}
+    found: dict[str, Tensor] = {}
     at = 0
     for item in inputs:
-        name, datatype, shape = _header(item)
+        name, datatype, shape, own = _header(item)
         if name in found:
             raise InputRefused(f"input {shown(name)} is there twice")
-        size = _parameters(item).get("binary_data_size")
+        size = own.get("binary_data_size")
         if size is None:
             if "data" not in item:
                 raise InputRefused(f"input {shown(name)} has neither data nor binary_data_size")
-            found[name] = from_json(name, datatype, shape, item["data"])
+            read = _texts_of if datatype == BYTES else from_json
+            found[name] = read(name, datatype, shape, item["data"])
             continue
         if "data" in item:
             raise InputRefused(f"input {shown(name)} has both data and binary_data_size")
@@ -107,7 +134,7 @@ def read_request(raw: bytes, header_length: bytes, path: str) -> TensorRequest:
 def parse_json(raw: bytes) -> dict[str, Any]:
     """Return the object that ``raw`` is; raises ``MalformedBody`` or ``InputRefused``."""
     try:
-        body = orjson.loads(raw)
+        body = loads(raw)
     except orjson.JSONDecodeError as error:
         raise MalformedBody(f"the body is not valid JSON: {error}", hint=f"send {_EXAMPLE}") from None
     if not isinstance(body, dict):
@@ -122,21 +149,29 @@ def from_json(name: str, datatype: str, shape: Sequence[int], data: object) -> A
     if not isinstance(data, list):
         raise InputRefused(f"data of input {shown(name)} must be a list")
     if datatype == BYTES:
-        found = flat_of(data)
-        if found is None or not all(isinstance(text, str) for text in found[0]):
-            raise InputRefused(f"data of input {shown(name)} must be texts")
-        texts: list[str] = found[0]
-        try:
-            return _shaped(name, objects([text.encode() for text in texts]), shape)
-        except UnicodeEncodeError as error:
-            raise InputRefused(f"data of input {shown(name)} is not valid Unicode") from error
-    return _shaped(name, _numbers(name, datatype, data), shape)
+        return _texts_of(name, datatype, shape, data).array()
+    flat = _numbers(name, datatype, data)
+    _refuse_size(name, flat.size, shape)
+    return flat.reshape(shape)
+
+
+def _texts_of(name: str, _datatype: str, shape: Sequence[int], data: object) -> Texts:
+    texts: list[Any] | None = data if isinstance(data, list) else None
+    if texts and type(texts[0]) in _LISTS:
+        found = flat_of(texts)
+        texts = None if found is None else found[0]
+    if texts is None or not _STRINGS.issuperset(map(type, texts)):
+        raise InputRefused(f"data of input {shown(name)} must be texts in lists of one length")
+    _refuse_size(name, len(texts), shape)
+    return Texts(texts, shape)
 
 
 def from_bytes(name: str, datatype: str, shape: Sequence[int], data: bytes | memoryview) -> Array:
     """Make a tensor of its raw bytes. Raises ``InputRefused``."""
     if datatype == BYTES:
-        return _shaped(name, unpack_texts(name, data), shape)
+        items = unpack_texts(name, data)
+        _refuse_size(name, items.size, shape)
+        return items.reshape(shape)
     dtype = DTYPES[datatype]
     if len(data) != math.prod(shape) * dtype.itemsize:
         raise InputRefused(
@@ -187,7 +222,7 @@ def to_bytes(array: Array) -> bytes:
 
 
 def write_answer(
-    request: TensorRequest, outputs: Mapping[str, Array], *, model: str, version: str
+    request: TensorRequest, outputs: Mapping[str, Tensor], *, model: str, version: str
 ) -> tuple[list[tuple[bytes, bytes]], bytes]:
     """Return headers and body of the REST answer: JSON, and behind it what was asked for as binary data.
 
@@ -195,10 +230,15 @@ def write_answer(
     """
     described: list[dict[str, Any]] = []
     buffers: list[bytes] = []
-    for name, array in outputs.items():
+    for name, tensor in outputs.items():
+        is_binary = name in request.binary or (request.all_binary and name not in request.as_json)
+        if type(tensor) is Texts and not is_binary:
+            described.append({"name": name, "datatype": BYTES, "shape": tensor.shape, "data": tensor.items})
+            continue
+        array = as_array(tensor)
         datatype = datatype_of(array)
         entry: dict[str, Any] = {"name": name, "datatype": datatype, "shape": list(array.shape)}
-        if name in request.binary or (request.all_binary and name not in request.as_json):
+        if is_binary:
             buffers.append(to_bytes(array))
             entry["parameters"] = {"binary_data_size": len(buffers[-1])}
         elif datatype in _BINARY_ONLY:
@@ -225,7 +265,7 @@ def shown(name: object) -> str:
     return ascii(str(name))[1:-1][:60]
 
 
-def _header(item: object) -> tuple[str, str, list[int]]:
+def _header(item: object) -> tuple[str, str, list[int], Mapping[str, Any]]:
     if not isinstance(item, dict):
         raise InputRefused("every input must be an object with name, datatype, shape and data")
     name, datatype, shape = item.get("name"), item.get("datatype"), item.get("shape")
@@ -234,9 +274,10 @@ def _header(item: object) -> tuple[str, str, list[int]]:
     if not isinstance(datatype, str) or datatype not in DTYPES:
         raise InputRefused(f"input {shown(name)} has no datatype of {', '.join(DTYPES)}")
     check_shape(name, shape)
-    if "shared_memory_region" in _parameters(item):
+    own = _parameters(item)
+    if "shared_memory_region" in own:
         raise InputRefused("shared memory is not possible across machines: send the tensor itself")
-    return name, datatype, item["shape"]
+    return name, datatype, item["shape"], own
 
 
 def check_shape(name: str, shape: object) -> None:
@@ -245,7 +286,7 @@ def check_shape(name: str, shape: object) -> None:
     How many elements there are is checked where they are counted. Those of an empty tensor are none whatever its other
     dimensions: they have a limit here, because as nested lists they are lists of that many.
     """
-    if not isinstance(shape, list) or any(isinstance(d, bool) or not isinstance(d, int) or d < 0 for d in shape):
+    if not isinstance(shape, list) or any([type(d) is not int or d < 0 for d in shape]):  # noqa: C419 - few of them
         raise InputRefused(f"shape of input {shown(name)} must be a list of numbers from 0")
     if len(shape) > _MOST_DIMENSIONS:
         raise InputRefused(
@@ -261,7 +302,7 @@ def check_shape(name: str, shape: object) -> None:
 def _parameters(item: Mapping[str, Any]) -> Mapping[str, Any]:
     found = item.get("parameters")
     if found is None:
-        return {}
+        return _NONE
     if not isinstance(found, dict):
         raise InputRefused("parameters must be an object")
     return found
@@ -308,10 +349,9 @@ def _numbers(name: str, datatype: str, data: list[Any]) -> Array:
         return np.array(flat, dtype=dtype)
 
 
-def _shaped(name: str, flat: Array, shape: Sequence[int]) -> Array:
-    if flat.size != math.prod(shape):
-        raise InputRefused(f"input {shown(name)} has {flat.size} elements, not those of its shape {list(shape)}")
-    return flat.reshape(shape)
+def _refuse_size(name: str, size: int, shape: Sequence[int]) -> None:
+    if size != math.prod(shape):
+        raise InputRefused(f"input {shown(name)} has {size} elements, not those of its shape {list(shape)}")
 
 
 def _text(item: object) -> str:

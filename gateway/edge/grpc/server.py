@@ -31,6 +31,7 @@ from gateway.protocols import oip
 from gateway.protocols.tensors import (
     DTYPES,
     TensorRequest,
+    as_array,
     check_shape,
     datatype_of,
     from_bytes,
@@ -389,7 +390,8 @@ def _response(call: RpcCall, tensors: Mapping[str, Any], endpoint: Endpoint) -> 
     response = pb.ModelInferResponse(
         model_name=identity.endpoint, model_version=identity.version or "1", id=call.request.id
     )
-    for name, array in tensors.items():
+    for name, tensor in tensors.items():
+        array = as_array(tensor)
         response.outputs.add(name=name, datatype=datatype_of(array), shape=array.shape)
         response.raw_output_contents.append(to_bytes(array))
     return response

@@ -75,11 +75,14 @@ class Addresses:
             url = normalize_url(path[len(V1_MODELS) + 1 : -len(":predict")])
             return Reading(partial(_kserve, url), oip_problem, url)
         if path.startswith(MODELS) and path.endswith("/infer"):
-            return Reading(partial(self._infer, path[len(MODELS) :]), oip_problem)
+            try:
+                url, _ = oip.locate(path[len(MODELS) :])
+            except EndpointNotFound:
+                return None  # whoever tells of models says so
+            return Reading(partial(self._infer, url), oip_problem)
         return None
 
-    def _infer(self, path: str, raw: bytes, headers: ByName) -> Call:
-        url, _ = oip.locate(path)
+    def _infer(self, url: str, raw: bytes, headers: ByName) -> Call:
         request = read_request(raw, headers.get(b"inference-header-content-length", b""), url)
         request.path = oip.settle(self._table.current, url)
         return oip.InferCall(request)

@@ -8,7 +8,6 @@ from typing import Any
 
 import grpc
 import numpy as np
-import orjson
 import pytest
 from tritonclient.grpc import service_pb2 as pb
 
@@ -56,7 +55,7 @@ def _value(rng: random.Random) -> Any:
         lambda: [1] * 40,
         lambda: [2**40, 2**40, 0],
         lambda: ["x" * 50, 1, True, None],
-        lambda: _nested(rng.choice((3, 40, 150)), rng.choice((1, "good", [])), rng),
+        lambda: _nested(rng.choice((3, 40, 240, 900)), rng.choice((1, "good", [])), rng),
         lambda: {rng.choice(_WORDS): rng.choice(_WORDS)},
         lambda: "x\u0000y",
     )
@@ -273,7 +272,19 @@ async def test_a_stream_ends_at_what_is_no_protobuf(channel: grpc.aio.Channel) -
     assert grpc.StatusCode.INVALID_ARGUMENT == caught.value.code()
 
 
-def test_bodies_are_not_deeper_than_anything_that_reads_them() -> None:
-    """Every sample of the generator is JSON that the parser takes: the refusals are ours."""
-    rng = random.Random(0)
-    assert orjson.loads(orjson.dumps(_nested(200, 1, rng)))
+@pytest.mark.parametrize(
+    "path", ["/serve/h", "/serve/e", "/v1/models/h:predict", "/v2/models/h/infer", "/v1/embeddings"]
+)
+@pytest.mark.parametrize("depth", [231, 900, 1023])
+async def test_bodies_nested_too_deep_are_refused_by_name(served: Any, path: str, depth: int) -> None:
+    """Whoever answers with them could not write them."""
+    reply = await served.client.post(path, content=b"[" * depth + b"]" * depth)
+    assert (400, True) == (reply.status_code, "nested too deep" in reply.text)
+
+
+@pytest.mark.parametrize("path", ["/serve/h", "/v1/models/h:predict"])
+async def test_bodies_of_the_deepest_kind_come_back(served: Any, path: str) -> None:
+    """What is read can be written."""
+    body = {"instances": _nested(228, 1, random.Random(0))}
+    reply = await served.client.post(path, json=body)
+    assert (200, True) == (reply.status_code, body == reply.json() or body == reply.json()["predictions"])
