@@ -406,13 +406,12 @@ class HookProcess(asyncio.Protocol):
             return
         self.is_retired = True
         child = self._child
-        code = child.poll() if child is not None else 0
         if child is not None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(child.pid, signal.SIGKILL)  # what it forked and left
             self._take_away(_REAPS)
         self.ended.set()
-        reason = self.why or _describe(code)
+        reason = self.why or _describe(child.returncode if child is not None else 0)
         error = HookFailed(
             f"the process of the endpoint's code ended: {reason}", hint="the request that did this was not answered"
         )
@@ -470,9 +469,7 @@ def _look(future: asyncio.Future[Any]) -> None:
         future.exception()
 
 
-def _describe(code: int | None) -> str:
-    if code is None:
-        return "it closed its connection"
+def _describe(code: int) -> str:
     if code < 0:
         with contextlib.suppress(ValueError):
             return f"killed by {signal.Signals(-code).name}"
