@@ -7,8 +7,8 @@ page of megabytes never keeps the interpreter from the requests for long.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import cache
-from itertools import accumulate
+from functools import cache, partial
+from itertools import accumulate, chain
 from typing import Final
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, GCCollector, ProcessCollector, generate_latest
@@ -19,7 +19,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.samples import Exemplar, Sample
 from prometheus_client.utils import floatToGoString
 
-from gateway.metrics.accumulator import Series, Snapshot
+from gateway.metrics.accumulator import Floats, Series, Snapshot
 from gateway.metrics.catalog import CATALOG, REQUEST_SECONDS
 from gateway.metrics.exemplars import Key, Seen
 from gateway.pace import unhurried
@@ -62,22 +62,29 @@ class Numbers(Collector):
 
     def collect(self) -> Iterator[Family]:
         """See prometheus_client's ``Collector``."""
-        families = {
-            metric.name: Family(metric.name.removesuffix("_total"), metric.help, metric.type) for metric in CATALOG
-        }
-        for series, value in self._snapshot.counted():
+        single: dict[str, list[tuple[Series, float]]] = {metric.name: [] for metric in CATALOG}
+        histograms: dict[str, list[tuple[Series, Floats]]] = {metric.name: [] for metric in CATALOG}
+        for series, value in chain(self._snapshot.counted(), self._snapshot.shown()):
             self._pause()
-            families[series.metric].samples.append(Sample(series.metric, _labels(series), value))
-        for series, value in self._snapshot.shown():
-            self._pause()
-            families[series.metric].samples.append(Sample(series.metric, _labels(series), value))
+            single[series.metric].append((series, value))
         for series, numbers in self._snapshot.distributed():
-            families[series.metric].samples += self._histogram(series, numbers.tolist())
-        for family in families.values():
-            family.samples = _InSlices(family.samples, self._pause)
+            self._pause()
+            histograms[series.metric].append((series, numbers))
+        for metric in CATALOG:
+            family = Family(metric.name.removesuffix("_total"), metric.help, metric.type)
+            family.samples = _Samples(partial(self._samples, single[metric.name], histograms[metric.name]))
             yield family
         if self._others is not None:
             yield from self._others.collect()
+
+    def _samples(
+        self, single: Iterable[tuple[Series, float]], histograms: Iterable[tuple[Series, Floats]]
+    ) -> Iterator[Sample]:
+        for series, value in single:
+            self._pause()
+            yield Sample(series.metric, _labels(series), value)
+        for series, numbers in histograms:
+            yield from self._histogram(series, numbers.tolist())
 
     def _histogram(self, series: Series, numbers: list[float]) -> Iterator[Sample]:
         name, labels = series.metric, _labels(series)
@@ -89,22 +96,26 @@ class Numbers(Collector):
             seen = self._exemplars.get((*series.labels, bound)) if of_requests else None
             exemplar = Exemplar({"trace_id": seen[0]}, seen[1], seen[2]) if seen else None
             yield Sample(f"{name}_bucket", {**labels, "le": bound}, last, None, exemplar)
+        self._pause()
         yield Sample(f"{name}_count", labels, last)
         if series.bounds[0] >= 0:  # Prometheus takes a sum that can fall for a restart
+            self._pause()
             yield Sample(f"{name}_sum", labels, total)
 
 
-class _InSlices(list[Sample]):
-    """Samples that pause between one and the next when they are gone through."""
+class _Samples(list[Sample]):
+    """Samples that are made when they are gone through.
 
-    def __init__(self, samples: Iterable[Sample], pause: Callable[[], None]) -> None:
-        super().__init__(samples)
-        self._pause = pause
+    All at once would be a hundred thousand objects, and a garbage collection that looks at them stops the whole
+    process.
+    """
+
+    def __init__(self, make: Callable[[], Iterator[Sample]]) -> None:
+        super().__init__()
+        self._make = make
 
     def __iter__(self) -> Iterator[Sample]:
-        for sample in super().__iter__():
-            self._pause()
-            yield sample
+        return self._make()
 
 
 def _labels(series: Series) -> dict[str, str]:
