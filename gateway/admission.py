@@ -12,11 +12,11 @@ from gateway.errors import Overloaded
 class Permit:
     """The right of one request to be here. Use it in a ``with``, or ``release`` it; a second release does nothing."""
 
-    __slots__ = ("_permits", "_size")
+    __slots__ = ("_permits", "size")
 
     def __init__(self, permits: Permits) -> None:
         self._permits: Permits | None = permits
-        self._size = 0
+        self.size = 0
 
     def hold(self, size: int) -> None:
         """Count ``size`` more bytes that are held for this request. Raises ``Overloaded`` if there is no room.
@@ -27,13 +27,13 @@ class Permit:
         if permits is None:
             return
         held = permits.held_bytes
-        if held + size > permits.most_bytes and held > self._size:
+        if held + size > permits.most_bytes and held > self.size:
             raise Overloaded(
                 f"this gateway already holds {held >> 20} MiB of requests", hint="try again, or send less at once",
                 retry_after=1,
             )  # fmt: skip
         permits.held_bytes += size
-        self._size += size
+        self.size += size
 
     def release(self) -> None:
         """Give it back."""
@@ -41,7 +41,7 @@ class Permit:
         if permits is not None:
             self._permits = None
             permits.in_flight -= 1
-            permits.held_bytes -= self._size
+            permits.held_bytes -= self.size
 
     def __enter__(self) -> Permit:
         return self
@@ -69,7 +69,10 @@ class Permits:
             )
         permit = Permit(self)
         self.in_flight += 1
-        if size:
+        if self.held_bytes + size <= self.most_bytes:
+            self.held_bytes += size
+            permit.size = size
+        else:
             try:
                 permit.hold(size)
             except Overloaded:

@@ -38,8 +38,20 @@ class Call:
     the answer; or ``refuse``, once, with the error. For an answer in pieces, ``piece`` for each of them.
     """
 
-    __slots__ = ("__dict__", "key", "path", "pin", "refuse", "streams", "timeout")
-
+    path: str
+    """The endpoint's url, or a canary's name."""
+    key: str | None = None
+    """Keeps a caller on one side of a canary."""
+    pin = ""
+    """The url of exactly the version that is to answer, past every canary."""
+    timeout = 0.0
+    """Seconds in which an answer is of use; 0: the gateway's own limit. A protocol may set what its caller says; the
+    edge lowers it by what its transport says.
+    """
+    refuse: Refuse | None = None
+    """None: the edge reads ``InFlight.error`` itself."""
+    streams = False
+    """Whether the caller wants pieces; counts only if the endpoint can make them, and may be set by ``question``."""
     end = b""
     """What closes a stream that went well."""
     needs_outputs = False
@@ -47,21 +59,6 @@ class Call:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        """The endpoint's url, or a canary's name."""
-        self.key: str | None = None
-        """Keeps a caller on one side of a canary."""
-        self.pin = ""
-        """The url of exactly the version that is to answer, past every canary."""
-        self.timeout = 0.0
-        """Seconds in which an answer is of use; 0: the gateway's own limit. A protocol may set what its caller says;
-        the edge lowers it by what its transport says.
-        """
-        self.refuse: Refuse | None = None
-        """None: the edge reads ``InFlight.error`` itself."""
-        self.streams = False
-        """Whether the caller wants the answer in pieces; counts only if the endpoint can, and may be set by
-        ``question``.
-        """
 
     def body_key(self) -> str | None:
         """Return the routing key inside the body, if there is one."""
@@ -89,8 +86,6 @@ class Call:
 
 class Ask(Call):
     """A question of the gateway's own (a hook's ``send_request``, a shadow, a trial): no protocol on either side."""
-
-    __slots__ = ("_body",)
 
     def __init__(self, path: str, body: object) -> None:
         super().__init__(path)

@@ -68,13 +68,14 @@ class TextHandler:
     def start(self, job: Job) -> None:
         """See ``Starts.start``; what takes milliseconds of a processor is done in a thread."""
         question, processor = job.question, self.processor
-        if isinstance(question, RawTensors):
-            in_task(job, infer_raw(self.backend, self.model, job, question))
-            return
         started = perf_counter_ns()
-        if isinstance(question, Prepared):
-            self._queue(job, started, question)
-            return
+        if type(question) is not dict:
+            if isinstance(question, RawTensors):
+                in_task(job, infer_raw(self.backend, self.model, job, question))
+                return
+            if isinstance(question, Prepared):
+                self._queue(job, started, question)
+                return
         try:
             request = processor.parse(question)
             if processor.encodes_off_loop(request):

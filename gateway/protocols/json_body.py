@@ -80,6 +80,8 @@ def rendered(answer: object) -> bytes | Reply:
 
     Raises ``HookFailed`` if it has no JSON form.
     """
+    if type(answer) is dict:
+        return dumps(answer)
     if isinstance(answer, bytes | bytearray | memoryview):
         return Reply(200, [_BINARY], bytes(answer))
     content = getattr(answer, "body", None)

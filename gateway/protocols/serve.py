@@ -18,18 +18,32 @@ from gateway.protocols.json_body import decode, rendered
 from gateway.trace import Trace
 
 
+def own_piece(event: Event) -> bytes:
+    """An event of the endpoint's own form: ``text`` and ``token_ids``; the last also has what a whole answer has beside
+    its text.
+    """
+    content: dict[str, object] = {"text": event.text, "token_ids": event.token_ids}
+    if event.finish_reason is not None:
+        content |= {
+            "finish_reason": event.finish_reason,
+            "generated_tokens": event.generated_tokens,
+            "tokens": event.tokens,
+            **({"truncated": True} if event.truncated else {}),
+        }
+    return b"data: " + orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY) + b"\n\n"
+
+
 class ServeCall(Call):
     """A body for the endpoint at ``path``. ``key_field``: where in the body a routing key is, name by name."""
 
-    __slots__ = ("_content_type", "_convert", "_key_field", "_piece", "_raw")
+    _convert: huggingface.Convert | None = None
+    _piece: Callable[[Event], bytes] = staticmethod(own_piece)
 
     def __init__(self, path: str, raw: bytes, content_type: bytes, key_field: Sequence[str] = ()) -> None:
         super().__init__(path)
         self._raw = raw
         self._content_type = content_type
         self._key_field = key_field
-        self._convert: huggingface.Convert | None = None
-        self._piece: Callable[[Event], bytes] = own_piece
 
     def body_key(self) -> str | None:
         """See ``Call.body_key``."""
@@ -48,12 +62,14 @@ class ServeCall(Call):
     def question(self, endpoint: Endpoint) -> Any:
         """See ``Call.question``."""
         body = decode(self._raw, self._content_type, takes_bytes=endpoint.takes_bytes)
-        self._convert = None
         if type(body) is dict:
             if endpoint.task and huggingface.is_form(body):
                 body, self._convert = huggingface.read(endpoint.task, cast("dict[str, object]", body))
                 self._piece = huggingface.GenerationEvents()
-            self.streams = body.get("stream") is True
+            elif self._convert is not None:  # the version that was asked before is of another kind
+                self._convert, self._piece = None, own_piece
+            if "stream" in body:
+                self.streams = body["stream"] is True
         return body
 
     def render(self, answer: Any, endpoint: Endpoint, trace: Trace, outputs: Any) -> bytes | Reply:
@@ -64,18 +80,3 @@ class ServeCall(Call):
     def piece(self, event: Event) -> bytes:
         """See ``Call.piece``."""
         return self._piece(event)
-
-
-def own_piece(event: Event) -> bytes:
-    """An event of the endpoint's own form: ``text`` and ``token_ids``; the last also has what a whole answer has beside
-    its text.
-    """
-    content: dict[str, object] = {"text": event.text, "token_ids": event.token_ids}
-    if event.finish_reason is not None:
-        content |= {
-            "finish_reason": event.finish_reason,
-            "generated_tokens": event.generated_tokens,
-            "tokens": event.tokens,
-            **({"truncated": True} if event.truncated else {}),
-        }
-    return b"data: " + orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY) + b"\n\n"
