@@ -1,8 +1,9 @@
 """``python -m benchmarks.simulated``: the batcher in simulated time, over servers of several prices.
 
 The batcher is the real one; the event loop's clock, the connections and the server are simulated: exact, the same in
-every run, seconds of CPU. Each connection sends its next request when its last one is answered, through a gateway that
-takes ``REQUEST_S`` of one CPU for each. The server takes one call after the other.
+every run, seconds of CPU. Each connection sends its next request when its last one is answered. The gateway has one
+CPU, which takes ``REQUEST_S`` for each of them and ``CALL_S`` for a call, and sees nothing meanwhile: neither what
+arrives nor that a call has ended. The server takes one call after the other.
 
 Beside each cell stands what two full calls taking turns could give (``bound``): one half of the connections is served
 in as few calls as it fits while the other half waits. ``best`` is more: the rows of each turn cut at the least possible
@@ -26,9 +27,13 @@ from gateway.endpoints.batcher import Batcher
 from gateway.endpoints.entries import BatchLimits, Entry
 
 REQUEST_S: Final = 90e-6
-"""CPU of the gateway for one request: parse, tokenize, finish, write."""
+"""CPU of the gateway for one request, half of it before the call (parse, tokenize), half after it (finish, write)."""
+CALL_S: Final = 200e-6
+"""CPU of the gateway for one call: make its tensors, write, read."""
 WIRE_S: Final = 200e-6
 """From the decision to send a call until the server has it, and as long back."""
+_CLIENT_S: Final = 100e-6
+"""From an answer until the next request of its connection is here."""
 MAX_ROWS: Final = 64
 CONNECTIONS: Final = (16, 32, 64, 128, 256)
 
@@ -127,6 +132,10 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         return self._jump.now
 
+    def work(self, seconds: float) -> None:
+        """Be busy for so long: what falls due meanwhile waits."""
+        self._jump.now += seconds
+
 
 def simulate(main: Callable[[SimulatedLoop], Coroutine[Any, Any, Any]]) -> Any:
     """Run ``main(loop)`` in simulated time."""
@@ -147,7 +156,7 @@ class Row:
 class Server:
     """Takes ``price.at_once`` calls at a time, in order; ``price`` may be changed while it runs."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, price: Price, chance: random.Random) -> None:
+    def __init__(self, loop: SimulatedLoop, price: Price, chance: random.Random) -> None:
         self._loop = loop
         self._chance = chance
         self._free_at = [0.0] * price.at_once
@@ -159,6 +168,7 @@ class Server:
         del timeout
         longest = max(row.n_tokens for row in rows)
         self.calls.append((len(rows), longest))
+        self._loop.work(CALL_S)
         noise = max(self._chance.gauss(1.0, self.price.noise), 0.5)
         begin = max(self._loop.time() + WIRE_S, heapq.heappop(self._free_at))
         end = begin + self.price.seconds(len(rows), longest) * noise
@@ -188,7 +198,7 @@ class Cell:
 
 
 def load(
-    price: Price, lengths: Lengths, connections: int, *, seconds: float = 1.0, warm: float = 2.0, seed: int = 1
+    price: Price, lengths: Lengths, connections: int, *, seconds: float = 1.0, warm: float = 3.0, seed: int = 1
 ) -> Cell:
     """Run closed-loop connections against a batcher and return what came of it after ``warm`` seconds."""
 
@@ -198,19 +208,17 @@ def load(
         batcher: Batcher[Row] = Batcher(
             server, limits=BatchLimits(max_rows=MAX_ROWS), on_batch=lambda *_: None, clock=loop.time
         )
-        cpu_free_at = 0.0
         has_ended = False
         taken: list[float] = []
 
         def send() -> None:
-            nonlocal cpu_free_at
-            cpu_free_at = max(cpu_free_at, loop.time()) + REQUEST_S
-            loop.call_at(cpu_free_at, arrive, loop.time())
+            loop.call_later(_CLIENT_S, arrive, loop.time() + _CLIENT_S)
 
         def arrive(sent: float) -> None:
             def answered(_entry: Entry[Row], _outputs: object, error: Exception | None) -> None:
                 if has_ended:
                     return
+                loop.work(REQUEST_S / 2)
                 if error is not None:
                     raise error
                 if loop.time() >= warm:
@@ -218,6 +226,7 @@ def load(
                 send()
 
             if not has_ended:
+                loop.work(REQUEST_S / 2)
                 batcher.begin([Row(lengths(chance))], loop.time() + 60, answered)
 
         for _ in range(connections):

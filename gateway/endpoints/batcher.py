@@ -38,10 +38,15 @@ from preprocessing.collate import split_rows
 ROW_FAULTS: Final = (BackendRefused, HookFailed)
 """Failures of a whole call that one of its entries may have caused."""
 
-_LEAD_S: Final = 0.5e-3
-"""A call leaves so long before the one in front of it is expected to end, and as long as calls are usually off."""
+_LEAD_S: Final = 1.2e-3
+"""A call leaves so long before the one in front of it is expected to end, and as long as calls are usually off; at most
+half of that one's time. It has to be made and sent by then, by a loop that may be busy.
+"""
 _LEARNED: Final = 64
 """Calls after which a lone row is no longer learned from every time."""
+_TRIED_EVERY: Final = 16
+_TRIED_FROM: Final = 8
+"""While all calls are alike, every sixteenth is half of one, from so many entries on: what does a smaller one cost?"""
 _PARALLEL: Final = 1 / 3
 """A server with a smaller share of ``queueing`` takes several calls at a time: a second one need not wait."""
 
@@ -129,6 +134,7 @@ class Batcher(Generic[R]):
         self._most_calls = 0
         self._leave_at: float | None = None
         """When a call may leave that would stand behind another one; None: not looked at since calls changed."""
+        self._turn = 0
         self._skipped = 0
         self._alarm: asyncio.TimerHandle | None = None
         self._due = math.inf
@@ -277,8 +283,8 @@ class Batcher(Generic[R]):
         """Return when a call may leave that stands behind another: shortly before that is expected to end."""
         if self._leave_at is None:
             front, prices = self._last(), self.prices
-            off = min(prices.spread, 0.5) * prices.expect(front.rows, front.padded)
-            self._leave_at = front.ends(prices) - _LEAD_S - off
+            price = prices.expect(front.rows, front.padded)
+            self._leave_at = front.ends(prices) - min(_LEAD_S + prices.spread * price, price / 2)
         return self._leave_at
 
     def _set_alarm(self) -> None:
@@ -309,6 +315,9 @@ class Batcher(Generic[R]):
     def _take(self) -> list[Entry[R]]:
         waiting = self._waiting
         batch = waiting if len(waiting) == 1 else cut(waiting, self._limits, self.prices)
+        self._turn += 1
+        if len(batch) >= _TRIED_FROM and not self._turn % _TRIED_EVERY and self.prices.are_guessed:
+            batch = batch[: len(batch) // 2]
         if len(batch) == len(waiting):
             self._waiting, self._waiting_rows, self._waiting_tokens = [], 0, 0
         else:

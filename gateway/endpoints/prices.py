@@ -24,6 +24,7 @@ _SOLVED_EVERY: Final = 8
 _INERTIA: Final = 1e-4
 """How much a number resists being moved, as a share of what is known of it."""
 
+_ROW: Final = 1
 _MOST: Final = (float("inf"), float("inf"), float("inf"), 1.0)
 _KNOWN: Final = (1e-12, 1e-12, 1e-12, 0.1)
 """What must be known of a number before it is looked at: of ``queueing`` as much as a call tells that stood behind
@@ -31,6 +32,8 @@ another one for a third of its time.
 """
 _CLOCK_S: Final = 1e-6
 
+_ALIKE: Final = 0.02
+"""Calls whose numbers of rows differ by a smaller share (of their square) are all alike."""
 _ODD: Final = 3.0
 """A call this many times as far off as usual counts less."""
 _LEAST_SPREAD: Final = 0.01
@@ -73,6 +76,12 @@ class Prices:
     def queueing(self) -> float:
         """The share of another call's remaining time that a call waits for at a server that is busy."""
         return self._values[3]
+
+    @property
+    def are_guessed(self) -> bool:
+        """True if the last calls had so much the same number of rows that a call's price is anybody's guess."""
+        calls, rows, squares = self._sums[0], self._sums[1], self._sums[4]
+        return calls * squares < (1 + _ALIKE) * rows * rows
 
     def expect(self, rows: int, tokens: int) -> float:
         """Return the seconds a call of ``rows`` and (padded) ``tokens`` takes at an idle server."""
@@ -136,7 +145,9 @@ class Prices:
             for i in free:
                 of = products[i]
                 inertia = _INERTIA * of[i]
-                right = moments[i] - sum(of[j] * values[j] for j in held) + inertia * values[i]
+                # In doubt a row's price is its tokens': cutting by length is what tells the two apart.
+                was = 0.0 if i == _ROW else values[i]
+                right = moments[i] - sum(of[j] * values[j] for j in held) + inertia * was
                 rows.append([of[j] + (inertia if j == i else 0.0) for j in free] + [right])
             found = _eliminate(rows)
             bounded = [min(max(value, 0.0), _MOST[i]) for i, value in zip(free, found, strict=True)]

@@ -104,6 +104,19 @@ def test_what_calls_do_not_tell_apart_stays_put() -> None:
     assert prices.expect(40, 40 * 150) == pytest.approx(4e-3 + 40 * 5e-5 + 6000 * 1e-6, rel=0.15)
 
 
+def test_calls_of_one_size_are_known_to_say_little() -> None:
+    """From calls of 64 rows alone nobody knows what a call costs; some of 32 among them are enough."""
+    prices = Prices()
+    for _ in range(300):
+        prices.learn(64, 1500, 0.0, 0.01)
+    assert prices.are_guessed
+    for turn in range(300):
+        rows = 32 if turn % 4 == 0 else 64
+        prices.learn(rows, rows * 24, 0.0, 0.002 + rows * 1e-4)
+    assert not prices.are_guessed
+    assert prices.call == pytest.approx(0.002, rel=0.1)
+
+
 def test_calls_that_are_all_alike_give_their_own_price() -> None:
     """One size of call, for ever: no division by nothing, and the time of that size is known."""
     prices = Prices()
