@@ -113,8 +113,8 @@ class InFlight:
     """
 
     __slots__ = (
-        "_done", "_fallback", "_ledger", "_pieces", "_send", "alarm", "call", "deadline", "deadlines", "endpoint",
-        "error", "give_up", "outputs", "question", "remember", "reply", "state", "timeout", "trace",
+        "_done", "_fallback", "_ledger", "_pieces", "_rendered", "_send", "alarm", "call", "deadline", "deadlines",
+        "endpoint", "error", "give_up", "outputs", "question", "remember", "reply", "state", "timeout", "trace",
     )  # fmt: skip
 
     def __init__(
@@ -138,6 +138,7 @@ class InFlight:
         self._send = send
         self._ledger = ledger
         self._pieces = 0
+        self._rendered: Any = None
         self._fallback: Endpoint | None = None
 
     @property
@@ -212,6 +213,13 @@ class InFlight:
 
     # --- the ends -----------------------------------------------------------------------------------------------------
 
+    def render(self, answer: object) -> object:
+        """See ``Job.render``; may run in a thread, while the loop ends the request."""
+        endpoint = self.endpoint
+        if endpoint is not None:
+            self._rendered = self.call.render(answer, endpoint, self.trace, self.outputs)
+        return answer
+
     def answered(self, answer: object) -> None:
         """See ``Job.answered``: render the answer and end."""
         if self.state is ENDED:
@@ -222,7 +230,7 @@ class InFlight:
             self.remember(answer)
         if not self._pieces:
             try:
-                self.reply = self.call.render(answer, endpoint, trace, self.outputs)
+                self.reply = self._rendered or self.call.render(answer, endpoint, trace, self.outputs)
             except Exception as error:  # noqa: BLE001 - as in `begin`
                 self.failed(error)
                 return
@@ -279,7 +287,7 @@ class InFlight:
         self.endpoint = stable
         self.trace.route = FALLBACK
         self._label(stable)
-        self.give_up = self.remember = self.outputs = None
+        self.give_up = self.remember = self.outputs = self._rendered = None
         self.trace.prepared = self.trace.encoded = None
         self._start(stable)
         return True

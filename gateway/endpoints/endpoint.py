@@ -112,6 +112,12 @@ class Job(Protocol):
         """Say that the work on it has begun elsewhere; ``give_up`` ends it."""
         ...
 
+    def render(self, answer: object) -> object:
+        """Write the reply that ``answered`` will end the job with, and return ``answer``: for answers that take long to
+        write, in a thread. Raises ``GatewayError``.
+        """
+        ...
+
     def answered(self, answer: object) -> None:
         """End the job with its answer: anything that JSON can be made of, or bytes."""
         ...

@@ -105,7 +105,7 @@ class TextHandler:
         except BackendRefused as error:
             raise _not_the_callers_fault(error) from error
         if self.processor.finishes_off_loop(prepared):
-            return await asyncio.get_running_loop().run_in_executor(self._threads, self._decode, job, prepared)
+            return await asyncio.get_running_loop().run_in_executor(self._threads, self._written, job, prepared)
         return self._decode(job, prepared)
 
     def _inferred(
@@ -127,7 +127,7 @@ class TextHandler:
         job.outputs = outputs
         try:
             if self.processor.finishes_off_loop(prepared):
-                offload(job, self._threads, self._decode, job, prepared, then=job.answered)
+                offload(job, self._threads, self._written, job, prepared, then=job.answered)
                 return
             answer = self._decode(job, prepared)
         except Exception as refused:  # noqa: BLE001 - it belongs to this job, the others of the call come next
@@ -140,6 +140,10 @@ class TextHandler:
         answer: object = self.processor.finish(job.outputs or {}, prepared)
         job.trace.finish_ns = perf_counter_ns() - started
         return answer
+
+    def _written(self, job: Job, prepared: Prepared) -> object:
+        """What takes long to decode takes long to write too."""
+        return job.render(self._decode(job, prepared))
 
     async def try_highest_token(self, timeout: float) -> None:
         """Have the model run the tokenizer's highest id: weights know their vocabulary better than config.json does.

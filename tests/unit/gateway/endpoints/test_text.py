@@ -1,0 +1,32 @@
+"""A text task's work: what takes long leaves the event loop, on the way in and on the way out."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from gateway.call import Ask
+
+
+class Told(Ask):
+    """Remembers the thread in which its reply was written."""
+
+    written_in = 0
+
+    def render(self, answer: Any, endpoint: Any, trace: Any, outputs: Any) -> Any:
+        self.written_in = threading.get_ident()
+        return super().render(answer, endpoint, trace, outputs)
+
+
+@pytest.mark.parametrize(("rows", "is_aside"), [(2, False), (60, False), (600, True)])
+async def test_a_large_answer_is_written_in_a_thread(stack: Any, rows: int, is_aside: bool) -> None:
+    """Also if it comes of several calls to the model (60 rows are one)."""
+    stack.deploy("e")
+    await stack.served("e")
+    call = Told("e", {"text": ["good"] * rows})
+    flight = await stack.gateway.plane.ask(call)
+    assert flight.error is None
+    assert rows == len(flight.reply["results"])
+    assert is_aside == (call.written_in != threading.get_ident())
