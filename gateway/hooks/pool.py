@@ -55,8 +55,7 @@ class HookPool:
     """The processes of one endpoint version, and the requests that wait for one.
 
     Starts with one, to learn from it; more, up to the limit, when requests wait. One that has ended by accident is
-    replaced; those that idle are ended by the bound. All methods belong to the
-    event loop.
+    replaced; those that idle, the bound ends. All methods belong to the event loop.
     """
 
     def __init__(
@@ -196,6 +195,7 @@ class HookPool:
                 break
             self._hand(self._waiting.popleft(), free)
         self._grow()
+        self._bound.settle()  # one that idles now may be what another pool waits for
 
     def gone(self, process: HookProcess, reason: str) -> None:
         """A process has ended."""

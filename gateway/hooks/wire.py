@@ -69,7 +69,7 @@ class FrameReader:
 
 
 def json_form(value: object) -> object:
-    """What an answer may hold beyond JSON and numpy arrays: anything with ``tolist`` or ``model_dump``, sets, bytes.
+    """What an answer may hold beyond JSON and plain arrays: anything with ``tolist`` or ``model_dump``, sets, bytes.
 
     Raises ``TypeError`` for the rest.
     """

@@ -8,6 +8,7 @@ import orjson
 
 from gateway.call import Reply
 from gateway.errors import HookFailed, MalformedBody, UnsupportedMedia
+from gateway.hooks.wire import json_form
 from gateway.protocols.headers import response_of_hook
 
 _EXAMPLE: Final = """send JSON: -H 'content-type: application/json' -d '{"text": "…"}'"""
@@ -95,21 +96,8 @@ def rendered(answer: object) -> bytes | Reply:
 def dumps(answer: object) -> bytes:
     """Return an answer as JSON. Raises ``HookFailed`` if it has no JSON form."""
     try:
-        return orjson.dumps(answer, default=_plain, option=_OPTIONS)
+        return orjson.dumps(answer, default=json_form, option=_OPTIONS)
     except (TypeError, ValueError, RecursionError) as error:
         raise HookFailed(
             f"the answer cannot be written as JSON: {error}", hint="return dicts, lists, strings, numbers or arrays"
         ) from error
-
-
-def _plain(value: object) -> object:
-    # What orjson does not know but numpy and hooks produce: non-contiguous arrays, tuples' cousins, numpy scalars.
-    for method in ("tolist", "model_dump"):
-        convert = getattr(value, method, None)
-        if callable(convert):
-            return convert()
-    if isinstance(value, set | frozenset):
-        return list(value)
-    if isinstance(value, bytes):
-        return value.decode("utf-8", "replace")
-    raise TypeError(f"{type(value).__name__} has no JSON form")
