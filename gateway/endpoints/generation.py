@@ -1,6 +1,6 @@
 """Text generation: a request's tokens come one by one from a decoupled model and leave as text, at once or in events.
 
-The handler of text-generation endpoints; ``pipeline.stream`` is the way to it. There is no micro-batch here: the model
+The handler of text-generation endpoints; ``InFlight`` sends its pieces. There is no batch here: the model
 takes its sequences in turns, token by token (``deploy/triton/runtime/generate_model.py``).
 """
 

@@ -1,6 +1,6 @@
 """Turns finished traces, batches and control events into numbers.
 
-Called once per request in the pipeline's ``finally``, so it only puts traces aside, and adds what one batch has
+Called once per request, at its end, so it only puts traces aside, and adds what one batch has
 answered to plain numbers together (one by one it would cost as much as tokenizing a short text). ``snapshot`` adds up
 what is still aside, so whoever looks misses nothing this process has counted.
 
