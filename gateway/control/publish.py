@@ -58,7 +58,7 @@ class RoutePublisher:
         """Ready, and served from the next swap on."""
         self._watched: dict[str, tuple[Version, Served]] = {}
         self._seen: set[tuple[str, str]] = set()
-        self._retiring: set[asyncio.Task[None]] = set()
+        self._ending: set[asyncio.Task[None]] = set()
         self._due: asyncio.TimerHandle | None = None
         self._watch_due: asyncio.Handle | None = None
         self._last = -math.inf
@@ -66,7 +66,7 @@ class RoutePublisher:
     @property
     def is_retiring(self) -> bool:
         """Whether requests are being answered by versions that have left the routes."""
-        return bool(self._retiring or self._versions.leaving)
+        return bool(self._versions.retiring)
 
     def finished(self, version: Version, endpoint: Endpoint, last_good: LastGood) -> None:
         """Serve this with the next swap."""
@@ -132,8 +132,8 @@ class RoutePublisher:
 
     def _in_background(self, end: Coroutine[Any, Any, None], url: str) -> None:
         task = asyncio.create_task(end, name=f"retire {url}")
-        self._retiring.add(task)
-        task.add_done_callback(self._retiring.discard)
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
 
     def watch(self, *, again: bool = False) -> None:
         """Tell metrics and shadows what serves; ``again``: references have changed."""
@@ -177,4 +177,4 @@ class RoutePublisher:
         self._finished = []
         self._versions.close()
         self._retire()
-        await asyncio.gather(*self._retiring, return_exceptions=True)
+        await asyncio.gather(*self._ending, return_exceptions=True)
