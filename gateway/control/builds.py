@@ -141,6 +141,8 @@ class Builds:
                 _log.exception("building %s failed unexpectedly", version.url)
             else:
                 break
+            if version.state is State.GONE:
+                return  # given up, and what it was doing answered with an error of its own
             versions.failed(version, reason, is_final=is_final)
             if not is_restored:
                 self._observer.built(outcome)

@@ -200,6 +200,26 @@ async def test_a_version_that_is_not_wanted_any_more_is_given_up(world: World) -
         assert 1 == len(world.assembler.made)
 
 
+async def test_a_build_that_answers_being_given_up_with_an_error_is_given_up(world: World) -> None:
+    """Some code turns a cancellation into an error of its own; nobody wants to know."""
+
+    async def build(*_: object, **__: object) -> Endpoint:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            raise BackendUnavailable("cancelled") from None
+        raise AssertionError
+
+    world.assembler.build = build  # type: ignore[method-assign,assignment]
+    world.want("a")
+    async with world.running():
+        await world.until(lambda: [one.state for one in world.follower.versions] == [State.BUILDING])
+        [task] = world.follower._builds._tasks.values()
+        world.want()
+        await world.until(task.done)
+        assert None is task.exception()
+
+
 async def test_an_endpoint_that_comes_when_nobody_wants_it_is_closed(world: World) -> None:
     """Between the end of its build and the swap of the routes."""
     world.want("a")
