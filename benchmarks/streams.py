@@ -32,7 +32,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from gateway.edge.http.connections import Connections
-from gateway.edge.http.fast import EXTENSION, FastProtocol, Heads
+from gateway.edge.http.fast import EXTENSION, FastProtocol, HeadCache
 from gateway.edge.http.protocol import GatewayProtocol
 
 BATCH: Final = 200
@@ -187,11 +187,11 @@ class Echo:
 
     prefix = b"/serve/"
     starts = (b"POST /serve/",)
-    most_bytes = 64 << 10
+    max_bytes = 64 << 10
 
     def __init__(self) -> None:
         self.fast_path = self
-        self.heads = Heads(64)
+        self.heads = HeadCache(64)
         self.taken = 0
         self.connections = Connections(
             head_timeout=3600, keep_alive=3600, body_timeout=3600, max_head_bytes=MAX_HEAD_BYTES,

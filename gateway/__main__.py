@@ -77,7 +77,7 @@ def _metrics_folder(state_dir: Path, memory: Path = _MEMORY) -> Iterator[Path | 
 
     In memory if there is room, else in the state folder: the numbers are written several times a second. Not in the
     temporary folder, which many machines clean by age: this process may live for months. None, with a line that says
-    so, where no place has room: each worker then shows its own.
+    so, if no place has room: each worker then shows its own.
     """
     with contextlib.ExitStack() as stack:
         in_memory = [memory / f"triton-gateway-{os.getuid()}"] if memory.is_dir() else []
@@ -98,7 +98,7 @@ def _metrics_folder(state_dir: Path, memory: Path = _MEMORY) -> Iterator[Path | 
 
 @contextlib.contextmanager
 def _held_folder(root: Path) -> Iterator[Path]:
-    """Make a folder of this run's own under ``root``. Raises ``OSError`` where it cannot be made or has no room."""
+    """Make a folder of this run's own under ``root``. Raises ``OSError`` if it cannot be made or has no room."""
     root.mkdir(mode=0o700, parents=True, exist_ok=True)
     if root.lstat().st_uid != os.getuid() or root.is_symlink():
         raise PermissionError(errno.EPERM, "the folder belongs to somebody else")
@@ -121,7 +121,7 @@ def _held_folder(root: Path) -> Iterator[Path]:
 
 
 def _require_exporter() -> None:
-    """Find out before any worker starts whether spans can leave. Raises with what to do where they cannot."""
+    """Find out before any worker starts whether spans can leave. Raises with what to do if they cannot."""
     protocol = trace_protocol(os.environ)
     if not protocol:
         return

@@ -2,7 +2,8 @@
 
 A worker that is started anew costs a fork, not the seconds in which FastAPI, gRPC and the ClearML SDK are imported. The
 parent imports and does nothing else: it runs no event loop, opens no connection and starts no thread, so that a fork is
-safe at any moment. A worker that gives no sign of life for ``patience`` seconds is killed and replaced like a dead one.
+safe at any moment. A worker that gives no sign of life for ``silence_timeout`` seconds is killed and replaced like a
+dead one.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _log = logging.getLogger("triton_gateway")
 _FORK = multiprocessing.get_context("fork")
 
 _BEAT_S: Final = 1.0
-_PATIENCE_S: Final = 15.0
+_SILENCE_TIMEOUT_S: Final = 15.0
 _SOON_S: Final = 5.0
 """A worker that ends sooner than this after its start is replaced after a pause: a broken one would fork in a loop."""
 _PAUSE_S: Final = 0.5
@@ -51,7 +52,7 @@ class _Worker:
     """One worker, as its parent sees it."""
 
     def __init__(self, make: Callable[[], Served]) -> None:
-        """Raise ``OSError`` where there is no room for another process."""
+        """Raise ``OSError`` if there is no room for another process."""
         self._hears, says = _FORK.Pipe(duplex=False)
         self.process = _FORK.Process(target=_work, args=(make, says))
         # A signal between the fork and the worker's own handlers would be taken for the parent's, and lost.
@@ -90,12 +91,14 @@ class _Worker:
 class Workers:
     """``count`` processes that each run what ``make`` returns. Use from the main thread; ``run`` returns once."""
 
-    def __init__(self, make: Callable[[], Served], count: int, *, drain: float, patience: float = _PATIENCE_S) -> None:
-        """Bound a worker's stop by ``drain`` seconds and a few more; ``patience``: seconds without a sign of life."""
+    def __init__(
+        self, make: Callable[[], Served], count: int, *, drain: float, silence_timeout: float = _SILENCE_TIMEOUT_S
+    ) -> None:
+        """Bound a worker's stop by ``drain`` seconds and a few more, and its silence by ``silence_timeout`` seconds."""
         self._make = make
         self._count = count
         self._drain = drain
-        self._patience = patience
+        self._silence_timeout = silence_timeout
         self._workers: list[_Worker] = []
         self._has_served = False
         self._wakes, self._wake = os.pipe()
@@ -137,7 +140,7 @@ class Workers:
         for place, worker in enumerate(self._workers):
             silent = worker.silent(now)
             self._has_served |= worker.has_served
-            if worker.process.is_alive() and silent > self._patience:
+            if worker.process.is_alive() and silent > self._silence_timeout:
                 _log.error("worker %s gave no sign of life for %.0f s: it is replaced", worker.process.pid, silent)
                 worker.process.kill()
                 worker.process.join()

@@ -21,7 +21,7 @@ import resource
 from collections.abc import Callable, Collection
 from typing import Any, Final, Protocol
 
-MOST_OPEN: Final = 10_000
+_MAX_OPEN: Final = 10_000
 _SHARE_OF_FILES: Final = 0.75
 """Triton's connections, hooks' pipes, logs and models in the making need files, too."""
 _STEP_S: Final = 0.02
@@ -157,5 +157,5 @@ def room_for_connections(ports: int) -> int:
     """Return how many connections each port of this process may hold, by the files it may open (``ulimit -n``)."""
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if files == resource.RLIM_INFINITY:
-        return MOST_OPEN
-    return max(1, min(MOST_OPEN, int(files * _SHARE_OF_FILES / ports)))
+        return _MAX_OPEN
+    return max(1, min(_MAX_OPEN, int(files * _SHARE_OF_FILES / ports)))

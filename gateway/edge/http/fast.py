@@ -4,7 +4,7 @@
    application's ``fast_path`` (see ``routes.FastPath``), queued for the next call to Triton, and answered from the
    callback of that call: no task, no scope, no messages.
 2. **Known heads.** A client's requests differ in their bodies and their lengths; the rest of the head is the same bytes
-   again. What was made of those bytes is remembered (see ``Heads``) and not made again.
+   again. What was made of those bytes is remembered (see ``HeadCache``) and not made again.
 3. **An answer in one piece.** The ASGI extension ``gateway.reply`` in a request's scope writes head and body at once;
    uvicorn checks every header against two regular expressions and writes them apart.
 
@@ -55,9 +55,9 @@ class FastPathLike(Protocol):
 
     starts: tuple[bytes, ...]
     """Requests that may be taken start with one of these: method and path."""
-    most_bytes: int
+    max_bytes: int
     """Bodies that may be taken are at most so long."""
-    heads: Heads
+    heads: HeadCache
     """Heads of requests that were taken."""
 
     def read(self, path: str, headers: HeaderList) -> object | None:
@@ -105,15 +105,15 @@ def read_head(data: bytes, max_headers: int) -> tuple[bytes, list[tuple[bytes, b
     return found[1], headers, end
 
 
-class Heads:
+class HeadCache:
     """Heads of requests that were taken, by their bytes without the digits of their content-length.
 
     Each was read by ``read_head``: equal bytes mean an equal request, with a body of the length that they tell. Heads
     that name their request are not worth a place. Bounded: when it is full it starts from nothing.
     """
 
-    def __init__(self, most: int = 512) -> None:
-        self._most = most
+    def __init__(self, max_heads: int = 512) -> None:
+        self._max_heads = max_heads
         self._known: dict[bytes, Head] = {}
 
     def __len__(self) -> int:
@@ -136,7 +136,7 @@ class Heads:
         found = _LENGTH(data, 0, end)
         if found is None or any(name in _NAMES_ITS_REQUEST for name, _ in head.headers):
             return
-        if len(self._known) >= self._most:
+        if len(self._known) >= self._max_heads:
             self._known.clear()
         start, stop = found.span(1)
         self._known[data[:start] + data[stop:end]] = head
@@ -275,7 +275,7 @@ class FastProtocol(GatewayProtocol):
         )
 
     def _is_taken(self, fast_path: FastPathLike, head: Head, body: bytes) -> bool:
-        if len(body) > fast_path.most_bytes:
+        if len(body) > fast_path.max_bytes:
             return False
         before = self.cycle
         pending = PendingReply(self, keep_alive=self._stays)

@@ -29,7 +29,7 @@ from gateway.protocols.oip import EXTENSIONS
 
 Status = Callable[[], dict[str, Any]]
 
-_MOST_OPENED: Final = 20
+_MAX_OPENED: Final = 20
 """Rows of the page that are drawn whole."""
 _PAGE_HEADERS: Final = {
     "content-security-policy": POLICY,
@@ -135,7 +135,7 @@ def build_ops(
 
     @app.get("/metrics", tags=["operations"], response_class=Response)
     async def prometheus(request: Request) -> Response:
-        """Return the metrics in Prometheus' text format, or as OpenMetrics (with exemplars) where that is asked for."""
+        """Return the metrics in Prometheus' text format, or as OpenMetrics (with exemplars) if that is asked for."""
         content, media_type = await metrics(request.headers.get("accept", ""))
         return Response(content, headers={"content-type": media_type})
 
@@ -162,7 +162,7 @@ def build_ops(
 
     @app.get("/", include_in_schema=False)
     async def page(request: Request) -> Response:
-        opened = request.query_params.getlist("open")[:_MOST_OPENED]
+        opened = request.query_params.getlist("open")[:_MAX_OPENED]
         packs = "gzip" in request.headers.get("accept-encoding", "")
         # Hundreds of endpoints are milliseconds of text, and as many of packing: no request waits for that.
         content = await asyncio.to_thread(_page, {**status(), **await last_minute()}, serve_prefix, opened, packs=packs)

@@ -59,7 +59,7 @@ FAILURES: Final = tuple(
 def problem(error: GatewayError, request_id: str) -> Reply:
     """Return status, extra headers and body for ``error``.
 
-    Body: ``error`` (one sentence), ``code`` (the error's kind), ``request_id``, and ``hint`` where there is something
+    Body: ``error`` (one sentence), ``code`` (the error's kind), ``request_id``, and ``hint`` if there is something
     the caller can do.
     """
     status = STATUS[error.kind]

@@ -31,7 +31,7 @@ from gateway.edge.http.edge import (
     send_reply,
     timeout_of,
 )
-from gateway.edge.http.fast import Heads, PendingReply
+from gateway.edge.http.fast import HeadCache, PendingReply
 from gateway.edge.http.protocol import HeaderList
 from gateway.edge.http.sse import EventSender
 from gateway.errors import BodyTimeout, ClientGone, MethodNotAllowed
@@ -139,8 +139,8 @@ class FastPath:
 
     def __init__(self, plane: DataPlane, limits: Limits, addresses: Addresses) -> None:
         self.starts = tuple(b"POST " + start for start in addresses.starts)
-        self.most_bytes = min(_FAST_BYTES, limits.max_body_bytes)
-        self.heads = Heads()
+        self.max_bytes = min(_FAST_BYTES, limits.max_body_bytes)
+        self.heads = HeadCache()
         self._plane = plane
         self._addresses = addresses
         self._key_header = limits.key_header.lower().encode()

@@ -218,7 +218,7 @@ def _mask(_details: Details) -> Schema:
         "score": _NUMBER, "token": _COUNT, "token_str": {"type": "string"}, "sequence": {"type": "string"},
     }  # fmt: skip
     one = _object(fields, list(fields))
-    several = {"type": "array", "items": one, "description": "One list per mask where there are several."}
+    several = {"type": "array", "items": one, "description": "One list per mask if there are several."}
     return _either({"predictions": {"type": "array", "items": {"anyOf": [one, several]}}}, ["predictions"])
 
 

@@ -39,17 +39,19 @@ class Server:
             pass
         (folder / f"ended-{os.getpid()}").touch()
 
-sys.exit(Workers(Server, 2, drain=5.0, patience=float(sys.argv[2])).run())
+sys.exit(Workers(Server, 2, drain=5.0, silence_timeout=float(sys.argv[2])).run())
 """
 
 
 class Stand:
     """A parent with two workers, and the files they leave."""
 
-    def __init__(self, folder: Path, patience: float = 3600.0) -> None:
+    def __init__(self, folder: Path, silence_timeout: float = 3600.0) -> None:
         self.folder = folder
         with (folder / "log").open("w") as log:
-            self.process = subprocess.Popen([sys.executable, "-c", PROGRAM, str(folder), str(patience)], stderr=log)
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", PROGRAM, str(folder), str(silence_timeout)], stderr=log
+            )
 
     def log(self) -> str:
         """What the parent and its workers have logged."""
@@ -92,7 +94,7 @@ def test_dead_workers_are_replaced_by_forks_of_their_parent(stand: Stand) -> Non
 
 def test_a_worker_that_stands_still_is_replaced(tmp_path: Path) -> None:
     """Stopped by a signal it gives no sign of life; the one that goes on is left alone."""
-    one = Stand(tmp_path, patience=3.0)
+    one = Stand(tmp_path, silence_timeout=3.0)
     try:
         one.until(lambda: len(one.workers()) == 2)
         stopped, other = sorted(one.workers())

@@ -18,7 +18,7 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from gateway.dataplane.routing.canary import position_of
-from gateway.edge.http.fast import FastProtocol, Head, Heads, read_head
+from gateway.edge.http.fast import FastProtocol, Head, HeadCache, read_head
 from gateway.edge.http.protocol import GatewayProtocol
 
 
@@ -315,7 +315,7 @@ HEAD = b"POST /serve/e HTTP/1.1\r\nhost: x\r\n%bcontent-type: application/json\r
 
 def test_a_known_head_is_found_with_any_body_of_the_length_it_tells() -> None:
     """Only the digits of the length may differ; anything else is the parser's."""
-    heads = Heads()
+    heads = HeadCache()
     kept = Head([(b"content-length", b"4")], None)
     request = HEAD % b"content-length: 4\r\n" + b"body"
     heads.remember(request, kept, len(request) - 4)
@@ -333,7 +333,7 @@ def test_a_known_head_is_found_with_any_body_of_the_length_it_tells() -> None:
         assert heads.find(other) is None, other
 
 
-def learn(heads: Heads, data: bytes) -> None:
+def learn(heads: HeadCache, data: bytes) -> None:
     """Remember a request that was taken, if it is one that may be."""
     found = read_head(data, 100)
     if found is not None:
@@ -354,14 +354,14 @@ def learn(heads: Heads, data: bytes) -> None:
 )  # fmt: skip
 def test_heads_that_do_not_tell_the_length_or_name_their_request_are_not_kept(data: bytes) -> None:
     """What is taken for the body must be what the head announced and all that came."""
-    heads = Heads()
+    heads = HeadCache()
     learn(heads, data)
     assert not len(heads)
 
 
 def test_heads_are_bounded() -> None:
     """A client that never sends the same head twice costs no memory."""
-    heads = Heads(most=8)
+    heads = HeadCache(max_heads=8)
     for number in range(100):
         learn(heads, HEAD % b"x: %d\r\ncontent-length: 4\r\n" % number + b"body")
         assert 0 < len(heads) <= 8
@@ -391,7 +391,7 @@ async def test_known_heads_are_answered_as_unknown_ones(stack: Any) -> None:
     ]
     draw = random.Random(3)
     fast_path = stack.gateway.fast_path
-    known, unknown = Heads(), Forgetful()
+    known, unknown = HeadCache(), Forgetful()
     fast_path.heads = known
     for request in plain + odd:  # it has seen them all
         await spoken(stack, [request])
@@ -409,7 +409,7 @@ async def test_known_heads_are_answered_as_unknown_ones(stack: Any) -> None:
         assert answers[0] == answers[1], pieces
 
 
-class Forgetful(Heads):
+class Forgetful(HeadCache):
     """Remembers nothing."""
 
     def remember(self, data: bytes, head: Head, end: int) -> None:
