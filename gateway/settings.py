@@ -237,8 +237,8 @@ class Settings(BaseSettings):
         description="Requests one worker holds at a time; more are answered 429 with Retry-After.",
     )  # fmt: skip
     max_bytes_in_flight: Bytes = Field(
-        256 << 20, gt=0, validation_alias=_names("max_bytes_in_flight"),
-        description="Bytes of request bodies, e.g. `256M`, that one worker holds at a time; what would exceed them is "
+        128 << 20, gt=0, validation_alias=_names("max_bytes_in_flight"),
+        description="Bytes of request bodies, e.g. `128M`, that one worker holds at a time; what would exceed them is "
         "answered 429 with Retry-After. A single request is always let in, up to the largest body.",
     )  # fmt: skip
     max_batch_rows: int = Field(
