@@ -199,11 +199,12 @@ class Batcher(Generic[R]):
         self._waiting_tokens += entry.tokens
         if deadline < self._due:
             self._watch(deadline)
-        if not self._is_flush_scheduled and (not self._calls or len(self._calls) < self._most_calls):
-            if self._may_leave():
+        if not self._is_flush_scheduled:
+            calls = len(self._calls)
+            if not calls or (calls < self._most_calls and self._may_leave()):
                 self._is_flush_scheduled = True
                 self._loop.call_soon(self._flush)
-            elif self._alarm is None:
+            elif self._alarm is None and calls < self._most_calls:
                 self._set_alarm()
         return entry
 
@@ -268,7 +269,7 @@ class Batcher(Generic[R]):
     # --- calls --------------------------------------------------------------------------------------------------------
 
     def _may_leave(self) -> bool:
-        """True if a call of what waits may start now. Asked only if there is a free place for one."""
+        """True if a call of what waits may start beside those under way; asked only if there is a free place for it."""
         calls = len(self._calls)
         if calls < self._servers.replicas:
             return True
@@ -305,7 +306,7 @@ class Batcher(Generic[R]):
         while len(self._calls) < self._most_calls:
             if self._halves:
                 self._start(self._halves.popleft())
-            elif self._waiting and self._may_leave():
+            elif self._waiting and (not self._calls or self._may_leave()):
                 self._start(self._take())
             else:
                 break
@@ -352,7 +353,7 @@ class Batcher(Generic[R]):
             # A call serves entries with different deadlines: it runs to the latest, each entry ends at its own.
             latest = max(e.deadline for e in live)
         call = UnderWay(live, count, count * longest, started)
-        if len(self._calls) >= self._servers.replicas:
+        if self._calls and len(self._calls) >= self._servers.replicas:
             front = call.front = self._last()
             front.follower = call
         self._calls[call] = None
