@@ -27,34 +27,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
 from benchmarks import corpus
 from benchmarks.load import Load, render
 from benchmarks.measure import cpu_seconds, pin
+from benchmarks.protocols import bundle
 
 _FORMS = ("off", "on", "spans")
 _SCRAPE_S = 5.0
 """What `triton-gateway up` has Prometheus do; its default is a minute."""
-
-
-def _bundle(folder: Path) -> Path:
-    """A text classification model whose tokenizer knows the corpus' words."""
-    folder.mkdir()
-    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *corpus.vocabulary()[:8000]]
-    tokenizer = Tokenizer(models.WordPiece({w: i for i, w in enumerate(dict.fromkeys(words))}, unk_token="[UNK]"))
-    tokenizer.normalizer = normalizers.BertNormalizer()
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
-    )
-    tokenizer.save(str(folder / "tokenizer.json"))
-    (folder / "config.json").write_text(json.dumps({
-        "architectures": ["BertForSequenceClassification"], "model_type": "bert", "pad_token_id": 0,
-        "id2label": {"0": "BAD", "1": "GOOD"}, "max_position_embeddings": 512, "vocab_size": len(words),
-    }))  # fmt: skip
-    (folder / "model.onnx").write_bytes(b"not read by the gateway")
-    return folder
 
 
 def serve(form: str, state: Path) -> None:
@@ -70,10 +51,10 @@ def serve(form: str, state: Path) -> None:
 
     registry, backend = FakeRegistry(), FakeBackend()
     archive = state / "m.zip"
-    bundle = _bundle(state / "bundle")
+    folder = bundle(state / "bundle", "BertForSequenceClassification")
     if form != "off":
         rng = np.random.default_rng(0)
-        (bundle / drift.FILE).write_text(drift.encode({
+        (folder / drift.FILE).write_text(drift.encode({
             "token_length": drift.scalar_bins(rng.integers(10, 30, 2000).astype(float)),
             "top_score": drift.scalar_bins(rng.uniform(0.5, 1, 2000)),
             "entropy": drift.scalar_bins(rng.uniform(0, 1, 2000)),
@@ -85,7 +66,7 @@ def serve(form: str, state: Path) -> None:
             "label": {"type": "enum", "buckets": ["GOOD", "BAD"]},
         }}})  # fmt: skip
     with zipfile.ZipFile(archive, "w") as packed:
-        for file in bundle.iterdir():
+        for file in folder.iterdir():
             packed.write(file, file.name)
     registry.add_model("m", archive, is_package=True)
     registry.add_endpoint("e", "m")

@@ -142,9 +142,7 @@ class Load:
         import uvicorn
         from uvicorn.server import ServerState
 
-        from gateway.edge.http.protocol import GatewayProtocol
-
-        kind = getattr(gateway, "http_protocol", GatewayProtocol)
+        kind = gateway.http_protocol
         config = uvicorn.Config(gateway, http=kind, log_config=None, ws="none", proxy_headers=False,
                                 access_log=False, server_header=False, date_header=False)  # fmt: skip
         config.load()
@@ -186,9 +184,8 @@ async def grpc_cost(gateway: Any, name: str, texts: list[str]) -> float:
     async def nothing() -> list[dict[str, Any]]:
         return []
 
-    plane = getattr(gateway, "plane", None) or gateway.pipeline
     server = RpcServer(
-        plane, gateway.table, gateway.health, nothing, version="0", timeout=10, max_message_bytes=1 << 20
+        gateway.plane, gateway.table, gateway.health, nothing, version="0", timeout=10, max_message_bytes=1 << 20
     )  # fmt: skip
     port = await server.start("127.0.0.1", 0)
     client = await asyncio.create_subprocess_exec(

@@ -34,15 +34,15 @@ ENCODER = {
 MakeFolder = Callable[..., Path]
 
 
-def word_piece() -> Tokenizer:
+def word_piece(vocabulary: dict[str, int] = VOCABULARY) -> Tokenizer:
     """A BERT tokenizer of thirteen words, with truncation and padding baked in as real folders have them."""
-    tokenizer = Tokenizer(models.WordPiece(VOCABULARY, unk_token="[UNK]"))
+    tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.BertNormalizer()
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]",
         pair="[CLS] $A [SEP] $B:1 [SEP]:1",
-        special_tokens=[("[CLS]", VOCABULARY["[CLS]"]), ("[SEP]", VOCABULARY["[SEP]"])],
+        special_tokens=[("[CLS]", vocabulary["[CLS]"]), ("[SEP]", vocabulary["[SEP]"])],
     )
     tokenizer.enable_truncation(4)
     tokenizer.enable_padding(length=4)

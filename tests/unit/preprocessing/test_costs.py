@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+from tokenizers import Tokenizer
 
 from preprocessing.config import TaskConfig
 from preprocessing.errors import InvalidInput
@@ -17,7 +17,7 @@ from preprocessing.tokenizer import TextTokenizer
 from preprocessing.types import Prepared
 from preprocessing.windows import Windower
 
-from .conftest import CLASSIFIER, ENCODER, WORDS, MakeFolder
+from .conftest import CLASSIFIER, ENCODER, WORDS, MakeFolder, word_piece
 
 MASK = len(WORDS)
 VOCABULARY = {**{word: i for i, word in enumerate(WORDS)}, "[MASK]": MASK}
@@ -36,18 +36,12 @@ TAGGING = {
 RANKING = {**INFERENCE, "id2label": {"0": "LABEL_0"}}
 
 
-def word_piece(vocabulary: dict[str, int]) -> Tokenizer:
-    """A BERT tokenizer of these words."""
-    tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
-    tokenizer.normalizer = normalizers.BertNormalizer()
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]",
-        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
-        special_tokens=[("[CLS]", vocabulary["[CLS]"]), ("[SEP]", vocabulary["[SEP]"])],
-    )
-    if "[MASK]" in vocabulary:
-        tokenizer.add_special_tokens(["[MASK]"])
+def whole_texts(vocabulary: dict[str, int]) -> Tokenizer:
+    """A BERT tokenizer of these words that cuts and pads nothing."""
+    tokenizer = word_piece(vocabulary)
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    tokenizer.add_special_tokens(["[MASK]"])
     return tokenizer
 
 
@@ -55,7 +49,7 @@ def word_piece(vocabulary: dict[str, int]) -> Tokenizer:
 def fill_mask(make_folder: MakeFolder) -> Path:
     """A model that predicts one of 8,000 words."""
     files = {"tokenizer_config.json": {"mask_token": "[MASK]"}}
-    return make_folder(files, tokenizer=word_piece(MANY), **MASKED)
+    return make_folder(files, tokenizer=whole_texts(MANY), **MASKED)
 
 
 class Counting:
@@ -121,7 +115,7 @@ def test_much_is_by_characters_and_rows_of_the_whole_request(
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_a_text_of_many_pairs_is_tokenized_once(side: str) -> None:
     """And gives the rows that each pair has by itself."""
-    counting = Counting(word_piece(VOCABULARY))
+    counting = Counting(whole_texts(VOCABULARY))
     counting.enable_truncation(16, strategy="longest_first", direction=side)
     options: dict[str, Any] = {"max_length": 16, "unknown_id": 1, "zero_types": True, "truncation_side": side}
     tokenizer = TextTokenizer(counting, **options)  # type: ignore[arg-type]
@@ -129,7 +123,7 @@ def test_a_text_of_many_pairs_is_tokenized_once(side: str) -> None:
     pairs = [(text, "a " * i + "b") for i in range(20)] + [("hello", text)]
     rows = tokenizer.encode_batch(pairs)
     assert counting.chars < 2 * len(text)
-    cached = TextTokenizer(word_piece_cut(side), word_cache=True, **options)
+    cached = TextTokenizer(at_sixteen(side), word_cache=True, **options)
     assert cached.cache_state.enabled
     for _ in ("learning", "knowing"):
         again = cached.encode_batch(pairs)
@@ -142,9 +136,9 @@ def test_a_text_of_many_pairs_is_tokenized_once(side: str) -> None:
         assert (alone.packed_ids, alone.truncated) == (row.packed_ids, row.truncated)
 
 
-def word_piece_cut(side: str) -> Tokenizer:
+def at_sixteen(side: str) -> Tokenizer:
     """The one above, at sixteen tokens."""
-    tokenizer = word_piece(VOCABULARY)
+    tokenizer = whole_texts(VOCABULARY)
     tokenizer.enable_truncation(16, strategy="longest_first", direction=side)
     return tokenizer
 
@@ -155,7 +149,7 @@ def test_windows_of_a_repeated_text_are_those_of_the_text_alone(side: Any, keeps
     """The one encoding of a text serves all its rows and is not changed by any."""
     from preprocessing.types import Windows
 
-    windower = Windower(word_piece(VOCABULARY), max_length=16, truncation_side=side, unknown_id=1)
+    windower = Windower(whole_texts(VOCABULARY), max_length=16, truncation_side=side, unknown_id=1)
     windows = Windows(2, cuts="first", keeps_all=keeps_all)
     text = "good film hello world a b c " * 5
     pairs = [(text, "a"), (text, "a b c"), ("bad", "a"), (text, "a")]
@@ -286,7 +280,7 @@ def test_equal_answers_are_put_together_in_linear_time() -> None:
     request = head.parse(
         {"question": "a", "context": "b c " * 25, "parameters": {"top_k": 400, "max_answer_len": 40, "max_seq_len": 64}}
     )
-    windower = Windower(word_piece(VOCABULARY), max_length=64, truncation_side="right", unknown_id=1)
+    windower = Windower(whole_texts(VOCABULARY), max_length=64, truncation_side="right", unknown_id=1)
     assert isinstance(request.windows, Windows)
     rows = windower.encode(request.texts, request.windows)
     rng = np.random.default_rng(1)
