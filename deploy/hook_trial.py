@@ -71,7 +71,7 @@ class Report:
 
 
 class HookFault(Exception):
-    """The class failed or refused; ``excerpt`` are the lines of its own source around the place, where one is known."""
+    """The class failed or refused; ``excerpt`` are the lines of its own source around the place, if one is known."""
 
     def __init__(self, message: str, hint: str = "", excerpt: Sequence[str] = (), *, is_refusal: bool = False) -> None:
         super().__init__(message)

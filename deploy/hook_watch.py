@@ -82,7 +82,7 @@ def _named(folder: Path, name: str, *, is_archive: bool) -> Path | None:
 
 
 def syntax_fault(path: Path) -> str:
-    """Why the Python files of ``path`` cannot be imported, as ``file:line: reason``; empty where they can be parsed."""
+    """Why the Python files of ``path`` cannot be imported, as ``file:line: reason``; empty if they can be parsed."""
     for file in [path] if path.is_file() else sorted(path.rglob("*.py")):
         try:
             compile(file.read_bytes(), file.name, "exec", dont_inherit=True)

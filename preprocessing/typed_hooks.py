@@ -50,7 +50,7 @@ class Typed:
         return found if self._as_object else found.model_dump()
 
     def render(self, answer: object, stage: str) -> object:
-        """The answer as plain values. Raises ``UserCodeFailed`` where it is not what the class said it would be."""
+        """The answer as plain values. Raises ``UserCodeFailed`` if it is not what the class said it would be."""
         if self.response is None:
             return answer
         try:
@@ -63,7 +63,7 @@ class Typed:
         return found.model_dump(mode="json")
 
     def schemas(self) -> dict[str, Any]:
-        """``request_schema`` and ``response_schema`` as JSON Schema, where declared. Raises ``UserCodeLoadError``."""
+        """``request_schema`` and ``response_schema`` as JSON Schema, if declared. Raises ``UserCodeLoadError``."""
         found = {}
         for name, model, mode in (
             ("request_schema", self.request, "validation"),

@@ -67,10 +67,10 @@ class UserCode:
 
     A hook that the class does not have returns its data unchanged, as in clearml-serving. A hook for which `is_async`
     is true returns an awaitable; one for which it is false blocks for as long as the user's code does (and may still
-    return an awaitable, where a plain method hands on a coroutine: await it then).
+    return an awaitable, if a plain method hands on a coroutine: await it then).
 
     `batch_hooks` has, for each stage with a method `<stage>_batch`, a hook over several requests at once:
-    `hook(bodies, states, statistics)` returns one value per request, where a value that is a `UserCodeError` is that
+    `hook(bodies, states, statistics)` returns one value per request; a value that is a `UserCodeError` is that
     request's failure. `schemas` are the JSON schemas that a typed class declares; bodies and answers are held to them.
     """
 
@@ -108,7 +108,7 @@ class UserCode:
     ) -> UserCode:
         """Import the file or folder, make the object, give it `model_endpoint` and `send_request`, call its `load`.
 
-        `send_request(endpoint, version, data)` is called for `self.send_request(...)`; pass an async function where
+        `send_request(endpoint, version, data)` is called for `self.send_request(...)`; pass an async function if
         hooks are to await it. Raises UserCodeLoadError, and leaves nothing behind.
         """
         modules = _Modules(path, name)
@@ -150,7 +150,7 @@ class UserCode:
     def unload(self) -> None:
         """Call the class's own `unload`, if any, and forget its modules; once, later calls do nothing.
 
-        No hook may be running. Raises UserCodeFailed where the user's `unload` does, after everything was forgotten.
+        No hook may be running. Raises UserCodeFailed if the user's `unload` does, after everything was forgotten.
         """
         if self._unloaded:
             return
@@ -560,7 +560,7 @@ class _Loader(SourceFileLoader):
         return code
 
     def exec_module(self, module: ModuleType) -> None:
-        """Run the module, with an `__import__` of its own where the folder has siblings."""
+        """Run the module, with an `__import__` of its own if the folder has siblings."""
         if self._own_builtins is not None:
             module.__dict__["__builtins__"] = self._own_builtins
         super().exec_module(module)

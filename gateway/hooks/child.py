@@ -4,7 +4,7 @@ Started by ``gateway/hooks/pool.py`` as a fresh interpreter; imports nothing of 
 Whatever user code does here (block, leak, fork, exit, crash) it does to this process, which the gateway kills and
 replaces. It ends when its gateway does, however that ends.
 
-The main thread runs the code that is not async, one request at a time (further threads where the endpoint asks for
+The main thread runs the code that is not async, one request at a time (further threads if the endpoint asks for
 them); a class with async methods gets an event loop in the main thread instead. Another thread reads the socket.
 """
 
@@ -393,7 +393,7 @@ def _collect(found: dict[str, Any], values: object) -> None:
 
 
 def _spoils(error: UserCodeError | None) -> str:
-    """Why a process that had this error should serve nothing more; empty where it may go on."""
+    """Why a process that had this error should serve nothing more; empty if it may go on."""
     if error is None:
         return ""
     original = getattr(error, "original", None) or error.__cause__

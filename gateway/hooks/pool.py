@@ -225,7 +225,8 @@ class HookPool:
         for process in list(self._started):
             if not is_full and process.is_idle:
                 continue
-            if (held := process.resident()) > most:
+            # One that loads may need more for a moment than it holds later.
+            if process in self.processes and (held := process.resident()) > most:
                 process.kill(f"it held {_mib(held)} of memory and may hold {_mib(most)} (gateway.hook_memory)")
             process.look()
 
