@@ -297,9 +297,10 @@ class GatewayProtocol(HttpToolsProtocol):
             self.cycle = self.pipeline[0][0] if self.pipeline else self._running
             self._phase = BETWEEN
         # TLS ends both directions at once, whatever is returned here.
-        if not self._is_busy() or self._is_deaf or self.scheme == "https":
+        if not self._is_busy() or self.scheme == "https":
             return None
-        self.cycle.keep_alive = False
+        if self._refusal is None:
+            self.cycle.keep_alive = False
         if not self._running.response_started:
             self._running.transport = self.transport = _Begun(self.transport)  # type: ignore[assignment]
         self._look = self.loop.call_soon(self._look_for_client, _FIRST_LOOK_S)
@@ -307,11 +308,13 @@ class GatewayProtocol(HttpToolsProtocol):
 
     def _look_for_client(self, wait: float) -> None:
         """Drop the connection if its client has reset it: nothing is read any more, so nobody else would tell."""
+        if self.transport.is_closing() or not self._is_busy():
+            return
         poll = select.poll()
         poll.register(self.transport.get_extra_info("socket").fileno(), 0)
         if poll.poll(0):
             self.transport.abort()
-        elif self._is_busy() and not self.transport.is_closing():
+        else:
             self._look = self.loop.call_later(wait, self._look_for_client, min(2 * wait, _LAST_LOOK_S))
 
     # --- what goes ----------------------------------------------------------------------------------------------------

@@ -296,12 +296,15 @@ async def test_a_request_that_is_cut_off_gets_no_answer(port: Any) -> None:
             assert b"" == await wire.rest()
 
 
-async def test_requests_before_one_that_cannot_be_read_are_answered_first(port: Any) -> None:
+@pytest.mark.parametrize("ends", [False, True], ids=["goes on", "ends its sending side"])
+async def test_requests_before_one_that_cannot_be_read_are_answered_first(port: Any, ends: bool) -> None:
     """In their order, and then the refusal."""
     async with port() as served:
         served.stack.backend.hold = asyncio.Event()
         wire = await served.connect()
         wire.send(post() + post() + b"this is no request\r\n\r\n")
+        if ends:
+            wire.half_close()
         await asyncio.sleep(0.05)
         served.stack.backend.hold.set()
         found = [await wire.answer() for _ in range(3)]
