@@ -159,13 +159,12 @@ class InFlight:
         trace.route = route
         # A request's time begins with its first byte, before it was read.
         self.deadlines.arm(self, timeout, (perf_counter_ns() - trace.started_ns) * 1e-9)
-        self._label(endpoint)
         try:
+            self._label(endpoint)
             self.question = self.call.question(endpoint)
+            self._start(endpoint)
         except Exception as error:  # noqa: BLE001 - every failure becomes an answer
             self.failed(error)
-            return
-        self._start(endpoint)
 
     def _label(self, endpoint: Endpoint) -> None:
         identity, trace = endpoint.identity, self.trace
@@ -195,7 +194,10 @@ class InFlight:
 
     def queued(self, leave: Callable[[], object]) -> None:
         """See ``Job.queued``."""
-        if self._move(QUEUED):
+        if self.state is PREPARED:  # as nearly always
+            self.state = QUEUED
+            self.give_up = leave
+        elif self._move(QUEUED):
             self.give_up = leave
 
     def sent(self, give_up: Callable[[], object]) -> None:

@@ -204,20 +204,18 @@ class PendingReply:
         if not self.disconnected and not self.response_complete:
             self.response_complete = True
             return True
-        self._release()
+        if self.permit is not None:
+            self.permit.release()
         return False
 
     def _written(self) -> None:
-        protocol = self._protocol
-        if self.permit is not None and protocol.flow.write_paused:
-            protocol.unread.append(self.permit)
-        else:
-            self._release()
+        protocol, permit = self._protocol, self.permit
+        if permit is not None:
+            if protocol.flow.write_paused:
+                protocol.unread.append(permit)
+            else:
+                permit.release()
         protocol.on_response_complete()
-
-    def _release(self) -> None:
-        if self.permit is not None:
-            self.permit.release()
 
 
 class Releasable(Protocol):
