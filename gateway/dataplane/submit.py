@@ -142,25 +142,7 @@ class DataPlane:
         self, call: Call, trace: Trace | None = None, send: Send | None = None, watch: Watch | None = None
     ) -> InFlight:
         """Do what ``submit`` does, and return the flight when it has ended; cancelling cancels the flight."""
-        ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def wake(_flight: InFlight) -> None:
-            if not ended.done():
-                ended.set_result(None)
-
-        flight = self.submit(call, wake, trace, send)
-        if flight.state is ENDED:
-            return flight
-        stop = None if watch is None else watch(flight)
-        try:
-            await ended
-        except asyncio.CancelledError:
-            flight.cancel()
-            raise
-        finally:
-            if stop is not None:
-                stop()
-        return flight
+        return await _until_end(lambda done: self.submit(call, done, trace, send), watch)
 
     async def call(self, path: str, body: object, timeout: float) -> object:
         """Answer a hook's ``send_request`` in process, counted like any other request; raises ``GatewayError``.
@@ -225,22 +207,39 @@ async def ask_version(endpoint: Endpoint, body: object, timeout: float, trace: T
     Raises ``GatewayError``.
     """
     nobody = _Unrecorded()
+
+    def begin(done: Done) -> InFlight:
+        flight = InFlight(Ask(endpoint.identity.url, body), trace, done, nobody, nobody.deadlines)
+        flight.begin(endpoint, _PINNED, None, timeout)
+        return flight
+
+    flight = await _until_end(begin)
+    if flight.error is not None:
+        raise flight.error
+    return flight.reply
+
+
+async def _until_end(begin: Callable[[Done], InFlight], watch: Watch | None = None) -> InFlight:
+    """Begin a flight and return it when it has ended; who is cancelled while waiting cancels it."""
     ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def wake(_flight: InFlight) -> None:
         if not ended.done():
             ended.set_result(None)
 
-    flight = InFlight(Ask(endpoint.identity.url, body), trace, wake, nobody, nobody.deadlines)
-    flight.begin(endpoint, _PINNED, None, timeout)
+    flight = begin(wake)
+    if flight.state is ENDED:
+        return flight
+    stop = None if watch is None else watch(flight)
     try:
         await ended
     except asyncio.CancelledError:
         flight.cancel()
         raise
-    if flight.error is not None:
-        raise flight.error
-    return flight.reply
+    finally:
+        if stop is not None:
+            stop()
+    return flight
 
 
 def _nobody(_flight: InFlight) -> None:
