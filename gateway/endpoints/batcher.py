@@ -8,8 +8,8 @@ its deadline, and who is told. The life of an entry:
        └─ halved ◄──┘  the call failed for a reason of one of its entries
 
 - **When a call leaves.** If a server is idle, at the end of the current loop tick: simultaneous requests share a call,
-  a lone request never waits. While calls run, what arrives waits until a call is full, or until the call it would stand
-  behind is about to end: until then leaving early gains nothing, and waiting lets more rows share the call.
+  a lone request never waits. While calls run, what arrives waits until a call is full, until everybody is here who was
+  lately, or until the call it would stand behind is about to end: until then leaving gains nothing, and more may come.
 - **Who is in it.** The oldest entry, and those that are cheaper with it than in a call of their own.
 - **Both by expected time**, from what calls of this batcher have taken (``prices``).
 - **One rule for a poisoned call.** If a call fails for a reason that one of its entries may have brought
@@ -130,6 +130,8 @@ class Batcher(Generic[R]):
         self._calls: dict[UnderWay, None] = {}
         """Calls under way, oldest first."""
         self._rows_in_flight = 0
+        self._crowd = 0.0
+        """How many rows were here together lately, waiting and in calls."""
         self._is_flush_scheduled = False
         self._most_calls = 0
         self._leave_at: float | None = None
@@ -276,8 +278,11 @@ class Batcher(Generic[R]):
         limits = self._limits
         if self._waiting_rows >= limits.max_rows or self._waiting_tokens >= limits.max_padded_tokens:
             return True  # it will not become any fuller
-        if self.prices.queueing < _PARALLEL and self._waiting_rows * 4 * calls >= self._rows_in_flight:
-            return True  # a server that takes it beside the others: worth it from a quarter of their size
+        if self.prices.queueing < _PARALLEL:
+            if self._waiting_rows * 4 * calls >= self._rows_in_flight:
+                return True  # a server that takes it beside the others: worth it from a quarter of their size
+        elif self._waiting_rows + self._rows_in_flight >= self._crowd:
+            return True  # everybody is here who was lately
         return self._clock() >= self._behind()
 
     def _behind(self) -> float:
@@ -358,6 +363,8 @@ class Batcher(Generic[R]):
             front.follower = call
         self._calls[call] = None
         self._rows_in_flight += count
+        more = self._waiting_rows + self._rows_in_flight - self._crowd
+        self._crowd += more if more > 0 else more / 32
         for entry in live:
             entry.call = call
         # A call that several requests share is a part of the first one's trace.

@@ -360,6 +360,32 @@ async def test_a_free_server_is_never_waited_for_and_calls_are_limited_per_serve
     assert [[value * 10] for value in range(7)] == await asyncio.gather(*asked)
 
 
+async def test_a_second_call_leaves_when_everybody_is_here_who_was_lately() -> None:
+    """Three callers in a loop: two go on together beside the third, not one by one, and not when its call ends."""
+    calls = Calls()
+    calls.gate.clear()
+    batcher = make(calls, max_in_flight=2)
+    batcher.prices.learn(1, 4, 0.0, 60.0)  # a call takes a minute: nobody waits for its end
+    for _ in range(80):
+        batcher.prices.learn(2, 8, 0.0, 60.0)
+    first = [asyncio.create_task(ask(batcher, v)) for v in (1, 2, 3)]
+    await asyncio.sleep(0.01)
+    assert [[1, 2, 3]] == calls.batches
+    calls.gate.set()
+    await asyncio.gather(*first)
+    calls.gate.clear()
+    running = asyncio.create_task(ask(batcher, 4))
+    await asyncio.sleep(0.01)
+    more = [asyncio.create_task(ask(batcher, 5))]
+    await asyncio.sleep(0.01)
+    assert [[1, 2, 3], [4]] == calls.batches
+    more.append(asyncio.create_task(ask(batcher, 6)))
+    await asyncio.sleep(0.01)
+    assert [[1, 2, 3], [4], [5, 6]] == calls.batches
+    calls.gate.set()
+    await asyncio.gather(running, *more)
+
+
 async def test_one_row_that_is_several_counts_as_several() -> None:
     """An entry may be one thing here and many rows in the call: limits and outputs go by the rows."""
     seen: list[int] = []
