@@ -21,13 +21,15 @@ _MOST_HEADERS: Final = 100
 _MOST_HEADER_BYTES: Final = 32 << 10
 _NAME: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VALUE: Final = re.compile(rb"[\t\x20-\x7e\x80-\xff]*")
-_NOT_THE_HOOKS: Final = frozenset({b"connection", b"keep-alive", b"te", b"trailer", b"transfer-encoding", b"upgrade"})
+_NOT_THE_HOOKS: Final = frozenset(
+    {b"connection", b"keep-alive", b"proxy-connection", b"te", b"trailer", b"transfer-encoding", b"upgrade"}
+)
 _WITHOUT_BODY: Final = (204, 205, 304)
 
 
 @dataclass(frozen=True, slots=True)
 class HookResponse:
-    """A response with status and headers that a hook made itself, and that can be sent."""
+    """A response with status and headers that a hook made itself. It was checked: the writers of answers rely on it."""
 
     body: bytes
     status_code: int

@@ -8,8 +8,8 @@ import orjson
 
 from gateway.call import Reply
 from gateway.errors import HookFailed, MalformedBody, UnsupportedMedia
+from gateway.hooks.answers import HookResponse
 from gateway.hooks.wire import json_form
-from gateway.protocols.headers import response_of_hook
 
 _EXAMPLE: Final = """send JSON: -H 'content-type: application/json' -d '{"text": "…"}'"""
 _ROOM: Final = 24
@@ -85,11 +85,8 @@ def rendered(answer: object) -> bytes | Reply:
         return dumps(answer)
     if isinstance(answer, bytes | bytearray | memoryview):
         return Reply(200, [_BINARY], bytes(answer))
-    content = getattr(answer, "body", None)
-    status = getattr(answer, "status_code", None)
-    if isinstance(content, bytes) and isinstance(status, int):
-        # A hook may answer with a Starlette response of its own, as it may in clearml-serving.
-        return Reply(*response_of_hook(status, getattr(answer, "raw_headers", []), content))
+    if type(answer) is HookResponse:  # checked where the hook's answer came in
+        return Reply(answer.status_code, answer.raw_headers, answer.body)
     return dumps(answer)
 
 

@@ -145,6 +145,7 @@ async def test_thousands_of_damaged_answers_are_answers_or_end_the_process() -> 
         (200, [(b"", b"c")], "header"),
         (200, [(b"Transfer-Encoding", b"chunked")], "Transfer-Encoding"),
         (200, [(b"connection", b"close")], "connection"),
+        (200, [(b"Proxy-Connection", b"close")], "Proxy-Connection"),
         (200, [(b"x-a", b"b")] * 200, "200 headers"),
         (200, [(b"x-a", b"b" * 100_000)], "headers"),
         (99, [], "status"),
