@@ -242,7 +242,12 @@ class GrpcTransport:
 
 
 async def _ask(method: Any, request: Any, metadata: Any = None) -> Any:
-    return await patiently(method(request, metadata=metadata), _ALIVE_S)
+    try:
+        return await patiently(method(request, metadata=metadata), _ALIVE_S)
+    except (asyncio.CancelledError, grpc.aio.UsageError):
+        if _is_cancelled():
+            raise
+        raise TimeoutError from None  # the channel was closed: there is no answer, and nobody asked us to stop
 
 
 def _trace(parent: str) -> tuple[tuple[str, str], ...] | None:

@@ -299,15 +299,13 @@ class Replicas:
 
     async def _ask(self, replica: Replica, *, is_silent: bool) -> None:
         http = replica.http
-        over_grpc, _ = await asyncio.gather(
-            self._probe(replica), http.is_live() if is_silent or http.is_shut else asyncio.sleep(0)
-        )
-        self._judge(replica, is_live=over_grpc or http.is_open)
+        over_grpc, over_http = await asyncio.gather(self._probe(replica), http.is_live())
+        self._judge(replica, is_live=over_grpc or over_http)
         self._say_transports()
         if is_silent:
             # If it is only slow, its calls wait, and it is asked again.
             replica.silent_since = monotonic() if replica.in_flight else 0.0
-            if (0 if over_grpc else replica.grpc.give_up()) + (0 if http.is_open else http.give_up()):
+            if (0 if over_grpc else replica.grpc.give_up()) + (0 if over_http else http.give_up()):
                 _log.warning("Triton at %s gives no sign of life: its calls are made again elsewhere", replica.address)
 
     async def _probe(self, replica: Replica) -> bool:
@@ -340,10 +338,13 @@ class Replicas:
         replicas = self.all
         for replica in replicas:
             replica.missing &= self._callers.keys()
-        found = await asyncio.gather(*(self._probe(replica) for replica in replicas))
-        for replica, over_grpc in zip(replicas, found, strict=True):
-            self._judge(replica, is_live=over_grpc or replica.http.is_open)
+        for replica, is_live in zip(replicas, await asyncio.gather(*map(self._is_live, replicas)), strict=True):
+            self._judge(replica, is_live=is_live)
         return any(not replica.is_unhealthy for replica in replicas)
+
+    async def _is_live(self, replica: Replica) -> bool:
+        # HTTP that was open may have gone since, and no call has found out.
+        return await self._probe(replica) or (replica.http.is_open and await replica.http.is_live())
 
     async def ask_http(self) -> None:
         """Ask every server whose HTTP is not open whether it is there, so that the next call knows."""

@@ -18,10 +18,11 @@ from hypothesis import strategies as st
 from gateway.errors import BackendRefused, BackendUnavailable, DeadlineExceeded
 from gateway.triton.addresses import pair
 from gateway.triton.backend import TritonBackend
+from gateway.triton.grpc import GrpcTransport
 from gateway.triton.http import HttpTransport
 from gateway.triton.replicas import Callers
 
-from .servers import GrpcServer, HttpServer, together
+from .servers import GrpcServer, HttpServer, together, tritons
 
 INPUT = {"x": np.array([[1]], np.int64)}
 
@@ -306,3 +307,28 @@ def test_every_address_is_used(targets: list[str], https: list[tuple[str, int]])
     assert len(set(pairs)) == len(pairs)
     assert set(targets) == {target for target, _ in pairs}
     assert not targets or set(https) == {http for _, http in pairs} - {None}
+
+
+async def test_a_server_that_is_gone_is_not_live_although_nobody_calls_it() -> None:
+    """That HTTP answered when it was last used says nothing about now."""
+    async with serving(1) as (backend, (one,)):
+        await call(backend)
+        await one.grpc.server.stop(None)
+        assert await backend.is_live()  # models are called over HTTP
+        await one.http.stop()
+        assert not await backend.is_live()
+
+
+async def test_a_question_on_a_connection_that_is_closed_meanwhile_has_no_answer() -> None:
+    """The server has left the name: whoever asked, and asks others too, is not cancelled by that."""
+    async with tritons("a") as (server,):
+        server.stops = asyncio.Event()
+        transport = GrpcTransport(together(server), options={}, is_compressed=False, tls=None, host="")
+        asked = asyncio.create_task(transport.is_live())
+        await asyncio.sleep(0.1)
+        await transport.close()
+        async with asyncio.timeout(1):
+            assert await asked is False
+        assert await transport.is_live() is False
+        assert await transport.has("m") is None
+        server.stops.set()
