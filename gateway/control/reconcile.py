@@ -404,9 +404,10 @@ class Reconciler:
 
     async def close(self) -> None:
         """Retire every endpoint; the loop has been cancelled before."""
-        await self._publisher.close()
-        if self._saver is not None:
+        if self._saver is not None:  # what it stores is what serves: it must end while something does
             await asyncio.wait({self._saver}, timeout=_LAST_SAVE_S)
+        self._task = None  # from here on nothing is stored
+        await self._publisher.close()
 
     def task_settings(self) -> Mapping[str, str]:
         """Return what ``clearml-serving config`` has set, as last read."""

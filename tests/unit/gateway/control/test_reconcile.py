@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -234,6 +235,32 @@ async def test_an_endpoint_that_comes_when_nobody_wants_it_is_closed(world: Worl
         await world.until(lambda: late.closed == 1)
         assert [version] == list(world.follower.versions)
         assert State.SERVING is version.state
+
+
+async def test_the_version_before_is_not_forgotten_if_the_process_stops_while_it_is_stored(
+    world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """What changed last is stored after that, while everything is being retired."""
+    world.want("a")
+    is_storing, may_store = threading.Event(), threading.Event()
+    store = world.follower._store_all
+
+    def slow(*args: Any) -> None:
+        is_storing.set()
+        may_store.wait(10)
+        store(*args)
+
+    async with world.running():
+        await world.until(lambda: "a" in world.table.current.endpoints)
+        world.assembler.fails["a"] = SpecFault("it cannot be built")
+        world.want("a", auxiliary_cfg={"gateway": {"x": "1"}})  # type: ignore[arg-type]
+        await world.until(lambda: world.follower.unserved() == {} and "a" in world.follower.versions.last_good())
+        monkeypatch.setattr(world.follower, "_store_all", slow)
+        world.follower._save()
+        await world.until(is_storing.is_set)
+        world.follower._save()
+        asyncio.get_running_loop().call_later(0.1, may_store.set)
+    assert {"a"} == SpecStore(tmp_path).kept().keys()
 
 
 async def test_a_look_that_fails_is_told_and_changes_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
