@@ -6,7 +6,6 @@ program. Hooks in front of Triton run in threads unless the endpoint or the gate
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import math
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
@@ -16,6 +15,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from gateway.control import packages
+from gateway.control.loading import unload
+from gateway.control.threads import run_in
 from gateway.endpoints.endpoint import Handler
 from gateway.endpoints.hook import HookHandler
 from gateway.endpoints.tensors import TritonCall
@@ -127,7 +128,7 @@ class HookBuilder:
         assert parts.code is not None  # noqa: S101 - only engines have none
         code = await load(parts.code)
         if parts.spec.engine != "triton" and not code.has_process:
-            await asyncio.shield(asyncio.get_running_loop().run_in_executor(self._builds, code.unload))
+            unload(code)
             raise SpecFault(_no_process(parts.spec.engine))
         executor = ThreadExecutor(code, threads=settings.threads, timeout=settings.timeout)
         return self._handler(executor, parts), _details(parts.spec, "thread", executor, code.schemas)
@@ -172,11 +173,10 @@ class HookBuilder:
     async def _packages(self, parts: HookParts, settings: HookSettings) -> Path | None:
         if parts.code is None:
             return None
-        loop = asyncio.get_running_loop()
-        file = await loop.run_in_executor(self._builds, packages.requirements_of, parts.code, parts.bundle)
+        file = await run_in(self._builds, packages.requirements_of, parts.code, parts.bundle)
         if file is None:
             return None
-        lacking = await loop.run_in_executor(self._builds, packages.missing, file)
+        lacking = await run_in(self._builds, packages.missing, file)
         if not lacking:
             return None
         if settings.packages != "install":
@@ -184,7 +184,7 @@ class HookBuilder:
                 f"its {packages.FILE} asks for packages that are not installed here: {', '.join(lacking)}",
                 hint="install them where the gateway runs, or set TRITON_GATEWAY_HOOK_PACKAGES=install",
             )
-        return await loop.run_in_executor(self._installs, packages.install, file, settings.packages_root)
+        return await run_in(self._installs, packages.install, file, settings.packages_root)
 
 
 def _details(

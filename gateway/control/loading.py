@@ -1,7 +1,7 @@
 """Loads ``Preprocess`` code in threads of their own, so that code which never ends loading harms nobody else.
 
-Called by ``assemble``. Such a thread cannot be stopped: it is left alone, and the next attempt to build the same
-version waits for the same thread instead of starting another. Threads are daemons: they keep no process from ending.
+Such a thread cannot be stopped: it is left alone, and the next attempt to build the same version waits for the same
+thread instead of starting another. Threads are daemons: they keep no process from ending.
 """
 
 from __future__ import annotations
@@ -57,9 +57,14 @@ class CodeLoader:
 
 def _unload_unused(loading: asyncio.Future[UserCode]) -> None:
     if not loading.cancelled() and loading.exception() is None:
-        threading.Thread(target=_unload, args=(loading.result(),), name="unload-code", daemon=True).start()
+        unload(loading.result())
 
 
-def _unload(code: UserCode) -> None:
-    with contextlib.suppress(UserCodeError):  # nobody is served by it
-        code.unload()
+def unload(code: UserCode) -> None:
+    """Begin to unload code that nobody is served by: in a thread of its own, for this may never end either."""
+
+    def work() -> None:
+        with contextlib.suppress(UserCodeError):
+            code.unload()
+
+    threading.Thread(target=work, name="unload-code", daemon=True).start()

@@ -213,8 +213,12 @@ class Reconciler:
         if state is None:
             return
         task, models = state
-        self._records.learn(models)
-        plan = await self._local(self._compile, await self._local(decode, task, Pace()))
+        try:
+            self._records.learn(models)
+            plan = await self._local(self._compile, await self._local(decode, task, Pace()))
+        except Exception:  # noqa: BLE001 - a damaged file must not end the loop, which would end it unseen
+            _log.exception("the last configuration that worked cannot be read")
+            return
         if self._plan is not None:  # the registry has answered meanwhile
             return
         _log.warning("serving the last configuration that worked: %s", why)

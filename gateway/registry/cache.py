@@ -241,10 +241,8 @@ class SpecStore:
     def load(self) -> tuple[Mapping[str, Any], Mapping[str, Mapping[str, Any]]] | None:
         """Return ``(task, models by id)``, or None when nothing (readable) is stored."""
         state = self._read()
-        try:
-            return state["task"], state["models"]
-        except KeyError:
-            return None
+        task, models = state.get("task"), state.get("models")
+        return (task, models) if isinstance(task, dict) and isinstance(models, dict) else None
 
     def kept(self) -> Mapping[str, Any]:
         """Return what was kept; empty if nothing (readable) is stored."""

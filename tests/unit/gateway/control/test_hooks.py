@@ -65,3 +65,23 @@ async def test_a_build_that_is_cancelled_after_its_code_was_started_leaves_no_pr
         assert hook_processes()
         del stack.registry.endpoints["h"]
         await stack.until(lambda: not hook_processes())
+
+
+async def test_code_that_never_ends_unloading_keeps_nobody_from_being_built(make_stack: Any, tmp_path: Path) -> None:
+    """It is refused, and unloaded in a thread of its own: more of it than control has threads."""
+    go_on = tmp_path / "go-on"
+    stuck = (
+        "import os, time\nclass Preprocess:\n"
+        f"    def unload(self):\n        while not os.path.exists({str(go_on)!r}):\n            time.sleep(0.01)\n"
+    )
+    stack = make_stack(hook_isolation="thread")
+    async with stack.gateway.running(), stack.client:
+        try:
+            for number in range(8):
+                stack.add_hook(f"stuck{number}", stuck)
+            await stack.until(lambda: all(stack.state(f"stuck{n}")[0] == "failed" for n in range(8)))
+            assert "process method" in stack.state("stuck0")[1]
+            stack.add_hook("h", HOOK)
+            await stack.until(lambda: "h" in stack.gateway.table.current.endpoints)
+        finally:
+            go_on.touch()

@@ -263,6 +263,17 @@ async def test_the_version_before_is_not_forgotten_if_the_process_stops_while_it
     assert {"a"} == SpecStore(tmp_path).kept().keys()
 
 
+async def test_a_stored_configuration_that_cannot_be_read_does_not_end_the_loop(world: World, tmp_path: Path) -> None:
+    """The registry is away, then it comes back."""
+    SpecStore(tmp_path).save({"configuration": 5}, {})
+    world.registry.is_up = False
+    world.want("a")
+    async with world.running():
+        await world.until(lambda: "is down" in world.follower.last_error)
+        world.registry.is_up = True
+        await world.until(lambda: "a" in world.table.current.endpoints)
+
+
 async def test_a_look_that_fails_is_told_and_changes_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also one that hangs, and one with a fault of ours."""
     world.want("a")
