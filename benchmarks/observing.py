@@ -87,7 +87,7 @@ def serve(form: str, state: Path) -> None:
     if form == "off":
         # There is no such setting: what is measured against is a gateway whose observer does nothing.
         nothing = lambda *_, **__: None  # noqa: E731
-        for part in ("started", "unstarted", "finished", "batched", "cached", "words", "fell_back", "waited"):
+        for part in ("started", "finished", "batched", "cached", "words", "fell_back", "waited"):
             setattr(gateway.observer, part, nothing)
     server = uvicorn.Server(
         uvicorn.Config(gateway, port=0, http=gateway.http_protocol, loop="uvloop", log_config=None, ws="none",

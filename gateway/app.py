@@ -369,7 +369,7 @@ class Gateway:
         signal.signal(signal.SIGTERM, terminated)
 
     async def _publish_models(self) -> None:
-        """Tell the metrics which model each version is, with its page in ClearML where there is one."""
+        """Tell the metrics which model each version is, with its page in ClearML if there is one."""
         while True:
             served = [endpoint.identity for endpoint in self.table.current.endpoints.values()]
             unknown = {identity.model_id for identity in served} - set(self._links) - {""}

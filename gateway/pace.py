@@ -27,14 +27,14 @@ class Pace:
         self._since = time.perf_counter()
 
     def __call__(self) -> None:
-        """Sleep, where it is time to."""
+        """Sleep if it is time to."""
         if time.perf_counter() - self._since >= _STEP_S:
             time.sleep(_PAUSE_S)
             self._since = time.perf_counter()
 
 
 def unhurried() -> None:
-    """Do nothing: what to call where nobody waits."""
+    """Do nothing: what to call if nobody waits."""
 
 
 def in_own_thread(call: Callable[[], Result], name: str) -> asyncio.Future[Result]:

@@ -102,7 +102,7 @@ class Workers:
         self._workers: list[_Worker] = []
         self._has_served = False
         self._wakes, self._wake = os.pipe()
-        self._told = False
+        self._must_stop = False
         self._renews = False
 
     def run(self) -> int:
@@ -122,7 +122,7 @@ class Workers:
                 if worker is None:
                     return 1
                 self._workers.append(worker)
-            while not self._told:
+            while not self._must_stop:
                 if not self._tend():
                     return 1
                 if self._renews:
@@ -151,7 +151,7 @@ class Workers:
                 return False
             if now - worker.began < _SOON_S:
                 self._rest([], _PAUSE_S)
-            if self._told:
+            if self._must_stop:
                 return True
             new = self._new()
             if new is None:  # tried again in the next round
@@ -189,14 +189,14 @@ class Workers:
                 return
             self._wait(new, _START_S, serves=True)
             if not new.has_served:
-                if not self._told:
+                if not self._must_stop:
                     _log.error("a new worker did not come into service within %.0f s: the others stay", _START_S)
                 _kill(new)
                 return
             self._workers[place] = new
             old.process.terminate()
             self._wait(old, self._drain + _SOON_S, serves=False)
-            if old.process.is_alive() and self._told:
+            if old.process.is_alive() and self._must_stop:
                 self._workers.append(old)  # everybody is told to stop now, and has the same time for it
                 return
             _kill(old)
@@ -204,7 +204,7 @@ class Workers:
     def _wait(self, worker: _Worker, seconds: float, *, serves: bool) -> None:
         """Wait until the worker serves or has ended: for ``seconds`` at most, and until all are told to stop."""
         until = time.monotonic() + seconds
-        while worker.process.is_alive() and not self._told and time.monotonic() < until:
+        while worker.process.is_alive() and not self._must_stop and time.monotonic() < until:
             if serves and worker.has_served:
                 return
             self._rest([worker.process.sentinel], _LOOK_S)
@@ -221,7 +221,7 @@ class Workers:
             os.write(self._wake, b".")
 
     def _stop(self, _number: int, _frame: object) -> None:
-        self._told = True
+        self._must_stop = True
         with contextlib.suppress(BlockingIOError):
             os.write(self._wake, b".")
 

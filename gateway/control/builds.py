@@ -10,9 +10,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from typing import Final, Protocol
+from collections.abc import Callable, Iterable
+from typing import Final
 
+from gateway.control.assemble import Assembler
 from gateway.control.compile import EndpointPlan
 from gateway.control.last_good import LastGood
 from gateway.control.records import ModelRecords
@@ -27,7 +28,7 @@ from gateway.errors import (
     RegistryRefused,
 )
 from gateway.metrics.observer import Observer
-from gateway.spec import ModelRecord, decode_model
+from gateway.spec import decode_model
 
 _log = logging.getLogger("triton_gateway.control")
 
@@ -42,26 +43,6 @@ _BEGUN_APART_S: Final = 0.005
 Finished = Callable[[Version, Endpoint, LastGood], None]
 
 
-class Assembles(Protocol):
-    """What builds one version; ``Assembler`` does."""
-
-    async def build(
-        self,
-        plan: EndpointPlan,
-        progress: Callable[[str], None],
-        *,
-        validating: Callable[[], None] = ...,
-        record: ModelRecord | None = None,
-        seen: Sequence[bytes] = (),
-    ) -> Endpoint:
-        """See ``Assembler.build``."""
-        ...
-
-    def give_up(self, plan: EndpointPlan) -> None:
-        """See ``Assembler.give_up``."""
-        ...
-
-
 class Builds:
     """Works on versions until they serve or nobody wants them. ``finished`` is told each endpoint that is ready,
     ``learned`` that something has to be remembered over a restart.
@@ -69,7 +50,7 @@ class Builds:
 
     def __init__(
         self,
-        assembler: Assembles,
+        assembler: Assembler,
         records: ModelRecords,
         observer: Observer,
         versions: Versions,

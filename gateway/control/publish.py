@@ -63,11 +63,6 @@ class RoutePublisher:
         self._watch_due: asyncio.Handle | None = None
         self._last = -math.inf
 
-    @property
-    def is_retiring(self) -> bool:
-        """Whether requests are being answered by versions that have left the routes."""
-        return bool(self._versions.retiring)
-
     def finished(self, version: Version, endpoint: Endpoint, last_good: LastGood) -> None:
         """Serve this with the next swap."""
         self._finished.append((version, endpoint, last_good))

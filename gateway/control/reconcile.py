@@ -364,7 +364,7 @@ class Reconciler:
             self._health.backend_live = found
             self._observer.backends(found)
         self._health.note()  # a Triton is back, or the time to wait is over
-        if not self._publisher.is_retiring:  # requests that endpoints still finish need the Triton they were sent to
+        if not self.versions.retiring:  # their last requests need the Triton they were sent to
             await self._tritons.forget(self._needed())
 
     def _needed(self) -> set[Key]:

@@ -1,11 +1,11 @@
 """Variables of requests and answers: the built-in ones of text tasks, those users declare, and their drift bins.
 
 ``clearml-serving metrics add`` declares variables per endpoint url; ``Watch`` finds their values in the request, the
-answer and what hooks report, and counts them under the numbers ``gateway_variable_*`` (names and bounds of variables
-are labels: numbers cannot come and go, and with several workers they could not be added up otherwise).
+answer and what hooks report, and counts them in the metrics ``gateway_variable_*`` (a variable's name is a label:
+metrics cannot come and go, and those of several workers could not be added up otherwise).
 
-The pipeline hands finished requests to ``answered``, which only remembers them: the values are looked at after the
-answer has been written. Nothing here can fail a request: a value that is of no use is counted as ignored.
+``Observer`` hands over answered requests when their answers are on their way. Nothing here can fail a request: a value
+that is of no use is counted as ignored.
 """
 
 from __future__ import annotations
@@ -293,7 +293,7 @@ class _Variable:
         raise NotImplementedError
 
     def see_all(self, values: Sequence[object], weight: float) -> bool:
-        """Count a value per request, where all are what this variable counts as they are; else False, and none."""
+        """Count a value per request, if all are what this variable counts as they are; else False, and none."""
         del values, weight
         return False
 
@@ -471,7 +471,7 @@ class _Watched:
         self.is_needed = bool(self._declared) or self._text is not None
 
     def look(self, traces: Sequence[Trace], chance: Callable[[], float]) -> bool:
-        """Count answered requests; False where one could not be read, which is then in ``fault``."""
+        """Count answered requests; False if one could not be read; why is then in ``fault``."""
         if self._text is not None:
             self._text.look(traces)
         frequency = self._frequency

@@ -1,14 +1,14 @@
 """The newest trace id of every latency bucket: what leads from a slow bar on a board to a trace.
 
 Filled by the observer for requests that belong to a trace, written into the OpenMetrics form of the exposition (the
-older text form has no place for it). With several workers each leaves its own beside the others' numbers.
+older text form has no place for it). With several workers each leaves its own in a file beside its
+numbers (``sharing``); those of a worker that ended go when its numbers are folded.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-import os
 import time
 from bisect import bisect_left
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ from typing import Final
 
 from prometheus_client.utils import floatToGoString
 
-from gateway.metrics import catalog
+from gateway.metrics import catalog, sharing
 
 EVERY_S: Final = 1.0
 
@@ -60,16 +60,15 @@ class Exemplars:
 
 def share(seen: Mapping[Key, Seen], folder: Path) -> None:
     """Leave this process's exemplars where the other workers look. Raises ``OSError``."""
-    path = folder / f"exemplars_{os.getpid()}.json"
-    aside = path.with_suffix(".new")
+    aside = folder / f"{sharing.this_process()}{sharing.ASIDE}"
     aside.write_text(json.dumps([[*key, *one] for key, one in seen.items()]))
-    aside.replace(path)
+    aside.replace(aside.with_suffix(sharing.EXEMPLARS))
 
 
 def gathered(folder: Path, own: Mapping[Key, Seen]) -> dict[Key, Seen]:
     """Return the newest of all workers that share ``folder``; ``own`` are this process's."""
     found = dict(own)
-    for path in folder.glob("exemplars_*.json"):
+    for path in folder.glob(f"*{sharing.EXEMPLARS}"):
         with contextlib.suppress(OSError, ValueError):
             for *key, trace_id, seconds, at in json.loads(path.read_text()):
                 if at > found.get((*key,), ("", 0.0, 0.0))[2]:

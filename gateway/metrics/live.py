@@ -38,7 +38,7 @@ Pause = Callable[[], None]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One version behind one route. Quantiles in seconds, None where nothing was answered."""
+    """One version behind one route. Quantiles in seconds, None if nothing was answered."""
 
     endpoint: str
     version: str

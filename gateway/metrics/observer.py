@@ -1,8 +1,8 @@
 """Turns finished traces, batches and control events into numbers.
 
-Called once per request, at its end, so it only puts traces aside, and adds what one batch has
-answered to plain numbers together (one by one it would cost as much as tokenizing a short text). ``snapshot`` adds up
-what is still aside, so whoever looks misses nothing this process has counted.
+Called once per request, at its end, so it only puts traces aside, and adds what one batch has answered to plain
+numbers together (one by one it would cost as much as tokenizing a short text). ``snapshot`` adds up what is still
+aside, so whoever looks misses nothing this process has counted.
 
 Counting never costs an answer: what goes wrong here is logged, now and then, and the request goes on.
 
@@ -94,10 +94,6 @@ class Observer:
         """Count a request in."""
         self._in_flight += 1
         self._begun += 1
-
-    def unstarted(self) -> None:
-        """Take ``started`` back."""
-        self._in_flight -= 1
 
     def finished(self, trace: Trace) -> None:
         """Count a request out, under exactly one outcome: an answered one when what runs now is done."""
@@ -300,7 +296,7 @@ class Observer:
 
 
 class _AfterThis:
-    """Calls when what runs now is done; where no loop runs, at once."""
+    """Calls when what runs now is done; at once if no loop runs."""
 
     def __init__(self) -> None:
         # Looking the running loop up costs a system call each time on Python 3.11.

@@ -27,7 +27,7 @@ LOOK_S: Final = 0.02
 UNASKED_S: Final = 0.25
 """How old numbers get that nobody asks for: what a killed worker takes along at most."""
 _WAIT_S: Final = 0.005
-_PATIENCE_S: Final = 0.25
+_ANSWER_S: Final = 0.25
 """How long the others have to write their numbers down; of one that is busy for longer the last ones count."""
 
 T = TypeVar("T")
@@ -118,7 +118,7 @@ class Publisher:
             since = sharing.ask(self._folder)
         except OSError:
             return  # told by `merged` if the folder is gone
-        until = time.monotonic() + _PATIENCE_S
+        until = time.monotonic() + _ANSWER_S
         have_answered = partial(self._workers.have_answered, since)
         while not await asyncio.get_running_loop().run_in_executor(self._reader, have_answered):
             if time.monotonic() > until:

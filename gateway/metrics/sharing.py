@@ -7,7 +7,7 @@ Series only ever grow, so a reader that has read a worker before reads its new l
 a handful of array operations per worker, however many series there are.
 
 What workers that ended have counted stays, as it happened; their gauges (requests in flight) ended with them. ``fold``
-adds their files into one, so that the folder stays small however many end.
+adds their numbers into one file and deletes theirs, so that the folder stays small however many end.
 """
 
 from __future__ import annotations
@@ -34,6 +34,10 @@ _HEADER: Final = struct.Struct("<q5Q")
 """When it was last asked (see ``asked``), the length of the series' lines in bytes, and how many numbers of each kind:
 counters, gauges, buckets, histograms."""
 _SUFFIX: Final = ".numbers"
+EXEMPLARS: Final = ".exemplars"
+ASIDE: Final = ".new"
+"""Of files that are being written."""
+_OF_PROCESSES: Final = (_SUFFIX, EXEMPLARS, ASIDE)
 _ASKED: Final = "asked"
 
 _ENDED: Final = "ended"
@@ -67,8 +71,8 @@ class Share:
 
     def __init__(self, folder: Path, name: str = "", folded: Iterable[str] = ()) -> None:
         """``name`` is this process's, unless one is given; ``folded`` are the workers whose numbers it has."""
-        self.path = folder / f"{name or _this_process()}{_SUFFIX}"
-        self._aside = self.path.with_suffix(".new")
+        self.path = folder / f"{name or this_process()}{_SUFFIX}"
+        self._aside = self.path.with_suffix(ASIDE)
         self._lines = bytearray(b"".join(_line(_FOLDED, name) for name in folded))
         self._begun = [0, 0, 0]
         """Series of each kind whose lines are there."""
@@ -125,7 +129,7 @@ class Workers:
     def __init__(self, folder: Path, own: str = "", is_alive: Callable[[str], bool] | None = None) -> None:
         """``own`` is the name of this process's file."""
         self._folder = folder
-        self._own = own or _this_process()
+        self._own = own or this_process()
         self._is_alive = is_alive or _is_running
         self._known: dict[str, _Worker] = {}
         self._sum = _Sum()
@@ -172,7 +176,7 @@ class Workers:
 
 
 def fold(folder: Path, is_alive: Callable[[str], bool] | None = None) -> None:
-    """Add the files of workers that ended into one. Raises ``OSError``.
+    """Add the numbers of workers that ended into one file, and delete their files. Raises ``OSError``.
 
     A process that is ended in the middle of it costs nothing: the names of those whose numbers are in the one file are
     in it too, so that what is left of them is not counted again.
@@ -183,7 +187,8 @@ def fold(folder: Path, is_alive: Callable[[str], bool] | None = None) -> None:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return  # somebody else does it
-        gone = [path for path in folder.glob(f"*{_SUFFIX}") if path.stem != _ENDED and not alive(path.stem)]
+        left = [p for p in folder.iterdir() if p.suffix in _OF_PROCESSES and p.stem != _ENDED and not alive(p.stem)]
+        gone = [path for path in left if path.suffix == _SUFFIX]
         total = _Sum()
         ended = _Worker(total)
         ended.read(folder / f"{_ENDED}{_SUFFIX}", unhurried)
@@ -195,7 +200,7 @@ def fold(folder: Path, is_alive: Callable[[str], bool] | None = None) -> None:
         if new:
             everything = total.of((ended, *new.values()), unhurried)
             Share(folder, _ENDED, sorted({*ended.folded, *new})).write(everything)
-        for path in gone:
+        for path in left:
             path.unlink(missing_ok=True)
 
 
@@ -339,8 +344,8 @@ def _process(pid: int | str) -> tuple[str, str]:
     return state, rest[18]
 
 
-def _this_process() -> str:
-    # Not the id alone: a machine that starts many processes uses it again.
+def this_process() -> str:
+    """Return the name of this process's files: not its id alone, which a machine that starts many uses again."""
     return f"{os.getpid()}-{_process('self')[1]}"
 
 

@@ -26,7 +26,7 @@ BYTES: Final = "BYTES"
 
 
 def pack(name: str, array: NDArray[Any]) -> tuple[str, bytes]:
-    """Return the type's name and the bytes of one input. Raises ``BackendRefused`` for a type Triton has not."""
+    """Return the type's name and the bytes of one input. Raises ``BackendRefused`` for a type unknown to Triton."""
     if array.dtype.kind in "OSU":
         return BYTES, _pack_bytes(array)
     try:
@@ -36,7 +36,7 @@ def pack(name: str, array: NDArray[Any]) -> tuple[str, bytes]:
 
 
 def unpack(name: str, datatype: str, shape: Sequence[int], buffer: bytes | memoryview) -> NDArray[Any]:
-    """Return one output as a view of ``buffer``. Raises ``BackendGarbage`` where it does not fit."""
+    """Return one output as a view of ``buffer``. Raises ``BackendGarbage`` if it does not fit."""
     try:
         if datatype == BYTES:
             return _unpack_bytes(bytes(buffer)).reshape(shape)

@@ -40,7 +40,7 @@ def encode(verdict: Verdict) -> str:
 
 
 def decode(told: str) -> Verdict | None:
-    """Return the verdict in what Triton's index says of a model; None where Triton speaks for itself."""
+    """Return the verdict in what Triton's index says of a model; None if Triton speaks for itself."""
     found = _FOUND.search(told)
     return Verdict(unquote(found[2]), found[1] == _FINAL) if found else None
 

@@ -160,13 +160,16 @@ def test_folded_numbers_that_change_while_they_are_read_are_read_anew(tmp_path: 
     assert 2 == len(histograms(merged))
 
 
-def test_a_living_workers_file_is_not_folded(tmp_path: Path) -> None:
-    """It goes on counting."""
+def test_of_a_worker_that_ended_nothing_is_left_but_its_numbers(tmp_path: Path) -> None:
+    """Neither its exemplars nor what it was just writing; the files of one that lives stay, it goes on counting."""
     numbers = Accumulator()
     for name in ("living", "ended-one"):
         Share(tmp_path, name).write(numbers.snapshot())
+        for suffix in (sharing.EXEMPLARS, sharing.ASIDE):
+            (tmp_path / f"{name}{suffix}").touch()
     sharing.fold(tmp_path, lambda name: name == "living")
-    assert {"living.numbers", "ended.numbers", "fold.lock"} == {path.name for path in tmp_path.iterdir()}
+    living = {f"living{suffix}" for suffix in (".numbers", ".exemplars", ".new")}
+    assert {*living, "ended.numbers", "fold.lock"} == {path.name for path in tmp_path.iterdir()}
 
 
 class Declared:
@@ -291,7 +294,7 @@ def test_a_removed_folder_of_numbers_is_told(tmp_path: Path) -> None:
 
 def test_a_process_is_known_by_its_id_and_its_start() -> None:
     """The id alone is used again by machines that start many processes; one that waits for its parent has ended."""
-    name = sharing._this_process()
+    name = sharing.this_process()
     pid, _, started = name.partition("-")
     assert int(pid) == os.getpid()
     assert sharing._is_running(name)
