@@ -96,7 +96,7 @@ async def run(trial: Trial, send_request: SendRequest) -> Report:
     program = Program(trial.endpoint, engine, trial.code.resolve(), _model_path(trial), endpoint)
     pool = HookPool(program, PoolLimits(1, 1, trial.memory), send_request)
     began = time.monotonic()
-    with ThreadPoolExecutor(1) as heavy:
+    with ThreadPoolExecutor(1) as threads:
         try:
             await pool.start()
             loading = time.monotonic() - began
@@ -104,7 +104,7 @@ async def run(trial: Trial, send_request: SendRequest) -> Report:
                 if trial.engine:
                     raise HookFault(f"engine {engine} needs a process method in its Preprocess class")
                 return await _prepared_only(trial, pool, loading)
-            handler = _handler(trial, pool, session, heavy)
+            handler = _handler(trial, pool, session, threads)
             trace = Trace("trial")
             try:
                 deadline = asyncio.get_running_loop().time() + trial.timeout
@@ -140,7 +140,7 @@ def _report(trial: Trial, engine: str, defined: Sequence[str], trace: Trace, ans
     return Report(answer, engine, stages, trace.custom or {}, loading)
 
 
-def _handler(trial: Trial, pool: HookPool, session: Any, heavy: ThreadPoolExecutor) -> HookHandler:
+def _handler(trial: Trial, pool: HookPool, session: Any, threads: ThreadPoolExecutor) -> HookHandler:
     call, processor = None, None
     if session is not None:
         inputs = tuple(TensorInfo(i.name, _TYPES.get(i.type, "float32"), (-1,)) for i in session.get_inputs())
@@ -158,7 +158,7 @@ def _handler(trial: Trial, pool: HookPool, session: Any, heavy: ThreadPoolExecut
             except PreprocessingError as error:
                 if "preprocess" not in pool.loaded.stages:
                     raise HookFault(error.message, error.hint or "") from error
-    return HookHandler(ProcessExecutor(pool), call=call, default=processor, heavy=heavy, most_rows=1)
+    return HookHandler(ProcessExecutor(pool), call=call, default=processor, threads=threads, max_rows=1)
 
 
 class _OnnxBackend:

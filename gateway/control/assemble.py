@@ -260,7 +260,7 @@ class Assembler:
         if processor is not None and call is not None and info is not None and bundle is not None:
             example = processor.describe()["example"]
             if processor.config.task == GENERATION:
-                generator = GenerationHandler(processor, call.backend, call.model, heavy=self._threads)
+                generator = GenerationHandler(processor, call.backend, call.model, threads=self._threads)
                 opened.add(generator)
 
                 async def validate_generator(_seen: Sequence[bytes]) -> None:
@@ -315,7 +315,7 @@ class Assembler:
     ) -> TextHandler:
         return TextHandler(
             processor, call.backend, call.model, limits=self._limits_for(info, processor.config),
-            on_batch=on_batch, heavy=self._threads,
+            on_batch=on_batch, threads=self._threads,
         )  # fmt: skip
 
     def _limits_for(self, info: ModelInfo, config: TaskConfig) -> BatchLimits:

@@ -142,10 +142,10 @@ class HookBuilder:
             settings.processes, settings.threads, settings.memory, settings.timeout, settings.start,
             settings.min_processes,
         )  # fmt: skip
-        if settings.processes > self._bound.most:
+        if settings.processes > self._bound.limit:
             _log.warning(
                 "%s: gateway.hook_processes is %d, but TRITON_GATEWAY_MAX_HOOK_PROCESSES allows a worker %d in all",
-                parts.spec.url, settings.processes, self._bound.most,
+                parts.spec.url, settings.processes, self._bound.limit,
             )  # fmt: skip
         pool = HookPool(program, limits, self._send_request, self._bound)
         await pool.start()
@@ -166,7 +166,7 @@ class HookBuilder:
 
     def _handler(self, executor: Executor, parts: HookParts) -> HookHandler:
         return HookHandler(
-            executor, call=parts.call, default=parts.default, heavy=self._threads, most_rows=self._settings.batch_rows,
+            executor, call=parts.call, default=parts.default, threads=self._threads, max_rows=self._settings.batch_rows,
             model_rows=parts.info.max_batch_size if parts.info is not None else 0,
         )  # fmt: skip
 

@@ -50,11 +50,11 @@ class GenerationHandler:
     takes_bytes = False
     task = GENERATION
 
-    def __init__(self, processor: TextProcessor, backend: Backend, model: str, *, heavy: ThreadPoolExecutor) -> None:
+    def __init__(self, processor: TextProcessor, backend: Backend, model: str, *, threads: ThreadPoolExecutor) -> None:
         self.processor = processor
         self.backend = backend
         self.model = model
-        self._heavy = heavy
+        self._threads = threads
         head = processor.head
         if not isinstance(head, TextGeneration):
             raise TypeError("a generation handler needs the head of text generation")
@@ -95,13 +95,14 @@ class GenerationHandler:
     async def _prepare(self, body: object, trace: Trace) -> tuple[Prepared, list[_Job]]:
         processor = self.processor
         started = perf_counter_ns()
+        loop = asyncio.get_running_loop()
         try:
             if isinstance(body, Chat | TokenPrompts):
-                prepared = await asyncio.get_running_loop().run_in_executor(self._heavy, processor.prepare_prompt, body)
+                prepared = await loop.run_in_executor(self._threads, processor.prepare_prompt, body)
             else:
                 request = processor.parse(body)
                 if processor.encodes_off_loop(request):
-                    prepared = await asyncio.get_running_loop().run_in_executor(self._heavy, processor.encode, request)
+                    prepared = await loop.run_in_executor(self._threads, processor.encode, request)
                 else:
                     prepared = processor.encode(request)
             jobs = [self._job(prepared, i) for i in range(len(prepared.rows))]

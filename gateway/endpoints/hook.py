@@ -30,9 +30,9 @@ from preprocessing.user_code import STAGES, Stage
 
 _BEFORE: Final[tuple[Stage, ...]] = ("preprocess",)
 _AFTER: Final[tuple[Stage, ...]] = ("postprocess",)
-_MOST_BATCHES: Final = 8
+_MAX_BATCHES: Final = 8
 _BODY_EVERY_S: Final = 10.0
-_MOST_BODY_BYTES: Final = 256 << 10
+_MAX_BODY_BYTES: Final = 256 << 10
 
 
 class _Places:
@@ -43,13 +43,13 @@ class _Places:
 
     @property
     def replicas(self) -> int:
-        return max(min(self._executor.at_once, _MOST_BATCHES), 1)
+        return max(min(self._executor.at_once, _MAX_BATCHES), 1)
 
 
 class HookHandler:
     """A user's class, a model of an engine, or both, run by an executor; ``call`` is Triton if that is in between.
 
-    ``most_rows`` are the requests that go through a stage together; ``model_rows`` the rows that the model takes in one
+    ``max_rows`` are the requests that go through a stage together; ``model_rows`` the rows that the model takes in one
     call, 0 if it has no batch dimension.
     """
 
@@ -61,17 +61,17 @@ class HookHandler:
         *,
         call: TritonCall | None,
         default: TextProcessor | None,
-        heavy: ThreadPoolExecutor,
-        most_rows: int,
+        threads: ThreadPoolExecutor,
+        max_rows: int,
         model_rows: int = 0,
     ) -> None:
         self._executor = executor
         self.call = None if "process" in executor.stages else call
         self._default = default
-        self._heavy = heavy
+        self._threads = threads
         self._batchers = {
             stages: Batcher[Work](
-                partial(self._together, stages), limits=BatchLimits(most_rows, most_rows, 1), on_batch=_uncounted,
+                partial(self._together, stages), limits=BatchLimits(max_rows, max_rows, 1), on_batch=_uncounted,
                 servers=_Places(executor), size=_one, share=_outcomes,
             )
             for stages in ((_BEFORE, _AFTER) if self.call else (STAGES,)) if executor.batches.intersection(stages)
@@ -143,7 +143,7 @@ class HookHandler:
     async def _tokenize(self, default: TextProcessor, work: Work) -> None:
         started = perf_counter_ns()
         try:
-            prepared = await asyncio.get_running_loop().run_in_executor(self._heavy, default.prepare, work.data)
+            prepared = await asyncio.get_running_loop().run_in_executor(self._threads, default.prepare, work.data)
         except PreprocessingError as error:
             raise translate(error) from error
         note(work.trace, prepared)
@@ -183,4 +183,4 @@ def _copied(body: object) -> bytes | None:
         copied = body if isinstance(body, bytes) else orjson.dumps(body)
     except TypeError:
         return None
-    return copied if len(copied) <= _MOST_BODY_BYTES else None
+    return copied if len(copied) <= _MAX_BODY_BYTES else None

@@ -40,13 +40,13 @@ class TextHandler:
         *,
         limits: BatchLimits,
         on_batch: Callable[[int, int, int], None],
-        heavy: ThreadPoolExecutor,
+        threads: ThreadPoolExecutor,
     ) -> None:
         self.processor = processor
         self.task = processor.config.task
         self.backend = backend
         self.model = model
-        self._threads = heavy
+        self._threads = threads
         self._batcher: Batcher[Encoded] = Batcher(
             self._run,
             limits=limits,

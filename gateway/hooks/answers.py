@@ -15,10 +15,10 @@ import orjson
 from gateway.errors import GatewayError, HookFailed, InputRefused
 from gateway.hooks.values import Buffer, decode
 
-_MOST_ANSWER: Final = 256 << 20
-_MOST_TEXT: Final = 10_000
-_MOST_HEADERS: Final = 100
-_MOST_HEADER_BYTES: Final = 32 << 10
+_MAX_ANSWER: Final = 256 << 20
+_MAX_TEXT: Final = 10_000
+_MAX_HEADERS: Final = 100
+_MAX_HEADER_BYTES: Final = 32 << 10
 _NAME: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VALUE: Final = re.compile(rb"[\t\x20-\x7e\x80-\xff]*")
 _NOT_THE_HOOKS: Final = frozenset(
@@ -43,8 +43,8 @@ class HookResponse:
         if body and status in _WITHOUT_BODY:
             raise _unfit(f"status {status} and a body", f"{status} has no body")
         kept = [(name, value) for name, value in headers if bytes(name).lower() != b"content-length"]
-        if len(kept) > _MOST_HEADERS or sum(len(n) + len(v) for n, v in kept) > _MOST_HEADER_BYTES:
-            raise _unfit(f"{len(kept)} headers", f"{_MOST_HEADERS} headers and {_MOST_HEADER_BYTES >> 10} KiB at most")
+        if len(kept) > _MAX_HEADERS or sum(len(n) + len(v) for n, v in kept) > _MAX_HEADER_BYTES:
+            raise _unfit(f"{len(kept)} headers", f"{_MAX_HEADERS} headers and {_MAX_HEADER_BYTES >> 10} KiB at most")
         for name, value in kept:
             if not _NAME.fullmatch(name) or name.lower() in _NOT_THE_HOOKS:
                 raise _unfit(f"the header {_shown(name)}", "a hook may set headers of its content, and x-… of its own")
@@ -70,7 +70,7 @@ class HookResponse:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class HeldState:
     """State that stays in its process until the next stage: it is more than plain values."""
 
     process: Any
@@ -80,12 +80,12 @@ class Kept:
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """What became of one request in the process. ``state`` is opaque and goes back with the next stage: the bytes of
-    plain values, which any process of the pool can go on with, or ``Kept``.
+    plain values, which any process of the pool can go on with, or ``HeldState``.
     """
 
     answer: object
     error: GatewayError | None
-    state: bytes | Kept | None = None
+    state: bytes | HeldState | None = None
     statistics: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -125,7 +125,7 @@ def whole(value: object) -> int:
 
 def text(value: object) -> str:
     """Text, cut where it is longer than a message should be. Raises ``ValueError``."""
-    return cast(str, _of(str, value))[:_MOST_TEXT]
+    return cast(str, _of(str, value))[:_MAX_TEXT]
 
 
 def hook_failed(head: Mapping[str, Any]) -> HookFailed:
@@ -138,9 +138,9 @@ def _outcome(job: Mapping[str, Any], parts: Iterator[memoryview], process: objec
     kind = job.get("is")
     if kind == "json":
         part = _next(parts)
-        if len(part) > _MOST_ANSWER:
+        if len(part) > _MAX_ANSWER:
             too_large = HookFailed(
-                f"the answer is {len(part) >> 20} MiB of JSON, and may be {_MOST_ANSWER >> 20}", hint="return bytes"
+                f"the answer is {len(part) >> 20} MiB of JSON, and may be {_MAX_ANSWER >> 20}", hint="return bytes"
             )
             return Outcome(None, too_large, None, statistics)
         return Outcome(orjson.loads(part), None, None, statistics)
@@ -148,7 +148,7 @@ def _outcome(job: Mapping[str, Any], parts: Iterator[memoryview], process: objec
         answer = decode(_next(parts))
         state = bytes(_next(parts))
         number = job.get("kept")
-        return Outcome(answer, None, state if number is None else Kept(process, whole(number)), statistics)
+        return Outcome(answer, None, state if number is None else HeldState(process, whole(number)), statistics)
     if kind == "bytes":
         return Outcome(bytes(_next(parts)), None, None, statistics)
     if kind == "response":

@@ -20,7 +20,7 @@ from gateway.hooks.process import TICK_S
 
 _log = logging.getLogger("triton_gateway.hooks")
 
-MOST: Final = 32
+MAX_PROCESSES: Final = 32
 IDLE_S: Final = 900.0
 
 _SURPLUS_IDLE_S: Final = 60.0
@@ -85,10 +85,12 @@ class _Ticket:
 
 
 class ProcessBound:
-    """``most`` processes at a time in all pools; those that idle for ``idle`` seconds end. Of the event loop."""
+    """``limit`` processes at a time in all pools; those that idle for ``idle`` seconds end. Of the event loop."""
 
-    def __init__(self, most: int = MOST, idle: float = IDLE_S, now: Callable[[], float] = time.monotonic) -> None:
-        self.most = most
+    def __init__(
+        self, limit: int = MAX_PROCESSES, idle: float = IDLE_S, now: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.limit = limit
         self._idle = idle
         self._now = now
         self._taken = 0
@@ -113,7 +115,7 @@ class ProcessBound:
         """Wait for room for one more process; the slot must be given back. ``is_start``: the pool's very first."""
         if self._ticker is None or self._ticker.done():
             self._ticker = asyncio.create_task(self._tick(), name="hook processes")
-        if self._taken < self.most and not self._waiting:
+        if self._taken < self.limit and not self._waiting:
             self._taken += 1
             return
         ticket = _Ticket(pool, is_start, asyncio.get_running_loop().create_future())
@@ -138,7 +140,7 @@ class ProcessBound:
         """Give free slots to who waits; end processes for the others."""
         if len(self._waiting) > 1:
             self._waiting.sort(key=lambda t: not t.is_first)  # stable: among equals who came first
-        while self._waiting and self._taken < self.most:
+        while self._waiting and self._taken < self.limit:
             ticket = self._waiting.pop(0)
             if not ticket.granted.done():
                 self._taken += 1

@@ -40,8 +40,8 @@ from gateway.hooks.values import Buffer, decode, decode_body, encode, total
 from gateway.hooks.wire import (
     JSON_OPTIONS,
     LARGE,
-    MOST_INLINE,
-    MOST_MEMORY,
+    MAX_INLINE,
+    MAX_MEMORY,
     FrameReader,
     from_memory,
     json_form,
@@ -277,7 +277,7 @@ class _Process:
         with self._sending, contextlib.suppress(OSError):  # gone: `_read` ends the process
             if (size := total(payload)) > LARGE:
                 if reason := self._gave_memory(payload, size):
-                    if size > MOST_INLINE:
+                    if size > MAX_INLINE:
                         head, payload = {"k": head["k"], "id": head["id"], "broken": reason}, ()
                 else:
                     head, payload = {**head, "shared": size}, ()
@@ -285,8 +285,8 @@ class _Process:
 
     def _gave_memory(self, payload: Sequence[Buffer], size: int) -> str:
         """Hand a payload over as shared memory; returns why not, if so."""
-        if size > MOST_MEMORY:
-            return f"its result has {size >> 20} MiB, and may have {MOST_MEMORY >> 20}"
+        if size > MAX_MEMORY:
+            return f"its result has {size >> 20} MiB, and may have {MAX_MEMORY >> 20}"
         try:
             descriptor = to_memory(payload)
         except OSError as error:

@@ -18,7 +18,7 @@ from time import perf_counter_ns
 from typing import Any, Final, Protocol
 
 from gateway.errors import DeadlineExceeded, GatewayError, HookFailed, InputRefused
-from gateway.hooks.answers import HookResponse, Kept
+from gateway.hooks.answers import HeldState, HookResponse
 from gateway.hooks.pool import HookPool
 from gateway.hooks.stages import Job, run_stage
 from gateway.pace import in_own_thread
@@ -106,7 +106,7 @@ class ProcessExecutor:
 
     def holder(self, work: Work) -> Hashable:
         """See ``Executor.holder``."""
-        return work.state.process if isinstance(work.state, Kept) else None
+        return work.state.process if isinstance(work.state, HeldState) else None
 
     def forget(self, works: Sequence[Work]) -> None:
         """See ``Executor.forget``."""

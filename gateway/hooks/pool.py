@@ -22,18 +22,18 @@ from typing import Any, Final
 import orjson
 
 from gateway.errors import DeadlineExceeded, GatewayError, HookFailed
-from gateway.hooks.answers import HookReply, Kept
+from gateway.hooks.answers import HeldState, HookReply
 from gateway.hooks.bound import ProcessBound
 from gateway.hooks.process import ASYNC_AT_ONCE, CLOSE_S, Asked, HookProcess, Loaded, Program, state_lost, too_late
 from gateway.hooks.values import Buffer, encode, encode_body, total
-from gateway.hooks.wire import MOST_MEMORY
+from gateway.hooks.wire import MAX_MEMORY
 
 _log = logging.getLogger("triton_gateway.hooks")
 
-_MOST_PAUSE_S: Final = 30.0
+_MAX_PAUSE_S: Final = 30.0
 
 SendRequest = Callable[[str, "str | None", Any], Awaitable[Any]]
-Item = tuple[Any, "bytes | Kept | None"]
+Item = tuple[Any, "bytes | HeldState | None"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ class HookPool:
                     await self._bound.slot(self, is_start=True)
             except TimeoutError:
                 raise HookFailed(
-                    f"its code was not started within {self._limits.start:g} s: all {self._bound.most} hook processes "
+                    f"its code was not started within {self._limits.start:g} s: all {self._bound.limit} hook processes "
                     "of the worker are busy", hint="raise TRITON_GATEWAY_MAX_HOOK_PROCESSES",
                 ) from None  # fmt: skip
             process, self.loaded = await self._started_process()
@@ -122,14 +122,14 @@ class HookPool:
 
     async def run(self, stages: Sequence[str], items: Sequence[Item], deadline: float, *, is_answer: bool) -> HookReply:
         """Put ``items`` (data, and state if there is one) through the stages in one process; until loop time
-        ``deadline``, or the pool's own timeout if that comes first. States that are ``Kept`` are all of one process.
+        ``deadline``, or the pool's own timeout if that comes first. Each ``HeldState`` is of one and the same process.
 
         Raises ``HookFailed`` if the process ends or cannot be started, ``DeadlineExceeded``.
         """
         loop = asyncio.get_running_loop()
         now = time.perf_counter_ns()
         asked = self._ask(stages, items, deadline, is_answer=is_answer)
-        holder = next((state.process for _, state in items if isinstance(state, Kept)), None)
+        holder = next((state.process for _, state in items if isinstance(state, HeldState)), None)
         if holder is not None and holder.ended.is_set():
             raise state_lost(holder.why or "it is gone")
         if self._broken is not None and not self.processes and loop.time() < self._retry_at:
@@ -156,7 +156,7 @@ class HookPool:
 
     def drop(self, state: object) -> None:
         """Nobody will come for a state that ``run`` gave."""
-        if isinstance(state, Kept):
+        if isinstance(state, HeldState):
             state.process.drop(state.number)
 
     async def close(self) -> None:
@@ -252,7 +252,7 @@ class HookPool:
         sizes: list[int] = []
         kinds: list[str] = []
         is_models = stages[0] == "postprocess"
-        kept = [state.number if isinstance(state, Kept) else None for _, state in items]
+        kept = [state.number if isinstance(state, HeldState) else None for _, state in items]
         for data, state in items:
             try:
                 # What postprocess gets is a model's; before that it is a body.
@@ -265,7 +265,7 @@ class HookPool:
             pieces += value
             if own:
                 pieces.append(own)
-        if sum(sizes) > MOST_MEMORY:
+        if sum(sizes) > MAX_MEMORY:
             raise HookFailed(f"{sum(sizes) >> 20} MiB are more than the endpoint's code can get in one call")
         head = {"stages": list(stages), "answer": is_answer, "are": kinds, "sizes": sizes, "kept": kept}
         numbers = [number for number in kept if number is not None]
@@ -283,7 +283,7 @@ class HookPool:
     def _not_reached(self, asked: Asked) -> None:
         if self._waits_for_slot and not self.processes:
             asked.fail(DeadlineExceeded(
-                f"all {self._bound.most} hook processes of the worker were busy with other endpoints",
+                f"all {self._bound.limit} hook processes of the worker were busy with other endpoints",
                 hint="raise TRITON_GATEWAY_MAX_HOOK_PROCESSES, or add gateways",
             ))  # fmt: skip
         elif not self.processes:
@@ -333,7 +333,7 @@ class HookPool:
         except GatewayError as error:
             self._failures += 1
             # The first try again is at once: a machine may be short of memory for a moment.
-            pause = min(_MOST_PAUSE_S, 0.5 * 2**self._failures) if self._failures > 1 else 0.0
+            pause = min(_MAX_PAUSE_S, 0.5 * 2**self._failures) if self._failures > 1 else 0.0
             self._retry_at = asyncio.get_running_loop().time() + pause
             if self.processes:
                 return

@@ -22,9 +22,9 @@ from typing import Any, Final, Protocol
 
 import preprocessing
 from gateway.errors import DeadlineExceeded, HookFailed
-from gateway.hooks.answers import Kept, Outcome, hook_failed, read_outcomes, read_times, text, whole
+from gateway.hooks.answers import HeldState, Outcome, hook_failed, read_outcomes, read_times, text, whole
 from gateway.hooks.values import Buffer, total
-from gateway.hooks.wire import LARGE, MOST_INLINE, FrameReader, from_memory, pack, to_memory
+from gateway.hooks.wire import LARGE, MAX_INLINE, FrameReader, from_memory, pack, to_memory
 
 _log = logging.getLogger("triton_gateway.hooks")
 
@@ -34,7 +34,7 @@ ASYNC_AT_ONCE: Final = 64
 _CANCEL_S: Final = 1.0
 _REAP_S: Final = 0.02
 _REAPS: Final = 5
-_MOST_CALLS: Final = 4096
+_MAX_CALLS: Final = 4096
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 _STAGES: Final = ("preprocess", "process", "postprocess")
 
@@ -346,8 +346,8 @@ class HookProcess(asyncio.Protocol):
             self._pool.changed()
             self._end_if_done()
         elif kind == "call":
-            if self.calls >= _MOST_CALLS:
-                raise ValueError(f"more than {_MOST_CALLS} calls of send_request at a time")
+            if self.calls >= _MAX_CALLS:
+                raise ValueError(f"more than {_MAX_CALLS} calls of send_request at a time")
             self._pool.answer_call(self, {
                 "id": whole(head["id"]), "endpoint": text(head["endpoint"]),
                 "version": None if head["version"] is None else text(head["version"]),
@@ -363,13 +363,13 @@ class HookProcess(asyncio.Protocol):
             return
         outcomes = read_outcomes(head, payload, asked.count, self)
         for outcome in outcomes:
-            if isinstance(outcome.state, Kept):
+            if isinstance(outcome.state, HeldState):
                 self.kept.add(outcome.state.number)
         if not asked.answer.done():
             asked.answer.set_result((outcomes, read_times(head)))
             return
         for outcome in outcomes:  # nobody will come for it
-            if isinstance(outcome.state, Kept):
+            if isinstance(outcome.state, HeldState):
                 self.drop(outcome.state.number)
 
     def reply(self, number: int, payload: bytes) -> None:
@@ -382,7 +382,7 @@ class HookProcess(asyncio.Protocol):
         if (size := total(payload)) > LARGE:
             if self._gave_memory(payload):
                 head, payload = {**head, "shared": size}, ()
-            elif size > MOST_INLINE:
+            elif size > MAX_INLINE:
                 self.kill(f"there was no shared memory for {size >> 20} MiB")
                 return
         self._transport.write(pack(head, b"".join(payload)))

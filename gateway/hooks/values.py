@@ -31,13 +31,13 @@ _TREE: Final = 2
 _BYTES: Final = 3
 _ALIGNED: Final = 64
 
-_MOST_JSON: Final = 64 << 20
-_MOST_BUFFERS: Final = 1 << 16
-_MOST_DEPTH: Final = 100
-_MOST_HASHED: Final = 1 << 13
+_MAX_JSON: Final = 64 << 20
+_MAX_BUFFERS: Final = 1 << 16
+_MAX_DEPTH: Final = 100
+_MAX_HASHED: Final = 1 << 13
 """Items of a set, or of a mapping with keys that are no text: their hashes can be chosen to collide."""
-_MOST_DIGITS: Final = 1 << 14
-_MOST_DIMENSIONS: Final = 32
+_MAX_DIGITS: Final = 1 << 14
+_MAX_DIMENSIONS: Final = 32
 _LAST_CHARACTER: Final = 0x10FFFF
 
 _DTYPES: Final = {
@@ -66,8 +66,8 @@ def encode(value: object, *, is_exact: bool = False) -> list[Buffer]:
     tree = writer.node(value, 0)
     kind, chosen = (_TREE, tree) if writer.is_special else (_JSON, value)
     text = orjson.dumps(chosen)
-    if len(text) > _MOST_JSON:
-        raise TypeError(f"it is {len(text) >> 20} MiB without its arrays, and may be {_MOST_JSON >> 20}: use arrays")
+    if len(text) > _MAX_JSON:
+        raise TypeError(f"it is {len(text) >> 20} MiB without its arrays, and may be {_MAX_JSON >> 20}: use arrays")
     return _pieces(kind, text, writer.buffers)
 
 
@@ -161,8 +161,8 @@ class _Writer:
         return self._converted(value, depth)
 
     def _container(self, kind: type, value: Any, depth: int) -> object:
-        if depth > _MOST_DEPTH:
-            raise TypeError(f"it is nested deeper than {_MOST_DEPTH} levels")
+        if depth > _MAX_DEPTH:
+            raise TypeError(f"it is nested deeper than {_MAX_DEPTH} levels")
         if id(value) in self._inside:
             raise TypeError(f"a {kind.__name__} in it contains itself")
         self._inside.add(id(value))
@@ -182,8 +182,8 @@ class _Writer:
             self._inside.discard(id(value))
 
     def _few(self, value: Any) -> None:
-        if len(value) > _MOST_HASHED:
-            raise TypeError(f"a set or mapping without text keys in it has more than {_MOST_HASHED} items: use a list")
+        if len(value) > _MAX_HASHED:
+            raise TypeError(f"a set or mapping without text keys in it has more than {_MAX_HASHED} items: use a list")
 
     def _converted(self, value: Any, depth: int) -> object:
         self.is_special = True  # what JSON would make of the value itself may be something else
@@ -221,8 +221,8 @@ class _Writer:
         return self._special("array", [self._buffer(_raw(array)), name, list(array.shape)])
 
     def _buffer(self, content: Buffer) -> int:
-        if len(self.buffers) >= _MOST_BUFFERS:
-            raise TypeError(f"it holds more than {_MOST_BUFFERS} arrays: stack them")
+        if len(self.buffers) >= _MAX_BUFFERS:
+            raise TypeError(f"it holds more than {_MAX_BUFFERS} arrays: stack them")
         self.buffers.append(content)
         return len(self.buffers) - 1
 
@@ -238,7 +238,7 @@ def _raw(array: NDArray[Any]) -> Buffer:
 
 def _hex(number: int) -> str:
     text = f"{number:x}"
-    if len(text) > _MOST_DIGITS:
+    if len(text) > _MAX_DIGITS:
         raise TypeError("a whole number in it has more digits than a computer should send")
     return text
 
@@ -248,7 +248,7 @@ def _hex(number: int) -> str:
 
 def _decode(view: memoryview) -> Any:
     kind, count = _HEAD.unpack_from(view)
-    if count > _MOST_BUFFERS:
+    if count > _MAX_BUFFERS:
         raise NotAValue(f"{count} buffers")
     lengths = struct.unpack_from(f"<{count + 1}Q", view, _HEAD.size)
     place = _HEAD.size + 8 * (count + 1)
@@ -262,7 +262,7 @@ def _decode(view: memoryview) -> Any:
     main, *buffers = found
     if kind == _BYTES and not buffers:
         return bytes(main)
-    if len(main) > _MOST_JSON:
+    if len(main) > _MAX_JSON:
         raise NotAValue(f"{len(main)} bytes of JSON")
     if kind == _JSON and not buffers:
         return orjson.loads(main)
@@ -281,7 +281,7 @@ class _Reader:
         kind = type(node)
         if kind is not list and kind is not dict:
             return node
-        if depth > _MOST_DEPTH + 2:
+        if depth > _MAX_DEPTH + 2:
             raise NotAValue("it is nested too deep")
         deeper = depth + 1
         if kind is list:
@@ -355,14 +355,14 @@ def _checked(content: object, kind: type) -> Any:
 
 def _few(content: object) -> list[Any]:
     items: list[Any] = _checked(content, list)
-    if len(items) > _MOST_HASHED:
+    if len(items) > _MAX_HASHED:
         raise NotAValue(f"a set or mapping of {len(items)} items")
     return items
 
 
 def _short(content: object) -> str:
     text: str = _checked(content, str)
-    if len(text) > _MOST_DIGITS + 1:
+    if len(text) > _MAX_DIGITS + 1:
         raise NotAValue("a number with too many digits")
     return text
 
@@ -379,6 +379,6 @@ def _dtype(name: object) -> np.dtype[Any]:
 
 def _shape(shape: object) -> tuple[int, ...]:
     sizes = _checked(shape, list)
-    if len(sizes) > _MOST_DIMENSIONS or any(type(size) is not int or not 0 <= size < 1 << 63 for size in sizes):
+    if len(sizes) > _MAX_DIMENSIONS or any(type(size) is not int or not 0 <= size < 1 << 63 for size in sizes):
         raise NotAValue("a shape was expected")
     return tuple(sizes)

@@ -23,12 +23,12 @@ _LENGTHS: Final = struct.Struct("<II")
 LARGE: Final = 256 << 10
 """Payloads above this go as shared memory: through the socket they take many wake-ups of both sides."""
 
-MOST_MEMORY: Final = 1 << 30
+MAX_MEMORY: Final = 1 << 30
 """Bytes of shared memory with one frame."""
 
-_MOST_HEAD: Final = 16 << 20
-MOST_INLINE: Final = 64 << 20
-_MOST_VECTORS: Final = 512
+_MAX_HEAD: Final = 16 << 20
+MAX_INLINE: Final = 64 << 20
+_MAX_VECTORS: Final = 512
 _SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 JSON_OPTIONS: Final = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
 
@@ -52,7 +52,7 @@ class FrameReader:
         start = 0
         while len(buffer) - start >= _LENGTHS.size:
             head, payload = _LENGTHS.unpack_from(buffer, start)
-            if head > _MOST_HEAD or payload > MOST_INLINE:
+            if head > _MAX_HEAD or payload > MAX_INLINE:
                 raise ValueError("lengths of a frame were expected")
             body = start + _LENGTHS.size
             end = body + head + payload
@@ -90,7 +90,7 @@ def to_memory(pieces: Sequence[Buffer]) -> int:
     try:
         left = [memoryview(p).cast("B") for p in pieces if size_of(p)]
         while left:
-            written = os.writev(descriptor, left[:_MOST_VECTORS])
+            written = os.writev(descriptor, left[:_MAX_VECTORS])
             while left and written >= left[0].nbytes:
                 written -= left.pop(0).nbytes
             if left:
@@ -111,7 +111,7 @@ def from_memory(descriptor: int, size: object) -> memoryview:
             is_sealed = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & _SEALS == _SEALS
         except OSError:
             is_sealed = False
-        if not is_sealed or type(size) is not int or os.fstat(descriptor).st_size != size or size > MOST_MEMORY:
+        if not is_sealed or type(size) is not int or os.fstat(descriptor).st_size != size or size > MAX_MEMORY:
             raise ValueError("sealed memory was expected")
         return memoryview(mmap.mmap(descriptor, size, flags=mmap.MAP_PRIVATE))
     finally:

@@ -224,9 +224,9 @@ def strings_of(
     *,
     splits: bool = False,
     most: int = 1000,
-    most_chars: int | None = None,
+    max_chars: int | None = None,
 ) -> tuple[str, ...] | None:
-    """A list of at most `most` strings of at most `most_chars` characters, None where the parameter is missing or null;
+    """A list of at most `most` strings of at most `max_chars` characters, None where the parameter is missing or null;
     one string is a list of one, or where `splits`, a list with commas.
     """
     value = parameters.get(name)
@@ -239,9 +239,9 @@ def strings_of(
     if len(value) > most:
         raise InvalidInput(f"{name} has {len(value)} items, at most {most} are taken", field=f"parameters.{name}")
     for item in value:
-        if most_chars is not None and len(item) > most_chars:
+        if max_chars is not None and len(item) > max_chars:
             raise InvalidInput(
-                f"{name} has an item of {len(item)} characters, at most {most_chars} are taken",
+                f"{name} has an item of {len(item)} characters, at most {max_chars} are taken",
                 field=f"parameters.{name}",
             )
         refuse_half_pairs(item, f"parameters.{name}")

@@ -139,7 +139,7 @@ class FillMask:
 
     def _options(self, parameters: Mapping[str, object]) -> dict[str, Any]:
         options: dict[str, Any] = {"top_k": count_of(parameters, "top_k") or self._config.top_k or _TOP_K}
-        targets = strings_of(parameters, "targets", most_chars=_TARGET_CHARS)
+        targets = strings_of(parameters, "targets", max_chars=_TARGET_CHARS)
         if targets is not None:
             ids = [self._vocabulary.id_of(target) for target in targets]
             # A target that is no token stands for the first one it begins with.

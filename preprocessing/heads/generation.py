@@ -32,7 +32,7 @@ from preprocessing.types import ParsedRequest, Prepared, Tensors
 
 DEFAULT_NEW_TOKENS: Final = 256
 _TOP_K: Final = 50  # transformers' own
-_MOST_STOPS: Final = 16
+_MAX_STOPS: Final = 16
 _STOP_CHARS: Final = 256
 """Every new token is compared with every stop string."""
 _PARAMETERS: Final = (
@@ -64,7 +64,7 @@ class TextGeneration:
         refuse_unknown_parameters(parameters, _PARAMETERS)
         options = {
             "settings": self._settings(parameters),
-            "stop": strings_of(parameters, "stop", most=_MOST_STOPS, most_chars=_STOP_CHARS) or (),
+            "stop": strings_of(parameters, "stop", most=_MAX_STOPS, max_chars=_STOP_CHARS) or (),
             "return_full_text": flag_of(parameters, "return_full_text") or False,
         }
         return ParsedRequest(texts, is_batch, options)

@@ -151,7 +151,7 @@ class ZeroShot:
         }
 
 
-def _hypotheses(template: object, labels: Sequence[str], most_chars: int) -> list[str]:
+def _hypotheses(template: object, labels: Sequence[str], max_chars: int) -> list[str]:
     # Not str.format: a template of the caller's could reach into Python objects with it.
     field = "parameters.hypothesis_template"
     if not isinstance(template, str) or "{}" not in template:
@@ -164,9 +164,9 @@ def _hypotheses(template: object, labels: Sequence[str], most_chars: int) -> lis
     # Known before any of them is made: a long template with many labels, or many places with a long label, multiply.
     places = template.count("{}")
     chars = len(labels) * (len(template) - 2 * places) + places * sum(map(len, labels))
-    if chars > most_chars:
+    if chars > max_chars:
         raise InvalidInput(
-            f"hypothesis_template and candidate_labels make {chars} characters, at most {most_chars} are taken",
+            f"hypothesis_template and candidate_labels make {chars} characters, at most {max_chars} are taken",
             field=field,
             hint="use a shorter template, or shorter or fewer labels",
         )

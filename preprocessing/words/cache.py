@@ -27,7 +27,7 @@ DEFAULT_MAX_WORDS: Final = 200_000
 
 _LONGEST_WORD: Final = 64
 """In characters. Longer words are tokenized each time they come."""
-_MOST_TOKENS: Final = 32
+_MAX_TOKENS: Final = 32
 """Of a word that is kept. Together with the length, it keeps an entry under a kilobyte whatever a client sends."""
 
 
@@ -173,7 +173,7 @@ class WordCache:
                 ids = b"".join(map(self._young.__getitem__, keys))
             if ids is None:
                 raise KeyError(word)
-        if len(word) <= _LONGEST_WORD and len(ids) <= _MOST_TOKENS * 8:
+        if len(word) <= _LONGEST_WORD and len(ids) <= _MAX_TOKENS * 8:
             with self._lock:
                 if len(self._young) >= self._generation:
                     self._turn()
@@ -290,7 +290,7 @@ class WordCache:
             young = self._young
             room = self._generation - len(young)
             for word, ids in learned.items():
-                if room and len(word) <= _LONGEST_WORD and len(ids) <= _MOST_TOKENS * 8:
+                if room and len(word) <= _LONGEST_WORD and len(ids) <= _MAX_TOKENS * 8:
                     young[word] = ids
                     room -= 1
 

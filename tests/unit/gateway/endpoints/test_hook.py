@@ -69,20 +69,20 @@ class Backend:
 
 
 @pytest.fixture
-def heavy() -> Iterator[ThreadPoolExecutor]:
-    """A thread for what is heavy."""
-    with ThreadPoolExecutor(1) as threads:
-        yield threads
+def threads() -> Iterator[ThreadPoolExecutor]:
+    """A thread for what takes long."""
+    with ThreadPoolExecutor(1) as made:
+        yield made
 
 
 @pytest.fixture
-def make(heavy: ThreadPoolExecutor) -> Callable[..., HookHandler]:
+def make(threads: ThreadPoolExecutor) -> Callable[..., HookHandler]:
     """A handler around Triton, or in its place."""
 
     def made(executor: Any, *, error: GatewayError | None = None, has_model: bool = True) -> HookHandler:
         backend: Any = Backend(getattr(executor, "log", []), error)
         call = TritonCall(backend, "m", (TensorInfo("x", "float32", (-1,)),), ("y",)) if has_model else None
-        return HookHandler(executor, call=call, default=None, heavy=heavy, most_rows=8)
+        return HookHandler(executor, call=call, default=None, threads=threads, max_rows=8)
 
     return made
 

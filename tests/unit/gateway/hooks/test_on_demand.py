@@ -18,7 +18,7 @@ import pytest
 
 from gateway.errors import DeadlineExceeded, HookFailed
 from gateway.hooks import child
-from gateway.hooks.answers import Kept
+from gateway.hooks.answers import HeldState
 from gateway.hooks.bound import ProcessBound
 from gateway.hooks.pool import HookPool, PoolLimits
 from gateway.hooks.process import Program
@@ -158,7 +158,7 @@ async def test_state_that_is_more_than_plain_values_is_found_again(code: Path) -
         plain = await ask(pool, {"state": "plain"}, ["preprocess"])
         own = await ask(pool, {"state": "own"}, ["preprocess"])
         assert isinstance(plain.state, bytes)
-        assert isinstance(own.state, Kept)
+        assert isinstance(own.state, HeldState)
         slow = asyncio.create_task(ask(pool, {"s": 0.3}))  # while it is busy, requests for what it holds wait for it
         await asyncio.sleep(0.05)
         answers = [(await ask(pool, 1, ["postprocess"], s.state)).answer for s in (plain, own)]
