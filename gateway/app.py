@@ -196,8 +196,8 @@ class Gateway:
             cache=ArtifactCache(
                 state_dir / "cache",
                 self._registry,
-                most_bytes=settings.cache_bytes,
-                most_unpacked=settings.unpacked_bytes,
+                max_bytes=settings.cache_bytes,
+                max_unpacked=settings.unpacked_bytes,
             ),
             backend_for=self._tritons.get,
             observer=self.observer,

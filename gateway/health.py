@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
-_MOST_LISTED: Final = 5
+_MAX_LISTED: Final = 5
 
 
 class Standing(Protocol):
@@ -103,9 +103,9 @@ class Health:
             lost = f": {_listed(urls)} cannot be answered" if urls else ""
             found.append(f"Triton at {address} does not answer{lost}")
         unserved = self.standing.unserved()
-        found += [f"{url} {reason}" for url, reason in list(unserved.items())[:_MOST_LISTED]]
-        if len(unserved) > _MOST_LISTED:
-            found.append(f"{len(unserved) - _MOST_LISTED} more are not served: see /v1/status")
+        found += [f"{url} {reason}" for url, reason in list(unserved.items())[:_MAX_LISTED]]
+        if len(unserved) > _MAX_LISTED:
+            found.append(f"{len(unserved) - _MAX_LISTED} more are not served: see /v1/status")
         if missing := self.standing.missing():
             found.append(f"pinned but not served: {_listed(missing)}")
         return found
@@ -138,5 +138,5 @@ class Health:
 
 def _listed(texts: Iterable[str]) -> str:
     found = list(texts)
-    more = f" and {len(found) - _MOST_LISTED} more" if len(found) > _MOST_LISTED else ""
-    return ", ".join(found[:_MOST_LISTED]) + more
+    more = f" and {len(found) - _MAX_LISTED} more" if len(found) > _MAX_LISTED else ""
+    return ", ".join(found[:_MAX_LISTED]) + more

@@ -54,7 +54,7 @@ _log = logging.getLogger("triton_gateway.control")
 _POLL_S: Final = 0.2
 _POLLS_APART_S: Final = 0.005
 """Between two questions to Triton, of all versions that wait for it: a thousand would keep it and the loop busy."""
-_MOST_SCORES: Final = 1 << 24
+_MAX_SCORES: Final = 1 << 24
 """Scores of a vocabulary in one answer of a model: 64 MiB."""
 _ASK_S: Final = 2.0
 
@@ -325,7 +325,7 @@ class Assembler:
             limits = replace(limits, max_rows=min(limits.max_rows, most))
         if config.task == FILL_MASK and config.vocab_size is not None:
             # A score for every token of the vocabulary comes back for every token that is sent.
-            tokens = max(_MOST_SCORES // config.vocab_size, 1)
+            tokens = max(_MAX_SCORES // config.vocab_size, 1)
             limits = replace(limits, max_padded_tokens=min(limits.max_padded_tokens, tokens))
         return limits
 

@@ -33,7 +33,7 @@ from gateway.spec import decode_model
 _log = logging.getLogger("triton_gateway.control")
 
 _RETRY_FIRST_S: Final = 1.0
-_RETRY_MOST_S: Final = 30.0
+_RETRY_MAX_S: Final = 30.0
 _RETRY_TRIED_S: Final = 300.0
 """For a version that was tried and found wrong: trying is work, and little speaks for another outcome."""
 _TRIED: Final = (AnswersDisagree.kind, FailsOnRequests.kind, ContentChanged.kind)
@@ -169,7 +169,7 @@ def seen_by(versions: Versions, version: Version) -> list[bytes]:
 
 def pause(failures: int, outcome: str) -> float:
     """Return how many seconds to wait after so many failures in a row, of which the last one was ``outcome``."""
-    most = _RETRY_TRIED_S if outcome in _TRIED else _RETRY_MOST_S
+    most = _RETRY_TRIED_S if outcome in _TRIED else _RETRY_MAX_S
     return min(_RETRY_FIRST_S * 2.0 ** min(failures - 1, 30), most)
 
 

@@ -44,7 +44,7 @@ _PROBE_S: Final = 1.0
 _FIRST_LOOK_S: Final = 3.0
 _TIDY_S: Final = 600.0
 _LAST_SAVE_S: Final = 5.0
-_MOST_LOGGED: Final = 20
+_MAX_LOGGED: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +127,7 @@ class Reconciler:
         probe = asyncio.create_task(self._probe_backends())
         period = self._following.poll_period
         self._observer.polls(period)
-        self._restored = last_good.decode(await self._local(self._store.kept))
+        self._restored = last_good.decode(await self._local(self._store.last_good))
         # A model that was deleted since goes on being served, from the cache.
         stored = await self._local(self._store.load)
         self._records.learn(stored[1] if stored is not None else {})
@@ -432,10 +432,10 @@ class Reconciler:
 
 
 def _log_faults(faults: Sequence[Fault], level: int, but: str) -> None:
-    for fault in faults[:_MOST_LOGGED]:
+    for fault in faults[:_MAX_LOGGED]:
         _log.log(level, "%s %s%s", fault.subject, fault.message, but)
-    if len(faults) > _MOST_LOGGED:
-        _log.log(level, "%d more faults: see /v1/status", len(faults) - _MOST_LOGGED)
+    if len(faults) > _MAX_LOGGED:
+        _log.log(level, "%d more faults: see /v1/status", len(faults) - _MAX_LOGGED)
 
 
 def _unreadable(plan: Plan) -> bool:

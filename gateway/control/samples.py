@@ -22,7 +22,7 @@ FORMAT: Final = 1
 TOLERANCE: Final = 0.01
 """How far a number may be off if the file does not say it."""
 
-_MOST_BYTES: Final = 16 << 20
+_MAX_BYTES: Final = 16 << 20
 _MISSING: Final = object()
 
 
@@ -51,8 +51,8 @@ def read(bundle: Path) -> Samples | None:
     """Return the samples of a bundle, None if it has none. Raises ``SpecFault`` for a file that cannot be used."""
     path = bundle / FILE
     try:
-        if path.stat().st_size > _MOST_BYTES:
-            raise SpecFault(f"{FILE} is larger than {_MOST_BYTES >> 20} MiB", hint="a few dozen samples are enough")
+        if path.stat().st_size > _MAX_BYTES:
+            raise SpecFault(f"{FILE} is larger than {_MAX_BYTES >> 20} MiB", hint="a few dozen samples are enough")
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None

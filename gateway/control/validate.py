@@ -20,7 +20,7 @@ from gateway.trace import Trace
 
 TEXT_BODIES: Final = ({"text": "warm up"}, {"text": ["warm up", "a longer text to warm up with, in two rows"]})
 
-_MOST_SHOWN: Final = 4096
+_MAX_SHOWN: Final = 4096
 _SHOWN_ITEMS: Final = 4
 TIMEOUT_S: Final = 60.0
 _NOBODY: Final = Identity("", "", "", "")
@@ -88,7 +88,7 @@ async def shown(
     """
     body, answer = details.get("example"), None
     for sample in samples.samples if samples is not None else ():
-        if len(orjson.dumps(sample.body)) <= _MOST_SHOWN:
+        if len(orjson.dumps(sample.body)) <= _MAX_SHOWN:
             body, answer = sample.body, sample.answer if sample.has_answer else None
             break
     if body is None:

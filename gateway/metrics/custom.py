@@ -30,12 +30,12 @@ from gateway.trace import TextRow, Trace
 
 _log = logging.getLogger("triton_gateway.metrics")
 
-MOST_VARIABLES: Final = 50
-MOST_BUCKETS: Final = 100
-MOST_LABEL_CHARS: Final = 100
-_MOST_PENDING: Final = 512
+MAX_VARIABLES: Final = 50
+MAX_BUCKETS: Final = 100
+MAX_LABEL_CHARS: Final = 100
+_MAX_PENDING: Final = 512
 """Values that are kept to be counted together: numpy counts hundreds for the price of a few."""
-MOST_VALUES: Final = 256
+MAX_VALUES: Final = 256
 """Values of one variable in one request that are looked at."""
 
 FREQUENCY_SETTING: Final = "metric_logging_freq"
@@ -103,20 +103,20 @@ def check(spec: MetricSpec) -> tuple[tuple[MetricVariable, ...], list[str]]:
         try:
             usable.append(_checked(variable))
         except ValueError as error:
-            faults.append(f"variable {variable.name[:MOST_LABEL_CHARS]} {error}")
-    if len(usable) > MOST_VARIABLES:
-        faults.append(f"declares {len(usable)} variables; the first {MOST_VARIABLES} are used")
-    return tuple(usable[:MOST_VARIABLES]), faults
+            faults.append(f"variable {variable.name[:MAX_LABEL_CHARS]} {error}")
+    if len(usable) > MAX_VARIABLES:
+        faults.append(f"declares {len(usable)} variables; the first {MAX_VARIABLES} are used")
+    return tuple(usable[:MAX_VARIABLES]), faults
 
 
 def _checked(variable: MetricVariable) -> MetricVariable:
     buckets = variable.buckets
     if variable.type not in KINDS:
         raise ValueError(f"has the type {variable.type or '(none)'}; {', '.join(KINDS)} are known")
-    if not variable.name or len(variable.name) > MOST_LABEL_CHARS:
-        raise ValueError(f"needs a name of 1 to {MOST_LABEL_CHARS} characters")
-    if len(buckets) > MOST_BUCKETS:
-        raise ValueError(f"has {len(buckets)} buckets; {MOST_BUCKETS} is the most")
+    if not variable.name or len(variable.name) > MAX_LABEL_CHARS:
+        raise ValueError(f"needs a name of 1 to {MAX_LABEL_CHARS} characters")
+    if len(buckets) > MAX_BUCKETS:
+        raise ValueError(f"has {len(buckets)} buckets; {MAX_BUCKETS} is the most")
     if variable.type == "scalar":
         try:
             bounds = sorted({float(bucket) for bucket in buckets} - {math.inf})
@@ -127,7 +127,7 @@ def _checked(variable: MetricVariable) -> MetricVariable:
         return MetricVariable(variable.name, "scalar", tuple(bounds))
     if variable.type == "enum":
         values = tuple(dict.fromkeys(_category(bucket) or "" for bucket in buckets))
-        if not values or any(not value or len(value) > MOST_LABEL_CHARS for value in values):
+        if not values or any(not value or len(value) > MAX_LABEL_CHARS for value in values):
             raise ValueError("has no values, or very long ones; write NAME=cat,dog")
         return MetricVariable(variable.name, "enum", values)
     return MetricVariable(variable.name, variable.type)
@@ -350,7 +350,7 @@ class _Scalar(_Number):
             self.carry()
             self._weight = weight
         self._pending.append(number)
-        if len(self._pending) >= _MOST_PENDING:
+        if len(self._pending) >= _MAX_PENDING:
             self.carry()
 
     def take_all(self, numbers: Sequence[float]) -> None:
@@ -359,7 +359,7 @@ class _Scalar(_Number):
             self.carry()
             self._weight = 1.0
         self._pending.extend(numbers)
-        if len(self._pending) >= _MOST_PENDING:
+        if len(self._pending) >= _MAX_PENDING:
             self.carry()
 
     def carry(self) -> None:
@@ -433,7 +433,7 @@ class _Enum(_Variable):
     def take_all(self, categories: Iterable[str]) -> None:
         """Count many categories once each."""
         self._pending.extend(categories)
-        if len(self._pending) >= _MOST_PENDING:
+        if len(self._pending) >= _MAX_PENDING:
             self.carry()
 
     def carry(self) -> None:
@@ -541,7 +541,7 @@ class _Text:
         self._scores: list[float] = []
         """Of all labels, result after result, of those whose entropy is not counted yet."""
         numbers.pending.append(self.carry)
-        labels = [label[:MOST_LABEL_CHARS] for label in served.labels[:MOST_BUCKETS]]
+        labels = [label[:MAX_LABEL_CHARS] for label in served.labels[:MAX_BUCKETS]]
         self._tokens, self._unknown = scalar(TOKENS, _TEXT_BOUNDS), scalar(UNKNOWN, _TEXT_BOUNDS)
         self._truncated = enum(TRUNCATED, _BOOLEANS)
         self._has_labels = bool(labels)
@@ -635,7 +635,7 @@ class _Text:
             for _ in range(len(scores) - len(whole) // self._n_labels):
                 self._entropy.ignore("missing")
             self._scores += whole
-            if len(self._scores) >= _MOST_PENDING * self._n_labels:
+            if len(self._scores) >= _MAX_PENDING * self._n_labels:
                 self.carry()
 
 
@@ -662,9 +662,9 @@ def _find(places: Sequence[object], name: str, path: tuple[str, ...]) -> list[ob
     """
     for place in places:
         if isinstance(place, Mapping) and name in place:
-            found = list(islice(_leaves(place[name]), MOST_VALUES))
+            found = list(islice(_leaves(place[name]), MAX_VALUES))
         else:
-            found = list(islice(_walk(place, path, 0), MOST_VALUES)) if len(path) > 1 or _is_list(place) else []
+            found = list(islice(_walk(place, path, 0), MAX_VALUES)) if len(path) > 1 or _is_list(place) else []
         if found:
             return found
     return []
@@ -687,16 +687,16 @@ def _walk(value: object, path: tuple[str, ...], depth: int) -> Iterator[object]:
             if int(key) < len(items):
                 yield from _walk(items[int(key)], path, depth + 1)
         elif not isinstance(value, np.ndarray):
-            for item in items[:MOST_VALUES]:
+            for item in items[:MAX_VALUES]:
                 yield from _walk(item, path, depth)
 
 
 def _leaves(value: object) -> Iterator[object]:
     if isinstance(value, list | tuple):
-        for item in value[:MOST_VALUES]:
+        for item in value[:MAX_VALUES]:
             yield from _leaves(item)
     elif isinstance(value, np.ndarray):
-        yield from value.reshape(-1)[:MOST_VALUES].tolist()
+        yield from value.reshape(-1)[:MAX_VALUES].tolist()
     elif value is not None:
         yield value
 

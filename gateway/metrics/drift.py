@@ -43,7 +43,7 @@ PER_BIN: Final = 50
 SMOOTHING: Final = 0.5
 """Added to every bin's count, so that an empty bin has a finite distance."""
 
-_MOST_VALUES: Final = 100
+_MAX_VALUES: Final = 100
 
 Floats = NDArray[np.float64]
 
@@ -148,8 +148,8 @@ def enum_bins(counts: Mapping[str, float], *, missing: float = 0) -> Bins:
     if not known or sum(known.values()) <= 0:
         raise BadReference("no observations")
     ranked = sorted(known, key=lambda value: (-known[value], value))
-    kept = tuple(ranked[:_MOST_VALUES])
-    rest = sum(known[value] for value in ranked[_MOST_VALUES:]) + counts.get(OTHER, 0)
+    kept = tuple(ranked[:_MAX_VALUES])
+    rest = sum(known[value] for value in ranked[_MAX_VALUES:]) + counts.get(OTHER, 0)
     return Bins(
         "enum", (), kept, (*(float(known[v]) for v in kept), float(rest), float(missing + counts.get(MISSING, 0)))
     )
@@ -333,8 +333,8 @@ def _decode_bins(item: Mapping[str, Any]) -> Bins:
         raise BadReference("counts must be numbers of at least 0, some above 0")
     if any(a >= b for a, b in pairwise(edges)) or len(set(values)) != len(values):
         raise BadReference("edges must ascend and values must differ")
-    if {OTHER, MISSING} & set(values) or max(len(edges), len(values)) > _MOST_VALUES:
-        raise BadReference(f"at most {_MOST_VALUES} bins, none of them called {OTHER} or {MISSING}")
+    if {OTHER, MISSING} & set(values) or max(len(edges), len(values)) > _MAX_VALUES:
+        raise BadReference(f"at most {_MAX_VALUES} bins, none of them called {OTHER} or {MISSING}")
     bins = Bins(kind, edges, values, counts)
     if len(counts) != len(bins.names):
         raise BadReference(

@@ -29,7 +29,7 @@ from gateway.metrics.custom import Watch
 from gateway.metrics.exemplars import Exemplars
 from gateway.trace import CANARY, Trace
 
-_MOST_ASIDE: Final = 2000
+_MAX_ASIDE: Final = 2000
 """Answers after which what was put aside is added up, so that it stays small."""
 
 _COMPLAIN_EVERY_S: Final = 60.0
@@ -145,7 +145,7 @@ class Observer:
 
     def _counted(self, number: int) -> None:
         self._aside += number
-        if self._aside >= _MOST_ASIDE:
+        if self._aside >= _MAX_ASIDE:
             self.settle()
 
     def complain(self) -> None:

@@ -20,20 +20,22 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
 
 from gateway.errors import ArtifactCorrupt, ContentChanged, RegistryUnavailable, SpecFault
 from gateway.pace import Pace
 from gateway.registry import sweep
 from gateway.registry.base import Registry
 from gateway.registry.contents import Contents
-from gateway.registry.unpack import MOST_BYTES, unpack
+from gateway.registry.unpack import MAX_BYTES, unpack
 from gateway.spec import ArtifactRef, ModelRecord
 
 _log = logging.getLogger("triton_gateway.cache")
 
 _CHUNK = 1 << 20
 _MANIFEST = sweep.MARK
+_LAST_GOOD: Final = "kept"
+"""Its name in the file, as earlier versions wrote it."""
 
 Check = Callable[[str, bool], None]
 """Takes the SHA-256 of what is stored, and whether it was just downloaded; raises if it may not be used."""
@@ -50,20 +52,20 @@ class ArtifactCache:
         root: Path,
         registry: Registry,
         *,
-        most_bytes: int = 0,
-        most_unpacked: int = MOST_BYTES,
+        max_bytes: int = 0,
+        max_unpacked: int = MAX_BYTES,
         name: str = "gateway",
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """Use the folder ``root``; above ``most_bytes`` (0: never) what nobody needs is deleted (see ``sweep``).
+        """Use the folder ``root``; above ``max_bytes`` (0: never) what nobody needs is deleted (see ``sweep``).
 
-        An archive that holds more than ``most_unpacked`` bytes is refused (see ``unpack``).
+        An archive that holds more than ``max_unpacked`` bytes is refused (see ``unpack``).
         ``name`` is this program's among those that share the folder; ``clock`` counts Unix seconds.
         """
         self._root = root
         self._registry = registry
-        self._most_bytes = most_bytes
-        self._most_unpacked = most_unpacked
+        self._max_bytes = max_bytes
+        self._max_unpacked = max_unpacked
         self._name = name
         self._clock = clock
         self._contents = Contents(registry.ledger, clock=clock)
@@ -90,13 +92,13 @@ class ArtifactCache:
         entries += [f"code/{_key_of_artifact(ref)}" for ref in artifacts]
         try:
             sweep.need(self._root, self._name, entries, self._clock())
-            if self._most_bytes:
-                self._sweep(self._most_bytes)
+            if self._max_bytes:
+                self._sweep(self._max_bytes)
         except OSError as error:
             _log.warning("the download cache %s cannot be tidied: %s", self._root, error.strerror or error)
 
-    def _sweep(self, most_bytes: int) -> bool:
-        gone = sweep.sweep(self._root, most_bytes, self._clock())
+    def _sweep(self, max_bytes: int) -> bool:
+        gone = sweep.sweep(self._root, max_bytes, self._clock())
         for entry in gone:
             _log.info("the download cache is full: %s is deleted, nobody needs it", entry)
         return bool(gone)
@@ -191,7 +193,7 @@ class ArtifactCache:
                     hint="it was changed or damaged after the upload: upload it again",
                 )
             if is_archive:
-                unpack(got, files, most_bytes=self._most_unpacked)
+                unpack(got, files, max_bytes=self._max_unpacked)
                 got.unlink()
             if not any(files.iterdir()):
                 raise ArtifactCorrupt(f"{uri} is an empty archive", hint="upload the folder again")
@@ -223,15 +225,15 @@ class SpecStore:
         self,
         task: Mapping[str, Any],
         models: Mapping[str, Mapping[str, Any]],
-        kept: Mapping[str, Any] = MappingProxyType({}),
+        last_good: Mapping[str, Any] = MappingProxyType({}),
         served: Sequence[str] = (),
     ) -> None:
         """Replace the stored state atomically; unchanged state is not written again.
 
-        Leaves other threads their turn. ``kept``: JSON values of versions that are served although the Task wants
+        Leaves other threads their turn. ``last_good``: JSON values of versions that are served although the Task wants
         others; ``served``: urls that are, or were.
         """
-        text = _paced_json({"task": task, "models": models, "kept": kept}, served)
+        text = _paced_json({"task": task, "models": models, _LAST_GOOD: last_good}, served)
         with contextlib.suppress(OSError):
             if self._path.read_text() == text:
                 return
@@ -244,10 +246,10 @@ class SpecStore:
         task, models = state.get("task"), state.get("models")
         return (task, models) if isinstance(task, dict) and isinstance(models, dict) else None
 
-    def kept(self) -> Mapping[str, Any]:
-        """Return what was kept; empty if nothing (readable) is stored."""
-        kept = self._read().get("kept")
-        return kept if isinstance(kept, dict) else {}
+    def last_good(self) -> Mapping[str, Any]:
+        """Return the ``last_good`` that was saved; empty if nothing (readable) is stored."""
+        stored = self._read().get(_LAST_GOOD)
+        return stored if isinstance(stored, dict) else {}
 
     def served(self) -> frozenset[str] | None:
         """Return the urls that were served; None if nothing (readable) is stored."""

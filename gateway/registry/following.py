@@ -21,7 +21,7 @@ SILENCED: Final = "forced stop (non-responsive)"
 """What the watchdog writes into the status of a Task it stops, in lower case; the SDK knows it by this too."""
 
 _RUNNING: Final = ("created", "in_progress")
-_MOST_NAMED: Final = 10
+_MAX_NAMED: Final = 10
 
 
 def choose(tasks: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
@@ -59,7 +59,7 @@ def is_silenced(task: Mapping[str, Any]) -> bool:
 
 
 def _named(tasks: Sequence[Mapping[str, Any]]) -> str:
-    shown = sorted(tasks, key=lambda task: (str(task.get("name")), str(task.get("id"))))[:_MOST_NAMED]
+    shown = sorted(tasks, key=lambda task: (str(task.get("name")), str(task.get("id"))))[:_MAX_NAMED]
     states = (task.get("status") for task in shown)
     names = [
         f"{task.get('name')!r} ({task.get('id')}{'' if state in _RUNNING else f', {state}'})"

@@ -39,7 +39,7 @@ _COMMENT: Final = (
     "of the serving service that is this Task's parent. Keep it: without it a model that was overwritten, or weights "
     "that were set back, are not noticed."
 )
-_MOST_COMPANIONS: Final = 100
+_MAX_COMPANIONS: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +152,7 @@ class ClearMLLedger:
         asked = {
             "parent": self._api.followed(), "system_tags": [SYSTEM_TAG], "search_hidden": True,
             "only_fields": ["id", "created", *fields],
-            "order_by": ["created"], "page": 0, "page_size": _MOST_COMPANIONS,
+            "order_by": ["created"], "page": 0, "page_size": _MAX_COMPANIONS,
         }  # fmt: skip
         found = self._api.call("tasks", "get_all", asked)["tasks"]
         return sorted(found, key=lambda task: (str(task.get("created")), str(task["id"])))

@@ -13,8 +13,8 @@ from typing import Any, Final, Protocol
 
 from gateway.errors import RegistryRefused
 
-_MOST_PARENTS: Final = 10
-_MOST_DATASETS: Final = 20
+_MAX_PARENTS: Final = 10
+_MAX_DATASETS: Final = 20
 _ID: Final = re.compile(r"^[0-9a-f]{32}$")
 _SECRET: Final = re.compile(
     r"(?i)secret|passw|credential|api_?key|access_?key|private_?key|auth_?token|(^|_)token$|(^|_)pwd$"
@@ -70,7 +70,7 @@ def lineage(source: LineageSource, model_id: str) -> dict[str, Any]:
     if "serving-control-plane" in (task.get("system_tags") or ()):
         found["notes"].append("the model was uploaded to the serving service: its training is not known to ClearML")
     found["parents"] = _parents(source, task, found["notes"])
-    for name, dataset_id in _datasets(task)[:_MOST_DATASETS]:
+    for name, dataset_id in _datasets(task)[:_MAX_DATASETS]:
         dataset = _task(source, dataset_id, found["notes"])
         described = _described(source, dataset) if dataset is not None else {"id": dataset_id}
         version = ((dataset or {}).get("runtime") or {}).get("version")
@@ -90,7 +90,7 @@ def _parents(source: LineageSource, task: Mapping[str, Any], notes: list[str]) -
     found: list[dict[str, Any]] = []
     seen = {str(task["id"])}
     parent = str(task.get("parent") or "")
-    while parent and parent not in seen and len(found) < _MOST_PARENTS:
+    while parent and parent not in seen and len(found) < _MAX_PARENTS:
         seen.add(parent)
         above = _task(source, parent, notes)
         if above is None:

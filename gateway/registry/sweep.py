@@ -57,8 +57,8 @@ def needed(root: Path, now: float) -> set[str]:
     return found
 
 
-def sweep(root: Path, most_bytes: int, now: float) -> list[str]:
-    """Delete what nobody needs until the cache has ``most_bytes`` at most, and return what was deleted.
+def sweep(root: Path, max_bytes: int, now: float) -> list[str]:
+    """Delete what nobody needs until the cache has ``max_bytes`` at most, and return what was deleted.
 
     What is needed stays, however large it is.
     """
@@ -76,7 +76,7 @@ def sweep(root: Path, most_bytes: int, now: float) -> list[str]:
             unneeded.append((used, size, entry))
     gone = []
     for _, size, entry in sorted(unneeded):
-        if total <= most_bytes:
+        if total <= max_bytes:
             break
         # Renamed first: a reader finds it whole or not at all.
         aside = Path(tempfile.mkdtemp(prefix=f"{entry.name}.part-", dir=entry.parent))

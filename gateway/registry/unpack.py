@@ -22,14 +22,14 @@ from typing import IO, Any, Final
 
 from gateway.errors import ArtifactCorrupt
 
-MOST_BYTES: Final = 64 << 30
-MOST_MEMBERS: Final = 100_000
-MOST_RATIO: Final = 100
+MAX_BYTES: Final = 64 << 30
+MAX_MEMBERS: Final = 100_000
+MAX_RATIO: Final = 100
 """Unpacked bytes per byte of the archive. Weights hardly shrink, vocabularies and JSON to a tenth; bombs to 1/1000."""
 FREE_BYTES: Final = 256 << 20
 """The ratio counts above this only: a few files of zeros are no attack."""
 _CHUNK: Final = 1 << 20
-_MOST_HEADER: Final = 1 << 20
+_MAX_HEADER: Final = 1 << 20
 _AGAIN: Final = "upload the folder again"
 _BROKEN: Final = (
     zipfile.BadZipFile, tarfile.TarError, gzip.BadGzipFile, lzma.LZMAError, zlib.error, struct.error, EOFError,
@@ -43,14 +43,14 @@ _PACKED: Final[tuple[tuple[bytes, Callable[[Path, str], Any]], ...]] = (
 )
 
 
-def unpack(archive: Path, folder: Path, *, most_bytes: int = MOST_BYTES) -> None:
+def unpack(archive: Path, folder: Path, *, max_bytes: int = MAX_BYTES) -> None:
     """Unpack a zip or tar archive into the empty ``folder``; nothing is written outside it.
 
     Only plain files and folders are unpacked, each name once. Raises ``ArtifactCorrupt`` with what is wrong, also if
-    the content is larger than ``most_bytes`` or ``MOST_RATIO`` times the archive; ``OSError`` if the disk is full.
+    the content is larger than ``max_bytes`` or ``MAX_RATIO`` times the archive; ``OSError`` if the disk is full.
     Files that were written before stay: the caller throws the folder away.
     """
-    budget = _Budget(archive, folder, most_bytes)
+    budget = _Budget(archive, folder, max_bytes)
     try:
         if zipfile.is_zipfile(archive):
             _unpack_zip(archive, budget)
@@ -70,7 +70,7 @@ class _Budget:
 
     archive: Path
     folder: Path
-    most_bytes: int
+    max_bytes: int
     members: int = 0
     used: int = 0
     size: int = field(init=False)
@@ -81,14 +81,14 @@ class _Budget:
     def check(self, more: int) -> None:
         """Raise ``ArtifactCorrupt`` if ``more`` bytes are too many, ``OSError`` if the disk has no room."""
         used = self.used + more
-        if used > self.most_bytes:
+        if used > self.max_bytes:
             raise ArtifactCorrupt(
-                f"{self.archive.name} holds more than {_shown(self.most_bytes)} unpacked",
+                f"{self.archive.name} holds more than {_shown(self.max_bytes)} unpacked",
                 hint="if that is right, allow more with TRITON_GATEWAY_UNPACKED_BYTES",
             )
-        if used > max(FREE_BYTES, MOST_RATIO * self.size):
+        if used > max(FREE_BYTES, MAX_RATIO * self.size):
             raise ArtifactCorrupt(
-                f"{self.archive.name} has {_shown(self.size)} and would unpack to more than {MOST_RATIO} times as much",
+                f"{self.archive.name} has {_shown(self.size)} and would unpack to more than {MAX_RATIO} times as much",
                 hint="it looks like a decompression bomb; a real folder of this kind has to be uploaded uncompressed",
             )
         if more > _CHUNK and more > shutil.disk_usage(self.folder).free:
@@ -106,8 +106,8 @@ class _Budget:
         if max(sizes) > 255 or sum(sizes) + len(sizes) > 2000:
             raise ArtifactCorrupt(f"{self.archive.name}: a name is too long: {name[:100]}…", hint=_AGAIN)
         self.members += 1
-        if self.members > MOST_MEMBERS:
-            raise ArtifactCorrupt(f"{self.archive.name} has more than {MOST_MEMBERS:,} members", hint=_AGAIN)
+        if self.members > MAX_MEMBERS:
+            raise ArtifactCorrupt(f"{self.archive.name} has more than {MAX_MEMBERS:,} members", hint=_AGAIN)
         return self.folder / path
 
     def twice(self, name: str) -> ArtifactCorrupt:
@@ -141,8 +141,8 @@ class _Budget:
 def _unpack_zip(archive: Path, budget: _Budget) -> None:
     with zipfile.ZipFile(archive) as packed:
         members = packed.infolist()
-        if len(members) > MOST_MEMBERS:
-            raise ArtifactCorrupt(f"{archive.name} has more than {MOST_MEMBERS:,} members", hint=_AGAIN)
+        if len(members) > MAX_MEMBERS:
+            raise ArtifactCorrupt(f"{archive.name} has more than {MAX_MEMBERS:,} members", hint=_AGAIN)
         for member in members:
             if member.flag_bits & 0x1:
                 raise ArtifactCorrupt(
@@ -198,7 +198,7 @@ class _Bounded:
 
     def read(self, count: int = -1) -> bytes:
         """Read at most ``count`` bytes. Raises ``ArtifactCorrupt``."""
-        if not 0 <= count <= _CHUNK + _MOST_HEADER:
+        if not 0 <= count <= _CHUNK + _MAX_HEADER:
             raise ArtifactCorrupt(f"{self._archive.name}: a header claims {count:,} bytes", hint=_AGAIN)
         return self._stream.read(count)
 

@@ -119,7 +119,7 @@ def test_state_on_disk_is_the_json_that_is_read_back(tmp_path: Path) -> None:
     store.save(task, models, {"e": {"plan": {}, "record": None}})
     stored = json.loads((tmp_path / "last-good.json").read_text())
     assert (task, models) == store.load()
-    assert {"e": {"plan": {}, "record": None}} == store.kept() == stored["kept"]
+    assert {"e": {"plan": {}, "record": None}} == store.last_good() == stored["kept"]
 
 
 async def test_a_version_that_failed_stays_failed_whatever_else_changes(make_stack: Callable[..., Any]) -> None:

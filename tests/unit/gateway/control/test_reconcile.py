@@ -260,7 +260,7 @@ async def test_the_version_before_is_not_forgotten_if_the_process_stops_while_it
         await world.until(is_storing.is_set)
         world.follower._save()
         asyncio.get_running_loop().call_later(0.1, may_store.set)
-    assert {"a"} == SpecStore(tmp_path).kept().keys()
+    assert {"a"} == SpecStore(tmp_path).last_good().keys()
 
 
 async def test_a_stored_configuration_that_cannot_be_read_does_not_end_the_loop(world: World, tmp_path: Path) -> None:

@@ -177,5 +177,12 @@ def test_last_good_state_survives_and_damage_is_not_believed(tmp_path: Path) -> 
     assert store.load() is None
     store.save({"id": "t"}, {"m": {"id": "m"}})
     assert ({"id": "t"}, {"m": {"id": "m"}}) == store.load()
-    (tmp_path / "last-good.json").write_text(json.dumps({"task": 1})[:-2])
-    assert store.load() is None
+    for damaged in (json.dumps({"task": 1})[:-2], json.dumps({"task": 1, "models": {}})):
+        (tmp_path / "last-good.json").write_text(damaged)
+        assert store.load() is None
+
+
+def test_last_good_state_of_earlier_versions_is_read(tmp_path: Path) -> None:
+    """They called the versions that serve although the Task wants others ``kept``."""
+    (tmp_path / "last-good.json").write_text(json.dumps({"task": {}, "models": {}, "kept": {"a": {}}, "served": ["a"]}))
+    assert {"a": {}} == SpecStore(tmp_path).last_good()

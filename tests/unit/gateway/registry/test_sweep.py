@@ -22,15 +22,15 @@ HOUR = 3600.0
 class World:
     """A cache of models of 1000 bytes, and a clock."""
 
-    def __init__(self, folder: Path, most_bytes: int) -> None:
+    def __init__(self, folder: Path, max_bytes: int) -> None:
         self.folder = folder
         self.now = 1_000_000_000.0
         self.registry = FakeRegistry()
-        self.cache = self.open("gateway", most_bytes)
+        self.cache = self.open("gateway", max_bytes)
 
-    def open(self, name: str, most_bytes: int) -> ArtifactCache:
+    def open(self, name: str, max_bytes: int) -> ArtifactCache:
         return ArtifactCache(
-            self.folder / "cache", self.registry, most_bytes=most_bytes, name=name, clock=lambda: self.now
+            self.folder / "cache", self.registry, max_bytes=max_bytes, name=name, clock=lambda: self.now
         )
 
     def record(self, model_id: str) -> ModelRecord:
@@ -128,7 +128,7 @@ def test_a_full_disk_makes_room_once(world: World, monkeypatch: pytest.MonkeyPat
 def test_a_cache_that_cannot_be_written_is_a_warning(tmp_path: Path, caplog: Any) -> None:
     """Tidying up never costs more than tidiness."""
     (tmp_path / "cache").write_text("in the way")
-    ArtifactCache(tmp_path / "cache", FakeRegistry(), most_bytes=1).keep([])
+    ArtifactCache(tmp_path / "cache", FakeRegistry(), max_bytes=1).keep([])
     assert "cannot be tidied" in caplog.text
 
 

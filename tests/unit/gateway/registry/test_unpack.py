@@ -105,9 +105,9 @@ def test_archive_above_the_setting_is_refused_and_below_it_unpacked(
     tmp_path: Path, make: Callable[[Path, int], Path]
 ) -> None:
     archive = make(tmp_path / "m.archive", 20)
-    refusal = refused(tmp_path, archive, "more than 19.0 MiB", most_unpacked=19 << 20)
+    refusal = refused(tmp_path, archive, "more than 19.0 MiB", max_unpacked=19 << 20)
     assert "TRITON_GATEWAY_UNPACKED_BYTES" in (refusal.hint or "")
-    assert (fetch(tmp_path, archive, most_unpacked=20 << 20) / "zeros").stat().st_size == 20 << 20
+    assert (fetch(tmp_path, archive, max_unpacked=20 << 20) / "zeros").stat().st_size == 20 << 20
 
 
 def test_zip_that_claims_less_than_it_holds_is_refused(tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ def test_link_in_front_of_a_file_leads_nowhere(tmp_path: Path) -> None:
 
 
 def test_too_many_members_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unpack, "MOST_MEMBERS", 10)
+    monkeypatch.setattr(unpack, "MAX_MEMBERS", 10)
     names = [f"d/{i}" for i in range(11)]
     refused(tmp_path, zipped(tmp_path / "m.zip", *((n, b"1") for n in names)), "more than 10 members")
     refused(tmp_path, tarred(tmp_path / "m.tar.gz", *((entry(n), b"1") for n in names)), "more than 10 members")
