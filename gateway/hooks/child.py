@@ -315,7 +315,7 @@ class _Process:
                     payload = self._received_memory(head["shared"])
                 if head["k"] == "reply":
                     waiting = self._calls.pop(head["id"], None)
-                    if waiting is not None:
+                    if waiting is not None and waiting.set_running_or_notify_cancel():  # it may have been given up
                         waiting.set_result(orjson.loads(payload) if payload else None)
                     continue
                 if head["k"] == "drop":

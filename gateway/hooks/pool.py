@@ -74,7 +74,6 @@ class HookPool:
         self._started: set[HookProcess] = set()
         self._adding: asyncio.Task[None] | None = None
         self._waits_for_slot = False
-        self._calls: set[asyncio.Task[None]] = set()
         self._waiting: deque[Asked] = deque()
         self._is_awake = True
         self._failures = 0
@@ -162,7 +161,10 @@ class HookPool:
     async def close(self) -> None:
         """Unload in every process and end them; what does not end in ten seconds is killed."""
         self._is_closed = True
-        tasks = [*self._calls, *([self._adding] if self._adding else ())]
+        tasks = [
+            *(call for process in self._started for call in process.calls),
+            *([self._adding] if self._adding else ()),
+        ]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -198,8 +200,10 @@ class HookPool:
         self._bound.settle()  # one that idles now may be what another pool waits for
 
     def gone(self, process: HookProcess, reason: str) -> None:
-        """A process has ended."""
+        """A process has ended: nobody waits for what its code asked others."""
         self._started.discard(process)
+        for call in process.calls:
+            call.cancel()
         if process in self.processes:
             self.processes.remove(process)
             if not self._is_closed and not process.was_asked_to_end:
@@ -210,10 +214,9 @@ class HookPool:
 
     def answer_call(self, process: HookProcess, head: Mapping[str, Any], payload: Buffer) -> None:
         """A hook called ``send_request``."""
-        process.calls += 1
         task = asyncio.create_task(self._call(process, head, payload))
-        self._calls.add(task)
-        task.add_done_callback(self._calls.discard)
+        process.calls.add(task)
+        task.add_done_callback(process.calls.discard)
 
     def rest(self) -> None:
         """See ``bound.Pool.rest``."""
@@ -237,8 +240,6 @@ class HookPool:
         except Exception:  # noqa: BLE001 - whatever it is: the hook gets None, as it would for any other refusal
             _log.exception("%s: send_request failed", self.name)
             reply = b""
-        finally:
-            process.calls -= 1
         process.reply(head["id"], reply)
 
     def _leave_if_over(self) -> None:

@@ -133,7 +133,8 @@ class HookProcess(asyncio.Protocol):
         """Requests whose state is here: no other process can take them."""
         self.kept: set[int] = set()
         """States that it holds between two stages of their requests."""
-        self.calls = 0
+        self.calls: set[asyncio.Task[None]] = set()
+        """What its code asks other endpoints with ``send_request``."""
         self.ended = asyncio.Event()
         self.slots = 0
         self.is_retired = False
@@ -346,7 +347,7 @@ class HookProcess(asyncio.Protocol):
             self._pool.changed()
             self._end_if_done()
         elif kind == "call":
-            if self.calls >= _MAX_CALLS:
+            if len(self.calls) >= _MAX_CALLS:
                 raise ValueError(f"more than {_MAX_CALLS} calls of send_request at a time")
             self._pool.answer_call(self, {
                 "id": whole(head["id"]), "endpoint": text(head["endpoint"]),

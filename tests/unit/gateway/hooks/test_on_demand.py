@@ -259,3 +259,64 @@ def test_what_a_hook_forked_does_not_stay_as_a_zombie(tmp_path: Path) -> None:
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )  # fmt: skip
     assert 0 == found.returncode, found.stderr[-2000:]
+
+
+ASKS = """
+import os
+class Preprocess:
+    async def process(self, body, state, s=None):
+        told = await self.send_request("other", None, {}) if body["asks"] else None
+        return {"pid": os.getpid(), "told": told}
+"""
+
+
+async def test_what_others_answer_to_a_hook_that_was_given_up_ends_nothing(code: Path) -> None:
+    """The answer comes when nobody waits for it any more; the process goes on."""
+    code.write_text(ASKS)
+    asked, answers = asyncio.Event(), asyncio.Event()
+
+    async def other(*_: Any) -> Any:
+        asked.set()
+        await answers.wait()
+        return "late"
+
+    pool = HookPool(Program("h", "custom_async", code, None, {}), PoolLimits(processes=1), other)
+    await pool.start()
+    try:
+        [pid] = pool.pids
+        given_up = asyncio.create_task(ask(pool, {"asks": True}))
+        await asked.wait()
+        given_up.cancel()
+        await until(lambda: not pool.processes[0].asked)
+        answers.set()
+        await until(lambda: not pool.processes[0].calls)
+        assert {"pid": pid, "told": None} == (await ask(pool, {"asks": False}, within=10)).answer
+        assert {"pid": pid, "told": "late"} == (await ask(pool, {"asks": True}, within=10)).answer
+    finally:
+        await pool.close()
+
+
+async def test_what_a_hook_asked_others_ends_with_its_process(code: Path) -> None:
+    """Nobody would take the answer."""
+    code.write_text(ASKS)
+    asked, ended = asyncio.Event(), asyncio.Event()
+
+    async def other(*_: Any) -> Any:
+        asked.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    pool = HookPool(Program("h", "custom_async", code, None, {}), PoolLimits(processes=1), other)
+    await pool.start()
+    try:
+        killed = asyncio.create_task(ask(pool, {"asks": True}))
+        await asked.wait()
+        pool.processes[0].kill("the test")
+        with pytest.raises(HookFailed, match="the test"):
+            await killed
+        async with asyncio.timeout(10):
+            await ended.wait()
+    finally:
+        await pool.close()
