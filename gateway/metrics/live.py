@@ -126,7 +126,8 @@ class Live:
             outcomes, failed_over = served.get(key, {}), fell_back.get(key, 0.0)
             rate = sum(outcomes.values()) + failed_over
             failed = failed_over + sum(outcomes.get(kind, 0.0) for kind in self._failures)
-            share = 0.0 if route == FALLBACK else rate / totals[endpoint]
+            # A canary's failure is counted before the stable version has answered: it may be the only news.
+            share = 0.0 if route == FALLBACK else rate / totals.get(endpoint, rate)
             counts = buckets.get((endpoint, version, route), [])
             p50, p95, p99 = (_quantile(q, catalog.REQUEST_SECONDS.buckets, counts) for q in (0.5, 0.95, 0.99))
             rows, made = calls.get((endpoint, version), (0.0, 0.0))

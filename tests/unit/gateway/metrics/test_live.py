@@ -45,6 +45,15 @@ def test_rates_failures_and_quantiles_of_the_window() -> None:
     assert stable["rows_per_call"] is None
 
 
+def test_a_canary_that_has_failed_is_shown_before_the_stable_version_has_answered() -> None:
+    """Also if nothing else was asked of the endpoint in this minute."""
+    observer, live = Observer(), Live(FAILURES)
+    live.sample(0.0, observer.snapshot())
+    observer.fell_back("e", "2", "model_failed")
+    [row] = live.rows(30.0, observer.snapshot())
+    assert ("canary", 1.0, 1.0) == (row["route"], row["failed"], row["share"])
+
+
 def test_what_is_older_than_a_minute_is_forgotten() -> None:
     """An endpoint without requests has no row."""
     observer, live = Observer(), Live(FAILURES)
