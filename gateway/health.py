@@ -37,22 +37,6 @@ class Standing(Protocol):
         ...
 
 
-class _Nothing:
-    """Before anything is followed."""
-
-    def needs(self) -> Mapping[str, str]:
-        return {}
-
-    def unserved(self) -> Mapping[str, str]:
-        return {}
-
-    def awaited(self) -> Sequence[str]:
-        return ()
-
-    def missing(self) -> Sequence[str]:
-        return ()
-
-
 class Health:
     """What is known of this process. One event loop writes and reads it.
 
@@ -66,7 +50,8 @@ class Health:
 
     def __init__(self, latch: Path | None = None) -> None:
         self._latch = latch
-        self.standing: Standing = _Nothing()
+        self.standing: Standing | None = None
+        """None before anything is followed."""
         self.first_sync_done = False
         self.has_been_ready = False
         """Once true it stays: from then on only what is lost counts."""
@@ -96,34 +81,38 @@ class Health:
 
     def degraded(self) -> list[str]:
         """Return what a process that may be ready cannot do."""
+        standing = self.standing
+        if standing is None:
+            return []
         found = []
-        needs = self.standing.needs()
+        needs = standing.needs()
         for address in self._down():
             urls = [url for url, needed in needs.items() if needed == address]
             lost = f": {_listed(urls)} cannot be answered" if urls else ""
             found.append(f"Triton at {address} does not answer{lost}")
-        unserved = self.standing.unserved()
+        unserved = standing.unserved()
         found += [f"{url} {reason}" for url, reason in list(unserved.items())[:_MAX_LISTED]]
         if len(unserved) > _MAX_LISTED:
             found.append(f"{len(unserved) - _MAX_LISTED} more are not served: see /v1/status")
-        if missing := self.standing.missing():
+        if missing := standing.missing():
             found.append(f"pinned but not served: {_listed(missing)}")
         return found
 
     def _unready(self) -> list[str]:
-        if not self.first_sync_done:
+        standing = self.standing
+        if standing is None or not self.first_sync_done:
             return ["the serving Task has not been read yet"]
         found = []
         if not self.has_been_ready:
-            if awaited := self.standing.awaited():
-                unserved = self.standing.unserved()
+            if awaited := standing.awaited():
+                unserved = standing.unserved()
                 told = [f"{url} ({unserved.get(url, 'starting')})" for url in awaited]
                 found.append(f"waiting for what was served before: {_listed(told)}")
-            if missing := self.standing.missing():
+            if missing := standing.missing():
                 found.append(f"pinned but not served: {_listed(missing)}")
-        needs = self.standing.needs()
+        needs = standing.needs()
         if not needs:
-            if unserved := self.standing.unserved():
+            if unserved := standing.unserved():
                 told = [f"{url} {reason}" for url, reason in unserved.items()]
                 found.append(f"no endpoint is served: {_listed(told)}")
             else:

@@ -1,7 +1,7 @@
-"""Plan to running parts: fetch, verify, load, wait ready, warm up; and endpoints to a snapshot.
+"""Plan to running parts: fetch, verify, load, wait ready, validate; and endpoints to a snapshot.
 
-Everything happens beside what is being served; nothing here publishes anything. Called by ``reconcile`` only. Blocking
-work (downloads, tokenizer loading, imports of user code) runs in worker threads.
+Everything happens beside what is being served; nothing here publishes anything. ``builds`` builds endpoints,
+``publish`` makes snapshots of them. Blocking work (downloads, tokenizer loading, imports of user code) runs in threads.
 """
 
 from __future__ import annotations
@@ -155,9 +155,9 @@ class Assembler:
     ) -> Endpoint:
         """Return an endpoint that has answered its first requests. Raises ``GatewayError`` with the reason.
 
-        ``progress`` is told each step, ``validating`` when the first requests begin. ``record`` is the model's, if not
-        the registry's present one. ``seen`` are bodies that a version of the same endpoint has answered: code that
-        fails on one is refused. Whatever a build has opened is closed unless it returns, however it ends.
+        ``progress`` is called with each step, ``validating`` when the first requests begin. ``record`` is the model's,
+        if not the registry's present one. ``seen`` are bodies that a version of the same endpoint has answered: code
+        that fails on one is refused. Whatever a build has opened is closed unless it returns, however it ends.
         """
         spec = plan.spec
         bundle: _Bundle | None = None

@@ -44,8 +44,8 @@ Finished = Callable[[Version, Endpoint, LastGood], None]
 
 
 class Builds:
-    """Works on versions until they serve or nobody wants them. ``finished`` is told each endpoint that is ready,
-    ``learned`` that something has to be remembered over a restart.
+    """Works on versions until they serve or nobody wants them. ``finished`` is called with each endpoint that is ready,
+    ``learned`` when something has to be remembered over a restart.
     """
 
     def __init__(

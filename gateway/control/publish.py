@@ -85,7 +85,7 @@ class RoutePublisher:
             self._serve(version, endpoint, last_good)
         versions = self._versions
         self._table.swap(assemble_snapshot(plan, versions.endpoints(), versions.pending(), self._table.current))
-        self._tell_states(plan)
+        self._publish_states(plan)
         self._retire()
         self._published(bool(finished))
         if self._watch_due is None:
@@ -100,7 +100,7 @@ class RoutePublisher:
         else:
             _log.info("endpoint %s is served%s", version.url, " (replaces the previous one)" if former else "")
 
-    def _tell_states(self, plan: Plan) -> None:
+    def _publish_states(self, plan: Plan) -> None:
         self._observer.faults(fault.subject for fault in plan.faults)
         served = self._versions.served()
         ready: dict[tuple[str, str], bool | None] = {

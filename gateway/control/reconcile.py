@@ -245,11 +245,11 @@ class Reconciler:
         """Want what ``task`` asks for, as ``plan`` says; False if that is what is wanted already."""
         if self._plan is not None and plan.revision == self._plan.revision:
             self._task = task
-            self._tell(plan.faults, logging.WARNING, "")
+            self._publish_faults(plan.faults, logging.WARNING, "")
             return False
         if self._plan is not None and _unreadable(plan):
             # A section that cannot be read says nothing about what should be served: keep everything as it is.
-            return self._tell(plan.faults, logging.ERROR, "; the previous configuration stays")
+            return self._publish_faults(plan.faults, logging.ERROR, "; the previous configuration stays")
         _log.info(
             "configuration %s of %s: %d endpoints, %d canaries", plan.revision, plan.spec.name, len(plan.endpoints),
             len(plan.spec.canaries),
@@ -265,7 +265,7 @@ class Reconciler:
         self._builds.begin(begun)
         return True
 
-    def _tell(self, faults: tuple[Fault, ...], level: int, but: str) -> bool:
+    def _publish_faults(self, faults: tuple[Fault, ...], level: int, but: str) -> bool:
         """Publish other faults of the configuration that is being served; False if they are known."""
         if self._plan is None or faults == self._plan.faults:
             return False
@@ -293,7 +293,7 @@ class Reconciler:
             return
         self._tidy_due, self._tidied = now + _TIDY_S, self._plan.revision
         known = [version.last_good for version in self.versions if version.last_good is not None]
-        # Hashes that nobody has recorded yet are, which the registry may take its time for.
+        # This records hashes that nobody has recorded yet, and the registry may take its time.
         keep = run_in(self._threads.downloads, self._keep_files, self._plan, known)
         self._tidier = asyncio.create_task(keep, name="tidy")
 

@@ -212,7 +212,7 @@ class Replicas:
             self._join([*self._beside(self._target.fixed)])
 
     def callers(self, model: str) -> Callers:
-        """Return what is known of the callers of ``model``, one of whom is calling it now."""
+        """Return what is known of the callers of ``model``, which is asked for now."""
         self._budget.earn()
         found = self._callers.get(model)
         if found is None:
