@@ -25,7 +25,7 @@ Adapters translate foreign exceptions into these with ``raise … from``.
     ├── Unavailable                 no capacity at all
     │   ├── Draining
     │   ├── ModelNotReady
-    │   └── BackendUnavailable
+    │   └── BackendUnavailable      nothing behind us answers (``triton.errors.TransportError``: this server does not)
     ├── DeadlineExceeded
     ├── BackendRefused              Triton rejected the tensors a hook or caller made
     │   └── ModelFailed             the model raised, or rejected tensors we made ourselves

@@ -1,7 +1,7 @@
 """OpenTelemetry: one span per request and one for each of its stages, exported over OTLP.
 
-The only file of the gateway that imports ``opentelemetry``, and imported only where an ``OTEL_*`` endpoint is set
-(``settings.trace_protocol``): without one a gateway holds a plain ``Pipeline`` and no request knows of spans.
+The only file of the gateway that imports ``opentelemetry``, and imported only if an ``OTEL_*`` endpoint is set
+(``settings.trace_protocol``): without one the data plane has no spans, and no request knows of them.
 
 Spans are made when a request is over, of the times its ``Trace`` has anyway; only their ids exist from the start,
 because the call to Triton carries the id of the stage ``infer`` as its parent. Stages are placed one after the other up

@@ -154,9 +154,7 @@ class Builds:
     async def _restored(self, version: Version, plan: EndpointPlan) -> Endpoint:
         stored = version.last_good.record if version.last_good is not None else None
         record = decode_model(stored) if stored is not None else None
-        return await self._assembler.build(
-            plan, lambda step: self._versions.step(version, step), validating=_nothing, record=record
-        )
+        return await self._assembler.build(plan, lambda step: self._versions.step(version, step), record=record)
 
 
 def seen_by(versions: Versions, version: Version) -> list[bytes]:
@@ -171,10 +169,6 @@ def pause(failures: int, outcome: str) -> float:
     """Return how many seconds to wait after so many failures in a row, of which the last one was ``outcome``."""
     most = _RETRY_TRIED_S if outcome in _TRIED else _RETRY_MAX_S
     return min(_RETRY_FIRST_S * 2.0 ** min(failures - 1, 30), most)
-
-
-def _nothing() -> None:
-    """A version that is restored stays in that state until it serves."""
 
 
 def _is_final(error: GatewayError) -> bool:
