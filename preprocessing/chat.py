@@ -84,7 +84,7 @@ class ChatTemplate:
         return cls(source, tokens)
 
     def render(self, messages: Sequence[Message]) -> str:
-        """The prompt that asks the model for the next message; raises InvalidInput where the template refuses them."""
+        """The prompt that asks the model for the next message; raises InvalidInput if the template refuses them."""
         try:
             text: str = self._template.render(
                 messages=list(messages), add_generation_prompt=True, tools=None, documents=None, **self._tokens

@@ -60,7 +60,7 @@ _OFFSET_POSITIONS: Final = frozenset(
     }
 )
 _WINDOWED_OFFLOAD: Final = 2000
-_NO_LIMIT: Final = 1_000_000  # transformers writes 1e30 where a tokenizer has no limit
+_NO_LIMIT: Final = 1_000_000  # transformers writes 1e30 if a tokenizer has no limit
 _DEFAULT_MAX_LENGTH: Final = 512
 
 OPTIONS: Final = frozenset(
@@ -84,7 +84,7 @@ class TaskConfig:
     model_type: str | None = None
 
     max_length: int = _DEFAULT_MAX_LENGTH
-    """Tokens per row, special tokens included; longer texts are cut, or refused where `truncate` is off."""
+    """Tokens per row, special tokens included; longer texts are cut, or refused if `truncate` is off."""
     truncate: bool = True
     """Whether longer texts are read at all, in part or in several rows."""
     long_texts: LongTexts = "cut"
@@ -127,7 +127,7 @@ class TaskConfig:
     truncate_dim: int | None = None
     """How many of a vector's numbers are kept; None for all."""
     pooling: tuple[Pooling, ...] = ()
-    """Token vectors to one vector, results concatenated in this order; empty where only the model's own graph can pool.
+    """Token vectors to one vector, results concatenated in this order; empty if only the model's own graph can pool.
     """
     pools_prompt: bool = True
     """Whether the prompt's tokens are pooled like the text's own (`include_prompt`)."""
@@ -208,7 +208,7 @@ def _task(
 
 
 def _cross_encoder(model: Mapping[str, Any], sentence: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """What sentence-transformers has written about a CrossEncoder, None where the model is none: since version 5 in its
+    """What sentence-transformers has written about a CrossEncoder, None if the model is none: since version 5 in its
     own file, before that inside config.json.
     """
     if sentence.get("model_type") == "CrossEncoder":
@@ -378,7 +378,7 @@ _SAMPLING: Final = ("do_sample", "temperature", "top_k", "top_p", "repetition_pe
 
 
 def _generation(folder: Path, model: Mapping[str, Any]) -> dict[str, Any]:
-    """What generation_config.json says of sampling and of the end, config.json where there is none."""
+    """What generation_config.json says of sampling and of the end, config.json if there is none."""
     own = _read_json(folder / "generation_config.json")
     eos = own.get("eos_token_id", model.get("eos_token_id"))
     found = eos if isinstance(eos, list) else [eos]
@@ -566,7 +566,7 @@ class _Options:
 
 
 def _read_json_file(path: Path) -> Any:
-    """The file's content, None where there is no such file."""
+    """The file's content, None if there is no such file."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

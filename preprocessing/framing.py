@@ -37,7 +37,7 @@ class Framing:
     def __init__(
         self, tokenizer: Tokenizer, *, max_length: int, truncation_side: Side = "right", unknown_id: int | None = None
     ) -> None:
-        """Raises NotUnderstood where the post-processor is not known."""
+        """Raises NotUnderstood if the post-processor is not known."""
         single, pair = templates(tokenizer)
         self._single = _Frame(single, max_length)
         self._pair = None if pair is None else _Frame(pair, max_length)
@@ -62,7 +62,7 @@ class Framing:
         return Encoded(ids, types, 0 if unknown is None or unknown not in ids else self._count_unknown(ids), truncated)
 
     def pair_row(self, first: bytes, second: bytes, sizes: tuple[int, int] | None = None) -> Encoded:
-        """The row of a pair; `sizes` are those of both texts where `first` and `second` are already cut to the longest
+        """The row of a pair; `sizes` are those of both texts if `first` and `second` are already cut to the longest
         row.
         """
         frame = self._pair
@@ -118,7 +118,7 @@ def _share(n: int, m: int, room: int) -> tuple[int, int]:
 
 
 def templates(tokenizer: Tokenizer) -> tuple[Template, Template | None]:
-    """For one text and for a pair; None where pairs are built in a way that is not known. Raises NotUnderstood."""
+    """For one text and for a pair; None if pairs are built in a way that is not known. Raises NotUnderstood."""
     description = describe(tokenizer.post_processor)
     steps = [step for step in flatten(description, "processors") if step["type"] != "ByteLevel"]  # moves offsets only
     if not steps:

@@ -88,7 +88,7 @@ class TextProcessor:
         self.head = head
         self.input_names = names
         self.output_names = None if output_names is None else head.select_outputs(output_names)
-        """The outputs to ask the backend for; None for all, where its outputs were not known at load."""
+        """The outputs to ask the backend for; None for all, if its outputs were not known at load."""
         self._windower = tokenizer.make_windower() if head.needs_windows else None
         # Only a tokenizer that adds nothing can make a row without tokens.
         self._may_be_empty = not tokenizer.adds_special_tokens
@@ -98,7 +98,7 @@ class TextProcessor:
         self._output_sizes: tuple[int, float] | None = None
         """Bytes of the model's outputs per row and per padded token, as its first answer has them."""
         self.chat: ChatTemplate | None = None
-        """The model's own way to write a conversation, where it has one."""
+        """The model's own way to write a conversation, if it has one."""
 
     @classmethod
     def from_folder(
@@ -112,7 +112,7 @@ class TextProcessor:
         pad_to_multiple_of: int | None = None,
         word_cache: bool | int = True,
     ) -> TextProcessor:
-        """Read a model folder; names and types are the backend's metadata where it is known. `word_cache` is how many
+        """Read a model folder; names and types are the backend's metadata if that is known. `word_cache` is how many
         words the tokenizer may remember (True: the usual number, False: none). Raises InvalidBundle.
         """
         config = TaskConfig.from_folder(folder, options)
@@ -188,7 +188,7 @@ class TextProcessor:
                         f"prompt must hold 1 to {most} ids of the model's own vocabulary of {vocabulary}",
                         field="prompt",
                     )
-            # Read only where the answer begins with the prompt; the head wants to see some text.
+            # Read only if the answer begins with the prompt; the head wants to see some text.
             texts = [read if (read := self.tokenizer.decode(ids)).strip() else "-" for ids in body.prompts]
             rows = [Encoded(pack(ids)) for ids in body.prompts]
             text: object = texts if body.is_batch else texts[0]

@@ -106,7 +106,7 @@ class TextTokenizer:
 
     @property
     def misses(self) -> int:
-        """Texts given to the library whole, where there is a cache."""
+        """Texts given to the library whole, if there is a cache."""
         return 0 if self._words is None else self._words.misses
 
     @property
@@ -163,7 +163,7 @@ class TextTokenizer:
         return int(self._tokenizer.num_special_tokens_to_add(False)) > 0
 
     def token_of(self, token_id: int) -> str:
-        """A token as the vocabulary writes it; empty where there is none of that id."""
+        """A token as the vocabulary writes it; empty if there is none of that id."""
         return str(self._tokenizer.id_to_token(token_id) or "")
 
     def id_of(self, token: str) -> int | None:
@@ -241,7 +241,7 @@ class TextTokenizer:
         )
 
     def _make_cache(self, framing: Framing) -> WordCache:
-        """A cache of words; raises NotUnderstood where there can be none."""
+        """A cache of words; raises NotUnderstood if there can be none."""
         if self._max_words <= 0:
             raise NotUnderstood("switched off")
         cache = WordCache(self._tokenizer, framing, max_words=self._max_words)

@@ -76,7 +76,7 @@ class Window(Encoded):
     `source` is the position of the text (or pair) among the request's, `first` that of the window's first token among
     all tokens of the text that was divided; `special` ([tokens], bool) marks tokens that the
     post-processor added; `sequence` ([tokens], int8) is 0 for the tokens of the first text, 1 for those of the second,
-    -1 for special ones; `words` ([tokens], int32) numbers the words of each text, -1 where a token belongs to none.
+    -1 for special ones; `words` ([tokens], int32) numbers the words of each text, -1 if a token belongs to none.
     `offsets` are always there, in characters of the token's own text.
     """
 

@@ -124,7 +124,7 @@ def whole(value: object) -> int:
 
 
 def text(value: object) -> str:
-    """Text, cut where it is longer than a message should be. Raises ``ValueError``."""
+    """Text, cut if it is longer than a message should be. Raises ``ValueError``."""
     return cast(str, _of(str, value))[:_MAX_TEXT]
 
 

@@ -21,7 +21,7 @@ _OPTIONS: Final = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
 
 
 def decode(raw: bytes, content_type: bytes, *, takes_bytes: bool) -> object:
-    """Return the body as JSON values, or as it is where the type is not JSON and the endpoint takes bytes.
+    """Return the body as JSON values, or as it is if the type is not JSON and the endpoint takes bytes.
 
     No content type counts as JSON. Raises ``UnsupportedMedia`` or ``MalformedBody``.
     """

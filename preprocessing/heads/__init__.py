@@ -32,7 +32,7 @@ HEADS: Final[Mapping[str, Callable[[TaskConfig, Vocabulary], Head]]] = {
 
 
 class _NoVocabulary:
-    """Stands where there is no tokenizer: heads can be asked about themselves, and those that decode answer blanks."""
+    """In place of a tokenizer: heads can be asked about themselves, and those that decode answer blanks."""
 
     is_word_aware = False
 

@@ -91,7 +91,7 @@ class Head(Protocol):
         """What the request calls the text of this row (as encoded), for messages."""
 
     def select_outputs(self, available: Sequence[str]) -> tuple[str, ...]:
-        """Which of the backend's outputs to ask for; raises InvalidBundle where none is usable."""
+        """Which of the backend's outputs to ask for; raises InvalidBundle if none is usable."""
 
     def cost(self, prepared: Prepared, output_bytes: int) -> Cost:
         """What the answer will take; `output_bytes` are those of the model's outputs for these rows."""
@@ -112,7 +112,7 @@ class Head(Protocol):
 def read_body(
     body: object, fields: Sequence[str], required: Sequence[str], example: str
 ) -> tuple[dict[str, Any], Mapping[str, object]]:
-    """A body's fields and its still unchecked `parameters` (an empty mapping where there are none)."""
+    """A body's fields and its still unchecked `parameters` (an empty mapping if there are none)."""
     if not isinstance(body, dict):
         raise InvalidInput(f"The request body must be an object, not {_kind(body)}", hint=example)
     for name in body:
@@ -144,7 +144,7 @@ def text_field(request: ParsedRequest, row: int) -> str:
 
 
 def refuse_many(rows: int, config: TaskConfig, field: str) -> None:
-    """Raise where a request makes more rows than the endpoint takes at once."""
+    """Raise if a request makes more rows than the endpoint takes at once."""
     if rows > config.max_rows:
         raise InvalidInput(
             f"The request makes {rows} rows, at most {config.max_rows} are taken at once",
@@ -189,7 +189,7 @@ def refuse_unknown_parameters(parameters: Mapping[str, object], known: Sequence[
 
 
 def count_of(parameters: Mapping[str, object], name: str, *, least: int = 1, most: int | None = None) -> int | None:
-    """A whole number, None where the parameter is missing or null."""
+    """A whole number, None if the parameter is missing or null."""
     value = parameters.get(name)
     if value is None:
         return None
@@ -200,7 +200,7 @@ def count_of(parameters: Mapping[str, object], name: str, *, least: int = 1, mos
 
 
 def number_of(parameters: Mapping[str, object], name: str, *, above: float, most: float = math.inf) -> float | None:
-    """A finite number greater than `above`, None where the parameter is missing or null."""
+    """A finite number greater than `above`, None if the parameter is missing or null."""
     value = parameters.get(name)
     if value is None:
         return None
@@ -211,7 +211,7 @@ def number_of(parameters: Mapping[str, object], name: str, *, above: float, most
 
 
 def flag_of(parameters: Mapping[str, object], name: str) -> bool | None:
-    """True or false, None where the parameter is missing or null."""
+    """True or false, None if the parameter is missing or null."""
     value = parameters.get(name)
     if value is not None and not isinstance(value, bool):
         raise InvalidInput(f"{name} must be true or false", field=f"parameters.{name}")
@@ -226,8 +226,8 @@ def strings_of(
     most: int = 1000,
     max_chars: int | None = None,
 ) -> tuple[str, ...] | None:
-    """A list of at most `most` strings of at most `max_chars` characters, None where the parameter is missing or null;
-    one string is a list of one, or where `splits`, a list with commas.
+    """A list of at most `most` strings of at most `max_chars` characters, None if the parameter is missing or null;
+    one string is a list of one, or, if `splits`, a list with commas.
     """
     value = parameters.get(name)
     if value is None:
@@ -249,7 +249,7 @@ def strings_of(
 
 
 def choice_of(parameters: Mapping[str, object], name: str, choices: Sequence[_T]) -> _T | None:
-    """One of the choices, None where the parameter is missing or null."""
+    """One of the choices, None if the parameter is missing or null."""
     value = parameters.get(name)
     if value is None:
         return None
@@ -260,7 +260,7 @@ def choice_of(parameters: Mapping[str, object], name: str, choices: Sequence[_T]
 
 
 def refuse_half_pairs(value: str, field: str) -> None:
-    """Raise where a string holds half a surrogate pair, which no tokenizer takes."""
+    """Raise if a string holds half a surrogate pair, which no tokenizer takes."""
     try:
         value.encode("utf-8")
     except UnicodeEncodeError as error:
@@ -389,7 +389,7 @@ def take(outputs: Tensors, preferred: Sequence[str]) -> tuple[str, NDArray[Any]]
 
 
 def refuse_non_finite(name: str, values: NDArray[Any]) -> None:
-    """Raise where numbers that go into an answer are NaN or infinite."""
+    """Raise if numbers that go into an answer are NaN or infinite."""
     if not np.isfinite(values).all():
         raise InvalidOutput(
             f"Output {name} holds numbers that are not finite",
@@ -401,7 +401,7 @@ def refuse_non_finite(name: str, values: NDArray[Any]) -> None:
 
 
 def counts(prepared: Prepared) -> dict[str, object]:
-    """`tokens` of every text, and `truncated` where any text was cut; single values for a single text."""
+    """`tokens` of every text, and `truncated` if any text was cut; single values for a single text."""
     rows = prepared.rows
     if not prepared.is_batch:
         return {"tokens": rows[0].n_tokens, **({"truncated": True} if rows[0].truncated else {})}
@@ -413,7 +413,7 @@ def counts(prepared: Prepared) -> dict[str, object]:
 
 def group_counts(prepared: Prepared, groups: Sequence[Sequence[Encoded]]) -> dict[str, object]:
     """What `counts` says, for tasks that read each text in a group of rows: `tokens` of a text are those of all its
-    rows, `windows` (where any text has more than one) is the number of its rows.
+    rows, `windows` (if any text has more than one) is the number of its rows.
     """
     tokens = [sum(row.n_tokens for row in group) for group in groups]
     cut = [any(row.truncated for row in group) for group in groups]

@@ -64,7 +64,7 @@ class SentenceEmbedding:
         self._numbers = self._size() or _USUAL_SIZE
 
     def parse(self, body: object) -> ParsedRequest:
-        """Single texts, stripped (and lower-cased where the model says so) and given their prompt as
+        """Single texts, stripped (and lower-cased if the model says so) and given their prompt as
         sentence-transformers does.
         """
         config = self._config
@@ -91,7 +91,7 @@ class SentenceEmbedding:
         return text_field(request, row)
 
     def select_outputs(self, available: Sequence[str]) -> tuple[str, ...]:
-        """A pooled output where the graph has one, else the token vectors, else the only output."""
+        """A pooled output if the graph has one, else the token vectors, else the only output."""
         return prefer(available, _OUTPUTS, self.task)
 
     def cost(self, prepared: Prepared, output_bytes: int) -> Cost:

@@ -147,7 +147,7 @@ class TextGeneration:
         return {**settings, "max_new_tokens": min(wanted, most - kept)}, kept
 
     def refuse_if_cut(self, request: ParsedRequest, row: int) -> None:
-        """Raise where the endpoint refuses what it cannot read whole."""
+        """Raise if the endpoint refuses what it cannot read whole."""
         if not self._config.truncate:
             field = self.field_of(request, row)
             raise InvalidInput(

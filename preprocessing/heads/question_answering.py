@@ -6,7 +6,7 @@ Request: `{"question": …, "context": …, "parameters": {"top_k": 1, "doc_stri
 lists of one length, or one of them a list that the other goes with.
 
 Answer: `{"answer": "…", "score": s, "start": 11, "end": 16, "tokens": n}`, with `"answers": [{…}, …]` from best to
-worst where `top_k` is more than 1; for lists `{"results": [{"answer": …}, …], "tokens": [n, …]}`. `start` and `end` are
+worst if `top_k` is more than 1; for lists `{"results": [{"answer": …}, …], "tokens": [n, …]}`. `start` and `end` are
 characters of the context; no answer (`handle_impossible_answer`) is an empty one.
 
 A long context is read in windows that overlap by `doc_stride` tokens.
@@ -210,7 +210,7 @@ class QuestionAnswering:
         return null
 
     def _characters(self, window: Window, first: int, last: int, *, align: bool) -> tuple[int, int]:
-        """The characters of tokens `first` to `last`, of whole words where `align`."""
+        """The characters of tokens `first` to `last`, of whole words if `align`."""
         offsets = cast("Any", window.offsets)
         if align and window.words[first] >= 0 and window.words[last] >= 0:
             own = window.sequence == self._context

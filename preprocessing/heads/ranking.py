@@ -5,7 +5,7 @@ Request: `{"query": "…", "documents": ["…", …], "parameters": {"top_n": 3,
 optional; several at once with a list of queries and a list of lists of documents.
 
 Answer: `{"results": [{"index": 2, "score": 0.98, "document": "…"}, …], "tokens": n}`, best first; `index` is the
-document's place in the request, `document` is there where `return_documents` is on, `"truncated": true` in a result
+document's place in the request, `document` is there if `return_documents` is on, `"truncated": true` in a result
 whose query and document were cut. For several queries: `{"results": [{"results": […]}, …], "tokens": [n, …]}`.
 """
 

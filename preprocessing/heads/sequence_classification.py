@@ -5,7 +5,7 @@ Request: `{"text": …, "text_pair": …, "parameters": {"top_k": 3, "function_t
 `heads.base.parse_texts`; parameters are optional.
 
 Answer for one text: `{"label": L, "score": s, "scores": {L: s, …}, "tokens": n}`, scores from best to worst and only
-the `top_k` best where that was asked for.
+the `top_k` best if that was asked for.
 For a list: `{"results": [{"label": L, "score": s, "scores": {…}}, …], "tokens": [n, …]}`.
 `"truncated"` (true, or a list of booleans) is there only when something was cut.
 """
@@ -108,9 +108,8 @@ class SequenceClassification:
         ]
 
     def _decode_few(self, name: str, logits: NDArray[Any], options: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-        # numpy costs some 40 µs per request on arrays of a few numbers, plain floats cost 3 (benchmarks/tokenize.py
-        # shows what else a request costs). The number of labels decides, never the number of rows: a text's scores
-        # must not depend on what it travels with.
+        # On arrays of a few numbers numpy costs many times what plain floats do. The number of labels decides, never
+        # the number of rows: a text's scores must not depend on what it travels with.
         activate = _PLAIN[options.get("function_to_apply", self._config.activation)]
         top_k = options.get("top_k", self._config.top_k)
         labels = self._config.labels

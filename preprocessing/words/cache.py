@@ -1,13 +1,13 @@
 """Word to token ids, remembered: answers texts whose words were all seen before without asking the tokenizer.
 
-`tokenizer` puts a WordCache in front of the `tokenizers` library where `word_rules` understands the tokenizer, and
+`tokenizer` puts a WordCache in front of the `tokenizers` library if `word_rules` understands the tokenizer, and
 hands it every batch first. What the cache holds was learned from that same tokenizer, one word at a time, so there is
 no second tokenization here that could differ (save for the spelling of plain ASCII words by `word_rules`, one page of
 code); the rules say for which words a text's ids are the sum of its words'. Texts with any other word come back
 unanswered.
 
 It may be called from any thread: readers look up in the dictionary of the moment, only learning takes a lock. It holds
-the interpreter lock, where the library lets go of it, but for a tenth of the time (benchmarks/tokenization.py).
+the interpreter lock, if the library lets go of it, but for a tenth of the time (benchmarks/tokenization.py).
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class WordCache:
     """
 
     def __init__(self, tokenizer: Tokenizer, framing: Framing, *, max_words: int = DEFAULT_MAX_WORDS) -> None:
-        """Raises NotUnderstood where nothing can be said about the tokenizer's words."""
+        """Raises NotUnderstood if nothing can be said about the tokenizer's words."""
         self._rules = understand(tokenizer)
         self._framing = framing
         # Model, normalizer and pre-tokenizer are shared with `tokenizer`, not copied; there is no truncation in it.
@@ -90,7 +90,7 @@ class WordCache:
         self.hits = self.learned = self.misses = 0
 
     def encode_batch(self, texts: Texts) -> list[Encoded | None]:
-        """One row per text or pair, in order; None where only the tokenizer can tell."""
+        """One row per text or pair, in order; None if only the tokenizer can tell."""
         rows: list[Encoded | None] = []
         unanswered: list[int] = []
         find, marks_first, row = self._young.__getitem__, self._marks_first, self._framing.row
@@ -151,7 +151,7 @@ class WordCache:
         return word[1:] if word.startswith(" ") else " " + word
 
     def _find_out(self, word: str) -> bytes:
-        """The ids of a word that is not in the young generation, without asking the tokenizer; KeyError where only it
+        """The ids of a word that is not in the young generation, without asking the tokenizer; KeyError if only it
         can tell.
         """
         ids = self._young.get(word)  # it may be younger than the generation that was asked
@@ -226,7 +226,7 @@ class WordCache:
         return len(parts_of)
 
     def _survey(self, words: Sequence[str], lesson: _Lesson) -> None:
-        """Add the unknown words of one text; raises _NotMine where there is one that is not allowed, or where they are
+        """Add the unknown words of one text; raises _NotMine if there is one that is not allowed, or if they are
         mostly too long to keep.
         """
         rules, young, new = self._rules, lesson.young, lesson.new

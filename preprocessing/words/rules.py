@@ -45,9 +45,9 @@ class WordRules:
     normalized_specials: re.Pattern[str] | None
     """Added tokens that are looked for in the normalized text."""
     ascii_pieces: re.Pattern[str] | None
-    """Cuts a printable ASCII word into the pieces that the pre-tokenizer makes of it, where that is known."""
+    """Cuts a printable ASCII word into the pieces that the pre-tokenizer makes of it, if that is known."""
     spelling: WordPieceSpelling | None
-    """Spells ASCII words without the tokenizer, where that is known."""
+    """Spells ASCII words without the tokenizer, if that is known."""
 
     def allow(self, word: str) -> bool:
         """Whether the equation holds for this word, whatever other allowed words stand around it."""
@@ -65,8 +65,8 @@ class WordRules:
         return self.normalized_specials is None or not self.normalized_specials.search(text)
 
     def pieces(self, text: str) -> list[str] | None:
-        """An allowed word, with the space in front where it has one, cut into texts that are independent of each other;
-        None where that is not known, or nothing is gained, or the space would be a piece of its own.
+        """An allowed word, with the space in front if it has one, cut into texts that are independent of each other;
+        None if that is not known, or nothing is gained, or the space would be a piece of its own.
         """
         if self.ascii_pieces is None or not text.isascii() or not text.isprintable() or text.isalnum():
             return None
@@ -153,7 +153,7 @@ class WordPieceSpelling:
         self._lowercase = lowercase
 
     def spell(self, word: str) -> bytes | None:
-        """The word's ids, packed; None where the library has to tell."""
+        """The word's ids, packed; None if the library has to tell."""
         n = len(word)
         if n > _LONGEST_SPELLED or not word.isascii() or not (word.isalnum() or (n == 1 and word.isprintable())):
             return None
@@ -371,7 +371,7 @@ def _any_of(contents: Iterable[str], *, safe_edges: bool) -> re.Pattern[str] | N
             raise NotUnderstood("an added token is empty once normalized")
         if " " not in content:
             wanted.append(re.escape(content))
-        # Two spaces in a row need an empty word, and those are not allowed where edges must be safe.
+        # Two spaces in a row need an empty word, and those are not allowed if edges must be safe.
         elif not (safe_edges and content.strip(" ") == "" and len(content) > 1):
             raise NotUnderstood("an added token holds a space")
     return re.compile("|".join(sorted(wanted))) if wanted else None
