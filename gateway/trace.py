@@ -56,7 +56,7 @@ class Trace:
     """
 
     __slots__ = (
-        "answer", "body", "custom", "encoded", "endpoint", "error", "fallback", "finish_ns", "infer_ns", "model_id",
+        "answer", "body", "custom", "encoded", "endpoint", "error", "finish_ns", "infer_ns", "model_id",
         "outcome", "prepare_ns", "prepared", "queue_ns", "request_id", "route", "rows", "started_ns", "status",
         "tokens", "total_ns", "trace_id", "truncated", "unknown_tokens", "url", "version",
     )  # fmt: skip
@@ -71,8 +71,6 @@ class Trace:
         self.prepare_ns = self.queue_ns = self.infer_ns = self.finish_ns = 0
         self.endpoint = self.version = self.url = self.model_id = ""
         self.route = ""
-        self.fallback: Any = None
-        """The endpoint that answers when this one fails (a canary's stable version)."""
         self.rows = self.tokens = self.unknown_tokens = self.truncated = 0
         self.status = 0
         self.outcome = "ok"
@@ -93,6 +91,11 @@ class Trace:
         """Take what a hook reports (``collect_custom_statistics_fn``); anything but a mapping is no report."""
         if isinstance(values, Mapping):
             self.custom = {**(self.custom or {}), **values}
+
+    def forget_content(self) -> None:
+        """Forget what a version has seen in the request, before another one looks at it; times are added up."""
+        self.rows = self.tokens = self.unknown_tokens = self.truncated = 0
+        self.custom = self.encoded = self.prepared = None
 
     def close(self) -> None:
         """Stop the clock."""

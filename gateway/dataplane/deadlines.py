@@ -32,9 +32,13 @@ Alarm = set["Expires"] | asyncio.TimerHandle | None
 
 
 class Deadlines:
-    """Calls ``expire`` of what was armed and not disarmed, within an eighth of a second after its deadline."""
+    """Calls ``expire`` of what was armed and not disarmed, within an eighth of a second after its deadline.
 
-    def __init__(self) -> None:
+    What expires within ``short`` seconds has a timer of its own, which is gone when it is disarmed.
+    """
+
+    def __init__(self, *, short: float = _SHORT_S) -> None:
+        self._short = short
         # Looking the running loop up costs a system call each time on Python 3.11.
         self._loop: asyncio.AbstractEventLoop | None = None
         self._sets: dict[int, set[Expires]] = {}
@@ -51,7 +55,7 @@ class Deadlines:
         one.timeout = timeout
         now = loop.time()
         one.deadline = deadline = now + timeout - passed
-        if deadline - now < _SHORT_S:
+        if deadline - now < self._short:
             one.alarm = loop.call_at(deadline, one.expire)
             return
         number = int(deadline * _PER_SECOND) + 1

@@ -35,7 +35,7 @@ from gateway.errors import (
     Overloaded,
     Unavailable,
 )
-from gateway.trace import FALLBACK, Trace
+from gateway.trace import FALLBACK, TRACEPARENT, Trace
 from preprocessing.types import Prepared
 
 _log = logging.getLogger("triton_gateway.request")
@@ -113,8 +113,9 @@ class InFlight:
     """
 
     __slots__ = (
-        "_done", "_fallback", "_ledger", "_pieces", "_rendered", "_send", "alarm", "call", "deadline", "deadlines",
-        "endpoint", "error", "give_up", "outputs", "question", "remember", "reply", "state", "timeout", "trace",
+        "_done", "_fallback", "_ledger", "_parent", "_pieces", "_rendered", "_send", "alarm", "call", "deadline",
+        "deadlines", "endpoint", "error", "give_up", "outputs", "question", "remember", "reply", "state", "timeout",
+        "trace",
     )  # fmt: skip
 
     def __init__(
@@ -155,12 +156,17 @@ class InFlight:
         if fallback is not None:
             fallback.lease()
             self._fallback = fallback
+            self._parent = TRACEPARENT.get()
         trace = self.trace
         trace.route = route
+        self._label(endpoint)
         # A request's time begins with its first byte, before it was read.
-        self.deadlines.arm(self, timeout, (perf_counter_ns() - trace.started_ns) * 1e-9)
+        passed = (perf_counter_ns() - trace.started_ns) * 1e-9
+        if passed >= timeout:
+            self.failed(too_late(timeout))
+            return
+        self.deadlines.arm(self, timeout, passed)
         try:
-            self._label(endpoint)
             self.question = self.call.question(endpoint)
             self._start(endpoint)
         except Exception as error:  # noqa: BLE001 - every failure becomes an answer
@@ -228,14 +234,14 @@ class InFlight:
             return
         trace, endpoint = self.trace, self.endpoint
         assert endpoint is not None  # noqa: S101 - only an endpoint answers
-        if self.remember is not None:
-            self.remember(answer)
-        if not self._pieces:
-            try:
+        try:
+            if self.remember is not None:
+                self.remember(answer)
+            if not self._pieces:
                 self.reply = self._rendered or self.call.render(answer, endpoint, trace, self.outputs)
-            except Exception as error:  # noqa: BLE001 - as in `begin`
-                self.failed(error)
-                return
+        except Exception as error:  # noqa: BLE001 - as in `begin`
+            self.failed(error)
+            return
         question = self.question
         trace.answer = answer
         trace.body = question if type(question) is dict or not isinstance(question, _NO_BODY) else None
@@ -290,8 +296,13 @@ class InFlight:
         self.trace.route = FALLBACK
         self._label(stable)
         self.give_up = self.remember = self.outputs = self._rendered = None
-        self.trace.prepared = self.trace.encoded = None
-        self._start(stable)
+        self.trace.forget_content()
+        # The failure may have come in the context of another request, which shared the call.
+        around = TRACEPARENT.set(self._parent)
+        try:
+            self._start(stable)
+        finally:
+            TRACEPARENT.reset(around)
         return True
 
     def _end(self) -> None:
@@ -312,7 +323,10 @@ class InFlight:
             done(self)
         except Exception:  # noqa: BLE001 - it must not reach the next request of the same call
             _log.exception("writing an answer failed", extra={"request_id": trace.request_id, "url": trace.url})
-        self._ledger.record(trace)
+        try:
+            self._ledger.record(trace)
+        except Exception:  # noqa: BLE001 - as above, and others whose time is over come next
+            _log.exception("recording a request failed", extra={"request_id": trace.request_id, "url": trace.url})
 
 
 def _nobody(_flight: InFlight) -> None:

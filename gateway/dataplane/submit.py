@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable
 from typing import Final, Protocol
 
@@ -192,7 +193,7 @@ class _Unrecorded:
     """A ledger for requests that are nobody's: trials of a version and shadows are counted where they are made."""
 
     def __init__(self) -> None:
-        self.deadlines = Deadlines()
+        self.deadlines = Deadlines(short=math.inf)
 
     def record(self, trace: Trace) -> None:
         """See ``Ledger.record``."""

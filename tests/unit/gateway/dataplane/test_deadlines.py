@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 
 import pytest
@@ -76,3 +77,14 @@ async def test_requests_that_end_in_time_leave_nothing_behind() -> None:
         deadlines.disarm(one)
     assert 0 == sum(map(len, deadlines._sets.values()))
     assert len(deadlines._sets) <= 2
+
+
+async def test_a_timer_of_its_own_is_gone_when_it_is_disarmed() -> None:
+    """For requests whose deadlines nobody shares: nothing waits for the time that they had."""
+    deadlines, one = Deadlines(short=math.inf), One()
+    deadlines.arm(one, 60.0)
+    alarm = one.alarm
+    deadlines.disarm(one)
+    assert isinstance(alarm, asyncio.TimerHandle)
+    assert alarm.cancelled()
+    assert deadlines._timer is None

@@ -14,7 +14,7 @@ from gateway.dataplane.deadlines import Deadlines
 from gateway.dataplane.inflight import MOVES, InFlight, State
 from gateway.endpoints.endpoint import Event
 from gateway.errors import BackendUnavailable, InputRefused, InternalError, ModelFailed
-from gateway.trace import Trace
+from gateway.trace import TRACEPARENT, Trace
 from tests.unit.gateway.dataplane.flights import Counted, Echo, Obedient, Records
 
 ACTIONS = (
@@ -204,6 +204,64 @@ async def test_an_edge_that_fails_to_write_does_not_keep_the_request_from_its_re
     flight.begin(endpoint, "direct", None, 1.0)
     flight.answered("yes")
     assert (1, 1, 1) == (len(records.ended), endpoint.leased, endpoint.released)
+
+
+async def test_a_record_that_cannot_be_taken_keeps_nobody_from_their_end() -> None:
+    """Others whose deadline is the same come next; nobody who asks is raised at."""
+
+    class Broken(Records):
+        def record(self, trace: Trace) -> None:
+            super().record(trace)
+            raise RuntimeError("the exporter is broken")
+
+    records, deadlines, done = Broken(), Deadlines(), list[InFlight]()
+    flights = [InFlight(Echo(), Trace("r"), done.append, records, deadlines) for _ in range(2)]
+    for flight in flights:
+        flight.begin(Counted(Obedient()), "direct", None, 30.0)
+    for flight in flights:
+        flight.expire()
+    assert flights == done
+    assert ["deadline_exceeded"] * 2 == [trace.outcome for trace in records.ended]
+
+
+async def test_an_answer_that_cannot_be_remembered_ends_its_request() -> None:
+    """500, and not a request that nobody ends until its time is over."""
+    case = Case(has_fallback=False)
+
+    def breaks(_answer: object) -> None:
+        raise RuntimeError("no room")
+
+    case.flight.remember = breaks
+    await case.act("answer")
+    assert ["internal"] == [trace.outcome for trace in case.records.ended]
+
+
+async def test_a_request_whose_time_is_over_is_not_started() -> None:
+    """Its body took too long to come, say: no version works on it, and both are free."""
+    records, done = Records(), list[InFlight]()
+    trace = Trace("r")
+    trace.started_ns -= 2_000_000_000
+    canary, stable = Counted(Obedient(), "canary"), Counted(Obedient(), "stable")
+    call = Echo()
+    InFlight(call, trace, done.append, records, Deadlines()).begin(canary, "canary", stable, 2.0)
+    assert ("deadline_exceeded", "canary") == (trace.outcome, trace.url)
+    assert ([], [], []) == (canary.handler.jobs, stable.handler.jobs, records.fallen)
+    assert [1, 1, 1, 1] == [canary.leased, canary.released, stable.leased, stable.released]
+    assert 1 == len(done)
+
+
+async def test_the_stable_version_starts_from_nothing_in_the_requests_own_trace() -> None:
+    """What the canary has counted is not the stable version's; its failure may come in another request's context."""
+    parents: list[str] = []
+    TRACEPARENT.set("mine")
+    case = Case(begin=lambda _job: parents.append(TRACEPARENT.get()))
+    trace = case.flight.trace
+    trace.rows, trace.tokens, trace.truncated, trace.infer_ns = 3, 40, 1, 5
+    trace.collect({"score": 0.5})
+    TRACEPARENT.set("another's")
+    await case.act("version fails")
+    assert (["mine", "mine"], "another's") == (parents, TRACEPARENT.get())
+    assert (0, 0, 0, None, 5) == (trace.rows, trace.tokens, trace.truncated, trace.custom, trace.infer_ns)
 
 
 async def test_a_stream_waits_for_room_and_ends_when_the_caller_leaves() -> None:
