@@ -58,10 +58,17 @@ class GatewayError(Exception):
     retryable: ClassVar[bool] = False
 
     def __init__(self, message: str, *, hint: str = "", retry_after: float | None = None) -> None:
-        super().__init__(message)
-        self.message = message
-        self.hint = hint
+        self.message = _as_utf8(message)
+        self.hint = _as_utf8(hint)
+        super().__init__(self.message)
         self.retry_after = retry_after
+
+
+def _as_utf8(text: str) -> str:
+    """Replace half surrogate pairs, as undecodable file names have them in users' messages: no answer can be made of
+    them.
+    """
+    return text.encode("utf-8", "replace").decode()
 
 
 class RequestError(GatewayError):

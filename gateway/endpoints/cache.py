@@ -44,7 +44,11 @@ class CachedHandler:
             self.handler.start(job)
             return
         started = perf_counter_ns()
-        key = orjson.dumps(body)
+        try:
+            key = orjson.dumps(body)
+        except TypeError:  # a hook asks with something that is not JSON
+            self.handler.start(job)
+            return
         found = self._answers.get(key)
         self._on_cache(found is not None)
         if found is not None:

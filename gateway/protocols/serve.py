@@ -36,6 +36,8 @@ def own_piece(event: Event) -> bytes:
 class ServeCall(Call):
     """A body for the endpoint at ``path``. ``key_field``: where in the body a routing key is, name by name."""
 
+    _decoded: tuple[object, ...] = ()
+    """The body, if ``body_key`` has read it; used once, since code may change in place what it is given."""
     _convert: huggingface.Convert | None = None
     _piece: Callable[[Event], bytes] = staticmethod(own_piece)
 
@@ -53,6 +55,8 @@ class ServeCall(Call):
             found = decode(self._raw, self._content_type, takes_bytes=True)
         except GatewayError:
             return None  # whoever is chosen refuses it
+        if found is not self._raw:
+            self._decoded = (found,)
         for name in self._key_field:
             if not isinstance(found, dict):
                 return None
@@ -61,7 +65,8 @@ class ServeCall(Call):
 
     def question(self, endpoint: Endpoint) -> Any:
         """See ``Call.question``."""
-        body = decode(self._raw, self._content_type, takes_bytes=endpoint.takes_bytes)
+        decoded, self._decoded = self._decoded, ()
+        body = decoded[0] if decoded else decode(self._raw, self._content_type, takes_bytes=endpoint.takes_bytes)
         if type(body) is dict:
             if endpoint.task and huggingface.is_form(body):
                 body, self._convert = huggingface.read(endpoint.task, cast("dict[str, object]", body))

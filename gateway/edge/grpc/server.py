@@ -7,6 +7,7 @@ decided in ``protocols/oip.py``, as for REST.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
 import random
@@ -21,9 +22,10 @@ from google.protobuf import json_format
 from google.protobuf.message import DecodeError
 from tritonclient.grpc import service_pb2 as pb
 
-from gateway.dataplane.inflight import InFlight, Send
+from gateway.dataplane.inflight import InFlight, Send, too_late
 from gateway.dataplane.routing.table import RoutingTable
 from gateway.dataplane.submit import DataPlane
+from gateway.edge.threads import MAX_INLINE_BYTES, in_thread
 from gateway.endpoints.endpoint import Endpoint, Event
 from gateway.errors import GatewayError, InputRefused, MalformedBody
 from gateway.health import Health
@@ -296,21 +298,35 @@ class RpcServer:
             permit = plane.permit(request.ByteSize())
         except GatewayError as error:
             return plane.refuse(trace, error)
+        left = context.time_remaining()
+        timeout = self._timeout if left is None else min(self._timeout, max(left, 0.001))
         with permit:
             try:
-                call = RpcCall(self._read(request), streams=send is not None)
-                self._address(call, metadata, context.time_remaining())
+                call = RpcCall(await self._read_aside(request, permit.size, timeout), streams=send is not None)
+                self._address(call, metadata, timeout)
+            except asyncio.CancelledError as error:
+                plane.refuse(trace, error)
+                raise
             except Exception as error:  # noqa: BLE001 - the edge: every failure becomes an answer
                 return plane.refuse(trace, error)
             return await plane.ask(call, trace, send)
 
-    def _address(self, call: RpcCall, metadata: dict[str, Any], left: float | None) -> None:
-        timeout = self._timeout if left is None else min(self._timeout, max(left, 0.001))
+    async def _read_aside(self, request: Any, size: int, timeout: float) -> TensorRequest:
+        """Read a request of ``size`` bytes; a large one beside the event loop."""
+        if size <= MAX_INLINE_BYTES:
+            return self._read(request)
+        try:
+            async with asyncio.timeout(timeout):
+                return await in_thread(self._read, request)
+        except TimeoutError:
+            raise too_late(timeout) from None
+
+    def _address(self, call: RpcCall, metadata: dict[str, Any], timeout: float) -> None:
         call.timeout = min(call.timeout or timeout, timeout)
         pin, key = metadata.get("x-route-to"), metadata.get(self._key_header)
         if self._allows_pins and pin:
             call.pin = normalize_url(str(pin), None)
-        if key is not None:
+        if key:
             call.key = str(key)
 
     def _read(self, request: Any) -> TensorRequest:

@@ -5,12 +5,11 @@ Every way in which a body can be wrong ends here as a ``RequestError`` that says
 
 from __future__ import annotations
 
-import asyncio
 import zlib
 from collections.abc import Awaitable, Callable, MutableMapping
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
+from gateway.edge.threads import MAX_INLINE_BYTES, in_thread
 from gateway.errors import ClientGone, MalformedBody, PayloadTooLarge, UnsupportedMedia
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -18,9 +17,7 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 _GZIP: Final = 31  # zlib's window bits for a gzip member
 _PIECE_BYTES: Final = 16 << 10
 _INLINE_PACKED_BYTES: Final = 32 << 10
-_INLINE_BYTES: Final = 256 << 10
-"""What comes to no more than this, packed and unpacked, costs about a millisecond."""
-_THREADS: Final = ThreadPoolExecutor(2, thread_name_prefix="unpack")
+"""What comes to no more than this, and to no more than ``MAX_INLINE_BYTES`` unpacked, costs about a millisecond."""
 
 
 async def read(receive: Receive, *, limit: int, announced: bytes, hold: Callable[[int], None]) -> bytes:
@@ -30,7 +27,8 @@ async def read(receive: Receive, *, limit: int, announced: bytes, hold: Callable
     raises if there is no room for them. Raises ``PayloadTooLarge`` beyond ``limit`` bytes and ``ClientGone``; how long
     it may take is the caller's business.
     """
-    if announced and announced.isdigit():
+    is_announced = announced.isdigit()
+    if is_announced:
         if int(announced) > limit:
             raise _too_large(limit)
         if announced == b"0":
@@ -46,7 +44,7 @@ async def read(receive: Receive, *, limit: int, announced: bytes, hold: Callable
         size += len(chunk)
         if size > limit:
             raise _too_large(limit)
-        if not announced:
+        if not is_announced:
             hold(len(chunk))
         if not message.get("more_body", False):
             return b"".join([*chunks, chunk]) if chunks else chunk
@@ -60,12 +58,11 @@ async def unpacked(raw: bytes, encoding: bytes, *, limit: int) -> bytes:
     """
     if len(raw) <= _INLINE_PACKED_BYTES:
         try:
-            return unpack(raw, encoding, limit=min(limit, _INLINE_BYTES))
+            return unpack(raw, encoding, limit=min(limit, MAX_INLINE_BYTES))
         except PayloadTooLarge:
-            if limit <= _INLINE_BYTES:
+            if limit <= MAX_INLINE_BYTES:
                 raise
-    loop = asyncio.get_running_loop()
-    return await loop.run_in_executor(_THREADS, lambda: unpack(raw, encoding, limit=limit))
+    return await in_thread(unpack, raw, encoding, limit=limit)
 
 
 def unpack(raw: bytes, encoding: bytes, *, limit: int) -> bytes:

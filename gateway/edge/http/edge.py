@@ -13,6 +13,7 @@ from urllib.parse import quote
 from gateway.call import Headers, Reply
 from gateway.dataplane.inflight import InFlight
 from gateway.edge.http.fast import EXTENSION
+from gateway.edge.http.protocol import TAKEN
 from gateway.errors import RequestError
 from gateway.trace import Trace
 
@@ -75,6 +76,13 @@ async def send_reply(scope: Scope, send: Send, status: int, headers: Headers, co
     await send({"type": "http.response.body", "body": content})
 
 
+async def taken(scope: Scope) -> None:
+    """Return when the client has taken so much of its answer that there is room for more, or has left."""
+    wait = scope.get("extensions", _NO_EXTENSIONS).get(TAKEN)
+    if wait is not None:
+        await wait()
+
+
 def served_by(trace: Trace) -> Headers:
     """Return the headers of a refusal that name the version that was chosen; none if none was."""
     if not trace.url:
@@ -135,7 +143,7 @@ def timeout_of(header: bytes | None, most: float) -> float:
         return most
     try:
         wanted = int(header) / 1000
-    except ValueError:
+    except (ValueError, OverflowError):
         wanted = 0.0
     if wanted <= 0:
         raise RequestError("x-request-timeout-ms must be a whole number of milliseconds above 0")

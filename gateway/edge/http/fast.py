@@ -302,10 +302,8 @@ class FastProtocol(GatewayProtocol):
             permit.release()
         self.unread.clear()
 
-    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
-        extensions: dict[str, Any] = {EXTENSION: partial(_reply, cycle)}
-        cycle.scope["extensions"] = extensions
-        super()._start_asgi_task(cycle, app)
+    def _extensions(self, cycle: RequestResponseCycle) -> dict[str, Any]:
+        return {**super()._extensions(cycle), EXTENSION: partial(_reply, cycle)}
 
 
 def http_protocol(*, fast_path: bool) -> type[GatewayProtocol]:

@@ -41,6 +41,11 @@ from gateway.errors import (
 BETWEEN, HEAD, BODY = range(3)
 """What the parser is in the middle of."""
 
+TAKEN: Final = "gateway.taken"
+"""The ASGI extension ``await taken()``: returns when the client has taken so much of the answer that there is room for
+more, or has left.
+"""
+
 HeaderList = Sequence[tuple[bytes, bytes]]
 
 _MAX_URL_BYTES: Final = 65_535
@@ -323,7 +328,12 @@ class GatewayProtocol(HttpToolsProtocol):
         self._running = cycle
         if not self._stays:
             cycle.keep_alive = False
+        cycle.scope["extensions"] = self._extensions(cycle)
         super()._start_asgi_task(cycle, _wary(cycle, app) if cycle.waiting_for_100_continue else app)
+
+    def _extensions(self, _cycle: RequestResponseCycle) -> dict[str, Any]:
+        """Return what the application may use beside ASGI's own messages."""
+        return {TAKEN: self.flow.drain}
 
     def on_response_complete(self) -> None:
         """Go on to the next request that waits, to a refusal that does, or to waiting for the client."""

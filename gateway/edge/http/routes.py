@@ -16,10 +16,10 @@ from typing import Final, NamedTuple
 
 from gateway.admission import Permit
 from gateway.call import Call
-from gateway.dataplane.inflight import ENDED, InFlight
+from gateway.dataplane.inflight import ENDED, InFlight, too_late
 from gateway.dataplane.submit import DataPlane
 from gateway.edge.http import body as bodies
-from gateway.edge.http.addresses import Addresses, Reading
+from gateway.edge.http.addresses import Addresses, Parse, Reading
 from gateway.edge.http.edge import (
     Departure,
     Receive,
@@ -29,11 +29,13 @@ from gateway.edge.http.edge import (
     head_of,
     reply_of,
     send_reply,
+    taken,
     timeout_of,
 )
 from gateway.edge.http.fast import HeadCache, PendingReply
 from gateway.edge.http.protocol import HeaderList
 from gateway.edge.http.sse import EventSender
+from gateway.edge.threads import MAX_INLINE_BYTES, in_thread
 from gateway.errors import BodyTimeout, ClientGone, MethodNotAllowed
 from gateway.spec import normalize_url
 from gateway.trace import TRACEPARENT, parse_traceparent
@@ -80,8 +82,7 @@ class InferRoute:
                 permit = plane.permit()
                 if path is not None and b"x-route-to" not in headers:
                     plane.expect(path)
-                raw = await self._read(receive, headers, permit, timeout)
-                call = parse(raw, headers)
+                call = await self._read(receive, headers, permit, timeout, parse)
                 self._address(call, headers, timeout)
             except asyncio.CancelledError as error:
                 plane.refuse(trace, error)
@@ -89,17 +90,21 @@ class InferRoute:
             except Exception as error:  # noqa: BLE001 - the edge: every failure becomes an answer
                 flight = plane.refuse(trace, error, refuse)
             else:
-                del raw
                 call.refuse = refuse
                 flight = await plane.ask(call, trace, pieces, lambda flight: Departure(receive, flight).stop)
             if not isinstance(flight.error, ClientGone):
                 await (pieces.end(flight) if pieces.has_begun else send_reply(scope, send, *reply_of(flight)))
+                await taken(scope)
         finally:
             if permit is not None:
                 permit.release()
 
-    async def _read(self, receive: Receive, headers: Mapping[bytes, bytes], permit: Permit, timeout: float) -> bytes:
+    async def _read(
+        self, receive: Receive, headers: Mapping[bytes, bytes], permit: Permit, timeout: float, parse: Parse
+    ) -> Call:
+        """Read the body, and what it asks; of a large one beside the event loop."""
         limit = self._limits.max_body_bytes
+        raw: bytes | None = None
         try:
             async with asyncio.timeout(timeout):
                 raw = await bodies.read(
@@ -109,9 +114,13 @@ class InferRoute:
                 if encoding:
                     raw = await bodies.unpacked(raw, encoding, limit=limit)
                     permit.hold(len(raw))
-                return raw
+                if len(raw) > MAX_INLINE_BYTES:
+                    return await in_thread(parse, raw, headers)
         except TimeoutError:
+            if raw is not None:
+                raise too_late(timeout) from None
             raise BodyTimeout(f"the body did not arrive within {timeout:g} s") from None
+        return parse(raw, headers)
 
     def _address(self, call: Call, headers: Mapping[bytes, bytes], timeout: float) -> None:
         call.timeout = min(call.timeout or timeout, timeout)

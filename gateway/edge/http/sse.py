@@ -31,11 +31,11 @@ class EventSender:
     async def __call__(self, flight: InFlight, event: Event) -> None:
         """Send one piece; returns when there is room for the next."""
         if not self.has_begun:
-            self.has_begun = True
             endpoint = flight.endpoint
             own = endpoint.headers if endpoint is not None else ()
             headers: Headers = [*EVENT_STREAM, *own, *labels(flight.trace)[:2]]
             await self._send({"type": "http.response.start", "status": 200, "headers": headers})
+            self.has_begun = True  # not before: who is given up while it waits for room has begun nothing
         await self._send({"type": "http.response.body", "body": flight.call.piece(event), "more_body": True})
 
     async def end(self, flight: InFlight) -> None:

@@ -101,6 +101,18 @@ async def test_routing_keys_and_pins_are_read_from_the_metadata(stack: Any, call
     assert ["1", "2"] == [answer.model_version for answer in pinned]
 
 
+async def test_a_large_message_is_read_as_a_small_one(stack: Any, caller: Caller) -> None:
+    """Beside the event loop: its answer and its refusal are the same, and nothing is held afterwards."""
+    text = "good " * 10_000
+    reply = await caller.infer(texts("e", *[text] * 6))
+    assert [6, 2] == list(reply.outputs[0].shape)
+    request = texts("e", text * 6)
+    request.inputs[0].shape[0] = 5
+    with pytest.raises(grpc.aio.AioRpcError, match="has 1 elements"):
+        await caller.infer(request)
+    assert (0, 0) == (stack.gateway.permits.in_flight, stack.gateway.permits.held_bytes)
+
+
 async def test_callers_deadline_ends_the_call_to_the_backend(stack: Any, caller: Caller) -> None:
     """And it is counted: nothing goes on for nobody."""
     stack.backend.latency = 5

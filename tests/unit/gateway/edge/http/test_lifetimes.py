@@ -23,6 +23,13 @@ class Preprocess:
 """
 
 
+HUGE = """
+class Preprocess:
+    def process(self, data, state, collect_custom_statistics_fn=None):
+        return "x" * (40 << 20)
+"""
+
+
 @pytest.fixture(params=[True, False], ids=["fast", "ordinary"])
 def serve(make_stack: Callable[..., Any], request: pytest.FixtureRequest) -> Serve:
     """Serve a stack with settings of the test's own, on each path."""
@@ -124,6 +131,28 @@ async def test_a_permit_is_taken_before_the_body_is_read(serve: Serve) -> None:
         first.send(post()[-3:])
         assert 200 == (await first.answer())[0]
         await port.stack.until(lambda: port.stack.gateway.permits.in_flight == 0)
+
+
+async def test_a_permit_is_held_until_the_client_has_taken_its_answer(serve: Serve) -> None:
+    """Answers that nobody reads are memory as well: their requests count until the client reads, or leaves."""
+    async with serve() as port:
+        stack = port.stack
+        stack.add_hook("h", HUGE)
+        await stack.served("h")
+        permits, endpoint = stack.gateway.permits, stack.gateway.table.current.endpoints["h"]
+        reader, leaver = await port.connect(), await port.connect()
+        for wire in (reader, leaver):
+            wire.send(post(b'{"x": 1}', "/serve/h"))
+        (status, headers), (other, _) = [await wire.head() for wire in (reader, leaver)]
+        assert (200, 200) == (status, other)
+        await stack.until(lambda: endpoint._leases == 0)
+        await asyncio.sleep(0.1)
+        assert 2 == permits.in_flight
+        leaver.close()
+        await stack.until(lambda: permits.in_flight == 1)
+        async with asyncio.timeout(10):
+            await reader._reader.readexactly(int(headers["content-length"]))
+        await stack.until(lambda: permits.in_flight == 0)
 
 
 async def test_the_bytes_of_bodies_are_bounded_together(serve: Serve) -> None:

@@ -5,13 +5,29 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import threading
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gateway.errors import BackendGarbage, BackendRefused, BackendUnavailable, DeadlineExceeded, Overloaded
+from gateway.edge.http.addresses import Reading
+from gateway.edge.http.problems import problem
+from gateway.edge.http.routes import InferRoute, Limits
+from gateway.edge.http.sse import EventSender
+from gateway.endpoints.endpoint import Event
+from gateway.errors import (
+    BackendGarbage,
+    BackendRefused,
+    BackendUnavailable,
+    DeadlineExceeded,
+    HookFailed,
+    MalformedBody,
+    Overloaded,
+)
+from tests.unit.gateway.dataplane.flights import Echo
+from tests.unit.gateway.dataplane.test_submit import Plane
 
 GOOD = json.dumps({"text": "good"}).encode()
 JSON = {"content-type": "application/json"}
@@ -45,6 +61,7 @@ JSON = {"content-type": "application/json"}
         (b'{"text": "good", "nonsense": 1}', JSON, 422, "input_refused"),
         (GOOD, {**JSON, "x-request-timeout-ms": "soon"}, 400, "bad_request"),
         (GOOD, {**JSON, "x-request-timeout-ms": "-5"}, 400, "bad_request"),
+        (GOOD, {**JSON, "x-request-timeout-ms": "9" * 400}, 400, "bad_request"),
     ],
 )
 async def test_wrong_request_gets_its_status_and_says_what_to_do(
@@ -254,3 +271,91 @@ async def test_body_that_does_not_arrive_in_time_is_refused(stack: Any) -> None:
     await stack.gateway(scope, receive, send)
     assert 408 == sent[0]["status"]
     assert "body_timeout" == json.loads(sent[1]["body"])["code"]
+
+
+async def test_large_bodies_are_read_beside_the_event_loop() -> None:
+    """Loops over a million tensor elements take a second: other requests are answered meanwhile. Small ones stay."""
+    made = Plane("e", most_bytes=1 << 20)
+    handler: Any = made.endpoints["e"].handler
+    handler._begin = lambda job: job.answered("yes")
+    names: list[str] = []
+
+    def parse(raw: bytes, _headers: Any) -> Any:
+        names.append(threading.current_thread().name)
+        if raw.startswith(b"no"):
+            raise MalformedBody("no")
+        return Echo("e")
+
+    route, statuses = InferRoute(made.plane, Limits(1 << 20, 5.0)), []
+    for start, size in ((b"", 100), (b"", 300_000), (b"no", 300_000)):
+        body = start + b"x" * size
+        statuses.append(await _ask(route, Reading(parse, problem), body))
+    assert [200, 200, 400] == statuses
+    assert threading.main_thread().name == names[0]
+    assert all(name.startswith("edge") for name in names[1:])
+    assert (0, 0, 3) == (made.permits.in_flight, made.permits.held_bytes, len(made.ended))
+
+
+async def test_a_body_that_is_read_for_too_long_ends_in_time() -> None:
+    """504, not 408: the caller has sent what it had to; whoever is cancelled meanwhile holds nothing either."""
+    made = Plane("e", most_bytes=1 << 20)
+    goes_on = threading.Event()
+
+    def parse(_raw: bytes, _headers: Any) -> Any:
+        goes_on.wait(10)
+        return Echo("e")
+
+    body = b"x" * 300_000
+    try:
+        route = InferRoute(made.plane, Limits(1 << 20, 0.05))
+        assert 504 == await _ask(route, Reading(parse, problem), body)
+        route = InferRoute(made.plane, Limits(1 << 20, 5.0))
+        asking = asyncio.create_task(_ask(route, Reading(parse, problem), body))
+        while not made.permits.in_flight:
+            await asyncio.sleep(0)
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+    finally:
+        goes_on.set()
+    assert ["deadline_exceeded", "client_gone"] == [trace.outcome for trace in made.ended]
+    assert (0, 0) == (made.permits.in_flight, made.permits.held_bytes)
+
+
+async def _ask(route: InferRoute, reading: Reading, body: bytes) -> int:
+    """Send one request past every server; return its status."""
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    scope = {"type": "http", "method": "POST", "headers": [(b"content-length", str(len(body)).encode())]}
+    await route(scope, receive, send, reading)
+    return int(sent[0]["status"])
+
+
+async def test_a_stream_given_up_before_its_head_was_out_is_answered_as_a_whole() -> None:
+    """Its first piece waited for room behind an earlier answer: there is no stream yet whose end could be sent."""
+    room = asyncio.Event()
+
+    async def send(_message: Any) -> None:
+        await room.wait()
+
+    made = Plane("e")
+    flight, _ = made.submit(Echo())
+    pieces = EventSender(send)
+    sending = asyncio.create_task(pieces(flight, Event("x", (), None, 1, 1)))
+    await asyncio.sleep(0)
+    sending.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await sending
+    assert not pieces.has_begun
+
+
+def test_every_message_of_an_error_can_be_written() -> None:
+    """Users' code raises with names of files that are no text."""
+    content = problem(HookFailed("no file \udc80", hint="look for \udc81"), "r").content
+    assert {"error": "no file ?", "hint": "look for ?"}.items() <= json.loads(content).items()
