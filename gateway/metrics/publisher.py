@@ -30,6 +30,9 @@ _WAIT_S: Final = 0.005
 _ANSWER_S: Final = 0.25
 """How long the others have to write their numbers down; of one that is busy for longer the last ones count."""
 
+_LAST_S: Final = 1.0
+"""How long a worker that ends waits until its last numbers are written down."""
+
 T = TypeVar("T")
 
 
@@ -62,9 +65,10 @@ class Publisher:
 
     def close(self) -> None:
         """Leave the last numbers to the other workers."""
-        with contextlib.suppress(RuntimeError):  # closed before
+        with contextlib.suppress(RuntimeError, TimeoutError):  # closed before; or the disk hangs
             if self._share is not None:
-                self._writer.submit(self._write, self._observer.snapshot(), self._observer.exemplars.seen(), 0).result()
+                numbers, seen = self._observer.snapshot(), self._observer.exemplars.seen()
+                self._writer.submit(self._write, numbers, seen, 0).result(_LAST_S)
         for pool in (self._reader, self._writer):
             pool.shutdown(wait=False)
 

@@ -119,3 +119,16 @@ async def test_the_last_numbers_are_left_behind(tmp_path: Path) -> None:
     text, _ = await heir.metrics("")
     heir.close()
     assert b'gateway_endpoint_builds_total{outcome="ok"} 2.0' in text
+
+
+async def test_a_disk_that_hangs_does_not_keep_a_worker_from_ending(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its last numbers are lost, and nothing else."""
+    publisher = Publisher(busy(), tmp_path)
+    monkeypatch.setattr("gateway.metrics.publisher._LAST_S", 0.05)
+    goes_on, written = threading.Event(), []
+    monkeypatch.setattr(publisher, "_write", lambda *_: written.append(goes_on.wait(10)))
+    publisher.close()
+    assert [] == written
+    goes_on.set()
