@@ -84,9 +84,10 @@ class UserCode:
         self._async = frozenset(stage for stage, method in self._methods.items() if _is_async(method))
         self._batch = {stage: m for stage in STAGES if (m := _method(instance, f"{stage}_batch")) is not None}
         self._async_batch = frozenset(stage for stage, method in self._batch.items() if _is_async(method))
-        defined = [stage for stage in STAGES if stage in self._methods or stage in self._batch]
-        self._first: Stage | None = defined[0] if defined else None
-        self._last: Stage | None = defined[-1] if defined else None
+        self.stages: list[Stage] = [stage for stage in STAGES if stage in self._methods or stage in self._batch]
+        """The stages that the class has, in order; one with `process` does without a backend."""
+        self._first: Stage | None = self.stages[0] if self.stages else None
+        self._last: Stage | None = self.stages[-1] if self.stages else None
         first, last = (self._methods.get(s) if s is not None else None for s in (self._first, self._last))
         self._typed = Typed(instance, first, last)
         self.schemas = self._typed.schemas()
@@ -123,21 +124,6 @@ class UserCode:
             modules.forget()
             raise
         return code
-
-    @property
-    def has_preprocess(self) -> bool:
-        """Whether the class defines `preprocess`."""
-        return "preprocess" in self._methods or "preprocess" in self._batch
-
-    @property
-    def has_process(self) -> bool:
-        """Whether the class defines `process`, and so does without a backend."""
-        return "process" in self._methods or "process" in self._batch
-
-    @property
-    def has_postprocess(self) -> bool:
-        """Whether the class defines `postprocess`."""
-        return "postprocess" in self._methods or "postprocess" in self._batch
 
     def is_async(self, stage: Stage) -> bool:
         """Whether the hook is a coroutine function, to be awaited rather than run in a thread."""

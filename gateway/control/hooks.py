@@ -127,7 +127,7 @@ class HookBuilder:
             return await self._in_processes(parts, settings, extra)
         assert parts.code is not None  # noqa: S101 - only engines have none
         code = await load(parts.code)
-        if parts.spec.engine != "triton" and not code.has_process:
+        if parts.spec.engine != "triton" and "process" not in code.stages:
             unload(code)
             raise SpecFault(_no_process(parts.spec.engine))
         executor = ThreadExecutor(code, threads=settings.threads, timeout=settings.timeout)

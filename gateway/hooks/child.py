@@ -93,9 +93,7 @@ class _Process:
             return
         _limit_memory(int(head["memory"]))
         code = self._code
-        is_async = code is not None and any(
-            code.is_async(s) or code.is_batch_async(s) for s in ("preprocess", "process", "postprocess")
-        )
+        is_async = code is not None and any(code.is_async(stage) or code.is_batch_async(stage) for stage in STAGES)
         self._send({"k": "loaded", "is_async": is_async, **self._describe()})
         if is_async:
             with asyncio.Runner() as runner:
@@ -131,11 +129,7 @@ class _Process:
         code = self._code
         if code is None:
             return {"stages": [], "batches": [], "schemas": {}}
-        flags = (code.has_preprocess, code.has_process, code.has_postprocess)
-        return {
-            "stages": [name for name, has in zip(STAGES, flags, strict=True) if has],
-            "batches": sorted(code.batch_hooks), "schemas": code.schemas,
-        }  # fmt: skip
+        return {"stages": code.stages, "batches": sorted(code.batch_hooks), "schemas": code.schemas}
 
     # --- requests -----------------------------------------------------------------------------------------------------
 

@@ -130,8 +130,7 @@ class ThreadExecutor:
         self._code = code
         self._timeout = timeout or None
         self.batches: frozenset[str] = frozenset(code.batch_hooks)
-        flags = {"preprocess": code.has_preprocess, "process": code.has_process, "postprocess": code.has_postprocess}
-        self.stages: frozenset[str] = frozenset(stage for stage, has in flags.items() if has)
+        self.stages: frozenset[str] = frozenset(code.stages)
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix=f"hook-{code.name}"[:40])
         self._free = asyncio.Semaphore(threads)
 

@@ -25,6 +25,7 @@ from gateway.errors import DeadlineExceeded, HookFailed
 from gateway.hooks.answers import HeldState, Outcome, hook_failed, read_outcomes, read_times, text, whole
 from gateway.hooks.values import Buffer, total
 from gateway.hooks.wire import LARGE, MAX_INLINE, FrameReader, from_memory, pack, to_memory
+from preprocessing.user_code import STAGES
 
 _log = logging.getLogger("triton_gateway.hooks")
 
@@ -36,7 +37,6 @@ _REAP_S: Final = 0.02
 _REAPS: Final = 5
 _MAX_CALLS: Final = 4096
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
-_STAGES: Final = ("preprocess", "process", "postprocess")
 
 _BOOT: Final = (
     "import sys; home, extra = sys.argv[4:6]; sys.path[:0] = [extra] if extra else []\n"
@@ -460,7 +460,7 @@ def state_lost(reason: str) -> HookFailed:
 def _loaded(head: Mapping[str, Any]) -> Loaded:
     is_async, schemas = head["is_async"], head["schemas"]
     stages, batches = ([text(name) for name in head[key]] for key in ("stages", "batches"))
-    if type(is_async) is not bool or type(schemas) is not dict or not {*stages, *batches} <= {*_STAGES}:
+    if type(is_async) is not bool or type(schemas) is not dict or not {*stages, *batches} <= {*STAGES}:
         raise ValueError("what it says about its code cannot be read")
     return Loaded(is_async, stages, batches, schemas)
 

@@ -63,7 +63,7 @@ def test_every_class_of_the_page_runs(code: UserCode) -> None:
         assert {"y": 1.5} == code.postprocess(np.array(data), state, None)
         with pytest.raises(UserCodeRefused, match="send x0"):
             code.preprocess({}, {}, None)
-    elif code.has_postprocess:
+    elif "postprocess" in code.stages:
         data = np.array(data, np.float32) if "unit" in state else data
         assert code.postprocess(data, state, seen.update) in ({"y": [1.5, 0.0], "unit": "m"}, {"sum": 3})
         assert seen in ({"x0": 1.5}, {"largest": 2})

@@ -127,7 +127,7 @@ def test_batch_methods_take_one_request_too(load: Any) -> None:
     code = load(BATCH)
     state: dict[str, Any] = {}
     seen: dict[str, Any] = {}
-    assert (True, True, True) == (code.has_preprocess, code.has_process, code.has_postprocess)
+    assert ["preprocess", "process", "postprocess"] == code.stages
     assert 4 == code.preprocess({"n": 4}, state)
     assert {"y": 40, "n": 4, "together": 1} == asyncio.run(code.postprocess(40, state, seen.update))
     assert {"value": 40} == seen

@@ -106,7 +106,7 @@ def test_clearml_example_runs_unchanged(write: Write, load: Load) -> None:
     assert [[1, 2]] == code.preprocess({"x0": 1, "x1": 2}, state, seen.append)
     assert {"y": 3, "seen": 1} == code.postprocess(3, state, seen.append)
     assert [{"x0": 1}] == seen
-    assert (True, False, True) == (code.has_preprocess, code.has_process, code.has_postprocess)
+    assert ["preprocess", "postprocess"] == code.stages
 
 
 def test_missing_hooks_hand_on_their_data(write: Write, load: Load) -> None:
@@ -117,7 +117,7 @@ def test_missing_hooks_hand_on_their_data(write: Write, load: Load) -> None:
 
 def test_attributes_that_cannot_be_called_are_no_hooks(write: Write, load: Load) -> None:
     """A class that sets `process = None` has no process."""
-    assert not load(write("class Preprocess:\n    process = None")).has_process
+    assert [] == load(write("class Preprocess:\n    process = None")).stages
 
 
 def test_load_gets_the_model_and_its_result_is_kept(write: Write, load: Load, tmp_path: Path) -> None:
