@@ -33,7 +33,9 @@ RESULTS: Final = Path(__file__).parent / "results" / "compare.json"
 NOW: Final = "gateway"
 BEFORE: Final = "gateway_before"
 PAIRS: Final = {NOW: BEFORE, "gateway_nocache": "gateway_nocache_before"}
-FIGURES: Final = {"own_us": "CPU per request", "rps": "throughput", "p50_ms": "p50", "p99_ms": "p99"}
+FIGURES: Final = {
+    "own_us": "CPU per request", "rps": "throughput", "p50_ms": "p50", "p99_ms": "p99", "batch": "rows a call",
+}  # fmt: skip
 
 CELLS: Final = (
     Scenario("instant", "short", 64, (NOW,), 12, 2.0),

@@ -25,7 +25,7 @@ from preprocessing.windows import Windower
 
 _ROW_CHARS: Final = 8
 """What a row costs beside its characters, in characters."""
-_OFFLOAD_WORK: Final = 2000
+OFFLOAD_WORK: Final = 2000
 
 
 class Processor(Protocol):
@@ -95,6 +95,9 @@ class TextProcessor:
         self._text_fields = tuple(head.text_fields)
         self._dtypes = dict(input_dtypes or {})
         self._pad_to_multiple_of = pad_to_multiple_of
+        row = head.row_cost
+        self._is_light = row is not None and row.answer_bytes <= config.max_answer_bytes and row.work <= OFFLOAD_WORK
+        """One row's answer needs no weighing."""
         self._output_sizes: tuple[int, float] | None = None
         """Bytes of the model's outputs per row and per padded token, as its first answer has them."""
         self.chat: ChatTemplate | None = None
@@ -136,8 +139,10 @@ class TextProcessor:
 
     def encodes_off_loop(self, request: ParsedRequest) -> bool:
         """Counts the characters of all rows, a text once for each row it becomes; stops counting at the limit."""
-        left = self.config.offload_chars
-        for text in request.texts:
+        texts, left = request.texts, self.config.offload_chars
+        if len(texts) == 1 and type(texts[0]) is str:
+            return len(texts[0]) + _ROW_CHARS > left
+        for text in texts:
             left -= len(text) if type(text) is str else len(text[0]) + len(text[1])
             left -= _ROW_CHARS
             if left < 0:
@@ -152,7 +157,8 @@ class TextProcessor:
             self._refuse_truncated(rows, request)
         if self._may_be_empty:
             self._refuse_empty(rows)
-        return self._weighed(Prepared(rows, request))
+        prepared = Prepared(rows, request)
+        return prepared if self._is_light and len(rows) == 1 else self._weighed(prepared)
 
     def prepare(self, body: object) -> Prepared:
         """`parse` and `encode`."""
@@ -175,7 +181,7 @@ class TextProcessor:
 
     def finishes_off_loop(self, prepared: Prepared) -> bool:
         """By what its head says that the answer takes."""
-        return prepared.finish_work > _OFFLOAD_WORK
+        return prepared.finish_work > OFFLOAD_WORK
 
     def prepare_prompt(self, body: Chat | TokenPrompts) -> Prepared:
         """A conversation in the model's own template, or prompts of token ids; raises InvalidInput."""

@@ -168,7 +168,10 @@ class InFlight:
         self.deadlines.arm(self, timeout, passed)
         try:
             self.question = self.call.question(endpoint)
-            self._start(endpoint)
+            if self._send is None:  # as nearly always
+                endpoint.start(self)
+            else:
+                self._start(endpoint)
         except Exception as error:  # noqa: BLE001 - every failure becomes an answer
             self.failed(error)
 
@@ -193,14 +196,11 @@ class InFlight:
 
     def prepared(self) -> None:
         """See ``Job.prepared``."""
-        if self.state is ADMITTED:  # as nearly always
-            self.state = PREPARED
-        else:
-            self._move(PREPARED)
+        self._move(PREPARED)
 
     def queued(self, leave: Callable[[], object]) -> None:
         """See ``Job.queued``."""
-        if self.state is PREPARED:  # as nearly always
+        if self.state is ADMITTED:  # as nearly always
             self.state = QUEUED
             self.give_up = leave
         elif self._move(QUEUED):

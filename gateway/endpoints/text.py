@@ -77,7 +77,7 @@ class TextHandler:
                 self._queue(job, started, question)
                 return
         try:
-            request = processor.parse(question)
+            request = processor.head.parse(question)
             if processor.encodes_off_loop(request):
                 offload(job, self._threads, processor.encode, request, then=partial(self._queue, job, started))
                 return
@@ -90,12 +90,12 @@ class TextHandler:
         trace = job.trace
         note(trace, prepared)
         trace.prepare_ns = perf_counter_ns() - started
-        job.prepared()
-        batcher = self._batcher
-        if batcher.fits(prepared.rows):
-            entry = batcher.begin(prepared.rows, job.deadline, partial(self._inferred, job, prepared))
+        batcher, rows = self._batcher, prepared.rows
+        if len(rows) == 1 or batcher.fits(rows):
+            entry = batcher.begin(rows, job.deadline, partial(self._inferred, job, prepared))
             job.queued(partial(batcher.abandon, entry))
         else:
+            job.prepared()
             in_task(job, self._in_several_calls(job, prepared))
 
     async def _in_several_calls(self, job: Job, prepared: Prepared) -> object:

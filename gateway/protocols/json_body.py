@@ -25,7 +25,7 @@ def decode(raw: bytes, content_type: bytes, *, takes_bytes: bool) -> object:
 
     No content type counts as JSON. Raises ``UnsupportedMedia`` or ``MalformedBody``.
     """
-    if not _is_json(content_type):
+    if content_type and content_type != b"application/json" and not _is_json(content_type):
         if takes_bytes:
             return raw
         shown = ascii(content_type.decode("latin-1"))[1:-1][:80]
@@ -33,12 +33,15 @@ def decode(raw: bytes, content_type: bytes, *, takes_bytes: bool) -> object:
     if not raw:
         raise MalformedBody("the body is empty", hint=_EXAMPLE)
     try:
-        return loads(raw)
+        value = orjson.loads(raw)
     except orjson.JSONDecodeError as error:
         reason = str(error)
         if "utf-8" in reason.lower() or "surrogate" in reason.lower():
             raise MalformedBody("the body is not valid UTF-8", hint="encode it as UTF-8") from None
         raise MalformedBody(f"the body is not valid JSON: {reason}", hint=_EXAMPLE) from None
+    if len(raw) > _MAX_DEPTH:
+        _refuse_deep(raw, value)
+    return value
 
 
 def loads(raw: bytes) -> Any:
@@ -46,6 +49,11 @@ def loads(raw: bytes) -> Any:
     than what can be written again: what reads them, or answers with them, would fail.
     """
     value = orjson.loads(raw)
+    _refuse_deep(raw, value)
+    return value
+
+
+def _refuse_deep(raw: bytes, value: Any) -> None:
     if raw.count(b"[") + raw.count(b"{") > _MAX_DEPTH:
         try:
             orjson.dumps(_deeper(value, _ROOM))
@@ -53,7 +61,6 @@ def loads(raw: bytes) -> Any:
             raise MalformedBody(
                 f"the body is nested too deep: at most {_MAX_DEPTH} levels are read", hint="send flatter values"
             ) from None
-    return value
 
 
 def _deeper(value: Any, levels: int) -> Any:
@@ -63,8 +70,6 @@ def _deeper(value: Any, levels: int) -> Any:
 
 
 def _is_json(content_type: bytes) -> bool:
-    if not content_type or content_type == b"application/json":
-        return True
     kind, _, parameters = content_type.lower().partition(b";")
     kind = kind.strip()
     if kind != b"application/json" and not kind.endswith(b"+json"):

@@ -14,7 +14,7 @@ from gateway.call import Call, Reply
 from gateway.endpoints.endpoint import Endpoint, Event
 from gateway.errors import GatewayError
 from gateway.protocols import huggingface
-from gateway.protocols.json_body import decode, rendered
+from gateway.protocols.json_body import decode, dumps, rendered
 from gateway.trace import Trace
 
 
@@ -80,7 +80,9 @@ class ServeCall(Call):
     def render(self, answer: Any, endpoint: Endpoint, trace: Trace, outputs: Any) -> bytes | Reply:
         """See ``Call.render``."""
         del endpoint, trace, outputs
-        return rendered(answer if self._convert is None else self._convert(answer))
+        if self._convert is not None:
+            answer = self._convert(answer)
+        return dumps(answer) if type(answer) is dict else rendered(answer)
 
     def piece(self, event: Event) -> bytes:
         """See ``Call.piece``."""

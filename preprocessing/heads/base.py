@@ -84,6 +84,10 @@ class Head(Protocol):
     def needs_windows(self) -> bool:
         """Whether `parse` asks for windows."""
 
+    @property
+    def row_cost(self) -> Cost | None:
+        """What the answer to one row takes, if that is the same for every row and never depends on a request."""
+
     def parse(self, body: object) -> ParsedRequest:
         """Check a decoded request body; raises InvalidInput, which says what to send."""
 

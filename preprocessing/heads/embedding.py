@@ -56,6 +56,7 @@ class SentenceEmbedding:
     task: Final = EMBEDDINGS
     text_fields: Final = ("text",)
     needs_windows: Final = False
+    row_cost: Final = None
 
     def __init__(self, config: TaskConfig, vocabulary: Vocabulary | None = None) -> None:
         self._config = config

@@ -38,6 +38,7 @@ class FeatureExtraction:
     task: Final = FEATURES
     text_fields: Final = ("text",)
     needs_windows: Final = False
+    row_cost: Final = None
 
     def __init__(self, config: TaskConfig) -> None:
         self._config = config

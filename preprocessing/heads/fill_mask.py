@@ -51,6 +51,7 @@ class FillMask:
     task: Final = FILL_MASK
     text_fields: Final = ("text",)
     needs_windows: Final = False
+    row_cost: Final = None
 
     def __init__(self, config: TaskConfig, vocabulary: Vocabulary) -> None:
         if config.mask_id is None:

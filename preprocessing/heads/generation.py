@@ -49,6 +49,7 @@ class TextGeneration:
     task: Final = GENERATION
     text_fields: Final = ("text",)
     needs_windows: Final = False
+    row_cost: Final = None
 
     def __init__(self, config: TaskConfig) -> None:
         self._config = config

@@ -58,6 +58,7 @@ class QuestionAnswering:
     task: Final = QUESTION_ANSWERING
     text_fields: Final = ("question", "context")
     needs_windows: Final = True
+    row_cost: Final = None
 
     def __init__(self, config: TaskConfig) -> None:
         self._config = config

@@ -48,6 +48,7 @@ class Ranking:
     task: Final = RANKING
     text_fields: Final = ("query", "documents")
     needs_windows: Final = False
+    row_cost: Final = None
 
     def __init__(self, config: TaskConfig) -> None:
         if len(config.labels) > 1:

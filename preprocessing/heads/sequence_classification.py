@@ -52,7 +52,8 @@ class SequenceClassification:
 
     def __init__(self, config: TaskConfig) -> None:
         self._config = config
-        self._result_bytes = 80 + sum(len(label.encode()) + 24 for label in config.labels)
+        result_bytes = 80 + sum(len(label.encode()) + 24 for label in config.labels)
+        self.row_cost = Cost(result_bytes, len(config.labels) + 4)
 
     def parse(self, body: object) -> ParsedRequest:
         """Texts or pairs, and how many labels to list."""
@@ -78,7 +79,7 @@ class SequenceClassification:
         """Every label of every row."""
         del output_bytes
         rows = len(prepared.rows)
-        return Cost(rows * self._result_bytes, rows * (len(self._config.labels) + 4))
+        return Cost(rows * self.row_cost.answer_bytes, rows * self.row_cost.work)
 
     def decode(self, outputs: Tensors, prepared: Prepared) -> list[Mapping[str, Any]]:
         """Scores in descending order; equal scores in the order of the model's labels."""

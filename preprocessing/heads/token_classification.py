@@ -67,6 +67,7 @@ class TokenClassification:
     task: Final = TOKENS
     text_fields: Final = ("text",)
     needs_windows: Final = True
+    row_cost: Final = None
 
     def __init__(self, config: TaskConfig, vocabulary: Vocabulary) -> None:
         self._config = config

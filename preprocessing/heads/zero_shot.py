@@ -47,6 +47,7 @@ class ZeroShot:
     task: Final = ZERO_SHOT
     text_fields: Final = ("text",)
     needs_windows: Final = True
+    row_cost: Final = None
 
     def __init__(self, config: TaskConfig) -> None:
         found = [i for i, label in enumerate(config.labels) if label.lower().startswith("entail")]

@@ -105,7 +105,7 @@ class Addresses:
 
 
 def _serve(url: str, key_field: Sequence[str], raw: bytes, headers: ByName) -> Call:
-    return ServeCall(url, raw, _type_of(headers), key_field)
+    return ServeCall(url, raw, headers.get(b"content-type", b""), key_field)
 
 
 def _chat(name: str, raw: bytes, headers: ByName) -> Call:

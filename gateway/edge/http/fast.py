@@ -174,14 +174,15 @@ class PendingReply:
 
     def send(self, head: bytes, body: bytes) -> None:
         """Write an answer whose head is complete, save for how the connection goes on; else as ``reply``."""
-        if not self._may_write():
+        if self.disconnected or self.response_complete or not self.keep_alive:
+            if self._may_write():
+                self.transport.write(b"%bconnection: close\r\n\r\n%b" % (head, body))
+                self.transport.close()
+                self._written()
             return
-        transport = self.transport
-        if self.keep_alive:
-            transport.write(b"%b\r\n%b" % (head, body))
-        else:
-            transport.write(b"%bconnection: close\r\n\r\n%b" % (head, body))
-            transport.close()
+        self.give_up = None  # it refers back to this request
+        self.response_complete = True
+        self.transport.write(b"%b\r\n%b" % (head, body))
         self._written()
 
     def abort(self) -> None:
@@ -277,7 +278,10 @@ class FastProtocol(GatewayProtocol):
             return False
         before = self.cycle
         pending = PendingReply(self, keep_alive=self._stays)
-        self._wait_in(None)
+        line = self._line
+        if line is not None:
+            self._line = None
+            line.leave(self)
         self.cycle = self._running = pending  # type: ignore[assignment]  # it has what is read of a cycle
         if fast_path.take(pending, head.plain, body):
             return True

@@ -160,15 +160,16 @@ class GatewayProtocol(HttpToolsProtocol):
 
     def _settle(self) -> None:
         """Wait in the line that fits what the parser is in the middle of; in none while the client waits for us."""
-        room = self._room
+        room, cycle = self._room, self.cycle
         if self._phase == BODY:
             self._wait_in(None if self.pipeline else room.bodies)
-        elif self._is_busy():
+        elif cycle is not None and not cycle.response_complete:
             self._wait_in(None)
         elif self._phase == HEAD:
             self._wait_in(room.heads)
         elif self._line is None:
-            self._wait_in(room.idle)
+            self._line = room.idle
+            room.idle.enter(self, self.loop)
 
     # --- what comes ---------------------------------------------------------------------------------------------------
 
