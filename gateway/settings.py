@@ -184,7 +184,7 @@ class Settings(BaseSettings):
     )  # fmt: skip
     triton_http: str = Field(
         "auto", validation_alias=_names("triton_http"),
-        description="Triton's HTTP, over which models are called where it answers: a fraction of gRPC's cost. A port "
+        description="Triton's HTTP, over which models are called if it answers: a fraction of gRPC's cost. A port "
         "(of the same hosts), addresses (`host:8000`, comma separated; for the default Triton only), `auto` (port 8000 "
         "where gRPC has 8001) or `off`. Everything else stays gRPC, which also takes over when HTTP does not answer, "
         "and for models whose callers keep leaving before the answer: HTTP does not tell Triton to stop.",
@@ -192,7 +192,7 @@ class Settings(BaseSettings):
     triton_key_file: str = Field(
         "", validation_alias=_names("triton_key_file"),
         description="File with the key of Triton's control APIs, to ask why a model is not loaded; nothing else needs "
-        "it. Empty: `triton/key` in the state folder, where that exists.",
+        "it. Empty: `triton/key` in the state folder, if that exists.",
     )  # fmt: skip
     triton_grpc_compression: bool = Field(
         False, validation_alias=_names("triton_grpc_compression", "CLEARML_DEFAULT_TRITON_GRPC_COMPRESSION"),
@@ -222,7 +222,7 @@ class Settings(BaseSettings):
     )  # fmt: skip
     routing_key_field: str = Field(
         "", validation_alias=_names("routing_key_field"),
-        description="Field of a JSON body that does so where the header is missing, e.g. `user_id` or `user.id`.",
+        description="Field of a JSON body that does so if the header is missing, e.g. `user_id` or `user.id`.",
     )  # fmt: skip
     allow_pins: bool = Field(
         False, validation_alias=_names("allow_pins"),
@@ -318,7 +318,7 @@ class Settings(BaseSettings):
     metric_log_frequency: float = Field(
         1.0, ge=0, le=1, validation_alias=_names("metric_log_frequency", "CLEARML_DEFAULT_METRIC_LOG_FREQ"),
         description="Share of the requests whose declared variables are counted (scaled, so that rates stay right), "
-        "where neither `metrics add --log-freq` nor the serving Task says it.",
+        "if neither `metrics add --log-freq` nor the serving Task says it.",
     )  # fmt: skip
     reference_dir: str = Field(
         "", validation_alias=_names("reference_dir"),
