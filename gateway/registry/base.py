@@ -14,7 +14,7 @@ from gateway.registry.ledger import Ledger
 
 
 class Registry(Protocol):
-    """Reads the serving Task, models and files. Safe to call from any thread, one call at a time per instance.
+    """Reads the serving Task, models and files. Safe to call from several threads at once.
 
     Every method raises ``RegistryUnavailable`` when nothing answers (a retry can help) and ``RegistryRefused`` when
     the answer is no (wrong credentials, unknown id), both within a bounded time.
