@@ -27,7 +27,7 @@ class Permit:
         if permits is None:
             return
         held = permits.held_bytes
-        if held + size > permits.most_bytes and held > self.size:
+        if held + size > permits.max_bytes and held > self.size:
             raise Overloaded(
                 f"this gateway already holds {held >> 20} MiB of requests", hint="try again, or send less at once",
                 retry_after=1,
@@ -53,23 +53,23 @@ class Permit:
 class Permits:
     """Counts requests of one event loop, and the bytes of their bodies; not thread-safe by design."""
 
-    __slots__ = ("held_bytes", "in_flight", "most", "most_bytes")
+    __slots__ = ("held_bytes", "in_flight", "max_bytes", "max_requests")
 
-    def __init__(self, most: int, most_bytes: int) -> None:
-        self.most = most
-        self.most_bytes = most_bytes
+    def __init__(self, max_requests: int, max_bytes: int) -> None:
+        self.max_requests = max_requests
+        self.max_bytes = max_bytes
         self.in_flight = 0
         self.held_bytes = 0
 
     def take(self, size: int = 0) -> Permit:
         """Take a permit for a request of which ``size`` bytes are, or will be, held. Raises ``Overloaded``."""
-        if self.in_flight >= self.most:
+        if self.in_flight >= self.max_requests:
             raise Overloaded(
                 f"this gateway already works on {self.in_flight} requests", hint="try again", retry_after=1
             )
         permit = Permit(self)
         self.in_flight += 1
-        if self.held_bytes + size <= self.most_bytes:
+        if self.held_bytes + size <= self.max_bytes:
             self.held_bytes += size
             permit.size = size
         else:
@@ -83,4 +83,4 @@ class Permits:
     @property
     def is_half_full(self) -> bool:
         """True if work that nobody waits for should stay away."""
-        return self.in_flight * 2 > self.most or self.held_bytes * 2 > self.most_bytes
+        return self.in_flight * 2 > self.max_requests or self.held_bytes * 2 > self.max_bytes

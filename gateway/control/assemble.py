@@ -291,7 +291,7 @@ class Assembler:
 
             handler: Handler = text
             if remembered:
-                handler = CachedHandler(text, remembered, counts.cached, most_bytes=self._response_cache_bytes)
+                handler = CachedHandler(text, remembered, counts.cached, max_bytes=self._response_cache_bytes)
             return _Made(handler, text, processor.describe(), validate_text)
         if call is not None:
             tensors = TensorHandler(call)

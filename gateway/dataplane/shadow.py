@@ -29,7 +29,7 @@ from gateway.trace import FALLBACK, TRACEPARENT, Trace
 _log = logging.getLogger("triton_gateway.shadow")
 
 _AT_A_TIME: Final = 2
-_MOST_WAITING: Final = 64
+_MAX_WAITING: Final = 64
 _STALE_S: Final = 2.0
 _LARGE_ROWS: Final = 16
 _LATE_S: Final = 0.01
@@ -125,7 +125,7 @@ class Mirror:
             return
         # A request that waited for longer than Triton took says that Triton has no time for more.
         is_late = trace.queue_ns > max(self._late * 1e9, 2 * trace.infer_ns)
-        if is_late or len(self._waiting) >= _MOST_WAITING or self._is_busy():
+        if is_late or len(self._waiting) >= _MAX_WAITING or self._is_busy():
             self._drop(shadow)
             return
         loop = asyncio.get_running_loop()

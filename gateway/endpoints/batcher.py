@@ -133,7 +133,7 @@ class Batcher(Generic[R]):
         self._crowd = 0.0
         """How many rows were here together lately, waiting and in calls."""
         self._is_flush_scheduled = False
-        self._most_calls = 0
+        self._max_calls = 0
         self._leave_at: float | None = None
         """When a call may leave that would stand behind another one; None: not looked at since calls changed."""
         self._turn = 0
@@ -203,10 +203,10 @@ class Batcher(Generic[R]):
             self._watch(deadline)
         if not self._is_flush_scheduled:
             calls = len(self._calls)
-            if not calls or (calls < self._most_calls and self._may_leave()):
+            if not calls or (calls < self._max_calls and self._may_leave()):
                 self._is_flush_scheduled = True
                 self._loop.call_soon(self._flush)
-            elif self._alarm is None and calls < self._most_calls:
+            elif self._alarm is None and calls < self._max_calls:
                 self._set_alarm()
         return entry
 
@@ -298,7 +298,7 @@ class Batcher(Generic[R]):
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None
-        if self._waiting and len(self._calls) < self._most_calls:
+        if self._waiting and len(self._calls) < self._max_calls:
             self._alarm = self._loop.call_later(max(self._behind() - self._clock(), 0.0), self._ring)
 
     def _ring(self) -> None:
@@ -307,8 +307,8 @@ class Batcher(Generic[R]):
 
     def _flush(self) -> None:
         self._is_flush_scheduled = False
-        self._most_calls = self._limits.max_in_flight * self._servers.replicas
-        while len(self._calls) < self._most_calls:
+        self._max_calls = self._limits.max_in_flight * self._servers.replicas
+        while len(self._calls) < self._max_calls:
             if self._halves:
                 self._start(self._halves.popleft())
             elif self._waiting and (not self._calls or self._may_leave()):

@@ -20,19 +20,21 @@ _FIXED_BYTES: Final = 300
 
 
 class CachedHandler:
-    """Remembers the answers to the last bodies it has seen: at most ``most`` of them, in at most ``most_bytes``.
+    """Remembers the answers to the last bodies it has seen: at most ``max_entries`` of them, in at most ``max_bytes``.
 
     It belongs to one endpoint version, so a new version starts empty. ``on_cache(is_hit)`` is told about every look.
     """
 
     takes_bytes = False
 
-    def __init__(self, handler: TextHandler, most: int, on_cache: Callable[[bool], None], *, most_bytes: int) -> None:
+    def __init__(
+        self, handler: TextHandler, max_entries: int, on_cache: Callable[[bool], None], *, max_bytes: int
+    ) -> None:
         self.handler = handler
         self.text = handler
         self.task = handler.task
-        self._most = most
-        self._most_bytes = most_bytes
+        self._max_entries = max_entries
+        self._max_bytes = max_bytes
         self._on_cache = on_cache
         self._answers: OrderedDict[bytes, tuple[object, int, int]] = OrderedDict()
         self.held_bytes = 0
@@ -62,14 +64,14 @@ class CachedHandler:
 
     def _keep(self, key: bytes, trace: Any, answer: object) -> None:
         size = _FIXED_BYTES + len(key) + size_of(answer)
-        if size > self._most_bytes:
+        if size > self._max_bytes:
             return
         known = self._answers.pop(key, None)  # asked for twice before it was answered
         if known is not None:
             self.held_bytes -= known[2]
         self._answers[key] = (answer, trace.rows, size)
         self.held_bytes += size
-        while len(self._answers) > self._most or self.held_bytes > self._most_bytes:
+        while len(self._answers) > self._max_entries or self.held_bytes > self._max_bytes:
             _, (_, _, freed) = self._answers.popitem(last=False)
             self.held_bytes -= freed
 

@@ -20,7 +20,7 @@ from gateway.triton.port import Backend, Tensors
 from preprocessing.collate import split_rows
 from preprocessing.errors import InvalidOutput
 
-_MOST_ELEMENTS: Final = 128 << 10
+_MAX_ELEMENTS: Final = 128 << 10
 """Elements of all inputs in a call that several requests share: a megabyte, joined in a tenth of a millisecond."""
 
 
@@ -43,7 +43,7 @@ class StackedCalls:
         self._model = model
         self._batcher: Batcher[_Item] = Batcher(
             self._run,
-            limits=BatchLimits(max_rows, _MOST_ELEMENTS),
+            limits=BatchLimits(max_rows, _MAX_ELEMENTS),
             on_batch=_uncounted,
             servers=backend,
             size=_elements,

@@ -33,7 +33,7 @@ def is_form(body: object) -> bool:
 
 
 def read(task: str, body: Body) -> tuple[dict[str, Any], Convert]:
-    """Return our body for ``task`` and how its answer is told. Raises ``InputRefused``."""
+    """Return our body for ``task`` and how its answer is converted. Raises ``InputRefused``."""
     parameters = body.get("parameters")
     if parameters is None:
         parameters = {}
@@ -89,35 +89,35 @@ def _embeddings(inputs: Any, parameters: Body) -> tuple[dict[str, Any], Convert]
     if size is not None:
         whole_number(size, "dimensions")
 
-    def tell(answer: Body) -> Any:
+    def convert(answer: Body) -> Any:
         vectors = answer["embeddings"] if "embeddings" in answer else answer["embedding"]
         return vectors if size is None else shortened(vectors, size)
 
-    return _with({"text": inputs}, chosen), tell
+    return _with({"text": inputs}, chosen), convert
 
 
 def _similarity(inputs: Body, parameters: Body) -> tuple[dict[str, Any], Convert]:
     source, sentences = _source_and_sentences(inputs)
 
-    def tell(answer: Body) -> list[float]:
+    def convert(answer: Body) -> list[float]:
         vectors = np.asarray(answer["embeddings"], dtype=np.float64)
         lengths = np.linalg.norm(vectors, axis=1)
         lengths[lengths == 0] = 1
         found = (vectors[1:] @ vectors[0]) / (lengths[1:] * lengths[0])
         return cast("list[float]", found.tolist())
 
-    return _with({"text": [source, *sentences]}, parameters), tell
+    return _with({"text": [source, *sentences]}, parameters), convert
 
 
 def _features(inputs: Any, parameters: Body) -> tuple[dict[str, Any], Convert]:
     chosen = dict(parameters)
     _drop(chosen, "truncate", (True,), "whether long texts are cut is an option of the endpoint")
 
-    def tell(answer: Body) -> Any:
+    def convert(answer: Body) -> Any:
         found = [[result["features"]] for result in _results(answer)]
         return found if "results" in answer else found[0]
 
-    return _with({"text": inputs}, chosen), tell
+    return _with({"text": inputs}, chosen), convert
 
 
 def _ranking(inputs: Any, parameters: Body) -> tuple[dict[str, Any], Convert]:
@@ -175,8 +175,8 @@ def _generation(inputs: Any, parameters: Body) -> tuple[dict[str, Any], Convert]
     details = chosen.pop("details", False)
 
     def one(result: Body) -> dict[str, Any]:
-        told = {"generated_text": result["text"]}
-        return {**told, "details": _details(result)} if details is True else told
+        written = {"generated_text": result["text"]}
+        return {**written, "details": _details(result)} if details is True else written
 
     return _with({"text": inputs}, chosen), lambda answer: [one(result) for result in _results(answer)]
 

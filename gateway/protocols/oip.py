@@ -129,8 +129,8 @@ def describe(snapshot: Snapshot, path: str) -> ModelShape:
         name, versions = path, tuple(v.rpartition("/")[2] for v in snapshot.canaries[path].urls)
     else:
         name, versions = identity.endpoint, (identity.version or "1",)
-    inputs, outputs, most = _tensors(endpoint)
-    return ModelShape(name, versions, inputs, outputs, most)
+    inputs, outputs, max_rows = _tensors(endpoint)
+    return ModelShape(name, versions, inputs, outputs, max_rows)
 
 
 async def is_ready(snapshot: Snapshot, path: str) -> bool:

@@ -93,7 +93,7 @@ class CompletionsCall(TextCall):
         """Read ``body``; raises ``InputRefused``."""
         super().__init__(body)
         assert isinstance(body, dict)  # noqa: S101 - looked at above
-        self._wanted = _most(body.get("max_tokens"), "max_tokens")
+        self._wanted = _limit(body.get("max_tokens"), "max_tokens")
         echo = body.get("echo")
         if echo is not None:
             if not isinstance(echo, bool):
@@ -149,10 +149,10 @@ class ChatCall(TextCall):
         """Read ``body``; raises ``InputRefused``."""
         super().__init__(body)
         assert isinstance(body, dict)  # noqa: S101 - looked at above
-        limit = body.get("max_completion_tokens")
-        most = _most(body.get("max_tokens") if limit is None else limit, "max_tokens")
-        if most is not None:
-            self._parameters["max_new_tokens"] = most
+        wanted = body.get("max_completion_tokens")
+        limit = _limit(body.get("max_tokens") if wanted is None else wanted, "max_tokens")
+        if limit is not None:
+            self._parameters["max_new_tokens"] = limit
         messages = body.get("messages")
         if not isinstance(messages, list) or not messages:
             raise InputRefused("messages must be a list", hint='send [{"role": "user", "content": "…"}]')
@@ -207,7 +207,7 @@ def _message(i: int, message: object) -> dict[str, Any]:
     return {**message, "content": content}
 
 
-def _most(value: object, name: str) -> int | None:
+def _limit(value: object, name: str) -> int | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:

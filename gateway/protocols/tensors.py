@@ -25,10 +25,10 @@ Array = NDArray[Any]
 
 DTYPES: Final[Mapping[str, np.dtype[Any]]] = {**FROM_TRITON, BYTES: np.dtype(object)}
 _BINARY_ONLY: Final = ("FP16", "BF16")
-_MOST_DIMENSIONS: Final = 32
+_MAX_DIMENSIONS: Final = 32
 """numpy's own."""
-_MOST_EMPTY: Final = 65_536
-_LONGEST_NUMBER: Final = 18
+_MAX_EMPTY: Final = 65_536
+_MAX_DIGITS: Final = 18
 _LISTS: Final = (list, tuple)
 _NONE: Final[Mapping[str, Any]] = {}
 _STRINGS = frozenset({str})
@@ -90,7 +90,7 @@ def read_request(raw: bytes, header_length: bytes, path: str) -> TensorRequest:
     ``InputRefused``.
     """
     if header_length:
-        is_number = header_length.isdigit() and len(header_length) <= _LONGEST_NUMBER
+        is_number = header_length.isdigit() and len(header_length) <= _MAX_DIGITS
         if not is_number or not 0 < int(header_length) <= len(raw):
             raise InputRefused(f"Inference-Header-Content-Length must be a number from 1 to {len(raw)}")
         head, tail = raw[: int(header_length)], memoryview(raw)[int(header_length) :]
@@ -288,14 +288,14 @@ def check_shape(name: str, shape: object) -> None:
     """
     if not isinstance(shape, list) or any([type(d) is not int or d < 0 for d in shape]):  # noqa: C419 - few of them
         raise InputRefused(f"shape of input {shown(name)} must be a list of numbers from 0")
-    if len(shape) > _MOST_DIMENSIONS:
+    if len(shape) > _MAX_DIMENSIONS:
         raise InputRefused(
-            f"shape of input {shown(name)} has {len(shape)} dimensions, at most {_MOST_DIMENSIONS} are taken"
+            f"shape of input {shown(name)} has {len(shape)} dimensions, at most {_MAX_DIMENSIONS} are taken"
         )
-    if 0 in shape and math.prod(d for d in shape if d) > _MOST_EMPTY:
+    if 0 in shape and math.prod(d for d in shape if d) > _MAX_EMPTY:
         raise InputRefused(
             f"shape of input {shown(name)} has no elements, so that its other dimensions may come to at most "
-            f"{_MOST_EMPTY}"
+            f"{_MAX_EMPTY}"
         )
 
 

@@ -1,4 +1,4 @@
-"""Which address is in which protocol: how a request to it is read, and how a failure is told there.
+"""Which address is in which protocol: how a request to it is read, and how a failure is written there.
 
 The only list of inference addresses; the ordinary route and the fast path ask it alike. What is served, listed in each
 protocol's own way, is in ``models``.

@@ -61,10 +61,10 @@ def reply_of(flight: InFlight) -> tuple[int, Headers, bytes]:
     trace, reply = flight.trace, flight.reply
     status, headers, content = reply if type(reply) is Reply else (200, [_JSON], reply)
     if flight.error is not None or flight.endpoint is None:
-        told: Headers = [(b"x-request-id", trace.request_id.encode()), *served_by(trace)]
+        own: Headers = [(b"x-request-id", trace.request_id.encode()), *served_by(trace)]
     else:
-        told = [*flight.endpoint.headers, *labels(trace)]
-    return status, [*headers, *told, (b"content-length", str(len(content)).encode())], content
+        own = [*flight.endpoint.headers, *labels(trace)]
+    return status, [*headers, *own, (b"content-length", str(len(content)).encode())], content
 
 
 async def send_reply(scope: Scope, send: Send, status: int, headers: Headers, content: bytes) -> None:
@@ -137,14 +137,14 @@ def clean_id(value: bytes) -> str:
     return ""
 
 
-def timeout_of(header: bytes | None, most: float) -> float:
-    """Return the seconds a caller is willing to wait, at most ``most``. Raises ``RequestError``."""
+def timeout_of(header: bytes | None, limit: float) -> float:
+    """Return the seconds a caller is willing to wait, at most ``limit``. Raises ``RequestError``."""
     if not header:
-        return most
+        return limit
     try:
         wanted = int(header) / 1000
     except (ValueError, OverflowError):
         wanted = 0.0
     if wanted <= 0:
         raise RequestError("x-request-timeout-ms must be a whole number of milliseconds above 0")
-    return min(wanted, most)
+    return min(wanted, limit)

@@ -46,17 +46,17 @@ class ModelRoutes:
         request_id = clean_id(dict(scope["headers"]).get(b"x-request-id", b""))
         refuse = openai_problem if path.startswith("/v1/") else oip_problem
         try:
-            status, told = await self._told(path, method, receive)
+            status, answer = await self._answer(path, method, receive)
         except GatewayError as error:
             reply = refuse(error, request_id)
         else:
-            content = rendered(told) if told is not None else Reply(200, [(b"content-type", b"text/plain")], b"")
+            content = rendered(answer) if answer is not None else Reply(200, [(b"content-type", b"text/plain")], b"")
             reply = content if isinstance(content, Reply) else Reply(200, [(b"content-type", _JSON)], content)
             reply = reply._replace(status=status)
         length = (b"content-length", str(len(reply.content)).encode())
         await send_reply(scope, send, reply.status, [*reply.headers, length], reply.content)
 
-    async def _told(self, path: str, method: str, receive: Receive) -> tuple[int, Any]:
+    async def _answer(self, path: str, method: str, receive: Receive) -> tuple[int, Any]:
         snapshot = self._table.current
         if path == _INDEX:
             _only_method(method, "POST")
@@ -75,9 +75,9 @@ class ModelRoutes:
             return 200, openai.model(snapshot, path[len(V1_MODELS) + 1 :].strip("/"), self._started)
         if path == MODELS + "/stats":
             return 200, {"model_stats": await self._statistics()}
-        return await self._told_of_model(path)
+        return await self._answer_of_model(path)
 
-    async def _told_of_model(self, path: str) -> tuple[int, Any]:
+    async def _answer_of_model(self, path: str) -> tuple[int, Any]:
         snapshot = self._table.current
         url, action = oip.locate(path[len(MODELS) :])
         url = oip.settle(snapshot, url)

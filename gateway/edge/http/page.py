@@ -334,13 +334,13 @@ def _curve(rates: Sequence[float]) -> str:
     """A rate in steps, the newest at the right edge."""
     if len(rates) < 2:
         return ""
-    most = max(*rates, 0.001)
+    highest = max(*rates, 0.001)
     step = 160 / max(len(rates) - 1, 11)
     points = " ".join(
-        f"{160 - (len(rates) - 1 - i) * step:.1f},{23 - 21 * rate / most:.1f}" for i, rate in enumerate(rates[-60:])
+        f"{160 - (len(rates) - 1 - i) * step:.1f},{23 - 21 * rate / highest:.1f}" for i, rate in enumerate(rates[-60:])
     )
     return (
-        f"<svg width=160 height=24 role=img aria-label='requests per second, at most {_number(most)}'>"
+        f"<svg width=160 height=24 role=img aria-label='requests per second, at most {_number(highest)}'>"
         f"<polyline points='{points}' fill=none stroke='var(--blue)' stroke-width=1.5 /></svg>"
     )
 

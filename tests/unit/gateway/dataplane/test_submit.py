@@ -36,10 +36,10 @@ from tests.unit.gateway.dataplane.flights import Counted, Echo, Obedient
 class Plane:
     """A data plane over endpoints that do as they are told."""
 
-    def __init__(self, *urls: str, timeout: float = 30.0, most: int = 3, most_bytes: int = 1000) -> None:
+    def __init__(self, *urls: str, timeout: float = 30.0, max_requests: int = 3, max_bytes: int = 1000) -> None:
         self.table, self.health = RoutingTable(), Health(None)
         self.health.first_sync_done = True
-        self.permits = Permits(most, most_bytes)
+        self.permits = Permits(max_requests, max_bytes)
         self.plane = DataPlane(self.table, self.permits, Observer(), self.health, timeout=timeout)
         self.ended: list[Trace] = []
         self.plane.subscribe(self.ended.append)
@@ -163,7 +163,7 @@ async def test_cancelling_who_asks_cancels_the_request() -> None:
 
 async def test_a_hooks_call_is_answered_in_process_and_raises_what_went_wrong() -> None:
     """Counted like any other request; no permit, since the one whose hook calls has one."""
-    made = Plane("e", most=1)
+    made = Plane("e", max_requests=1)
     with made.plane.permit():
         asking = asyncio.create_task(made.plane.call("e", {"text": "x"}, 5.0))
         await asyncio.sleep(0)
@@ -229,7 +229,7 @@ async def test_coroutines_end_with_their_request() -> None:
 
 async def test_permits_bound_requests_and_the_bytes_of_their_bodies() -> None:
     """Each comes back once, whatever order; what is refused holds nothing."""
-    made = Plane(most=2, most_bytes=100)
+    made = Plane(max_requests=2, max_bytes=100)
     first, second = made.plane.permit(60), made.plane.permit()
     with pytest.raises(Overloaded, match="2 requests"):
         made.plane.permit()
@@ -246,7 +246,7 @@ async def test_permits_bound_requests_and_the_bytes_of_their_bodies() -> None:
 
 async def test_a_single_large_request_is_let_in() -> None:
     """The bound is on many together: one that is larger than it would otherwise never be answered."""
-    made = Plane(most_bytes=100)
+    made = Plane(max_bytes=100)
     with made.plane.permit() as permit:
         permit.hold(150)
         permit.hold(150)

@@ -275,7 +275,7 @@ async def test_body_that_does_not_arrive_in_time_is_refused(stack: Any) -> None:
 
 async def test_large_bodies_are_read_beside_the_event_loop() -> None:
     """Loops over a million tensor elements take a second: other requests are answered meanwhile. Small ones stay."""
-    made = Plane("e", most_bytes=1 << 20)
+    made = Plane("e", max_bytes=1 << 20)
     handler: Any = made.endpoints["e"].handler
     handler._begin = lambda job: job.answered("yes")
     names: list[str] = []
@@ -298,7 +298,7 @@ async def test_large_bodies_are_read_beside_the_event_loop() -> None:
 
 async def test_a_body_that_is_read_for_too_long_ends_in_time() -> None:
     """504, not 408: the caller has sent what it had to; whoever is cancelled meanwhile holds nothing either."""
-    made = Plane("e", most_bytes=1 << 20)
+    made = Plane("e", max_bytes=1 << 20)
     goes_on = threading.Event()
 
     def parse(_raw: bytes, _headers: Any) -> Any:
