@@ -34,7 +34,7 @@ class Process(Protocol):
     """What the bound sees of a hook process."""
 
     is_retired: bool
-    started_at: float
+    serving_since: float
     idle_since: float
 
     @property
@@ -182,8 +182,8 @@ class ProcessBound:
             if process.is_idle and not pool.has_waiting:
                 if is_surplus or ticket.is_first or now - process.idle_since > _SURPLUS_IDLE_S:
                     idle.append((not is_surplus, process.idle_since, pool, process))
-            elif pool is not ticket.pool and (is_surplus or now - process.started_at > _TURN_S):
-                busy.append((-serving, process.started_at, process))
+            elif pool is not ticket.pool and (is_surplus or now - process.serving_since > _TURN_S):
+                busy.append((-serving, process.serving_since, process))
         if idle:
             is_last, _, pool, process = min(idle, key=lambda found: found[:2])
             if is_last:

@@ -138,7 +138,7 @@ class HookProcess(asyncio.Protocol):
         self.ended = asyncio.Event()
         self.slots = 0
         self.is_retired = False
-        self.started_at = self.idle_since = time.monotonic()
+        self.serving_since = self.idle_since = time.monotonic()
         self.why = ""
         """Why it was killed, if we did it."""
 
@@ -205,7 +205,7 @@ class HookProcess(asyncio.Protocol):
             self.kill("it is not needed any more")
             raise
         self.slots = ASYNC_AT_ONCE if loaded.is_async else threads
-        self.idle_since = time.monotonic()
+        self.serving_since = self.idle_since = time.monotonic()  # loading is no part of its turn
         return loaded
 
     def ask(self, asked: Asked, limit: float) -> None:

@@ -26,7 +26,7 @@ class Process:
     """A process that does what the test says."""
 
     pool: Pool
-    started_at: float = 0.0
+    serving_since: float = 0.0
     idle_since: float = 0.0
     is_busy: bool = False
     is_retired: bool = False
@@ -178,7 +178,7 @@ async def test_what_should_stay_stays_unless_nobody_else_can_make_room(make: Any
     clock.now += 10_000
     bound.end_idle()
     assert 1 == len(a.processes)
-    third.started_at = clock.now  # its turn is not over
+    third.serving_since = clock.now  # its turn is not over
     b.has_waiting = True
     await b.start()
     assert [] == a.processes

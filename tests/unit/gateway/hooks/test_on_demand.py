@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -320,3 +321,11 @@ async def test_what_a_hook_asked_others_ends_with_its_process(code: Path) -> Non
             await ended.wait()
     finally:
         await pool.close()
+
+
+async def test_a_turn_begins_when_the_code_has_loaded(code: Path) -> None:
+    """Code that takes longer to load than a turn is would make room again after one request."""
+    code.write_text(f"import time\ntime.sleep(0.5)\n{SOURCE}")
+    before = time.monotonic()
+    async with opened(code) as pool:
+        assert pool.processes[0].serving_since - before >= 0.5
