@@ -268,6 +268,16 @@ async def test_nobody_is_let_in_before_the_first_configuration_or_while_draining
     assert 0 == made.permits.in_flight
 
 
+async def test_only_what_needs_an_operator_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    """Also where no status says whose doing it was: gRPC, and callers who leave while they send."""
+    caplog.set_level("INFO")
+    made = Plane("e")
+    for error in (MalformedBody("no"), asyncio.CancelledError(), BackendUnavailable("away")):
+        made.plane.refuse(made.plane.open("r"), error)
+    levels = [(record.levelname, record.code) for record in caplog.records if record.name == "triton_gateway.request"]  # type: ignore[attr-defined]
+    assert [("INFO", "malformed_body"), ("INFO", "client_gone"), ("WARNING", "backend_unavailable")] == levels
+
+
 async def test_listeners_come_and_go() -> None:
     """Each hears what ends while it listens."""
     made = Plane("e")
