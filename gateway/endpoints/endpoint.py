@@ -270,7 +270,7 @@ def offload(
 
 
 def _offloaded(job: Job, then: Callable[[T], None], future: asyncio.Future[T]) -> None:
-    if future.cancelled():  # by whoever gave the job up; it has its outcome
+    if future.cancelled() or job.give_up is None:  # given up before or just after it was done: the job is over
         return
     error = future.exception()
     try:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import Executor, Future
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -15,7 +17,7 @@ from gateway.dataplane.routing.canary import Weighted
 from gateway.dataplane.routing.snapshot import Snapshot
 from gateway.dataplane.routing.table import RoutingTable
 from gateway.dataplane.submit import DataPlane, ask_version
-from gateway.endpoints.endpoint import Endpoint, in_task
+from gateway.endpoints.endpoint import Endpoint, in_task, offload
 from gateway.errors import (
     BackendUnavailable,
     DeadlineExceeded,
@@ -222,6 +224,30 @@ async def test_coroutines_end_with_their_request() -> None:
     _, done = made.submit(Echo())
     await asyncio.sleep(0)
     assert "internal" == done[0].error.kind  # type: ignore[union-attr]
+
+
+async def test_what_a_thread_has_done_for_a_request_that_is_over_goes_no_further() -> None:
+    """Nor if the request ends between the thread's end and the turn of what comes next."""
+
+    class Thread(Executor):
+        def __init__(self) -> None:
+            self.work = Future[Any]()
+
+        def submit(self, *_: Any, **__: Any) -> Any:
+            return self.work
+
+    made, went_on = Plane("e"), list[str]()
+    for is_over in (False, True):
+        thread = Thread()
+        begin = partial(offload, threads=thread, function=str, then=went_on.append)
+        made.endpoints["e"].handler._begin = begin  # type: ignore[attr-defined]
+        flight, _ = made.submit(Echo())
+        thread.work.set_result("gone" if is_over else "here")
+        await asyncio.sleep(0)  # the loop knows of it, what comes next has not had its turn
+        if is_over:
+            flight.cancel()
+        await asyncio.sleep(0)
+    assert ["here"] == went_on
 
 
 # --- permits ----------------------------------------------------------------------------------------------------------

@@ -57,9 +57,9 @@ def make(calls: Calls, **limits: Any) -> Batcher[Row]:
     return Batcher(calls, limits=BatchLimits(**limits), on_batch=lambda *_: None)
 
 
-async def ask(batcher: Batcher[Row], *values: int, tokens: int = 4, patience: float = 5) -> list[int]:
+async def ask(batcher: Batcher[Row], *values: int, tokens: int = 4, timeout: float = 5) -> list[int]:
     """Submit one request and return its rows' answers."""
-    deadline = asyncio.get_running_loop().time() + patience
+    deadline = asyncio.get_running_loop().time() + timeout
     outputs, _, _ = await batcher.submit([Row(tokens, v) for v in values], deadline)
     return [int(v) for v in outputs["y"][:, 0]]
 
@@ -161,7 +161,7 @@ async def test_request_whose_time_ran_out_in_the_queue_is_not_sent() -> None:
     batcher = make(calls, max_in_flight=1)
     first = asyncio.create_task(ask(batcher, 1))
     await asyncio.sleep(0)
-    late = asyncio.create_task(ask(batcher, 2, patience=0.01))
+    late = asyncio.create_task(ask(batcher, 2, timeout=0.01))
     await asyncio.sleep(0.05)
     calls.gate.set()
     with pytest.raises(DeadlineExceeded):
@@ -176,6 +176,32 @@ async def test_large_request_is_split_and_comes_back_in_order() -> None:
     values = list(range(50))
     assert [v * 10 for v in values] == await ask(make(calls, max_rows=8), *values)
     assert max(len(b) for b in calls.batches) <= 8
+
+
+async def test_a_split_request_that_fails_has_nothing_under_way_afterwards() -> None:
+    """One of its calls fails, one runs, one waits: another version that is asked instead works alone."""
+    running: list[int] = []
+
+    async def run(rows: Sequence[Row], _timeout: float) -> dict[str, Any]:
+        if not running:
+            running.append(0)
+            await asyncio.sleep(0.01)
+            raise BackendUnavailable("gone")
+        running.append(len(rows))
+        try:
+            await asyncio.Event().wait()
+        finally:
+            running.append(-len(rows))
+        return {}
+
+    batcher = Batcher[Row](run, limits=BatchLimits(max_rows=2, max_in_flight=2), on_batch=lambda *_: None)
+    with pytest.raises(BackendUnavailable):
+        await ask(batcher, *range(8))
+    assert 0 == batcher.waiting_rows
+    await asyncio.sleep(0)
+    assert sum(running) == 0 < len(running)
+    async with asyncio.timeout(1):
+        await batcher.close()
 
 
 async def test_row_longer_than_the_budget_travels_alone() -> None:
@@ -338,7 +364,7 @@ async def test_deadline_no_call_can_meet_is_refused_before_the_call() -> None:
     calls.gate.set()
     await asyncio.gather(*slow)
     with pytest.raises(DeadlineExceeded):
-        await ask(batcher, 2, patience=0.05)
+        await ask(batcher, 2, timeout=0.05)
     assert [[1]] == calls.batches
 
 
