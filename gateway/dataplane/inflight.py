@@ -159,7 +159,9 @@ class InFlight:
             self._parent = TRACEPARENT.get()
         trace = self.trace
         trace.route = route
-        self._label(endpoint)
+        identity = endpoint.identity
+        trace.url, trace.endpoint, trace.version = identity.url, identity.endpoint, identity.version
+        trace.model_id = identity.model_id
         # A request's time begins with its first byte, before it was read.
         passed = (perf_counter_ns() - trace.started_ns) * 1e-9
         if passed >= timeout:
@@ -174,11 +176,6 @@ class InFlight:
                 self._start(endpoint)
         except Exception as error:  # noqa: BLE001 - every failure becomes an answer
             self.failed(error)
-
-    def _label(self, endpoint: Endpoint) -> None:
-        identity, trace = endpoint.identity, self.trace
-        trace.url, trace.endpoint, trace.version = identity.url, identity.endpoint, identity.version
-        trace.model_id = identity.model_id
 
     def _start(self, endpoint: Endpoint) -> None:
         try:
@@ -294,7 +291,9 @@ class InFlight:
         canary.release()
         self.endpoint = stable
         self.trace.route = FALLBACK
-        self._label(stable)
+        identity, trace = stable.identity, self.trace
+        trace.url, trace.version, trace.model_id = identity.url, identity.version, identity.model_id
+        trace.endpoint = identity.endpoint
         self.give_up = self.remember = self.outputs = self._rendered = None
         self.trace.forget_content()
         # The failure may have come in the context of another request, which shared the call.

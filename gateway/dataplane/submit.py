@@ -123,7 +123,14 @@ class DataPlane:
         """
         flight = InFlight(call, self.open("") if trace is None else trace, done, self, self._deadlines, send)
         try:
-            endpoint, route, fallback = self._choose(call)
+            snapshot = self._table.current
+            if call.pin:
+                endpoint, route, fallback = snapshot.pinned(call.pin), _PINNED, None
+            else:
+                key = call.key
+                if key is None and call.path in snapshot.canaries:
+                    key = call.body_key()
+                endpoint, route, fallback = snapshot.resolve(call.path, key)
         except Exception as error:  # noqa: BLE001 - every failure becomes an answer
             flight.failed(error)
         else:
@@ -131,15 +138,6 @@ class DataPlane:
             # between would be closed.
             flight.begin(endpoint, route, fallback, call.timeout or self.timeout)
         return flight
-
-    def _choose(self, call: Call) -> tuple[Endpoint, str, Endpoint | None]:
-        snapshot = self._table.current
-        if call.pin:
-            return snapshot.pinned(call.pin), _PINNED, None
-        key = call.key
-        if key is None and call.path in snapshot.canaries:
-            key = call.body_key()
-        return snapshot.resolve(call.path, key)
 
     async def ask(
         self, call: Call, trace: Trace | None = None, send: Send | None = None, watch: Watch | None = None

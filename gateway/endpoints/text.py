@@ -129,7 +129,9 @@ class TextHandler:
             if self.processor.finishes_off_loop(prepared):
                 offload(job, self._threads, self._written, job, prepared, then=job.answered)
                 return
-            answer = self._decode(job, prepared)
+            started = perf_counter_ns()
+            answer: object = self.processor.finish(outputs, prepared)
+            trace.finish_ns = perf_counter_ns() - started
         except Exception as refused:  # noqa: BLE001 - it belongs to this job, the others of the call come next
             job.failed(translate(refused) if isinstance(refused, PreprocessingError) else refused)
             return

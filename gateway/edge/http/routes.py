@@ -178,7 +178,8 @@ class FastPath:
             return True
         call.key = plain.key
         call.refuse = refuse
-        call.timeout = min(call.timeout, plane.timeout)
+        if call.timeout > plane.timeout:
+            call.timeout = plane.timeout
         flight = plane.submit(call, partial(_write, pending), trace)
         if flight.state is not ENDED:
             pending.give_up = flight.cancel
