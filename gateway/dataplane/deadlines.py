@@ -44,17 +44,28 @@ class Deadlines:
         self._sets: dict[int, set[Expires]] = {}
         self._timer: asyncio.TimerHandle | None = None
 
-    def arm(self, one: Expires, timeout: float, passed: float = 0.0) -> None:
-        """Have ``one`` expire ``timeout`` seconds after it began, ``passed`` seconds ago.
+    def due(self, one: Expires, timeout: float, passed: float = 0.0) -> None:
+        """Write down when ``one`` expires: ``timeout`` seconds after it began, ``passed`` seconds ago; sets no timer.
 
-        Sets its ``deadline`` (loop time) and ``timeout``.
+        For what works on it that keeps its ``deadline`` (loop time) by itself, as the batcher does.
         """
         loop = self._loop
         if loop is None:
             loop = self._loop = asyncio.get_running_loop()
         one.timeout = timeout
-        now = loop.time()
-        one.deadline = deadline = now + timeout - passed
+        one.deadline = loop.time() + timeout - passed
+
+    def arm(self, one: Expires, timeout: float, passed: float = 0.0) -> None:
+        """``due`` and ``watch``."""
+        self.due(one, timeout, passed)
+        self.watch(one)
+
+    def watch(self, one: Expires) -> None:
+        """Have ``one`` expire at its deadline; a second call does nothing."""
+        loop = self._loop
+        if loop is None or one.alarm is not None:
+            return
+        deadline, now = one.deadline, loop.time()
         if deadline - now < self._short:
             one.alarm = loop.call_at(deadline, one.expire)
             return

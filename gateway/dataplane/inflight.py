@@ -167,7 +167,7 @@ class InFlight:
         if passed >= timeout:
             self.failed(too_late(timeout))
             return
-        self.deadlines.arm(self, timeout, passed)
+        self.deadlines.due(self, timeout, passed)
         try:
             self.question = self.call.question(endpoint)
             if self._send is None:  # as nearly always
@@ -176,6 +176,8 @@ class InFlight:
                 self._start(endpoint)
         except Exception as error:  # noqa: BLE001 - every failure becomes an answer
             self.failed(error)
+        if self.state is not QUEUED and self.state is not ENDED:
+            self.deadlines.watch(self)  # whatever the handler does
 
     def _start(self, endpoint: Endpoint) -> None:
         try:
@@ -195,18 +197,25 @@ class InFlight:
         """See ``Job.prepared``."""
         self._move(PREPARED)
 
-    def queued(self, leave: Callable[[], object]) -> None:
+    def queued(self, leave: Callable[[], object], *, is_watched: bool = False) -> None:
         """See ``Job.queued``."""
         if self.state is ADMITTED:  # as nearly always
             self.state = QUEUED
-            self.give_up = leave
-        elif self._move(QUEUED):
-            self.give_up = leave
+        elif not self._move(QUEUED):
+            return
+        self.give_up = leave
+        if not is_watched:
+            self.deadlines.watch(self)
 
     def sent(self, give_up: Callable[[], object]) -> None:
         """See ``Job.sent``."""
         if self._move(SENT):
-            self.give_up = give_up
+            self.works(give_up)
+
+    def works(self, give_up: Callable[[], object]) -> None:
+        """See ``Job.works``: from now on the deadline is watched here."""
+        self.give_up = give_up
+        self.deadlines.watch(self)
 
     def _move(self, state: State) -> bool:
         if self.state is ENDED:
@@ -307,7 +316,8 @@ class InFlight:
     def _end(self) -> None:
         """The one end; see the module."""
         self.state = ENDED
-        self.deadlines.disarm(self)
+        if self.alarm is not None:
+            self.deadlines.disarm(self)
         if self.endpoint is not None:
             self.endpoint.release()
         if self._fallback is not None:

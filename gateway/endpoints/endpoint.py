@@ -104,12 +104,19 @@ class Job(Protocol):
         """Say that everything is ready for the backend."""
         ...
 
-    def queued(self, leave: Callable[[], object]) -> None:
-        """Say that the job waits for its turn; ``leave`` gives its place up."""
+    def queued(self, leave: Callable[[], object], *, is_watched: bool = False) -> None:
+        """Say that the job waits for its turn; ``leave`` gives its place up.
+
+        ``is_watched``: the queue ends it at its deadline, as the batcher does; else the job ends itself then.
+        """
         ...
 
     def sent(self, give_up: Callable[[], object]) -> None:
         """Say that the work on it has begun elsewhere; ``give_up`` ends it."""
+        ...
+
+    def works(self, give_up: Callable[[], object]) -> None:
+        """Say that somebody works on it who does not look at its deadline; ``give_up`` ends that."""
         ...
 
     def render(self, answer: object) -> object:
@@ -265,7 +272,7 @@ def offload(
     What either raises is the job's error.
     """
     future = asyncio.get_running_loop().run_in_executor(threads, function, *arguments)
-    job.give_up = future.cancel
+    job.works(future.cancel)
     future.add_done_callback(partial(_offloaded, job, then))
 
 

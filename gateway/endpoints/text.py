@@ -93,7 +93,7 @@ class TextHandler:
         batcher, rows = self._batcher, prepared.rows
         if len(rows) == 1 or batcher.fits(rows):
             entry = batcher.begin(rows, job.deadline, partial(self._inferred, job, prepared))
-            job.queued(partial(batcher.abandon, entry))
+            job.queued(partial(batcher.abandon, entry), is_watched=True)
         else:
             job.prepared()
             in_task(job, self._in_several_calls(job, prepared))
