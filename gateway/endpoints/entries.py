@@ -122,7 +122,14 @@ def cut(waiting: Sequence[Entry[R]], limits: BatchLimits, prices: Prices) -> lis
     oldest = waiting[0]
     if oldest.kind is not None:
         waiting = [entry for entry in waiting if entry.kind == oldest.kind]
-    shortest, longest = _lengths(waiting, oldest, limits, prices)
+    sizes = [entry.longest for entry in waiting]
+    shortest, longest = min(sizes), max(sizes)
+    total = sum([entry.count for entry in waiting])
+    if not _is_worth_a_call(longest - shortest, total, limits, prices):
+        if total <= limits.max_rows and total * longest <= limits.max_padded_tokens:
+            return list(waiting)
+    else:
+        shortest, longest = _lengths(waiting, oldest, limits, prices)
     chosen: list[Entry[R]] = []
     rows = widest = 0
     for entry in waiting:
@@ -138,6 +145,11 @@ def cut(waiting: Sequence[Entry[R]], limits: BatchLimits, prices: Prices) -> lis
     return chosen
 
 
+def _is_worth_a_call(spread: int, rows: int, limits: BatchLimits, prices: Prices) -> bool:
+    """Whether the padding of ``rows`` whose lengths differ by ``spread`` can cost more than one more call would."""
+    return prices.token * rows * spread > (prices.call + _OWN_CALL_S) * min(1.0, limits.max_rows / rows)
+
+
 def _lengths(waiting: Sequence[Entry[R]], oldest: Entry[R], limits: BatchLimits, prices: Prices) -> tuple[int, int]:
     """Return the shortest and the longest that go with the oldest.
 
@@ -148,10 +160,8 @@ def _lengths(waiting: Sequence[Entry[R]], oldest: Entry[R], limits: BatchLimits,
     first, last = 0, len(order)
     call, token, max_rows = prices.call + _OWN_CALL_S, prices.token, limits.max_rows
     rows = sum(entry.count for entry in order)
-    while True:
+    while _is_worth_a_call(order[last - 1].longest - order[first].longest, rows, limits, prices):
         longest = order[last - 1].longest
-        if token * rows * (longest - order[first].longest) <= call * min(1.0, max_rows / rows):
-            break
         best, at, rows_at = 0.0, 0, 0
         whole = max(rows / max_rows, 1.0)
         left = 0
