@@ -170,14 +170,14 @@ class InFlight:
         self.deadlines.due(self, timeout, passed)
         try:
             self.question = self.call.question(endpoint)
-            if self._send is None:  # as nearly always
-                endpoint.start(self)
-            else:
+            if self._send is not None:
                 self._start(endpoint)
+                return
+            endpoint.start(self)
         except Exception as error:  # noqa: BLE001 - every failure becomes an answer
             self.failed(error)
-        if self.state is not QUEUED and self.state is not ENDED:
-            self.deadlines.watch(self)  # whatever the handler does
+        if self.state is not QUEUED and self.state is not ENDED:  # `_watch`, without a call on the common way
+            self.deadlines.watch(self)
 
     def _start(self, endpoint: Endpoint) -> None:
         try:
@@ -187,6 +187,12 @@ class InFlight:
                 endpoint.start(self)
         except Exception as error:  # noqa: BLE001 - as above
             self.failed(error)
+        self._watch()
+
+    def _watch(self) -> None:
+        """Watch the deadline here, whatever the handler does, unless it is in a queue: see ``queued``."""
+        if self.state is not QUEUED and self.state is not ENDED:
+            self.deadlines.watch(self)
 
     async def _send_piece(self, event: Event) -> None:
         self._pieces += 1

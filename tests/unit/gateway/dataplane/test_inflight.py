@@ -250,6 +250,28 @@ async def test_a_request_whose_time_is_over_is_not_started() -> None:
     assert 1 == len(done)
 
 
+@pytest.mark.looptime
+async def test_the_deadline_holds_for_the_version_that_answers_for_another() -> None:
+    """The canary's queue had it; the stable version's handler does nothing at all."""
+
+    def begin(job: Any) -> None:
+        if job.endpoint is case_of["canary"]:
+            job.queued(lambda: None, is_watched=True)
+
+    case_of: dict[str, Counted] = {}
+    records, done = Records(), list[InFlight]()
+    canary, stable = Counted(Obedient(begin), "canary"), Counted(Obedient(begin), "stable")
+    case_of["canary"] = canary
+    flight = InFlight(Echo(), Trace("r"), done.append, records, Deadlines())
+    flight.begin(canary, "canary", stable, 3.0)
+    assert flight.alarm is None
+    flight.failed(BackendUnavailable("away"))
+    await asyncio.sleep(3.2)
+    assert [flight] == done
+    assert "deadline_exceeded" == flight.trace.outcome
+    assert [1, 1, 1, 1] == [canary.leased, canary.released, stable.leased, stable.released]
+
+
 async def test_the_stable_version_starts_from_nothing_in_the_requests_own_trace() -> None:
     """What the canary has counted is not the stable version's; its failure may come in another request's context."""
     parents: list[str] = []
