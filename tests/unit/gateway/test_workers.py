@@ -187,7 +187,7 @@ def test_workers_that_can_never_start_end_the_parent(tmp_path: Path) -> None:
 
 
 LEAVES = """
-import ctypes, os, signal, subprocess, sys, threading, time
+import ctypes, os, signal, subprocess, sys, time
 from pathlib import Path
 from gateway.workers import Workers
 folder = Path(sys.argv[1])
@@ -202,7 +202,7 @@ class Server:
             (folder / "left.part").write_text(str(left.pid))
             (folder / "left.part").rename(folder / "left")
             os.kill(os.getpid(), signal.SIGKILL)
-        threading.Event().wait()
+        time.sleep(40)
 
 sys.exit(Workers(Server, 1, drain=0.1).run())
 """
@@ -217,5 +217,9 @@ def test_what_a_killed_worker_leaves_does_not_stay_as_a_zombie(tmp_path: Path) -
             assert time.monotonic() < end, "a process that has ended is still in the table"
             time.sleep(0.05)
     finally:
-        parent.kill()
-        parent.wait()
+        parent.terminate()  # it ends its worker, too
+        try:
+            parent.wait(20)
+        except subprocess.TimeoutExpired:
+            parent.kill()
+            parent.wait()
