@@ -25,7 +25,7 @@ from preprocessing.windows import Windower
 
 _ROW_CHARS: Final = 8
 """What a row costs beside its characters, in characters."""
-OFFLOAD_WORK: Final = 2000
+_OFFLOAD_WORK: Final = 2000
 
 
 class Processor(Protocol):
@@ -96,7 +96,7 @@ class TextProcessor:
         self._dtypes = dict(input_dtypes or {})
         self._pad_to_multiple_of = pad_to_multiple_of
         row = head.row_cost
-        self._is_light = row is not None and row.answer_bytes <= config.max_answer_bytes and row.work <= OFFLOAD_WORK
+        self._is_light = row is not None and row.answer_bytes <= config.max_answer_bytes and row.work <= _OFFLOAD_WORK
         """One row's answer needs no weighing."""
         self._output_sizes: tuple[int, float] | None = None
         """Bytes of the model's outputs per row and per padded token, as its first answer has them."""
@@ -181,7 +181,7 @@ class TextProcessor:
 
     def finishes_off_loop(self, prepared: Prepared) -> bool:
         """By what its head says that the answer takes."""
-        return prepared.finish_work > OFFLOAD_WORK
+        return prepared.finish_work > _OFFLOAD_WORK
 
     def prepare_prompt(self, body: Chat | TokenPrompts) -> Prepared:
         """A conversation in the model's own template, or prompts of token ids; raises InvalidInput."""

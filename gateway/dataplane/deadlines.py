@@ -1,4 +1,4 @@
-"""The deadlines of all requests of one event loop.
+"""The deadlines of the requests of one event loop, save those of a queue that keeps them itself, as the batcher does.
 
 Most requests have the same long time-out and end long before it. They share one timer: requests that expire in the
 same eighth of a second are a set, and the timer looks at the sets whose time has come. A request joins and leaves its
@@ -23,7 +23,7 @@ class Expires(Protocol):
     alarm: Alarm
 
     def expire(self) -> None:
-        """Called once, at the deadline; ``disarm`` was not called before."""
+        """Called once, at the deadline; ``forget`` was not called before."""
         ...
 
 
@@ -32,9 +32,9 @@ Alarm = set["Expires"] | asyncio.TimerHandle | None
 
 
 class Deadlines:
-    """Calls ``expire`` of what was armed and not disarmed, within an eighth of a second after its deadline.
+    """Calls ``expire`` of what is watched and not forgotten, within an eighth of a second after its deadline.
 
-    What expires within ``short`` seconds has a timer of its own, which is gone when it is disarmed.
+    What expires within ``short`` seconds has a timer of its own, which is gone when it is forgotten.
     """
 
     def __init__(self, *, short: float = _SHORT_S) -> None:
@@ -54,11 +54,6 @@ class Deadlines:
             loop = self._loop = asyncio.get_running_loop()
         one.timeout = timeout
         one.deadline = loop.time() + timeout - passed
-
-    def arm(self, one: Expires, timeout: float, passed: float = 0.0) -> None:
-        """``due`` and ``watch``."""
-        self.due(one, timeout, passed)
-        self.watch(one)
 
     def watch(self, one: Expires) -> None:
         """Have ``one`` expire at its deadline; a second call does nothing."""
@@ -81,7 +76,7 @@ class Deadlines:
         together.add(one)
         one.alarm = together
 
-    def disarm(self, one: Expires) -> None:
+    def forget(self, one: Expires) -> None:
         """Forget ``one``."""
         alarm, one.alarm = one.alarm, None
         if type(alarm) is set:

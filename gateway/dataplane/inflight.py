@@ -7,7 +7,7 @@
         └────────────┴───────────┴─────────┘  the canary failed: once more, with the stable version
 
 A request ends exactly once: answered, failed, given up by its caller, or out of time. Whoever is first ends it, and
-what comes later finds it ended. Only ``_end`` gives back the leases, disarms the deadline, writes the record and tells
+what comes later finds it ended. Only ``_end`` gives back the leases, forgets the deadline, writes the record and tells
 ``done``; nothing else in the gateway does any of these for a request.
 """
 
@@ -150,7 +150,7 @@ class InFlight:
     # --- the way there ------------------------------------------------------------------------------------------------
 
     def begin(self, endpoint: Endpoint, route: str, fallback: Endpoint | None, timeout: float) -> None:
-        """Hold the version that was chosen (and the one behind it), arm the deadline, and start. Never raises."""
+        """Hold the version that was chosen (and the one behind it), set the deadline, and start. Never raises."""
         endpoint.lease()
         self.endpoint = endpoint
         if fallback is not None:
@@ -159,9 +159,7 @@ class InFlight:
             self._parent = TRACEPARENT.get()
         trace = self.trace
         trace.route = route
-        identity = endpoint.identity
-        trace.url, trace.endpoint, trace.version = identity.url, identity.endpoint, identity.version
-        trace.model_id = identity.model_id
+        self._label(endpoint)
         # A request's time begins with its first byte, before it was read.
         passed = (perf_counter_ns() - trace.started_ns) * 1e-9
         if passed >= timeout:
@@ -170,14 +168,15 @@ class InFlight:
         self.deadlines.due(self, timeout, passed)
         try:
             self.question = self.call.question(endpoint)
-            if self._send is not None:
-                self._start(endpoint)
-                return
-            endpoint.start(self)
         except Exception as error:  # noqa: BLE001 - every failure becomes an answer
             self.failed(error)
-        if self.state is not QUEUED and self.state is not ENDED:  # `_watch`, without a call on the common way
-            self.deadlines.watch(self)
+        else:
+            self._start(endpoint)
+
+    def _label(self, endpoint: Endpoint) -> None:
+        identity, trace = endpoint.identity, self.trace
+        trace.url, trace.endpoint, trace.version = identity.url, identity.endpoint, identity.version
+        trace.model_id = identity.model_id
 
     def _start(self, endpoint: Endpoint) -> None:
         try:
@@ -187,10 +186,7 @@ class InFlight:
                 endpoint.start(self)
         except Exception as error:  # noqa: BLE001 - as above
             self.failed(error)
-        self._watch()
-
-    def _watch(self) -> None:
-        """Watch the deadline here, whatever the handler does, unless it is in a queue: see ``queued``."""
+        # A queue may have the deadline (see ``queued``); else it is watched here, whatever the handler does.
         if self.state is not QUEUED and self.state is not ENDED:
             self.deadlines.watch(self)
 
@@ -306,9 +302,7 @@ class InFlight:
         canary.release()
         self.endpoint = stable
         self.trace.route = FALLBACK
-        identity, trace = stable.identity, self.trace
-        trace.url, trace.version, trace.model_id = identity.url, identity.version, identity.model_id
-        trace.endpoint = identity.endpoint
+        self._label(stable)
         self.give_up = self.remember = self.outputs = self._rendered = None
         self.trace.forget_content()
         # The failure may have come in the context of another request, which shared the call.
@@ -323,7 +317,7 @@ class InFlight:
         """The one end; see the module."""
         self.state = ENDED
         if self.alarm is not None:
-            self.deadlines.disarm(self)
+            self.deadlines.forget(self)
         if self.endpoint is not None:
             self.endpoint.release()
         if self._fallback is not None:

@@ -77,7 +77,7 @@ class TextHandler:
                 self._queue(job, started, question)
                 return
         try:
-            request = processor.head.parse(question)
+            request = processor.parse(question)
             if processor.encodes_off_loop(request):
                 offload(job, self._threads, processor.encode, request, then=partial(self._queue, job, started))
                 return
@@ -129,9 +129,7 @@ class TextHandler:
             if self.processor.finishes_off_loop(prepared):
                 offload(job, self._threads, self._written, job, prepared, then=job.answered)
                 return
-            started = perf_counter_ns()
-            answer: object = self.processor.finish(outputs, prepared)
-            trace.finish_ns = perf_counter_ns() - started
+            answer = self._decode(job, prepared)
         except Exception as refused:  # noqa: BLE001 - it belongs to this job, the others of the call come next
             job.failed(translate(refused) if isinstance(refused, PreprocessingError) else refused)
             return

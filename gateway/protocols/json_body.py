@@ -33,15 +33,12 @@ def decode(raw: bytes, content_type: bytes, *, takes_bytes: bool) -> object:
     if not raw:
         raise MalformedBody("the body is empty", hint=_EXAMPLE)
     try:
-        value = orjson.loads(raw)
+        return loads(raw)
     except orjson.JSONDecodeError as error:
         reason = str(error)
         if "utf-8" in reason.lower() or "surrogate" in reason.lower():
             raise MalformedBody("the body is not valid UTF-8", hint="encode it as UTF-8") from None
         raise MalformedBody(f"the body is not valid JSON: {reason}", hint=_EXAMPLE) from None
-    if len(raw) > _MAX_DEPTH:
-        _refuse_deep(raw, value)
-    return value
 
 
 def loads(raw: bytes) -> Any:
@@ -49,18 +46,14 @@ def loads(raw: bytes) -> Any:
     than what can be written again: what reads them, or answers with them, would fail.
     """
     value = orjson.loads(raw)
-    _refuse_deep(raw, value)
-    return value
-
-
-def _refuse_deep(raw: bytes, value: Any) -> None:
-    if raw.count(b"[") + raw.count(b"{") > _MAX_DEPTH:
+    if len(raw) > _MAX_DEPTH and raw.count(b"[") + raw.count(b"{") > _MAX_DEPTH:
         try:
             orjson.dumps(_deeper(value, _ROOM))
         except TypeError:
             raise MalformedBody(
                 f"the body is nested too deep: at most {_MAX_DEPTH} levels are read", hint="send flatter values"
             ) from None
+    return value
 
 
 def _deeper(value: Any, levels: int) -> Any:

@@ -174,15 +174,14 @@ class PendingReply:
 
     def send(self, head: bytes, body: bytes) -> None:
         """Write an answer whose head is complete, save for how the connection goes on; else as ``reply``."""
-        if self.disconnected or self.response_complete or not self.keep_alive:
-            if self._may_write():
-                self.transport.write(b"%bconnection: close\r\n\r\n%b" % (head, body))
-                self.transport.close()
-                self._written()
+        if not self._may_write():
             return
-        self.give_up = None  # it refers back to this request
-        self.response_complete = True
-        self.transport.write(b"%b\r\n%b" % (head, body))
+        transport = self.transport
+        if self.keep_alive:
+            transport.write(b"%b\r\n%b" % (head, body))
+        else:
+            transport.write(b"%bconnection: close\r\n\r\n%b" % (head, body))
+            transport.close()
         self._written()
 
     def abort(self) -> None:

@@ -13,6 +13,12 @@ from gateway.dataplane.deadlines import Alarm, Deadlines
 pytestmark = pytest.mark.looptime
 
 
+def arm(deadlines: Deadlines, one: One, timeout: float) -> None:
+    """Let it expire after so long, watched by the deadlines themselves."""
+    deadlines.due(one, timeout)
+    deadlines.watch(one)
+
+
 class One:
     """What expires; keeps when."""
 
@@ -27,13 +33,13 @@ class One:
         self.at.append(asyncio.get_running_loop().time())
 
 
-async def test_what_is_not_disarmed_expires_once_and_never_early() -> None:
+async def test_what_is_not_forgotten_expires_once_and_never_early() -> None:
     """A short time-out to the millisecond, a long one within an eighth of a second."""
     deadlines, draw = Deadlines(), random.Random(1)
     ones = []
     for _ in range(300):
         one = One()
-        deadlines.arm(one, draw.choice([0.002, 0.05, 0.5, 0.999, 1.0, 1.9, 30.0, 60.0]))
+        arm(deadlines, one, draw.choice([0.002, 0.05, 0.5, 0.999, 1.0, 1.9, 30.0, 60.0]))
         ones.append(one)
         await asyncio.sleep(draw.random() * 0.3)
     await asyncio.sleep(70)
@@ -43,7 +49,7 @@ async def test_what_is_not_disarmed_expires_once_and_never_early() -> None:
         assert -1e-6 <= late <= (0.002 if one.timeout < 1 else 0.127), (one.timeout, late)
 
 
-async def test_what_is_disarmed_never_expires() -> None:
+async def test_what_is_forgotten_never_expires() -> None:
     """Also one that is disarmed by another that expires in the same moment; and the timer rests with nothing to do."""
     deadlines = Deadlines()
     first, second = One(), One()
@@ -51,17 +57,17 @@ async def test_what_is_disarmed_never_expires() -> None:
 
     def both() -> None:
         for one in (first, second):
-            deadlines.disarm(one)
+            deadlines.forget(one)
         ended.append(first)
 
     first.expire = second.expire = both  # type: ignore[method-assign]
     for one in (first, second):
-        deadlines.arm(one, 5.0)
+        arm(deadlines, one, 5.0)
     short, long = One(), One()
-    deadlines.arm(short, 0.5)
-    deadlines.arm(long, 3.0)
-    deadlines.disarm(short)
-    deadlines.disarm(long)
+    arm(deadlines, short, 0.5)
+    arm(deadlines, long, 3.0)
+    deadlines.forget(short)
+    deadlines.forget(long)
     await asyncio.sleep(10)
     assert ([], [], [first]) == (short.at, long.at, ended)
     assert deadlines._timer is None
@@ -73,18 +79,18 @@ async def test_requests_that_end_in_time_leave_nothing_behind() -> None:
     deadlines = Deadlines()
     for _ in range(100_000):
         one = One()
-        deadlines.arm(one, 60.0)
-        deadlines.disarm(one)
+        arm(deadlines, one, 60.0)
+        deadlines.forget(one)
     assert 0 == sum(map(len, deadlines._sets.values()))
     assert len(deadlines._sets) <= 2
 
 
-async def test_a_timer_of_its_own_is_gone_when_it_is_disarmed() -> None:
+async def test_a_timer_of_its_own_is_gone_when_it_is_forgotten() -> None:
     """For requests whose deadlines nobody shares: nothing waits for the time that they had."""
     deadlines, one = Deadlines(short=math.inf), One()
-    deadlines.arm(one, 60.0)
+    arm(deadlines, one, 60.0)
     alarm = one.alarm
-    deadlines.disarm(one)
+    deadlines.forget(one)
     assert isinstance(alarm, asyncio.TimerHandle)
     assert alarm.cancelled()
     assert deadlines._timer is None
