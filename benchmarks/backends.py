@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import measure, servers
-from deploy.triton.build import Builder
-from deploy.triton.client import AdminClient
-from deploy.triton.launcher import PathServer, TritonLauncher, WheelServer, detect_server
-from deploy.triton.model_config import Tuning
+from deploy.modelsync.build import Builder
+from deploy.modelsync.client import AdminClient
+from deploy.modelsync.model_config import Tuning
+from deploy.tritonserver.launcher import PathServer, TritonLauncher, WheelServer, detect_server
 from gateway.spec import EndpointSpec, ModelRecord
 
 _MODELS = Path(__file__).parent / "models"

@@ -20,7 +20,7 @@ from typing import Any
 from benchmarks import infinity, models, servers
 from benchmarks.load import Load, percentile, render
 from benchmarks.small import Small
-from deploy.optimize import manifest
+from deploy.bundles import manifest
 
 RESULTS = Path(__file__).parent / "results" / "comet.json"
 TOKENS = 64

@@ -32,7 +32,7 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processor
 from benchmarks import servers
 from benchmarks.registry import Registry
 from benchmarks.service import Callers, Loop, Service
-from deploy.stock_cli import StockCli
+from deploy.tools.stock_cli import StockCli
 from gateway.metrics.exposition import parse
 
 ROOT: Final = Path(__file__).resolve().parents[1]
@@ -289,7 +289,7 @@ class Fleet:
 
     def _start(self, name: str, arguments: Sequence[str]) -> servers.Server:
         server = servers.Server(
-            name, [sys.executable, "-m", "deploy.cli", *arguments], env=self.env, cores=self._cores,
+            name, [sys.executable, "-m", "deploy.admin.cli", *arguments], env=self.env, cores=self._cores,
             log=self.state / "logs" / f"{name}.log",
         )  # fmt: skip
         self._open.append(server)

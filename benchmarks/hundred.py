@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import infinity, models
-from deploy.optimize import manifest
-from deploy.optimize.export import locate_packaged_model
+from deploy.bundles import manifest
+from deploy.bundles.export import locate_packaged_model
 
 RESULTS = Path(__file__).parent / "results" / "hundred.json"
 LENGTHS = (16, 128)
@@ -90,7 +90,7 @@ def engines(folder: Path, exported: Path, int8: Path, length: int, seconds: floa
     import torch
     from transformers import AutoModelForSequenceClassification
 
-    from deploy.triton.runtime.onnx_model import OpenVino
+    from deploy.modelsync.runtime.onnx_model import OpenVino
 
     torch.set_num_threads(1)
     original: Any = AutoModelForSequenceClassification.from_pretrained(folder, dtype=torch.float32).eval()

@@ -26,10 +26,10 @@ from typing import Any
 from benchmarks import measure, models, servers
 from benchmarks.load import Load, percentile, render
 from benchmarks.small import Small
-from deploy.optimize import manifest
-from deploy.optimize.serving import Tuned, add_arguments
-from deploy.stock_cli import Tensor
-from deploy.triton import execution
+from deploy.bundles import manifest
+from deploy.bundles.serving import Tuned, add_arguments
+from deploy.modelsync import execution
+from deploy.tools.stock_cli import Tensor
 
 LENGTHS = (8, 16, 32, 64, 128, 256, 384, 512)
 BATCHES = (1, 8, 32)
@@ -85,7 +85,7 @@ def optimized(state: Path, folder: Path, say: Say, candidate: str = "") -> Path:
     else:
         argv += ["--precision", "bf16" if execution.this_cpu().intersection(execution.BF16) else "fp32"]
     say(f"triton-gateway {' '.join(argv)}")
-    argv = [sys.executable, "-m", "deploy.cli", *argv]
+    argv = [sys.executable, "-m", "deploy.admin.cli", *argv]
     done = subprocess.run(argv, stdout=subprocess.PIPE, text=True, check=True, timeout=1800)
     note.write_text(done.stdout)
     return Path(json.loads(done.stdout)["bundle"])

@@ -59,7 +59,7 @@ class Trials:
 
     def canary(self, *arguments: str) -> None:
         """Run ``triton-gateway canary``."""
-        subprocess.run([sys.executable, "-m", "deploy.cli", "canary", *arguments], env=self.stack.env, check=True,
+        subprocess.run([sys.executable, "-m", "deploy.admin.cli", "canary", *arguments], env=self.stack.env, check=True,
                        stdout=sys.stderr)  # fmt: skip
 
     def everywhere(self, holds: Callable[[str], bool], within: float = 60.0) -> float:

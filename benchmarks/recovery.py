@@ -28,8 +28,8 @@ from typing import Any
 from benchmarks import servers
 from benchmarks.small import Small
 from benchmarks.swaps import HOOK, model
-from deploy.stock_cli import StockCli
-from deploy.supervisor import read_record
+from deploy.laptop.supervisor import read_record
+from deploy.tools.stock_cli import StockCli
 
 ROOT = Path(__file__).resolve().parents[1]
 RATE = 200
@@ -162,8 +162,8 @@ class Up:
         env = {**os.environ, "PYTHONPATH": str(ROOT)}
         for name in [name for name in env if name.startswith(("CLEARML_", "TRITON_GATEWAY_"))]:
             del env[name]
-        argv = [sys.executable, "-m", "deploy.cli", "up", "--state-dir", str(self.state), "--port", str(self.port),
-                "--controlplane-port", "0", "--workers", str(workers)]  # fmt: skip
+        argv = [sys.executable, "-m", "deploy.admin.cli", "up", "--state-dir", str(self.state),
+                "--port", str(self.port), "--controlplane-port", "0", "--workers", str(workers)]  # fmt: skip
         self.log = folder / "up.log"
         with self.log.open("ab") as out:
             self.process = subprocess.Popen(argv, env=env, stdout=out, stderr=subprocess.STDOUT, cwd=folder)

@@ -22,7 +22,7 @@ from typing import Any
 from benchmarks import servers
 from benchmarks.backends import Backend
 from deploy.controlplane import Credentials, environment
-from deploy.stock_cli import StockCli, isolated
+from deploy.tools.stock_cli import StockCli, isolated
 
 _PEERS = Path(__file__).parent / "peers"
 HOOKS = {"lean": _PEERS / "clearml_hook_lean.py", "auto": _PEERS / "clearml_hook_auto.py"}
@@ -45,7 +45,7 @@ class Registry:
         self._state = state
         port = _remembered_port(state)
         self._address = f"http://{servers.LOOPBACK}:{port}"
-        argv = [sys.executable, "-m", "deploy.cli", "controlplane", "--state-dir", str(state / "controlplane")]
+        argv = [sys.executable, "-m", "deploy.admin.cli", "controlplane", "--state-dir", str(state / "controlplane")]
         self._server = servers.Server(
             "control plane", [*argv, "--port", str(port)], env=dict(os.environ), cores=cores,
             log=state / "logs" / "controlplane.log",

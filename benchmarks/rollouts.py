@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from benchmarks import servers
 from benchmarks.small import Small, Steady
-from deploy import prometheus
+from deploy.laptop import prometheus
 
 _RATE = 60.0
 _HOOK = """
@@ -101,7 +101,7 @@ def trial(stack: Small, folder: Path, name: str) -> dict[str, Any]:
     stack.run("metrics", "add", "--endpoint", f"{name}/*", "--log-freq", "1.0", "--variable-enum", "verdict=good,bad")
     urls = {f"{name}/1", f"{name}/2"}
     stack.until(lambda s: urls <= {e["url"] for e in s["endpoints"]}, f"{name} being served")
-    canary = [sys.executable, "-m", "deploy.cli", "canary"]
+    canary = [sys.executable, "-m", "deploy.admin.cli", "canary"]
     subprocess.run([*canary, "set", "--endpoint", name, "1=1"], env=stack.env, check=True, stdout=sys.stderr)
     stack.until(lambda s: name in s["canaries"], f"{name} being routed")
     with contextlib.ExitStack() as open_:

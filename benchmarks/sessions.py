@@ -2,7 +2,7 @@
 
 ``python -m benchmarks.sessions`` runs DistilBERT (random weights) over texts of mixed length, each setting in a fresh
 process, in turns, best of the rounds: milliseconds per call, and the memory the process held at its largest. The first
-setting is what Triton's model program uses (``deploy/triton/runtime/onnx_model.py``).
+setting is what Triton's model program uses (``deploy/modelsync/runtime/onnx_model.py``).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks import infinity, models
-from deploy.optimize import manifest
+from deploy.bundles import manifest
 
 RESULTS = Path(__file__).parent / "results" / "sessions.json"
 SETTINGS = ("as served", "no arena", "arena that shrinks", "parallel mode", "spinning")

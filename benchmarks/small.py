@@ -20,7 +20,7 @@ from typing import Any
 from benchmarks import servers
 from benchmarks.load import Load, Outcome, percentile, render
 from benchmarks.registry import Registry
-from deploy.stock_cli import StockCli
+from deploy.tools.stock_cli import StockCli
 
 _CORES = range(os.cpu_count() or 1)
 ROOT = Path(__file__).resolve().parents[1]
@@ -128,7 +128,7 @@ class Small:
 
     def _start(self, name: str, arguments: list[str], number: int) -> servers.Server:
         server = servers.Server(
-            name, [sys.executable, "-m", "deploy.cli", name, *arguments], env=self.env, cores=_CORES,
+            name, [sys.executable, "-m", "deploy.admin.cli", name, *arguments], env=self.env, cores=_CORES,
             log=self.state / "logs" / f"triton-{number}-{name}.log",
         )  # fmt: skip
         self._open.append(server)

@@ -24,8 +24,8 @@ from onnx import TensorProto, helper, numpy_helper
 from benchmarks.load import Load, render
 from benchmarks.servers import ServerFailed, ask
 from benchmarks.small import Small, Steady
-from deploy.controlplane import sections
 from deploy.registry import ClearMLStore, section_text
+from deploy.tools import sections
 
 _ENDPOINT = "swapped"
 _BODY = b'{"x": [[1.0, 2.0]]}'

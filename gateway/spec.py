@@ -1,7 +1,7 @@
 """The serving Task as frozen values: what should be served (desired state), decoded from ClearML's field names.
 
 Pure: takes the Task's fields as the API answers them, returns values; imports nothing of ours but ``hocon`` and errors.
-Read by ``control`` (gateway) and ``deploy/triton`` (model sync), so both see the same endpoints under the same names.
+Read by ``control`` (gateway) and ``deploy/modelsync``, so both see the same endpoints under the same names.
 A broken entry never spoils its neighbours: it becomes a ``Fault`` that says what is wrong, the rest is decoded.
 """
 

@@ -9,10 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from deploy.controlplane import merge, sections
+from deploy.controlplane import merge
 from deploy.controlplane.envelope import JsonObject
 from deploy.controlplane.protections import PROTECTED, Protections
 from deploy.controlplane.reads import ReadLog
+from deploy.tools import sections
 
 SERVING_TAG = "serving-control-plane"
 # The sections every clearml-serving client parses before it does anything: one bad text and the service cannot be

@@ -13,7 +13,7 @@ import operator
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from deploy.controlplane import sections
+from deploy.tools import sections
 
 K = TypeVar("K", bound=Hashable)
 

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Starts NVIDIA's Triton the way model sync needs it. Whoever may load models runs code in it, so its control APIs ask for
-# a key: the one in the file, which is made if there is none. deploy/triton/key.py does the same for the CPU server.
+# a key: the one in the file, which is made if there is none. deploy/tritonserver/key.py does the same for the CPU server.
 set -eu
 file=${TRITON_GATEWAY_TRITON_KEY_FILE:-/keys/triton}
 fail() { echo "error: $1" >&2; exit 1; }

@@ -11,10 +11,10 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from deploy.errors import DeployError
 from deploy.registry import TaskStore
 from deploy.rollout import record
 from deploy.rollout.runner import put_right
+from deploy.tools.errors import DeployError
 from gateway import decisions
 from gateway.decisions import FORGOTTEN_S, Decision
 from gateway.errors import GatewayError

@@ -13,10 +13,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from deploy.controlplane import sections
-from deploy.errors import DeployError
 from deploy.registry import section_text
 from deploy.rollout.steps import Command, Rollout
+from deploy.tools import sections
+from deploy.tools.errors import DeployError
 from gateway import decisions
 from gateway.dataplane.routing import canary
 from gateway.decisions import Decision, Verdict

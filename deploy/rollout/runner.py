@@ -12,12 +12,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from deploy.errors import DeployError
 from deploy.registry import TaskStore
 from deploy.rollout import record, steps
 from deploy.rollout.record import LEASE_S, Lease
 from deploy.rollout.source import Look, Source, Version, between, missing_instances
 from deploy.rollout.steps import Decision, Rollout, Seen
+from deploy.tools.errors import DeployError
 from gateway import decisions
 from gateway.errors import RegistryUnavailable
 from gateway.spec import decode

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 from urllib.parse import quote
 
-from deploy import web
 from deploy.rollout.gate import Counts
+from deploy.tools import web
 from gateway.edge.http.problems import STATUS
 from gateway.metrics.catalog import FALLBACKS, REQUEST_SECONDS, REQUESTS, VARIABLE_ENUM
 

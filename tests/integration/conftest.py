@@ -14,11 +14,11 @@ import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from deploy.triton.build import Builder
-from deploy.triton.client import AdminClient
-from deploy.triton.launcher import PathServer, TritonLauncher, WheelServer, detect_server
-from deploy.triton.model_config import Tuning
-from deploy.triton.repository import ModelRepository, OnDisk
+from deploy.modelsync.build import Builder
+from deploy.modelsync.client import AdminClient
+from deploy.modelsync.model_config import Tuning
+from deploy.modelsync.repository import ModelRepository, OnDisk
+from deploy.tritonserver.launcher import PathServer, TritonLauncher, WheelServer, detect_server
 from gateway.spec import EndpointSpec, ModelRecord
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from deploy.controlplane import sections
 from deploy.controlplane.testing import control_plane
+from deploy.tools import sections
 
 pytestmark = pytest.mark.integration
 
@@ -22,7 +22,7 @@ TENSORS = ["--input-size", "4", "--input-name", "x", "--input-type", "float32",
 # Looks once, in a process of its own like every model sync; prints what it sees when nothing changes any more.
 WRITER = """
 import json, sys, time
-from deploy.auto_update import AutoUpdate
+from deploy.modelsync.auto_update import AutoUpdate
 from deploy.registry import ClearMLStore
 from gateway.registry.clearml import ClearMLRegistry
 store = ClearMLStore(ClearMLRegistry(sys.argv[1]))

@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from deploy.controlplane import sections
 from deploy.controlplane.testing import RunningControlPlane, control_plane
+from deploy.tools import sections
 
 pytestmark = pytest.mark.integration
 

@@ -61,7 +61,7 @@ def test_one_serving_task_is_followed_and_said_and_of_several_none(client: Clien
     registry = ClearMLRegistry(say=said.append)
     assert first == registry.followed() == registry.task()["id"]
     assert [f"following 'payments' ({first}), the only serving Task that runs"] == said
-    shown = client.run("-m", "deploy.cli", "canary", "status", "--endpoint", "e")
+    shown = client.run("-m", "deploy.admin.cli", "canary", "status", "--endpoint", "e")
     assert f"following 'payments' ({first})" in shown.stdout
 
     second = client.create("ads")
@@ -71,12 +71,12 @@ def test_one_serving_task_is_followed_and_said_and_of_several_none(client: Clien
     both = f"'ads' ({second}), 'payments' ({first})"
     assert both in refusal.value.message
     for command in (["canary", "status", "--endpoint", "e"], ["lineage", "e"], ["doctor"]):
-        done = client.run("-m", "deploy.cli", *command)
+        done = client.run("-m", "deploy.admin.cli", *command)
         assert done.returncode == 1, done.stdout
         assert both in done.stdout
         assert "CLEARML_SERVING_TASK_ID" in done.stdout
         assert "Traceback" not in done.stdout
-    named = client.run("-m", "deploy.cli", "canary", "status", "--endpoint", "e", CLEARML_SERVING_TASK_ID=second)
+    named = client.run("-m", "deploy.admin.cli", "canary", "status", "--endpoint", "e", CLEARML_SERVING_TASK_ID=second)
     assert both not in named.stdout
 
 

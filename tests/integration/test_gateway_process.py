@@ -242,7 +242,7 @@ def test_what_the_gateway_does_is_on_the_serving_task_in_clearml(service: Servic
     """`clearml-log` beside it: scalars and console lines, read back with the real SDK."""
     with Process(service, tmp_path / "state") as process:
         until(lambda: process.serves(1))
-        command = [sys.executable, "-m", "deploy.cli", "clearml-log", "--url", process.url,
+        command = [sys.executable, "-m", "deploy.admin.cli", "clearml-log", "--url", process.url,
                    "--serving-task-id", service.task]  # fmt: skip
         environ = {**service.environ, "PYTHONPATH": str(ROOT)}
         with subprocess.Popen(command, env=environ, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as reporter:

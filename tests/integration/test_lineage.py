@@ -55,7 +55,7 @@ def test_a_trained_model_leads_back_to_its_task(tmp_path: Path) -> None:
                      for part in (flag, value)]  # fmt: skip
         run("-m", "clearml_serving", "--id", service[1], "model", "add", "--engine", "triton", "--endpoint", "e",
             "--version", "1", "--model-id", model, *described)  # fmt: skip
-        command = ["-m", "deploy.cli", "lineage", "e/1", "--serving-task-id", service[1]]
+        command = ["-m", "deploy.admin.cli", "lineage", "e/1", "--serving-task-id", service[1]]
         answer = json.loads(run(*command, "--json"))
         assert (model, task) == (answer["model"]["id"], answer["task"]["id"])
         assert "0.25" == answer["task"]["hyperparameters"]["Args/lr"]
@@ -66,6 +66,6 @@ def test_a_trained_model_leads_back_to_its_task(tmp_path: Path) -> None:
         assert [(task, "training", True)] == [(s["id"], s["name"], s["is_own"]) for s in pipeline["steps"]]
         assert model in run(*command)
         run("-m", "clearml_serving", "--id", service[1], "model", "remove", "--endpoint", "e/1")
-        retired = run("-m", "deploy.cli", "lineage", model, "--serving-task-id", service[1])
+        retired = run("-m", "deploy.admin.cli", "lineage", model, "--serving-task-id", service[1])
         assert "no version of the serving Task (any more)" in retired
         assert task in retired

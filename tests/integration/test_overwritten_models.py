@@ -21,8 +21,8 @@ from typing import Any
 
 import pytest
 
-from deploy import ports
 from deploy.controlplane.testing import control_plane
+from deploy.tools import ports
 
 pytestmark = pytest.mark.integration
 
@@ -146,8 +146,8 @@ def test_a_second_upload_of_the_same_folder_name_is_never_served_under_the_first
         with world.gateway("a") as restarted:  # with its files
             until(lambda: ask(f"{restarted}/serve/e", {}) == (200, {"says": "first"}))
         doctor = subprocess.run(
-            [sys.executable, "-m", "deploy.cli", "doctor", "--state-dir", str(tmp_path / "d")], env=world.environment,
-            cwd=tmp_path, text=True, capture_output=True, timeout=120, check=False,
+            [sys.executable, "-m", "deploy.admin.cli", "doctor", "--state-dir", str(tmp_path / "d")],
+            env=world.environment, cwd=tmp_path, text=True, capture_output=True, timeout=120, check=False,
         ).stdout  # fmt: skip
         assert "MISSING  serving Task" in doctor
         assert "another upload" in doctor

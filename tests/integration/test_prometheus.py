@@ -31,8 +31,8 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processor
 
 from dashboards import rules
 from dashboards.boards import ANNOTATIONS, BOARDS
-from deploy import web
-from deploy.commands.drift import command as drift_command
+from deploy.admin.commands.drift import command as drift_command
+from deploy.tools import web
 from gateway.app import Gateway
 from gateway.metrics import drift
 from gateway.registry.ledger import Record

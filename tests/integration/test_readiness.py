@@ -132,7 +132,7 @@ def test_adding_endpoints_never_makes_a_serving_gateway_unready(
     assert (503, "model_not_ready") == (reply.status_code, reply.json()["code"])
     assert "model sync refuses the model: " in reply.json()["error"]
     assert "model sync refuses the model: " in httpx.get(stack.url).text
-    command = [sys.executable, "-m", "deploy.cli", "wait", "--gateway", stack.url, "--timeout", "200s"]
+    command = [sys.executable, "-m", "deploy.admin.cli", "wait", "--gateway", stack.url, "--timeout", "200s"]
     began = time.monotonic()
     waited = subprocess.run(command, capture_output=True, text=True, env=stack.env, cwd=ROOT, timeout=250)
     assert (3, True) == (waited.returncode, "unreadable failed: model sync refuses" in waited.stderr), waited

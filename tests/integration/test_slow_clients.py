@@ -117,7 +117,7 @@ class Service:
     def ours(self, *arguments: str) -> str:
         """`triton-gateway` to its end."""
         done = subprocess.run(
-            [sys.executable, "-m", "deploy.cli", *arguments], cwd=self.folder, text=True, stdout=subprocess.PIPE,
+            [sys.executable, "-m", "deploy.admin.cli", *arguments], cwd=self.folder, text=True, stdout=subprocess.PIPE,
             env={**self.environment, "PYTHONPATH": str(ROOT), "CLEARML_SERVING_TASK_ID": self.task},
             stderr=subprocess.STDOUT, timeout=120, check=False,
         )  # fmt: skip

@@ -26,11 +26,11 @@ from opentelemetry.proto.collector.trace.v1 import trace_service_pb2_grpc as rpc
 from opentelemetry.sdk.resources import Resource
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from deploy.triton.build import Builder
-from deploy.triton.client import AdminClient
-from deploy.triton.launcher import PathServer, TritonLauncher, WheelServer, detect_server, trace_arguments
-from deploy.triton.model_config import Tuning
-from deploy.triton.repository import ModelRepository, OnDisk
+from deploy.modelsync.build import Builder
+from deploy.modelsync.client import AdminClient
+from deploy.modelsync.model_config import Tuning
+from deploy.modelsync.repository import ModelRepository, OnDisk
+from deploy.tritonserver.launcher import PathServer, TritonLauncher, WheelServer, detect_server, trace_arguments
 from gateway.app import Gateway
 from gateway.settings import Settings
 from gateway.spans import exporting

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from deploy.auto_update import AutoUpdate
-from deploy.controlplane import sections
 from deploy.controlplane.testing import control_plane
+from deploy.modelsync.auto_update import AutoUpdate
 from deploy.registry import ClearMLStore
+from deploy.tools import sections
 from gateway.registry.clearml import ClearMLRegistry
 from gateway.spec import decode
 

@@ -26,8 +26,8 @@ from transformers.generation.logits_process import (
     TopPLogitsWarper,
 )
 
-from deploy.triton.runtime.generate_model import Settings as Sampling
-from deploy.triton.runtime.generate_model import choose, probabilities, scores_of
+from deploy.modelsync.runtime.generate_model import Settings as Sampling
+from deploy.modelsync.runtime.generate_model import choose, probabilities, scores_of
 from gateway.errors import ModelFailed, ModelNotReady
 from gateway.testing import FakeBackend
 from gateway.triton.port import Backend

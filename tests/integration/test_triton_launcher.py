@@ -17,11 +17,14 @@ from pathlib import Path
 import pytest
 import tritonclient.grpc as triton
 
-from deploy.triton.build import Builder
-from deploy.triton.client import AdminClient
-from deploy.triton.doors import open_doors
-from deploy.triton.key import ensure_key
-from deploy.triton.launcher import (
+from deploy.modelsync.build import Builder
+from deploy.modelsync.client import AdminClient
+from deploy.modelsync.doors import open_doors
+from deploy.modelsync.model_config import Tuning
+from deploy.modelsync.repository import ModelRepository, OnDisk
+from deploy.modelsync.stubs import count_stubs
+from deploy.tritonserver.key import ensure_key
+from deploy.tritonserver.launcher import (
     PathServer,
     Ports,
     PortTaken,
@@ -31,9 +34,6 @@ from deploy.triton.launcher import (
     detect_server,
     group_members,
 )
-from deploy.triton.model_config import Tuning
-from deploy.triton.repository import ModelRepository, OnDisk
-from deploy.triton.stubs import count_stubs
 from gateway.errors import BackendRefused
 from gateway.spec import EndpointSpec, ModelRecord
 
@@ -149,8 +149,8 @@ def test_the_server_dies_with_a_killed_launcher(tmp_path, repository):
     """Our own kill -9: the kernel ends the server, the stubs notice."""
     code = (
         "import sys, time, pathlib\n"
-        "from deploy.triton.launcher import *\n"
-        "from deploy.triton.client import AdminClient\n"
+        "from deploy.tritonserver.launcher import *\n"
+        "from deploy.modelsync.client import AdminClient\n"
         "state, models = map(pathlib.Path, sys.argv[1:])\n"
         "launcher = TritonLauncher(detect_server(), state_dir=state, repository=models)\n"
         "AdminClient(launcher.start().grpc).load('tokens')\n"

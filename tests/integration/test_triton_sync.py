@@ -16,12 +16,12 @@ import pytest
 import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException
 
-from deploy.triton.health import Readiness
-from deploy.triton.launcher import TritonLauncher, detect_server
-from deploy.triton.model_config import Tuning
-from deploy.triton.plan import Grace
-from deploy.triton.stubs import count_stubs
-from deploy.triton.sync import SyncSettings, read_status, run_sync
+from deploy.modelsync.health import Readiness
+from deploy.modelsync.model_config import Tuning
+from deploy.modelsync.plan import Grace
+from deploy.modelsync.stubs import count_stubs
+from deploy.modelsync.sync import SyncSettings, read_status, run_sync
+from deploy.tritonserver.launcher import TritonLauncher, detect_server
 from gateway.errors import RegistryRefused, RegistryUnavailable
 from gateway.registry.ledger import with_records
 from gateway.testing import FakeLedger

@@ -14,7 +14,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from deploy.controlplane import sections
+from deploy.tools import sections
 
 WORDS = ["[PAD]", "[UNK]", "good", "bad", "film"]
 

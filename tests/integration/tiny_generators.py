@@ -11,7 +11,7 @@ import transformers
 from tokenizers import Tokenizer, decoders
 from transformers import PreTrainedTokenizerFast
 
-from deploy.optimize.generation.original import CausalOriginal
+from deploy.bundles.generation.original import CausalOriginal
 
 SIZE = 32
 _SIZES = {

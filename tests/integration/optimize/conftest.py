@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import torch
 
-from deploy.optimize import candidates, parity, samples
-from deploy.optimize.gate import Gate
-from deploy.optimize.graph import Original
-from deploy.optimize.parity import Parity, Truth
-from deploy.optimize.source import copy_texts
+from deploy.bundles import candidates, parity, samples
+from deploy.bundles.gate import Gate
+from deploy.bundles.graph import Original
+from deploy.bundles.parity import Parity, Truth
+from deploy.bundles.source import copy_texts
 from preprocessing.processor import TextProcessor
 
 from . import tiny

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import tritonclient.grpc as triton
 
-from deploy.optimize import candidates
-from deploy.triton import execution
+from deploy.bundles import candidates
+from deploy.modelsync import execution
 
 from . import tiny
 from .conftest import Case

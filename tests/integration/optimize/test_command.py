@@ -15,12 +15,12 @@ import numpy as np
 import onnxruntime
 import pytest
 
+from deploy.bundles import manifest
+from deploy.bundles.graph import Original
+from deploy.bundles.work import work_folder
 from deploy.controlplane.testing import RunningControlPlane, control_plane
-from deploy.optimize import manifest
-from deploy.optimize.graph import Original
-from deploy.optimize.work import work_folder
-from deploy.stock_cli import StockCli
-from deploy.triton import execution
+from deploy.modelsync import execution
+from deploy.tools.stock_cli import StockCli
 from gateway.control import samples as stored
 from gateway.metrics import drift
 from preprocessing.processor import TextProcessor
@@ -53,7 +53,7 @@ def optimize(
 ) -> subprocess.CompletedProcess[str]:
     """Run the command in a process of its own."""
     return subprocess.run(
-        [sys.executable, "-P", "-m", "deploy.cli", "optimize", model, "--quick", "--output", "out", *arguments],
+        [sys.executable, "-P", "-m", "deploy.admin.cli", "optimize", model, "--quick", "--output", "out", *arguments],
         cwd=place, env={**environment, "PYTHONPATH": str(Path(__file__).parents[3])}, text=True, capture_output=True,
         check=False, timeout=300,
     )  # fmt: skip
@@ -104,7 +104,7 @@ async def test_a_model_becomes_a_registered_and_served_bundle(server: RunningCon
     assert "threads" in said["aux"]
     # and the way back: a registered model is downloaded anew for every run
     code = (
-        "import sys; from pathlib import Path; from deploy.optimize.register import fetch_source\n"
+        "import sys; from pathlib import Path; from deploy.bundles.register import fetch_source\n"
         "print(fetch_source(sys.argv[1], Path('fetched')))"
     )
     asked = subprocess.run(
@@ -137,9 +137,9 @@ def test_nothing_of_an_interrupted_run_stays_behind(tmp_path: Path) -> None:
     """Ctrl-C in the middle; and what a killed run left is removed by the next one, a running one's folder is not."""
     tiny.make("Bert", tmp_path / "model")
     with subprocess.Popen(
-        [sys.executable, "-P", "-m", "deploy.cli", "optimize", "model", "--quick", "--output", "out"], cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}, text=True, stderr=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
+        [sys.executable, "-P", "-m", "deploy.admin.cli", "optimize", "model", "--quick", "--output", "out"],
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}, text=True,
+        stderr=subprocess.PIPE, stdout=subprocess.DEVNULL,
     ) as running:  # fmt: skip
         assert running.stderr is not None
         for line in running.stderr:

@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 import transformers
 
-from deploy.errors import DeployError
-from deploy.optimize import parity
-from deploy.optimize.engine import Engine
-from deploy.optimize.options import Options
-from deploy.optimize.run import optimize
-from deploy.triton import execution
+from deploy.bundles import parity
+from deploy.bundles.engine import Engine
+from deploy.bundles.options import Options
+from deploy.bundles.run import optimize
+from deploy.modelsync import execution
+from deploy.tools.errors import DeployError
 from preprocessing.config import CLASSIFICATION
 from preprocessing.processor import TextProcessor
 

@@ -20,18 +20,18 @@ import pytest
 from onnx import helper, numpy_helper
 from pyhocon import ConfigFactory
 
+from deploy.bundles import run
+from deploy.bundles.generation import candidates, parity, probes
+from deploy.bundles.generation import original as originals
+from deploy.bundles.generation.engine import Generator
+from deploy.bundles.generation.original import GRAPH, WEIGHTS, CausalOriginal
+from deploy.bundles.generation.parity import TextParity, Truth
+from deploy.bundles.options import BeyondTolerance, Options
+from deploy.bundles.source import copy_texts
 from deploy.controlplane.testing import RunningControlPlane, control_plane
-from deploy.errors import ExportFailed
-from deploy.optimize import run
-from deploy.optimize.generation import candidates, parity, probes
-from deploy.optimize.generation import original as originals
-from deploy.optimize.generation.engine import Generator
-from deploy.optimize.generation.original import GRAPH, WEIGHTS, CausalOriginal
-from deploy.optimize.generation.parity import TextParity, Truth
-from deploy.optimize.options import BeyondTolerance, Options
-from deploy.optimize.source import copy_texts
-from deploy.stock_cli import StockCli
-from deploy.triton import execution
+from deploy.modelsync import execution
+from deploy.tools.errors import ExportFailed
+from deploy.tools.stock_cli import StockCli
 from preprocessing.processor import TextProcessor
 
 from . import sabotage, tiny
@@ -312,7 +312,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningControlP
 def optimize(place: Path, environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run the command in a process of its own."""
     return subprocess.run(
-        [sys.executable, "-P", "-m", "deploy.cli", "optimize", *arguments, "--quick", "--output", "out"],
+        [sys.executable, "-P", "-m", "deploy.admin.cli", "optimize", *arguments, "--quick", "--output", "out"],
         cwd=place, env={**environment, "PYTHONPATH": str(ROOT)}, text=True, capture_output=True, check=False,
         timeout=200,
     )  # fmt: skip

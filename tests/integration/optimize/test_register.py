@@ -17,7 +17,7 @@ pytestmark = pytest.mark.integration
 SCRIPT = """
 import json
 from pathlib import Path
-from deploy.optimize.register import register
+from deploy.bundles.register import register
 
 parity = {"candidate": "onnx-fp32", "mean_cosine": 0.99999, "min_cosine": 0.9999, "max_difference": 1e-6,
           "decisions": 1.0, "shift": 0.0, "neighbours": None}

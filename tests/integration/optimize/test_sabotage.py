@@ -12,7 +12,7 @@ import pytest
 import torch
 from onnx import numpy_helper
 
-from deploy.optimize.graph import quietly
+from deploy.bundles.graph import quietly
 
 from .conftest import Case
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from deploy.optimize import parity, samples
-from deploy.optimize.graph import Original
+from deploy.bundles import parity, samples
+from deploy.bundles.graph import Original
 from preprocessing.heads import HEADS
 from preprocessing.processor import TextProcessor
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from deploy.errors import DeployError
-from deploy.optimize import manifest, parity, warm_up
-from deploy.optimize.engine import Engine
-from deploy.triton.execution import Execution
+from deploy.bundles import manifest, parity, warm_up
+from deploy.bundles.engine import Engine
+from deploy.modelsync.execution import Execution
+from deploy.tools.errors import DeployError
 from gateway.control import samples as stored
 from gateway.errors import GatewayError
 from preprocessing.processor import TextProcessor

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from deploy.doctor.kube import KEYS, Kubectl, look
+from deploy.admin.doctor.kube import KEYS, Kubectl, look
 
 NAMESPACE = "triton-gateway"
 RESOURCES = {

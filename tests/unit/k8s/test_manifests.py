@@ -14,7 +14,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from deploy.cli import group
+from deploy.admin.cli import group
 from deploy.controlplane import ControlPlaneSettings, Credentials
 from deploy.controlplane.app import build as build_controlplane
 from deploy.controlplane.store import Store
@@ -231,7 +231,7 @@ def routes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
     store = Store(folder / "registry.sqlite3", busy_timeout_s=ControlPlaneSettings(state_dir=folder).busy_timeout_s)
     controlplane = build_controlplane(state_dir=folder, store=store, credentials=Credentials.load_or_create(folder))
     store.close()
-    source = (Path(__file__).parents[3] / "deploy" / "triton" / "health.py").read_text()
+    source = (Path(__file__).parents[3] / "deploy" / "modelsync" / "health.py").read_text()
     return {
         "gateway": paths_of(gateway._ops),
         "controlplane": paths_of(controlplane),
@@ -352,7 +352,7 @@ def test_every_triton_of_ours_starts_with_a_key_that_sync_and_gateways_have(obje
         kinds = {kind_of(container["image"]) for container in spec["containers"]}
         for container in spec["containers"]:
             words = [*container.get("args", []), *container.get("command", [])]
-            if "controlplane" in words or any("deploy.seed" in word for word in words):
+            if "controlplane" in words or any("deploy.laptop.seed" in word for word in words):
                 continue
             mounts = [mount for mount in container["volumeMounts"] if mount["mountPath"].startswith("/keys")]
             assert ["triton-key"] == [mount["name"] for mount in mounts], (name, container["name"])

@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 from pyhocon import ConfigFactory
 
-from deploy.cli import main
+from deploy.admin.cli import main
 from deploy.controlplane import Credentials, read_endpoint
 
 ROOT = Path(__file__).parents[4]
@@ -26,7 +26,8 @@ def test_keys_of_the_environment_and_a_config_for_clients(tmp_path: Path) -> Non
         "TRITON_GATEWAY_CONTROLPLANE_SECRET_KEY": "s" * 40, "TRITON_GATEWAY_CONTROLPLANE_CLIENT_CONFIG": str(config),
     }  # fmt: skip
     process = subprocess.Popen(
-        [sys.executable, "-m", "deploy.cli", "controlplane", "--port", "0", "--state-dir", str(tmp_path / "state")],
+        [sys.executable, "-m", "deploy.admin.cli", "controlplane", "--port", "0",
+         "--state-dir", str(tmp_path / "state")],
         env=environ, cwd=ROOT, stderr=subprocess.PIPE,
     )  # fmt: skip
     try:
@@ -51,7 +52,7 @@ def test_keys_of_the_environment_and_a_config_for_clients(tmp_path: Path) -> Non
 def test_strict_and_the_length_of_a_silence_reach_the_server(tmp_path: Path) -> None:
     """`--strict --stop-silent-after 0.2`: two projects of one name are an error, a silent Task is stopped."""
     options = ["--port", "0", "--state-dir", str(tmp_path), "--strict", "--stop-silent-after", "0.2"]
-    process = subprocess.Popen([sys.executable, "-m", "deploy.cli", "controlplane", *options], cwd=ROOT)
+    process = subprocess.Popen([sys.executable, "-m", "deploy.admin.cli", "controlplane", *options], cwd=ROOT)
     try:
         deadline = time.monotonic() + 60
         while (running := read_endpoint(tmp_path)) is None:

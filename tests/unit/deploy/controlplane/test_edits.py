@@ -4,9 +4,9 @@
 
 from typing import Any
 
-from deploy.controlplane import sections
 from deploy.controlplane.edits import EMPTY, SERVING_TAG, Edit, Writer
 from deploy.controlplane.reads import ReadLog
+from deploy.tools import sections
 
 CLI = "clearml-serving-1.3.5, clearml-2.1.12"
 SDK = "clearml-2.1.12"

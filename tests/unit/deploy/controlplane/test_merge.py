@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deploy.controlplane import merge, sections
+from deploy.controlplane import merge
+from deploy.tools import sections
 
 MAPS = st.dictionaries(st.sampled_from("abcdef"), st.integers(0, 3), max_size=6)
 SECTIONS = st.dictionaries(

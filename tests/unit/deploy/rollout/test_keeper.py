@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from deploy.controlplane import sections
 from deploy.rollout import keeper, record
 from deploy.rollout.keeper import WeightsKeeper
+from deploy.tools import sections
 from gateway.decisions import FORGOTTEN_S
 from gateway.errors import RegistryRefused, RegistryUnavailable
 from gateway.registry.ledger import with_records

@@ -7,8 +7,6 @@ from dataclasses import replace
 
 import pytest
 
-from deploy.controlplane import sections
-from deploy.errors import DeployError
 from deploy.rollout import record, steps
 from deploy.rollout.gate import Counts, Gate
 from deploy.rollout.labels import LabelTest
@@ -16,7 +14,9 @@ from deploy.rollout.record import Asked, Lease
 from deploy.rollout.runner import Runner, act
 from deploy.rollout.source import GatewaySource, Look, PrometheusSource, Version, between, parse
 from deploy.rollout.steps import Rollout, Rules, Seen
-from deploy.web import Answer
+from deploy.tools import sections
+from deploy.tools.errors import DeployError
+from deploy.tools.web import Answer
 from gateway.errors import RegistryUnavailable
 from gateway.registry.ledger import with_records
 from gateway.spec import ShadowSpec, decode

@@ -1,0 +1,147 @@
+"""What the sub-commands' options share: types, and options made from a settings class so that none is missing."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+
+import click
+from click.core import ParameterSource
+
+from deploy.laptop.state import StateDir, uses_no_clearml
+from deploy.tools.errors import DeployError
+
+if TYPE_CHECKING:  # imported where they are used: a Triton that was killed waits for its launcher's imports
+    from pydantic_settings import BaseSettings
+
+F = TypeVar("F", bound=Callable[..., Any])
+S = TypeVar("S", bound="BaseSettings")
+
+PORT = click.IntRange(0, 65535)
+
+_EMPTY_VALUES = (None, "")
+
+
+def settings_options(settings: type[BaseSettings], *, prefix: str = "TRITON_GATEWAY_") -> Callable[[F], F]:
+    """Decorate a command with one option per field of ``settings``; values stay text for the class to check.
+
+    The variables shown are the field's own aliases, so help, environment and documentation cannot disagree.
+    """
+
+    from pydantic import AliasChoices
+
+    def decorate(function: F) -> F:
+        for name, field in reversed(settings.model_fields.items()):
+            alias = field.validation_alias
+            names = [str(c) for c in alias.choices if c != name] if isinstance(alias, AliasChoices) else []
+            flag = name.replace("_", "-")
+            is_switch = field.annotation is bool
+            function = click.option(
+                f"--{flag}/--no-{flag}" if is_switch else f"--{flag}",
+                name,
+                default=None,
+                type=None if is_switch else str,
+                metavar=None if is_switch else _metavar(field.annotation),
+                envvar=names or [f"{prefix}{name.upper()}"],
+                show_envvar=True,
+                help=f"{(field.description or '').strip()}{_default(field.default)}",
+            )(function)
+        return function
+
+    return decorate
+
+
+def make_settings(settings: type[S], given: dict[str, Any]) -> S:
+    """Build ``settings`` from the options that were given. Raises ``DeployError`` naming the option that is wrong."""
+    from pydantic import ValidationError
+
+    values = {name: value for name, value in given.items() if value not in _EMPTY_VALUES}
+    try:
+        return settings(**values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = str(first["loc"][0]) if first["loc"] else "a setting"
+        known = {variable.casefold(): field for field in settings.model_fields for variable in _names(settings, field)}
+        field = known.get(name.casefold(), name)
+        variables = " or ".join(_names(settings, field)[:-1]) or name
+        raise DeployError(
+            f"--{field.replace('_', '-')} is not usable: {first['msg'].removeprefix('Value error, ')}",
+            hint=f"got {first.get('input')!r}; it can also come from {variables}",
+        ) from error
+
+
+def _names(settings: type[BaseSettings], name: str) -> list[str]:
+    from pydantic import AliasChoices
+
+    field = settings.model_fields.get(name)
+    alias = field.validation_alias if field else None
+    choices: Iterable[Any] = alias.choices if isinstance(alias, AliasChoices) else ()
+    return [*(str(c) for c in choices if c != name), name]
+
+
+def _metavar(annotation: object) -> str:
+    return {int: "NUMBER", float: "DURATION"}.get(annotation, "TEXT") if isinstance(annotation, type) else "TEXT"
+
+
+def _default(value: object) -> str:
+    return "" if value in _EMPTY_VALUES else f"  [default: {value}]"
+
+
+STATE_DIR: Final = click.option(
+    "--state-dir", type=click.Path(path_type=Path, file_okay=False), default=Path(".triton-gateway"),
+    show_default=True, envvar="TRITON_GATEWAY_STATE_DIR", show_envvar=True,
+    help="State directory of `up` on this machine: its ClearML server and serving Task are used if it is named here, "
+    "or if nothing else names a server.",
+)  # fmt: skip
+"""For commands with ``registry_options`` that ask the registry only."""
+
+
+def registry_options(function: F) -> F:
+    """Decorate a command with the options that name the serving Task; it gets ``open_store``, which connects to it.
+
+    What `up` wrote for the shell is used if the command's ``--state-dir`` was given, or if nothing else says which
+    ClearML server is meant. Errors of the registry become ``DeployError`` wherever the command runs into them.
+    """
+
+    @click.option(
+        "--serving-task-id", default="", envvar=["TRITON_GATEWAY_SERVING_TASK_ID", "CLEARML_SERVING_TASK_ID"],
+        show_envvar=True, help="Id of the serving Task.  [default: the only one that runs]",
+    )  # fmt: skip
+    @functools.wraps(function)
+    def wrapped(*args: Any, serving_task_id: str, **kwargs: Any) -> Any:
+        from gateway.errors import GatewayError
+
+        def open_store() -> Any:
+            from deploy.registry import ClearMLStore
+            from gateway.registry.clearml import ClearMLRegistry
+
+            nonlocal serving_task_id
+            variables = _of_up(kwargs.get("state_dir"))
+            os.environ.update(variables)
+            serving_task_id = serving_task_id or variables.get("CLEARML_SERVING_TASK_ID", "")
+            return ClearMLStore(ClearMLRegistry(serving_task_id, say=lambda text: click.echo(text, err=True)))
+
+        try:
+            return function(*args, open_store=open_store, **kwargs)
+        except GatewayError as error:
+            raise DeployError(error.message, hint=error.hint) from error
+
+    return cast(F, wrapped)
+
+
+def _of_up(state_dir: Path | None) -> dict[str, str]:
+    """Return the variables of the ``up`` that is meant; empty if none is."""
+    given = click.get_current_context().get_parameter_source("state_dir")
+    is_named = given not in (None, ParameterSource.DEFAULT)
+    if not is_named and not uses_no_clearml(os.environ):
+        return {}
+    state = StateDir.at(state_dir or ".triton-gateway")
+    variables = state.read_env()
+    if is_named and not variables and uses_no_clearml(os.environ):
+        raise DeployError(
+            f"{state.root} is not the state directory of an `up`", hint="start it, or set CLEARML_API_HOST and its keys"
+        )
+    return variables

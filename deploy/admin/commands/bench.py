@@ -1,0 +1,241 @@
+"""``triton-gateway bench``: how fast a running endpoint answers, and where the time goes."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from deploy.admin import observations
+from deploy.admin.commands.status import table
+from deploy.admin.load import Load, address_of, render
+from deploy.bundles.samples import SENTENCES
+from deploy.laptop.state import StateDir
+from deploy.tools.errors import DeployError
+from gateway.metrics import catalog
+from gateway.spec import normalize_url
+
+_MOST_LOADS: Final = 24
+_STAGES: Final = ("prepare", "queue", "infer", "finish")
+_BODIES: Final = 5000
+
+
+@click.command(
+    name="bench",
+    short_help="Measure a running endpoint: rate, latency, stages.",
+    epilog="Numbers are of this machine as it is now; for the gateway against its peers see docs/benchmarks.md.",
+)
+@click.option("--state-dir", type=click.Path(path_type=Path, file_okay=False), default=Path(".triton-gateway"),
+              show_default=True, envvar="TRITON_GATEWAY_STATE_DIR", show_envvar=True,
+              help="State directory of `up` on this machine: tells where its gateway is.")  # fmt: skip
+@click.option("--url", envvar="TRITON_GATEWAY_URL", show_envvar=True,
+              help="Address of a gateway.  [default: the one `up` uses]")  # fmt: skip
+@click.option("--endpoint", required=True, help="Endpoint or canary to ask, with its version where it has one: `e/2`.")
+@click.option("--connections", default="1,16,64", show_default=True,
+              help="Closed loops: so many connections, each asking again as soon as it is answered.")  # fmt: skip
+@click.option("--rate", default="",
+              help="Open loops instead: so many requests per second, whether answers come or not (with the most "
+              "connections of --connections).")  # fmt: skip
+@click.option("--seconds", default=5.0, show_default=True, type=click.FloatRange(0.2, 300), help="Of each load.")
+@click.option("--warm-up", default=1.0, show_default=True, type=click.FloatRange(0, 60),
+              help="Seconds of load before the first one that counts.")  # fmt: skip
+@click.option("--texts", type=click.Path(path_type=Path, dir_okay=False, exists=True),
+              help="File with one text per line.  [default: sentences of several languages, no two alike]")  # fmt: skip
+@click.option("--bodies", type=click.Path(path_type=Path, dir_okay=False, exists=True),
+              help="File with one JSON body per line, for endpoints that take no plain text.")  # fmt: skip
+@click.option("--remote", is_flag=True, help="Allow a gateway on another machine.")
+@click.option("--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Also write it there.")
+@click.option("--plot", type=click.Path(path_type=Path, dir_okay=False),
+              help="Also draw latency over rate, as PNG (needs matplotlib: the extra `optimize` has it).")  # fmt: skip
+def command(
+    state_dir: Path, url: str | None, endpoint: str, connections: str, rate: str, seconds: float, warm_up: float,
+    texts: Path | None, bodies: Path | None, remote: bool, json_file: Path | None, plot: Path | None,
+) -> int:  # fmt: skip
+    """Send load to one endpoint and say how it was answered.
+
+    Each load prints a line when it is over: requests per second, latency percentiles as the client saw them, errors,
+    and from the gateway's own metrics the mean time of each stage and rows per call to Triton.
+
+    \b
+    Examples:
+      triton-gateway bench --endpoint minilm
+      triton-gateway bench --endpoint sentiment/2 --rate 100,200,400 --texts mails.txt --plot latency.png
+    """
+    address = (url or str(StateDir.at(state_dir).recall().get("gateway") or "http://127.0.0.1:8080")).rstrip("/")
+    path = normalize_url(endpoint, None)
+    try:
+        address_of(address, anywhere=remote)
+    except ValueError as error:
+        hint = "--remote allows it" if "this machine" in str(error) else "give it with --url"
+        raise DeployError(str(error), hint=hint) from error
+    requests = render(f"{address}/serve/{path}", _bodies(texts, bodies))
+    counts = _numbers("--connections", connections, whole=True)
+    rates = _numbers("--rate", rate, whole=False) if rate else []
+    loads: list[tuple[int, float]] = [(int(max(counts)), r) for r in rates] or [(int(n), 0.0) for n in counts]
+    if plot is not None:
+        _require_matplotlib()
+    start = 0
+    if warm_up:
+        _run(address, requests, loads[0][0], 0.0, warm_up, start, remote=remote)
+        start += len(requests) // 3
+    found = []
+    for number, (most, per_second) in enumerate(loads, 1):
+        before = _counted(address)
+        outcome = _run(address, requests, most, per_second, seconds, start, remote=remote)
+        start += len(requests) // (len(loads) + 2)
+        cell = {
+            "connections": most, "rate": per_second, **outcome, **_stages(before, _counted(address), path),
+        }  # fmt: skip
+        found.append(cell)
+        click.echo(f"[{number}/{len(loads)}] {_name(cell)}: {cell['rps']:.0f} requests/s, p50 {cell['p50_ms']:.2f} ms, "
+                   f"p99 {cell['p99_ms']:.2f} ms", err=True)  # fmt: skip
+    for line in table(*_table(found)):
+        click.echo(line)
+    failed = sum(int(cell["errors"]) for cell in found)
+    if json_file is not None:
+        json_file.write_text(json.dumps({"url": address, "endpoint": path, "loads": found}, indent=1) + "\n")
+    if plot is not None:
+        _draw(found, path, plot)
+    if failed:
+        reason = next(str(cell["first_error"]) for cell in found if cell["first_error"])
+        click.echo(f"{failed} requests failed; the first: {reason.strip()[:500]}", err=True)
+        return 1
+    return 0
+
+
+def _bodies(texts: Path | None, bodies: Path | None) -> list[bytes]:
+    if texts is not None and bodies is not None:
+        raise click.UsageError("give --texts or --bodies, not both")
+    if bodies is not None:
+        lines = [line for line in bodies.read_bytes().splitlines() if line.strip()]
+        for number, line in enumerate(lines, 1):
+            try:
+                json.loads(line)
+            except ValueError as error:
+                raise DeployError(f"{bodies}, line {number}, is not JSON: {error}") from error
+    elif texts is not None:
+        lines = [_body(line) for line in texts.read_text(encoding="utf-8").splitlines() if line.strip()]
+    else:
+        # A little different each time: a cache of answers must not stand for the model.
+        chooser = random.Random(1)  # noqa: S311 - texts, not secrets
+        lines = [
+            _body(f"{chooser.choice(SENTENCES)} {chooser.choice(SENTENCES)} {chooser.randrange(1000)}")
+            for _ in range(_BODIES)
+        ]
+    if not lines:
+        raise DeployError(f"{texts or bodies} holds nothing to send")
+    return lines
+
+
+def _body(text: str) -> bytes:
+    return json.dumps({"text": text}).encode()
+
+
+def _numbers(option: str, given: str, *, whole: bool) -> list[float]:
+    try:
+        numbers = [float(int(part)) if whole else float(part) for part in given.split(",") if part.strip()]
+    except ValueError:
+        numbers = []
+    if not numbers or len(numbers) > _MOST_LOADS or min(numbers) <= 0:
+        raise click.UsageError(f"{option} takes up to {_MOST_LOADS} numbers above 0, with commas: 1,16,64")
+    return numbers
+
+
+def _run(
+    address: str, requests: Sequence[bytes], connections: int, rate: float, seconds: float, start: int, *, remote: bool
+) -> Mapping[str, Any]:
+    try:
+        load = Load(address, requests, connections=connections, start=start, anywhere=remote)
+    except ValueError as error:
+        raise DeployError(str(error), hint="see --help") from error
+    except OSError as error:
+        raise DeployError(
+            f"no gateway answers at {address}: {error}",
+            hint="start one with `triton-gateway up`, or name it with --url",
+        ) from error
+    try:
+        return (load.open_loop(rate, seconds) if rate else load.closed_loop(seconds)).summary()
+    except ConnectionError as error:
+        raise DeployError(f"the load ended early: {error}", hint="look at the gateway's log") from error
+    finally:
+        load.close()
+
+
+def _counted(address: str) -> dict[tuple[str, ...], float]:
+    """Sums and counts of stages and calls, by (metric, url, stage)."""
+    wanted = {
+        f"{metric.name}_{part}" for metric in (catalog.STAGE_SECONDS, catalog.BATCH_ROWS) for part in ("sum", "count")
+    }
+    found: dict[tuple[str, ...], float] = {}
+    for sample in observations.from_gateway(address):
+        if sample.name in wanted:
+            endpoint, version, _ = sample.key
+            key = (sample.name, f"{endpoint}/{version}" if version else endpoint, sample.labels.get("stage", ""))
+            found[key] = found.get(key, 0) + sample.value
+    return found
+
+
+def _stages(
+    before: Mapping[tuple[str, ...], float], after: Mapping[tuple[str, ...], float], path: str
+) -> dict[str, float]:
+    """Mean ms of each stage and mean rows per call; over all versions where ``path`` is a canary."""
+    names = {key[1] for key in after}
+    mine = {path} if path in names else names
+
+    def grown(metric: str, stage: str = "") -> float:
+        keys = [key for key in after if key[0] == metric and key[1] in mine and key[2] == stage]
+        return sum(after[key] - before.get(key, 0.0) for key in keys)
+
+    found: dict[str, float] = {}
+    for stage in _STAGES:
+        count = grown(f"{catalog.STAGE_SECONDS.name}_count", stage)
+        found[f"{stage}_ms"] = grown(f"{catalog.STAGE_SECONDS.name}_sum", stage) / count * 1000 if count else 0.0
+    calls = grown(f"{catalog.BATCH_ROWS.name}_count")
+    found["rows_per_call"] = grown(f"{catalog.BATCH_ROWS.name}_sum") / calls if calls else 0.0
+    return found
+
+
+def _name(cell: Mapping[str, Any]) -> str:
+    return f"{cell['rate']:g}/s" if cell["rate"] else f"{cell['connections']} connections"
+
+
+def _table(found: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:
+    head = ["load", "requests/s", "p50 ms", "p90 ms", "p99 ms", "max ms", "errors",
+            *(f"{stage} ms" for stage in _STAGES), "rows/call"]  # fmt: skip
+    keys = ("p50_ms", "p90_ms", "p99_ms", "max_ms")
+    rows = [
+        [_name(cell), f"{cell['rps']:.0f}", *(f"{cell[key]:.2f}" for key in keys), str(cell["errors"]),
+         *(f"{cell[f'{stage}_ms']:.2f}" for stage in _STAGES), f"{cell['rows_per_call']:.1f}"]
+        for cell in found
+    ]  # fmt: skip
+    return head, rows
+
+
+def _require_matplotlib() -> None:
+    try:
+        import matplotlib as mpl
+    except ImportError as error:
+        raise DeployError("--plot needs matplotlib", hint="pip install matplotlib, or leave --plot out") from error
+    mpl.use("Agg")
+
+
+def _draw(found: Sequence[Mapping[str, Any]], path: str, target: Path) -> None:
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(8, 4.5), layout="constrained")
+    for key, label in (("p50_ms", "p50"), ("p90_ms", "p90"), ("p99_ms", "p99")):
+        axes.plot([cell["rps"] for cell in found], [cell[key] for cell in found], marker="o", label=label)
+    for cell in found:
+        axes.annotate(
+            _name(cell), (cell["rps"], cell["p50_ms"]), textcoords="offset points", xytext=(4, -12), fontsize=7
+        )
+    axes.set(xlabel="answered requests per second", ylabel="latency (ms)", title=f"/serve/{path}")
+    axes.set_ylim(bottom=0)
+    axes.grid(visible=True, alpha=0.3)
+    axes.legend()
+    figure.savefig(target, dpi=120)
+    plt.close(figure)

@@ -1,0 +1,381 @@
+"""``triton-gateway canary``: weights set by hand, and rollouts that grow step by step behind the statistical gate."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import sys
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from deploy.admin.commands import shadow
+from deploy.admin.commands._options import registry_options
+from deploy.tools.errors import DeployError
+
+if TYPE_CHECKING:
+    from deploy.registry import TaskStore
+    from deploy.rollout.runner import Progress
+    from deploy.rollout.steps import Decision, Rollout
+    from gateway.spec import ServingSpec
+
+_ENDPOINT = click.option("--endpoint", required=True, help="The route, e.g. `sentiment`; versions are `sentiment/2`.")
+_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
+
+
+@click.group(name="canary", short_help="Set weights, or roll a version out step by step behind a statistical gate.")
+def command() -> None:
+    """Set weights, or roll a version out step by step.
+
+    \b
+    Examples:
+      triton-gateway canary set --endpoint sentiment 2=10 1=90
+      triton-gateway canary run --endpoint sentiment --to 2 --gateway http://gateway:8080
+      triton-gateway canary shadow --endpoint sentiment --to 2 --percent 5
+      triton-gateway canary status
+    """
+
+
+command.add_command(shadow.command)
+
+
+@command.command(name="set")
+@_ENDPOINT
+@click.argument("weights", nargs=-1, required=True, metavar="VERSION=WEIGHT…")
+@registry_options
+def set_(endpoint: str, weights: tuple[str, ...], open_store: Callable[[], TaskStore]) -> int:
+    """Route ENDPOINT by fixed weights, e.g. `2=10 1=90`; they are normalised.
+
+    Put the newest version first: with routing keys, growing its weight then keeps every caller it already has.
+    Weights a gateway could not use are refused and change nothing.
+    """
+    from deploy.rollout import record
+
+    endpoint = endpoint.strip("/")
+    store = open_store()
+    task = store.task()
+    spec = _spec(task)
+    shares = [(_url(spec, endpoint, version), weight) for version, weight in map(_pair, weights)]
+    rollout, _ = record.read(task, endpoint)
+    if rollout is not None and not rollout.is_over:
+        raise DeployError(
+            f"a rollout of {endpoint} is {rollout.phase}", hint=f"`triton-gateway canary abort --endpoint {endpoint}`"
+        )
+    record.check_weights(spec, endpoint, shares)
+    wanted = dict(shares)
+    decision = record.decided(task, endpoint, wanted, now=time.time(), by=_who(), why="canary set")
+    store.write(record.with_weights(task, endpoint, wanted), [decision])
+    total = sum(weight for _, weight in shares)
+    click.echo(f"{endpoint}: " + ", ".join(f"{weight / total:.1%} {url}" for url, weight in shares))
+    return 0
+
+
+@command.command(name="run")
+@_ENDPOINT
+@click.option("--to", "to", help="The new version, e.g. `2`. Without it an interrupted rollout is continued.")
+@click.option(
+    "--from", "from_", help="The stable version.  [default: the one with the largest share now, or the only other one]"
+)
+@click.option(
+    "--steps", default="1,5,25,50,100", show_default=True, help="The canary's share in percent, step by step."
+)
+@click.option(
+    "--min-requests", default=200, show_default=True, type=click.IntRange(1),
+    help="Requests of the canary, and of stable, that each step compares at least.",
+)  # fmt: skip
+@click.option("--step-time", default="60s", show_default=True, metavar="DURATION", help="Shortest time of a step.")
+@click.option("--interval", default="5s", show_default=True, metavar="DURATION", help="Time between two looks.")
+@click.option(
+    "--label-shift", type=click.FloatRange(0, 100, min_open=True, max_open=True), metavar="POINTS",
+    help="Compare what the versions answer too: roll back when the share of a value moves by more than this many "
+    "points.  [default: answers are not compared]",
+)  # fmt: skip
+@click.option(
+    "--label-variable", default="predicted_label", show_default=True,
+    help="Whose values: an enum variable, built in or declared with `clearml-serving metrics add`.",
+)  # fmt: skip
+@click.option(
+    "--gateway", "gateways", multiple=True, envvar="TRITON_GATEWAY_URL", show_envvar=True,
+    help="A gateway to read /metrics and /v1/status of; give every one.  [default: the one of `up`, else "
+    "http://127.0.0.1:8080]",
+)  # fmt: skip
+@click.option(
+    "--prometheus", envvar="TRITON_GATEWAY_PROMETHEUS", show_envvar=True,
+    help="Read counts from this Prometheus instead of the gateways.",
+)  # fmt: skip
+@click.option(
+    "--state-dir", type=click.Path(path_type=Path, file_okay=False), default=Path(".triton-gateway"),
+    show_default=True, envvar="TRITON_GATEWAY_STATE_DIR", show_envvar=True, help="State directory of `up`, if any.",
+)  # fmt: skip
+@_JSON
+@registry_options
+def run(
+    endpoint: str, to: str | None, from_: str | None, steps: str, min_requests: int, step_time: str, interval: str,
+    label_shift: float | None, label_variable: str, gateways: tuple[str, ...], prometheus: str | None,
+    state_dir: Path, as_json: bool, open_store: Callable[[], TaskStore],
+) -> int:  # fmt: skip
+    """Roll a version out: its share grows step by step, and goes back to 0 when the evidence says it is worse.
+
+    Canary and stable are compared on errors and latency (with --label-shift also on what they answer) while both
+    answer. Few requests mean waiting, missing data mean holding, doubt means neither growing nor rolling back.
+    Everything decided is recorded beside the serving Task: a rollout can be interrupted here and continued, paused,
+    promoted or aborted from another machine.
+
+    The exit code is 0 when it was promoted, 3 when it was rolled back or aborted, 130 when it was interrupted.
+    """
+    from deploy.laptop.state import StateDir
+    from deploy.rollout.runner import Runner
+    from deploy.rollout.source import GatewaySource, PrometheusSource, Source
+    from deploy.tools import web
+
+    endpoint = endpoint.strip("/")
+    pause_s, step_s = _duration(interval, "--interval"), _duration(step_time, "--step-time")
+    store = open_store()
+    fresh = None
+    if to is not None:
+        shift = (label_variable, label_shift / 100) if label_shift is not None else None
+        fresh = _fresh(store.task(), endpoint, to, from_, _percents(steps), min_requests, step_s, shift)
+    addresses = gateways or (
+        () if prometheus else (str(StateDir.at(state_dir).recall().get("gateway") or "http://127.0.0.1:8080"),)
+    )
+    source: Source = PrometheusSource(prometheus) if prometheus else GatewaySource(addresses)
+
+    def statuses() -> Mapping[str, Mapping[str, Any] | None]:
+        answers = {address: web.call(f"{address.rstrip('/')}/v1/status") for address in addresses}
+        return {a: r.content if r is not None and r.status == 200 else None for a, r in answers.items()}
+
+    me = f"{_who()} pid {os.getpid()}"
+    runner = Runner(store, source, statuses, endpoint=endpoint, me=me)
+    stop = _Stop()
+    rollout = runner.start(fresh)
+    for decision in rollout.history[-1:]:
+        _print_decision(decision, as_json)
+    screen = _Screen(as_json)
+    while not rollout.is_over:
+        if stop.wait(pause_s):
+            screen.clear()
+            runner.release()
+            click.echo(
+                f"interrupted; {endpoint} stays at {rollout.weight:g} %. Continue: "
+                f"triton-gateway canary run --endpoint {endpoint}", err=True,
+            )  # fmt: skip
+            return 130
+        progress = runner.look()
+        rollout = progress.rollout
+        screen.show(progress)
+        for decision in progress.decisions:
+            screen.clear()
+            _print_decision(decision, as_json)
+    return 0 if rollout.phase == "promoted" else 3
+
+
+@command.command(name="status")
+@click.option("--endpoint", help="Only this route, with its history.")
+@_JSON
+@registry_options
+def status(endpoint: str | None, as_json: bool, open_store: Callable[[], TaskStore]) -> int:
+    """Show rollouts and who runs them; with --endpoint every decision and its evidence."""
+    from deploy.admin.commands.status import table
+    from deploy.rollout import record
+
+    found = record.rollouts(open_store().task())
+    if endpoint is not None:
+        found = [(r, lease) for r, lease in found if r.endpoint == endpoint.strip("/")]
+    if as_json:
+        click.echo(json.dumps([{**r.to_json(), "runner": lease.holder, "evidence": r.gate.describe()}
+                               for r, lease in found], indent=2))  # fmt: skip
+        return 0
+    if not found:
+        click.echo("no rollout" if endpoint is None else f"no rollout of {endpoint}")
+        return 0
+    now = time.time()
+    rows = []
+    for r, lease in found:
+        runner = "-" if r.is_over else lease.holder if now < lease.until else "nobody"
+        rows.append([r.endpoint, r.canary, r.stable, f"{r.weight:g} %", r.phase, r.state,
+                     f"{r.gate.evidence:.3g}", runner, r.why])  # fmt: skip
+    for line in table(["ROUTE", "CANARY", "STABLE", "WEIGHT", "PHASE", "STATE", "EVIDENCE", "RUNNER", "WHY"], rows):
+        click.echo(line)
+    if endpoint is not None:
+        for r, _ in found:
+            for decision in r.history:
+                _print_decision(decision, as_json=False)
+    return 0
+
+
+def _order(name: str, what: str) -> None:
+    @command.command(name=name, help=what, short_help=what)
+    @_ENDPOINT
+    @registry_options
+    def order(endpoint: str, open_store: Callable[[], TaskStore]) -> int:
+        from deploy.rollout.record import Asked
+        from deploy.rollout.runner import act
+
+        asked = Asked(uuid.uuid4().hex, name, _who())  # type: ignore[arg-type]  # the four names are Command's
+        rollout = act(open_store(), endpoint.strip("/"), asked, me=f"{_who()} pid {os.getpid()}")
+        click.echo(f"{rollout.endpoint}: {rollout.phase}, {rollout.canary} has {rollout.weight:g} %")
+        return 0
+
+    del order
+
+
+_order("pause", "Stop growing; the guard against a bad version goes on where a runner runs.")
+_order("resume", "Go on after a pause; the current step begins anew.")
+_order("promote", "Send everything to the canary now, without waiting for evidence.")
+_order("abort", "Send everything back to stable now.")
+
+
+def _fresh(
+    task: Mapping[str, Any], endpoint: str, to: str, from_: str | None, steps: tuple[float, ...], min_requests: int,
+    step_s: float, shift: tuple[str, float] | None = None,
+) -> Rollout:  # fmt: skip
+    from deploy.rollout import record
+    from deploy.rollout.gate import Gate
+    from deploy.rollout.labels import LabelTest
+    from deploy.rollout.steps import Rollout, Rules
+
+    spec = _spec(task)
+    canary = _url(spec, endpoint, to)
+    stable = _url(spec, endpoint, from_) if from_ else _stable(spec, task, endpoint, canary)
+    record.check_weights(spec, endpoint, [(canary, 0.0), (stable, 1.0)])
+    if shift is None:
+        return Rollout(endpoint, canary, stable, steps=steps, rules=Rules(min_requests, step_s))
+    variable, most = shift
+    record.check_counted(spec, (canary, stable), variable)
+    rules, gate = Rules(min_requests, step_s, variable), Gate(labels=LabelTest(most))
+    return Rollout(endpoint, canary, stable, steps=steps, rules=rules, gate=gate)
+
+
+def _stable(spec: ServingSpec, task: Mapping[str, Any], endpoint: str, canary: str) -> str:
+    from deploy.rollout import record
+
+    current = {url: w for url, w in (record.weights(task, endpoint) or {}).items() if url != canary and w > 0}
+    if current:
+        return max(current, key=lambda url: current[url])
+    others = [url for url in spec.endpoints if url != canary and (url == endpoint or url.startswith(f"{endpoint}/"))]
+    if len(others) == 1:
+        return others[0]
+    raise DeployError(
+        f"which version is stable? {endpoint} has {', '.join(sorted(others)) or 'no other version'}",
+        hint="name it with --from",
+    )
+
+
+def _spec(task: Mapping[str, Any]) -> ServingSpec:
+    from gateway.spec import decode
+
+    return decode(task)
+
+
+def _url(spec: ServingSpec, endpoint: str, version: str) -> str:
+    from gateway.spec import normalize_url
+
+    for url in (normalize_url(endpoint, version), version.strip("/")):
+        if url in spec.endpoints:
+            return url
+    raise DeployError(
+        f"there is no endpoint {normalize_url(endpoint, version)}",
+        hint=f"the serving Task has {', '.join(sorted(spec.endpoints)) or 'none'}",
+    )
+
+
+def _pair(text: str) -> tuple[str, float]:
+    version, equals, weight = text.rpartition("=")
+    try:
+        if equals:
+            return version, float(weight)
+    except ValueError:
+        pass
+    raise DeployError(f"{text!r} is not VERSION=WEIGHT", hint="for instance `2=10 1=90`")
+
+
+def _percents(text: str) -> tuple[float, ...]:
+    try:
+        steps = tuple(float(part) for part in text.split(","))
+    except ValueError as error:
+        raise DeployError(
+            f"--steps {text!r} is not a list of percentages", hint="for instance 1,5,25,50,100"
+        ) from error
+    if not steps or any(not 0 < step <= 100 for step in steps) or list(steps) != sorted(set(steps)):
+        raise DeployError(f"--steps {text} must grow and lie above 0 and up to 100", hint="for instance 1,5,25,50,100")
+    if steps[0] == 100:
+        raise DeployError(
+            "a first step of 100 compares nothing", hint="`triton-gateway canary set` sends everything over"
+        )
+    return steps if steps[-1] == 100 else (*steps, 100.0)
+
+
+def _duration(text: str, option: str) -> float:
+    from gateway.settings import parse_duration
+
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint=option) from error
+
+
+def _who() -> str:
+    return f"{os.environ.get('USER', 'somebody')}@{socket.gethostname()}"
+
+
+def _print_decision(decision: Decision, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps(decision.to_json()))
+        return
+    evidence = decision.evidence
+    clock = time.strftime("%H:%M:%S", time.localtime(decision.at))
+    line = f"{clock}  {decision.weight:5g} %  {decision.what}: {decision.why}"
+    if evidence.get("canary", [0])[0]:
+        canary, stable = evidence["canary"], evidence["stable"]
+        line += (
+            f"  [canary {canary[1]}/{canary[0]} failed, stable {stable[1]}/{stable[0]}; evidence "
+            f"{evidence['evidence']:g}: errors {evidence['errors']:g}, latency {evidence['latency']:g}"
+            + (f", labels {evidence['labels']:g}]" if "labels" in evidence else "]")
+        )
+    click.echo(line)
+
+
+class _Screen:
+    """The line that shows the current look: rewritten on a terminal, printed when it changes elsewhere."""
+
+    def __init__(self, as_json: bool) -> None:
+        self._is_terminal = sys.stderr.isatty() and not as_json
+        self._said = ""
+
+    def show(self, progress: Progress) -> None:
+        rollout = progress.rollout
+        state = progress.problem or f"{rollout.state}: {rollout.why}"
+        text = f"{rollout.weight:g} % {rollout.phase}, {state} (evidence {rollout.gate.evidence:.2g})"
+        if self._is_terminal:
+            click.echo(f"\r\x1b[K{text}", nl=False, err=True)
+        elif rollout.state != self._said:
+            click.echo(text, err=True)
+            self._said = rollout.state
+
+    def clear(self) -> None:
+        if self._is_terminal:
+            click.echo("\r\x1b[K", nl=False, err=True)
+
+
+class _Stop:
+    """Ctrl-C and SIGTERM as a flag that cuts waiting short."""
+
+    def __init__(self) -> None:
+        import threading
+
+        self._event = threading.Event()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._set)
+
+    def _set(self, _number: int, _frame: FrameType | None) -> None:
+        self._event.set()
+
+    def wait(self, seconds: float) -> bool:
+        return self._event.wait(seconds)

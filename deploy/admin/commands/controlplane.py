@@ -1,0 +1,106 @@
+"""``triton-gateway controlplane``: the embedded ClearML-compatible server alone."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import click
+
+from deploy.admin.commands._options import PORT
+
+
+@click.command(
+    name="controlplane",
+    short_help="Run the embedded ClearML-compatible server alone.",
+    epilog="Bound to loopback with generated credentials unless told otherwise: do not expose it without a reason.",
+)
+@click.option(
+    "--state-dir", type=click.Path(path_type=Path, file_okay=False), default=Path(".triton-gateway/controlplane"),
+    show_default=True, envvar="TRITON_GATEWAY_CONTROLPLANE_STATE_DIR", show_envvar=True,
+    help="Database, files and credentials.",
+)  # fmt: skip
+@click.option(
+    "--host", default="127.0.0.1", show_default=True, envvar="TRITON_GATEWAY_CONTROLPLANE_HOST", show_envvar=True,
+    help="Address to listen on.",
+)  # fmt: skip
+@click.option(
+    "--port", type=PORT, default=8008, show_default=True, envvar="TRITON_GATEWAY_CONTROLPLANE_PORT", show_envvar=True,
+    help="Port to listen on; 0 takes a free one, STATE_DIR/endpoint.json says which.",
+)  # fmt: skip
+@click.option(
+    "--public-url", default=None, envvar="TRITON_GATEWAY_CONTROLPLANE_PUBLIC_URL", show_envvar=True,
+    help="Address clients are told, where it differs from host and port.",
+)  # fmt: skip
+@click.option(
+    "--access-key", default="", envvar="TRITON_GATEWAY_CONTROLPLANE_ACCESS_KEY", show_envvar=True,
+    help="Access key of its one user.  [default: generated]",
+)  # fmt: skip
+@click.option(
+    "--secret-key", default="", envvar="TRITON_GATEWAY_CONTROLPLANE_SECRET_KEY", show_envvar=True,
+    help="Secret key of its one user; better from the variable: a command line can be seen.  [default: generated]",
+)  # fmt: skip
+@click.option(
+    "--client-config", type=click.Path(path_type=Path, dir_okay=False), default=None,
+    envvar="TRITON_GATEWAY_CONTROLPLANE_CLIENT_CONFIG", show_envvar=True,
+    help="Write a clearml.conf with address and keys here, for clients that share this folder.",
+)  # fmt: skip
+@click.option(
+    "--strict", is_flag=True, envvar="TRITON_GATEWAY_CONTROLPLANE_STRICT", show_envvar=True,
+    help="Answer as a ClearML server 2.3.0 does, without this one's protections: to test what users of a real server "
+    "meet. The table in docs/clearml-compatibility.md says what differs.",
+)  # fmt: skip
+@click.option(
+    "--stop-silent-after", type=click.FloatRange(min=0, min_open=True), default=None, metavar="SECONDS",
+    envvar="TRITON_GATEWAY_CONTROLPLANE_STOP_SILENT_AFTER", show_envvar=True,
+    help="Stop Tasks in progress that sent no sign of life for so long.  [default: never; with --strict 7200]",
+)  # fmt: skip
+@click.option("--show-env", is_flag=True, help="Print the environment for the clearml-serving CLI and exit.")
+def command(
+    state_dir: Path, host: str, port: int, public_url: str | None, access_key: str, secret_key: str,
+    client_config: Path | None, strict: bool, stop_silent_after: float | None, show_env: bool,
+) -> int:  # fmt: skip
+    """Offer the ClearML API and file server to the stock clearml SDK and clearml-serving CLI.
+
+    \b
+    Example, two terminals:
+      triton-gateway controlplane
+      source <(triton-gateway controlplane --show-env) && clearml-serving create --name my-service
+    """
+    import shlex
+
+    from deploy.controlplane import (
+        BadCredentials,
+        ControlPlaneSettings,
+        Credentials,
+        environment,
+        fixed,
+        read_endpoint,
+        run,
+    )
+    from deploy.tools import ports, web
+    from deploy.tools.errors import StateDirUnusable
+
+    state_dir = state_dir.absolute()
+    if show_env:
+        running = read_endpoint(state_dir)
+        address = public_url or (running["api"] if running else f"http://{web.reachable_host(host)}:{port}")
+        try:
+            credentials = Credentials.load_or_create(state_dir)
+        except (BadCredentials, OSError) as error:
+            raise StateDirUnusable(str(error)) from error
+        for name, value in environment(credentials, address).items():
+            click.echo(f"export {name}={shlex.quote(value)}")
+        return 0
+    ports.require_free(host, port, what="control plane", option="--port")
+    if access_key or secret_key:
+        try:
+            fixed(state_dir, access_key=access_key, secret_key=secret_key)
+        except (BadCredentials, OSError) as error:
+            raise StateDirUnusable(str(error)) from error
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    settings = ControlPlaneSettings(
+        state_dir=state_dir, host=host, port=port, public_url=public_url, client_config=client_config,
+        strict=strict, stop_silent_after_s=stop_silent_after,
+    )  # fmt: skip
+    return run(settings)

@@ -1,0 +1,72 @@
+"""``triton-gateway dashboards``: our Grafana boards into an existing Grafana, or into files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from deploy.tools.errors import DeployError
+
+
+@click.group(name="dashboards", short_help="Put the Grafana boards into an existing Grafana, or into files.")
+def command() -> None:
+    """Six boards: overview, latency, canary, drift, capacity, Triton.
+
+    Each chooses its Prometheus, endpoints and versions at the top.
+    """
+
+
+@command.command()
+@click.option("--url", required=True, envvar="GRAFANA_URL", show_envvar=True,
+              help="Address of Grafana, with its path prefix if it has one.")  # fmt: skip
+@click.option("--token", required=True, envvar="GRAFANA_TOKEN", show_envvar=True,
+              help="Token of a service account with the role Editor; better not typed.")  # fmt: skip
+@click.option("--folder", default="triton-gateway", show_default=True, help="Folder for the boards; made if missing.")
+@click.option("--dry-run", is_flag=True, help="Only say what would change.")
+def push(url: str, token: str, folder: str, dry_run: bool) -> int:
+    """Create or update the folder and the boards.
+
+    Boards have fixed ids: doing it again updates them in place, links to them stay, and what is current is left alone.
+    Changes made to them in Grafana are overwritten; to keep your own version, save it under another name.
+
+    \b
+    Example:
+      GRAFANA_TOKEN=glsa_… triton-gateway dashboards push --url https://grafana.example
+    """
+    try:
+        from deploy.admin import grafana
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "grafana_client":
+            raise
+        raise DeployError(
+            "the Python package grafana-client is not installed",
+            hint='run `pip install "triton-gateway[grafana]"`, or import what `dashboards export DIR` writes',
+        ) from error
+
+    def tell(pushed: grafana.Pushed) -> None:
+        word = f"would be {pushed.change}" if dry_run and pushed.change != "unchanged" else pushed.change
+        click.echo(f"{pushed.title}: {word}  {url.rstrip('/')}{pushed.url}")
+
+    grafana.push(url, token, folder=folder, dry_run=dry_run, tell=tell)
+    return 0
+
+
+@command.command()
+@click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
+def export(folder: Path) -> int:
+    """Write the boards as JSON files into FOLDER, for Grafana's import page or its file provisioning.
+
+    \b
+    Example:
+      triton-gateway dashboards export ./boards
+    """
+    from deploy.laptop.prometheus import boards
+
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, board in boards().items():
+        path = folder / name
+        path.write_text(json.dumps(board, indent=1, sort_keys=True) + "\n", "utf-8")
+        click.echo(str(path))
+    return 0

@@ -1,0 +1,81 @@
+"""``triton-gateway doctor``: what is missing, here or in a cluster."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import click
+
+
+@click.command(
+    name="doctor",
+    short_help="Show what is missing, on this machine or in a cluster.",
+    epilog="Looks and changes nothing. The exit code is 1 when something is missing; notes alone are 0.",
+)
+@click.option("--kube", is_flag=True, envvar="TRITON_GATEWAY_DOCTOR_KUBE", show_envvar=True,
+              help="Look at a cluster, through kubectl.")  # fmt: skip
+@click.option("--namespace", default="triton-gateway", show_default=True, envvar="TRITON_GATEWAY_NAMESPACE",
+              show_envvar=True, help="Namespace of the deployment.")  # fmt: skip
+@click.option("--context", default="", envvar="TRITON_GATEWAY_KUBE_CONTEXT", show_envvar=True,
+              help="Context of kubectl.  [default: the current one]")  # fmt: skip
+@click.option(
+    "--overlay", type=click.Choice(["gpu", "cpu", "dev", "existing", "kserve"]), default="gpu", show_default=True,
+    envvar="TRITON_GATEWAY_OVERLAY", show_envvar=True, help="What is (to be) deployed: decides what has to be there.",
+)  # fmt: skip
+@click.option("--kubectl", default="kubectl", show_default=True, envvar="KUBECTL", show_envvar=True,
+              help="The program to use.")  # fmt: skip
+@click.option(
+    "--state-dir", type=click.Path(path_type=Path, file_okay=False), default=Path(".triton-gateway"),
+    show_default=True, envvar="TRITON_GATEWAY_STATE_DIR", show_envvar=True, help="Where `up` would write.",
+)  # fmt: skip
+@click.option(
+    "--triton-grpc", default="", metavar="HOST:PORT",
+    envvar=["TRITON_GATEWAY_TRITON_GRPC", "CLEARML_DEFAULT_TRITON_GRPC_ADDR"], show_envvar=True,
+    help="A Triton that should answer.",
+)  # fmt: skip
+@click.option(
+    "--triton-key-file", default="", envvar="TRITON_GATEWAY_TRITON_KEY_FILE", show_envvar=True, metavar="FILE",
+    help="File with the key of its control APIs.  [default: STATE_DIR/triton/key, where that exists]",
+)  # fmt: skip
+@click.option(
+    "--serving-task-id", default="", envvar=["TRITON_GATEWAY_SERVING_TASK_ID", "CLEARML_SERVING_TASK_ID"],
+    show_envvar=True, help="Id of the serving Task.  [default: the only one that runs]",
+)  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print the findings for machines.")
+def command(
+    kube: bool, namespace: str, context: str, overlay: str, kubectl: str, state_dir: Path, triton_grpc: str,
+    triton_key_file: str, serving_task_id: str, as_json: bool,
+) -> int:  # fmt: skip
+    """Look at Python, packages, Triton, ports, disk, the registry; with --kube at a cluster and what is deployed there.
+
+    \b
+    Examples:
+      triton-gateway doctor
+      triton-gateway doctor --triton-grpc triton:8001
+      triton-gateway doctor --kube --overlay gpu --namespace triton-gateway
+    """
+    from deploy.admin.doctor import finding
+    from deploy.admin.doctor import kube as cluster
+    from deploy.admin.doctor import local as machine
+
+    if kube:
+        looked = cluster.look(cluster.Kubectl(namespace, context, kubectl), overlay)
+    else:
+        asked = machine.Asked(
+            state_dir=state_dir, triton_grpc=triton_grpc, serving_task_id=serving_task_id,
+            ports={"gateway": 8080, "control plane": 8008}, triton_key_file=triton_key_file,
+        )  # fmt: skip
+        looked = machine.look(asked, os.environ)
+    findings = []
+    for each in looked:
+        findings.append(each)
+        if not as_json:
+            for line in finding.lines([each]):
+                click.echo(line)
+    if as_json:
+        click.echo(json.dumps(finding.document(findings), indent=1))
+    else:
+        click.echo(finding.summary(findings))
+    return 1 if any(each.state == "missing" for each in findings) else 0

@@ -1,0 +1,210 @@
+"""``triton-gateway drift``: make reference distributions from live traffic, and say what has drifted."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from deploy.admin import observations
+from deploy.admin.commands.status import table
+from deploy.admin.observations import Sample
+from deploy.laptop.state import StateDir
+from deploy.tools.errors import DeployError
+from gateway.metrics import drift
+from gateway.metrics.drift import Verdict
+from gateway.settings import parse_duration
+from gateway.spec import normalize_url
+
+_BAR = 40
+
+
+def _sources(command: Any) -> Any:
+    for option in (
+        click.option("--state-dir", type=click.Path(path_type=Path, file_okay=False), default=Path(".triton-gateway"),
+                     show_default=True, envvar="TRITON_GATEWAY_STATE_DIR", show_envvar=True,
+                     help="State directory of `up` on this machine: tells where its gateway is."),
+        click.option("--window", default="1h", show_default=True, help="With --prometheus: how far to look back."),
+        click.option("--prometheus", envvar="TRITON_GATEWAY_PROMETHEUS", show_envvar=True,
+                     help="Address of a Prometheus: counts of all gateways within --window."),
+        click.option("--url", envvar="TRITON_GATEWAY_URL", show_envvar=True,
+                     help="Address of a gateway: counts since it started.  [default: the one `up` uses]"),
+    ):  # fmt: skip
+        command = option(command)
+    return command
+
+
+@click.group(name="drift", short_help="Capture reference distributions, report drift.")
+def command() -> None:
+    """Compare what is served now with what was served when the model was judged good."""
+
+
+@command.command()
+@_sources
+@click.option("--endpoint", required=True, help="Endpoint whose traffic becomes the reference.")
+@click.option("--version", "model_version", default="", help="Its version; empty for an endpoint without one.")
+@click.option("--duration", default="0s", show_default=True,
+              help="With --url: count only what comes within this time from now.")  # fmt: skip
+@click.option("--least", default=1000, show_default=True, help="Refuse a reference of fewer values.")
+@click.option("--output", type=click.Path(path_type=Path, dir_okay=False),
+              help="File to write.  [default: in the state directory, where its gateway finds it]")  # fmt: skip
+def capture(
+    url: str | None, prometheus: str | None, window: str, state_dir: Path, endpoint: str, model_version: str,
+    duration: str, least: int, output: Path | None,
+) -> int:  # fmt: skip
+    """Make the reference distribution of every variable of one version from live traffic.
+
+    The file takes effect at the gateway's next look when it lies in TRITON_GATEWAY_REFERENCE_DIR; as `reference.json`
+    in the model's folder it travels with the model.
+
+    \b
+    Examples:
+      triton-gateway drift capture --endpoint sentiment --version 1 --duration 10m
+      triton-gateway drift capture --endpoint sentiment --version 1 --prometheus http://prometheus:9090 --window 1d \\
+          --output my-model-folder/reference.json
+    """
+    try:
+        seconds = parse_duration(duration)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--duration") from error
+    before: list[Sample] = []
+    if seconds and not prometheus:
+        before = _read(url, None, window, state_dir)
+        time.sleep(seconds)
+    samples = observations.difference(_read(url, prometheus, window, state_dir), before)
+    seen = {sample.key[:2] for sample in samples}
+    name, _, version = endpoint.strip("/").rpartition("/")
+    if not model_version and (endpoint, "") not in seen and (name, version) in seen:
+        endpoint, model_version = name, version  # a url, as everywhere else
+    if (endpoint, model_version) not in seen:
+        known = ", ".join(sorted("/".join(filter(None, key)) for key in seen if key[0])) or "none"
+        raise DeployError(
+            f"nothing was counted of {'/'.join(filter(None, (endpoint, model_version)))}",
+            hint=f"variables were counted of {known}; name one with --endpoint and --version",
+        )
+    found = observations.references(samples, endpoint, model_version)
+    enough = {name: bins for name, bins in found.items() if bins.total >= least}
+    if not enough:
+        most = max((bins.total for bins in found.values()), default=0)
+        raise DeployError(
+            f"{endpoint} {model_version} has {most:.0f} observations of a variable at most, {least} are asked for",
+            hint="send more traffic, wait longer, or lower --least",
+        )
+    text = drift.encode(enough, endpoint=endpoint, version=model_version, source=prometheus or "a gateway's /metrics")
+    path = output or StateDir.at(state_dir).root / "references" / f"{normalize_url(endpoint, model_version)}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f".{path.name}.new")
+    aside.write_text(text, encoding="utf-8")
+    aside.replace(path)
+    for name, bins in sorted(enough.items()):
+        click.echo(f"{name}: {bins.total:.0f} values in {len(bins.names)} bins")
+    click.echo(f"written to {path}", err=True)
+    return 0
+
+
+@command.command()
+@_sources
+@click.option("--endpoint", help="Report on this endpoint only.  [default: every endpoint that has a reference]")
+@click.option("--version", "model_version", help="With --endpoint: on this version only.")
+@click.option("--plot", is_flag=True, help="Draw each variable's bins in the terminal: now over the reference.")
+@click.option("--picture", type=click.Path(path_type=Path, dir_okay=False),
+              help="Draw them into this file (.png, .svg, .pdf); needs matplotlib.")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON list, for programs.")
+def report(
+    url: str | None, prometheus: str | None, window: str, state_dir: Path, endpoint: str | None,
+    model_version: str | None, plot: bool, picture: Path | None, as_json: bool,
+) -> int:  # fmt: skip
+    """Say of every variable that has a reference how far it is from it, and whether that is more than noise.
+
+    States: `drift` (an alert fires on it), `moved` (more than chance explains, too little to alert), `steady`, and
+    `too few` (not enough values to tell). The exit code is 3 when something has drifted, else 0.
+
+    \b
+    Examples:
+      triton-gateway drift report --plot
+      triton-gateway drift report --endpoint sentiment --version 2
+      triton-gateway drift report --prometheus http://prometheus:9090 --window 1d --picture drift.png
+      triton-gateway drift report --json | jq .
+    """
+    draw = _drawer() if picture else None
+    every = observations.verdicts(_read(url, prometheus, window, state_dir))
+    found = [
+        v for v in every
+        if endpoint in (None, v.endpoint) and model_version in (None, v.version)
+    ]  # fmt: skip
+    if every and not found:
+        known = ", ".join(sorted({f"{v.endpoint} {v.version}".strip() for v in every}))
+        raise DeployError(
+            f"no variable of {endpoint or 'any endpoint'} {model_version or ''}".rstrip() + " has a reference",
+            hint=f"there are references of {known}; `triton-gateway drift capture` makes one",
+        )
+    if as_json:
+        click.echo(json.dumps([_described(v) for v in found], indent=2, ensure_ascii=False))
+    elif not found:
+        click.echo("no variable has a reference; `triton-gateway drift capture` makes one", err=True)
+    else:
+        rows = [
+            [v.endpoint, v.version or "-", v.variable, f"{v.n:.0f}", f"{v.psi:.4f}", f"{v.bound:.4f}",
+             f"{v.jensen_shannon:.4f}", f"{v.share_of(drift.OTHER):.1%}", f"{v.share_of(drift.MISSING):.1%}",
+             f"{v.state}{' (' + ', '.join(v.shifted) + ')' if v.state == 'drift' and v.shifted else ''}"]
+            for v in found
+        ]  # fmt: skip
+        head = ["ENDPOINT", "VERSION", "VARIABLE", "N", "PSI", "NOISE", "JS", "NEW", "MISSING", "STATE"]
+        for line in table(head, rows):
+            click.echo(line)
+        for verdict in found if plot else ():
+            click.echo("\n".join(_drawn(verdict)))
+    if picture and draw and found:
+        try:
+            draw(found, picture)
+        except (OSError, ValueError) as error:
+            raise DeployError(f"{picture} cannot be written: {error}") from error
+        click.echo(f"drawn into {picture}", err=True)
+    return 3 if any(v.state == "drift" for v in found) else 0
+
+
+def _drawer() -> Callable[[Sequence[Verdict], Path], None]:
+    try:
+        from deploy.admin.drift_picture import draw
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "matplotlib":
+            raise
+        raise DeployError(
+            "the Python package matplotlib is not installed",
+            hint='run `pip install "triton-gateway[plot]"`, or use --plot, which draws in the terminal',
+        ) from error
+    return draw
+
+
+def _read(url: str | None, prometheus: str | None, window: str, state_dir: Path) -> list[Sample]:
+    if prometheus:
+        return observations.from_prometheus(prometheus, window)
+    return observations.from_gateway(
+        url or str(StateDir.at(state_dir).recall().get("gateway") or "http://127.0.0.1:8080")
+    )
+
+
+def _described(verdict: Verdict) -> dict[str, Any]:
+    bound = verdict.bound
+    return {
+        **asdict(verdict), "n": verdict.n, "psi": verdict.psi, "noise_bound": bound if verdict.n else None,
+        "jensen_shannon": verdict.jensen_shannon, "shifted": list(verdict.shifted) if verdict.n else [],
+        "state": verdict.state,
+    }  # fmt: skip
+
+
+def _drawn(verdict: Verdict) -> list[str]:
+    lines = ["", f"{verdict.endpoint} {verdict.version} {verdict.variable} ({verdict.state}): # now, . reference"]
+    width = max(len(name) for name in verdict.bins)
+    now = [count / verdict.n if verdict.n else 0.0 for count in verdict.counts]
+    scale = _BAR / max(*now, *verdict.reference)
+    for name, share, reference in zip(verdict.bins, now, verdict.reference, strict=True):
+        bar, mark = round(share * scale), round(reference * scale)
+        line = "".join("#" if i < bar else "." if i < mark else " " for i in range(_BAR))
+        lines.append(f"  {name.rjust(width)} |{line}| {share:6.1%} was {reference:6.1%}")
+    return lines

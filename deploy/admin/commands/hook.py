@@ -1,0 +1,162 @@
+"""``triton-gateway hook``: try a ``Preprocess`` class here, and upload deployed ones again while they are written."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from deploy.admin.commands._options import registry_options
+from deploy.tools.errors import DeployError
+
+_REFUSED = 3
+
+
+@click.group(name="hook", short_help="Try a Preprocess class here; re-upload it while it is being written.")
+def command() -> None:
+    """Try a Preprocess class on this machine, and keep deployed ones up to date while they are written."""
+
+
+@command.command(name="test", short_help="Run a Preprocess class on one body.")
+@click.argument("code", type=click.Path(path_type=Path))
+@click.option(
+    "--body", required=True, metavar="JSON|@FILE|-",
+    help="The request: JSON, or `@` and a file (.json; anything else is handed over as bytes), or `-` for stdin.",
+)  # fmt: skip
+@click.option(
+    "--bundle", type=click.Path(path_type=Path, exists=True), default=None,
+    help="The model's file or folder: given to load(); model.onnx runs in ONNX Runtime in Triton's place.",
+)  # fmt: skip
+@click.option(
+    "--engine", default="", metavar="ENGINE",
+    type=click.Choice(["", "triton", "custom", "custom_async", "sklearn", "xgboost", "lightgbm"]),
+    help="The engine the class is for.  [default: what code and bundle suggest]",
+)  # fmt: skip
+@click.option("--endpoint", default="trial", show_default=True, help="What the class sees as its serving_url.")
+@click.option(
+    "--url", default="", envvar="TRITON_GATEWAY_URL", show_envvar=True,
+    help="A gateway that answers send_request.  [default: send_request returns None]",
+)  # fmt: skip
+@click.option("--timeout", default="60s", show_default=True, metavar="DURATION", help="Time the request may take.")
+@click.option("--memory", default="0", metavar="SIZE", help="Memory the process may hold, e.g. 512M.  [default: half]")
+@click.option("--json", "as_json", is_flag=True, help="Print the answer only, as JSON, for programs.")
+def test(
+    code: Path, body: str, bundle: Path | None, engine: str, endpoint: str, url: str, timeout: str, memory: str,
+    as_json: bool,
+) -> int:  # fmt: skip
+    """Run a Preprocess class on one body, in a process as a gateway would, and show the answer and each stage's time.
+
+    A failure names the line of the class, and shows it. The exit code is 1 when the class fails, 3 when it refuses the
+    body (ValueError), else 0.
+
+    \b
+    Examples:
+      triton-gateway hook test preprocess.py --body '{"x0": 1, "x1": 2}'
+      triton-gateway hook test preprocess.py --bundle ./my-model --body @request.json
+    """
+    from deploy.admin import hook_trial
+    from deploy.tools import web
+    from gateway.settings import parse_duration, parse_size
+    from gateway.spec import normalize_url
+
+    try:
+        seconds, limit = parse_duration(timeout), parse_size(memory)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
+
+    async def send_request(name: str, version: str | None, data: Any) -> Any:
+        if not url:
+            click.echo(f"send_request({name!r}) returns None: no gateway is named with --url", err=True)
+            return None
+        answer = await web.call_soon(f"{url.rstrip('/')}/serve/{normalize_url(name, version)}", body=data, timeout=60)
+        return answer.content if answer is not None and answer.status == 200 else None
+
+    trial = hook_trial.Trial(code, _body(body), engine, bundle, endpoint, seconds, limit)
+    try:
+        report = asyncio.run(hook_trial.run(trial, send_request))
+    except hook_trial.HookFault as fault:
+        click.echo(f"{'refused' if fault.is_refusal else 'failed'}: {fault.message}", err=True)
+        for line in fault.excerpt:
+            click.echo(f"  {line}", err=True)
+        if fault.hint:
+            click.echo(f"  {fault.hint}", err=True)
+        return _REFUSED if fault.is_refusal else 1
+    if not as_json:
+        click.echo(f"{code} as engine {report.engine}, loaded in {report.loading_s:.2f} s", err=True)
+        if report.note:
+            click.echo(f"  {report.note}", err=True)
+        for name, spent in report.stages:
+            click.echo(f"  {name:12} {spent:9.3f} ms", err=True)
+        for name, value in report.statistics.items():
+            click.echo(f"  statistics   {name} = {value}", err=True)
+    _write(report.answer, as_json=as_json)
+    return 0
+
+
+def _body(text: str) -> object:
+    if text == "-":
+        raw, name = sys.stdin.buffer.read(), "the standard input"
+    elif text.startswith("@"):
+        name = text[1:]
+        try:
+            raw = Path(name).read_bytes()
+        except OSError as error:
+            raise DeployError(f"--body: {name} cannot be read ({error.strerror})") from error
+        if Path(name).suffix != ".json":
+            return raw
+    else:
+        raw, name = text.encode(), "--body"
+    try:
+        return json.loads(raw)
+    except ValueError as error:
+        raise DeployError(
+            f"{name} is not JSON: {error}", hint="""quote it for the shell: --body '{"text": "…"}'"""
+        ) from error
+
+
+def _write(answer: object, *, as_json: bool) -> None:
+    content = getattr(answer, "body", answer)
+    if isinstance(content, bytes):
+        sys.stdout.buffer.write(content)
+        return
+    import orjson
+
+    from gateway.hooks.wire import JSON_OPTIONS, json_form
+
+    option = JSON_OPTIONS if as_json else JSON_OPTIONS | orjson.OPT_INDENT_2
+    click.echo(orjson.dumps(content, default=json_form, option=option).decode())
+
+
+@command.command(name="watch", short_help="Re-upload deployed code whenever its file changes.")
+@click.argument("folder", type=click.Path(path_type=Path, file_okay=False, exists=True))
+@click.option(
+    "--url", default="", envvar="TRITON_GATEWAY_URL", show_envvar=True,
+    help="A gateway, to tell when a change is live.  [default: the one `up` uses]",
+)  # fmt: skip
+@click.option(
+    "--state-dir", type=click.Path(path_type=Path, file_okay=False), default=Path(".triton-gateway"),
+    show_default=True, envvar="TRITON_GATEWAY_STATE_DIR", show_envvar=True, help="State directory of `up`, if any.",
+)  # fmt: skip
+@registry_options
+def watch(folder: Path, url: str, state_dir: Path, open_store: Any) -> int:
+    """Upload the code of deployed endpoints again whenever its file in FOLDER changes, as `model add` did.
+
+    A file belongs to an endpoint whose uploaded code equals it, or whose name it has: FOLDER/NAME.py or
+    FOLDER/NAME/preprocess.py. A change that is no Python is not uploaded; what a gateway says to it is shown.
+
+    \b
+    Example:
+      triton-gateway hook watch ./hooks
+    """
+    from deploy.admin import hook_watch
+    from deploy.laptop.state import StateDir
+
+    address = (url or str(StateDir.at(state_dir).recall().get("gateway") or "http://127.0.0.1:8080")).rstrip("/")
+    try:
+        hook_watch.Watcher(folder.resolve(), open_store(), gateway=address, say=click.echo).run()
+    except KeyboardInterrupt:
+        return 0

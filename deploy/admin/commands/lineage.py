@@ -1,0 +1,94 @@
+"""``triton-gateway lineage``: where the model of a version comes from, with ClearML's links."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from deploy.admin.commands._options import STATE_DIR, registry_options
+from deploy.tools.errors import DeployError
+
+if TYPE_CHECKING:
+    from deploy.registry import ClearMLStore
+
+
+_MODEL_ID: Final = re.compile(r"[0-9a-f]{32}")
+
+
+@click.command(name="lineage", short_help="Show where a served model comes from.")
+@click.argument("url", metavar="ENDPOINT/VERSION|MODEL_ID")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, for programs.")
+@STATE_DIR
+@registry_options
+def command(url: str, state_dir: Path, as_json: bool, open_store: Callable[[], ClearMLStore]) -> int:
+    """Show the model of ENDPOINT/VERSION, the Task that trained it, its parents, data sets, code and parameters.
+
+    A version that is not served any more is asked for by its model's id, which every answer carried in the header
+    `x-model-id`.
+
+    \b
+    Examples:
+      triton-gateway lineage sentiment/2
+      triton-gateway lineage 3c4acb746d08fdb329a7167f9140fce3
+    """
+    del state_dir  # read where the registry is opened
+    from gateway.registry.lineage import lineage
+    from gateway.spec import decode
+
+    store = open_store()
+    endpoints = decode(store.task()).endpoints
+    endpoint = endpoints.get(url.strip("/"))
+    if endpoint is None and not _MODEL_ID.fullmatch(url):
+        raise DeployError(
+            f"there is no endpoint {url}",
+            hint=f"the serving Task has {', '.join(sorted(endpoints)) or 'none'}; of a version that was removed, name "
+            "the model's id (an answer's header x-model-id)",
+        )
+    if endpoint is not None and not endpoint.model_id:
+        raise DeployError(f"{url} has no model of the registry: it is code only")
+    model_id = url if endpoint is None else str(endpoint.model_id)
+    urls = sorted(one.url for one in endpoints.values() if one.model_id == model_id)
+    url = endpoint.url if endpoint is not None else ""
+    found = {"url": url, "served_as": urls, **lineage(store.registry, model_id)}
+    if as_json:
+        click.echo(json.dumps(found, indent=2, ensure_ascii=False))
+    else:
+        for line in describe(found):
+            click.echo(line)
+    return 0
+
+
+def describe(found: Mapping[str, Any]) -> list[str]:
+    """Return the lineage as lines for people."""
+    model, task = found["model"], found["task"]
+    published = "published" if model["published"] else "draft"
+    lines = [
+        found["url"] or ", ".join(found["served_as"]) or "no version of the serving Task (any more)",
+        f"  model    {model['name']}  {model['id']}  ({published}, {model['project'] or 'no project'})",
+        f"           {model['link']}",
+    ]
+    if task is not None:
+        lines += [f"  task     {task['name']}  {task['id']}  ({task['status']})", f"           {task['link']}"]
+        code = task["code"]
+        if code["commit"] or code["repository"] or code["entry_point"]:
+            dirty = " + uncommitted changes" if code["has_uncommitted_changes"] else ""
+            lines.append(
+                f"  code     {code['repository'] or 'no repository'}  {code['commit'] or 'no commit'}{dirty}"
+                f"  {code['entry_point'] or ''}".rstrip()
+            )
+        lines += [f"  {name} = {value}" for name, value in task["hyperparameters"].items()]
+    for parent in found["parents"]:
+        lines += [f"  {parent['role']:<8} {parent['name']}  {parent['id']}", f"           {parent['link']}"]
+        for step in parent.get("steps", ()):
+            own = "  ← the model comes from here" if step["is_own"] else ""
+            lines += [f"    step   {step['name']}  {step['id']}  ({step['status']}){own}", f"           {step['link']}"]
+    for dataset in found["datasets"]:
+        version = f" {dataset['version']}" if dataset.get("version") else ""
+        lines += [f"  data     {dataset.get('name') or dataset['as']}{version}  {dataset['id']}"]
+        lines += [f"           {dataset['link']}"] if dataset.get("link") else []
+    return [*lines, *(f"  note     {note}" for note in found["notes"])]

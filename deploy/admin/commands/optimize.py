@@ -1,0 +1,210 @@
+"""``triton-gateway optimize``: from a Hugging Face model to the fastest bundle that still gives the same answers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shlex
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from deploy.tools.errors import DeployError
+
+if TYPE_CHECKING:
+    from deploy.bundles.options import Outcome
+
+
+@click.command(
+    name="optimize",
+    short_help="Make the fastest bundle of a model that still answers the same.",
+    epilog="docs/optimize.md explains every number of the report.",
+)
+@click.argument("model")
+@click.option("--task", default="auto", show_default=True, help="Task to serve it as, where its files do not tell.")
+@click.option("--target", type=click.Choice(["cpu", "gpu"]), default="cpu", show_default=True,
+              help="`gpu` writes the configuration for NVIDIA's container: checked, not measured.")  # fmt: skip
+@click.option("--precision", type=click.Choice(["auto", "fp32", "bf16", "fp16", "int8"]), default="auto",
+              show_default=True, help="Only candidates of this precision.")  # fmt: skip
+@click.option("--candidate", default="", metavar="NAME", help="Only this candidate, for example openvino-int8.")
+@click.option("--throughput", "load", flag_value="throughput", default=True,
+              help="Choose for many requests at once: one instance per core.  [default]")  # fmt: skip
+@click.option("--latency", "load", flag_value="latency", help="Choose for one request at a time on all cores.")
+@click.option("--samples", type=click.Path(path_type=Path, exists=True, dir_okay=False),
+              help="Your own texts: one per line, or one JSON request body per line.  [default: built in]")  # fmt: skip
+@click.option("--tokenizer", "reads", type=click.Choice(["transformers", "file"]), default="transformers",
+              show_default=True, help="Where transformers does not read tokenizer.json as it is written: do as its "
+              "pipeline does, or as the file says.")  # fmt: skip
+@click.option("--tolerance", default="", metavar="NAME=NUMBER,…",
+              help="Other limits: mean_cosine, min_cosine, difference, decisions, shift, neighbours, gain, "
+              "bias.")  # fmt: skip
+@click.option("--accept", default="", metavar="REASON",
+              help="Take the fastest although it is beyond tolerance; the reason is recorded. Never accepts what is "
+              "wrong (tokens, labels, lengths, mask).")  # fmt: skip
+@click.option("--output", type=click.Path(path_type=Path, file_okay=False), default=Path("optimized"),
+              show_default=True, envvar="TRITON_GATEWAY_OPTIMIZE_DIR", show_envvar=True,
+              help="Where bundles are kept; nothing else stays there.")  # fmt: skip
+@click.option("--quick", is_flag=True, help="A speed table of a few cells.")
+@click.option("--register", is_flag=True, help="Register the bundle in ClearML.")
+@click.option("--project", default="triton-gateway", show_default=True, help="With --register: its project.")
+@click.option("--name", default="", help="Name of the bundle and of the registered model.  [default: the model's]")
+@click.option("--tags", multiple=True, help="With --register: a tag of the model; may be repeated.")
+@click.option("--deploy", metavar="ENDPOINT[/VERSION]",
+              help="Register, and add the endpoint with the stock clearml-serving.")  # fmt: skip
+@click.option("--serving-task-id", default="", envvar=["TRITON_GATEWAY_SERVING_TASK_ID", "CLEARML_SERVING_TASK_ID"],
+              show_envvar=True, help="With --deploy: the serving Task.")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, for programs.")
+def command(
+    model: str, task: str, target: str, precision: str, candidate: str, load: str, samples: Path | None,
+    reads: str, tolerance: str, accept: str, output: Path, quick: bool, register: bool, project: str, name: str,
+    tags: tuple[str, ...], deploy: str | None, serving_task_id: str, as_json: bool,
+) -> int:  # fmt: skip
+    """Export MODEL, try every engine and precision of this CPU, prove the answers, measure, and make a bundle.
+
+    MODEL is a folder, a Hugging Face hub name, or the id of a ClearML model. The bundle holds the model, its tokenizer
+    and configuration, samples with expected answers for the gateway's warm-up check, a report, and a manifest of
+    versions, arguments and hashes. Without --deploy, the `clearml-serving` line that serves it is printed.
+
+    \b
+    Examples:
+      triton-gateway optimize ./my-model
+      triton-gateway optimize ./my-model --latency --samples my-texts.txt
+      triton-gateway optimize sentence-transformers/all-MiniLM-L6-v2 --register --project nlp --name minilm
+      triton-gateway optimize ./my-model --precision int8 --accept "checked on our test set: -0.1 % F1" --deploy faq/2
+    """
+    from deploy.bundles import parity, serving
+    from deploy.bundles.options import Options
+    from deploy.bundles.run import optimize
+
+    if deploy is not None and not serving_task_id:
+        raise DeployError(
+            "--deploy needs the serving Task", hint="give --serving-task-id, or `source .triton-gateway/env`"
+        )
+    screen = Screen()
+    if register or deploy is not None:
+        _check_registry()
+    with screen.interruptible():
+        outcome = optimize(
+            Options(
+                model=model, output=output.absolute(), task=task, candidate=candidate,
+                target=target, precision=precision, load=load, reads=reads,  # type: ignore[arg-type]
+                samples=samples, tolerance=parity.parse_tolerance(tolerance), accept=accept.strip(), name=name,
+                is_quick=quick,
+            ),
+            screen.say, screen.progress,
+        )  # fmt: skip
+    screen.say(f"bundle: {outcome.bundle}")
+    model_id = "MODEL_ID"
+    if register or deploy is not None:
+        model_id = _register(outcome, project=project, name=name, tags=tags, source=model, screen=screen)
+    arguments = serving.add_arguments(deploy or "ENDPOINT", model_id, outcome.inputs, outcome.outputs, outcome.tuned)
+    if deploy is not None:
+        _deploy(arguments, serving_task_id, output, screen)
+    line = serving.command_line([*(["--id", serving_task_id] if serving_task_id else []), *arguments])
+    if as_json:
+        from deploy.bundles.register import dump
+
+        click.echo(dump({"bundle": str(outcome.bundle), "model_id": model_id if model_id != "MODEL_ID" else None,
+                         "deployed": deploy, "line": line, **outcome.manifest}))  # fmt: skip
+        return 0
+    if deploy is not None:
+        click.echo(f"endpoint {deploy} serves model {model_id}; `triton-gateway wait` waits until it is live")
+    elif model_id != "MODEL_ID":
+        click.echo(f"serve it:\n  {line}")
+    else:
+        named = ["--name", str(outcome.manifest["name"]), "--project", project, "--framework", "onnx", "--publish"]
+        upload = shlex.join(["clearml-serving", "model", "upload", *named, "--path", str(outcome.bundle)])
+        click.echo(f"serve it:\n  {upload}\n  {line}")
+    return 0
+
+
+class Screen:
+    """Lines that stay, and one that changes while a terminal looks."""
+
+    def __init__(self) -> None:
+        self._began = time.monotonic()
+        self._is_live = sys.stderr.isatty()
+        self._is_interrupted = False
+
+    @contextlib.contextmanager
+    def interruptible(self) -> Iterator[None]:
+        """Let Ctrl-C end the work at the next line at the latest: libraries lose the exception if it comes while they
+        call Python from native code.
+        """
+        before = signal.getsignal(signal.SIGINT)
+
+        def interrupted(_number: int, _frame: object) -> None:
+            self._is_interrupted = True
+            raise KeyboardInterrupt
+
+        is_main = threading.current_thread() is threading.main_thread()
+        if is_main:
+            signal.signal(signal.SIGINT, interrupted)
+        try:
+            yield
+            self._end_if_interrupted()
+        finally:
+            if is_main:
+                signal.signal(signal.SIGINT, before)
+
+    def _end_if_interrupted(self) -> None:
+        if self._is_interrupted:
+            raise KeyboardInterrupt
+
+    def say(self, text: str) -> None:
+        """Print a line that stays."""
+        self._end_if_interrupted()
+        self._clear()
+        click.echo(f"{time.monotonic() - self._began:6.1f} s  {text}", err=True)
+
+    def progress(self, text: str) -> None:
+        """Say what is being done now; a terminal shows it until the next line."""
+        self._end_if_interrupted()
+        if self._is_live:
+            self._clear()
+            click.echo(f"{time.monotonic() - self._began:6.1f} s  {text[:100]} …", err=True, nl=False)
+        else:
+            self.say(text)
+
+    def _clear(self) -> None:
+        if self._is_live:
+            click.echo("\r\x1b[2K", err=True, nl=False)
+
+
+def _check_registry() -> None:
+    """Fail before minutes of work when no registry could take the result."""
+    has_file = (Path.home() / "clearml.conf").exists() or os.environ.get("CLEARML_CONFIG_FILE")
+    if not os.environ.get("CLEARML_API_HOST") and not has_file:
+        raise DeployError(
+            "no ClearML server is configured",
+            hint="set CLEARML_API_HOST and its keys, or `source .triton-gateway/env` of a running `triton-gateway up`",
+        )
+
+
+def _register(outcome: Outcome, *, project: str, name: str, tags: tuple[str, ...], source: str, screen: Screen) -> str:
+    from deploy.bundles.register import register
+
+    screen.progress("uploading the bundle to ClearML")
+    found = register(
+        outcome.bundle, outcome.manifest, project=project, name=name or str(outcome.manifest["name"]), tags=tags,
+        source=source,
+    )  # fmt: skip
+    screen.say(f"registered as model {found.model_id}, made by Task {found.task_id}")
+    return found.model_id
+
+
+def _deploy(arguments: list[str], serving_task_id: str, output: Path, screen: Screen) -> None:
+    from deploy.tools.stock_cli import StockCli
+
+    screen.progress("clearml-serving model add …")
+    environment: dict[str, Any] = dict(os.environ)
+    cli = StockCli(env=environment, log=output.absolute() / "clearml-serving.log")
+    asyncio.run(cli.run("--id", serving_task_id, *arguments))
+    screen.say("clearml-serving model add: done")

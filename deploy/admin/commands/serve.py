@@ -1,0 +1,63 @@
+"""``triton-gateway serve``: the gateway alone, as it runs in production."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from deploy.admin.commands._options import make_settings, settings_options
+from deploy.tools import ports
+from deploy.tools.errors import DeployError
+from gateway.settings import Settings
+
+PREDICTOR_PORT = 9000
+
+
+@click.command(
+    name="serve",
+    short_help="Run the gateway alone, for an existing ClearML server and Triton.",
+    epilog="Stop it with SIGTERM or Ctrl-C: requests in flight are answered first.",
+)
+@settings_options(Settings)
+@click.option(
+    "--predictor_host", default="", envvar=["TRITON_GATEWAY_PREDICTOR_HOST"], show_envvar=True,
+    metavar="HOST[:PORT]", help="KServe adds it to a transformer: the Triton behind it, gRPC on port 9000.",
+)  # fmt: skip
+@click.option("--model_name", default="", hidden=True)
+@click.option("--http_port", default="", hidden=True)
+@click.option("--predictor_protocol", default="", hidden=True)
+def command(predictor_host: str, model_name: str, http_port: str, predictor_protocol: str, **given: Any) -> int:
+    """Answer REST calls: follow a serving Task in ClearML, run models on Triton.
+
+    Needs CLEARML_API_HOST, CLEARML_API_ACCESS_KEY and CLEARML_API_SECRET_KEY (or a clearml.conf), and a Triton that
+    `triton-gateway sync` (or you) keeps loaded.
+
+    \b
+    Example:
+      export CLEARML_API_HOST=https://api.clearml.example CLEARML_API_ACCESS_KEY=… CLEARML_API_SECRET_KEY=…
+      triton-gateway serve --host 0.0.0.0 --serving-task-id 1a2b… --triton-grpc triton:8001 --poll-frequency 5s
+    """
+    del model_name, predictor_protocol  # names come from the serving Task; Triton is always asked over gRPC
+    if predictor_host:
+        given["triton_grpc"] = given["triton_grpc"] or predictor_address(predictor_host)
+    given["port"] = given["port"] or http_port
+    settings = make_settings(Settings, given)
+    ports.require_free(settings.host, settings.port, what="gateway", option="--port")
+    from gateway.__main__ import run
+    from gateway.errors import GatewayError
+
+    ports.require_free(settings.host, settings.grpc_port, what="gateway's gRPC", option="--grpc-port")
+    try:
+        return run(settings)
+    except GatewayError as error:
+        raise DeployError(error.message, hint=error.hint) from error
+
+
+def predictor_address(host: str) -> str:
+    """Return Triton's gRPC address behind a KServe predictor's host; KServe's own port for gRPC is 9000.
+
+    KServe adds ``--predictor_host`` (and ``--model_name``, ``--http_port``) to a transformer's arguments by itself.
+    """
+    name, _, port = host.partition("://")[2].partition(":") if "://" in host else host.partition(":")
+    return f"dns:///{name.rstrip('/')}:{port.rstrip('/') or PREDICTOR_PORT}"

@@ -1,0 +1,100 @@
+"""``triton-gateway canary shadow``: mirror a share of an endpoint's requests to a version that answers nobody."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from deploy.admin.commands._options import registry_options
+from deploy.tools.errors import DeployError
+
+if TYPE_CHECKING:
+    from deploy.registry import TaskStore
+
+_COUNT = re.compile(r"^gateway_shadow_requests_total\{(?P<labels>[^}]*)\}\s+(?P<value>\S+)", re.M)
+
+
+@click.command(name="shadow")
+@click.option(
+    "--endpoint", required=True,
+    help="Whose requests: an endpoint (all its versions), or one version, e.g. `sentiment/1`.",
+)  # fmt: skip
+@click.option("--to", "to", help="The version that answers them too, e.g. `2`.")
+@click.option("--percent", type=float, help="The share of requests, above 0 and up to 100.")
+@click.option(
+    "--tolerance", type=float, default=0.1, show_default=True,
+    help="How far numbers of agreeing answers may be apart: absolute, above 1 relative. Text and labels must be equal.",
+)  # fmt: skip
+@click.option("--off", is_flag=True, help="Mirror nothing more.")
+@registry_options
+def command(
+    endpoint: str, to: str | None, percent: float | None, tolerance: float, off: bool,
+    open_store: Callable[[], TaskStore],
+) -> int:  # fmt: skip
+    """Have a version answer a share of an endpoint's requests after their callers were answered.
+
+    Nobody gets its answers and nobody waits for them: they are compared with those that were given. When there is much
+    to do they are dropped first. `triton-gateway status` shows how many agree; without --to and --off so does this.
+
+    \b
+    Examples:
+      triton-gateway canary shadow --endpoint sentiment --to 2 --percent 5
+      triton-gateway canary shadow --endpoint sentiment --off
+    """
+    from deploy.rollout import record
+    from gateway.errors import SpecFault
+    from gateway.spec import ShadowSpec, check_shadow, decode, normalize_url
+
+    endpoint = endpoint.strip("/")
+    store = open_store()
+    spec = decode(store.task())
+    if off:
+        store.write({}, [record.shadow(endpoint, None)])
+        click.echo(f"{endpoint}: nothing is mirrored")
+        return 0
+    if to is None:
+        known = spec.shadows.get(endpoint)
+        told = "nothing is mirrored" if known is None else f"{known.percent:g} % to {known.to}"
+        click.echo(f"{endpoint}: {told}")
+        return 0
+    if percent is None:
+        raise DeployError("--to needs --percent", hint="for instance --percent 5")
+    urls = (normalize_url(endpoint, to), to.strip("/"))
+    target = next((url for url in urls if url in spec.endpoints), urls[0])
+    shadow = ShadowSpec(endpoint, target, percent, tolerance)
+    try:
+        check_shadow(shadow, spec.endpoints)
+    except SpecFault as fault:
+        known_urls = ", ".join(sorted(spec.endpoints)) or "none"
+        raise DeployError(fault.message, hint=f"the serving Task has {known_urls}") from fault
+    store.write({}, [record.shadow(endpoint, shadow)])
+    click.echo(f"{endpoint}: {percent:g} % of its requests are mirrored to {target}")
+    return 0
+
+
+def describe(status: Mapping[str, Any], metrics: str | None) -> list[str]:
+    """Return what a gateway mirrors as lines for people; ``metrics`` is its ``/metrics``: all its workers together."""
+    urls = {(e.get("endpoint"), e.get("version")): e.get("url") for e in status.get("endpoints", ())}
+    counted: dict[str, dict[str, int]] = {}
+    for found in _COUNT.finditer(metrics or ""):
+        labels = dict(re.findall(r'(\w+)="([^"]*)"', found["labels"]))
+        url = urls.get((labels.get("endpoint"), labels.get("version")))
+        if url is not None:
+            counted.setdefault(str(url), {})[labels.get("outcome", "")] = int(float(found["value"]))
+    lines = []
+    for name, one in dict(status.get("shadows", {})).items():
+        seen = counted.get(str(one["to"]), {})
+        agreed, differed, failed = (seen.get(outcome, 0) for outcome in ("agreed", "differed", "failed"))
+        compared = agreed + differed
+        told = f"{agreed / compared:.1%} of {compared} answers agree" if compared else "nothing compared yet"
+        told += f", {failed} failed" if failed else ""
+        told += f", {seen['dropped']} dropped" if seen.get("dropped") else ""
+        if not one.get("is_on"):
+            told = f"{one['to']} is not served yet"
+        elif one.get("last_failure"):
+            told += f" ({one['last_failure']})"
+        lines.append(f"shadow {name}: {one['percent']:g} % to {one['to']}, {told}")
+    return lines

@@ -1,0 +1,127 @@
+"""``triton-gateway status``: what is served, from the gateway's own account and model sync's."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from deploy.admin.commands import shadow
+from deploy.laptop.state import StateDir
+from deploy.tools import web
+from deploy.tools.errors import DeployError
+
+_FAILED = ("failed", "refused")
+
+
+@click.command(name="status", short_help="Show what is served: endpoints, versions, models, faults.")
+@click.option(
+    "--url",
+    envvar="TRITON_GATEWAY_URL",
+    show_envvar=True,
+    help="Address of the gateway.  [default: the one `up` in this state directory uses, else http://127.0.0.1:8080]",
+)
+@click.option(
+    "--state-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path(".triton-gateway"),
+    show_default=True,
+    envvar="TRITON_GATEWAY_STATE_DIR",
+    show_envvar=True,
+    help="State directory of `up` on this machine, for model sync's account.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, for programs.")
+def command(url: str | None, state_dir: Path, as_json: bool) -> int:
+    """Show every endpoint with its versions, model ids and states, and whatever is wrong with the configuration.
+
+    The exit code is 0 when everything that is configured is served, 3 when something is not, and 1 when no gateway
+    answers.
+
+    \b
+    Examples:
+      triton-gateway status
+      triton-gateway status --url http://gateway:8080 --json | jq .
+    """
+    state = StateDir.at(state_dir)
+    address = (url or str(state.recall().get("gateway") or "http://127.0.0.1:8080")).rstrip("/")
+    answer = web.call(f"{address}/v1/status")
+    if answer is None:
+        raise DeployError(
+            f"no gateway answers at {address}", hint="start one with `triton-gateway up`, or name another with --url"
+        )
+    if answer.status != 200 or not isinstance(answer.content, dict):
+        raise DeployError(
+            f"{address}/v1/status answers {answer.status}, not a status", hint="is --url a triton-gateway?"
+        )
+    sync = read_sync_status(state)
+    if as_json:
+        click.echo(json.dumps({"gateway": answer.content, "sync": sync}, indent=2, ensure_ascii=False))
+    else:
+        for line in describe(address, answer.content, sync):
+            click.echo(line)
+        if answer.content.get("shadows"):
+            for line in shadow.describe(answer.content, web.fetch_text(f"{address}/metrics")):
+                click.echo(line)
+    return 0 if all_is_well(answer.content, sync) else 3
+
+
+def read_sync_status(state: StateDir) -> dict[str, Any] | None:
+    """Return model sync's last account; None when there is no sync in this state directory."""
+    try:
+        content = json.loads((state.sync_status).read_text())
+    except (OSError, ValueError):
+        return None
+    return content if isinstance(content, dict) else None
+
+
+def all_is_well(gateway: Mapping[str, Any], sync: Mapping[str, Any] | None) -> bool:
+    """Say whether everything that is configured is served."""
+    models = (sync or {}).get("models", [])
+    return (
+        bool(gateway.get("ready"))
+        and all(gateway.get("triton", {}).values())
+        and not gateway.get("faults")
+        and not gateway.get("pending")
+        and not any((e.get("successor") or {}).get("state") in _FAILED for e in gateway.get("endpoints", ()))
+        and all(model.get("state") in ("ready", "leaving") for model in models)
+    )
+
+
+def describe(address: str, gateway: Mapping[str, Any], sync: Mapping[str, Any] | None) -> list[str]:
+    """Return the account as lines for people."""
+    because = "; ".join(str(reason) for reason in gateway.get("not_ready_because", []))
+    lines = [f"{address}  {'ready' if gateway.get('ready') else f'not ready: {because}'}"]
+    lines += [f"Triton at {where} does not answer" for where, up in gateway.get("triton", {}).items() if not up]
+    rows = [[*(str(e.get(key) or "-") for key in ("url", "model_id", "model_name")), _state(e)]
+            for e in gateway.get("endpoints", [])]  # fmt: skip
+    rows += [[str(p.get("url")), "-", "-", f"{p.get('state')}: {p.get('reason')}"] for p in gateway.get("pending", [])]
+    lines += table(["ENDPOINT", "MODEL ID", "MODEL", "STATE"], rows) if rows else ["no endpoint is configured"]
+    for name, shares in dict(gateway.get("canaries", {})).items():
+        lines.append(f"canary {name}: {json.dumps(shares)}")
+    lines += [f"fault in {fault.get('subject')}: {fault.get('message')}" for fault in gateway.get("faults", [])]
+    for model in (sync or {}).get("models", []):
+        if model.get("state") not in ("ready", "leaving"):
+            lines.append(
+                f"sync: {model.get('endpoint')} is {model.get('state')}: {model.get('reason') or 'no reason yet'}"
+            )
+    if triton := (sync or {}).get("triton", {}).get("error"):
+        lines.append(f"sync: {triton}")
+    registry = (sync or {}).get("registry", {}).get("error")
+    return [*lines, f"sync: the registry is not readable: {registry}"] if registry else lines
+
+
+def _state(endpoint: Mapping[str, Any]) -> str:
+    successor = endpoint.get("successor")
+    state = str(endpoint.get("state") or "-")
+    return f"{state}; its new version is {successor.get('state')}: {successor.get('reason')}" if successor else state
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return rows under their headings, in columns."""
+    widths = [max(len(row[i]) for row in (head, *rows)) for i in range(len(head))]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in (head, *rows)
+    ]

@@ -1,0 +1,134 @@
+"""``triton-gateway sync``: model sync alone, beside a Triton."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+import time
+from pathlib import Path
+
+import click
+
+from deploy.admin.commands._options import PORT
+
+
+@click.command(
+    name="sync",
+    short_help="Run model sync alone, beside an existing Triton.",
+    epilog="STATE_DIR/sync-status.json says what it did; `triton-gateway status` shows it.",
+)
+@click.option(
+    "--state-dir", type=click.Path(path_type=Path, file_okay=False), default=Path(".triton-gateway"),
+    show_default=True, envvar="TRITON_GATEWAY_STATE_DIR", show_envvar=True,
+    help="Downloaded models, the last good configuration, the status file.",
+)  # fmt: skip
+@click.option(
+    "--repository", type=click.Path(path_type=Path, file_okay=False), default=None,
+    envvar="TRITON_GATEWAY_MODEL_REPOSITORY", show_envvar=True,
+    help="The folder Triton was started with as --model-repository.  [default: STATE_DIR/triton/repository]",
+)  # fmt: skip
+@click.option(
+    "--triton-grpc", default="127.0.0.1:8001", show_default=True, metavar="HOST:PORT",
+    envvar=["TRITON_GATEWAY_TRITON_GRPC", "CLEARML_DEFAULT_TRITON_GRPC_ADDR"], show_envvar=True,
+    help="gRPC address of the one Triton that reads this repository.",
+)  # fmt: skip
+@click.option(
+    "--engine", type=click.Choice(["native", "python"]), default="native", show_default=True,
+    envvar="TRITON_GATEWAY_TRITON_ENGINE", show_envvar=True,
+    help="`native`: a full Triton with its own backends; `python`: the CPU server of the nvidia-pytriton wheel.",
+)  # fmt: skip
+@click.option(
+    "--serving-task-id", default="", envvar=["TRITON_GATEWAY_SERVING_TASK_ID", "CLEARML_SERVING_TASK_ID"],
+    show_envvar=True, help="Id of the serving Task to follow.  [default: the only one that runs]",
+)  # fmt: skip
+@click.option(
+    "--poll-frequency", default="5s", show_default=True, metavar="DURATION",
+    envvar=["TRITON_GATEWAY_POLL_FREQUENCY", "CLEARML_SERVING_POLL_FREQ"], show_envvar=True,
+    help="How often the serving Task is looked at; a bare number counts minutes, as in clearml-serving.",
+)  # fmt: skip
+@click.option(
+    "--files-rewrite", default="", envvar="TRITON_GATEWAY_FILES_REWRITE", show_envvar=True, metavar="FROM=TO,…",
+    help="Address prefixes as uploaders wrote them, and as they are reachable from here.",
+)  # fmt: skip
+@click.option(
+    "--health-port", type=PORT, default=None, envvar="TRITON_GATEWAY_SYNC_HEALTH_PORT", show_envvar=True,
+    help="Answer /livez, /readyz (Triton holds what is wanted) and /status here, for probes.  [default: nowhere]",
+)  # fmt: skip
+@click.option(
+    "--triton-key-file", default="", envvar="TRITON_GATEWAY_TRITON_KEY_FILE", show_envvar=True, metavar="FILE",
+    help="File with the key of Triton's control APIs.  [default: STATE_DIR/triton/key, where that exists]",
+)  # fmt: skip
+@click.option("--log-format", type=click.Choice(["auto", "json", "text"]), default="auto", show_default=True,
+              envvar="TRITON_GATEWAY_LOG_FORMAT", show_envvar=True, help="Form of the log on stderr.")  # fmt: skip
+def command(
+    state_dir: Path, repository: Path | None, triton_grpc: str, engine: str, serving_task_id: str,
+    poll_frequency: str, files_rewrite: str, health_port: int | None, triton_key_file: str, log_format: str,
+) -> int:  # fmt: skip
+    """Keep a Triton at the serving Task: fetch models, verify them, write, load, unload.
+
+    Triton has to run with `--model-control-mode=explicit` and read the same folder. Whoever may load models into a
+    Triton runs code in it: start it with a key (docs/triton.md) and name its file with --triton-key-file.
+
+    Needs CLEARML_API_HOST, CLEARML_API_ACCESS_KEY and CLEARML_API_SECRET_KEY (or a clearml.conf).
+
+    \b
+    Example:
+      tritonserver --model-control-mode=explicit --model-repository=/models &
+      triton-gateway sync --repository /models --triton-grpc 127.0.0.1:8001 --poll-frequency 10s
+    """
+    from deploy.modelsync import health
+    from deploy.modelsync.auto_update import AutoUpdate
+    from deploy.modelsync.plan import Grace
+    from deploy.modelsync.sync import ModelSync, SyncSettings, run_sync
+    from deploy.registry import ClearMLStore
+    from deploy.rollout.keeper import WeightsKeeper
+    from deploy.tools import ports
+    from deploy.tools.errors import DeployError
+    from gateway import logs
+    from gateway.errors import GatewayError
+    from gateway.registry.clearml import ClearMLRegistry
+    from gateway.settings import Settings, parse_duration
+    from gateway.triton.key import key_file
+
+    try:
+        poll_s = parse_duration(poll_frequency, bare_unit="min")
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--poll-frequency") from error
+    logs.configure(log_format)
+    state_dir = state_dir.absolute()
+    shared = Settings(files_rewrite=files_rewrite)  # what gateways and sync have in common
+    settings = SyncSettings(
+        cache_bytes=shared.cache_bytes, unpacked_bytes=shared.unpacked_bytes,
+        state_dir=state_dir, repository=(repository or state_dir / "triton" / "repository").absolute(),
+        triton_grpc=triton_grpc, engine="python" if engine == "python" else "native", poll_s=poll_s,
+        triton_key_file=key_file(triton_key_file, state_dir),
+        # Gateways look as rarely as we do: what was replaced stays until each of them must have seen it.
+        grace=Grace(settle_s=max(30.0, 2 * poll_s), most_s=max(600.0, 10 * poll_s)),
+    )  # fmt: skip
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    try:
+        registry = ClearMLRegistry(serving_task_id, files_rewrite=shared.files_rewrites())
+        tasks = ClearMLStore(registry)
+        auto_update = AutoUpdate(
+            tasks, clock=time.monotonic, every_s=max(5.0, poll_s), settle_s=settings.grace.settle_s
+        )
+        steps = (auto_update, WeightsKeeper(tasks, clock=time.monotonic, wall=time.time))
+        with contextlib.ExitStack() as stack:
+
+            def answer(sync: ModelSync) -> None:
+                auto_update.follow(sync.loaded)
+                if health_port is not None:
+                    server = health.serve(health_port, sync.status, lambda: sync.last_round, time.monotonic)
+                    stack.callback(server.shutdown)
+
+            if health_port:
+                ports.require_free("0.0.0.0", health_port, what="health probes", option="--health-port")  # noqa: S104 - probes come from outside
+            run_sync(
+                settings, registry, stop, started=answer, auto_update=lambda task: any(step(task) for step in steps)
+            )
+    except GatewayError as error:
+        raise DeployError(error.message, hint=error.hint) from error
+    return 0

@@ -1,0 +1,87 @@
+"""``triton-gateway triton``: the embedded Triton as one child of ``up``. Not listed: alone it serves no model.
+
+Ends when the server ends, with the reason on stderr, so that the supervisor of ``up`` restarts it and says so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+from pathlib import Path
+
+import click
+
+from deploy.admin.commands._options import PORT
+
+_NEVER_BY_ITSELF = (3600.0, 3600.0)
+
+
+@click.command(name="triton", hidden=True)
+@click.option("--state-dir", type=click.Path(path_type=Path, file_okay=False), required=True,
+              envvar="TRITON_GATEWAY_STATE_DIR")  # fmt: skip
+@click.option("--repository", type=click.Path(path_type=Path, file_okay=False), required=True,
+              envvar="TRITON_GATEWAY_MODEL_REPOSITORY")  # fmt: skip
+@click.option("--host", default="127.0.0.1", show_default=True, envvar="TRITON_GATEWAY_TRITON_HOST")
+@click.option("--key-file", default="", envvar="TRITON_GATEWAY_TRITON_KEY_FILE")
+@click.option("--grpc-port", type=PORT, default=8001, show_default=True)
+@click.option("--http-port", type=PORT, default=8000, show_default=True)
+@click.option("--metrics-port", type=PORT, default=8002, show_default=True)
+def command(
+    state_dir: Path, repository: Path, host: str, key_file: str, grpc_port: int, http_port: int, metrics_port: int
+) -> int:
+    """Run the embedded Triton (tritonserver on PATH, else the nvidia-pytriton wheel's) until SIGTERM.
+
+    Models are loaded by whoever has the key in --key-file (STATE_DIR/triton/key); it is made where there is none.
+    """
+    from deploy.tools import processes
+    from deploy.tools.errors import ChildFailed, DeployError
+    from deploy.tritonserver.key import ensure_key
+    from deploy.tritonserver.launcher import (
+        ExternalServer,
+        LaunchError,
+        Ports,
+        TritonLauncher,
+        detect_server,
+        trace_arguments,
+    )
+    from gateway.triton import key as control
+
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    try:
+        server = detect_server()
+        if isinstance(server, ExternalServer):
+            raise DeployError("there is nothing to start for an existing Triton")
+        try:
+            file = control.key_file(key_file, state_dir.absolute())
+            key = ensure_key(file)
+        except (OSError, ValueError) as error:
+            raise ChildFailed(f"Triton has no key for its control APIs: {error}") from error
+        launcher = TritonLauncher(
+            server, key=key, state_dir=state_dir.absolute(), repository=repository.absolute(), host=host,
+            ports=Ports(grpc=grpc_port, http=http_port, metrics=metrics_port), backoff_s=_NEVER_BY_ITSELF,
+            extra_arguments=trace_arguments(os.environ),
+        )  # fmt: skip
+        try:
+            launcher.start(_tell)
+            while not stop.wait(0.2):
+                if launcher.pid is None:
+                    log = processes.read_from(launcher.log_path, 0)
+                    reason = processes.last_error_line(log, otherwise_last=False)
+                    raise ChildFailed(
+                        f"tritonserver ended unexpectedly{f': {reason}' if reason else ''} "
+                        f"(its log: {launcher.log_path})"
+                    )
+        finally:
+            launcher.stop()
+    except LaunchError as error:
+        raise ChildFailed(str(error)) from error
+    return 0
+
+
+def _tell(text: str) -> None:
+    with contextlib.suppress(OSError):  # the disk of the log is full
+        click.echo(text, err=True)

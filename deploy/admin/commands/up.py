@@ -1,0 +1,169 @@
+"""``triton-gateway up``: everything on this machine, in the foreground."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import sys
+import time
+from pathlib import Path
+from typing import Any, TextIO
+
+import click
+
+from deploy.admin.commands._options import PORT
+
+
+class Terminal:
+    """Progress on stdout: lines with the seconds since the start; on a terminal also one line that changes."""
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+        self._began = time.monotonic()
+        self._is_tty = out.isatty()
+        self._live = ""
+        self._spoke_at = 0.0
+
+    def elapsed(self) -> float:
+        """Return the seconds since the start."""
+        return time.monotonic() - self._began
+
+    def say(self, text: str) -> None:
+        """Show a line that stays."""
+        self.show(f"[{self.elapsed():6.1f} s] {text}")
+
+    def show(self, text: str) -> None:
+        """Show a line as it is, fit to be copied."""
+        self._write(f"{self._clear()}{text}\n")
+        self._live = ""
+
+    def live(self, text: str) -> None:
+        """Show what is being waited for: in place on a terminal, else as a line now and then."""
+        if self._is_tty:
+            width = shutil.get_terminal_size().columns - 1
+            self._write(f"{self._clear()}[{self.elapsed():6.1f} s] {text} …"[: width + len(self._clear())])
+            self._live = text
+        elif text != self._live and self.elapsed() - self._spoke_at >= 5:
+            self.say(f"{text} …")
+            self._live = text
+
+    def _clear(self) -> str:
+        return "\r\x1b[2K" if self._is_tty else ""
+
+    def _write(self, text: str) -> None:
+        self._spoke_at = self.elapsed()
+        # a closed terminal or pipe must not keep the children from being stopped
+        with contextlib.suppress(OSError, ValueError):
+            self._out.write(text)
+            self._out.flush()
+
+
+@click.command(
+    name="up",
+    short_help="Start everything on this machine: registry, Triton, model sync, gateway.",
+    epilog="Stops with Ctrl-C or SIGTERM: the gateway answers what it has, then everything else ends, in order.",
+)
+@click.option(
+    "--demo", is_flag=True, envvar="TRITON_GATEWAY_DEMO", show_envvar=True,
+    help="Also export all-MiniLM-L6-v2, register it as endpoint `minilm` through clearml-serving, and ask it.",
+)  # fmt: skip
+@click.option(
+    "--state-dir", type=click.Path(path_type=Path, file_okay=False), default=Path(".triton-gateway"),
+    show_default=True, envvar="TRITON_GATEWAY_STATE_DIR", show_envvar=True,
+    help="Everything that is written goes here; delete it to start from nothing.",
+)  # fmt: skip
+@click.option(
+    "--host", default="127.0.0.1", show_default=True, envvar="TRITON_GATEWAY_HOST", show_envvar=True,
+    help="Address the gateway listens on; the other parts stay on 127.0.0.1.",
+)  # fmt: skip
+@click.option(
+    "--port", type=PORT, default=8080, show_default=True, envvar=["TRITON_GATEWAY_PORT", "CLEARML_SERVING_PORT"],
+    show_envvar=True, help="Port of the gateway; 0 takes a free one.",
+)  # fmt: skip
+@click.option(
+    "--controlplane-port", type=PORT, default=8008, show_default=True, envvar="TRITON_GATEWAY_CONTROLPLANE_PORT",
+    show_envvar=True, help="Port of the embedded control plane; 0 takes a free one.",
+)  # fmt: skip
+@click.option(
+    "--embedded-controlplane", is_flag=True, envvar="TRITON_GATEWAY_EMBEDDED_CONTROLPLANE", show_envvar=True,
+    help="Use the embedded control plane even when CLEARML_API_HOST and its keys name a ClearML server.",
+)  # fmt: skip
+@click.option(
+    "--task-id", default="", envvar="CLEARML_SERVING_TASK_ID", show_envvar=True,
+    help="Serving Task to follow.  [default: the one of last time, else a new one]",
+)  # fmt: skip
+@click.option(
+    "--triton-grpc", default="", metavar="HOST:PORT",
+    envvar=["TRITON_GATEWAY_TRITON_GRPC", "CLEARML_DEFAULT_TRITON_GRPC_ADDR"], show_envvar=True,
+    help="Use this Triton instead of starting one; needs --model-repository.",
+)  # fmt: skip
+@click.option(
+    "--model-repository", type=click.Path(path_type=Path, file_okay=False), default=None,
+    envvar="TRITON_GATEWAY_MODEL_REPOSITORY", show_envvar=True,
+    help="Folder Triton loads models from.  [default: inside the state directory]",
+)  # fmt: skip
+@click.option(
+    "--triton-grpc-port", type=PORT, default=0, envvar="TRITON_GATEWAY_TRITON_GRPC_PORT", show_envvar=True,
+    help="gRPC port of the embedded Triton.  [default: a free one, the same every time]",
+)  # fmt: skip
+@click.option(
+    "--triton-http-port", type=PORT, default=0, envvar="TRITON_GATEWAY_TRITON_HTTP_PORT", show_envvar=True,
+    help="HTTP port of the embedded Triton.  [default: a free one]",
+)  # fmt: skip
+@click.option(
+    "--triton-metrics-port", type=PORT, default=0, envvar="TRITON_GATEWAY_TRITON_METRICS_PORT", show_envvar=True,
+    help="Metrics port of the embedded Triton.  [default: a free one]",
+)  # fmt: skip
+@click.option(
+    "--workers", type=click.IntRange(1, 256), default=1, show_default=True,
+    envvar=["TRITON_GATEWAY_WORKERS", "WEB_CONCURRENCY", "CLEARML_SERVING_NUM_PROCESS"], show_envvar=True,
+    help="Gateway processes.",
+)  # fmt: skip
+@click.option(
+    "--watch", type=click.Path(path_type=Path, file_okay=False, exists=True), default=None,
+    envvar="TRITON_GATEWAY_WATCH", show_envvar=True,
+    help="While developing: upload the code of deployed endpoints again when its file in this folder changes.",
+)  # fmt: skip
+@click.option(
+    "--poll-freq", default="2s", show_default=True,
+    envvar=["TRITON_GATEWAY_POLL_FREQUENCY", "CLEARML_SERVING_POLL_FREQ"], show_envvar=True, metavar="DURATION",
+    help="How often the serving Task is looked at; a bare number counts minutes, as in clearml-serving.",
+)  # fmt: skip
+def command(
+    demo: bool, triton_grpc: str, model_repository: Path | None, state_dir: Path, watch: Path | None, **given: Any
+) -> int:
+    """Start the whole path on this machine: registry, Triton, model sync, gateway.
+
+    Needs no ClearML server, GPU or Docker. Where CLEARML_API_HOST, CLEARML_API_ACCESS_KEY and CLEARML_API_SECRET_KEY
+    name a ClearML server, that one is used instead of the embedded one. Parts that die are restarted; their logs are
+    in STATE_DIR/logs.
+
+    \b
+    Examples:
+      triton-gateway up --demo
+      triton-gateway up --watch ./hooks
+      triton-gateway up --port 9000 --workers 2 --state-dir /var/lib/triton-gateway
+    """
+    # after --help was answered: these import grpc and the control plane
+    from deploy.laptop.stack import UpOptions, run
+    from deploy.laptop.state import StateDir
+    from deploy.tools.errors import DeployError
+    from gateway.settings import parse_duration
+
+    try:
+        given["poll_freq"] = f"{parse_duration(given['poll_freq'], bare_unit='min'):g}s"
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--poll-freq") from error
+    if triton_grpc and model_repository is None:
+        raise DeployError(
+            "with --triton-grpc the folder that Triton loads models from has to be known",
+            hint="name it with --model-repository",
+        )
+    options = UpOptions(
+        state=StateDir.at(state_dir), environ=dict(os.environ), triton_grpc=triton_grpc, demo=demo,
+        model_repository=model_repository.absolute() if model_repository else None,
+        watch=watch.absolute() if watch else None, **given,
+    )  # fmt: skip
+    return asyncio.run(run(options, Terminal(sys.stdout)))

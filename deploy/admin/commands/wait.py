@@ -1,0 +1,127 @@
+"""``triton-gateway wait``: until what the serving Task says is live on every gateway."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import click
+
+from deploy.admin.commands._options import registry_options
+from deploy.tools.errors import DeployError
+
+if TYPE_CHECKING:
+    from deploy.registry import TaskStore
+
+_LOOKS = 3
+"""Times in a row a gateway must say so: each answer comes from one of its workers."""
+
+_PATIENCE_S = 10.0
+_READ_S = 1.0
+
+Outlook = Literal["open", "failing", "final"]
+"""It may come; it failed and is tried again; waiting is no use."""
+
+
+@click.command(name="wait", short_help="Wait until a change is live on every gateway.")
+@click.option(
+    "--gateway", "gateways", multiple=True, envvar="TRITON_GATEWAY_URL", show_envvar=True,
+    help="A gateway; give every one.  [default: the one `up` uses, else http://127.0.0.1:8080]",
+)  # fmt: skip
+@click.option(
+    "--timeout", default="120s", show_default=True, metavar="DURATION", envvar="TRITON_GATEWAY_WAIT_TIMEOUT",
+    show_envvar=True, help="How long to wait.",
+)  # fmt: skip
+@click.option(
+    "--state-dir", type=click.Path(path_type=Path, file_okay=False), default=Path(".triton-gateway"),
+    show_default=True, envvar="TRITON_GATEWAY_STATE_DIR", show_envvar=True, help="State directory of `up`, if any.",
+)  # fmt: skip
+@registry_options
+def command(gateways: tuple[str, ...], timeout: str, state_dir: Path, open_store: Callable[[], TaskStore]) -> int:
+    """Wait until every gateway serves what the serving Task says now, including what is changed meanwhile.
+
+    The exit code is 0 when it is live, 3 when a gateway reports that a version failed, 1 when the time is over. It ends
+    at once, with the reason, when a version is refused (by Triton, by model sync, or for its configuration), and after
+    ten seconds when one goes on failing for want of something that may come back.
+
+    \b
+    Example:
+      clearml-serving model add … && triton-gateway wait --gateway http://gateway-1:8080 --gateway http://gateway-2:8080
+    """
+    from deploy.laptop.state import StateDir
+    from deploy.tools import web
+    from gateway.errors import RegistryUnavailable
+    from gateway.settings import parse_duration
+
+    try:
+        left = parse_duration(timeout)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--timeout") from error
+    store = open_store()
+    revision, read_at = _revision(store), time.monotonic()
+    addresses = gateways or (str(StateDir.at(state_dir).recall().get("gateway") or "http://127.0.0.1:8080"),)
+    began = time.monotonic()
+    agreed = dict.fromkeys(addresses, 0)
+    failing: dict[str, float] = {}
+    while True:
+        reasons = {}
+        for address in addresses:
+            answer = web.call(f"{address.rstrip('/')}/v1/status")
+            content = answer.content if answer is not None and answer.status == 200 else None
+            reason, outlook = missing(content, revision)
+            now = time.monotonic()
+            is_other = isinstance(content, Mapping) and content.get("spec_revision") != revision
+            if is_other and now - read_at > _READ_S:
+                # Either the gateway is behind, or somebody has changed the Task since: auto-update, a colleague.
+                with contextlib.suppress(RegistryUnavailable):
+                    revision = _revision(store)
+                    reason, outlook = missing(content, revision)
+                read_at = now
+            # Builds are tried again: a failure counts when it stays.
+            failing[address] = failing.get(address, now) if outlook != "open" else now
+            if outlook == "final" or now - failing[address] > _PATIENCE_S:
+                click.echo(f"{address}: {reason}", err=True)
+                return 3
+            agreed[address] = 0 if reason else agreed[address] + 1
+            if reason:
+                reasons[address] = reason
+        if all(count >= _LOOKS for count in agreed.values()):
+            click.echo(f"live on {', '.join(addresses)} after {time.monotonic() - began:.1f} s")
+            return 0
+        if time.monotonic() - began > left:
+            told = "; ".join(f"{address}: {reason}" for address, reason in reasons.items())
+            raise DeployError(f"not live after {left:g} s: {told}", hint="`triton-gateway status` says more")
+        time.sleep(0.3)
+
+
+def _revision(store: TaskStore) -> str:
+    """Return the revision of what the Task says now. Raises ``DeployError`` where gateways cannot read it either."""
+    from gateway.spec import decode
+
+    spec = decode(store.task())
+    for fault in spec.faults:
+        if fault.subject.startswith("section "):
+            raise DeployError(
+                f"{fault.subject} of the serving Task {fault.message}: gateways keep their configuration",
+                hint="write the section again: `triton-gateway status` shows what is served",
+            )
+    return spec.revision
+
+
+def missing(status: Mapping[str, Any] | None, revision: str) -> tuple[str, Outlook]:
+    """Return what keeps a gateway from serving ``revision`` (empty: nothing), and whether that may change by itself."""
+    if not isinstance(status, Mapping):
+        return "does not answer", "open"
+    if status.get("spec_revision") != revision:
+        return "has not seen the change yet", "open"
+    waiting = [(p["url"], p) for p in status.get("pending", ())]
+    waiting += [(e["url"], e["successor"]) for e in status.get("endpoints", ()) if e.get("successor")]
+    failed = [(url, one) for url, one in waiting if one["state"] in ("failed", "refused")]
+    if failed:
+        is_final = any(one["state"] == "refused" or one.get("is_final") for _, one in failed)
+        told = "; ".join(f"{url} failed: {one['reason']}" for url, one in failed)
+        return told, "final" if is_final else "failing"
+    return ", ".join(f"{url} is {one['state']}: {one['reason']}" for url, one in waiting), "open"

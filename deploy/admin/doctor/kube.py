@@ -1,0 +1,278 @@
+"""A cluster, through kubectl: what an overlay (or the chart) needs and whether what is deployed runs.
+
+Reads only, with the caller's own rights; what the caller may not see is a note. ``look`` takes the program to run, so
+that a test can give it one of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from deploy.admin.doctor.finding import Finding
+from deploy.modelsync.doors import REMEDY
+
+SECRET: Final = "clearml-credentials"  # noqa: S105 - its name
+KEYS: Final = ("CLEARML_API_ACCESS_KEY", "CLEARML_API_SECRET_KEY")
+TRITON_SECRET: Final = "triton-key"  # noqa: S105 - its name
+OLDEST: Final = (1, 27)
+
+_OPERATORS: Final = {
+    "servicemonitors.monitoring.coreos.com": ("Prometheus operator", "install kube-prometheus-stack"),
+    "prometheusrules.monitoring.coreos.com": ("Prometheus operator", "install kube-prometheus-stack"),
+    "scaledobjects.keda.sh": ("KEDA", "install KEDA, or scale Triton with prometheus-adapter"),
+    "inferenceservices.serving.kserve.io": ("KServe", "install KServe"),
+}
+NEEDS: Final[Mapping[str, tuple[str, ...]]] = {
+    "gpu": ("monitoring", "metrics", "keda", "gpu"),
+    "cpu": ("monitoring", "metrics"),
+    "existing": ("monitoring", "metrics"),
+    "kserve": ("monitoring", "kserve", "gpu"),
+    "dev": ("storage",),
+}
+"""What each overlay needs of the cluster beside Pods and Services."""
+
+_CRDS: Final = {
+    "monitoring": ("servicemonitors.monitoring.coreos.com", "prometheusrules.monitoring.coreos.com"),
+    "keda": ("scaledobjects.keda.sh",),
+    "kserve": ("inferenceservices.serving.kserve.io",),
+}
+_BAD_WAITS: Final = ("ErrImage", "ImagePull", "InvalidImage", "CreateContainer", "CrashLoop", "RunContainer")
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What kubectl said."""
+
+    code: int
+    out: str
+    err: str
+
+    def json(self) -> Any:
+        """Return the output decoded, None when there is none."""
+        try:
+            return json.loads(self.out) if self.code == 0 else None
+        except ValueError:
+            return None
+
+
+@dataclass(frozen=True, slots=True)
+class Kubectl:
+    """Runs kubectl against one namespace of one context."""
+
+    namespace: str
+    context: str = ""
+    program: str = "kubectl"
+
+    def __call__(self, *arguments: str) -> Reply:
+        """Run one command; a program that is not there or hangs is a failure like any other."""
+        command = [self.program, *(("--context", self.context) if self.context else ())]
+        command += ["--namespace", self.namespace, "--request-timeout=10s", *arguments]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+        except FileNotFoundError:
+            return Reply(127, "", f"{self.program} is not installed")
+        except subprocess.TimeoutExpired:
+            return Reply(124, "", "kubectl did not answer within 30 s")
+        return Reply(done.returncode, done.stdout, done.stderr.strip())
+
+
+def look(kubectl: Kubectl, overlay: str) -> Iterator[Finding]:
+    """Return everything about the cluster, in the order in which one would set it up."""
+    server = kubectl("version", "--output=json")
+    if server.code != 0 or not (server.json() or {}).get("serverVersion"):
+        remedy = (
+            "install kubectl" if server.code == 127 else "check the context: kubectl config current-context, --context"
+        )
+        yield Finding("cluster", "missing", _last(server.err) or "kubectl sees no server", remedy)
+        return
+    yield _version(server.json()["serverVersion"])
+    namespace = kubectl("get", "namespace", kubectl.namespace, "--output=json")
+    if namespace.code != 0:
+        yield _unseen(f"namespace {kubectl.namespace}", namespace, f"kubectl create namespace {kubectl.namespace}")
+    else:
+        yield Finding(f"namespace {kubectl.namespace}", "ok", "exists")
+    yield _secret(kubectl)
+    if overlay != "existing":  # that Triton is somebody else's to start
+        yield _triton_secret(kubectl)
+    needs = NEEDS[overlay]
+    for need, names in _CRDS.items():
+        if need in needs:
+            yield from (_crd(kubectl, name) for name in names)
+    if "metrics" in needs:
+        yield _api(kubectl, "metrics.k8s.io", "resource metrics (HPA on CPU)", "install metrics-server", is_needed=True)
+        yield from _own_metrics(kubectl)
+    if "gpu" in needs:
+        yield _gpus(kubectl)
+    if "storage" in needs:
+        yield _storage(kubectl)
+    yield from _workloads(kubectl)
+
+
+def _version(found: Mapping[str, Any]) -> Finding:
+    shown = str(found.get("gitVersion", "?"))
+    digits = tuple(int("".join(c for c in str(found.get(k, "0")) if c.isdigit()) or 0) for k in ("major", "minor"))
+    if digits < OLDEST:
+        return Finding("cluster", "missing", shown, f"Kubernetes {OLDEST[0]}.{OLDEST[1]} or newer is needed")
+    return Finding("cluster", "ok", shown)
+
+
+def _secret(kubectl: Kubectl) -> Finding:
+    subject = f"secret {SECRET}"
+    create = (
+        f"kubectl -n {kubectl.namespace} create secret generic {SECRET} "
+        + " ".join(f"--from-literal={key}=…" for key in KEYS)
+    )  # fmt: skip
+    # the names of its keys only: values are nobody's business here
+    found = kubectl("get", "secret", SECRET, "--output=go-template={{range $key, $_ := .data}}{{$key}} {{end}}")
+    if found.code != 0:
+        return _unseen(subject, found, create)
+    lacking = [key for key in KEYS if key not in found.out.split()]
+    if lacking:
+        return Finding(subject, "missing", f"has no {', '.join(lacking)}", create)
+    return Finding(subject, "ok", "has both keys")
+
+
+def _triton_secret(kubectl: Kubectl) -> Finding:
+    subject = f"secret {TRITON_SECRET}"
+    create = (
+        f"kubectl -n {kubectl.namespace} create secret generic {TRITON_SECRET} "
+        "--from-literal=key=$(openssl rand -hex 32)"
+    )
+    found = kubectl("get", "secret", TRITON_SECRET, "--output=go-template={{range $key, $_ := .data}}{{$key}} {{end}}")
+    if found.code != 0:
+        return _unseen(subject, found, create)
+    if "key" not in found.out.split():
+        return Finding(subject, "missing", "has no key named `key`", create)
+    return Finding(subject, "ok", "there")
+
+
+def _doors(kubectl: Kubectl, deployments: Sequence[str]) -> Iterator[Finding]:
+    """Try, from model sync's container, whether its Triton loads models for anybody."""
+    if "triton" in deployments:
+        where = ("deployment/triton", "127.0.0.1:8001", "127.0.0.1:8000")
+    elif "sync" in deployments:
+        address = kubectl(
+            "get", "deployment", "sync", "--output=jsonpath={.spec.template.spec.containers[0].env"
+            "[?(@.name==\"TRITON_GATEWAY_TRITON_GRPC\")].value}",
+        ).out.strip()  # fmt: skip
+        where = ("deployment/sync", address or "127.0.0.1:8001", "")
+    else:
+        return
+    found = kubectl("exec", where[0], "--container=sync", "--", "python", "-m", "deploy.modelsync.doors", *where[1:])
+    if found.code != 0:
+        why = f"could not be tried: {_last(found.err)}"
+        yield Finding("who may load models", "note", why, "it takes the right to pods/exec and a Triton that answers")
+    elif found.out.strip():
+        doors = " or ".join(line for line in found.out.splitlines() if line)
+        yield Finding("who may load models", "missing", f"whoever reaches {doors}, and so runs code there", REMEDY)
+    else:
+        yield Finding("who may load models", "ok", "only who has Triton's key")
+
+
+def _crd(kubectl: Kubectl, name: str) -> Finding:
+    what, remedy = _OPERATORS[name]
+    found = kubectl("get", "customresourcedefinition", name, "--output=name")
+    return Finding(f"{what}: {name}", "ok", "defined") if found.code == 0 else _unseen(f"{what}: {name}", found, remedy)
+
+
+def _api(kubectl: Kubectl, group: str, what: str, remedy: str, *, is_needed: bool) -> Finding:
+    found = kubectl("get", "--raw", f"/apis/{group}")
+    if found.code == 0:
+        return Finding(what, "ok", group)
+    if is_needed:
+        return _unseen(what, found, remedy)
+    return Finding(what, "note", f"{group} is not served", remedy)
+
+
+def _own_metrics(kubectl: Kubectl) -> Iterator[Finding]:
+    """Look for a way in which the HPA gets our own metrics: one of two is enough."""
+    groups = {"custom.metrics.k8s.io": "prometheus-adapter", "external.metrics.k8s.io": "KEDA or prometheus-adapter"}
+    found = [g for g in groups if kubectl("get", "--raw", f"/apis/{g}").code == 0]
+    if found:
+        yield Finding("own metrics (HPA on work in flight)", "ok", ", ".join(found))
+    else:
+        yield Finding(
+            "own metrics (HPA on work in flight)", "missing", "neither custom nor external metrics are served",
+            "install prometheus-adapter with k8s/autoscaling's rules, or KEDA",
+        )  # fmt: skip
+
+
+def _gpus(kubectl: Kubectl) -> Finding:
+    found = kubectl("get", "nodes", "--output=json")
+    nodes = (found.json() or {}).get("items")
+    if nodes is None:
+        return Finding("GPUs", "note", f"nodes cannot be listed: {_last(found.err)}", "ask for one with nvidia.com/gpu")
+    counts = [int(node.get("status", {}).get("allocatable", {}).get("nvidia.com/gpu", 0)) for node in nodes]
+    if not sum(counts):
+        return Finding(
+            "GPUs", "missing", f"no node of {len(nodes)} offers nvidia.com/gpu",
+            "install NVIDIA's device plugin (GPU operator), or use the cpu overlay",
+        )  # fmt: skip
+    return Finding("GPUs", "ok", f"{sum(counts)} on {sum(count > 0 for count in counts)} nodes")
+
+
+def _storage(kubectl: Kubectl) -> Finding:
+    found = kubectl("get", "storageclass", "--output=json")
+    classes = (found.json() or {}).get("items", [])
+    default = [
+        each["metadata"]["name"] for each in classes
+        if each["metadata"].get("annotations", {}).get("storageclass.kubernetes.io/is-default-class") == "true"
+    ]  # fmt: skip
+    if default:
+        return Finding("storage", "ok", f"default class {default[0]}")
+    return Finding(
+        "storage", "missing", "no default StorageClass: the control plane's claim would wait for ever",
+        "mark one as default, or name one in the claim",
+    )  # fmt: skip
+
+
+def _workloads(kubectl: Kubectl) -> Iterator[Finding]:
+    """Look at what is deployed; nothing deployed yet is a note."""
+    label = "--selector=app.kubernetes.io/name=triton-gateway"
+    deployments = (kubectl("get", "deployments", label, "--output=json").json() or {}).get("items", [])
+    if not deployments:
+        yield Finding("deployments", "note", "none yet", "kubectl apply -k k8s/overlays/…, or helm install")
+        return
+    yield from _doors(kubectl, [each["metadata"]["name"] for each in deployments])
+    troubles = list(_troubles((kubectl("get", "pods", label, "--output=json").json() or {}).get("items", [])))
+    for each in deployments:
+        name, status = each["metadata"]["name"], each.get("status", {})
+        wanted, ready = each.get("spec", {}).get("replicas", 1), status.get("readyReplicas", 0)
+        if ready >= wanted > 0:
+            yield Finding(f"deployment {name}", "ok", f"{ready} of {wanted} pods are ready")
+        else:
+            why = next((why for pod, why in troubles if pod.startswith(f"{name}-")), "")
+            yield Finding(
+                f"deployment {name}", "missing", f"{ready} of {wanted} pods are ready{f': {why}' if why else ''}",
+                f"kubectl -n {kubectl.namespace} describe pod; a gateway's /readyz says what it waits for",
+            )  # fmt: skip
+
+
+def _troubles(pods: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
+    for pod in pods:
+        name, status = pod["metadata"]["name"], pod.get("status", {})
+        for condition in status.get("conditions", []):
+            if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
+                yield name, f"cannot be scheduled: {condition.get('message', '')}"
+        for container in status.get("containerStatuses", []):
+            waiting = container.get("state", {}).get("waiting", {})
+            if waiting.get("reason", "").startswith(_BAD_WAITS):
+                yield name, f"{container['name']}: {waiting['reason']} {waiting.get('message', '')}".strip()
+        if status.get("phase") == "Running" and not all(c.get("ready") for c in status.get("containerStatuses", [])):
+            waiting_for = [c["name"] for c in status.get("containerStatuses", []) if not c.get("ready")]
+            yield name, f"running, not ready: {', '.join(waiting_for)}"
+
+
+def _unseen(subject: str, reply: Reply, remedy: str) -> Finding:
+    """Tell what does not exist from what may not be seen."""
+    if "orbidden" in reply.err:
+        return Finding(subject, "note", f"cannot be seen with your rights: {_last(reply.err)}", remedy)
+    return Finding(subject, "missing", _last(reply.err) or "not there", remedy)
+
+
+def _last(text: str) -> str:
+    return text.strip().splitlines()[-1][:300] if text.strip() else ""

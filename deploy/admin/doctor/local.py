@@ -1,0 +1,306 @@
+"""This machine: Python and packages, the embedded Triton's needs, ports, disk, the registry, Triton, Prometheus.
+
+Every look is a function that returns findings; the outside (environment, addresses) comes as arguments.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from deploy.admin.doctor.finding import Finding
+from deploy.laptop.state import StateDir
+from deploy.tools import ports
+from deploy.tools.errors import DeployError
+from deploy.tritonserver.launcher import ExternalServer, PathServer, TritonMissing, Wheel, WheelServer, detect_server
+from gateway.triton.key import key_file
+
+EXTRAS = {
+    "controlplane": "the embedded control plane (`up`, `controlplane`)",
+    "triton": "the embedded Triton for CPUs (`up`)",
+    "cli": "the stock clearml-serving CLI (`up`)",
+    "optimize": "exporting models (`up --demo`)",
+}
+NEEDS_SHM_MB = 64
+NEEDS_DISK_MB = 1000
+
+_NAME = re.compile(r"^[A-Za-z0-9._-]+")
+_MISSING_LIBRARY = re.compile(r"^\s*(\S+) => not found", re.M)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What to look at: the options of the command."""
+
+    state_dir: Path
+    triton_grpc: str
+    serving_task_id: str
+    ports: Mapping[str, int]
+    triton_key_file: str = ""
+
+
+def look(asked: Asked, environ: Mapping[str, str]) -> Iterator[Finding]:
+    """Return everything about this machine, cheapest first."""
+    yield python()
+    yield from packages(_requirements())
+    yield from triton_server(asked.triton_grpc)
+    yield from prometheus()
+    yield from disk(asked.state_dir)
+    for what, port in asked.ports.items():
+        yield port_free(what, port)
+    yield from registry(asked.serving_task_id, environ)
+    if asked.triton_grpc:
+        http = environ.get("TRITON_GATEWAY_TRITON_HTTP", "auto")
+        yield from triton(asked.triton_grpc, http=http, key=key_file(asked.triton_key_file, asked.state_dir))
+    else:
+        yield from _tritons_of_up(asked.state_dir)
+
+
+def python(version: tuple[int, ...] = sys.version_info[:3]) -> Finding:
+    """Look at the interpreter."""
+    shown = ".".join(str(part) for part in version[:3])
+    if tuple(version[:2]) < (3, 11):
+        return Finding("Python", "missing", shown, "3.11 or newer is needed")
+    return Finding("Python", "ok", f"{shown} ({sys.executable})")
+
+
+def _requirements() -> Mapping[str, Sequence[str]]:
+    """Return the names of the packages that are required, by extra; the empty one is always needed."""
+    found: dict[str, list[str]] = {"": []}
+    checkout = Path(__file__).parents[3] / "pyproject.toml"
+    if checkout.is_file():
+        project = tomllib.loads(checkout.read_text())["project"]
+        optional = project["optional-dependencies"]
+        declared = [*project["dependencies"]]
+        declared += [f'{item}; extra == "{extra}"' for extra, items in optional.items() for item in items]
+    else:
+        declared = metadata.requires("triton-gateway") or []
+    for item in declared:
+        name = _NAME.match(item)
+        extra = re.search(r'extra == [\'"]([^\'"]+)', item)
+        if name and name[0] != "triton-gateway":
+            found.setdefault(extra[1] if extra else "", []).append(name[0])
+    return found
+
+
+def packages(required: Mapping[str, Sequence[str]]) -> Iterator[Finding]:
+    """Look for the packages of every extra."""
+    lacking = [name for name in required.get("", ()) if _version(name) is None]
+    if lacking:
+        yield Finding("packages", "missing", f"not installed: {', '.join(lacking)}", "pip install triton-gateway")
+    else:
+        shown = ", ".join(f"{name} {_version(name)}" for name in ("clearml", "tritonclient", "tokenizers", "fastapi"))
+        yield Finding("packages", "ok", shown)
+    for extra, purpose in EXTRAS.items():
+        lacking = [name for name in required.get(extra, ()) if _version(name) is None]
+        if lacking:
+            yield Finding(
+                f"extra {extra}", "note", f"without {', '.join(lacking)}: no {purpose}",
+                f'pip install "triton-gateway[{extra}]"',
+            )  # fmt: skip
+        else:
+            yield Finding(f"extra {extra}", "ok", purpose)
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def triton_server(address: str, *, shm: Path = Path("/dev/shm")) -> Iterator[Finding]:  # noqa: S108 - the kernel's name
+    """Look which Triton would be used, and whether the wheel's could run here."""
+    try:
+        server = detect_server(address)
+    except TritonMissing as error:
+        yield Finding("Triton server", "note", str(error))
+        return
+    if isinstance(server, ExternalServer):
+        yield Finding("Triton server", "ok", f"the one at {server.address}")
+    elif isinstance(server, PathServer):
+        yield Finding("Triton server", "ok", str(server.executable))
+    elif isinstance(server, WheelServer):
+        yield Finding("Triton server", "ok", f"nvidia-pytriton {_version('nvidia-pytriton')} (CPU, ONNX models)")
+        yield from _wheel(server.wheel)
+        free = shutil.disk_usage(shm).free >> 20 if shm.is_dir() else 0
+        if free < NEEDS_SHM_MB:
+            yield Finding(
+                "shared memory", "missing", f"{free} MB free in {shm}",
+                "the python backend needs more: docker run --shm-size=1g, or an emptyDir with medium Memory",
+            )  # fmt: skip
+
+
+def _wheel(wheel: Wheel) -> Iterator[Finding]:
+    numpy = _version("numpy")
+    if numpy is not None and int(numpy.partition(".")[0]) >= 2:
+        yield Finding(
+            "numpy", "missing", f"{numpy}: the wheel's python backend answers empty tensors with it",
+            'pip install "numpy<2"',
+        )  # fmt: skip
+    if wheel.stub is not None:
+        lacking = missing_libraries(wheel.stub, wheel.libraries)
+        if lacking:
+            yield Finding(
+                "Triton's python backend", "missing", f"cannot load {', '.join(lacking)}: loading a model would hang",
+                "install the library of this Python (Debian: apt install libpython3.11)",
+            )  # fmt: skip
+
+
+def missing_libraries(program: Path, *folders: Path) -> list[str]:
+    """Return the shared libraries that the dynamic linker does not find for ``program``."""
+    search = ":".join([str(sysconfig.get_config_var("LIBDIR") or ""), *map(str, folders)])
+    try:
+        done = subprocess.run(
+            ["ldd", str(program)], capture_output=True, text=True, timeout=10, check=False,
+            env={"LD_LIBRARY_PATH": search, "PATH": "/usr/bin:/bin"},
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    return _MISSING_LIBRARY.findall(done.stdout)
+
+
+def prometheus() -> Iterator[Finding]:
+    """Look for the programs that `up` and the tests of rules use."""
+    found = shutil.which("prometheus")
+    if found:
+        yield Finding("Prometheus", "ok", found)
+    else:
+        yield Finding(
+            "Prometheus", "note", "not installed: `up` runs without it, and without alerts",
+            "Debian: apt install prometheus",
+        )  # fmt: skip
+
+
+def disk(state_dir: Path) -> Iterator[Finding]:
+    """Look whether the state directory can be written, and how much room there is."""
+    folder = state_dir
+    while not folder.exists():
+        folder = folder.parent
+    free = shutil.disk_usage(folder).free >> 20
+    if not os.access(folder, os.W_OK):
+        yield Finding("state directory", "missing", f"{folder} cannot be written", "choose another with --state-dir")
+    elif free < NEEDS_DISK_MB:
+        yield Finding(
+            "state directory", "missing", f"{free} MB free at {folder}", "make room, or --state-dir elsewhere"
+        )
+    else:
+        yield Finding("state directory", "ok", f"{state_dir}, {free / 1024:.0f} GB free")
+
+
+def port_free(what: str, port: int) -> Finding:
+    """Look who listens."""
+    try:
+        free = ports.is_free("127.0.0.1", port)
+    except DeployError as error:
+        return Finding(f"port {port}", "note", error.line())
+    if free:
+        return Finding(f"port {port}", "ok", f"free for the {what}")
+    holder = ports.held_by(port)
+    return Finding(
+        f"port {port}", "note", f"taken{f' by {holder}' if holder else ''}: fine if that is our {what}",
+        f"else choose another port for the {what}",
+    )  # fmt: skip
+
+
+def registry(
+    task_id: str, environ: Mapping[str, str], connect: Callable[[str], Any] | None = None
+) -> Iterator[Finding]:
+    """Look at the ClearML server, the credentials and the serving Task."""
+    from gateway import spec
+    from gateway.control.compile import compile_spec
+    from gateway.control.records import ModelRecords
+    from gateway.errors import GatewayError, RegistryRefused
+
+    if connect is None:
+        from gateway.registry.clearml import ClearMLRegistry
+
+        connect = ClearMLRegistry
+    host = environ.get("CLEARML_API_HOST") or environ.get("CLEARML_CONFIG_FILE") or "~/clearml.conf"
+    try:
+        source = connect(task_id)
+        task = source.task()
+    except RegistryRefused as error:
+        if "no ClearML credentials" in error.message:
+            yield Finding(
+                "ClearML", "note", "no server is configured: `up` brings its own control plane",
+                "for yours: CLEARML_API_HOST, CLEARML_API_ACCESS_KEY and CLEARML_API_SECRET_KEY",
+            )  # fmt: skip
+        elif "serving service" in error.message:  # none, or several
+            yield Finding("ClearML", "ok", f"answers ({host})")
+            yield Finding("serving Task", "missing", error.message, error.hint)
+        else:
+            yield Finding("ClearML", "missing", f"{error.message} ({host})", error.hint)
+        return
+    except GatewayError as error:
+        yield Finding(
+            "ClearML", "missing", f"{error.message} ({host})", error.hint or "is it up, and reachable from here?"
+        )
+        return
+    yield Finding("ClearML", "ok", f"answers ({host})")
+    decoded = spec.decode(task)
+    records = ModelRecords(source)
+    try:
+        records.refresh(decoded.model_ids)
+    except GatewayError as error:
+        yield Finding("models", "missing", error.message, error.hint)
+    plan = compile_spec(decoded, default_triton="", models=records.known(), namesakes=records.namesakes())
+    what = f"{decoded.name} ({decoded.task_id}), {len(decoded.endpoints)} endpoints"
+    if plan.faults:
+        first = plan.faults[0]
+        yield Finding(
+            "serving Task", "missing", f"{what}, {len(plan.faults)} faults: {first.subject} {first.message}",
+            "`triton-gateway plan` shows them all",
+        )  # fmt: skip
+    else:
+        yield Finding("serving Task", "ok", what)
+
+
+def _tritons_of_up(state_dir: Path) -> Iterator[Finding]:
+    """Look at the Triton of an `up` that runs in this state directory; nothing runs, nothing is said."""
+    known = StateDir.at(state_dir).recall().get("ports", {})
+    grpc, http = int(known.get("triton_grpc", 0)), int(known.get("triton_http", 0))
+    if grpc and not ports.is_free("127.0.0.1", grpc):
+        yield from triton(f"127.0.0.1:{grpc}", http=str(http), key=key_file("", state_dir))
+
+
+def triton(address: str, *, http: str = "auto", key: Path | None = None) -> Iterator[Finding]:
+    """Look whether Triton answers, lets models be loaded, and lets nobody else do so.
+
+    ``http`` as the gateways' setting of that name; ``key`` is the file with the key it was started with.
+    """
+    from deploy.modelsync.client import AdminClient
+    from deploy.modelsync.doors import REMEDY, open_doors
+    from gateway.errors import GatewayError
+    from gateway.triton.addresses import http_hosts
+
+    grpc = address.removeprefix("dns:///")
+    client = AdminClient(grpc, key_file=key, timeout_s=3.0)
+    try:
+        if not client.is_live():
+            yield Finding(f"Triton at {address}", "missing", "does not answer", "start it, or correct --triton-grpc")
+            return
+        loaded = [name for name, entry in client.index().items() if entry.state == "ready"]
+        yield Finding(f"Triton at {address}", "ok", f"answers, {len(loaded)} models are ready")
+    except GatewayError as error:
+        yield Finding(f"Triton at {address}", "missing", error.message, error.hint)
+    finally:
+        client.close()
+    hosts = http_hosts(grpc, http)
+    doors = open_doors(grpc, "{}:{}".format(*hosts[0]) if hosts else "")
+    if doors:
+        yield Finding(
+            "who may load models", "missing", f"whoever reaches {' or '.join(doors)}, and so runs code there", REMEDY
+        )
+    else:
+        yield Finding("who may load models", "ok", "only who has Triton's key")

@@ -1,0 +1,239 @@
+"""Uploads the code of deployed endpoints again whenever its file changes, and tells what a gateway makes of it.
+
+What is written is what ``clearml-serving model add --preprocess`` writes: the artifact of the serving Task, through the
+ClearML SDK, in a process of its own (the SDK talks, and keeps threads). Gateways take it over as any other change.
+Called by ``commands/hook.py``; ``up --watch`` starts that command.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NoReturn
+
+from deploy.registry import TaskStore
+from deploy.tools import web
+from gateway.errors import GatewayError
+from gateway.spec import EndpointSpec, decode
+
+_LOOK_S: Final = 0.3
+_TASK_S: Final = 3.0
+_LIVE_S: Final = 60.0
+_UPLOAD_S: Final = 120.0
+
+_UPLOAD: Final = """
+import sys
+from pathlib import Path
+from clearml import Task
+task = Task.get_task(task_id=sys.argv[1])
+done = task.upload_artifact(name=sys.argv[2], artifact_object=Path(sys.argv[3]), wait_on_upload=True)
+sys.exit(0 if done else 1)
+"""
+
+Upload = Callable[[str, str, Path], str]
+"""``upload(task id, artifact name, file or folder)``; returns why it failed, or nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """One artifact and where its source is."""
+
+    key: str
+    urls: tuple[str, ...]
+    path: Path
+
+
+def match(folder: Path, endpoints: Mapping[str, EndpointSpec], known: Mapping[str, Path]) -> dict[str, Watched]:
+    """Which artifact's source is where: as ``known``, else by equal content, else by name. Keys are artifact names."""
+    urls: dict[str, list[str]] = {}
+    for url, spec in sorted(endpoints.items()):
+        if spec.preprocess is not None:
+            urls.setdefault(spec.preprocess.key, []).append(url)
+    by_hash = {_sha256(file): file for file in sorted(folder.rglob("*.py"), reverse=True)}
+    found: dict[str, Watched] = {}
+    for key, served in urls.items():
+        spec = endpoints[served[0]]
+        assert spec.preprocess is not None  # noqa: S101 - chosen for it
+        path = known.get(key)
+        if path is None and not spec.preprocess.is_archive:
+            path = by_hash.get(spec.preprocess.sha256 or "")
+        for name in (
+            *(n for url in served for n in (url, url.replace("/", "_"))),
+            *(endpoints[u].endpoint for u in served),
+        ):
+            if path is not None:
+                break
+            path = _named(folder, name, is_archive=spec.preprocess.is_archive)
+        if path is not None:
+            found[key] = Watched(key, tuple(served), path)
+    return found
+
+
+def _named(folder: Path, name: str, *, is_archive: bool) -> Path | None:
+    inside = folder / name
+    places = [inside] if is_archive else [folder / f"{name}.py", inside / "preprocess.py"]
+    return next((p for p in places if (p.is_dir() if is_archive else p.is_file())), None)
+
+
+def syntax_fault(path: Path) -> str:
+    """Why the Python files of ``path`` cannot be imported, as ``file:line: reason``; empty if they can be parsed."""
+    for file in [path] if path.is_file() else sorted(path.rglob("*.py")):
+        try:
+            compile(file.read_bytes(), file.name, "exec", dont_inherit=True)
+        except SyntaxError as error:
+            return f"{file.name}:{error.lineno}: {type(error).__name__}: {error.msg}"
+        except (OSError, ValueError) as error:
+            return f"{file.name}: {error}"
+    return ""
+
+
+class Watcher:
+    """Looks at the files a few times a second and at the serving Task every few seconds."""
+
+    def __init__(
+        self,
+        folder: Path,
+        store: TaskStore,
+        *,
+        gateway: str,
+        say: Callable[[str], object],
+        upload: Upload | None = None,
+    ) -> None:
+        self._folder = folder
+        self._store = store
+        self._gateway = gateway
+        self._say = say
+        self._upload = upload or upload_through_sdk
+        self._known: dict[str, Path] = {}
+        self._prints: dict[str, str] = {}
+        self._watched: dict[str, Watched] = {}
+        self._task_id = ""
+        self._looked_at = 0.0
+
+    def run(self) -> NoReturn:
+        """Watch until interrupted."""
+        self._say(f"watching {self._folder}")
+        while True:
+            self.step()
+            time.sleep(_LOOK_S)
+
+    def step(self) -> None:
+        """Look once; upload what has changed."""
+        now = time.monotonic()
+        if now - self._looked_at >= _TASK_S or not self._looked_at:
+            self._looked_at = now
+            self._read_task()
+        for watched in self._watched.values():
+            try:
+                digest = _fingerprint(watched.path)
+            except OSError:
+                continue  # an editor is just writing it
+            if digest != self._prints.get(watched.key):
+                self._changed(watched, digest)
+
+    def _read_task(self) -> None:
+        try:
+            task = self._store.task()
+        except GatewayError as error:
+            self._say(f"the serving Task cannot be read: {error.message}")
+            return
+        self._task_id = str(task.get("id", ""))
+        found = match(self._folder, decode(task).endpoints, self._known)
+        for key, watched in found.items():
+            if key not in self._watched:
+                self._known[key] = watched.path
+                spec = decode(task).endpoints[watched.urls[0]]
+                assert spec.preprocess is not None  # noqa: S101 - matched for it
+                is_same = watched.path.is_file() and _sha256(watched.path) == spec.preprocess.sha256
+                # What differs from what is served is uploaded at once; a folder's archive cannot be compared.
+                self._prints[key] = _fingerprint(watched.path) if is_same or watched.path.is_dir() else ""
+                self._say(f"{watched.path.relative_to(self._folder)} is the code of {', '.join(watched.urls)}")
+        self._watched = found
+
+    def _changed(self, watched: Watched, digest: str) -> None:
+        name = watched.path.relative_to(self._folder)
+        self._prints[watched.key] = digest
+        fault = syntax_fault(watched.path)
+        if fault:
+            self._say(f"{fault}; not uploaded")
+            return
+        before = self._serving(watched.urls[0])
+        reason = self._upload(self._task_id, watched.key, watched.path)
+        if reason:
+            self._say(f"{name} could not be uploaded: {reason}")
+            return
+        self._say(f"{name} is uploaded")
+        for url in watched.urls:
+            self._say(f"  {url} {self._outcome(url, before)}")
+
+    def _outcome(self, url: str, before: object) -> str:
+        began = time.monotonic()
+        while time.monotonic() - began < _LIVE_S:
+            now = self._serving(url)
+            if now is None:
+                return f"is not known: {self._gateway} does not answer"
+            state, reason, build = now
+            if state == "failed":
+                return f"is not served with it: {reason}"
+            if state == "serving" and (before is None or build != before[2]):  # type: ignore[index] # as now
+                return f"is live after {time.monotonic() - began:.1f} s"
+            time.sleep(0.2)
+        return "is not live yet; look at `triton-gateway status`"
+
+    def _serving(self, url: str) -> tuple[str, str, str] | None:
+        """State, reason and build of an endpoint at the gateway; None when it cannot be asked."""
+        answer = web.call(f"{self._gateway}/v1/status")
+        if answer is None or answer.status != 200 or not isinstance(answer.content, dict):
+            return None
+        for endpoint in answer.content["endpoints"]:
+            if endpoint["url"] == url:
+                successor = endpoint["successor"]
+                if successor is not None:
+                    return successor["state"], successor["reason"], endpoint["fingerprint"]
+                return "serving", "", endpoint["fingerprint"]
+        for entry in answer.content["pending"]:
+            if entry["url"] == url:
+                return entry["state"], entry["reason"], ""
+        return "unknown", "", ""
+
+
+def upload_through_sdk(task_id: str, key: str, path: Path) -> str:
+    """See ``Upload``."""
+    try:
+        done = subprocess.run(
+            [sys.executable, "-P", "-c", _UPLOAD, task_id, key, str(path)],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=_UPLOAD_S,
+            env={**os.environ, "CLEARML_SUPPRESS_UPDATE_MESSAGE": "1"}, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return f"it did not end within {_UPLOAD_S:g} s"
+    if done.returncode == 0:
+        return ""
+    return (done.stdout.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+
+
+def _fingerprint(path: Path) -> str:
+    digest = hashlib.sha256()
+    for file in _files(path):
+        digest.update(f"{file.name}\0".encode())
+        digest.update(file.read_bytes())
+    return digest.hexdigest()
+
+
+def _files(path: Path) -> Iterator[Path]:
+    if path.is_file():
+        yield path
+        return
+    for file in sorted(path.rglob("*")):
+        if file.is_file() and "__pycache__" not in file.parts and not file.name.startswith("."):
+            yield file
+
+
+def _sha256(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()

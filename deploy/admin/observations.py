@@ -1,0 +1,165 @@
+"""Reads what gateways have counted, from a gateway's ``/metrics`` or from any Prometheus, as plain samples.
+
+Used by ``commands/drift.py``. Over ``/metrics`` numbers count from the process's start; from Prometheus they are sums
+over every gateway within a window.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from deploy.tools.errors import DeployError
+from gateway.metrics import catalog, drift, exposition
+from gateway.metrics.drift import Bins, Verdict
+
+Key = tuple[str, str, str]
+"""Endpoint, version, variable."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One series' value."""
+
+    name: str
+    labels: Mapping[str, str]
+    value: float
+
+    @property
+    def key(self) -> Key:
+        """Endpoint, version, variable."""
+        return (self.labels.get("endpoint", ""), self.labels.get("version", ""), self.labels.get("variable", ""))
+
+
+_COUNTERS = (
+    f"{catalog.VARIABLE_SCALAR.name}_bucket",
+    catalog.VARIABLE_ENUM.name,
+    catalog.VARIABLE_IGNORED.name,
+    catalog.DRIFT_OBSERVATIONS.name,
+)
+_GAUGES = (catalog.DRIFT_REFERENCE.name, catalog.DRIFT_REFERENCE_SIZE.name)
+
+
+def from_gateway(url: str) -> list[Sample]:
+    """Return what the gateway at ``url`` has counted since it started. Raises ``DeployError``."""
+    text = _get(f"{url.rstrip('/')}/metrics")
+    try:
+        return [Sample(*sample) for sample in exposition.parse(text.decode())]
+    except ValueError as error:
+        raise DeployError(f"{url}/metrics is not Prometheus' text format: {error}") from error
+
+
+def from_prometheus(url: str, window: str) -> list[Sample]:
+    """Return what Prometheus has seen within ``window``, summed over gateways. Raises ``DeployError``."""
+    found: list[Sample] = []
+    for name in _COUNTERS:
+        found += _query(url, name, f"sum without (instance, pod, job) (increase({name}[{window}]))")
+    for name in _GAUGES:
+        found += _query(url, name, f"max without (instance, pod, job) ({name})")
+    return found
+
+
+def _query(url: str, name: str, expr: str) -> list[Sample]:
+    answer = json.loads(_get(f"{url.rstrip('/')}/api/v1/query?{urllib.parse.urlencode({'query': expr})}"))
+    if answer.get("status") != "success":
+        raise DeployError(f"Prometheus refuses {expr}: {answer.get('error')}")
+    return [Sample(name, item["metric"], float(item["value"][1])) for item in answer["data"]["result"]]
+
+
+def _get(url: str) -> bytes:
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    if not url.startswith(("http://", "https://")):
+        raise DeployError(f"{url} is not an address", hint="write http://HOST:PORT")
+    try:
+        with opener.open(url, timeout=30) as reply:
+            content: bytes = reply.read()
+            return content
+    except urllib.error.HTTPError as error:
+        with error:
+            raise DeployError(f"{url.partition('?')[0]} answers {error.code}") from error
+    except OSError as error:
+        raise DeployError(f"nothing answers at {url.partition('?')[0]}", hint=str(error)) from error
+
+
+def difference(after: Iterable[Sample], before: Iterable[Sample]) -> list[Sample]:
+    """Return what was counted between two readings of one gateway; gauges stay as they are.
+
+    A counter that went back has started anew: all of it is new.
+    """
+    old = {(s.name, frozenset(s.labels.items())): s.value for s in before}
+    found = []
+    for sample in after:
+        value = sample.value
+        if sample.name in _COUNTERS:
+            earlier = old.get((sample.name, frozenset(sample.labels.items())), 0.0)
+            value = value - earlier if value >= earlier else value
+        found.append(Sample(sample.name, sample.labels, value))
+    return found
+
+
+def references(samples: Iterable[Sample], endpoint: str, version: str) -> dict[str, Bins]:
+    """Make a reference of every variable of one version that has been seen."""
+    buckets: dict[str, dict[float, float]] = defaultdict(dict)
+    values: dict[str, dict[str, float]] = defaultdict(dict)
+    missing: dict[str, float] = defaultdict(float)
+    for sample in samples:
+        if sample.key[:2] != (endpoint, version):
+            continue
+        variable = sample.key[2]
+        if sample.name == _COUNTERS[0]:
+            buckets[variable][float(sample.labels["le"])] = sample.value
+        elif sample.name == catalog.VARIABLE_ENUM.name:
+            values[variable][sample.labels["value"]] = sample.value
+        elif sample.name == catalog.VARIABLE_IGNORED.name:
+            missing[variable] += sample.value
+    found: dict[str, Bins] = {}
+    for variable, cumulative in buckets.items():
+        bounds = sorted(cumulative)
+        counts = [cumulative[b] - (cumulative[bounds[i - 1]] if i else 0.0) for i, b in enumerate(bounds)]
+        if sum(counts) > 0:
+            found[variable] = drift.bucket_bins(bounds, counts, missing=missing[variable])
+    for variable, counted in values.items():
+        if sum(count for value, count in counted.items() if value != drift.OTHER) > 0:
+            # A listed value that never came is no bin of its own: should it come, it is news.
+            listed = {value: count for value, count in counted.items() if count > 0}
+            found[variable] = drift.enum_bins(listed, missing=missing[variable])
+    return found
+
+
+def verdicts(samples: Iterable[Sample]) -> list[Verdict]:
+    """Return how every variable that has a reference stands."""
+    counts: dict[tuple[Key, str], dict[str, float]] = defaultdict(dict)
+    ratios: dict[tuple[Key, str], dict[str, float]] = defaultdict(dict)
+    sizes: dict[tuple[Key, str], float] = {}
+    for sample in samples:
+        # What was counted for a reference that has been replaced is of no use for the one in use.
+        key = (sample.key, sample.labels.get("reference", ""))
+        if sample.name == catalog.DRIFT_OBSERVATIONS.name:
+            counts[key][sample.labels["bin"]] = sample.value
+        elif sample.name == catalog.DRIFT_REFERENCE.name and not math.isnan(sample.value):
+            ratios[key][sample.labels["bin"]] = sample.value
+        elif sample.name == catalog.DRIFT_REFERENCE_SIZE.name:
+            sizes[key] = sample.value
+    return [
+        Verdict(
+            *key[0], tuple(shares), tuple(shares.values()), tuple(counts[key].get(name, 0.0) for name in shares),
+            sizes.get(key, math.inf),
+        )
+        for key in sorted(ratios)
+        if (shares := dict(sorted(ratios[key].items(), key=lambda item: _order(item[0]))))
+    ]  # fmt: skip
+
+
+def _order(bin_name: str) -> tuple[int, float, str]:
+    if bin_name in (drift.OTHER, drift.MISSING):
+        return (2, 0.0, "ab"[bin_name == drift.MISSING])
+    try:
+        return (0, float(bin_name), "")
+    except ValueError:
+        return (1, 0.0, bin_name)

@@ -1,0 +1,158 @@
+"""The candidates: what the original can be turned into, on which CPUs that makes sense, and how each is made.
+
+``CANDIDATES`` is the only list of them. A candidate is an ONNX file and an ``Execution``; several share one file. Kept
+out on purpose, each measured worse or wrong: dynamic int8 per tensor, unsigned or through torch (cosine 0.94–0.98 on
+MiniLM), fp16 and block-wise 8 bit on CPUs (right, but no faster), fused attention before calibration (minimum cosine
+0.47).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from deploy.bundles.graph import quietly
+from deploy.modelsync.execution import BF16, INT8, EngineName, Execution, Precision
+from deploy.tools.errors import ExportFailed
+
+Feeds = Mapping[str, Any]
+
+PAD_TO: Final = 16
+"""OpenVINO pays for each new shape once (10 to 40 ms): lengths are rounded up to this, and those are warmed at load."""
+
+CALIBRATION: Final = 96
+"""Texts activations are measured on; more changed nothing measurable."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One way to run the model: ``graph`` names the file it needs (see ``make_graph``)."""
+
+    name: str
+    engine: EngineName
+    precision: Precision
+    graph: str
+    about: str
+    any_of: tuple[str, ...] = ()
+    """CPU features of which one must be there; empty: any CPU."""
+
+    def execution(self, max_length: int, *, source: str) -> Execution:
+        """Return what the bundle of this candidate says about how it wants to be run."""
+        is_openvino = self.engine == "openvino"
+        return Execution(
+            engine=self.engine,
+            precision=self.precision,
+            needs=(self.any_of,) if self.any_of else (),
+            fallback=f"make a bundle for it there: `triton-gateway optimize {source} --precision fp32`"
+            if self.any_of
+            else "",
+            pad_to=PAD_TO if is_openvino else 1,
+            max_length=max_length if is_openvino else 0,
+        )
+
+
+CANDIDATES: Final = (
+    Candidate("ort-fp32", "onnxruntime", "fp32", "fp32", "ONNX Runtime, all graph optimisations"),
+    Candidate("openvino-fp32", "openvino", "fp32", "fp32", "OpenVINO"),
+    Candidate("openvino-bf16", "openvino", "bf16", "fp32", "OpenVINO, sums in fp32, factors in bf16", BF16),
+    Candidate("openvino-int8", "openvino", "int8", "int8", "OpenVINO, calibrated int8 with smoothed activations", INT8),
+    Candidate("ort-int8", "onnxruntime", "int8", "int8-dynamic", "ONNX Runtime, signed int8 per channel", INT8),
+)
+GPU: Final = (
+    Candidate("gpu-fp16", "onnxruntime", "fp16", "fp32", "ONNX Runtime with TensorRT in fp16, in NVIDIA's container"),
+    Candidate("gpu-fp32", "onnxruntime", "fp32", "fp32", "ONNX Runtime with TensorRT in fp32, in NVIDIA's container"),
+)
+"""Written and checked as configurations; nothing about them is measured here."""
+
+
+def usable(
+    features: frozenset[str], precision: str, among: Sequence[Candidate] = CANDIDATES
+) -> tuple[list[Candidate], list[tuple[Candidate, str]]]:
+    """Return the candidates to try on a CPU with ``features``, and those left out with the reason."""
+    tried: list[Candidate] = []
+    left: list[tuple[Candidate, str]] = []
+    for candidate in among:
+        if candidate.any_of and features and not features.intersection(candidate.any_of):
+            left.append((candidate, f"this CPU has none of {', '.join(candidate.any_of)}"))
+        elif precision not in ("auto", candidate.precision):
+            left.append((candidate, f"--precision {precision}"))
+        else:
+            tried.append(candidate)
+    return tried, left
+
+
+def make_graph(kind: str, exported: Path, target: Path, calibration: Callable[[], Sequence[Feeds]]) -> None:
+    """Write the graph of ``kind`` made from the ``exported`` one to ``target``, which appears when it is complete.
+
+    ``calibration`` returns batches of real inputs. Raises ``ExportFailed``.
+    """
+    aside = target.with_name(f".{target.name}.part")
+    try:
+        with quietly():
+            _MAKERS[kind](exported, aside, calibration)
+        aside.replace(target)
+    except ExportFailed:
+        raise
+    except Exception as error:
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        raise ExportFailed(f"the {kind} graph cannot be made: {lines[0][:300]}") from error
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def _plain(exported: Path, target: Path, calibration: Callable[[], Sequence[Feeds]]) -> None:  # noqa: ARG001
+    os.link(exported, target)
+
+
+def _calibrated(exported: Path, target: Path, calibration: Callable[[], Sequence[Feeds]]) -> None:
+    # Its telemetry would ask for consent in a file below the home directory and open connections.
+    os.environ.setdefault("NNCF_CI", "1")
+    import nncf
+    import onnx
+
+    data = [dict(feeds) for feeds in calibration()]
+    model = nncf.quantize(
+        onnx.load(str(exported)),
+        nncf.Dataset(data),
+        model_type=nncf.ModelType.TRANSFORMER,
+        # "mixed": activations may be asymmetric. With the symmetric preset a third of nearest neighbours changed.
+        preset=nncf.QuantizationPreset.MIXED,
+        subset_size=len(data),
+    )
+    onnx.save(model, str(target))
+
+
+def _dynamic(exported: Path, target: Path, calibration: Callable[[], Sequence[Feeds]]) -> None:  # noqa: ARG001
+    import onnx
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    cleaned = target.with_name(f"{target.name}.clean")
+    onnx.save(without_weight_shapes(onnx.load(str(exported))), str(cleaned))
+    try:
+        quantize_dynamic(
+            str(cleaned), str(target), weight_type=QuantType.QInt8, per_channel=True,
+            extra_options={"DefaultTensorType": onnx.TensorProto.FLOAT},
+        )  # fmt: skip
+    finally:
+        cleaned.unlink(missing_ok=True)
+
+
+def without_weight_shapes(model: Any) -> Any:
+    """Return the ONNX ``model`` without the shapes of weights in value_info, which the dynamo exporter leaves there and
+    quantisation then contradicts.
+    """
+    weights = {weight.name for weight in model.graph.initializer}
+    kept = [value for value in model.graph.value_info if value.name not in weights]
+    del model.graph.value_info[:]
+    model.graph.value_info.extend(kept)
+    return model
+
+
+_MAKERS: Final[Mapping[str, Callable[[Path, Path, Callable[[], Sequence[Feeds]]], None]]] = {
+    "fp32": _plain,
+    "int8": _calibrated,
+    "int8-dynamic": _dynamic,
+}

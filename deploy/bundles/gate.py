@@ -1,0 +1,95 @@
+"""The gate of one original: every candidate's answers, and every graph's weights, against the model that was named.
+
+Whatever rounds (bf16 while it runs, int8 when it is made) is let through only if the exported graph is exact without
+rounding: what is wrong in the export cannot hide behind the tolerance of the precision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from deploy.bundles import manifest, parity, weights
+from deploy.bundles.candidates import Candidate
+from deploy.bundles.engine import Engine
+from deploy.bundles.parity import Parity, Say, Truth
+from deploy.modelsync.execution import Execution, Precision
+from preprocessing.processor import TextProcessor
+
+
+class Gate:
+    """Judges candidates with the tokenizer and configuration in ``texts``, as a bundle will have them."""
+
+    def __init__(
+        self, truth: Truth, originals: Mapping[str, Any], texts: Path, processor: TextProcessor, *,
+        tolerance: Mapping[str, float], options: Mapping[str, object], threads: int, say: Say,
+    ) -> None:  # fmt: skip
+        """``originals`` are the named model's weights by name, ``tolerance`` what the user asks for instead."""
+        self._truth = truth
+        self._originals = originals
+        self._texts = texts
+        self._tolerance = tolerance
+        self._options = options
+        self._threads = threads
+        self._say = say
+        self._pads = {n: processor.config.pad_id if n == "input_ids" else 0 for n in processor.input_names}
+        # By the hash of a graph's file: it may be another one the next time.
+        self._exact: dict[str, Parity] = {}
+        self._weights: dict[str, list[str]] = {}
+        self._judged: dict[str, str] = {}
+
+    def engine(self, graph: Path, execution: Execution, threads: int = 0) -> Engine:
+        """Open a graph as Triton will, with ``threads`` or the gate's own. Raises ``ExportFailed``."""
+        return Engine(graph, execution, threads=threads or self._threads, pads=self._pads)
+
+    def judge(
+        self, candidate: Candidate, graph: Path, execution: Execution, precision: Precision, *,
+        exported: Path | None = None,
+    ) -> Parity:  # fmt: skip
+        """Return what was found; ``precision`` is the one it is held to, ``exported`` the graph it was made from, if it
+        is another. Never raises for a candidate's fault.
+        """
+        self._say(f"{candidate.name}: answering {len(self._truth.bodies)} texts")
+        key = self._judged[candidate.name] = manifest.file_hash(graph)
+        found = self._compare(candidate.name, graph, execution, precision, self._tolerance)
+        faults, excesses = [*found.faults, *self._weight_faults(candidate.name, graph, key)], [*found.excesses]
+        if candidate.graph == "fp32" and precision == "fp32":
+            if found.is_within or key not in self._exact:
+                self._exact[key] = found
+        elif candidate.graph == "fp32":
+            exact = self._without_rounding(candidate.name, graph, key)
+            wrong = (*exact.faults, *exact.excesses)
+            faults += [f"its graph is wrong before anything is rounded: {why}" for why in wrong[:1]]
+        elif exported is not None:
+            origin = manifest.file_hash(exported)
+            exact = self._without_rounding(candidate.name, exported, origin)
+            wrong = (*exact.faults, *self._weight_faults(candidate.name, exported, origin))
+            faults += [f"the graph it was made from is wrong: {why}" for why in wrong[:1]]
+            excesses += [f"the graph it was made from is inexact: {why}" for why in exact.excesses[:1]]
+        return replace(found, faults=tuple(faults), excesses=tuple(excesses))
+
+    def _without_rounding(self, name: str, graph: Path, key: str) -> Parity:
+        if key not in self._exact:
+            self._say(f"{name}: its graph without rounding")
+            self._exact[key] = self._compare(name, graph, Execution(), "fp32", {})
+        return self._exact[key]
+
+    def _weight_faults(self, name: str, graph: Path, key: str) -> list[str]:
+        if key not in self._weights:
+            self._say(f"{name}: comparing its weights")
+            self._weights[key] = weights.faults(self._originals, graph)
+        return self._weights[key]
+
+    def is_judged(self, candidate: Candidate, file: Path) -> bool:
+        """Say whether ``file`` is the graph that was judged as ``candidate``."""
+        return self._judged[candidate.name] == manifest.file_hash(file)
+
+    def _compare(
+        self, name: str, graph: Path, execution: Execution, precision: Precision, tolerance: Mapping[str, float]
+    ) -> Parity:
+        return parity.judge(
+            name, self._texts, self._truth, lambda: self.engine(graph, execution),
+            parity.tolerance_for(precision, tolerance), self._options, say=lambda text: self._say(f"{name}: {text}"),
+        )  # fmt: skip

@@ -1,0 +1,210 @@
+"""The accuracy gate for generated text: logits and tokens of a candidate against ``transformers``' own ``generate``.
+
+The truth is PyTorch, greedy, with its own cache. A candidate reads each prompt in one go and then PyTorch's tokens one
+by one with its cache, so that every step can be compared even after a different token; then it continues the prompt
+alone. As elsewhere (``deploy/bundles/parity.py``) a *fault* is never accepted: other tokens, another end token, a chat
+template that renders otherwise, a length the graph cannot run, a cache that is not what the tokens were. An *excess*
+may be, with a reason. Logits are compared about their mean: a constant added to all of them changes no text, and a
+model whose logits are all near −100 would have cosines of 1 whatever they say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from deploy.bundles.generation import probes
+from deploy.bundles.generation.engine import Generator
+from deploy.bundles.generation.original import Continued
+from deploy.bundles.generation.probes import Probes
+from deploy.bundles.parity import EXACT, Parity, Tolerance, changed_files, cosine, excesses
+from deploy.bundles.source import kept_files
+from deploy.bundles.tokens import Reads, first_difference, reader, shown
+from deploy.modelsync.execution import Precision
+from deploy.tools.errors import DeployError, ExportFailed
+from preprocessing.chat import ChatTemplate
+from preprocessing.errors import PreprocessingError
+from preprocessing.processor import TextProcessor
+
+REDUCED: Final = Tolerance(float("inf"), 0.999, 0.99, 0.98, float("inf"), 0.0)
+"""Of int8. ``decisions``: a token in fifty may be another one where PyTorch's own two best are close."""
+
+_CACHE_COSINE: Final = 0.99
+"""Below this a token read with the cache has other logits than the same text read in one go."""
+_CHATS: Final = (
+    [{"role": "user", "content": "What is the capital of Peru?"}],
+    [
+        {"role": "user", "content": "Hello!\nCan you <b>help</b> me?"},
+        {"role": "assistant", "content": "  Of course. "},
+        {"role": "user", "content": "Then count to 3."},
+    ],
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TextParity(Parity):
+    """``decisions``: share of steps with the same best token, each behind PyTorch's tokens. ``companions``: largest
+    difference between a token read with the cache and the whole text read in one go.
+    """
+
+    continued: float = 0.0
+    """Share of the tokens before the first that differs, left alone after the prompt."""
+
+
+@dataclass(frozen=True, slots=True)
+class Truth:
+    """The original's answers, and what transformers makes of the same texts and conversations."""
+
+    texts: Sequence[str]
+    tokens: Sequence[Sequence[int]]
+    """Each text as transformers' tokenizer makes it; empty where it is longer than the model reads."""
+    continued: Sequence[Continued]
+    eos_ids: frozenset[int]
+    chats: Sequence[str]
+    """``_CHATS`` as transformers renders them; empty for a model without a chat template."""
+    files: Mapping[str, str]
+    """Hashes of the files a bundle takes over as they are."""
+    probes: Probes | None = None
+    """What is judged besides the texts."""
+
+
+def find_truth(
+    folder: Path, processor: TextProcessor, texts: Sequence[str], continued: Sequence[Continued],
+    eos_ids: frozenset[int], *, reads: Reads = "transformers", files: Mapping[str, str] | None = None,
+    probed: Probes | None = None,
+) -> Truth:  # fmt: skip
+    """Put together what PyTorch answered and what the tokenizer in ``folder`` makes: through transformers, or as its
+    file says. ``files`` are the hashes of what a bundle takes over, if that does not lie in ``folder`` as it is,
+    ``probed`` what PyTorch answers besides.
+    """
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    tokenize = reader(folder, reads)
+    tokens = [tokenize(text) for text in texts]
+    limit = processor.config.max_length
+    within = [t if len(t) <= limit else [] for t in tokens]
+    return Truth(texts, within, continued, eos_ids, _chats(tokenizer), files or kept_files(folder), probed)
+
+
+def judge(
+    candidate: str, bundle: Path, truth: Truth, open_engine: Callable[[], Generator], tolerance: Tolerance,
+    options: Mapping[str, object] | None = None,
+) -> TextParity:  # fmt: skip
+    """Compare a candidate, with the tokenizer and configuration in ``bundle``, with the truth. Never raises for a
+    candidate's fault: it is in the result.
+    """
+    texts = len(truth.continued)
+    try:
+        processor = TextProcessor.from_folder(bundle, options=options)
+        faults = [*_token_faults(truth, processor), *_file_faults(truth, bundle, processor)]
+        engine = open_engine()
+        steps = [engine.follow(true.prompt, true.tokens) for true in truth.continued]
+        at_once = [engine.whole((*true.prompt, *true.tokens[:-1])) for true in truth.continued]
+        alone = [engine.continue_(true.prompt, len(true.tokens)) for true in truth.continued]
+    except (PreprocessingError, DeployError) as error:
+        return TextParity(candidate, texts, faults=(error.message,))
+    for true, found in zip(truth.continued, steps, strict=True):
+        if found.shape != true.logits.shape:
+            size, wanted = found.shape[-1], true.logits.shape[-1]
+            return TextParity(candidate, texts, faults=(*faults, f"logits are of {size} tokens instead of {wanted}"))
+    if not all(np.isfinite(found).all() for found in (*steps, *at_once)):
+        return TextParity(candidate, texts, faults=(*faults, "logits are not finite"))
+    trues = centred([true.logits for true in truth.continued])
+    founds = centred(steps)
+    wholes = centred([one[None] for one in at_once])
+    lasts = centred([found[-1:] for found in steps])
+    cached = min(cosine(a, b) for a, b in zip(wholes, lasts, strict=True))
+    if cached < _CACHE_COSINE:
+        faults.append(
+            f"a token read with the cache has other logits than the same text read in one go (cosine {cached:.3f}): "
+            "the graph does not use its key/value cache rightly, or activations are scaled over the whole text"
+        )
+    cosines = np.array([cosine(a, b) for a, b in zip(trues, founds, strict=True)])
+    best = [(a.argmax() == b.argmax()) for a, b in zip(trues, founds, strict=True)]
+    parity = TextParity(
+        candidate, texts,
+        max_difference=max(float(np.abs(a - b).max()) for a, b in zip(trues, founds, strict=True)),
+        scale=max(1.0, *(float(np.abs(one).max()) for one in trues)),
+        mean_cosine=float(cosines.mean()), min_cosine=float(cosines.min()), decisions=float(np.mean(best)),
+        companions=max(float(np.abs(a - b).max()) for a, b in zip(wholes, lasts, strict=True)),
+        continued=float(np.mean([agreeing(t.tokens, a) for t, a in zip(truth.continued, alone, strict=True)])),
+        faults=tuple(faults),
+    )  # fmt: skip
+    wrong, inexact = _probed(truth, engine, tolerance)
+    return replace(
+        parity, faults=(*faults, *wrong), excesses=(*excesses(parity, tolerance, what="next tokens"), *inexact)
+    )
+
+
+def _probed(truth: Truth, engine: Generator, tolerance: Tolerance) -> tuple[list[str], list[str]]:
+    if truth.probes is None:
+        return [], []
+    try:
+        return probes.judge(truth.probes, engine, tolerance.difference)
+    except ExportFailed as error:
+        return [error.message], []
+
+
+def tolerance_for(precision: Precision, overrides: Mapping[str, float]) -> Tolerance:
+    """Return what is asked of a precision; ``overrides`` (by field) win."""
+    return replace(EXACT if precision == "fp32" else REDUCED, **dict(overrides))
+
+
+def centred(logits: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
+    """Return every step of every text about its own mean: a list of [vocabulary]."""
+    return [step - step.mean() for steps in logits for step in steps]
+
+
+def agreeing(true: Sequence[int], found: Sequence[int]) -> float:
+    """Return the share of tokens before the first that differs."""
+    same = next((i for i, (a, b) in enumerate(zip(true, found, strict=True)) if a != b), len(true))
+    return same / len(true)
+
+
+def _token_faults(truth: Truth, processor: TextProcessor) -> list[str]:
+    wrong = []
+    for text, tokens in zip(truth.texts, truth.tokens, strict=True):
+        ours = processor.prepare({"text": text}).rows[0].ids.tolist()
+        if tokens and ours != list(tokens):
+            wrong.append((text, ours, tokens))
+    if not wrong:
+        return []
+    text, ours, theirs = wrong[0]
+    return [
+        f"the bundle's tokenizer makes other tokens than the original's for {len(wrong)} of {len(truth.texts)} texts, "
+        f"for example of {shown(text)}: {first_difference(ours, theirs)}"
+    ]
+
+
+def _file_faults(truth: Truth, bundle: Path, processor: TextProcessor) -> list[str]:
+    faults = []
+    ends = frozenset(processor.config.eos_ids)
+    if ends != truth.eos_ids:
+        faults.append(f"the bundle ends texts at the tokens {sorted(ends)} instead of {sorted(truth.eos_ids)}")
+    template = ChatTemplate.from_folder(bundle)
+    if (template is None) != (not truth.chats):
+        faults.append("the bundle has no chat template, the original has one" if template is None else
+                      "the bundle has a chat template, the original has none")  # fmt: skip
+    elif template is not None:
+        wrong = [i for i, chat in enumerate(_CHATS) if truth.chats[i] and template.render(chat) != truth.chats[i]]
+        if wrong:
+            faults.append("the bundle's chat template renders a conversation otherwise than transformers does")
+    return [*faults, *changed_files(bundle, truth.files)]
+
+
+def _chats(tokenizer: Any) -> list[str]:
+    if not tokenizer.chat_template:
+        return []
+    rendered = []
+    for chat in _CHATS:
+        try:
+            rendered.append(str(tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)))
+        except Exception:  # noqa: BLE001 - templates refuse what they like, with Jinja's errors or their own
+            rendered.append("")
+    return rendered

@@ -1,0 +1,96 @@
+"""Prompts of every length, caches of every length and every token, which a candidate must answer as PyTorch does.
+
+The counterpart of ``deploy/bundles/probes.py`` for generated text. PyTorch reads one running text in one go, which
+gives the logits behind every token of it; a candidate reads it as a prompt of each length, and token by token with its
+cache. Then rows that together hold the tokens of the vocabulary are read as prompts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from deploy.bundles.generation.engine import Generator
+from deploy.tools.errors import ExportFailed
+
+Read = Callable[[Sequence[int]], NDArray[Any]]
+"""Tokens → the logits behind each of them ([tokens, vocabulary])."""
+
+_LONGEST: Final = 256
+_EVERY: Final = 128
+"""Every length up to this one is read as a prompt, above it every multiple of 16."""
+_ROW: Final = 128
+_MOST_TOKENS: Final = 1 << 16
+_MOST_WORK: Final = 4e12
+"""Weights times tokens of the vocabulary: of a large model's every n-th is tried, all would take hours."""
+_WRONG: Final = 0.3
+"""Relative difference from which a step has other logits, not less exact ones."""
+_REDUCED: Final = (0.6, 0.9)
+"""The same for a reduced precision: of running text, and of tokens that no text has together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Probes:
+    """``text`` with PyTorch's logits behind each of its tokens ([tokens, vocabulary]); rows of the vocabulary, each
+    with the logits behind its last token ([vocabulary]).
+    """
+
+    text: tuple[int, ...]
+    logits: NDArray[Any]
+    vocabulary: Sequence[tuple[tuple[int, ...], NDArray[Any]]]
+
+
+def make(read: Read, text: Sequence[int], *, longest: int, vocabulary: int, weights: int) -> Probes:
+    """Ask PyTorch (``read``). ``text`` are running tokens, ``longest`` how many the model reads, ``vocabulary`` how
+    many tokens there are, ``weights`` how many numbers the model has.
+    """
+    own = tuple(np.resize(text, min(longest, _LONGEST)).tolist())
+    most = max(1, min(_MOST_TOKENS, int(_MOST_WORK // max(weights, 1))))
+    tried = list(range(0, vocabulary, max(1, -(-vocabulary // most))))
+    size = min(longest, _ROW)
+    rows = [tuple(tried[start : start + size]) for start in range(0, len(tried), size)]
+    return Probes(own, read(own), [(row, read(row)[-1]) for row in rows])
+
+
+def judge(probes: Probes, engine: Generator, difference: float) -> tuple[list[str], list[str]]:
+    """Return what is wrong and what is less exact than asked for. ``difference`` is what a logit may be off, as in
+    ``Tolerance``; infinite for a reduced precision. Raises ``ExportFailed`` if the graph cannot run a length.
+    """
+    count = len(probes.text)
+    lengths = [n for n in range(1, count + 1) if n <= _EVERY or n % 16 == 0 or n == count]
+    prompts = [_off(probes.logits[n - 1], engine.whole(probes.text[:n])) for n in lengths]
+    steps = engine.follow(probes.text[:1], probes.text[1:]) if count > 1 else ()
+    cached = [_off(true, found) for true, found in zip(probes.logits, steps, strict=False)][1:]
+    tokens = [_off(true, engine.whole(row)) for row, true in probes.vocabulary]
+    faults: list[str] = []
+    excesses: list[str] = []
+    for found, what, limit in (
+        (prompts, "prompts of every length", _REDUCED[0]),
+        (cached, "tokens read with the cache", _REDUCED[0]),
+        (tokens, "prompts that together hold the vocabulary's tokens", _REDUCED[1]),
+    ):
+        is_reduced = np.isinf(difference)
+        wrong = [share for most, share in found if (not share < limit if is_reduced else not most <= difference)]
+        if wrong:
+            worst = max(wrong)
+            off = f"off by {worst:.2g} of their size"
+            text = f"{len(wrong)} of {len(found)} {what}: the logits are not PyTorch's ({off})"
+            (faults if worst >= _WRONG else excesses).append(text)
+    return faults, excesses
+
+
+def _off(true: NDArray[Any], found: NDArray[Any]) -> tuple[float, float]:
+    """Return how far logits are off about their mean: the largest, relative to the largest number above 1, and their
+    share of the size.
+    """
+    if true.shape != found.shape:
+        raise ExportFailed(f"logits are of {found.shape[-1]} tokens instead of {true.shape[-1]}")
+    if not np.isfinite(found).all():
+        return float("inf"), float("inf")
+    t, f = (one.astype(np.float64) - one.mean(dtype=np.float64) for one in (true, found))
+    off, size = np.abs(t - f), float(np.linalg.norm(t)) or 1.0
+    return float(off.max()) / max(1.0, float(np.abs(t).max())), float(np.linalg.norm(off)) / size

@@ -1,0 +1,344 @@
+"""The way from a causal language model to a bundle: export with a cache, candidates, accuracy, pace, choice, files.
+
+Called by ``deploy/bundles/run.py`` for text generation, with this run's own work folder.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from deploy.bundles import manifest, reference, report, samples, serving, weights
+from deploy.bundles import speed as cells
+from deploy.bundles.candidates import Candidate
+from deploy.bundles.generation import parity, probes, speed
+from deploy.bundles.generation import report as tables
+from deploy.bundles.generation.candidates import CANDIDATES, make_graph
+from deploy.bundles.generation.engine import Generator
+from deploy.bundles.generation.original import GRAPH, CausalOriginal, Continued
+from deploy.bundles.generation.parity import TextParity, Truth
+from deploy.bundles.generation.speed import Pace, Pacer
+from deploy.bundles.manifest import bundle_digest, link
+from deploy.bundles.options import BeyondTolerance, Options, Outcome, Say, acceptable, judge_each
+from deploy.bundles.source import Source, copy_texts, kept_files
+from deploy.bundles.speed import ORIGINAL
+from deploy.bundles.work import aside
+from deploy.modelsync import execution
+from deploy.modelsync.cores import available_cores
+from deploy.tools.errors import ExportFailed
+from deploy.tools.stock_cli import Tensor
+from preprocessing.continuation import Continuation
+from preprocessing.processor import TextProcessor
+
+INPUTS: Final = (Tensor("input_ids", "int64", (-1,)), Tensor("parameters", "object", (1,)))
+OUTPUTS: Final = (Tensor("token_ids", "int64", (-1,)), Tensor("finish_reason", "object", (1,)))
+"""Of the program that runs the graph in Triton."""
+
+NEW_TOKENS: Final = 16
+"""Tokens each prompt is continued by; twice as many would take twice as long and find the same faults."""
+
+_MOST_PROMPTS: Final = 32
+"""Each is continued by PyTorch, which takes seconds, and keeps logits of the whole vocabulary for every token."""
+_BUILT_IN: Final = 12
+_LONG: Final = (1, 64, 200, 500, 2048)
+"""Lengths, in tokens, of the running texts among the built-in prompts."""
+_LEAST_REFERENCE: Final = 100
+_WARM_UP_TOKENS: Final = 8
+_WARM_UP_SAMPLES: Final = 4
+_CLEAR: Final = 0.05
+"""A step whose two best logits are closer than this could end otherwise on another machine."""
+_MOST_INSTANCE_BYTES: Final = 2_000_000_000
+"""Each instance holds the weights for itself: several are only tried where they are small."""
+
+
+class CausalRun:
+    """One run: the original and its answers, shared by every step."""
+
+    def __init__(self, options: Options, source: Source, work: Path, say: Say, progress: Say) -> None:
+        self.options = options
+        self.source = source
+        self.work = work
+        self.say = say
+        self.progress = progress
+        self.task_options = {} if options.task == "auto" else {"task": options.task}
+        self.cores = available_cores()
+        progress("loading the model into PyTorch")
+        self.original = CausalOriginal(source.folder)
+        self.original.use_threads(self.cores)
+        self.processor = TextProcessor.from_folder(source.folder, options=self.task_options)
+        self.new_tokens = min(NEW_TOKENS, source.config.max_length // 2)
+        if self.new_tokens < 2:
+            raise ExportFailed(f"the model reads {source.config.max_length} tokens: nothing can be continued")
+        self.texts = self._texts()
+        self._hashes: dict[Path, dict[str, str]] = {}
+        """Of every graph's files when it was judged."""
+        self.judged = self.texts[:: max(1, -(-len(self.texts) // _MOST_PROMPTS))]
+
+    def run(self, tried: Sequence[Candidate], left: Sequence[tuple[Candidate, str]]) -> Outcome:
+        """Make the bundle. Raises ``DeployError``."""
+        exported = self._export()
+        truth = self._truth()
+        folder = self.work / "texts"
+        folder.mkdir(exist_ok=True)
+        copy_texts(self.source.folder, folder)
+
+        def judge(candidate: Candidate, graph: Path) -> TextParity:
+            self.progress(f"{candidate.name}: continuing {len(truth.continued)} prompts")
+            found = parity.judge(
+                candidate.name, folder, truth, self._opener(graph, self.cores),
+                parity.tolerance_for(candidate.precision, self.options.tolerance), self.task_options,
+            )  # fmt: skip
+            self._hashes[graph] = manifest.hashes(graph)
+            self.progress(f"{candidate.name}: comparing its weights")
+            return replace(found, faults=(*found.faults, *weights.faults(self.named.weights(), graph / GRAPH)))
+
+        def judge_with_origin(candidate: Candidate, graph: Path) -> TextParity:
+            found = judge(candidate, graph)
+            if graph == exported:
+                exact.append(found)
+                return found
+            if not exact:
+                exact.append(judge(CANDIDATES[0], exported))
+            faults = [f"the graph it was made from is wrong: {why}" for why in exact[0].faults[:1]]
+            excesses = [f"the graph it was made from is inexact: {why}" for why in exact[0].excesses[:1]]
+            return replace(found, faults=(*found.faults, *faults), excesses=(*found.excesses, *excesses))
+
+        exact: list[TextParity] = []
+        judged, left_out = judge_each(
+            tried, left, lambda c: self._graph(c, exported), judge_with_origin, _sentence, self.say
+        )
+        paces = self._speed([c for c, p in judged if not p.faults], exported)
+        chosen, found = self._choose(judged, paces)
+        tuned = self._tune(chosen, self._graph(chosen, exported))
+        return self._bundle(chosen, found, judged, paces, tuned, truth, left_out)
+
+    # --- steps --------------------------------------------------------------------------------------------------
+
+    def _texts(self) -> list[str]:
+        if self.options.samples is not None:
+            bodies = samples.from_file(self.options.samples, self.processor)
+            return [str(body["text"]) for body in bodies]
+        built_in = samples.built_in(self.processor)
+        lengths = samples.token_counts(self.processor, built_in)
+        apart = len(samples.SENTENCES) // _BUILT_IN
+        short = [str(body["text"]) for body in built_in[: len(samples.SENTENCES) : apart]][:_BUILT_IN]
+        room = self.source.config.max_length - self.new_tokens
+        wanted = [min(length, room) for length in _LONG]
+        nearest = {min((abs(n - length), i) for i, n in enumerate(lengths))[1] for length in wanted}
+        return [*short, *(str(built_in[i]["text"]) for i in sorted(nearest))]
+
+    def _prompt(self, text: str) -> list[int]:
+        """The text's tokens as the gateway would continue them: their end where there are too many."""
+        ids: list[int] = self.processor.prepare({"text": text}).rows[0].ids.tolist()
+        return ids[-(self.source.config.max_length - self.new_tokens) :]
+
+    def _export(self) -> Path:
+        target = self.work / "fp32"
+        self.progress("exporting to ONNX, with the key/value cache")
+        target.mkdir()
+        self.original.export(target)
+        size = sum(path.stat().st_size for path in target.iterdir())
+        self.say(f"exported: {size / 1e6:.0f} MB of ONNX, a cache of {len(self.original.cache)} tensors")
+        return target
+
+    def _truth(self) -> Truth:
+        """Ask PyTorch: the model the user named, loaded afresh, whatever was done to the one that was exported."""
+        self.progress("loading the model into PyTorch again, to compare with")
+        self.source.check_unchanged()
+        original = self.named = CausalOriginal(self.source.origin)
+        original.use_threads(self.cores)
+        found: list[Continued] = []
+        for number, text in enumerate(self.judged, 1):
+            found.append(original.generate(self._prompt(text), self.new_tokens))
+            if number % 8 == 0:
+                self.progress(f"PyTorch: {number} of {len(self.judged)} prompts")
+        self.progress("PyTorch: prompts of every length and every token")
+        size = self.processor.tokenizer.vocab_size
+        probed = probes.make(
+            original.read, self._prompt(max(self.judged, key=len)), longest=self.source.config.max_length,
+            vocabulary=min(size, self.source.config.vocab_size or size), weights=original.weight_bytes // 4,
+        )  # fmt: skip
+        return parity.find_truth(
+            self.source.read_from(self.options.reads), self.processor, self.judged, found, original.eos_ids,
+            reads=self.options.reads, files=self.source.kept(), probed=probed,
+        )  # fmt: skip
+
+    def _graph(self, candidate: Candidate, exported: Path) -> Path:
+        if candidate.graph == "fp32":
+            return exported
+        target = self.work / candidate.graph
+        if not target.exists():
+            self.progress(f"{candidate.name}: making the graph")
+            make_graph(candidate.graph, exported, target)
+        return target
+
+    def _opener(self, graph: Path, threads: int) -> Callable[[], Generator]:
+        return lambda: Generator(graph / GRAPH, threads=threads)
+
+    def _speed(self, usable: Sequence[Candidate], exported: Path) -> list[Pace]:
+        if not usable:
+            return []
+        row = self._prompt(max(self.judged, key=len))
+        room = max(1, self.source.config.max_length - speed.TOKENS)
+        lengths = speed.QUICK if self.options.is_quick else speed.PROMPTS
+        prompts = [np.resize(row, n).tolist() for n in sorted({min(n, room) for n in lengths})]
+
+        def open_engines(threads: int) -> dict[str, Pacer]:
+            self.original.use_threads(threads)
+            engines = {c.name: self._opener(self._graph(c, exported), threads)() for c in usable}
+            return {ORIGINAL: self.original.pace, **{name: engine.pace for name, engine in engines.items()}}
+
+        tokens = min(speed.TOKENS, self.source.config.max_length - max(map(len, prompts)))
+        try:
+            return speed.measure(prompts, (1, self.cores), open_engines, self.progress, tokens=tokens)
+        finally:
+            self.original.use_threads(self.cores)
+
+    def _choose(
+        self, judged: Sequence[tuple[Candidate, TextParity]], paces: Sequence[Pace]
+    ) -> tuple[Candidate, TextParity]:
+        usable = acceptable(judged, self.options.accept)
+        load = self.options.load
+        name = speed.fastest(paces, usable, load)
+        self.say(f"chosen for {load}: {name}, ×{speed.score(paces, name, load):.1f} PyTorch")
+        return usable[name]
+
+    def _tune(self, chosen: Candidate, graph: Path) -> serving.Tuned:
+        task = self.task_options.get("task", "")
+        size = sum(path.stat().st_size for path in graph.iterdir())
+        most = int(_MOST_INSTANCE_BYTES // max(size, 1))
+        if self.options.load == "latency" or self.cores == 1 or most < 2:
+            return serving.Tuned(1, self.cores, 0, task=task)
+        prompt = self._prompt(self.judged[0])
+        rates: dict[tuple[int, int], float] = {}
+        for instances, threads in cells.shapes(min(4, most), self.cores):
+            self.progress(f"{chosen.name}: {instances} instance(s) of {threads} thread(s)")
+            engines = [self._opener(graph, threads)() for _ in range(instances)]
+            calls = [_bind(engine, prompt, self.new_tokens) for engine in engines]
+            rates[instances, threads] = cells.side_by_side(calls) * self.new_tokens
+        instances, threads = max(rates, key=lambda shape: rates[shape])
+        self.say("instances × threads: " + ", ".join(f"{i} × {t}: {r:.0f} tokens/s" for (i, t), r in rates.items()))
+        return serving.Tuned(instances, threads, 0, task=task)
+
+    # --- files --------------------------------------------------------------------------------------------------
+
+    def _bundle(
+        self, chosen: Candidate, found: TextParity, judged: Sequence[tuple[Candidate, TextParity]],
+        paces: Sequence[Pace], tuned: serving.Tuned, truth: Truth, left_out: Mapping[str, str],
+    ) -> Outcome:  # fmt: skip
+        options, source = self.options, self.source
+        name = options.name or source.name
+        wanted = chosen.execution(0, source=source.given)
+        prepared = [self.processor.prepare({"text": text}) for text in self.texts]
+        lengths = [len(one.prompt) for one in truth.continued]
+        ratio = speed.score(paces, chosen.name, options.load)
+        drifts = reference.distributions(prepared, [], 0)
+        has_reference = options.samples is not None and len(self.texts) >= _LEAST_REFERENCE
+        values = {
+            **manifest.describe(options, source, name, chosen, found, wanted, tuned, ratio),
+            "samples": {
+                "count": len(self.texts), "judged": len(self.judged), "new_tokens": self.new_tokens,
+                "source": "the user's" if options.samples else "built in",
+                "shortest": min(lengths), "longest": max(lengths), "distributions": reference.describe(drifts),
+            },
+            "parity": [asdict(p) for _, p in judged],
+            "speed": speed.as_rows(paces),
+            "left_out": dict(left_out),
+            "notes": self._notes(max(lengths)),
+        }  # fmt: skip
+        graph = sorted(self._graph(chosen, self.work / "fp32").iterdir())
+        final = options.output / f"{name}-{chosen.name}-{bundle_digest(values, graph)}"
+        with aside(self.work, final) as folder:
+            for path in graph:
+                link(path, folder / path.name)
+            copy_texts(source.folder, folder)
+            (folder / execution.FILE).write_text(execution.encode(wanted), encoding="utf-8")
+            (folder / "warmup.json").write_text(self._warm_up(truth, folder), encoding="utf-8")
+            if has_reference:
+                text = reference.encode(drifts, source=f"{len(self.texts)} texts given to triton-gateway optimize")
+                (folder / "reference.json").write_text(text, encoding="utf-8")
+            report.draw_ratios(folder / "report.png", [p for _, p in judged], tables.cells(paces))
+            line = serving.command_line(serving.add_arguments("ENDPOINT", "MODEL_ID", INPUTS, OUTPUTS, tuned))
+            page = tables.render(values, [p for _, p in judged], paces, line)
+            (folder / "report.md").write_text(page, encoding="utf-8")
+            values["files"] = manifest.hashes(folder)
+            is_judged = all(values["files"][name] == h for name, h in self._hashes[graph[0].parent].items())
+            if not is_judged or kept_files(folder) != kept_files(self.work / "texts"):
+                raise BeyondTolerance("the files that were judged changed on the way into the bundle: nothing was made")
+            self.source.check_unchanged()
+            (folder / manifest.FILE).write_text(json.dumps(values, indent=1, default=str) + "\n", encoding="utf-8")
+        return Outcome(final, chosen, found, ratio, INPUTS, OUTPUTS, tuned, values)
+
+    def _warm_up(self, truth: Truth, folder: Path) -> str:
+        """Return ``warmup.json``: prompts which the bundle continues as PyTorch does and in which no step is close."""
+        engine = self._opener(folder, self.cores)()
+        listed: list[dict[str, Any]] = []
+        parameters = {"max_new_tokens": _WARM_UP_TOKENS, "do_sample": False, "repetition_penalty": 1.0}
+        for text, true in sorted(zip(truth.texts, truth.continued, strict=True), key=lambda both: len(both[1].prompt)):
+            tokens = true.tokens[:_WARM_UP_TOKENS]
+            room = self.source.config.max_length - len(true.prompt)
+            if len(tokens) < _WARM_UP_TOKENS or room < _WARM_UP_TOKENS or not self._is_whole(text, true):
+                continue
+            logits = engine.follow(true.prompt, tokens)
+            best = np.sort(logits, axis=1)[:, -2:]
+            if tuple(logits.argmax(1)) == tokens and (best[:, 1] - best[:, 0]).min() >= _CLEAR:
+                listed.append({"body": {"text": text, "parameters": parameters}, "answer": self._answer(true)})
+            if len(listed) == _WARM_UP_SAMPLES:
+                break
+        if not listed:
+            short = min(truth.texts, key=len)
+            listed = [{"body": {"text": short, "parameters": parameters}}]
+        return json.dumps({"format": 1, "samples": listed}, ensure_ascii=False) + "\n"
+
+    def _is_whole(self, text: str, true: Continued) -> bool:
+        return bool(self.processor.prepare({"text": text}).rows[0].ids.tolist() == list(true.prompt))
+
+    def _answer(self, true: Continued) -> dict[str, Any]:
+        """What the gateway answers when PyTorch's tokens come: their text up to an end token."""
+        made = Continuation(self.processor.tokenizer, true.prompt)
+        text, generated, reason = "", 0, "length"
+        for token in true.tokens[:_WARM_UP_TOKENS]:
+            text += made.push(token)
+            generated += 1
+            if token in self.source.config.eos_ids:
+                reason = "eos"
+                break
+        return {"text": text + made.rest(), "generated_tokens": generated, "finish_reason": reason}
+
+    def _notes(self, longest: int) -> list[str]:
+        """Return what the tables do not show; ``longest`` is the longest judged prompt, in tokens."""
+        notes = list(self.source.notes)
+        window = self.original.window
+        if window is not None and longest + self.new_tokens <= window < self.source.config.max_length:
+            notes.append(
+                f"Some layers look back {window} tokens only, and no judged prompt is longer: give some with --samples."
+            )
+        if len(self.judged) < len(self.texts):
+            notes.append(f"Judged on {len(self.judged)} of the {len(self.texts)} prompts, evenly spaced.")
+        if self.options.samples is None:
+            notes.append(
+                "Judged on the built-in prompts: with --samples FILE, on your own, accuracy means more, and the bundle "
+                "carries reference distributions for drift."
+            )
+        elif len(self.texts) < _LEAST_REFERENCE:
+            notes.append(
+                f"No reference distributions: they need {_LEAST_REFERENCE} texts, {len(self.texts)} were given."
+            )
+        return notes
+
+
+def _bind(engine: Generator, prompt: Sequence[int], tokens: int) -> cells.Call:
+    return lambda: engine.continue_(prompt, tokens)
+
+
+def _sentence(found: TextParity) -> str:
+    if found.faults:
+        return f"refused: {found.faults[0]}"
+    exact = f"mean cosine {found.mean_cosine:.5f}, largest difference {found.max_difference:.1e}"
+    verdict = "within tolerance" if found.is_within else "beyond tolerance: " + "; ".join(found.excesses)
+    return f"{exact}, same next token {found.decisions:.1%}, same text until {found.continued:.1%}; {verdict}"

@@ -1,0 +1,368 @@
+"""The original in PyTorch: run as it is, and exported to ONNX with a dynamic batch and length.
+
+``Original`` is the one place that loads weights into torch; the accuracy gate asks it for the truth, the speed table
+for the time to beat. Every architecture goes through ``transformers``' own class for its task, so what it answers is
+what the model's author sees. torch is imported inside the functions that run it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import logging
+import re
+import sys
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from deploy.tools.errors import ExportFailed
+from preprocessing.config import (
+    CLASSIFICATION,
+    EMBEDDINGS,
+    FEATURES,
+    FILL_MASK,
+    QUESTION_ANSWERING,
+    RANKING,
+    TOKENS,
+    ZERO_SHOT,
+    TaskConfig,
+)
+
+Arrays = Mapping[str, Any]
+
+_CLASSES: Final[Mapping[str, str]] = {
+    EMBEDDINGS: "AutoModel",
+    FEATURES: "AutoModel",
+    CLASSIFICATION: "AutoModelForSequenceClassification",
+    RANKING: "AutoModelForSequenceClassification",
+    ZERO_SHOT: "AutoModelForSequenceClassification",
+    TOKENS: "AutoModelForTokenClassification",
+    QUESTION_ANSWERING: "AutoModelForQuestionAnswering",
+    FILL_MASK: "AutoModelForMaskedLM",
+}
+_BESIDE_TEXT: Final = ("bbox", "image", "pixel_values", "xpath_tags_seq")
+"""What models of pages read besides tokens."""
+_POOLED: Final = ("cls", "mean", "max")
+"""What is pooled inside the graph, which then answers with one vector per text instead of one per token."""
+
+
+class Original:
+    """A transformers model in fp32, called with numpy arrays."""
+
+    def __init__(self, folder: Path, config: TaskConfig, *, attention: str = "sdpa") -> None:
+        """Load it. Raises ``ExportFailed`` when transformers cannot, or some weights are not in the files."""
+        import torch
+
+        if config.task not in _CLASSES:
+            raise ExportFailed(f"models for {config.task} cannot be exported", hint=f"known are {', '.join(_CLASSES)}")
+        self.config = config
+        self._torch = torch
+        model = load_model(folder, _class_for(config), attention=attention)
+        self._model = model
+        self._attention = getattr(model.config, "_attn_implementation", "")
+        self.module = _flat(model, config)
+        self._exported = _exportable(model, config) or self.module
+        self.output_names: tuple[str, ...] = self.module.names
+        taken = inspect.signature(model.forward).parameters
+        self.not_given = tuple(name for name in _BESIDE_TEXT if name in taken)
+        """Inputs of the model that a text does not have: it answers without them, as its pipeline does."""
+
+    def run(self, feeds: Arrays) -> dict[str, Any]:
+        """Answer one batch: output name → array. Raises ``ExportFailed`` with the model's own reason."""
+        try:
+            with self._torch.inference_mode():
+                outputs = self.module(**{name: self._torch.from_numpy(value) for name, value in feeds.items()})
+        except Exception as error:
+            shapes = " × ".join(map(str, feeds["input_ids"].shape))
+            raise ExportFailed(
+                f"PyTorch cannot run the model on {shapes} tokens: {first_line(error)}",
+                hint="does transformers' own pipeline run it? its tokenizer and config.json may not belong together",
+            ) from error
+        return {name: value.numpy() for name, value in zip(self.output_names, outputs, strict=True)}
+
+    def reads_padding(self, short: Arrays, padded: Arrays) -> bool:
+        """Say whether PyTorch itself answers a text otherwise with padding behind it: ``short`` than ``padded``."""
+        length = short["input_ids"].shape[1]
+        for name, alone in self.run(short).items():
+            beside = self.run(padded)[name]
+            if beside.ndim > 1 and alone.ndim == beside.ndim and alone.shape[1] == length != beside.shape[1]:
+                beside = beside[:, :length]
+            if not np.allclose(alone, beside, rtol=1e-3, atol=1e-3 * max(1.0, float(np.abs(alone).max()))):
+                return True
+        return False
+
+    def weights(self) -> dict[str, Any]:
+        """Return every number the model was loaded with, by its name: arrays that share the model's memory."""
+        return named_numbers(self.module)
+
+    def use_threads(self, count: int) -> None:
+        """Let torch compute on ``count`` threads."""
+        self._torch.set_num_threads(count)
+
+    def export(self, target: Path, example: Arrays) -> None:
+        """Write the model as one ONNX file. Raises ``ExportFailed`` with the exporter's own reason."""
+        try:
+            self._export(target, example)
+        except ExportFailed:
+            # some models' code around torch's own attention cannot be exported (T5's), the plain one can
+            if self._attention != "sdpa" or not _attends(self._model, "eager"):
+                raise
+            try:
+                self._export(target, example)
+            finally:
+                _attends(self._model, "sdpa")
+
+    def _export(self, target: Path, example: Arrays) -> None:
+        torch = self._torch
+        names = list(example)
+        # A symbol of size 1 would be taken for a constant: the example has several rows and tokens.
+        sizes = {name: value.shape for name, value in example.items()}
+        if any(min(shape) < 2 for shape in sizes.values()):
+            raise ValueError(f"the example is too small: {sizes}")
+        with quietly():
+            try:
+                torch.onnx.export(
+                    self._exported,
+                    (),
+                    str(target),
+                    kwargs={name: torch.from_numpy(value) for name, value in example.items()},
+                    input_names=names,
+                    output_names=list(self.output_names),
+                    dynamic_shapes={name: {0: "batch", 1: "sequence"} for name in names},
+                    dynamo=True,
+                    external_data=False,
+                    verbose=False,
+                )
+            except Exception as error:
+                raise not_exported(error) from error
+
+
+def _class_for(config: TaskConfig) -> str:
+    """Return transformers' class for the task; of an encoder with a decoder (T5) features are the encoder's."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_TEXT_ENCODING_MAPPING_NAMES as ENCODERS
+
+    if config.task in (EMBEDDINGS, FEATURES) and "Encoder" in ENCODERS.get(config.model_type or "", ""):
+        return "AutoModelForTextEncoding"
+    return _CLASSES[config.task]
+
+
+def load_model(folder: Path, kind: str, *, attention: str = "sdpa") -> Any:
+    """Return the model in ``folder`` in fp32, by ``kind``, one of transformers' classes of its name.
+
+    Raises ``ExportFailed`` when transformers cannot load it, or some weights are not in the files.
+    """
+    import torch
+    import transformers
+
+    loader = getattr(transformers, kind)
+    with quietly():
+        try:
+            model, report = loader.from_pretrained(
+                folder, local_files_only=True, dtype=torch.float32, attn_implementation=attention,
+                output_loading_info=True,
+            )  # fmt: skip
+        except Exception as error:
+            if attention != "eager" and "attn_implementation" in str(error):
+                return load_model(folder, kind, attention="eager")
+            raise ExportFailed(f"transformers cannot load the model: {first_line(error)}") from error
+    missing = sorted(n for n in report.get("missing_keys", ()) if "position_ids" not in n and "pooler" not in n)
+    if missing:
+        raise ExportFailed(
+            f"{len(missing)} weights are not in the model's files and would be random: {', '.join(missing[:3])}",
+            hint="was the model saved with another head? its config.json names the architecture",
+        )
+    return model.eval()
+
+
+def named_numbers(module: Any) -> dict[str, Any]:
+    """Return the weights and buffers of a torch ``module`` that are real numbers, as arrays that share its memory."""
+    state = module.state_dict()
+    return {name: value.detach().numpy() for name, value in state.items() if value.is_floating_point()}
+
+
+def _flat(model: Any, config: TaskConfig) -> Any:
+    import torch
+
+    pooling: Sequence[str] = config.pooling if config.task == EMBEDDINGS else ()
+    is_pooled = bool(pooling) and all(mode in _POOLED for mode in pooling)
+    pools_first = config.padding_side == "right"
+
+    class Flat(torch.nn.Module):  # type: ignore[misc]
+        """Named tensors in, a tuple of tensors out."""
+
+        names: tuple[str, ...]
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+            if config.task == QUESTION_ANSWERING:
+                self.names = ("start_logits", "end_logits")
+            elif config.task == FEATURES:
+                self.names = ("last_hidden_state",)
+            elif config.task == EMBEDDINGS:
+                # not "embedding": that name collides with a value inside the graph, which only loading reveals
+                self.names = ("sentence_embedding",) if is_pooled and pools_first else ("last_hidden_state",)
+            else:
+                self.names = ("logits",)
+
+        def forward(self, input_ids: Any, attention_mask: Any, token_type_ids: Any = None) -> Any:
+            types = {} if token_type_ids is None else {"token_type_ids": token_type_ids}
+            answer = self.model(input_ids=input_ids, attention_mask=attention_mask, **types)
+            if self.names != ("sentence_embedding",):
+                return tuple(answer[name] for name in self.names)
+            hidden, mask = answer.last_hidden_state, attention_mask.unsqueeze(-1)
+            vectors = []
+            for mode in pooling:
+                if mode == "cls":
+                    vectors.append(hidden[:, 0])
+                elif mode == "max":
+                    vectors.append(hidden.masked_fill(mask == 0, torch.finfo(hidden.dtype).min).max(1).values)
+                else:
+                    weights = mask.to(hidden.dtype)
+                    vectors.append((hidden * weights).sum(1) / weights.sum(1).clamp(min=1e-9))
+            return (torch.cat(vectors, 1),)
+
+    return Flat().eval()
+
+
+def _attends(model: Any, how: str) -> bool:
+    """Let the model compute attention in one of transformers' ways; return whether it does now."""
+    try:
+        model.set_attn_implementation(how)
+    except (AttributeError, ValueError):
+        return False
+    return bool(getattr(model.config, "_attn_implementation", "") == how)
+
+
+def _exportable(model: Any, config: TaskConfig) -> Any:
+    """Return what is exported in place of the model where its own code cannot be; None where it can.
+
+    The same answers in other words, and the gate compares them with the model itself.
+    """
+
+    if config.task in (CLASSIFICATION, RANKING, ZERO_SHOT) and getattr(model.config, "is_encoder_decoder", False):
+        body = getattr(model, "model", None) or getattr(model, "transformer", None)
+        if body is not None and hasattr(model, "classification_head"):
+            return _classifier_of_the_end(model, body)
+    if config.model_type == "xlnet":
+        return _xlnet(_flat(model, config), reads_last=config.task in (CLASSIFICATION, RANKING, ZERO_SHOT))
+    return None
+
+
+def _xlnet(flat: Any, *, reads_last: bool) -> Any:
+    """Return an XLNet that gets its mask as a fraction (it subtracts it from 1.0, which the exporter does not do with
+    integers), and whose padding is in front where it reads the last place: batches are padded at either end.
+    """
+    import torch
+
+    class XLNet(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.flat = flat
+
+        def forward(self, input_ids: Any, attention_mask: Any, token_type_ids: Any = None) -> Any:
+            given = [input_ids, attention_mask, token_type_ids]
+            if reads_last:
+                length = input_ids.shape[1]
+                behind = attention_mask.argmax(1, keepdim=True) + attention_mask.sum(1, keepdim=True)
+                order = torch.arange(length, device=input_ids.device)[None, :] + behind
+                order = torch.where(order >= length, order - length, order)
+                given = [None if one is None else one.gather(1, order) for one in given]
+            return self.flat(given[0], given[1].to(torch.float32), given[2])
+
+    return XLNet().eval()
+
+
+def _classifier_of_the_end(model: Any, body: Any) -> Any:
+    """Return a classifier with a decoder (BART, T5) that reads the last end token of each row.
+
+    transformers picks them with a mask, for which all rows must have as many end tokens; and mBART's own shift loses an
+    axis for a batch of one.
+    """
+    import torch
+
+    first = getattr(model.config, "decoder_start_token_id", None)
+    wraps = model.config.model_type in ("mbart", "plbart")
+    end, padding = model.config.eos_token_id, model.config.pad_token_id
+
+    class Classifier(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.body, self.head = body, model.classification_head
+
+        def forward(self, input_ids: Any, attention_mask: Any) -> Any:
+            if wraps:  # these begin with the last token, their language
+                last = (input_ids.ne(padding).sum(1, keepdim=True) - 1).clamp(min=0)
+                start = input_ids.gather(1, last)
+            else:
+                start = torch.full_like(input_ids[:, :1], first)
+            hidden = self.body(
+                input_ids=input_ids, attention_mask=attention_mask,
+                decoder_input_ids=torch.cat([start, input_ids[:, :-1]], 1), use_cache=False,
+            ).last_hidden_state  # fmt: skip
+            places = torch.arange(input_ids.shape[1], device=input_ids.device)
+            at = torch.where(input_ids.eq(end), places, 0).amax(1)
+            picked = hidden.gather(1, at[:, None, None].expand(-1, 1, hidden.shape[2]))
+            return (self.head(picked[:, 0]),)
+
+    return Classifier().eval()
+
+
+@contextlib.contextmanager
+def quietly() -> Iterator[None]:
+    """Silence cosmetic warnings of the exporters; failures still raise."""
+    names = ("torch.onnx", "torch", "onnxscript", "onnx_ir", "transformers", "nncf", "root")
+    before = {name: logging.getLogger(name).level for name in names}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for name in names:
+            logging.getLogger(name).setLevel(logging.ERROR)
+        try:
+            with contextlib.redirect_stdout(sys.stderr):
+                yield
+        finally:
+            for name, level in before.items():
+                logging.getLogger(name).setLevel(level)
+
+
+def not_exported(error: Exception) -> ExportFailed:
+    """Return what is told of a model that the exporter gives up on."""
+    return ExportFailed(
+        f"torch cannot export this model to ONNX: {_exporters_reason(error)}",
+        hint="a Preprocess class and another Triton backend can serve it",
+    )
+
+
+def _exporters_reason(error: BaseException) -> str:
+    """Return why torch's exporter gave up, in a few words, and in which line of which file where it says so."""
+    text = str(error)
+    places = re.findall(r'File "[^"]*?(\w+\.py)", line (\d+), in (\w+)', text)
+    where = " (" + "{}, line {}, in {}".format(*places[-1]) + ")" if places else ""
+    if fixed := re.search(r"inferred a static shape of (\d+) for dimension \S+\.shape\[(\d)\]", text):
+        what = "batch" if fixed[2] == "0" else "length"
+        return (
+            f"its code computes with the {what} in plain Python, so the graph would be for a {what} of {fixed[1]} only"
+        )
+    if "data-dependent" in text or "DataDependent" in type(error).__name__:
+        return f"the sizes of its tensors depend on the values in them, which a graph cannot do{where}"
+    return first_line(error) + where
+
+
+def first_line(error: BaseException) -> str:
+    """Return the line of an error that names it, shortened; never empty."""
+    text = str(error)
+    # torch's exporter ends several lines of advice with the exception that it met
+    _, _, summary = text.partition("## Exception summary")
+    lines = [line.strip() for line in (summary or text).splitlines() if line.strip()]
+    useful = [line for line in lines if re.search("error", line, re.IGNORECASE) and not line.endswith(":")] or lines
+    if not useful:
+        return type(error).__name__
+    found = re.sub(r"^<class '(?:[\w.]+\.)?(\w+)'>: *", r"\1: ", useful[0])
+    after = lines[lines.index(useful[0]) + 1 :]
+    if found.endswith(":") and after:  # what it announces stands below
+        found = f"{found} {after[0]}"
+    return found[:400]

@@ -1,0 +1,135 @@
+"""What makes a bundle reproducible: versions, machine, arguments and the hash of every file in it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Final
+
+from deploy.bundles.candidates import Candidate
+from deploy.bundles.options import Options
+from deploy.bundles.parity import Parity
+from deploy.bundles.serving import Tuned
+from deploy.bundles.source import Source
+from deploy.modelsync.cores import available_cores
+from deploy.modelsync.execution import BF16, INT8, Execution, this_cpu
+from gateway.registry import manifest as judged
+
+FILE: Final = judged.FILE
+FORMAT: Final = 1
+
+_PACKAGES: Final = (
+    "triton-gateway", "torch", "transformers", "tokenizers", "onnx", "onnxscript", "onnxruntime", "openvino", "nncf",
+    "numpy",
+)  # fmt: skip
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of everything that takes part, with Python's."""
+    found = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def machine() -> dict[str, Any]:
+    """Return what this machine is, as far as it matters: CPU, cores, the instructions candidates differ by."""
+    try:
+        found = re.search(r"(?m)^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text())
+    except OSError:
+        found = None
+    features = this_cpu()
+    named = sorted(features.intersection((*BF16, *INT8, "avx2", "avx512f")))
+    return {
+        "cpu": found[1].strip() if found else platform.processor() or platform.machine(),
+        "architecture": platform.machine(),
+        "cores": available_cores(),
+        "features": named,
+    }
+
+
+def describe(
+    options: Options, source: Source, name: str, chosen: Candidate, found: Parity, wanted: Execution, tuned: Tuned,
+    ratio: float,
+) -> dict[str, Any]:  # fmt: skip
+    """Return what every manifest begins with; ``ratio`` is how many times as fast as PyTorch the chosen one is."""
+    return {
+        "format": FORMAT,
+        "name": name,
+        "target": options.target,
+        "source": {
+            "given": source.given, "digest": source.digest, "architecture": source.config.architecture,
+            "task": source.config.task,
+        },
+        "arguments": {k: str(v) for k, v in asdict(options).items() if k != "output"},
+        "chosen": {
+            "candidate": chosen.name, "engine": chosen.engine, "precision": chosen.precision,
+            "about": chosen.about, "needs": [list(group) for group in wanted.needs], "times_pytorch": ratio,
+            "load": options.load, "parity": asdict(found), "aux_config": tuned.pairs(),
+        },
+        "accepted": options.accept if not found.is_within else "",
+        "machine": machine(),
+        "versions": versions(),
+    }  # fmt: skip
+
+
+def hashes(folder: Path) -> dict[str, str]:
+    """Return the sha256 of every file of a bundle, the manifest itself aside."""
+    paths = sorted(p for p in folder.rglob("*") if p.is_file() and p.name != FILE)
+    return {path.relative_to(folder).as_posix(): file_hash(path) for path in paths}
+
+
+def file_hash(path: Path) -> str:
+    """Return the sha256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def short(values: Mapping[str, Any]) -> dict[str, str]:
+    """Return the facts of a manifest that fit into the registry's metadata: name → text."""
+    chosen, source, samples = values["chosen"], values["source"], values["samples"]
+    parity = chosen["parity"]
+    return {
+        "candidate": str(chosen["candidate"]),
+        "engine": str(chosen["engine"]),
+        "precision": str(chosen["precision"]),
+        "target": str(values["target"]),
+        "source": str(source["given"]),
+        "source_digest": str(source["digest"]),
+        "task": str(source["task"]),
+        "samples": f"{samples['count']} ({samples['source']})",
+        "mean_cosine": f"{parity['mean_cosine']:.6f}",
+        "min_cosine": f"{parity['min_cosine']:.6f}",
+        "max_difference": f"{parity['max_difference']:.3e}",
+        "same_answers": f"{parity['decisions']:.4f}",
+        **({"same_neighbours": f"{parity['neighbours']:.4f}"} if parity["neighbours"] is not None else {}),
+        **({"times_pytorch": f"{chosen['times_pytorch']:.2f}"} if chosen["times_pytorch"] else {}),
+        "cpu": str(values["machine"]["cpu"]),
+        "cpu_needs": "; ".join(" or ".join(group) for group in chosen["needs"]) or "any",
+        "accepted": str(values["accepted"] or ""),
+        "versions": ", ".join(f"{k} {v}" for k, v in values["versions"].items()),
+    }
+
+
+def bundle_digest(values: Mapping[str, Any], files: Sequence[Path]) -> str:
+    """Return the end of a bundle's name: the hash of its graph's ``files``, its source, candidate and target."""
+    parts = [*map(file_hash, files), values["source"]["digest"], values["chosen"]["candidate"], values["target"]]
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:10]
+
+
+def link(source: Path, target: Path) -> None:
+    """Put a large file into a bundle: the same one where the disk can, else a copy."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)

@@ -1,0 +1,102 @@
+"""What a run of ``triton-gateway optimize`` is asked for and what it makes, for every kind of model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from deploy.bundles.candidates import Candidate
+from deploy.bundles.parity import Parity
+from deploy.bundles.serving import Tuned
+from deploy.bundles.speed import Load
+from deploy.bundles.tokens import Reads
+from deploy.modelsync.execution import Target
+from deploy.tools.errors import DeployError, ExportFailed
+from deploy.tools.stock_cli import Tensor
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the user asks for."""
+
+    model: str
+    output: Path
+    task: str = "auto"
+    target: Target = "cpu"
+    precision: Literal["auto", "fp32", "bf16", "fp16", "int8"] = "auto"
+    candidate: str = ""
+    """Only this one of ``candidates.CANDIDATES``, or of ``generation.candidates.CANDIDATES``."""
+    load: Load = "throughput"
+    samples: Path | None = None
+    reads: Reads = "transformers"
+    """Whose reading of ``tokenizer.json`` the bundle takes over."""
+    tolerance: Mapping[str, float] = field(default_factory=dict)
+    accept: str = ""
+    name: str = ""
+    is_quick: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What was made."""
+
+    bundle: Path
+    chosen: Candidate
+    parity: Parity
+    times_pytorch: float
+    inputs: Sequence[Tensor]
+    outputs: Sequence[Tensor]
+    tuned: Tuned
+    manifest: Mapping[str, Any]
+
+
+class BeyondTolerance(DeployError):
+    """No candidate is as exact as asked for, or the bundle would be wrong."""
+
+
+P = TypeVar("P", bound=Parity)
+
+
+def judge_each(
+    tried: Sequence[Candidate], left: Sequence[tuple[Candidate, str]], make: Callable[[Candidate], Path],
+    judge: Callable[[Candidate, Path], P], sentence: Callable[[P], str], say: Say,
+) -> tuple[list[tuple[Candidate, P]], dict[str, str]]:  # fmt: skip
+    """Return what was found of every candidate whose graph can be made, and by name why the others are left out.
+
+    ``make`` returns a candidate's graph or raises ``ExportFailed``; ``left`` are those that were not tried.
+    """
+    judged: list[tuple[Candidate, P]] = []
+    left_out = {candidate.name: why for candidate, why in left}
+    for candidate in tried:
+        try:
+            graph = make(candidate)
+        except ExportFailed as error:
+            left_out[candidate.name] = error.message
+            say(f"{candidate.name}: {error.message}")
+            continue
+        found = judge(candidate, graph)
+        judged.append((candidate, found))
+        say(f"{candidate.name}: {sentence(found)}")
+    return judged, left_out
+
+
+def acceptable(judged: Sequence[tuple[Candidate, P]], accept: str) -> dict[str, tuple[Candidate, P]]:
+    """Return the candidates that may be chosen, by name: those within tolerance, with a reason to ``accept`` all that
+    are not wrong. Raises ``BeyondTolerance`` when there is none.
+    """
+    usable = {c.name: (c, p) for c, p in judged if p.is_within}
+    if not usable and accept:
+        usable = {c.name: (c, p) for c, p in judged if not p.faults}
+    if usable:
+        return usable
+    reasons = "; ".join(f"{p.candidate}: {(*p.faults, *p.excesses)[0]}" for _, p in judged) or "none could be made"
+    is_wrong = all(p.faults for _, p in judged)
+    raise BeyondTolerance(
+        f"no candidate is within tolerance ({reasons})",
+        hint="the export is wrong: nothing was made" if is_wrong else
+        'nothing was made; --accept "REASON" takes the fastest all the same, --tolerance changes what is asked',
+    )  # fmt: skip

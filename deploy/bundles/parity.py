@@ -1,0 +1,457 @@
+"""The accuracy gate: the original and a candidate answer the same texts through the same ``preprocessing``, compared.
+
+The truth is every text alone, unpadded, in PyTorch; a candidate answers them alone and in padded batches of mixed
+length, with the bundle's own tokenizer and labels, through the program that runs it in Triton; then rows of every
+length in batches of every size (``probes``). Two kinds of verdict: a *fault* means the bundle is wrong (other tokens,
+other labels, other files, a length it cannot do, a mask it ignores) and is never accepted; an *excess* means it is less
+exact than asked for, which a person may accept with a reason.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from deploy.bundles import probes
+from deploy.bundles.engine import Engine
+from deploy.bundles.probes import PER_TOKEN, Probes
+from deploy.bundles.source import kept_files
+from deploy.bundles.tokens import Reads, Tokenize, first_difference, reader, shown
+from deploy.modelsync.execution import Precision
+from deploy.tools.errors import DeployError
+from preprocessing.config import EMBEDDINGS, TaskConfig
+from preprocessing.errors import PreprocessingError
+from preprocessing.processor import TextProcessor
+from preprocessing.types import Prepared
+
+Answer = Mapping[str, Any]
+Say = Callable[[str], None]
+
+BESIDE: Final = "depends on the padding or the texts beside it"
+"""In the words of the fault that says so."""
+_MOST_TREND: Final = 1 << 22
+"""Numbers that a trend is looked for in; of more every n-th."""
+_MASK_COSINE: Final = 0.99
+"""Below this a text's answer beside others is another answer; int8 that scales whole batches stays above it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerance:
+    """What a candidate may lose. ``difference`` is relative to the largest number of the original above 1."""
+
+    difference: float
+    mean_cosine: float
+    min_cosine: float
+    decisions: float
+    """Share of texts with the same answer, numbers aside."""
+    shift: float
+    """Largest change of a class's mean score, and of its share of the predictions."""
+    neighbours: float
+    """Share of embeddings whose nearest neighbour stays the same."""
+    gain: float = 0.05
+    """How far from 1 the factor between the original's outputs and the candidate's may be."""
+    bias: float = 0.1
+    """How far outputs may be moved on average, as a share of how far they spread."""
+
+
+EXACT: Final = Tolerance(1e-4, 0.99999, 0.9999, 0.999, 0.001, 0.99, 0.001, 0.001)
+REDUCED: Final = Tolerance(float("inf"), 0.999, 0.99, 0.99, 0.02, 0.95)
+
+
+def tolerance_for(precision: Precision, overrides: Mapping[str, float]) -> Tolerance:
+    """Return what is asked of a precision; ``overrides`` (by field) win."""
+    base = EXACT if precision == "fp32" else REDUCED
+    return replace(base, **dict(overrides))
+
+
+def parse_tolerance(text: str) -> dict[str, float]:
+    """Read ``mean_cosine=0.99,neighbours=0.9``. Raises ``DeployError``."""
+    found: dict[str, float] = {}
+    known = list(asdict(EXACT))
+    for part in filter(None, (p.strip() for p in text.split(","))):
+        name, _, value = part.partition("=")
+        try:
+            found[name.strip()] = float(value)
+        except ValueError as error:
+            raise DeployError(f"--tolerance {part} is not NAME=NUMBER") from error
+        if name.strip() not in known:
+            raise DeployError(f"--tolerance has no {name.strip()!r}", hint=f"known are {', '.join(known)}")
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Parity:
+    """What was found for one candidate; shares and cosines from 0 to 1."""
+
+    candidate: str
+    texts: int
+    max_difference: float = float("nan")
+    scale: float = 1.0
+    mean_cosine: float = 0.0
+    min_cosine: float = 0.0
+    decisions: float = 0.0
+    shift: float = 0.0
+    neighbours: float | None = None
+    companions: float = float("nan")
+    """Largest difference between a text alone and the same text in a padded batch."""
+    gain: float = 1.0
+    """What the outputs are multiplied by on average: 1 unless something scales them."""
+    bias: float = 0.0
+    """How far the outputs are moved on average, as a share of how far they spread."""
+    rows: int = 0
+    """Rows of every length that were compared, besides the texts."""
+    batches: int = 0
+    """Batches of every size they were put into."""
+    classes: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    """Class → share of the predictions, original and candidate."""
+    faults: tuple[str, ...] = ()
+    excesses: tuple[str, ...] = ()
+
+    @property
+    def is_within(self) -> bool:
+        """Nothing wrong and nothing beyond the tolerance."""
+        return not self.faults and not self.excesses
+
+
+@dataclass(frozen=True, slots=True)
+class Truth:
+    """The original's answers: for each body its tokens as transformers makes them, raw outputs, finished answer; to
+    rows of every length; and what its files say.
+    """
+
+    bodies: Sequence[Mapping[str, Any]]
+    tokens: Sequence[Sequence[int]]
+    outputs: Sequence[Mapping[str, NDArray[Any]]]
+    answers: Sequence[Answer]
+    config: TaskConfig
+    probes: Probes
+    files: Mapping[str, str]
+    """Hashes of the files a bundle takes over as they are."""
+
+
+def find_truth(
+    folder: Path, processor: TextProcessor, bodies: Sequence[Mapping[str, Any]],
+    run: Callable[[Mapping[str, Any]], Mapping[str, Any]], say: Say, *, reads: Reads = "transformers",
+    files: Mapping[str, str] | None = None,
+) -> Truth:  # fmt: skip
+    """Ask the original in ``folder`` every body, alone. ``run`` is PyTorch; tokens are transformers' own, or those of
+    the file; ``files`` are the hashes of what a bundle takes over, where that is not in ``folder`` as it is.
+    """
+    tokenize = reader(folder, reads, processor.config.max_length)
+    tokens: list[Sequence[int]] = []
+    outputs: list[Mapping[str, NDArray[Any]]] = []
+    answers: list[Answer] = []
+    for number, body in enumerate(bodies):
+        prepared = processor.prepare(body)
+        tokens.append(_reference_tokens(tokenize, prepared))
+        found = {name: np.asarray(value) for name, value in run(processor.collate_rows(prepared.rows)).items()}
+        outputs.append(found)
+        try:
+            answers.append(answer_of(processor, found, prepared))
+        except PreprocessingError as error:
+            told = f"text {number + 1} of the samples, {shown(prepared.request.texts[0])}, cannot be answered"
+            raise DeployError(f"{told}: {error.message}", hint=error.hint or "leave it out") from error
+        if number % 20 == 19:
+            say(f"PyTorch: {number + 1} of {len(bodies)} texts")
+    probed = probes.make(processor, run, say)
+    return Truth(bodies, tokens, outputs, answers, processor.config, probed, files or kept_files(folder))
+
+
+def judge(
+    candidate: str, bundle: Path, truth: Truth, engine: Callable[[], Engine], tolerance: Tolerance,
+    options: Mapping[str, object] | None = None, *, say: Say,
+) -> Parity:  # fmt: skip
+    """Compare a candidate, with the tokenizer and configuration in ``bundle``, with the truth. Never raises for a
+    candidate's fault: it is in the result.
+    """
+    texts = len(truth.bodies)
+    try:
+        processor = TextProcessor.from_folder(bundle, options=options)
+        opened = engine()
+        processor = TextProcessor.from_folder(
+            bundle, options=options, input_names=[p.name for p in opened.session.get_inputs()],
+            output_names=opened.output_names,
+        )  # fmt: skip
+        prepared = [processor.prepare(body) for body in truth.bodies]
+    except (PreprocessingError, DeployError) as error:
+        return Parity(candidate, texts, faults=(error.message,))
+    faults = [
+        *_token_faults(truth, prepared),
+        *_label_faults(truth, processor),
+        *_file_faults(truth, bundle, processor),
+    ]
+    requests = [processor.collate_rows(p.rows) for p in prepared]
+    alone = opened.answer(requests, together=False)
+    together = opened.answer(requests, together=True)
+    faults += _length_faults(prepared, alone, together)
+    if any(isinstance(a, str) for a in (*alone, *together)):
+        return Parity(candidate, texts, faults=tuple(faults))
+    found = _compared(candidate, truth, processor, prepared, alone, together, tolerance, faults)  # type: ignore[arg-type]
+    probed = probes.judge(truth.probes, processor, opened, tolerance.difference, say)
+    return replace(
+        found, rows=probed.rows, batches=probed.calls, faults=(*found.faults, *probed.faults),
+        excesses=(*found.excesses, *probed.excesses),
+    )  # fmt: skip
+
+
+def _compared(
+    candidate: str, truth: Truth, processor: TextProcessor, prepared: Sequence[Prepared],
+    alone: Sequence[Mapping[str, Any]], together: Sequence[Mapping[str, Any]], tolerance: Tolerance, faults: list[str],
+) -> Parity:  # fmt: skip
+    try:
+        answers = [answer_of(processor, out, p) for out, p in zip(together, prepared, strict=True)]
+    except PreprocessingError as error:
+        return Parity(candidate, len(alone), faults=(*faults, error.message))
+    shapes = [
+        f"{name} has shape {list(one[name].shape)} instead of {list(true[name].shape)}"
+        for one, true in zip(together, truth.outputs, strict=True)
+        for name in true
+        if name not in one or one[name].shape != true[name].shape
+    ]
+    if shapes:
+        return Parity(candidate, len(alone), faults=(*faults, f"output {shapes[0]}"))
+    is_embedding = processor.config.task == EMBEDDINGS
+    true_read, lonely_read, beside_read = (
+        [read(o, p, processor.config) for o, p in zip(outputs, prepared, strict=True)]
+        for outputs in (truth.outputs, alone, together)
+    )
+    true_vectors = [_vector(o, a, is_embedding=is_embedding) for o, a in zip(true_read, truth.answers, strict=True)]
+    vectors = [_vector(o, a, is_embedding=is_embedding) for o, a in zip(beside_read, answers, strict=True)]
+    lonely = [np.concatenate([v.ravel() for v in o.values()]) for o in lonely_read]
+    beside = [np.concatenate([v.ravel() for v in o.values()]) for o in beside_read]
+    cosines = np.array([cosine(a, b) for a, b in zip(true_vectors, vectors, strict=True)])
+    differences = [float(np.abs(a - b).max()) for a, b in zip(true_vectors, vectors, strict=True)]
+    scale = max(1.0, *(float(np.abs(v).max()) for v in true_vectors))
+    mask = min(cosine(a, b) for a, b in zip(lonely, beside, strict=True))
+    if mask < _MASK_COSINE:
+        faults.append(
+            f"a text's answer {BESIDE} (cosine {mask:.3f} to the same text "
+            "alone): the attention mask is not used, or activations are scaled over the whole batch"
+        )
+    if not all(np.isfinite(v).all() for v in beside):
+        faults.append("an answer is not a number")
+    gain, bias = trend(
+        [np.concatenate([v.ravel() for v in o.values()]) for o in true_read],
+        [np.concatenate([o[name].ravel() for name in t]) for o, t in zip(beside_read, true_read, strict=True)],
+    )
+    classes, shift = class_shift(truth.answers, answers)
+    parity = Parity(
+        candidate, len(alone),
+        max_difference=max(differences), scale=scale,
+        mean_cosine=float(cosines.mean()), min_cosine=float(cosines.min()),
+        decisions=float(np.mean([_decision(a) == _decision(b) for a, b in zip(truth.answers, answers, strict=True)])),
+        shift=shift,
+        neighbours=neighbours(true_vectors, vectors) if is_embedding and len(vectors) > 2 else None,
+        companions=max(float(np.abs(a - b).max()) for a, b in zip(lonely, beside, strict=True)),
+        gain=gain, bias=bias, classes=classes, faults=tuple(faults),
+    )  # fmt: skip
+    return replace(parity, excesses=tuple(excesses(parity, tolerance)))
+
+
+def read(outputs: Mapping[str, Any], prepared: Prepared, config: TaskConfig) -> dict[str, NDArray[Any]]:
+    """Return what a head reads of one request's outputs: without the padding of a text of several rows, where a graph
+    may answer anything, and PyTorch answers something else for every way to compute attention.
+    """
+    found = {name: np.asarray(value) for name, value in outputs.items()}
+    lengths = [row.n_tokens for row in prepared.rows]
+    longest = max(lengths)
+    if config.task not in PER_TOKEN or min(lengths) == longest:
+        return found
+    places = np.arange(longest)[None, :]
+    counts = np.array(lengths)[:, None]
+    is_read = places < counts if config.padding_side == "right" else places >= longest - counts
+    return {name: v[is_read] if v.shape[:2] == is_read.shape else v for name, v in found.items()}
+
+
+def excesses(found: Parity, tolerance: Tolerance, *, what: str = "answers") -> list[str]:
+    """Return what is beyond the tolerance, each in a few words; ``what`` the decisions are."""
+    lines = []
+    if not found.max_difference <= tolerance.difference * found.scale:
+        lines.append(
+            f"largest difference {found.max_difference:.1e} (allowed {tolerance.difference * found.scale:.1e})"
+        )
+    for name, least in (("mean_cosine", tolerance.mean_cosine), ("min_cosine", tolerance.min_cosine)):
+        if not getattr(found, name) >= least:
+            lines.append(f"{name.replace('_', ' ')} {getattr(found, name):.5f} (at least {least:g})")
+    if not found.decisions >= tolerance.decisions:
+        lines.append(f"{1 - found.decisions:.1%} of the {what} changed (at most {1 - tolerance.decisions:.1%})")
+    if not abs(found.gain - 1) <= tolerance.gain:
+        lines.append(f"outputs are multiplied by {found.gain:.3f} (1 within {tolerance.gain:g})")
+    if not found.bias <= tolerance.bias:
+        lines.append(f"outputs are moved by {found.bias:.3f} of their spread (at most {tolerance.bias:g})")
+    if not found.shift <= tolerance.shift:
+        lines.append(f"a class shifted by {found.shift:.3f} (at most {tolerance.shift:g})")
+    if found.neighbours is not None and not found.neighbours >= tolerance.neighbours:
+        lines.append(
+            f"{1 - found.neighbours:.1%} of the nearest neighbours changed (at most {1 - tolerance.neighbours:.1%})"
+        )
+    return lines
+
+
+def trend(true: Sequence[NDArray[Any]], found: Sequence[NDArray[Any]]) -> tuple[float, float]:
+    """Return the factor and the shift between two lists of outputs: of vectors as long as each other about the mean of
+    each place, of others about their common mean. Rounding goes both ways and leaves 1 and 0; a wrong scale does not.
+    """
+    step = 1 + sum(v.size for v in true) // _MOST_TREND
+    if len({v.size for v in true}) == 1:
+        t, f = (np.stack([v[::step] for v in vectors]).astype(np.float64) for vectors in (true, found))
+    else:
+        t, f = (np.concatenate([v[::step] for v in vectors]).astype(np.float64)[:, None] for vectors in (true, found))
+    at, spread = t.mean(0), float(np.sqrt(np.square(t - t.mean(0)).sum(1).mean()))
+    if spread <= 1e-6 * max(1.0, float(np.abs(t).max())):
+        return 1.0, 0.0  # one answer to everything has neither
+    gain = float(((t - at) * (f - f.mean(0))).sum() / np.square(t - at).sum())
+    return gain, float(np.linalg.norm(f.mean(0) - at)) / spread
+
+
+def cosine(one: NDArray[Any], other: NDArray[Any]) -> float:
+    """Return the cosine of two vectors; a single number is compared as a direction with 1 beside it."""
+    a, b = one.ravel().astype(np.float64), other.ravel().astype(np.float64)
+    if a.size == 1:
+        a, b = np.append(a, 1.0), np.append(b, 1.0)
+    lengths = float(np.linalg.norm(a) * np.linalg.norm(b))
+    return float(a @ b) / lengths if lengths else float(np.array_equal(a, b))
+
+
+def neighbours(true: Sequence[NDArray[Any]], found: Sequence[NDArray[Any]]) -> float:
+    """Return the share of vectors whose nearest other vector (by cosine) is the same in both lists."""
+
+    def nearest(vectors: Sequence[NDArray[Any]]) -> NDArray[Any]:
+        matrix = np.stack([v.ravel() for v in vectors]).astype(np.float64)
+        matrix /= np.maximum(np.linalg.norm(matrix, axis=1, keepdims=True), 1e-12)
+        similar = matrix @ matrix.T
+        np.fill_diagonal(similar, -np.inf)
+        return np.asarray(similar.argmax(1))
+
+    return float(np.mean(nearest(true) == nearest(found)))
+
+
+def class_shift(true: Sequence[Answer], found: Sequence[Answer]) -> tuple[dict[str, tuple[float, float]], float]:
+    """Return each class's share of the predictions, and the largest change of a share or of a mean score."""
+    if not all("label" in a for a in (*true, *found)):
+        return {}, 0.0
+    before, after = Counter(a["label"] for a in true), Counter(a["label"] for a in found)
+    names = sorted({*before, *after})
+    classes = {name: (before[name] / len(true), after[name] / len(found)) for name in names}
+    scores = sorted({name for a in true for name in a.get("scores", {})})
+    means = [
+        abs(float(np.mean([a["scores"].get(n, 0.0) for a in true]) - np.mean([b["scores"].get(n, 0.0) for b in found])))
+        for n in scores
+    ]
+    return classes, max([abs(a - b) for a, b in classes.values()] + means, default=0.0)
+
+
+def _reference_tokens(tokenize: Tokenize, prepared: Prepared) -> Sequence[int]:
+    if len(prepared.rows) > len(prepared.request.texts):
+        return ()  # read in several windows, which transformers cuts elsewhere: shorter texts show the tokenizer
+    text = prepared.request.texts[0]
+    return tokenize(*text) if isinstance(text, tuple) else tokenize(text)
+
+
+def _token_faults(truth: Truth, prepared: Sequence[Prepared]) -> list[str]:
+    wrong = [i for i, p in enumerate(prepared) if truth.tokens[i] and p.rows[0].ids.tolist() != list(truth.tokens[i])]
+    if not wrong:
+        return []
+    first = wrong[0]
+    text = prepared[first].request.texts[0]
+    difference = first_difference(prepared[first].rows[0].ids.tolist(), truth.tokens[first])
+    return [
+        f"the bundle's tokenizer makes other tokens than the original's for {len(wrong)} of {len(prepared)} texts, "
+        f"for example of {shown(text)}: {difference}"
+    ]
+
+
+def _label_faults(truth: Truth, processor: TextProcessor) -> list[str]:
+    labels, own = truth.config.labels, processor.config.labels
+    if labels == own:
+        return []
+    changed = [f"{i} is {b} instead of {a}" for i, (a, b) in enumerate(zip(labels, own, strict=False)) if a != b]
+    return [f"the bundle's labels are not the original's: {', '.join(changed[:4]) or f'{len(own)} labels'}"]
+
+
+def _file_faults(truth: Truth, bundle: Path, processor: TextProcessor) -> list[str]:
+    config = processor.config
+    for field_ in fields(TaskConfig):
+        true, found = getattr(truth.config, field_.name), getattr(config, field_.name)
+        if true != found and field_.name != "labels":
+            return [f"the bundle's {field_.name} is {found} instead of {true}"]
+    return changed_files(bundle, truth.files)
+
+
+def changed_files(bundle: Path, hashes: Mapping[str, str]) -> list[str]:
+    """Return which file of ``bundle`` is not the original's, of those it takes over as they are, as a sentence."""
+    own = kept_files(bundle)
+    changed = [name for name in sorted({*own, *hashes}) if own.get(name) != hashes.get(name)]
+    return [f"the bundle's {changed[0]} is not the original's"] if changed else []
+
+
+def _length_faults(prepared: Sequence[Prepared], *answers: Sequence[Mapping[str, Any] | str]) -> list[str]:
+    for found in answers:
+        failed = [(p.n_tokens, a) for p, a in zip(prepared, found, strict=True) if isinstance(a, str)]
+        if failed:
+            lengths = sorted({length for length, _ in failed})
+            worked = sorted({p.n_tokens for p, a in zip(prepared, found, strict=True) if not isinstance(a, str)})
+            fixed = f"; it works for {worked[0]} tokens only: the exporter fixed the length" if len(worked) == 1 else ""
+            return [
+                f"the graph cannot run texts of {', '.join(map(str, lengths[:5]))}{' …' if len(lengths) > 5 else ''} "
+                f"tokens{fixed}: {failed[0][1]}"
+            ]
+    return []
+
+
+def answer_of(processor: TextProcessor, outputs: Mapping[str, Any], prepared: Prepared) -> Answer:
+    """Return the finished answer to a request as JSON values. Raises ``PreprocessingError``."""
+    return _plain(processor.finish(_selected(processor, outputs), prepared))
+
+
+def _selected(processor: TextProcessor, outputs: Mapping[str, Any]) -> dict[str, Any]:
+    names = processor.output_names or tuple(outputs)
+    return {name: np.asarray(outputs[name]) for name in names if name in outputs}
+
+
+def _vector(outputs: Mapping[str, Any], answer: Answer, *, is_embedding: bool) -> NDArray[Any]:
+    if is_embedding:
+        return np.asarray(answer["embedding"], dtype=np.float32)
+    return np.concatenate([np.asarray(value).ravel() for value in outputs.values()])
+
+
+def _plain(answer: object) -> Answer:
+    """Return an answer as JSON values."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, np.ndarray):
+            return value.tolist()
+        if isinstance(value, np.generic):
+            return value.item()
+        if isinstance(value, Mapping):
+            return {str(k): plain(v) for k, v in value.items()}
+        if isinstance(value, list | tuple):
+            return [plain(v) for v in value]
+        return value
+
+    found = plain(answer)
+    return found if isinstance(found, dict) else {"answer": found}
+
+
+def _decision(answer: Answer) -> str:
+    """Return the part of an answer that is a decision: its label, else everything that is not a fraction."""
+    if "label" in answer:
+        return str(answer["label"])
+
+    def discrete(value: Any) -> Any:
+        if isinstance(value, float):
+            return None
+        if isinstance(value, Mapping):
+            return {k: discrete(v) for k, v in value.items()}
+        if isinstance(value, list):
+            return [discrete(v) for v in value] if not all(isinstance(v, float) for v in value) else None
+        return value
+
+    return json.dumps(discrete(answer), sort_keys=True)

@@ -1,0 +1,439 @@
+"""Rows of every length and batches of every size, which a candidate must answer as PyTorch answers each row alone.
+
+Texts are of the lengths that texts happen to have; a graph may be wrong from 60 tokens on, at exactly the longest row,
+or in batches of more than eight. Probes are put together from the tokens of running text instead, between the special
+tokens of the task: every length up to 128, every multiple of 16 and its neighbours up to 512, powers of two above that,
+the longest row; each row alone, every batch size up to ``ROWS``, and short rows beside long ones in every order, padded
+by Triton's program as well as by the tokenizer. A row's answer must be PyTorch's wherever the row stands. Then rows
+that together hold every token of the vocabulary, since a graph may be wrong for one of them alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from deploy.bundles.engine import Engine
+from deploy.bundles.graph import first_line
+from deploy.bundles.samples import SENTENCES, bodies_of, judged_length
+from deploy.tools.errors import ExportFailed
+from preprocessing.config import CLASSIFICATION, FEATURES, FILL_MASK, QUESTION_ANSWERING, TOKENS, TaskConfig
+from preprocessing.processor import TextProcessor
+from preprocessing.types import Encoded
+
+Say = Callable[[str], None]
+
+ROWS: Final = 64
+"""The largest batch that is judged, and the largest that a bundle is configured for."""
+
+_EVERY: Final = 128
+"""Every length up to this one is tried."""
+_BUCKET: Final = 16
+_DENSE: Final = 512
+_SHORT: Final = 10
+"""How many different lengths the rows of large batches have."""
+_MOST_TOKENS: Final = 16384
+_MOST_SCORES: Final = 1 << 26
+_MOST_VOCABULARY: Final = 1 << 16
+"""Tokens of the vocabulary that are tried; of a larger one every n-th: all of them would take an hour."""
+_PAIRS: Final = (12, 16, 24, 32, 48, 64, 96, 128, 256, 512)
+"""Lengths of the rows of two texts, where a model may be asked for one text as well as for two."""
+_MOST_KEPT: Final = 1 << 16
+"""Numbers of one output of one row that are compared; of larger ones every n-th column, another n for each row."""
+
+PER_TOKEN: Final = frozenset({TOKENS, QUESTION_ANSWERING, FILL_MASK, FEATURES})
+"""Tasks whose outputs have a second axis of tokens."""
+
+_WRONG: Final = 0.3
+"""Relative difference from which a row has another answer, not a less exact one."""
+_OTHER: Final = 0.9
+"""The same for rows of tokens that no text has together, which a reduced precision was never calibrated for."""
+_AT_A_THRESHOLD: Final = 20.0
+"""T5 rounds logarithms of distances to whole buckets: where one lies between two, the last bit of a logarithm decides,
+which is another in every program. Rows that have the distance are off by some 0.001 of their size.
+"""
+_ROW_NOISE: Final = (8.0, _WRONG, 0.6)
+_GROUP_NOISE: Final = (3.0, 0.1, 0.35)
+"""What rounding explains of a reduced precision: so many times its usual difference, always so much, never more; for
+one row, and for the middle row of a group (of neighbouring lengths, of one batch size, of one place in a batch).
+"""
+_GROUP: Final = 8
+"""Rows of neighbouring lengths that are looked at together; shorter rows than this round otherwise than texts do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Probes:
+    """Rows, PyTorch's answer to each alone (output → array, cut to what is compared), and the calls to make of them."""
+
+    rows: tuple[Encoded, ...]
+    truths: tuple[Mapping[str, NDArray[Any]], ...]
+    calls: tuple[tuple[int, ...], ...]
+    shortest: int
+    """Tokens of the shortest row that a text can become; what is shorter need not be answered, but not wrongly."""
+    vocabulary_rows: int = 0
+    """How many rows, the last ones, together hold the tokens of the vocabulary."""
+
+    def is_vocabulary(self, row: int) -> bool:
+        """Say whether this row is one of them."""
+        return row >= len(self.rows) - self.vocabulary_rows
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest row."""
+        return max(row.n_tokens for row in self.rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What the probes showed: reasons never to accept, reasons to accept with care, and the largest difference."""
+
+    faults: tuple[str, ...]
+    excesses: tuple[str, ...]
+    max_difference: float
+    rows: int
+    calls: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """One row in one call: how far it is from PyTorch's, as numbers and as a share."""
+
+    row: int
+    call: int
+    position: int
+    difference: float
+    share: float
+
+
+def lengths(longest: int) -> list[int]:
+    """Return the row lengths that are judged of a model that reads ``longest`` tokens."""
+    near = {n + d for n in range(_EVERY, _DENSE + 1, _BUCKET) for d in (-1, 0, 1)}
+    far = {1 << power for power in range(10, longest.bit_length())}
+    return sorted(n for n in {*range(1, _EVERY + 1), *near, *far, longest - 1, longest} if 1 <= n <= longest)
+
+
+def make(processor: TextProcessor, run: Callable[[Mapping[str, Any]], Mapping[str, Any]], say: Say) -> Probes:
+    """Put the probes for ``processor`` together and ask PyTorch (``run``) each row alone.
+
+    Rows that PyTorch itself cannot answer (some models need an end token, or more than one token) are left out.
+    """
+    config = processor.config
+    build = _Builder(processor)
+    longest = judged_length(processor)
+    wanted = [build.row(n, start=n * 7) for n in lengths(longest)]
+    if config.task == CLASSIFICATION and "token_type_ids" in processor.input_names:
+        pairs = _Builder(processor, lambda text: {"text": SENTENCES[0], "text_pair": text})
+        wanted += [pairs.row(n, start=n * 11) for n in _PAIRS if pairs.shortest <= n <= longest]
+    few = [min(build.shortest + i % _SHORT, config.max_length) for i in range(ROWS)]
+    wanted += [build.row(n, start=1000 + 13 * i) for i, n in enumerate(few)]
+    first_vocabulary = len(wanted)
+    wanted += build.vocabulary(min(longest, _EVERY), config.pad_id)
+    reason, short, vocabulary = "", 0, 0
+    rows: list[Encoded] = []
+    truths: list[Mapping[str, NDArray[Any]]] = []
+    for number, row in enumerate(wanted):
+        try:
+            found = run(processor.collate_rows([row]))
+        except Exception as error:  # noqa: BLE001 - torch and the models raise what they like
+            reason = reason or first_line(error)
+            continue
+        if not all(np.isfinite(value).all() for value in found.values()):
+            continue  # what PyTorch does not know cannot be compared
+        truths.append({name: _kept(np.asarray(value), len(rows)) for name, value in found.items()})
+        rows.append(row)
+        vocabulary += number >= first_vocabulary
+        short += first_vocabulary - len(few) <= number < first_vocabulary
+        if number % 50 == 49:
+            say(f"PyTorch: {number + 1} of {len(wanted)} rows of every length")
+    if len(rows) - vocabulary < first_vocabulary // 2:
+        raise ExportFailed(f"PyTorch cannot run the model on most lengths: {reason or 'its answers are not numbers'}")
+    first = len(rows) - vocabulary
+    calls = (*_calls(rows[:first], short, config), *((i,) for i in range(first, len(rows))))
+    return Probes(tuple(rows), tuple(truths), calls, build.shortest, vocabulary)
+
+
+def depends_on_what_came_before(
+    processor: TextProcessor, run: Callable[[Mapping[str, Any]], Mapping[str, Any]]
+) -> bool:
+    """Whether a model that was just loaded answers its longest row otherwise once it was asked a short one.
+
+    BigBird does, in PyTorch: the first text too short for sparse attention switches that off for all that follow. No
+    graph has both answers.
+    """
+    build = _Builder(processor)
+    longest = processor.collate_rows([build.row(judged_length(processor), start=0)])
+    short = processor.collate_rows([build.row(build.shortest, start=0)])
+    try:
+        first = {name: np.array(value) for name, value in run(longest).items()}
+        run(short)
+        again = run(longest)
+    except Exception:  # noqa: BLE001 - torch and the models raise what they like; `make` says what cannot be run
+        return False
+    return any(
+        not np.allclose(value, np.asarray(again[name]), rtol=1e-3, atol=1e-4, equal_nan=True)
+        for name, value in first.items()
+    )
+
+
+def judge(probes: Probes, processor: TextProcessor, engine: Engine, difference: float, say: Say) -> Finding:
+    """Let ``engine`` make every call. ``difference`` is what a number may be off, as in ``Tolerance``; infinite for a
+    reduced precision, which is held to its own usual difference instead.
+    """
+    answers: list[_Answer] = []
+    usual_size = float(np.median([_size(true) for true in probes.truths])) or 1.0
+    for number, call in enumerate(probes.calls):
+        found = _answer(probes, call, processor, engine, collated=number % 2 == 1)
+        if isinstance(found, str):
+            if min(probes.rows[i].n_tokens for i in call) < probes.shortest:
+                continue  # no text becomes such a row
+            longest = max(probes.rows[i].n_tokens for i in call)
+            fault = f"the graph cannot run {len(call)} row(s) of up to {longest} tokens: {found}"
+            return Finding((fault,), (), float("nan"), len(probes.rows), number)
+        for position, (i, own) in enumerate(zip(call, found, strict=True)):
+            true = probes.truths[i]
+            shapes = [f"{n} has shape {list(own[n].shape)} instead of {list(true[n].shape)}"
+                      for n in true if n not in own or own[n].shape != true[n].shape]  # fmt: skip
+            if shapes:
+                fault = f"for {len(call)} row(s) of {probes.rows[i].n_tokens} tokens the output {shapes[0]}"
+                return Finding((fault,), (), float("nan"), len(probes.rows), number)
+            answers.append(_compared(i, number, position, true, own, usual_size))
+        if number % 50 == 49:
+            say(f"{number + 1} of {len(probes.calls)} batches of every size and length")
+    faults, excesses = _verdict(probes, answers, difference)
+    largest = max((a.difference for a in answers), default=0.0)
+    return Finding(tuple(faults), tuple(excesses), largest, len(probes.rows), len(probes.calls))
+
+
+class _Builder:
+    """Makes rows of any length from the tokens of running text."""
+
+    def __init__(self, processor: TextProcessor, make_body: Callable[[str], Mapping[str, Any]] | None = None) -> None:
+        make_body, tokenizer = make_body or bodies_of(processor), processor.tokenizer
+        self._ids = range(tokenizer.vocab_size)
+        limit = processor.config.max_length
+
+        def encode(text: str) -> Encoded:
+            return tokenizer.encode_batch(processor.head.parse(make_body(text)).texts)[0]
+
+        one, other = encode("Rust 7"), encode("the box?")
+        before = _common(_cells(one), _cells(other))
+        after = _common(_cells(one)[::-1], _cells(other)[::-1])
+        after = min(after, min(one.n_tokens, other.n_tokens) - before)
+        text = ""
+        for round_ in range(1 + limit // 200):
+            text += " ".join((*SENTENCES[round_ % 7 :], *SENTENCES[: round_ % 7])) + " "
+        long = encode(text)
+        self._before = _part(one, 0, before)
+        self._after = _part(one, one.n_tokens - after, one.n_tokens)
+        start = min(before, long.n_tokens - 1)  # of a tokenizer that knows no word, all texts may be the same
+        self._content = _part(long, start, max(long.n_tokens - after, start + 1))
+        self.shortest = min(before + after + 1, limit)
+
+    def row(self, tokens: int, *, start: int) -> Encoded:
+        """Return a row of ``tokens``; one too short for the special tokens has none."""
+        room = tokens - len(self._before[0]) - len(self._after[0])
+        size = len(self._content[0])
+        places = [(start + i) % size for i in range(room if room > 0 else tokens)]
+        ids, types = ([part[i] for i in places] for part in self._content)
+        if room > 0:
+            ids, types = [*self._before[0], *ids, *self._after[0]], [*self._before[1], *types, *self._after[1]]
+        return Encoded(np.array(ids), np.array(types) if any(types) else None)
+
+    def vocabulary(self, tokens: int, pad_id: int) -> list[Encoded]:
+        """Return rows of at most ``tokens`` that together hold every token, save those that frame a text and padding:
+        some models find a text's end by them.
+        """
+        framing = {pad_id, *self._before[0], *self._after[0]}
+        step = -(-len(self._ids) // _MOST_VOCABULARY)
+        ids = [i for i in self._ids[:: max(1, step)] if i not in framing]
+        room = max(1, tokens - len(self._before[0]) - len(self._after[0]))
+        found = []
+        for start in range(0, len(ids), room):
+            own = ids[start : start + room]
+            types = [*self._before[1], *[self._content[1][0]] * len(own), *self._after[1]]
+            row = np.array([*self._before[0], *own, *self._after[0]])
+            found.append(Encoded(row, np.array(types) if any(types) else None))
+        return found
+
+
+def _calls(rows: Sequence[Encoded], few: int, config: TaskConfig) -> Iterator[tuple[int, ...]]:
+    """Every row alone; every batch size; short beside long in every order; many rows that are long."""
+    count = len(rows)
+    yield from ((i,) for i in range(count))
+    short = list(range(count - few, count))
+    for size in range(2, ROWS + 1 if few else 0):
+        yield tuple(short[(size * 5 + i) % few] for i in range(size))
+    by_length = sorted(range(count - few), key=lambda i: rows[i].n_tokens)
+    dense = [i for i in by_length if rows[i].n_tokens <= _DENSE]
+    most = _MOST_SCORES // config.vocab_size if config.task == FILL_MASK and config.vocab_size else _MOST_TOKENS
+    mixed: list[list[int]] = []
+    for low, high, size in ((0, 32, 8), (32, _EVERY, 8), (_EVERY, _DENSE, 4)):
+        own = [i for i in dense if low < rows[i].n_tokens <= high]
+        step = max(1, -(-len(own) // size))
+        mixed += [own[start::step] for start in range(step)]
+    if len(dense) > 8:
+        mixed += [[dense[-1], *dense[:4], dense[-1], dense[4]], [*dense[:3], dense[-1]], dense[-16:], dense[-ROWS:]]
+        # every number of padding tokens up to 126: rows of 65 to 128 tokens, and of 2 to 64 beside one of 128
+        one_of = {rows[i].n_tokens: i for i in reversed(dense)}
+        mixed += [[i for n, i in sorted(one_of.items()) if _EVERY - ROWS < n <= _EVERY]]
+        mixed += [[*(i for n, i in sorted(one_of.items()) if 2 <= n <= ROWS), one_of.get(_EVERY, dense[-1])][-ROWS:]]
+    for number, call in enumerate(mixed):
+        ordered = call[::-1] if number % 2 else call
+        fitting = ordered[: max(2, most // max((rows[i].n_tokens for i in ordered), default=1))]
+        if len(fitting) > 1:
+            yield tuple(fitting)
+
+
+def _answer(
+    probes: Probes, call: Sequence[int], processor: TextProcessor, engine: Engine, *, collated: bool
+) -> list[dict[str, NDArray[Any]]] | str:
+    """Return each row's outputs, or why there are none. ``collated``: padded by the tokenizer's rules in one request,
+    as the gateway sends them; else one request per row, padded by the program in Triton.
+    """
+    rows = [probes.rows[i] for i in call]
+    requests = [processor.collate_rows(rows)] if collated else [processor.collate_rows([row]) for row in rows]
+    answers = engine.answer_together(requests)
+    for answer in answers:
+        if isinstance(answer, str):
+            return answer
+    if not collated:
+        return [{n: _kept(v, i) for n, v in answer.items()} for i, answer in zip(call, answers, strict=True)]  # type: ignore[union-attr]
+    longest = max(row.n_tokens for row in rows)
+    found = []
+    for position, (i, row) in enumerate(zip(call, rows, strict=True)):
+        start = longest - row.n_tokens if processor.config.padding_side == "left" else 0
+        own = {}
+        for name, value in answers[0].items():  # type: ignore[union-attr]
+            part = value[position : position + 1]
+            if part.ndim > 1 and part.shape[1] == longest and is_per_token(processor.config, part):
+                part = part[:, start : start + row.n_tokens]
+            own[name] = _kept(part, i)
+        found.append(own)
+    return found
+
+
+def is_per_token(config: TaskConfig, output: NDArray[Any]) -> bool:
+    """Say whether the second axis of an output is tokens."""
+    return output.ndim > 2 or config.task in PER_TOKEN
+
+
+def _size(outputs: Mapping[str, NDArray[Any]]) -> float:
+    return float(np.sqrt(sum(float(np.square(v, dtype=np.float64).sum()) for v in outputs.values())))
+
+
+def _compared(
+    row: int, call: int, position: int, true: Mapping[str, NDArray[Any]], found: Mapping[str, NDArray[Any]],
+    usual_size: float,
+) -> _Answer:  # fmt: skip
+    t = np.concatenate([true[n].ravel() for n in true]).astype(np.float64)
+    f = np.concatenate([found[n].ravel() for n in true]).astype(np.float64)
+    if not np.isfinite(f).all():
+        return _Answer(row, call, position, float("inf"), float("inf"))
+    off = np.abs(t - f)
+    size = max(float(np.linalg.norm(t)), usual_size)
+    return _Answer(row, call, position, float(off.max()) / max(1.0, float(np.abs(t).max())),
+                   float(np.linalg.norm(off)) / size)  # fmt: skip
+
+
+def _verdict(probes: Probes, answers: Sequence[_Answer], difference: float) -> tuple[list[str], list[str]]:
+    if np.isfinite(difference):
+        beyond = _inexact(probes, answers, difference)
+    else:
+        beyond = _unusual(probes, [a for a in answers if not probes.is_vocabulary(a.row)])
+        beyond += [a for a in answers if probes.is_vocabulary(a.row) and not a.share < _OTHER]
+    if not beyond:
+        return [], []
+    where = _where(probes, answers, beyond)
+    if not all(np.isfinite(a.share) for a in beyond):
+        return [f"{where}: the answer is not a number"], []
+    worst = max(a.share for a in beyond)
+    text = f"{where}: the answer is not PyTorch's (off by {worst:.2g} of its size)"
+    return ([text], []) if worst >= _WRONG else ([], [text])
+
+
+def _inexact(probes: Probes, answers: Sequence[_Answer], difference: float) -> list[_Answer]:
+    """Return the answers that are further off than ``difference``, save those of rows that a threshold inside the model
+    moves a little: alone, too, and never by more than so many times as much.
+    """
+    beyond = [a for a in answers if not a.difference <= difference]
+    near = {a.row for a in beyond if len(probes.calls[a.call]) == 1 and a.share <= _AT_A_THRESHOLD * difference}
+    return [a for a in beyond if a.row not in near or not a.share <= _AT_A_THRESHOLD * difference]
+
+
+def _unusual(probes: Probes, answers: Sequence[_Answer]) -> list[_Answer]:
+    """Return the answers that the rounding of a reduced precision does not explain, by what it usually does here."""
+    sizes = [len(call) for call in probes.calls]
+    usual = float(np.median([a.share for a in answers if probes.rows[a.row].n_tokens >= _GROUP] or [0.0]))
+    most = _explained(usual, *_ROW_NOISE)
+    beyond = [a for a in answers if not a.share <= most]
+    groups: dict[tuple[str, int], list[_Answer]] = {}
+    for a in answers:
+        tokens = probes.rows[a.row].n_tokens
+        if sizes[a.call] == 1 and tokens >= _GROUP:
+            groups.setdefault(("length", tokens // _GROUP), []).append(a)
+        elif sizes[a.call] > 1:
+            groups.setdefault(("size", sizes[a.call]), []).append(a)
+            groups.setdefault(("place", a.position), []).append(a)
+    most = _explained(usual, *_GROUP_NOISE)
+    for group in groups.values():
+        if len(group) >= _GROUP // 2 and not np.median([a.share for a in group]) <= most:
+            beyond += [a for a in group if not a.share <= most]
+    return list(dict.fromkeys(beyond))
+
+
+def _explained(usual: float, times: float, least: float, most: float) -> float:
+    return min(max(times * usual, least), most)
+
+
+def _where(probes: Probes, answers: Sequence[_Answer], beyond: Sequence[_Answer]) -> str:
+    """Return what the wrong answers have in common, in words."""
+    sizes = {number: len(call) for number, call in enumerate(probes.calls)}
+    if all(probes.is_vocabulary(a.row) for a in beyond):
+        return f"{len(beyond)} of the {probes.vocabulary_rows} rows that together hold the vocabulary's tokens"
+    beyond = [a for a in beyond if not probes.is_vocabulary(a.row)]
+    answers = [a for a in answers if not probes.is_vocabulary(a.row)]
+    alone = [a for a in beyond if sizes[a.call] == 1]
+    if alone:
+        wrong = sorted({probes.rows[a.row].n_tokens for a in alone})
+        tried = sorted({probes.rows[a.row].n_tokens for a in answers if sizes[a.call] == 1})
+        return f"rows of {_spans(wrong, tried)} tokens"
+    wrong = sorted({sizes[a.call] for a in beyond})
+    tried = sorted({sizes[a.call] for a in answers})
+    return f"batches of {_spans(wrong, tried)} rows, which are right alone"
+
+
+def _spans(chosen: Sequence[int], among: Sequence[int]) -> str:
+    """Return numbers in words, those that follow each other ``among`` all as spans."""
+    places = [among.index(n) for n in chosen]
+    spans = [[places[0], places[0]]]
+    for one, two in pairwise(places):
+        if two == one + 1:
+            spans[-1][1] = two
+        else:
+            spans.append([two, two])
+    shown = [f"{among[a]}" if a == b else f"{among[a]} to {among[b]}" for a, b in spans]
+    return ", ".join(shown[:4]) + (" …" if len(shown) > 4 else "")
+
+
+def _kept(output: NDArray[Any], number: int) -> NDArray[Any]:
+    step = -(-output.size // _MOST_KEPT)
+    return output if step <= 1 else np.ascontiguousarray(output[..., number % step :: step])
+
+
+def _cells(row: Encoded) -> list[tuple[int, int]]:
+    types = row.type_ids
+    return list(zip(row.ids.tolist(), [0] * row.n_tokens if types is None else types.tolist(), strict=True))
+
+
+def _part(row: Encoded, start: int, end: int) -> tuple[list[int], list[int]]:
+    cells = _cells(row)[start:end]
+    return [i for i, _ in cells], [t for _, t in cells]
+
+
+def _common(one: Sequence[object], other: Sequence[object]) -> int:
+    return next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))

@@ -1,0 +1,126 @@
+"""The report of a bundle: parity and speed as Markdown, and one picture. Pure but for ``draw``, which writes a PNG."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from deploy.bundles.parity import Parity
+from deploy.bundles.speed import ORIGINAL, Timing
+
+
+def parity_rows(found: Sequence[Parity]) -> list[list[str]]:
+    """Return the accuracy table, its header first."""
+    rows = [["candidate", "largest difference", "mean cosine", "min cosine", "same answer", "class shift",
+             "same neighbour", "alone or beside others", "verdict"]]  # fmt: skip
+    for p in found:
+        verdict = "within tolerance" if p.is_within else "; ".join((*p.faults, *p.excesses))
+        if p.mean_cosine == 0.0 and p.faults:
+            rows.append([p.candidate, *["–"] * 7, verdict])
+            continue
+        nearest = "–" if p.neighbours is None else f"{p.neighbours:.1%}"
+        rows.append([p.candidate, f"{p.max_difference:.1e}", f"{p.mean_cosine:.5f}", f"{p.min_cosine:.5f}",
+                     f"{p.decisions:.1%}", f"{p.shift:.3f}", nearest, f"{p.companions:.1e}", verdict])  # fmt: skip
+    return rows
+
+
+def speed_rows(timings: Sequence[Timing]) -> list[list[str]]:
+    """Return the speed table, its header first."""
+    names = [n for n in timings[0].ms if n != ORIGINAL] if timings else []
+    rows = [["threads", "batch", "tokens", "PyTorch", *names]]
+    rows += [
+        [str(t.cell.threads), str(t.cell.batch), str(t.cell.length), f"{t.ms[ORIGINAL]:.1f} ms",
+         *(f"×{t.ratio(n):.2f} ({t.ms[n]:.1f} ms)" if n in t.ms else "–" for n in names)]
+        for t in timings
+    ]  # fmt: skip
+    return rows
+
+
+def table(rows: Sequence[Sequence[str]]) -> str:
+    """Return rows as a Markdown table; the first is its header."""
+    lines = [f"| {' | '.join(cell.replace('|', '/') for cell in row)} |" for row in rows]
+    return "\n".join([lines[0], f"|{'---|' * len(rows[0])}", *lines[1:]])
+
+
+def render(manifest: Mapping[str, Any], parities: Sequence[Parity], timings: Sequence[Timing], line: str) -> str:
+    """Return the report."""
+    samples = manifest["samples"]
+    return page(
+        manifest,
+        f"{samples['count']} texts ({samples['source']}) of {samples['shortest']} to {samples['longest']} tokens, and "
+        f"{max((p.rows for p in parities), default=0)} rows of every length in "
+        f"{max((p.batches for p in parities), default=0)} batches of every size, against PyTorch in fp32.",
+        parity_rows(parities),
+        "Times as fast as PyTorch eager fp32 in the same round; model only.",
+        speed_rows(timings) if timings else [],
+        line,
+    )
+
+
+def page(
+    manifest: Mapping[str, Any], accuracy: str, accuracy_rows: Sequence[Sequence[str]], speed: str,
+    rows: Sequence[Sequence[str]], line: str,
+) -> str:  # fmt: skip
+    """Return a report: two tables, each with a sentence that says what it shows. ``rows`` may be empty."""
+    chosen, machine = manifest["chosen"], manifest["machine"]
+    parts = [
+        f"# {manifest['name']}: {chosen['candidate']}",
+        f"{chosen['about']}. Made from `{manifest['source']['given']}` ({manifest['source']['architecture']}, "
+        f"{manifest['source']['task']}) on {machine['cpu']}, {machine['cores']} cores.",
+    ]
+    if manifest["accepted"]:
+        parts.append(f"**Accepted beyond tolerance:** {manifest['accepted']}")
+    parts += [f"*{note}*" for note in manifest["notes"]]
+    parts += [f"## Accuracy\n\n{accuracy}", table(accuracy_rows)]
+    if rows:
+        parts += [f"## Speed\n\n{speed}", table(rows), "![report](report.png)"]
+    if manifest["left_out"]:
+        parts.append("Left out: " + "; ".join(f"{n} ({why})" for n, why in manifest["left_out"].items()) + ".")
+    parts += ["## Serve it", f"```console\n$ {line}\n```"]
+    return "\n\n".join(parts) + "\n"
+
+
+def draw(path: Path, parities: Sequence[Parity], timings: Sequence[Timing]) -> None:
+    """Draw speed as a heatmap of ratios to PyTorch, accuracy beside it."""
+    draw_ratios(
+        path,
+        parities,
+        [
+            (f"{t.cell.threads} thr · {t.cell.batch} × {t.cell.length}", {n: t.ratio(n) for n in t.ms if n != ORIGINAL})
+            for t in timings
+        ],
+    )
+
+
+def draw_ratios(path: Path, parities: Sequence[Parity], cells: Sequence[tuple[str, Mapping[str, float]]]) -> None:
+    """Draw ``cells`` (what it is; candidate → times as fast as PyTorch) as a heatmap, accuracy beside it."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    import matplotlib.pyplot as plt
+    import numpy as np
+
+    names = list(cells[0][1]) if cells else []
+    figure, (left, right) = plt.subplots(
+        1, 2, figsize=(13, max(3.5, 0.32 * len(cells) + 1.5)), width_ratios=[2, 1], layout="constrained"
+    )
+    if cells:
+        ratios = np.array([[found.get(n, np.nan) for n in names] for _, found in cells])
+        image = left.imshow(
+            ratios, aspect="auto", cmap="viridis", norm=mpl.colors.LogNorm(0.5, max(2.0, np.nanmax(ratios)))
+        )
+        left.set_xticks(range(len(names)), names, rotation=20)
+        left.set_yticks(range(len(cells)), [label for label, _ in cells])
+        for (row, column), value in np.ndenumerate(ratios):
+            left.text(column, row, f"×{value:.1f}", ha="center", va="center", color="white", fontsize=8)
+        figure.colorbar(image, ax=left)
+    left.set_title("times as fast as PyTorch")
+    shown = [p for p in parities if p.mean_cosine > 0]
+    losses = [max(1e-9, 1 - p.mean_cosine) for p in shown]
+    right.barh([p.candidate for p in shown], losses, color=["tab:green" if p.is_within else "tab:red" for p in shown])
+    right.set_xscale("log")
+    right.set_xlabel("1 − mean cosine to PyTorch (red: beyond tolerance)")
+    right.set_title("accuracy")
+    figure.savefig(path, dpi=110)
+    plt.close(figure)

@@ -1,0 +1,256 @@
+"""The texts a candidate is judged on: a built-in multilingual set of every length, or the user's own.
+
+Pure: the built-in texts are put together from sentences of many languages and scripts, cut to token counts from the
+shortest there is up to what the model reads (at most 512), always the same for the same tokenizer. A user's file has
+one text per line, or one JSON request body per line.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from itertools import cycle, islice
+from pathlib import Path
+from typing import Any, Final
+
+from deploy.tools.errors import DeployError
+from preprocessing.config import FILL_MASK, QUESTION_ANSWERING, RANKING, ZERO_SHOT
+from preprocessing.errors import PreprocessingError
+from preprocessing.processor import TextProcessor
+
+MOST_TOKENS: Final = 512
+MOST_SAMPLES: Final = 2000
+
+SENTENCES: Final = (
+    "The parcel arrived two days late and the box was torn open.",
+    "I would buy this again without a second thought.",
+    "Please cancel my subscription and refund the last payment.",
+    "A woman in a red coat waits for the night bus.",
+    "Interest rates were left unchanged for the third month in a row.",
+    "How do I reset the password of my router?",
+    "The orchestra played the second movement far too slowly.",
+    "Rust prevents data races at compile time.",
+    "He mixed flour, butter and sugar until the dough was smooth.",
+    "Not bad, not good, just another hotel near an airport.",
+    "Der Zug nach München fällt heute wegen eines Sturms aus.",
+    "Die Bedienung war freundlich, das Essen leider kalt.",
+    "Können Sie mir bitte die Rechnung noch einmal schicken?",
+    "Am Wochenende fahren wir mit dem Fahrrad an den See.",
+    "Le musée est fermé le mardi, sauf pendant les vacances.",
+    "Ce téléphone chauffe beaucoup trop quand je joue.",
+    "Où puis-je trouver un bon restaurant près de la gare ?",
+    "La pluie a détruit presque toute la récolte de cerises.",
+    "El paquete llegó antes de lo previsto y en perfecto estado.",
+    "¿Cuánto cuesta enviar una carta a Argentina?",
+    "Mi abuela cocina la mejor tortilla del barrio.",
+    "No volvería a este taller ni aunque me pagaran.",
+    "Il treno è partito in orario, ma senza di me.",
+    "La batteria dura poco più di tre ore.",
+    "Preciso de ajuda para instalar a impressora nova.",
+    "O filme é longo demais e o final não faz sentido.",
+    "De fiets heeft een lekke band en een kapot achterlicht.",
+    "Wat een geweldige service, binnen een uur opgelost!",
+    "Pociąg spóźnił się o czterdzieści minut.",
+    "Ta książka jest o wiele lepsza niż film.",
+    "Tåget var fullt, men utsikten var värd varje krona.",
+    "Kaffet var kallt och kakan torr.",
+    "Juna oli myöhässä, mutta kukaan ei valittanut.",
+    "Köszönöm a gyors választ, minden rendben van.",
+    "Vlak do Brna odjíždí z třetího nástupiště.",
+    "Sipariş ettiğim kitap hâlâ gelmedi.",
+    "Bu uygulama her açılışta çöküyor.",
+    "Доставка заняла неделю, но товар отличный.",
+    "Где находится ближайшая аптека?",
+    "Вчера вечером в городе отключили свет.",
+    "Ця пісня нагадує мені про літо.",
+    "Το ξενοδοχείο ήταν καθαρό και πολύ ήσυχο.",
+    "Πότε ανοίγει το μουσείο;",
+    "המשלוח הגיע בזמן והכול עובד מצוין.",
+    "الفندق قريب من البحر والغرف نظيفة.",
+    "أين يمكنني تجديد جواز السفر؟",
+    "یہ فون بہت اچھا ہے مگر بیٹری کمزور ہے۔",
+    "यह किताब बच्चों के लिए बहुत उपयोगी है।",
+    "कल सुबह से लगातार बारिश हो रही है।",
+    "এই রেস্তোরাঁর খাবার খুব ভালো।",
+    "இந்த படம் மிகவும் நீளமாக இருந்தது.",
+    "ร้านนี้อาหารอร่อยแต่บริการช้ามาก",
+    "Chuyến bay bị hoãn ba tiếng vì thời tiết xấu.",
+    "Layanan pelanggan menjawab dengan cepat dan ramah.",
+    "这家餐厅的服务员非常热情。",
+    "我想退掉昨天买的那双鞋。",
+    "明天下午会有大雨，请带伞。",
+    "電池の持ちが悪くて困っています。",
+    "この映画は最後の十分だけで見る価値がある。",
+    "駅から歩いて五分の静かな宿でした。",
+    "배송이 빠르고 포장도 꼼꼼했습니다.",
+    "이 앱은 업데이트 후에 자꾸 꺼져요.",
+    "Treni kuelekea Mombasa linaondoka saa mbili asubuhi.",
+    "SELECT name, COUNT(*) FROM users WHERE age >= 18 GROUP BY name;",
+    "def area(r): return 3.14159 * r ** 2  # circle",
+    "ERROR 2026-11-03T10:22:31Z worker-7: connection reset by peer (10.0.0.12:5432)",
+    "Call +44 20 7946 0018 or write to support@example.org before 5 pm.",
+    "Total: 1.299,00 EUR (incl. 19 % VAT), order no. A-2231/77.",
+    "lol that was sooo goooood 😂😂 10/10 would watch again!!!",
+    "🚀 launch day 🎉 — see you at 9:00 ☕",
+    "ok",
+    "No.",
+    "?",
+    "great",
+    "meh…",
+    "naïve café façade Ångström ﬁne ½ ² №",
+    "supercalifragilisticexpialidocious",
+    "E = mc², ∑ xᵢ ≤ 10⁻³, α → β",
+    "NASA's probe sent back the sharpest picture of Europa so far.",
+    "Turn left at the church, then follow the river for two miles.",
+    "The defendant shall bear the costs of the proceedings.",
+    "Take one tablet twice a day with a glass of water.",
+    "Our quarterly revenue grew by twelve per cent, mostly in Asia.",
+    "She laughed, closed the book and turned off the light.",
+    "Shares of the chip maker fell sharply after the report.",
+    "The recipe works just as well with oat milk.",
+    "Can someone explain why my build fails only on Windows?",
+    "The goalkeeper saved two penalties in the last five minutes.",
+    "It is forbidden to feed the animals in this park.",
+    "Worst purchase of the year, it broke after one day.",
+)
+
+_QUESTION: Final = "Where is the hotel?"
+
+_CUT: Final = (1.3, 2.5)
+"""Texts that are so many times as long as the model reads, of which it reads a part."""
+
+_ATTENTION_BYTES: Final = 96
+"""Of a layer for every pair of tokens: two tables of numbers for each of a dozen heads."""
+
+_LONG: Final = (24, 33, 48, 64, 65, 96, 127, 128, 129, 160, 200, 255, 256, 257, 300, 384, 385, 448, 511, 512)
+
+
+def built_in(processor: TextProcessor) -> list[dict[str, Any]]:
+    """Return request bodies of every length this model reads up to 512 tokens, its longest, longer ones of which a part
+    is read, and each built-in sentence alone.
+    """
+    make = bodies_of(processor)
+    bodies = [make(text) for text in SENTENCES]
+    longest = judged_length(processor)
+    chosen = [*(length for length in _LONG if length < longest), longest]
+    for number, wanted in enumerate(chosen):
+        text = _of_length(processor, wanted, start=number * 7)
+        if text:
+            bodies.append(make(text))
+    cut = () if longest < processor.config.max_length else _CUT if longest <= MOST_TOKENS else _CUT[:1]
+    for number, times in enumerate(cut):
+        bodies.append(_masked_first(processor, _words(int(longest * times), start=3 + 11 * number), make))
+    return [body for body in bodies if _is_usable(processor, body)]
+
+
+def judged_length(processor: TextProcessor) -> int:
+    """Return the longest row, in tokens, that is judged: the longest the model reads, or what attention over it fits
+    into half of this machine's free memory.
+    """
+    try:
+        free = re.search(r"(?m)^MemAvailable:\s*(\d+) kB", Path("/proc/meminfo").read_text())
+    except OSError:
+        free = None
+    fits = math.isqrt(int(free[1]) * 1024 // 2 // _ATTENTION_BYTES) if free else processor.config.max_length
+    return min(processor.config.max_length, max(fits, MOST_TOKENS))
+
+
+def from_file(path: Path, processor: TextProcessor) -> list[dict[str, Any]]:
+    """Return the request bodies of a user's file. Raises ``DeployError`` naming the line that cannot be used."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise DeployError(f"--samples {path} cannot be read: {error}") from error
+    bodies: list[dict[str, Any]] = []
+    make = bodies_of(processor)
+    for number, line in enumerate(lines[: MOST_SAMPLES + 1], 1):
+        if not line.strip():
+            continue
+        body: Any = make(line)
+        if line.lstrip().startswith("{"):
+            try:
+                body = json.loads(line)
+            except ValueError as error:
+                raise DeployError(f"--samples {path}, line {number}, is not JSON: {error}") from error
+        try:
+            prepared = processor.prepare(body)
+        except PreprocessingError as error:
+            raise DeployError(f"--samples {path}, line {number}: {error}") from error
+        if prepared.is_batch:
+            raise DeployError(f"--samples {path}, line {number}: one text per line, not a list")
+        bodies.append(body)
+    if len(bodies) < 2 or len(bodies) > MOST_SAMPLES:
+        raise DeployError(f"--samples {path} holds {len(bodies)} texts; give 2 to {MOST_SAMPLES}")
+    return bodies
+
+
+def bodies_of(processor: TextProcessor) -> Callable[[str], dict[str, Any]]:
+    """Return what makes one text into a request body of the processor's task."""
+    config = processor.config
+    if config.task == RANKING:
+        return lambda text: {"query": _QUESTION, "documents": [text]}
+    if config.task == ZERO_SHOT:
+        return lambda text: {"text": text, "parameters": {"candidate_labels": ["travel"]}}
+    if config.task == QUESTION_ANSWERING:
+        return lambda text: {"question": _QUESTION, "context": text}
+    if config.task == FILL_MASK:
+        mask = str(processor.tokenizer.token_of(config.mask_id)) if config.mask_id is not None else "[MASK]"
+        return lambda text: {"text": f"{text} {mask}"}
+    return lambda text: {"text": text}
+
+
+def together(processor: TextProcessor, bodies: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return one request for the texts of several, each made by ``bodies_of``."""
+    task = processor.config.task
+    if task == RANKING:
+        return {**bodies[0], "documents": [text for body in bodies for text in body["documents"]]}
+    names = ("question", "context") if task == QUESTION_ANSWERING else ("text",)
+    return {**bodies[0], **{name: [body[name] for body in bodies] for name in names}}
+
+
+def token_counts(processor: TextProcessor, bodies: Sequence[Mapping[str, Any]]) -> list[int]:
+    """Return how many tokens each body is."""
+    return [max(row.n_tokens for row in processor.prepare(body).rows) for body in bodies]
+
+
+def _of_length(processor: TextProcessor, wanted: int, *, start: int) -> str:
+    """Return words of running sentences that are ``wanted`` tokens, or as close below as words allow."""
+    make = bodies_of(processor)
+    words = _words(wanted * 2, start=start)
+    low, high = 1, len(words)
+    while low < high:
+        middle = (low + high + 1) // 2
+        rows = processor.prepare(make(" ".join(words[:middle]))).rows
+        if max(row.n_tokens for row in rows) <= wanted and not any(row.truncated for row in rows):
+            low = middle
+        else:
+            high = middle - 1
+    return " ".join(words[:low])
+
+
+def _words(count: int, *, start: int) -> list[str]:
+    words: list[str] = []
+    sentences = islice(cycle(SENTENCES), start, None)
+    while len(words) < count:
+        words += next(sentences).split()
+    return words
+
+
+def _masked_first(
+    processor: TextProcessor, words: Sequence[str], make: Callable[[str], dict[str, Any]]
+) -> dict[str, Any]:
+    """Return the body of a text that is too long; of a fill-mask task with the mask where it is not cut off."""
+    if processor.config.task != FILL_MASK:
+        return make(" ".join(words))
+    return {"text": f"{make('')['text'].strip()} {' '.join(words)}"}
+
+
+def _is_usable(processor: TextProcessor, body: Mapping[str, Any]) -> bool:
+    try:
+        row = processor.prepare(body).rows[0]
+    except PreprocessingError:
+        return False
+    config = processor.config
+    return row.n_tokens > 0 and (config.task != FILL_MASK or config.mask_id in row.ids)

@@ -1,0 +1,85 @@
+"""The stock ``clearml-serving model add`` line that serves a bundle, tuned from what was measured.
+
+Pure: shapes and measurements in, arguments out. The same line works on the embedded server and on a full Triton: what
+is meant for one of them is translated by model sync (``deploy/modelsync/native.py``).
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from deploy.modelsync.execution import Target
+from deploy.tools.stock_cli import Tensor
+
+_LEAST_BATCH: Final = 8
+"""Small requests may share a call even where batching gains nothing: each call costs Triton about 1 ms."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """How the bundle is to be run: processes, threads of each, rows per call."""
+
+    instances: int
+    threads: int
+    max_batch_size: int
+    """0: the program decides (text generation)."""
+    target: Target = "cpu"
+    spinning: bool = False
+    task: str = ""
+    """The task that was asked for, where the model's files do not tell."""
+
+    def pairs(self) -> list[str]:
+        """Return the ``--aux-config`` pairs."""
+        kind = "KIND_CPU" if self.target == "cpu" else "KIND_GPU"
+        pairs = [
+            *([f"gateway.task={self.task}"] if self.task else []),
+            *([f"max_batch_size={self.max_batch_size}"] if self.max_batch_size else []),
+            f"instance_group.0.count={self.instances}",
+            f"instance_group.0.kind={kind}",
+        ]
+        if self.target == "gpu":
+            # a GPU gains from full batches: waiting 2 ms for neighbours costs less than a call of few rows
+            return [*pairs, "dynamic_batching.max_queue_delay_microseconds=2000"]
+        pairs.append(f"parameters.threads={self.threads}")
+        return [*pairs, "parameters.spinning=true"] if self.spinning else pairs
+
+
+def tensors(feeds: Mapping[str, Any], outputs: Mapping[str, Any]) -> tuple[list[Tensor], list[Tensor]]:
+    """Return inputs and outputs as the stock CLI wants them, from one example of each (batch and length are −1)."""
+    length = next(iter(feeds.values())).shape[1]
+    inputs = [Tensor(name, value.dtype.name, (-1,) * value.ndim) for name, value in feeds.items()]
+    answers = [
+        Tensor(name, "float32", (-1, *(-1 if size == length and value.ndim > 2 and axis == 0 else size
+                                       for axis, size in enumerate(value.shape[1:]))))
+        for name, value in outputs.items()
+    ]  # fmt: skip
+    return inputs, answers
+
+
+def add_arguments(
+    endpoint: str, model_id: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor], tuned: Tuned
+) -> list[str]:
+    """Return the arguments of ``clearml-serving`` that add ``endpoint`` (``NAME`` or ``NAME/VERSION``)."""
+    name, _, version = endpoint.partition("/")
+    arguments = ["model", "add", "--engine", "triton", "--endpoint", name]
+    arguments += ["--version", version] if version else []
+    arguments += ["--model-id", model_id]
+    for side, described in (("input", inputs), ("output", outputs)):
+        arguments += [f"--{side}-name", *(t.name for t in described)]
+        arguments += [f"--{side}-type", *(t.type for t in described)]
+        arguments += [f"--{side}-size", *(json.dumps(list(t.shape)) for t in described)]
+    return [*arguments, "--aux-config", *tuned.pairs()]
+
+
+def command_line(arguments: Sequence[str]) -> str:
+    """Return the line to type."""
+    return f"clearml-serving {shlex.join(arguments)}"
+
+
+def batch_limit(best_batch: int) -> int:
+    """Return ``max_batch_size`` for the batch that was fastest per row."""
+    return max(_LEAST_BATCH, best_batch)

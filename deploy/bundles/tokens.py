@@ -1,0 +1,179 @@
+"""The tokens of the original: the tokenizer a bundle takes over, and what it is compared with.
+
+The gateway reads ``tokenizer.json`` with the `tokenizers` library. Models that have none get the one transformers makes
+of their other files. transformers in turn does not always read the file as it is written: since version 5 many of its
+classes build the normalizer and the splitting themselves (DeBERTa's leaves out SentencePiece's normalizer). A bundle
+answers as the pipeline does, so it takes over what transformers uses, and says where that is not what the file says;
+``--tokenizer file`` chooses the file. Nothing is ever written into the user's folder.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Callable, Sequence
+from importlib import metadata, util
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from deploy.bundles.samples import SENTENCES
+from deploy.tools.errors import ExportFailed, MissingPart
+
+Reads = Literal["transformers", "file"]
+"""Whose reading of ``tokenizer.json`` is served and is the truth."""
+
+Tokenize = Callable[..., list[int]]
+"""One text, or the two of a pair → its ids, special tokens included."""
+
+PIECES: Final = ("sentencepiece.bpe.model", "spm.model", "spiece.model", "tokenizer.model", "sentencepiece.model")
+FILES: Final = ("tokenizer.json", "vocab.txt", "vocab.json", *PIECES)
+"""What a folder has at least one of, if it has a tokenizer."""
+
+_ODD: Final = (
+    "½ cup of ﬁne flour, please…",
+    "a\u00a0b \u200bc\u3000d",
+    "Two  spaces,\ta tab\nand a line",
+    " in front and behind ",
+    "ＦＵＬＬ ｗｉｄｔｈ ｶﾞｷﾞ",
+    "cafe\u0301 \u0301x Å \u212b",
+    "``quoted'' don't İSTANBUL ẞ",
+    "soft\u00adhyphen zero\u200dwidth \ufeffmark",
+    "👩\u200d👩\u200d👧 🇩🇪 1,000.50 §42",
+)
+
+
+def as_transformers_reads(folder: Path, scratch: Path) -> tuple[Path, str]:
+    """Return a folder whose ``tokenizer.json`` makes the tokens that transformers makes of ``folder``, and a sentence
+    about how its own makes others; ``folder`` itself and no sentence where it does not.
+
+    Raises ``ExportFailed`` where transformers cannot read the tokenizer, ``MissingPart`` where it needs a package.
+    """
+    tokenizer = _from_transformers(folder)
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if not (folder / "tokenizer.json").is_file():
+        if backend is None:
+            raise ExportFailed(
+                f"the tokenizer of this model, {type(tokenizer).__name__}, is Python code of transformers that has no "
+                "tokenizer.json",
+                hint="serve the model through a Preprocess class",
+            )
+        return _copy(folder, scratch, backend), ""
+    own = read_file(folder)
+    texts = [*((text,) for text in (*SENTENCES, *_ODD)), *zip(SENTENCES, _ODD, strict=False)]
+    made = [(text, _ids(tokenizer, text), own(*text)) for text in texts]
+    wrong = [(text, ids, its) for text, ids, its in made if ids != its]
+    if not wrong or backend is None:
+        return folder, ""
+    text, ids, its = wrong[0]
+    return _copy(folder, scratch, backend), (
+        f"transformers {metadata.version('transformers')} does not read this tokenizer.json as it is written: its "
+        f"{type(tokenizer).__name__} makes other tokens of {len(wrong)} of {len(texts)} texts, for example of "
+        f"{shown(text)}: {first_difference(ids, its)}. The bundle makes the tokens that transformers makes, and so "
+        "answers as its pipeline does; --tokenizer file takes the file as it is written"
+    )
+
+
+def reader(folder: Path, reads: Reads, max_length: int | None = None) -> Tokenize:
+    """Return what makes the true tokens of a text or a pair, cut to ``max_length`` where one is given."""
+    if reads == "file" and (folder / "tokenizer.json").is_file():
+        return read_file(folder, max_length)
+    tokenizer = _from_transformers(folder)
+    cut = {} if max_length is None else {"truncation": True, "max_length": max_length}
+    return lambda *texts: _ids(tokenizer, texts, **cut)
+
+
+def read_file(folder: Path, max_length: int | None = None) -> Tokenize:
+    """Return what ``tokenizer.json`` makes, read by the `tokenizers` library alone. Raises ``ExportFailed``."""
+    from tokenizers import Tokenizer
+
+    try:
+        tokenizer: Any = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    except Exception as error:
+        raise ExportFailed(f"tokenizer.json cannot be loaded: {error}", hint="save the tokenizer again") from error
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    if max_length is not None:
+        tokenizer.enable_truncation(max_length)
+
+    def tokenize(*texts: str) -> list[int]:
+        try:
+            return list(tokenizer.encode(*texts).ids)
+        except Exception as error:
+            raise ExportFailed(
+                f"tokenizer.json fails on {shown(texts)}: {_one_line(error)}", hint="save the tokenizer again"
+            ) from error
+
+    return tokenize
+
+
+def first_difference(ours: Sequence[int], theirs: Sequence[int]) -> str:
+    """Return where two lists of tokens begin to differ, in words."""
+    at = next((i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), min(len(ours), len(theirs)))
+    return f"from token {at} on {list(ours[at : at + 6])} instead of {list(theirs[at : at + 6])}"
+
+
+def shown(text: str | tuple[str, ...]) -> str:
+    """Return a text, or those of a pair, as a message shows it: quoted, at most 80 characters of each."""
+    parts = text if isinstance(text, tuple) else (text,)
+    return " and ".join(json.dumps(part if len(part) <= 80 else part[:79] + "…", ensure_ascii=False) for part in parts)
+
+
+def _from_transformers(folder: Path) -> Any:
+    pieces = next((name for name in PIECES if (folder / name).is_file()), "")
+    needs_pieces = bool(pieces) and not (folder / "tokenizer.json").is_file()
+    if needs_pieces and util.find_spec("sentencepiece") is None:
+        raise MissingPart(
+            f"this model's tokenizer is {pieces}, which is read with sentencepiece",
+            hint='run `pip install "triton-gateway[optimize]"`',
+        )
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    except Exception as error:
+        reason = (_why_not(folder / pieces) if needs_pieces else "") or _one_line(error)
+        raise ExportFailed(
+            f"transformers cannot read the model's tokenizer: {reason}",
+            hint="try AutoTokenizer.from_pretrained(…) on the folder, and save the tokenizer again",
+        ) from error
+
+
+def _why_not(pieces: Path) -> str:
+    """Return why a SentencePiece file cannot be read; transformers hides it behind a question for another package."""
+    try:
+        # also where two packages do not fit: its messages ask for a version of protobuf
+        messages = importlib.import_module("sentencepiece.sentencepiece_model_pb2")
+        messages.ModelProto().ParseFromString(pieces.read_bytes())
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is the reason
+        return f"{pieces.name}: {_one_line(error)}"
+    return ""
+
+
+def _copy(folder: Path, scratch: Path, backend: Any) -> Path:
+    """Return a folder of links to the model's files, with a ``tokenizer.json`` of ``backend``."""
+    copy = scratch / "source"
+    copy.mkdir(parents=True)  # it must not exist: what another run left there is another model
+    for path in folder.rglob("*"):
+        hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
+        if path.is_file() and not hidden:
+            target = copy / path.relative_to(folder)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.symlink_to(path.resolve())
+    (copy / "tokenizer.json").unlink(missing_ok=True)
+    backend.save(str(copy / "tokenizer.json"))
+    return copy
+
+
+def _ids(tokenizer: Any, texts: tuple[str, ...], **cut: Any) -> list[int]:
+    try:
+        return list(tokenizer(*texts, **cut)["input_ids"])
+    except Exception as error:
+        raise ExportFailed(
+            f"the model's tokenizer fails on {shown(texts)}: {_one_line(error)}",
+            hint="its files may not belong together: save the tokenizer again",
+        ) from error
+
+
+def _one_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return (lines[0] if lines else type(error).__name__)[:300]

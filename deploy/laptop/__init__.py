@@ -1,0 +1,1 @@
+"""`triton-gateway up`: everything on one machine, for development."""

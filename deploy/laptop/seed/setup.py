@@ -1,0 +1,108 @@
+"""``python -m deploy.laptop.seed.setup``: give an empty registry a serving Task that serves the seed model, then end.
+
+Everything through the stock ``clearml-serving`` CLI, as a user would type it: two versions of endpoint ``demo``, a
+canary of 80 to 20 between them, three declared variables, and 5 % of the requests in the shadow of version 2. A serving
+Task that serves anything else is left alone, so it may run at every start; what an interrupted run left out is added.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from deploy.tools.errors import DeployError
+from deploy.tools.stock_cli import StockCli, Tensor
+
+ENDPOINT = "demo"
+VERSIONS = ("1", "2")
+MODEL = Path(__file__).parent / "model"
+WAIT_S = 120.0
+
+_INPUTS = tuple(Tensor(name, "int64", (-1, -1)) for name in ("input_ids", "attention_mask"))
+_OUTPUTS = (Tensor("logits", "float32", (-1, 2)),)
+
+
+def existing(wait_s: float) -> tuple[str, frozenset[str]]:
+    """Return the serving Task's id and its endpoints, empty without one; waits for a registry that is starting."""
+    from gateway.errors import RegistryRefused, RegistryUnavailable
+    from gateway.registry.clearml import ClearMLRegistry
+    from gateway.spec import decode
+
+    until = time.monotonic() + wait_s
+    while True:
+        try:
+            registry = ClearMLRegistry(os.environ.get("CLEARML_SERVING_TASK_ID", ""))
+            return registry.followed(), frozenset(decode(registry.task()).endpoints)
+        except RegistryUnavailable as error:
+            if time.monotonic() > until:
+                raise DeployError(f"the registry does not answer: {error}", hint="is its container running?") from error
+            time.sleep(1)
+        except RegistryRefused as error:
+            if "no serving service" in error.message:
+                return "", frozenset()
+            raise DeployError(error.message, hint=error.hint) from error
+
+
+def left_to_do(endpoints: frozenset[str]) -> list[str]:
+    """Return the versions still to be added; nothing where somebody else's endpoints are, or all of ours."""
+    ours = {f"{ENDPOINT}/{version}": version for version in VERSIONS}
+    return [] if endpoints - ours.keys() else [version for url, version in ours.items() if url not in endpoints]
+
+
+async def register(cli: StockCli, task: str, versions: Sequence[str]) -> str:
+    """Create the serving Task where there is none, and what it serves; returns its id."""
+    task = task or await cli.create_service("triton-gateway")
+    for version in versions:
+        model = await cli.upload_model(task, MODEL, name=f"words {version}", project="triton-gateway demo")
+        # the second remembers answers: docs/configuration.md
+        options = ("--aux-config", "gateway.response_cache=1000") if version == "2" else ()
+        await cli.add_endpoint(
+            task, ENDPOINT, model, inputs=_INPUTS, outputs=_OUTPUTS, version=version, options=options
+        )
+    await cli.run(
+        "--id", task, "model", "canary", "--endpoint", ENDPOINT, "--weights", "0.8", "0.2",
+        "--input-endpoints", f"{ENDPOINT}/1", f"{ENDPOINT}/2",
+    )  # fmt: skip
+    await cli.run(
+        "--id", task, "metrics", "add", "--endpoint", f"{ENDPOINT}/*", "--variable-scalar",
+        "score=0.5,0.6,0.7,0.8,0.9", "--variable-enum", "label=POSITIVE,NEGATIVE", "--variable-value", "tokens",
+    )  # fmt: skip
+    return task
+
+
+def mirror(task: str) -> None:
+    """Have version 2 answer 5 % of version 1's requests in the shadow, with our own command: the stock CLI has none."""
+    command = [sys.executable, "-m", "deploy.admin.cli", "canary", "shadow", "--endpoint", ENDPOINT, "--to", "2"]
+    command += ["--percent", "5", "--serving-task-id", task]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    if done.returncode:
+        raise DeployError(f"the shadow could not be set: {done.stderr.strip()[-300:]}")
+
+
+def main() -> int:
+    """Do it unless there is one."""
+    try:
+        task, endpoints = existing(WAIT_S)
+        versions = left_to_do(endpoints)
+        if task and not versions:
+            print(f"serving Task {task} serves {', '.join(sorted(endpoints))}: nothing to do")  # noqa: T201 - the container's log
+            return 0
+        with tempfile.TemporaryDirectory() as folder:
+            cli = StockCli(env=os.environ, log=Path(folder) / "clearml-serving.log")
+            task = asyncio.run(register(cli, task, versions))
+        mirror(task)
+    except DeployError as error:
+        print(f"setup: {error.line()}", file=sys.stderr)  # noqa: T201 - as above
+        return 1
+    print(f"serving Task {task} serves {ENDPOINT}/1 and {ENDPOINT}/2, 80 to 20 behind {ENDPOINT}")  # noqa: T201 - as above
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,105 @@
+"""``python -m deploy.laptop.seed.traffic URL [--rate N] [--seconds N]``: requests for the seed model: boards move.
+
+Not a benchmark (``benchmarks/`` is): a steady open stream of texts of the length of reviews, a few of them wrong on
+purpose (empty, unknown endpoint), as every real system has. Prints a line of counts every ten seconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+TOO_MANY = 256
+"""Requests in flight beyond which arrivals are counted as dropped: an open stream must not eat the memory."""
+
+
+def bodies(rng: random.Random) -> tuple[str, Any]:
+    """Draw one request: its path below /serve/ and its body."""
+    draw = rng.random()
+    if draw < 0.01:
+        return "nowhere", {"text": "hello"}
+    if draw < 0.02:
+        return "demo", {"text": ""}
+    words = _words()
+    longest = 200 if draw > 0.99 else 17  # some are longer than the model takes
+    texts = [" ".join(rng.choices(words, k=rng.randint(2, longest))) for _ in range(rng.choice((1, 1, 1, 1, 4)))]
+    texts[0] = texts[0] if rng.random() < 0.9 else "what a wonderful film"  # and some come again and again
+    path = "demo" if draw < 0.9 else rng.choice(("demo/1", "demo/2"))
+    return path, {"text": texts if len(texts) > 1 else texts[0]}
+
+
+def _words(found: list[str] = []) -> list[str]:  # noqa: B006 - read once
+    if not found:
+        vocabulary = json.loads((Path(__file__).parent / "model" / "tokenizer.json").read_text())["model"]["vocab"]
+        found += [word for word in vocabulary if not word.startswith("[")] + ["zebra", "quartz"]
+    return found
+
+
+async def post(host: str, port: int, path: str, body: Any, timeout: float = 10.0) -> str:
+    """Send one request over a connection of its own and return the status, or the error's name."""
+    content = json.dumps(body).encode()
+    head = f"POST {path} HTTP/1.1\r\nhost: {host}\r\ncontent-type: application/json\r\nconnection: close\r\n"
+    try:
+        async with asyncio.timeout(timeout):
+            reader, writer = await asyncio.open_connection(host, port)
+            try:
+                writer.write(f"{head}content-length: {len(content)}\r\n\r\n".encode() + content)
+                line = await reader.readline()
+                await reader.read()
+            finally:
+                writer.close()
+            return line.split(b" ", 2)[1].decode() if line else "closed"
+    except (OSError, TimeoutError, IndexError) as error:
+        return type(error).__name__
+
+
+async def run(address: str, *, rate: float, seconds: float, seed: int = 0) -> Counter[str]:
+    """Send ``rate`` requests a second, evenly, for ``seconds`` (0: for ever); returns counts by status."""
+    parts = urlsplit(address)
+    host, port, prefix = parts.hostname or "127.0.0.1", parts.port or 80, parts.path.rstrip("/")
+    rng, counts, running = random.Random(seed), Counter[str](), set[asyncio.Task[None]]()  # noqa: S311 - texts, no secret
+
+    async def one() -> None:
+        path, body = bodies(rng)
+        counts[await post(host, port, f"{prefix}/{path}", body)] += 1
+
+    loop = asyncio.get_running_loop()
+    began = told = loop.time()
+    sent = 0
+    while not seconds or loop.time() - began < seconds:
+        if len(running) < TOO_MANY:
+            task = asyncio.create_task(one())
+            running.add(task)
+            task.add_done_callback(running.discard)
+        else:
+            counts["dropped"] += 1
+        sent += 1
+        if loop.time() - told >= 10:
+            told = loop.time()
+            print(json.dumps(dict(sorted(counts.items()))), flush=True)  # noqa: T201 - this program's output
+        await asyncio.sleep(max(0.0, began + sent / rate - loop.time()))
+    await asyncio.gather(*running)
+    return counts
+
+
+def main(arguments: list[str]) -> int:
+    """Parse, run, print the counts; ends with 1 when nothing was answered with 200."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("address", help="where the gateway serves, e.g. http://127.0.0.1:8080/serve")
+    parser.add_argument("--rate", type=float, default=20.0, help="requests per second (20)")
+    parser.add_argument("--seconds", type=float, default=0.0, help="how long (0: for ever)")
+    given = parser.parse_args(arguments)
+    counts = asyncio.run(run(given.address, rate=given.rate, seconds=given.seconds))
+    print(json.dumps(dict(sorted(counts.items()))))  # noqa: T201 - as above
+    return 0 if counts["200"] else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

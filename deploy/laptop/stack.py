@@ -1,0 +1,550 @@
+"""Everything ``triton-gateway up`` brings up, in order, and takes down again: the composition root of one machine.
+
+Called by ``commands/up.py`` with options that are already parsed; talks to the person through ``Screen``. The parts are
+the same commands a production system runs one by one (``controlplane``, ``sync``, ``serve``); nothing here serves a
+request or edits the registry except through the stock CLI.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shlex
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from deploy.bundles.export import is_complete
+from deploy.controlplane import BadCredentials, Credentials, environment
+from deploy.laptop import demo, prometheus
+from deploy.laptop.serving_task import Seen, look
+from deploy.laptop.state import StateDir
+from deploy.laptop.supervisor import ChildSpec, Event, Probe, Supervisor, end_leftovers
+from deploy.tools import ports, processes, web
+from deploy.tools.errors import DeployError, MissingPart, StateDirUnusable
+from deploy.tools.stock_cli import StockCli, isolated
+from deploy.tritonserver.launcher import ExternalServer, ServerChoice, TritonMissing, detect_server
+
+LOOPBACK = "127.0.0.1"
+SERVICE_NAME = "triton-gateway"
+CLEARML_KEYS = ("CLEARML_API_HOST", "CLEARML_API_ACCESS_KEY", "CLEARML_API_SECRET_KEY")
+NEEDS_MB = 100
+_SYNC_STANDS_STILL_S = 120.0
+"""A round of model sync takes as long as Triton's answers: seconds."""
+
+_CLI_VARIABLES = (
+    "CLEARML_API_HOST", "CLEARML_WEB_HOST", "CLEARML_FILES_HOST", "CLEARML_API_ACCESS_KEY", "CLEARML_API_SECRET_KEY",
+    "CLEARML_CONFIG_FILE", "CLEARML_SERVING_TASK_ID",
+)  # fmt: skip
+
+
+class Screen(Protocol):
+    """Where progress goes."""
+
+    def say(self, text: str) -> None:
+        """Show a line that stays."""
+        ...
+
+    def show(self, text: str) -> None:
+        """Show a line as it is, fit to be copied."""
+        ...
+
+    def live(self, text: str) -> None:
+        """Show what is being waited for; replaced by the next line."""
+        ...
+
+    def elapsed(self) -> float:
+        """Return the seconds since the start."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class UpOptions:
+    """What the person asked for. Port 0 takes a free one, the same as last time where possible."""
+
+    state: StateDir
+    environ: Mapping[str, str] = field(repr=False)
+    host: str = LOOPBACK
+    port: int = 8080
+    controlplane_port: int = 8008
+    embedded_controlplane: bool = False
+    triton_grpc: str = ""
+    triton_grpc_port: int = 0
+    triton_http_port: int = 0
+    triton_metrics_port: int = 0
+    model_repository: Path | None = None
+    workers: int = 1
+    poll_freq: str = "2s"
+    task_id: str = ""
+    demo: bool = False
+    watch: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Ports:
+    gateway: int
+    controlplane: int
+    triton_grpc: int
+    triton_http: int
+    triton_metrics: int
+    prometheus: int
+
+
+async def run(options: UpOptions, screen: Screen) -> int:
+    """Bring everything up, stay until SIGINT or SIGTERM, take everything down. Returns the exit code.
+
+    Raises ``DeployError`` when something cannot be brought up; everything is down again by then.
+    """
+    state = options.state
+    short = state.prepare(needs_mb=demo.NEEDS_MB if options.demo and not state.demo.exists() else NEEDS_MB)
+    if short:
+        screen.say(short)
+    with state.locked():
+        stack = Stack(options, screen, is_short=bool(short))
+        loop = asyncio.get_running_loop()
+        stop, received = asyncio.Event(), list[signal.Signals]()
+
+        def on_signal(number: signal.Signals) -> None:
+            received.append(number)
+            if stop.is_set():
+                screen.say("stopping at once")
+                stack.supervisor.hurry()
+            stop.set()
+
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            loop.add_signal_handler(number, on_signal, number)
+        is_up = False
+        try:
+            boot = asyncio.create_task(stack.bring_up())
+            stopping = asyncio.create_task(stop.wait())
+            await asyncio.wait({boot, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if boot.done():
+                await boot
+                is_up = True
+                await stopping
+            else:
+                boot.cancel()
+                await asyncio.wait({boot})
+            screen.say("stopping (Ctrl-C again: at once)" if received[:1] == [signal.SIGINT] else "stopping")
+            return 0 if is_up else 128 + received[0]
+        finally:
+            await stack.take_down()
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                loop.remove_signal_handler(number)
+
+
+class Stack:
+    """One run of ``up``: what was chosen, the children, the addresses."""
+
+    def __init__(self, options: UpOptions, screen: Screen, *, is_short: bool = False) -> None:
+        """Serve what is there, also without the embedded registry, where the disk ``is_short`` of room."""
+        self._is_short = is_short
+        self._options = options
+        self._state = options.state
+        self._screen = screen
+        self._relaying: asyncio.Task[None] | None = None
+        self.supervisor = Supervisor(logs=self._state.logs, record=self._state.children, report=self._show)
+
+    async def bring_up(self) -> None:
+        """Start the parts in order, register the demo when asked to, and show where everything is."""
+        options, state, screen = self._options, self._state, self._screen
+        for name in await end_leftovers(state.children):
+            screen.say(f"ended {name}, left over from an `up` that was killed")
+        state.clear_scratch()
+        with contextlib.suppress(OSError):  # a full disk: who needs a temporary file says so
+            state.scratch.mkdir()
+        triton = self._choose_triton()
+        is_embedded = self._is_embedded()
+        bundle = await asyncio.to_thread(demo.check_parts, state.demo) if options.demo else None
+        chosen = self._choose_ports(is_embedded=is_embedded, starts_triton=not isinstance(triton, ExternalServer))
+        env = self._base_environment(chosen, is_embedded=is_embedded)
+        cli = StockCli(env=env, log=state.logs / "clearml-serving.log")
+        gateway = f"http://{web.reachable_host(options.host)}:{chosen.gateway}"
+
+        async with _together() as group:
+            # children stop in the reverse of the order in which these tasks begin
+            registry_up = group.create_task(self._start_registry(env, chosen, is_embedded=is_embedded))
+            triton_up = group.create_task(self._start_triton(triton, env, chosen))
+            exporting = group.create_task(self._export(bundle, env)) if bundle is not None else None
+            if await registry_up:
+                task_id, seen = await self._serving_task(cli, env, is_embedded=is_embedded)
+            else:
+                remembered = self._remembered_task(env, is_embedded=is_embedded)
+                task_id, seen, bundle = options.task_id or remembered, Seen(exists=True, endpoints={}), None
+            env["CLEARML_SERVING_TASK_ID"] = task_id
+            triton_grpc = await triton_up
+            sync_up = group.create_task(self._start_sync(triton, triton_grpc, env))
+            # what the environment says goes before the embedded server's own port
+            near = {} if isinstance(triton, ExternalServer) else {"TRITON_GATEWAY_TRITON_HTTP": str(chosen.triton_http)}
+            gateway_up = group.create_task(self._start_gateway(gateway, chosen.gateway, triton_grpc, {**near, **env}))
+            await sync_up
+            await gateway_up
+            await self._start_prometheus(gateway, triton, chosen, env)
+            state.remember(gateway=gateway)
+            if options.watch is not None:
+                await self._start_watch(options.watch, gateway, env)
+            variables = _for_the_cli(env, is_embedded=is_embedded)
+            state.write_env(variables)
+            if bundle is not None and exporting is not None:
+                await self._show_demo(cli, task_id, seen, bundle, exporting, gateway)
+        for line in self._summary(gateway, triton_grpc, chosen, triton, variables, is_embedded=is_embedded):
+            screen.show(line)
+        screen.say(f"ready in {screen.elapsed():.1f} s; Ctrl-C stops everything")
+
+    async def take_down(self) -> None:
+        """Stop what runs, last started first; nothing of it is left afterwards."""
+        if self._relaying is not None:
+            self._relaying.cancel()
+        await self.supervisor.stop()
+        self._state.clear_scratch()
+
+    # --- decisions ----------------------------------------------------------------------------------------------
+
+    def _choose_triton(self) -> ServerChoice:
+        try:
+            return detect_server(self._options.triton_grpc)
+        except TritonMissing as error:
+            raise MissingPart(str(error)) from error
+
+    def _is_embedded(self) -> bool:
+        """Whether the registry is ours to start; a server named by the environment wins unless told otherwise."""
+        environ = self._options.environ
+        named = [name for name in CLEARML_KEYS if environ.get(name)]
+        if self._options.embedded_controlplane or not named:
+            return True
+        if len(named) < len(CLEARML_KEYS):
+            missing = ", ".join(name for name in CLEARML_KEYS if name not in named)
+            raise DeployError(
+                f"{', '.join(named)} is set but {missing} is not",
+                hint="set all three for your ClearML server, or add --embedded-controlplane to use the embedded one",
+            )
+        with contextlib.suppress(OSError, BadCredentials):
+            # the shell still has our own env file sourced: that server is the one about to be started
+            ours = Credentials.load(self._state.controlplane)
+            return environ["CLEARML_API_ACCESS_KEY"] == ours.access_key
+        return False
+
+    def _choose_ports(self, *, is_embedded: bool, starts_triton: bool) -> _Ports:
+        options = self._options
+        ports.require_free(options.host, options.port, what="gateway", option="--port")
+        if is_embedded:
+            ports.require_free(
+                LOOPBACK, options.controlplane_port, what="embedded control plane", option="--controlplane-port"
+            )
+        if starts_triton:
+            wanted = {
+                "grpc": options.triton_grpc_port, "http": options.triton_http_port,
+                "metrics": options.triton_metrics_port,
+            }  # fmt: skip
+            for kind, port in wanted.items():
+                ports.require_free(LOOPBACK, port, what=f"embedded Triton ({kind})", option=f"--triton-{kind}-port")
+        last = self._state.recall().get("ports", {})
+        used: set[int] = set()
+
+        def choose(name: str, host: str, port: int) -> int:
+            return ports.choose(host, port, remembered=int(last.get(name, 0)), avoid=used)
+
+        chosen = _Ports(
+            gateway=choose("gateway", options.host, options.port),
+            controlplane=choose("controlplane", LOOPBACK, options.controlplane_port),
+            triton_grpc=choose("triton_grpc", LOOPBACK, options.triton_grpc_port),
+            triton_http=choose("triton_http", LOOPBACK, options.triton_http_port),
+            triton_metrics=choose("triton_metrics", LOOPBACK, options.triton_metrics_port),
+            prometheus=choose("prometheus", LOOPBACK, 0),
+        )
+        self._state.remember(ports=asdict(chosen))
+        return chosen
+
+    def _base_environment(self, chosen: _Ports, *, is_embedded: bool) -> dict[str, str]:
+        state, environ = self._state, dict(self._options.environ)
+        for name in ("no_proxy", "NO_PROXY"):
+            environ[name] = ",".join(filter(None, (environ.get(name, ""), LOOPBACK, "localhost")))
+        environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+        environ.setdefault("TRITON_GATEWAY_LOG_FORMAT", "text")
+        if is_embedded:
+            for name in [name for name in environ if name.startswith(("CLEARML_API_", "TRAINS_API_"))]:
+                del environ[name]
+            try:
+                credentials = Credentials.load_or_create(state.controlplane)
+            except BadCredentials as error:
+                raise StateDirUnusable(str(error)) from error
+            environ |= environment(credentials, f"http://{LOOPBACK}:{chosen.controlplane}")
+        return isolated(
+            environ,
+            cache=state.root / "cache" / "home",
+            scratch=state.scratch,
+            config_file=state.root / "clearml.conf" if is_embedded else None,
+        )
+
+    # --- parts --------------------------------------------------------------------------------------------------
+
+    async def _start_registry(self, env: Mapping[str, str], chosen: _Ports, *, is_embedded: bool) -> bool:
+        """Return whether the registry answers; False only where what is remembered is served without it."""
+        if not is_embedded:
+            server = env["CLEARML_API_HOST"]
+            if not await web.can_connect(server, env):
+                # the stock tools would retry for minutes in silence
+                raise DeployError(
+                    f"the ClearML server at {server} (CLEARML_API_HOST) does not answer",
+                    hint="start it, correct the variable, or add --embedded-controlplane",
+                )
+            self._screen.say(f"using the ClearML server at {server} (from the environment)")
+            return True
+        address = f"http://{LOOPBACK}:{chosen.controlplane}"
+        argv = _ours("controlplane", state_dir=self._state.controlplane, host=LOOPBACK, port=chosen.controlplane)
+        # On a full disk its database cannot be opened: what was served is served, and it comes when there is room.
+        can_wait = self._is_short and bool(self._remembered_task(env, is_embedded=True))
+        spec = ChildSpec("controlplane", argv, env, _answers(f"{address}/healthz"))
+        return await self._start(spec, address, or_later=can_wait)
+
+    async def _start_triton(self, server: ServerChoice, env: Mapping[str, str], chosen: _Ports) -> str:
+        if isinstance(server, ExternalServer):
+            self._screen.say(f"using the Triton at {server.address}")
+            return server.address
+        argv = _ours(
+            "triton", state_dir=self._state.root, repository=self._repository(), grpc_port=chosen.triton_grpc,
+            http_port=chosen.triton_http, metrics_port=chosen.triton_metrics,
+        )  # fmt: skip
+        live = _answers(f"http://{LOOPBACK}:{chosen.triton_http}/v2/health/live")
+        address = f"{LOOPBACK}:{chosen.triton_grpc}"
+        # the server itself logs to triton.log
+        await self._start(ChildSpec("triton", argv, env, live, stop_grace=20.0, log="triton-launcher"), address)
+        return address
+
+    async def _start_sync(self, triton: ServerChoice, triton_grpc: str, env: Mapping[str, str]) -> None:
+        status = self._state.sync_status
+
+        async def is_going_round() -> bool:
+            return goes_round(status)
+
+        def forget() -> None:
+            forget_rounds(status)
+
+        argv = _ours(
+            "sync", state_dir=self._state.root, repository=self._repository(), triton_grpc=triton_grpc,
+            engine=triton.engine, poll_frequency=self._options.poll_freq,
+        )  # fmt: skip
+        await self._start(ChildSpec("sync", argv, env, is_going_round, before_start=forget))
+
+    async def _start_gateway(self, address: str, port: int, triton_grpc: str, env: Mapping[str, str]) -> None:
+        options = self._options
+        argv = _ours(
+            "serve", state_dir=self._state.root, host=options.host, port=port, workers=options.workers,
+            triton_grpc=triton_grpc, poll_frequency=options.poll_freq,
+        )  # fmt: skip
+        # its own limit for draining is 30 s
+        await self._start(
+            ChildSpec("gateway", argv, env, _answers(f"{address}/v2/health/live"), stop_grace=40.0), address
+        )
+
+    async def _start_watch(self, folder: Path, gateway: str, env: Mapping[str, str]) -> None:
+        """Upload changed code again; what it says is shown as it comes."""
+        argv = (sys.executable, "-P", "-m", "deploy.admin.cli", "hook", "watch", str(folder), "--url", gateway)
+        log = self._state.logs / "watch.log"
+        offset = processes.log_end(log)
+
+        async def has_begun() -> bool:
+            return bool(processes.read_from(log, offset).strip())
+
+        await self._start(ChildSpec("watch", argv, {**env, "PYTHONUNBUFFERED": "1"}, has_begun), str(folder))
+        self._relaying = asyncio.create_task(self._relay(log, offset))
+
+    async def _relay(self, log: Path, offset: int) -> None:
+        """Show each line that is added to a log."""
+        with log.open("rb") as file:
+            file.seek(offset)
+            line = b""
+            while True:
+                line += file.readline()
+                if line.endswith(b"\n"):
+                    self._screen.say(f"watch: {line.decode(errors='replace').rstrip()}")
+                    line = b""
+                else:
+                    await asyncio.sleep(0.5)
+
+    async def _start_prometheus(
+        self, gateway: str, triton: ServerChoice, chosen: _Ports, env: Mapping[str, str]
+    ) -> None:
+        """Watch the rest, where Prometheus is installed; nothing depends on it."""
+        binary = prometheus.program()
+        if binary is None:
+            return
+        config = prometheus.prepare(
+            self._state.root.absolute() / "prometheus",
+            gateway=gateway.removeprefix("http://"),
+            triton_metrics="" if isinstance(triton, ExternalServer) else f"{LOOPBACK}:{chosen.triton_metrics}",
+        )
+        address = f"http://{LOOPBACK}:{chosen.prometheus}"
+        argv = prometheus.command(binary, config, chosen.prometheus)
+        try:
+            await self._start(ChildSpec("prometheus", argv, env, _answers(f"{address}/-/ready")), address)
+        except DeployError as error:
+            self._screen.say(f"prometheus is left out: {error.message}")
+
+    async def _start(self, spec: ChildSpec, address: str = "", *, or_later: bool = False) -> bool:
+        self._screen.live(f"starting {spec.name}")
+        took = await self.supervisor.start(spec, or_later=or_later)
+        if took is None:
+            self._screen.say(
+                f"{spec.name} is not up; what was served before is served without it, and it is tried again"
+            )
+            return False
+        self._screen.say(f"{spec.name} is up ({took:.1f} s){f'  {address}' if address else ''}")
+        return True
+
+    def _repository(self) -> Path:
+        return self._options.model_repository or self._state.repository
+
+    async def _serving_task(self, cli: StockCli, env: Mapping[str, str], *, is_embedded: bool) -> tuple[str, Seen]:
+        """Return the Task to serve: the one named, the one of last time, or a new one."""
+        state, screen = self._state, self._screen
+        registry = _registry_name(env, is_embedded=is_embedded)
+        remembered = self._remembered_task(env, is_embedded=is_embedded)
+        task_id = self._options.task_id or remembered
+        if task_id:
+            screen.live(f"looking up serving Task {task_id}")
+            seen = await look(task_id, env=env, log=cli.log)
+            if seen.exists:
+                return task_id, seen
+            if task_id != remembered:
+                raise DeployError(
+                    f"serving Task {task_id} (CLEARML_SERVING_TASK_ID) does not exist in this registry",
+                    hint="unset it to have one created, or create one with `clearml-serving create --name NAME`",
+                )
+        screen.live(f"clearml-serving create --name {SERVICE_NAME}")
+        task_id = await cli.create_service(SERVICE_NAME)
+        state.remember(task={"id": task_id, "registry": registry})
+        screen.say(f"clearml-serving create --name {SERVICE_NAME}: serving Task {task_id}")
+        return task_id, Seen(exists=True, endpoints={})
+
+    def _remembered_task(self, env: Mapping[str, str], *, is_embedded: bool) -> str:
+        known = self._state.recall().get("task", {})
+        return str(known.get("id", "")) if known.get("registry") == _registry_name(env, is_embedded=is_embedded) else ""
+
+    # --- demo ---------------------------------------------------------------------------------------------------
+
+    async def _export(self, bundle: Path, env: Mapping[str, str]) -> None:
+        if is_complete(bundle):
+            return
+        began = self._screen.elapsed()
+        self._screen.say(f"exporting {demo.MODEL_NAME} to ONNX in the background (once; about 20 s)")
+        await demo.export(bundle, env=env, log=self._state.logs / "export.log")
+        took = self._screen.elapsed() - began
+        self._screen.say(f"{demo.MODEL_NAME} is exported and equals PyTorch within 1e-4 ({took:.1f} s)")
+
+    async def _show_demo(
+        self, cli: StockCli, task_id: str, seen: Seen, bundle: Path, exporting: asyncio.Task[None], gateway: str
+    ) -> None:
+        screen, state = self._screen, self._state
+        screen.live(f"exporting {demo.MODEL_NAME} to ONNX")
+        await exporting
+        entry = await demo.register(
+            cli, task_id, bundle, seen=seen, remembered=state.recall().get("demo", {}), say=screen.say, live=screen.live
+        )
+        state.remember(demo={"task_id": entry.task_id, "bundle": entry.bundle, "model_id": entry.model_id})
+        answer = await demo.first_answer(gateway, state.sync_status, live=screen.live)
+        screen.say(f"{demo.ENDPOINT} is served")
+        for line in await demo.ask(gateway, answer):
+            screen.show(f"  {line}")
+
+    # --- words --------------------------------------------------------------------------------------------------
+
+    def _show(self, event: Event) -> None:
+        self._screen.say(f"{event.child} {event.text}")
+
+    def _summary(
+        self, gateway: str, triton_grpc: str, chosen: _Ports, triton: ServerChoice, variables: Mapping[str, str], *,
+        is_embedded: bool,
+    ) -> list[str]:  # fmt: skip
+        state = self._state
+        http = "" if isinstance(triton, ExternalServer) else f", HTTP {LOOPBACK}:{chosen.triton_http}"
+        endpoint = demo.ENDPOINT if self._options.demo else "ENDPOINT"
+        registry = f"{variables['CLEARML_API_HOST']}" if is_embedded else "as the environment says"
+        return [
+            "",
+            f"  gateway        {gateway}/serve/{endpoint}",
+            f"  status page    {gateway}/",
+            f"  API docs       {gateway}/docs",
+            f"  metrics        {gateway}/metrics",
+            *([f"  Prometheus     http://{LOOPBACK}:{chosen.prometheus}/alerts"] if prometheus.program() else []),
+            f"  control plane  {registry}",
+            f"  Triton         gRPC {triton_grpc}{http}",
+            f"  logs           {state.logs}",
+            "",
+            "For the clearml-serving CLI, in another terminal (the file holds the keys and is yours alone):",
+            f"  source {shlex.quote(str(state.env_file))}",
+            f"  clearml-serving --id {variables['CLEARML_SERVING_TASK_ID']} model list",
+            "",
+            "Try it:",
+            f"  curl -s {gateway}/serve/{endpoint} -H 'content-type: application/json'"
+            """ -d '{"text": "Hello there"}'""",
+            "",
+            "Ctrl-C stops everything, in order.",
+            "",
+        ]
+
+
+def goes_round(status: Path) -> bool:
+    """Say whether model sync has gone round lately: it touches its status file after each round."""
+    with contextlib.suppress(OSError):
+        return time.time() - status.stat().st_mtime < _SYNC_STANDS_STILL_S
+    return False
+
+
+def forget_rounds(status: Path) -> None:
+    """Take what a model sync of before has said away.
+
+    The file stays, empty and old: on a full disk no other could be made, and a model sync that cannot be seen to go
+    round would be killed.
+    """
+    with contextlib.suppress(OSError):
+        os.truncate(status, 0)
+        os.utime(status, (0, 0))
+
+
+def _registry_name(env: Mapping[str, str], *, is_embedded: bool) -> str:
+    return "embedded" if is_embedded else env["CLEARML_API_HOST"]
+
+
+def _answers(url: str) -> Probe:
+    async def probe() -> bool:
+        return await web.is_ok(url)
+
+    return probe
+
+
+def _ours(command: str, **options: object) -> tuple[str, ...]:
+    """Return the command line of one of our own sub-commands."""
+    flags = [text for name, value in options.items() for text in (f"--{name.replace('_', '-')}", str(value))]
+    return (sys.executable, "-P", "-m", "deploy.admin.cli", command, *flags)
+
+
+def _for_the_cli(env: Mapping[str, str], *, is_embedded: bool) -> dict[str, str]:
+    """Return what a shell needs to reach the same registry; for a foreign server it has the secrets already."""
+    names = _CLI_VARIABLES if is_embedded else ("CLEARML_SERVING_TASK_ID",)
+    return {name: env[name] for name in names if env.get(name)}
+
+
+@contextlib.asynccontextmanager
+async def _together() -> AsyncIterator[asyncio.TaskGroup]:
+    """A task group that raises its first failure itself, not a group of one."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            yield group
+    except BaseExceptionGroup as failures:
+        leaves = list(_leaves(failures))
+        first = next((error for error in leaves if isinstance(error, DeployError)), leaves[0])
+        raise first from first.__cause__
+
+
+def _leaves(failures: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
+    for error in failures.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            yield from _leaves(error)
+        else:
+            yield error

@@ -1,0 +1,183 @@
+"""The state directory of ``triton-gateway up``: its layout, its lock, and the few facts remembered between two starts.
+
+One folder holds everything ``up`` writes (logs, registry, Triton's repository, caches, the demo model), so deleting it
+undoes everything. ``stack.py`` and ``commands/status.py`` use it; each part owns its own subfolder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import shlex
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from deploy.tools.errors import StateDirUnusable
+
+
+@dataclass(frozen=True, slots=True)
+class StateDir:
+    """Paths inside one state directory; ``root`` is absolute, because children may work elsewhere."""
+
+    root: Path
+
+    @classmethod
+    def at(cls, path: Path | str) -> StateDir:
+        """Return the state directory at ``path``; nothing is created."""
+        return cls(Path(path).expanduser().absolute())
+
+    @property
+    def logs(self) -> Path:
+        """One log file per child."""
+        return self.root / "logs"
+
+    @property
+    def children(self) -> Path:
+        """The supervisor's record of running processes."""
+        return self.root / "children.json"
+
+    @property
+    def facts(self) -> Path:
+        """What is remembered between two starts: serving Task, ports, demo model."""
+        return self.root / "up.json"
+
+    @property
+    def env_file(self) -> Path:
+        """The environment for the CLI, to be sourced; holds secrets."""
+        return self.root / "env"
+
+    @property
+    def controlplane(self) -> Path:
+        """The embedded control plane's own state."""
+        return self.root / "controlplane"
+
+    @property
+    def repository(self) -> Path:
+        """What the embedded Triton loads models from."""
+        return self.root / "triton" / "repository"
+
+    @property
+    def sync_status(self) -> Path:
+        """Model sync's account of what it did."""
+        return self.root / "sync-status.json"
+
+    @property
+    def demo(self) -> Path:
+        """Exported demo bundles."""
+        return self.root / "demo"
+
+    @property
+    def scratch(self) -> Path:
+        """Temporary files of the commands ``up`` runs; emptied at start and end."""
+        return self.root / "tmp"
+
+    def prepare(self, *, needs_mb: int) -> str:
+        """Create the directory and check that it can be written and has room.
+
+        Raises ``StateDirUnusable`` otherwise. A directory of a former start may be short of room: what is there is
+        served, and the line that is returned says so; empty when all is well.
+        """
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            self.logs.mkdir(exist_ok=True)
+            trial = self.root / f".writable.{os.getpid()}"
+            trial.touch()
+            trial.unlink()
+        except OSError as error:
+            if error.errno == errno.ENOSPC and self.facts.exists():
+                return f"the disk of {self.root} is full: what is there is served, nothing new can be added"
+            raise StateDirUnusable(
+                f"the state directory {self.root} cannot be written ({error.strerror})",
+                hint="choose another with --state-dir",
+            ) from error
+        free_mb = shutil.disk_usage(self.root).free >> 20
+        if free_mb < needs_mb and self.facts.exists():
+            return f"the disk of {self.root} has {free_mb} MB free: what is there is served, new models may not fit"
+        if free_mb < needs_mb:
+            raise StateDirUnusable(
+                f"the disk of {self.root} has {free_mb} MB free and {needs_mb} MB are needed",
+                hint="make room, or choose another disk with --state-dir",
+            )
+        return ""
+
+    def clear_scratch(self) -> None:
+        """Empty the folder of temporary files."""
+        shutil.rmtree(self.scratch, ignore_errors=True)
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the directory for this process; the kernel lets go when the process ends, however it ends.
+
+        Raises ``StateDirUnusable`` naming the process that holds it.
+        """
+        with (self.root / "up.lock").open("a+") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                lock.seek(0)
+                holder = lock.read().strip()
+                raise StateDirUnusable(
+                    f"another `triton-gateway up` is running in {self.root}{f' (pid {holder})' if holder else ''}",
+                    hint="stop it (Ctrl-C there), or give this one its own --state-dir",
+                ) from error
+            lock.truncate(0)
+            with contextlib.suppress(OSError):  # on a full disk the lock names nobody, and holds
+                os.write(lock.fileno(), str(os.getpid()).encode())
+            try:
+                yield
+            finally:
+                lock.truncate(0)
+
+    def recall(self) -> dict[str, Any]:
+        """Return the remembered facts; a missing or damaged file means none."""
+        try:
+            facts = json.loads(self.facts.read_text())
+        except (OSError, ValueError):
+            return {}
+        return facts if isinstance(facts, dict) else {}
+
+    def remember(self, **facts: Any) -> None:
+        """Add to the remembered facts; the file is replaced as a whole, and stays as it was on a full disk."""
+        _replace(self.facts, json.dumps({**self.recall(), **facts}, indent=1) + "\n", mode=0o644)
+
+    def read_env(self) -> dict[str, str]:
+        """Return the variables of the file to ``source``; empty if there is none."""
+        try:
+            lines = self.env_file.read_text().splitlines()
+        except OSError:
+            return {}
+        words = [shlex.split(line.removeprefix("export ")) for line in lines]
+        return dict(word[0].split("=", 1) for word in words if word and "=" in word[0])
+
+    def write_env(self, variables: Mapping[str, str]) -> None:
+        """Write variables as a file to ``source``, readable by its owner only; it stays as it was on a full disk."""
+        lines = [f"export {name}={shlex.quote(value)}\n" for name, value in variables.items()]
+        _replace(self.env_file, "".join(lines), mode=0o600)
+
+
+def uses_no_clearml(environ: Mapping[str, str]) -> bool:
+    """Return whether nothing says which ClearML server is meant: neither a variable nor a configuration file."""
+    file = Path(environ.get("CLEARML_CONFIG_FILE") or "~/clearml.conf").expanduser()
+    return not environ.get("CLEARML_API_HOST") and not file.exists()
+
+
+def _replace(path: Path, text: str, *, mode: int) -> None:
+    aside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        aside.replace(path)
+    except OSError as error:
+        aside.unlink(missing_ok=True)
+        # what is remembered makes the next start quicker; without a former file there is nothing to go on with
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) or not path.exists():
+            raise

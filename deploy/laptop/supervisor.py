@@ -1,0 +1,416 @@
+"""The process supervisor behind ``triton-gateway up``: children are started, watched, restarted and stopped in order.
+
+``stack.py`` is its one caller; it says what to start and shows the events. What happens next to a child is decided by
+two pure values, ``Restarts`` (how long to wait) and ``Life`` (which phase follows); the rest of this file is the I/O
+around them. It never prints, and it knows nothing of what its children do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import enum
+import json
+import os
+import secrets
+import signal
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from deploy.tools import processes
+from deploy.tools.errors import ChildFailed
+
+Probe = Callable[[], Awaitable[bool]]
+"""One look at a child: True when it does its work. Bounded in time by itself; called often."""
+
+_LOOK_AGAIN_S = 0.1
+_NOBODY = -1
+_SWEEP_S = 3.0
+_ORPHANS_S = 1.5
+"""What a child that died has left (workers with requests in flight) may take to end."""
+_HUNG_S = 0.5
+"""What does not answer seldom listens to a signal either."""
+_ROTATE_BYTES = 10 << 20
+
+
+class Phase(enum.Enum):
+    """Where a child is in its life."""
+
+    STARTING = "starting"
+    READY = "ready"
+    WAITING = "waiting to restart"
+    FAILED = "failed"
+    STOPPING = "stopping"
+    STOPPED = "stopped"
+
+
+@dataclass(frozen=True, slots=True)
+class Restarts:
+    """How long a child that died is left alone: doubling from ``first`` to ``ceiling``, anew after ``calm`` seconds."""
+
+    first: float = 0.1
+    ceiling: float = 30.0
+    calm: float = 60.0
+
+    def delay(self, deaths: int) -> float:
+        """Return the wait before the next start, after ``deaths`` in a row (1 is the first)."""
+        return min(self.ceiling, self.first * 2.0 ** min(deaths - 1, 60))
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How many seconds a child that was ready may give no answer before it is replaced like one that died.
+
+    One that uses no CPU meanwhile stands still (stopped, deadlocked); one that does may only be slow, or in a loop that
+    never ends. Both are generous: a child under load answers late, not never.
+    """
+
+    still: float = 15.0
+    busy: float = 60.0
+
+    def is_over(self, silent: float, cpu: float) -> bool:
+        """Say whether a child that was ``silent`` for so long, and used so many seconds of CPU meanwhile, is hung."""
+        return silent >= self.busy or (silent >= self.still and cpu < silent / 100)
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """One child's phase, as values: every method returns the life that follows, or the same where nothing follows."""
+
+    phase: Phase = Phase.STARTING
+    since: float = 0.0
+    deaths: int = 0
+    has_been_ready: bool = False
+    restart_in: float = 0.0
+
+    def started(self, now: float) -> Life:
+        """A process was started."""
+        if self.phase in (Phase.STOPPING, Phase.STOPPED, Phase.FAILED):
+            return self
+        return replace(self, phase=Phase.STARTING, since=now, restart_in=0.0)
+
+    def answered(self, now: float) -> Life:
+        """The probe found the child working."""
+        if self.phase is not Phase.STARTING:
+            return self
+        return replace(self, phase=Phase.READY, since=now, has_been_ready=True)
+
+    def died(self, now: float, restarts: Restarts) -> Life:
+        """The process ended: before it was ever ready that is a failure, afterwards it is started again."""
+        if self.phase is Phase.STOPPING:
+            return replace(self, phase=Phase.STOPPED, since=now)
+        if self.phase in (Phase.STOPPED, Phase.FAILED):
+            return self
+        if not self.has_been_ready:
+            return replace(self, phase=Phase.FAILED, since=now)
+        was_calm = self.phase is Phase.READY and now - self.since >= restarts.calm
+        deaths = 1 if was_calm else self.deaths + 1
+        return replace(self, phase=Phase.WAITING, since=now, deaths=deaths, restart_in=restarts.delay(deaths))
+
+    def told_to_stop(self, now: float) -> Life:
+        """The supervisor wants it gone; a child without a process is stopped already."""
+        if self.phase in (Phase.STOPPED, Phase.FAILED):
+            return self
+        following = Phase.STOPPED if self.phase is Phase.WAITING else Phase.STOPPING
+        return replace(self, phase=following, since=now)
+
+
+@dataclass(frozen=True, slots=True)
+class ChildSpec:
+    """What to run and how to tell that it works."""
+
+    name: str
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    probe: Probe
+    ready_timeout: float = 60.0
+    stop_grace: float = 15.0
+    death_signal: signal.Signals = signal.SIGTERM
+    log: str = ""
+    """Name of its log file, where ``name`` is taken by a log of the program itself."""
+    before_start: Callable[[], None] | None = None
+    """Called before each start, for instance to remove the sign of life of the process before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened to a child: ``kind`` for programs, ``text`` for people."""
+
+    kind: str
+    child: str
+    text: str
+
+
+class _Child:
+    """One spec with its present process; owned by the supervisor."""
+
+    def __init__(self, spec: ChildSpec, log: Path) -> None:
+        self.spec = spec
+        self.log = log
+        self.life = Life()
+        self.process: asyncio.subprocess.Process | None = None
+        self.log_offset = 0
+        self.mark = ""
+        self.keeper: asyncio.Task[None] | None = None
+
+    def reason(self, code: int) -> str:
+        """Return the last error line this process wrote; what a killed one wrote last is no reason."""
+        return processes.last_error_line(processes.read_from(self.log, self.log_offset), otherwise_last=code > 0)
+
+
+@dataclass(slots=True)
+class Supervisor:
+    """Owns the children of one ``up``. Use from one event loop, in the main thread.
+
+    ``report`` gets every event. ``record`` is a file that names the running processes, so that the next start can end
+    what a killed supervisor left behind (``end_leftovers``).
+    """
+
+    logs: Path
+    record: Path
+    report: Callable[[Event], None]
+    restarts: Restarts = Restarts()
+    patience: Patience = Patience()
+    watch_every: float = 2.0
+    misses_before_warning: int = 5
+    _children: list[_Child] = field(default_factory=list)
+    _hurry: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def start(self, spec: ChildSpec, *, or_later: bool = False) -> float | None:
+        """Start a child and wait until it works; from then on it is kept running. Returns the seconds it took.
+
+        Children are stopped in the reverse order of these calls. Raises ``ChildFailed`` when the child cannot be
+        started, dies, or does not work within its ``ready_timeout``; it is gone then. With ``or_later`` a child that
+        does not work yet is started again and again, as if it had worked before, and None is returned.
+        """
+        child = _Child(spec, self.logs / f"{spec.log or spec.name}.log")
+        self._children.append(child)
+        _rotate(child.log)
+        clock = asyncio.get_running_loop().time
+        begun = clock()
+        try:
+            await self._spawn(child)
+        except OSError as error:
+            child.life = child.life.died(clock(), self.restarts)
+            raise ChildFailed(f"{spec.name} cannot be started: {error.strerror}: {spec.argv[0]}") from error
+        is_ready = await self._wait_ready(child)
+        if not is_ready and or_later:
+            child.life = replace(child.life, has_been_ready=True)
+        elif not is_ready:
+            code = await self._put_down(child)
+            child.life = child.life.died(clock(), self.restarts)
+            raise ChildFailed(self._why_not(child, code), hint=f"its log is {child.log}")
+        child.keeper = asyncio.create_task(self._keep(child), name=f"keep {spec.name}")
+        child.keeper.add_done_callback(lambda keeper: self._keeper_ended(child, keeper))
+        return clock() - begun if is_ready else None
+
+    async def stop(self) -> None:
+        """Stop all children, last started first, bounded by their graces and by ``hurry``; nothing is left after it."""
+        for child in reversed(self._children):
+            await self._stop_child(child)
+        self.record.unlink(missing_ok=True)
+
+    def hurry(self) -> None:
+        """Cut every grace short from now on."""
+        self._hurry.set()
+
+    def phases(self) -> dict[str, Phase]:
+        """Return the phase of each child, in starting order."""
+        return {child.spec.name: child.life.phase for child in self._children}
+
+    def pids(self) -> dict[str, int]:
+        """Return the process id of each running child."""
+        return {c.spec.name: c.process.pid for c in self._children if c.process and c.process.returncode is None}
+
+    async def _spawn(self, child: _Child) -> None:
+        spec = child.spec
+        if spec.before_start is not None:
+            spec.before_start()
+        child.log_offset = processes.log_end(child.log)
+        child.mark = secrets.token_hex(8)
+        child.process = await processes.spawn(
+            spec.argv, env=spec.env, log=child.log, mark=child.mark, death_signal=spec.death_signal
+        )
+        child.life = child.life.started(asyncio.get_running_loop().time())
+        self._write_record()
+
+    async def _wait_ready(self, child: _Child) -> bool:
+        """Wait until the probe answers; False when the process ended or the time is up."""
+        process = _running(child)
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + child.spec.ready_timeout
+        while process.returncode is None and clock() < deadline:
+            if await child.spec.probe() and process.returncode is None:
+                child.life = child.life.answered(clock())
+                return True
+            await asyncio.sleep(_LOOK_AGAIN_S)
+        return False
+
+    async def _keep(self, child: _Child) -> None:
+        """Restart the child whenever it dies, until it is told to stop."""
+        clock = asyncio.get_running_loop().time
+        while True:
+            silent = await self._watch(child)
+            code = await self._put_down(child, grace=_HUNG_S if silent else _ORPHANS_S)
+            child.life = child.life.died(clock(), self.restarts)
+            wait = child.life.restart_in
+            why = f"gave no answer for {silent:.0f} s and was killed" if silent else self._why_died(child, code)
+            self._tell("died", child, f"{why}; restarting in {wait:.1f} s (log: {child.log})")
+            await asyncio.sleep(wait)
+            try:
+                await self._spawn(child)
+            except OSError as error:
+                self._tell("died", child, f"cannot be started: {error.strerror}")
+                continue
+            begun = clock()
+            if await self._wait_ready(child):
+                self._tell("ready", child, f"is back after {clock() - begun:.1f} s")
+
+    async def _watch(self, child: _Child) -> float:
+        """Return 0 when the process has ended, or the seconds without an answer after which it counts as hung.
+
+        Reports when it stops answering, and when it answers again.
+        """
+        process = _running(child)
+        clock = asyncio.get_running_loop().time
+        ended = asyncio.ensure_future(process.wait())
+        misses, since, cpu, used = 0, 0.0, 0.0, 0.0
+        try:
+            while child.life.phase is Phase.READY:
+                done, _ = await asyncio.wait({ended}, timeout=self.watch_every)
+                if done:
+                    return 0.0
+                # Workers can answer for a leader that stands still, and restarts none of them any more.
+                stopped = processes.is_stopped(process.pid)
+                if not stopped and await child.spec.probe():
+                    if misses >= self.misses_before_warning:
+                        self._tell("answers", child, "answers again")
+                    misses = 0
+                elif process.returncode is None:
+                    before, cpu = cpu, processes.cpu_seconds(process.pid, child.mark)
+                    if not misses:
+                        since, used, before = clock(), 0.0, cpu
+                    # A worker that ended takes its seconds out of the sum: its successor's work is no standing still.
+                    used += max(0.0, cpu - before)
+                    misses += 1
+                    if misses == self.misses_before_warning:
+                        self._tell("silent", child, f"is running but does not answer (log: {child.log})")
+                    silent = clock() - since
+                    if self.patience.is_over(silent, 0.0 if stopped else used):
+                        return silent
+        finally:
+            ended.cancel()
+        return 0.0
+
+    async def _put_down(self, child: _Child, *, grace: float = _SWEEP_S) -> int | None:
+        """End the rest of the child's family; return its exit code when it had ended by itself."""
+        process = child.process
+        if process is None:
+            return None
+        code = process.returncode
+        await processes.end_family(process.pid, child.mark, grace=grace, hurry=self._hurry)
+        await process.wait()
+        return code
+
+    async def _stop_child(self, child: _Child) -> None:
+        if child.keeper is not None:
+            child.keeper.cancel()
+            await asyncio.wait({child.keeper})
+        clock = asyncio.get_running_loop().time
+        begun = clock()
+        child.life = child.life.told_to_stop(begun)
+        process = child.process
+        if process is None:
+            return
+        is_worth_telling = process.returncode is None
+        if is_worth_telling:
+            # the leader alone: it knows in which order its own children have to go
+            with contextlib.suppress(ProcessLookupError):
+                process.terminate()
+            await self._exited(process, within=child.spec.stop_grace)
+            if process.returncode is None:
+                processes.signal_family(process.pid, child.mark, signal.SIGKILL)
+                why = "" if self._hurry.is_set() else f"did not stop within {clock() - begun:.0f} s and "
+                self._tell("killed", child, f"{why}was killed")
+                is_worth_telling = False
+        await processes.end_family(process.pid, child.mark, grace=_SWEEP_S, hurry=self._hurry)
+        await process.wait()
+        child.life = child.life.died(clock(), self.restarts)
+        self._write_record()
+        if is_worth_telling:
+            self._tell("stopped", child, f"stopped ({clock() - begun:.1f} s)")
+
+    async def _exited(self, process: asyncio.subprocess.Process, *, within: float) -> None:
+        ended = asyncio.ensure_future(process.wait())
+        hurried = asyncio.ensure_future(self._hurry.wait())
+        await asyncio.wait({ended, hurried}, timeout=within, return_when=asyncio.FIRST_COMPLETED)
+        ended.cancel()
+        hurried.cancel()
+
+    def _keeper_ended(self, child: _Child, keeper: asyncio.Task[None]) -> None:
+        if not keeper.cancelled() and (error := keeper.exception()) is not None:
+            self._tell("unwatched", child, f"is no longer watched, a bug of triton-gateway: {error!r}")
+
+    def _why_died(self, child: _Child, code: int | None) -> str:
+        if code is None:
+            return f"did not work within {child.spec.ready_timeout:.0f} s of its start"
+        reason = child.reason(code)
+        return f"died ({processes.describe_exit(code)}){f': {reason}' if reason else ''}"
+
+    def _why_not(self, child: _Child, code: int | None) -> str:
+        return f"{child.spec.name} {self._why_died(child, code)}"
+
+    def _tell(self, kind: str, child: _Child, text: str) -> None:
+        self.report(Event(kind, child.spec.name, text))
+
+    def _write_record(self) -> None:
+        running = {
+            child.spec.name: {
+                "pid": child.process.pid, "started": processes.start_time(child.process.pid), "mark": child.mark,
+            }
+            for child in self._children if child.process is not None and child.process.returncode is None
+        }  # fmt: skip
+        aside = self.record.with_name(f"{self.record.name}.{os.getpid()}")
+        try:
+            aside.write_text(json.dumps(running))
+            aside.rename(self.record)
+        except OSError:
+            # A full disk must not keep a child from being restarted. The record serves the next start alone, and
+            # children end with this process in any case.
+            with contextlib.suppress(OSError):
+                aside.unlink(missing_ok=True)
+
+
+def read_record(record: Path) -> dict[str, dict[str, Any]]:
+    """Return the children a supervisor recorded as running; nothing when there is no (readable) record."""
+    try:
+        listed: dict[str, dict[str, Any]] = json.loads(record.read_text())
+    except (FileNotFoundError, ValueError):
+        return {}
+    return listed
+
+
+async def end_leftovers(record: Path) -> list[str]:
+    """End what a supervisor that was killed left running, and return the names of those children."""
+    ended = []
+    for name, known in read_record(record).items():
+        # the id alone may meanwhile belong to a stranger; the mark never does
+        pid, started, mark = int(known.get("pid") or _NOBODY), known.get("started"), str(known.get("mark", ""))
+        leader = pid if started is not None and processes.start_time(pid) == started else _NOBODY
+        if processes.members(leader, mark):
+            await processes.end_family(leader, mark, grace=10.0)
+            ended.append(name)
+    return ended
+
+
+def _running(child: _Child) -> asyncio.subprocess.Process:
+    if child.process is None:
+        raise RuntimeError(f"{child.spec.name} has no process")
+    return child.process
+
+
+def _rotate(log: Path) -> None:
+    if log.exists() and log.stat().st_size > _ROTATE_BYTES:
+        log.replace(log.with_name(f"{log.name}.1"))

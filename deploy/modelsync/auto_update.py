@@ -1,0 +1,135 @@
+"""Auto-update, the part that acts: asks the registry what the rules select and records which versions that makes.
+
+Runs inside model sync, beside each Triton. Any number of writers may do so at once: numbers are claimed before they
+are given (``gateway/version_numbers.py``), and every write is followed by a look at what became of it. Must never make
+model sync wait or fail: a rule that cannot be asked keeps what it has.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from deploy.modelsync import monitoring
+from deploy.registry import TaskStore, section_text
+from gateway.errors import GatewayError
+from gateway.spec import MonitoringSpec, ServingSpec, decode
+
+log = logging.getLogger("triton_gateway.sync")
+
+_MOST_ROUNDS: Final = 8
+"""Writes of one look: claim, give; more only while others claim the same numbers."""
+
+Loaded = Callable[[], Collection[tuple[str, str]]]
+"""Returns url and model id of every version that Triton has ready."""
+
+
+class AutoUpdate:
+    """Called after every look at the serving Task; asks the registry every ``every_s`` seconds, or when rules change.
+
+    ``clock`` counts seconds. A version that the limit retires stays until newer ones have been loaded for ``settle_s``
+    (gateways look at their own pace), where ``follow`` says what is loaded. One thread at a time.
+    """
+
+    def __init__(
+        self, store: TaskStore, *, clock: Callable[[], float], every_s: float = 5.0, settle_s: float = 30.0
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._every_s = every_s
+        self._settle_s = settle_s
+        self._due = 0.0
+        self._rules = ""
+        self._said: tuple[str, ...] = ()
+        self._tried = ("", "")
+        """The section's text that was last written over, and with what."""
+        self._loaded: Loaded | None = None
+        self._loaded_since: dict[tuple[str, str], float] = {}
+
+    def follow(self, loaded: Loaded) -> None:
+        """Ask ``loaded`` which versions work, before others are retired for them; without it all are taken to."""
+        self._loaded = loaded
+
+    def __call__(self, task: Mapping[str, Any]) -> bool:
+        """Bring the versions up to date; True when something was changed and the Task has to be read again."""
+        rules = section_text(task, monitoring.RULES)
+        if len(rules.strip()) <= 2 and len(section_text(task, monitoring.SERVED).strip()) <= 2:
+            return False  # no rule, nothing left of one
+        now = self._clock()
+        if rules == self._rules and now < self._due:
+            return False
+        notes: list[str] = []
+        spec = decode(task)
+        found = {}
+        for endpoint, rule in spec.monitoring.items():
+            try:
+                found[endpoint] = self._models(endpoint, rule, spec)
+            except GatewayError as error:
+                notes.append(f"auto-update of {endpoint}: {error}")
+        self._look(now)
+        has_changed = False
+        try:
+            for _ in range(_MOST_ROUNDS):
+                update = monitoring.update(task, found, is_good=self._is_good)
+                if not self._write(update, section_text(task, monitoring.SERVED)):
+                    break
+                has_changed = True
+                task = self._store.task()
+            notes += update.notes
+        except GatewayError as error:
+            notes.append(f"auto-update could not write its versions: {error}")
+        self._say(tuple(notes))
+        self._rules, self._due = rules, now + self._every_s
+        return has_changed
+
+    def _models(self, endpoint: str, rule: MonitoringSpec, spec: ServingSpec) -> Sequence[str]:
+        """Return what a rule selects: its newest models, and beyond its limit those that are served and still match."""
+        served = {e.model_id for e in spec.endpoints.values() if e.is_auto and e.endpoint == endpoint and e.model_id}
+        query = replace(monitoring.query_of(rule), served=tuple(sorted(served)))
+        found = list(self._store.models(query))
+        more = sorted(served - {*found})
+        if rule.max_versions is None or not more:
+            return found
+        return [*found, *self._store.models(replace(query, ids=tuple(more), most=None))]
+
+    def _write(self, update: monitoring.Update, found: str) -> bool:
+        """Write what there is to write over the section's text that was ``found``; False when there is nothing."""
+        sections = {} if update.is_claim else update.sections
+        if sections and (found, sections[monitoring.SERVED]) == self._tried:
+            # The embedded control plane takes a text that we have written before for an old copy, and keeps what it
+            # has: it is not written for ever. Nothing of ours reads it.
+            sections = {}
+        if sections and update.is_contested and self._store.stock_containers():
+            # Who reads the section where a container of clearml-serving writes it is that container's own Triton
+            # helper: it must find the container's numbers. Ours are in the records.
+            sections = {}
+        if not sections and not update.records:
+            return False
+        self._store.write(sections, update.records)
+        if sections:
+            self._tried = (found, sections[monitoring.SERVED])
+            log.info("auto-update: versions are %s", _shown(sections))
+        return True
+
+    def _look(self, now: float) -> None:
+        loaded = set(self._loaded()) if self._loaded is not None else set()
+        self._loaded_since = {version: self._loaded_since.get(version, now) for version in loaded}
+
+    def _is_good(self, url: str, model_id: str) -> bool:
+        if self._loaded is None:
+            return True
+        since = self._loaded_since.get((url, model_id))
+        return since is not None and self._clock() - since >= self._settle_s
+
+    def _say(self, notes: tuple[str, ...]) -> None:
+        for note in notes:
+            if note not in self._said:
+                log.warning("%s", note)
+        self._said = notes
+
+
+def _shown(changed: Mapping[str, str]) -> str:
+    auto = decode({"configuration": {monitoring.SERVED: {"value": changed[monitoring.SERVED]}}}).endpoints
+    return ", ".join(f"{url}={endpoint.model_id}" for url, endpoint in sorted(auto.items())) or "none"

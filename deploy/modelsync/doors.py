@@ -1,0 +1,68 @@
+"""Can anybody load models into a Triton? Found out by trying, without a key and without changing anything.
+
+``doctor`` calls ``open_doors``; ``doctor --kube`` runs ``python -m deploy.modelsync.doors GRPC HTTP`` in model sync's
+container, beside the Triton. What is tried is the repository's index: Triton guards it together with loading.
+"""
+
+from __future__ import annotations
+
+import http.client
+import sys
+from typing import Final
+
+from deploy.modelsync.client import AdminClient
+from gateway.errors import GatewayError
+
+_PATIENCE_S: Final = 3.0
+REMEDY: Final = "start it with a key: docs/triton.md#who-may-load-models"
+
+
+def open_doors(grpc: str, http_address: str = "") -> list[str]:
+    """Return the addresses (``gRPC HOST:PORT``, ``HTTP HOST:PORT``) at which models can be loaded without a key.
+
+    One that does not answer is not open.
+    """
+    found = []
+    client = AdminClient(grpc, timeout_s=_PATIENCE_S)
+    try:
+        client.index()
+        found.append(f"gRPC {grpc}")
+    except GatewayError:
+        pass
+    finally:
+        client.close()
+    if http_address and _index_over_http(http_address):
+        found.append(f"HTTP {http_address}")
+    return found
+
+
+def _index_over_http(address: str) -> bool:
+    connection = http.client.HTTPConnection(address, timeout=_PATIENCE_S)
+    try:
+        connection.request("POST", "/v2/repository/index", b"")
+        return connection.getresponse().status == http.HTTPStatus.OK
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
+
+
+def main(grpc: str, http_address: str = "") -> str:
+    """Print each open door; return why nothing could be tried, empty when it was.
+
+    A Triton that does not answer has no open door, which says nothing about the one that will.
+    """
+    doors = open_doors(grpc, http_address)
+    for door in doors:
+        print(door)  # noqa: T201 - read by `doctor --kube`
+    if doors:
+        return ""
+    client = AdminClient(grpc)
+    try:
+        return "" if client.is_live(timeout_s=_PATIENCE_S) else f"no Triton answers at {grpc}"
+    finally:
+        client.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:3]) or 0)

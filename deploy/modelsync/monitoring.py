@@ -1,0 +1,194 @@
+"""Auto-update, the pure part: which models are which versions of an endpoint, and the records and sections that say so.
+
+Called by ``auto_update.py`` with the serving Task and what its rules (``model_monitoring``) select. Answers with
+what to write: records of the numbers and of what is served (``gateway/version_numbers.py``), which gateways and model
+sync serve from, and ``model_monitoring_eps`` in ClearML's own form, a copy for stock readers and gateways of before.
+A number belongs to its model for ever: it is neither given again nor changed, whatever is published, deleted,
+restarted, or written by clearml-serving's own containers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from deploy.registry import ModelQuery, section_text
+from deploy.tools import sections
+from gateway import version_numbers
+from gateway.registry.ledger import Record
+from gateway.spec import MonitoringSpec, ServingSpec, decode, normalize_url, records_of
+from gateway.version_numbers import Numbers
+
+RULES: Final = "model_monitoring"
+SERVED: Final = "model_monitoring_eps"
+FORMER: Final = "triton_gateway_versions"
+"""Section in which versions of ours before the records kept the numbers: read once, when they are taken over."""
+
+Known = Mapping[str, int]
+"""Model id → version number of one endpoint."""
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """What to write (nothing: everything is as it should be) and what people should know."""
+
+    records: tuple[Record, ...] = ()
+    sections: Mapping[str, str] = field(default_factory=dict)
+    is_claim: bool = False
+    """Whether numbers were claimed: the Task has to be read again, and this asked again, before they are given."""
+    is_contested: bool = False
+    """Whether a container of clearml-serving has written its own numbers into the section."""
+    notes: tuple[str, ...] = ()
+
+
+def query_of(rule: MonitoringSpec) -> ModelQuery:
+    """Return what to ask the registry for ``rule``."""
+    return ModelQuery(rule.project, rule.name, rule.tags, rule.only_published, rule.max_versions)
+
+
+def update(
+    task: Mapping[str, Any],
+    found: Mapping[str, Sequence[str]],
+    *,
+    is_good: Callable[[str, str], bool] = lambda _url, _model: True,
+) -> Update:
+    """Return what to write so that ``task`` serves what its rules select.
+
+    ``found``: endpoint of a rule → ids of its models, newest first; beyond the rule's limit those that are served and
+    still match. A rule that is not in it (the registry could not be asked), that is faulty, or that selects nothing at
+    all keeps the versions it has: nothing is taken out of service by an accident. Versions that a canary, a rollout or
+    a shadow names stay, whatever the limit. So does what the limit would retire, until there are as many newer versions
+    that ``is_good`` (url, model) says work: an empty model must not take the place of one that answers. Versions of
+    rules that are gone are removed.
+    """
+    try:
+        rules = sections.parse(section_text(task, RULES) or "{}")
+        written = sections.parse(section_text(task, SERVED) or "{}")
+        fixed = sections.parse(section_text(task, "endpoints") or "{}")
+        former = _former(section_text(task, FORMER))
+    except (sections.Unparsable, sections.Dynamic) as error:
+        return Update(notes=(f"auto-update waits until the serving Task can be read: {error}",))
+    spec = decode(task)
+    numbered = version_numbers.decode(records_of(task, version_numbers.KIND))
+    by_endpoint = version_numbers.rules_by_endpoint(rules)
+    records: list[Record] = []
+    notes: list[str] = []
+    copy: dict[str, Any] = {}
+    is_claim = is_contested = False
+    for endpoint, fields in by_endpoint.items():
+        mine = {key: entry for key, entry in written.items() if version_numbers.endpoint_of(key, entry) == endpoint}
+        bindings = [bound for entry in mine.values() if (bound := version_numbers.binding_of(entry)) is not None]
+        numbers = numbered.get(endpoint, Numbers())
+        rule, models = spec.monitoring.get(endpoint), found.get(endpoint)
+        if rule is None or models is None:
+            copy.update(mine)
+            continue
+        known = _known(bindings, former.get(endpoint, {})) if numbers.is_new else {}
+        newest = list(dict.fromkeys(models))[: rule.max_versions]
+        step = version_numbers.step(numbers, newest, known=known, taken=_taken(fixed, endpoint))
+        records += _bindings(endpoint, step)
+        if step.claims:
+            is_claim = True
+            copy.update(mine)
+            continue
+        given = {**numbers.given, **dict(step.given)}
+        # What others have put into service is taken over together with its number.
+        before = numbers.served
+        if before is None:
+            before = frozenset(number for number, model in bindings if given.get(number) == model)
+        before = frozenset(number for number in before if number in given)
+        if not models and before:
+            notes.append(f"auto-update of {endpoint} matches no model any more; its versions stay")
+            serve = set(before)
+        else:
+            serve = _served(endpoint, rule, given, before, list(dict.fromkeys(models)), _routed(spec), is_good)
+        if numbers.served is None or serve != set(numbers.served):
+            records.append(_record(version_numbers.service(endpoint, serve)))
+        is_contested = is_contested or bool(version_numbers.others(Numbers(given), bindings))
+        copy.update({
+            f"{endpoint}/{number}": version_numbers.entry(fields, endpoint, number, given[number])
+            for number in sorted(serve)
+        })  # fmt: skip
+    records += [
+        _record(version_numbers.service(endpoint, ()))
+        for endpoint, numbers in sorted(numbered.items())
+        if endpoint not in by_endpoint and numbers.served
+    ]
+    changed = {SERVED: sections.render(copy)} if copy != written else {}
+    return Update(tuple(records), changed, is_claim, is_contested, tuple(notes))
+
+
+def _served(
+    endpoint: str, rule: MonitoringSpec, given: Mapping[int, str], before: frozenset[int], models: Sequence[str],
+    routed: set[str], is_good: Callable[[str, str], bool],
+) -> set[int]:  # fmt: skip
+    """Return the numbers to serve: the newest, those that routes name, and old ones until enough new ones work."""
+
+    def works(number: int) -> bool:
+        # Whether other engines can load a model is known to gateways only.
+        return rule.engine != "triton" or is_good(f"{endpoint}/{number}", given[number])
+
+    by_model = Numbers(given).by_model
+    serve = {by_model[model] for model in models[: rule.max_versions]}
+    missing = (rule.max_versions or 0) - sum(works(number) for number in serve)
+    leaving = [by_model[model] for model in models if by_model.get(model) in before - serve]
+    proven = [number for number in leaving if works(number)]
+    # As long as too few are known to work, any of those that leave may be one: after a restart nothing is known.
+    serve |= set(proven[: max(missing, 0)] if len(proven) >= missing else leaving)
+    # A version that a route sends requests to is not the limit's to take away.
+    return serve | {number for number in before if f"{endpoint}/{number}" in routed}
+
+
+def _bindings(endpoint: str, step: version_numbers.Step) -> list[Record]:
+    claims = [_record(version_numbers.binding("claim", endpoint, number, model)) for number, model in step.claims]
+    return claims + [_record(version_numbers.binding("given", endpoint, *bound)) for bound in step.given]
+
+
+def _record(stored: tuple[str, dict[str, Any]]) -> Record:
+    return Record(version_numbers.KIND, *stored)
+
+
+def _routed(spec: ServingSpec) -> set[str]:
+    """Return the urls that canaries, rollouts and shadows name; a canary over a prefix names none."""
+    named = {url for canary in spec.canaries.values() for url in canary.load_endpoints}
+    named |= {url for shadow in spec.shadows.values() for url in (shadow.endpoint, shadow.to)}
+    return named | {*spec.stables.values()}
+
+
+def _known(written: Sequence[version_numbers.Binding], former: Known) -> dict[str, int]:
+    """Return the numbers of before: those our records' predecessor has, and what clearml-serving itself has written.
+
+    A number that the former gives to another model is not taken over: that model would change its number.
+    """
+    known = dict(former)
+    for number, model in written:
+        if model not in known and number not in known.values():
+            known[model] = number
+    return known
+
+
+def _former(text: str) -> dict[str, dict[str, int]]:
+    if not text.strip():
+        return {}
+    found: dict[str, dict[str, int]] = {}
+    for endpoint, models in sections.parse(text).items():
+        if not isinstance(models, Mapping):
+            continue
+        known: dict[str, int] = {}
+        for model_id, number in models.items():
+            if isinstance(number, int) and number > 0 and number not in known.values():
+                known[str(model_id)] = number
+        found[endpoint] = known
+    return found
+
+
+def _taken(fixed: Mapping[str, Any], endpoint: str) -> set[int]:
+    found = set()
+    for key, entry in fixed.items():
+        fields = entry if isinstance(entry, Mapping) else {}
+        url = normalize_url(str(fields.get("serving_url") or key), str(fields.get("version") or ""))
+        base, _, last = url.rpartition("/")
+        if base == endpoint and last.isdecimal():
+            found.add(int(last))
+    return found

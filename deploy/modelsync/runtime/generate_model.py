@@ -1,0 +1,301 @@
+"""A causal language model on Triton's python backend: ONNX Runtime in a loop, one response per token (decoupled).
+
+Copied as ``1/model.py`` into the folder of every text-generation model by ``deploy/modelsync/build.py`` and run by
+Triton's stub process, so it imports nothing of ours: numpy, onnxruntime and the stub's own module only.
+
+Takes ``input_ids`` (INT64, [tokens]) and ``parameters`` (BYTES, [1], a JSON object; see ``Settings``), answers each new
+token with ``token_ids`` (INT64, [1]) and ``finish_reason`` (BYTES, [1]: empty, ``eos`` or ``length``). The graph is in
+the form that optimum exports: ``input_ids``, ``attention_mask``, ``position_ids`` where it has them, and a key/value
+cache as ``past_key_values.*`` → ``present.*``; a graph without cache is run over the whole text for every token.
+Sequences take turns, one token each, so that a long one does not hold up a short one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import json
+import os
+import queue
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+# The stub runs isolated and ignores PYTHONPATH; the launcher says where the packages are.
+sys.path[:0] = [p for p in os.environ.get("TRITON_GATEWAY_SITE", "").split(os.pathsep) if p and p not in sys.path]
+
+import numpy as np  # noqa: E402 - after the line above
+
+MOST_ACTIVE = 32
+"""Sequences that take turns; each holds a cache. Others wait for one to end."""
+
+_TYPES: Mapping[str, Any] = {"tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(double)": np.float64}
+
+
+class Refused(Exception):
+    """This request cannot be run; the message is for its sender."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How one sequence is continued; names and meanings are those of transformers' ``GenerationConfig``."""
+
+    max_new_tokens: int = 20
+    do_sample: bool = False
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    repetition_penalty: float = 1.0
+    seed: int | None = None
+    eos_token_ids: tuple[int, ...] = ()
+
+    @classmethod
+    def read(cls, text: bytes | str) -> Settings:
+        """From a request's JSON. Raises ``Refused``."""
+        try:
+            given = json.loads(text)
+            made = cls(**{**given, "eos_token_ids": tuple(given.get("eos_token_ids", ()))})
+            usable = made.max_new_tokens >= 1 and made.temperature > 0 and made.repetition_penalty > 0
+        except (ValueError, TypeError, AttributeError) as error:
+            raise Refused(f"parameters are not usable: {error}") from error
+        if not usable:
+            raise Refused("parameters are out of range")
+        return made
+
+
+def scores_of(logits: Any, seen: Sequence[int], settings: Settings) -> Any:
+    """Return ``logits`` ([vocabulary]) after penalty and, where sampling, temperature, ``top_k`` and ``top_p``.
+
+    In the order of transformers' processors; what is ruled out is -inf. float32, as torch computes.
+    """
+    scores = np.array(logits, dtype=np.float32)
+    if settings.repetition_penalty != 1.0:
+        ids = np.unique(np.asarray(seen, dtype=np.int64))
+        own = scores[ids]
+        penalty = np.float32(settings.repetition_penalty)
+        scores[ids] = np.where(own < 0, own * penalty, own / penalty)
+    if not settings.do_sample:
+        return scores
+    scores = scores / np.float32(settings.temperature)
+    if 0 < settings.top_k < len(scores):
+        least = np.partition(scores, -settings.top_k)[-settings.top_k]
+        scores = np.where(scores < least, np.float32(-np.inf), scores)
+    if settings.top_p < 1.0:
+        order = np.argsort(scores, kind="stable")
+        cumulative = np.cumsum(probabilities(scores[order]))
+        out = cumulative <= 1 - settings.top_p
+        out[-1] = False
+        scores[order[out]] = -np.inf
+    return scores
+
+
+def probabilities(scores: Any) -> Any:
+    """Softmax over scores of which some may be -inf."""
+    exponentials = np.exp(scores - scores.max())
+    return exponentials / exponentials.sum()
+
+
+def choose(scores: Any, settings: Settings, random: Any) -> int:
+    """Return the next token: the best, or one drawn by its probability."""
+    if not settings.do_sample:
+        return int(scores.argmax())
+    return int(np.searchsorted(np.cumsum(probabilities(scores.astype(np.float64))), random.random(), side="right"))
+
+
+@dataclass(slots=True)
+class Continued:
+    """One text that is being continued."""
+
+    sender: Any
+    ids: list[int]
+    settings: Settings
+    random: Any
+    cache: dict[str, Any] = field(default_factory=dict)
+    n_new: int = 0
+    n_read: int = 0
+
+
+class Graph:
+    """One ONNX Runtime session and what it needs for the next token."""
+
+    def __init__(self, session: Any, runtime: Any) -> None:
+        self._session = session
+        self._value = runtime.OrtValue.ortvalue_from_numpy
+        self._inputs = {i.name: i for i in session.get_inputs()}
+        outputs = [o.name for o in session.get_outputs()]
+        if "logits" not in outputs or "input_ids" not in self._inputs:
+            raise Refused(f"the graph must have input_ids and logits; it has {', '.join((*self._inputs, *outputs))}")
+        self._past = [name for name in self._inputs if name.startswith("past_key_values")]
+        present = {name: name.replace("past_key_values", "present") for name in self._past}
+        missing = [name for name in present.values() if name not in outputs]
+        if missing:
+            raise Refused(f"the graph takes {len(self._past)} cache tensors but does not return {missing[0]}")
+        known = {"input_ids", "attention_mask", "position_ids", "use_cache_branch", *self._past}
+        unknown = [name for name in self._inputs if name not in known]
+        if unknown:
+            raise Refused(f"the graph takes {unknown[0]}, which text generation does not feed")
+        self._outputs = ["logits", *present.values()]
+
+    def next_logits(self, sequence: Continued) -> Any:
+        """Read what the sequence has new; returns the last token's logits ([vocabulary])."""
+        ids = sequence.ids
+        start = sequence.n_read if self._past else 0
+        fresh = np.array([ids[start:]], dtype=np.int64)
+        feeds: dict[str, Any] = {"input_ids": self._value(fresh)}
+        if "attention_mask" in self._inputs:
+            feeds["attention_mask"] = self._value(np.ones((1, len(ids)), dtype=np.int64))
+        if "position_ids" in self._inputs:
+            feeds["position_ids"] = self._value(np.arange(start, len(ids), dtype=np.int64)[None])
+        if "use_cache_branch" in self._inputs:
+            feeds["use_cache_branch"] = self._value(np.array([start > 0]))
+        feeds.update(sequence.cache or {name: self._value(self._empty(name)) for name in self._past})
+        # OrtValues stay where they are: the cache is neither copied out nor in.
+        logits, *present = self._session.run_with_ort_values(self._outputs, feeds)
+        sequence.cache = dict(zip(self._past, present, strict=True))
+        sequence.n_read = len(ids)
+        return logits.numpy()[0, -1]
+
+    def _empty(self, name: str) -> Any:
+        # [rows, heads, past, size]: the symbols are rows and past.
+        shape = [size if isinstance(size, int) else 0 for size in self._inputs[name].shape]
+        return np.zeros([1, *shape[1:]], dtype=_TYPES.get(self._inputs[name].type, np.float32))
+
+
+def open_graph(path: Path, threads: int, runtime: Any) -> Graph:
+    """Load the graph at ``path`` into ``runtime`` (the module onnxruntime). Raises what that raises, or ``Refused``."""
+    options = runtime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    return Graph(runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"]), runtime)
+
+
+class TritonPythonModel:
+    """What Triton's python backend calls; the class name and methods are Triton's."""
+
+    def initialize(self, args: Mapping[str, str]) -> None:
+        """Load the model; raising here makes the load fail with this message."""
+        self._backend = importlib.import_module("triton_python_backend_utils")
+        if int(np.__version__.split(".")[0]) >= 2:
+            raise self._backend.TritonModelException(
+                f"numpy {np.__version__} makes this stub return empty tensors without an error; install 'numpy<2'"
+            )
+        runtime = importlib.import_module("onnxruntime")
+        runtime.disable_telemetry_events()
+        config = json.loads(args["model_config"])
+        parameters = {k: str(v.get("string_value", "")) for k, v in (config.get("parameters") or {}).items()}
+        path = Path(args["model_repository"]) / args["model_version"] / "model.onnx"
+        if changed := find_changed(path.parent, parameters):
+            raise self._backend.TritonModelException(changed)
+        try:
+            self._graph = open_graph(path, int(parameters.get("threads") or 1), runtime)
+        except Exception as error:
+            raise self._backend.TritonModelException(f"the model cannot be loaded: {first_line(error)}") from error
+        self._waiting: queue.Queue[Continued | None] = queue.Queue()
+        self._thread = threading.Thread(target=self._run, name="generate", daemon=True)
+        self._thread.start()
+
+    def execute(self, requests: Sequence[Any]) -> None:
+        """Hand every request to the thread that continues sequences."""
+        backend = self._backend
+        for request in requests:
+            sender = request.get_response_sender()
+            try:
+                ids = backend.get_input_tensor_by_name(request, "input_ids").as_numpy().reshape(-1).tolist()
+                text = backend.get_input_tensor_by_name(request, "parameters").as_numpy().reshape(-1)[0]
+                if not ids:
+                    raise Refused("input_ids is empty")
+                settings = Settings.read(text)
+            except Refused as error:
+                self._fail(sender, str(error), backend.TritonError.INVALID_ARG)
+                continue
+            self._waiting.put(Continued(sender, ids, settings, np.random.default_rng(settings.seed)))
+
+    def finalize(self) -> None:
+        """End the thread; sequences that run are ended with an error."""
+        self._waiting.put(None)
+        self._thread.join(timeout=30)
+
+    def _run(self) -> None:
+        active: list[Continued] = []
+        while True:
+            while len(active) < MOST_ACTIVE:
+                try:
+                    new = self._waiting.get(block=not active)
+                except queue.Empty:
+                    break
+                if new is None:
+                    for sequence in active:
+                        self._fail(
+                            sequence.sender, "the model is being unloaded", self._backend.TritonError.UNAVAILABLE
+                        )
+                    return
+                active.append(new)
+            active = [sequence for sequence in active if self._step(sequence)]
+
+    def _step(self, sequence: Continued) -> bool:
+        """Add one token; False when the sequence is over."""
+        settings = sequence.settings
+        try:
+            if sequence.sender.is_cancelled():
+                self._end(sequence.sender)
+                return False
+            scores = scores_of(self._graph.next_logits(sequence), sequence.ids, settings)
+            token = choose(scores, settings, sequence.random)
+            sequence.ids.append(token)
+            sequence.n_new += 1
+            reason = ""
+            if token in settings.eos_token_ids:
+                reason = "eos"
+            elif sequence.n_new >= settings.max_new_tokens:
+                reason = "length"
+            self._answer(sequence.sender, token, reason)
+        except Exception as error:  # noqa: BLE001 - ORT raises several unrelated types; the sender gets the reason
+            self._fail(sequence.sender, first_line(error), self._backend.TritonError.INTERNAL)
+            return False
+        return not reason
+
+    def _answer(self, sender: Any, token: int, reason: str) -> None:
+        backend = self._backend
+        response = backend.InferenceResponse([
+            backend.Tensor("token_ids", np.array([token], dtype=np.int64)),
+            backend.Tensor("finish_reason", np.array([reason.encode()], dtype=np.object_)),
+        ])  # fmt: skip
+        if reason:
+            sender.send(response, flags=backend.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+        else:
+            sender.send(response)
+
+    def _end(self, sender: Any) -> None:
+        sender.send(flags=self._backend.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+
+    def _fail(self, sender: Any, message: str, code: Any) -> None:
+        backend = self._backend
+        response = backend.InferenceResponse(output_tensors=[], error=backend.TritonError(message, code))
+        try:
+            sender.send(response, flags=backend.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+        except Exception:  # noqa: BLE001 - the one who asked has left; nobody is to be told
+            return
+
+
+def find_changed(folder: Path, parameters: Mapping[str, str]) -> str:
+    """Return which file in ``folder`` is not the one ``parameters.judged`` names, as a sentence; empty: all are."""
+    for name, expected in json.loads(parameters.get("judged") or "{}").items():
+        try:
+            with (folder / name).open("rb") as file:
+                found = hashlib.file_digest(file, "sha256").hexdigest()
+        except OSError as error:
+            return f"{name} cannot be read: {error.strerror or error}"
+        if found != expected:
+            return f"{name} is not the file that was judged (hash {found[:12]} instead of {expected[:12]})"
+    return ""
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of an error, shortened."""
+    text = str(error).strip()
+    return (text.splitlines()[0] if text else type(error).__name__)[:400]

@@ -1,0 +1,415 @@
+"""An ONNX model on Triton's python backend: ONNX Runtime or OpenVINO behind ``execute``, for a Triton without those.
+
+Copied as ``1/model.py`` into every model's folder by ``deploy/modelsync/layout.py`` and run by Triton's stub process,
+so it imports nothing of ours: numpy, an engine and the stub's own module only. It must never fail a request because of
+another request that happened to arrive with it, and must never answer with a shape that depends on its neighbours.
+Parameters of config.pbtxt: ``threads``, ``max_padding``, ``pad_values`` (JSON: input name → value to pad with),
+``engine`` (``onnxruntime``, ``openvino``), ``precision`` (``bf16``, for OpenVINO), ``spinning`` (``true``, for ONNX
+Runtime), ``pad_to`` (lengths are padded to its multiples), ``max_length`` (up to which those are warmed up) and
+``judged`` (JSON: file name → sha256; a file that is another one is not loaded).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+# The stub runs isolated and ignores PYTHONPATH; the launcher says where the packages are.
+sys.path[:0] = [p for p in os.environ.get("TRITON_GATEWAY_SITE", "").split(os.pathsep) if p and p not in sys.path]
+
+import numpy as np  # noqa: E402 - after the line above
+
+MAX_PADDING = 0.2
+"""Padding all requests of a batch to the longest was 2-4 times slower on a CPU than groups of similar length."""
+
+_NUMPY_TYPES: Mapping[str, Any] = {
+    "TYPE_BOOL": np.bool_,
+    "TYPE_INT8": np.int8,
+    "TYPE_INT16": np.int16,
+    "TYPE_INT32": np.int32,
+    "TYPE_INT64": np.int64,
+    "TYPE_UINT8": np.uint8,
+    "TYPE_UINT16": np.uint16,
+    "TYPE_UINT32": np.uint32,
+    "TYPE_UINT64": np.uint64,
+    "TYPE_FP16": np.float16,
+    "TYPE_FP32": np.float32,
+    "TYPE_FP64": np.float64,
+}
+_ONNX_TYPES: Mapping[str, Any] = {
+    "tensor(bool)": np.bool_,
+    "tensor(int8)": np.int8,
+    "tensor(int16)": np.int16,
+    "tensor(int32)": np.int32,
+    "tensor(int64)": np.int64,
+    "tensor(uint8)": np.uint8,
+    "tensor(uint16)": np.uint16,
+    "tensor(uint32)": np.uint32,
+    "tensor(uint64)": np.uint64,
+    "tensor(float16)": np.float16,
+    "tensor(float)": np.float32,
+    "tensor(double)": np.float64,
+}
+
+
+@dataclass(slots=True)
+class Item:
+    """One request: its tensors by name, its rows, and the length its padded inputs share (None: never padded)."""
+
+    index: int
+    feeds: dict[str, Any]
+    rows: int
+    length: int | None
+    outputs: tuple[str, ...]
+
+
+class Refused(Exception):
+    """This request cannot be run; the message is for its sender."""
+
+
+def group_by_length(items: Sequence[Item], padded: Mapping[str, int], max_padding: float) -> list[list[Item]]:
+    """Split ``items`` into groups that may run as one batch, each with at most ``max_padding`` extra cells.
+
+    Inputs not in ``padded`` must have equal shapes behind the batch dimension to share a group.
+    """
+    alike: dict[tuple[Any, ...], list[Item]] = {}
+    for item in items:
+        fixed = tuple(
+            (name, feed.shape[2:] if name in padded and item.length is not None else feed.shape[1:], feed.dtype.str)
+            for name, feed in sorted(item.feeds.items())
+        )
+        alike.setdefault((item.length is None, fixed), []).append(item)
+    groups: list[list[Item]] = []
+    for members in alike.values():
+        members.sort(key=lambda i: i.length or 0)
+        group: list[Item] = []
+        rows = cells = 0
+        for item in members:
+            length = item.length or 0
+            if group and (rows + item.rows) * length > (1 + max_padding) * (cells + item.rows * length):
+                groups.append(group)
+                group, rows, cells = [], 0, 0
+            group.append(item)
+            rows += item.rows
+            cells += item.rows * length
+        groups.append(group)
+    return groups
+
+
+def stack(group: Sequence[Item], padded: Mapping[str, int], pad_to: int = 1) -> tuple[dict[str, Any], int]:
+    """Return the batch of a group, padded on the right to a multiple of ``pad_to``, and that length (0: not padded)."""
+    longest = -(-max(item.length or 0 for item in group) // pad_to) * pad_to
+    if len(group) == 1 and (group[0].length or 0) in (0, longest):
+        return group[0].feeds, longest
+    batch: dict[str, Any] = {}
+    for name, first in group[0].feeds.items():
+        if name in padded and group[0].length is not None:
+            rows = sum(item.rows for item in group)
+            whole = np.full((rows, longest, *first.shape[2:]), padded[name], dtype=first.dtype)
+            start = 0
+            for item in group:
+                whole[start : start + item.rows, : item.length] = item.feeds[name]
+                start += item.rows
+            batch[name] = whole
+        else:
+            batch[name] = np.concatenate([item.feeds[name] for item in group])
+    return batch, longest
+
+
+def cut(output: Any, start: int, item: Item, longest: int, dynamic_axes: Sequence[int]) -> Any:
+    """Return the item's rows of a batch output, without the tail that exists only because neighbours were longer."""
+    own = output[start : start + item.rows]
+    if item.length is not None and item.length < longest:
+        for axis in dynamic_axes:
+            if own.shape[axis] == longest:
+                own = own[(slice(None),) * axis + (slice(0, item.length),)]
+    return own
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """An input or output as ONNX Runtime describes it: name, ``tensor(…)``, sizes and symbols."""
+
+    name: str
+    type: str
+    shape: tuple[Any, ...]
+
+
+class OpenVino:
+    """A model in OpenVINO, called as an ONNX Runtime session is."""
+
+    def __init__(self, path: Path, threads: int, precision: str) -> None:
+        openvino = importlib.import_module("openvino")
+        core = openvino.Core()
+        properties = {
+            "INFERENCE_NUM_THREADS": threads,
+            "NUM_STREAMS": "1",
+            "PERFORMANCE_HINT": "LATENCY",
+            "INFERENCE_PRECISION_HINT": "bf16" if precision == "bf16" else "f32",
+            # Instances are processes that know nothing of each other: pinned, all of them would take the first core.
+            "ENABLE_CPU_PINNING": False,
+        }
+        model = core.compile_model(core.read_model(str(path)), "CPU", properties)
+        self._request = model.create_infer_request()
+        self._inputs = [_port(p) for p in model.inputs]
+        self._outputs = [_port(p) for p in model.outputs]
+        self._positions = {p.name: i for i, p in enumerate(self._outputs)}
+
+    def get_inputs(self) -> list[Port]:
+        """Describe the inputs."""
+        return self._inputs
+
+    def get_outputs(self) -> list[Port]:
+        """Describe the outputs."""
+        return self._outputs
+
+    def run(self, names: Sequence[str], feeds: Mapping[str, Any]) -> list[Any]:
+        """Run one batch and return the named outputs, each in memory of its own."""
+        self._request.infer(dict(feeds), share_inputs=True)
+        return [self._request.get_output_tensor(self._positions[n]).data.copy() for n in names]
+
+
+def _port(port: Any) -> Port:
+    # OpenVINO does not keep ONNX' names of dynamic dimensions; text inputs are as long as each other.
+    shape = tuple(f"axis{i}" if d.is_dynamic else d.get_length() for i, d in enumerate(port.get_partial_shape()))
+    kinds = {"i64": "int64", "i32": "int32", "i16": "int16", "i8": "int8", "u8": "uint8", "u16": "uint16",
+             "u32": "uint32", "u64": "uint64", "f16": "float16", "f32": "float", "f64": "double",
+             "boolean": "bool"}  # fmt: skip
+    kind = port.get_element_type().get_type_name()
+    return Port(port.get_any_name(), f"tensor({kinds.get(kind, kind)})", shape)
+
+
+class Runner:
+    """One session and the rules of its model: what is padded, what is batched, what is cut."""
+
+    def __init__(self, session: Any, config: Mapping[str, Any]) -> None:
+        parameters = {k: str(v.get("string_value", "")) for k, v in (config.get("parameters") or {}).items()}
+        self._session = session
+        self._is_batched = int(config.get("max_batch_size") or 0) > 0
+        self._max_padding = float(parameters.get("max_padding") or MAX_PADDING)
+        self._pad_to = max(1, int(parameters.get("pad_to") or 1))
+        self._max_length = int(parameters.get("max_length") or 0)
+        self._inputs = {i.name: i for i in session.get_inputs()}
+        self._outputs = {o.name: o for o in session.get_outputs()}
+        self._declared = {o["name"]: o["data_type"] for o in config.get("output") or ()}
+        pads = {k: int(v) for k, v in json.loads(parameters.get("pad_values") or "{}").items()}
+        self._padded = self._paddable(pads) if self._is_batched else {}
+        # Sizes of these axes come from the input; fixed sizes of the model are never cut, whatever their value.
+        self._dynamic = {
+            name: tuple(a for a, size in enumerate(o.shape) if a > 0 and not isinstance(size, int))
+            for name, o in self._outputs.items()
+        }
+
+    @property
+    def input_names(self) -> tuple[str, ...]:
+        """Names of the graph's inputs."""
+        return tuple(self._inputs)
+
+    def warm_up(self) -> None:
+        """Run every padded length once: OpenVINO compiles for each shape when it first sees it."""
+        if self._pad_to <= 1 or not self._padded or set(self._padded) != set(self._inputs):
+            return
+        for length in range(self._pad_to, self._max_length + 1, self._pad_to):
+            ones = {n: np.ones((1, length), dtype=_ONNX_TYPES[i.type]) for n, i in self._inputs.items()}
+            feeds = {n: v * 0 if "type" in n else v for n, v in ones.items()}
+            self._session.run(list(self._outputs), feeds)
+
+    def read(self, index: int, feeds: Mapping[str, Any], outputs: Sequence[str]) -> Item:
+        """Check one request and bring its tensors to the graph's types. Raises ``Refused``."""
+        typed: dict[str, Any] = {}
+        for name, feed in feeds.items():
+            graph_type = self._inputs[name].type
+            if graph_type == "tensor(string)":
+                typed[name] = _decoded(name, feed)
+            else:
+                typed[name] = feed.astype(_ONNX_TYPES[graph_type], copy=False) if graph_type in _ONNX_TYPES else feed
+        wanted = tuple(name for name in outputs if name in self._outputs) or tuple(self._declared or self._outputs)
+        if not self._is_batched:
+            return Item(index, typed, 0, None, wanted)
+        rows = {feed.shape[0] for feed in typed.values()}
+        if len(rows) != 1:
+            shapes = ", ".join(f"{n} {list(f.shape)}" for n, f in typed.items())
+            raise Refused(f"all inputs must have the same number of rows, got {shapes}")
+        lengths = {feed.shape[1] for name, feed in typed.items() if name in self._padded}
+        if len(lengths) > 1:
+            shapes = ", ".join(f"{n} {list(typed[n].shape)}" for n in typed if n in self._padded)
+            raise Refused(f"these inputs must have the same length, got {shapes}")
+        return Item(index, typed, rows.pop(), lengths.pop() if lengths else None, wanted)
+
+    def run(self, items: Sequence[Item], answer: Callable[[int, dict[str, Any]], None],
+            refuse: Callable[[int, str], None]) -> None:  # fmt: skip
+        """Run all items; every index gets exactly one ``answer`` or ``refuse``."""
+        if not self._is_batched:
+            for item in items:
+                self._run_alone(item, answer, refuse)
+            return
+        for group in group_by_length(items, self._padded, self._max_padding):
+            if len(group) == 1:
+                self._run_alone(group[0], answer, refuse)
+                continue
+            try:
+                outputs, longest = self._call(group)
+            except Exception:  # noqa: BLE001 - ORT raises several unrelated types; each request is run again alone
+                # One poisoned row fails a whole batch: run alone, only its own request fails.
+                for item in group:
+                    self._run_alone(item, answer, refuse)
+                continue
+            start = 0
+            for item in group:
+                answer(item.index, {n: self._typed(n, cut(outputs[n], start, item, longest, self._dynamic[n]))
+                                    for n in item.outputs})  # fmt: skip
+                start += item.rows
+
+    def _run_alone(self, item: Item, answer: Callable[[int, dict[str, Any]], None],
+                   refuse: Callable[[int, str], None]) -> None:  # fmt: skip
+        try:
+            outputs, longest = self._call([item])
+            answers = {n: self._typed(n, cut(outputs[n], 0, item, longest, self._dynamic[n]) if item.length else
+                                      outputs[n]) for n in item.outputs}  # fmt: skip
+        except Exception as error:  # noqa: BLE001 - ORT raises several unrelated types; the sender gets the reason
+            refuse(item.index, first_line(error))
+            return
+        answer(item.index, answers)
+
+    def _call(self, group: Sequence[Item]) -> tuple[dict[str, Any], int]:
+        names = sorted({name for item in group for name in item.outputs})
+        batch, longest = stack(group, self._padded, self._pad_to)
+        outputs = dict(zip(names, self._session.run(names, batch), strict=True))
+        if self._is_batched:
+            rows = sum(item.rows for item in group)
+            for name, output in outputs.items():
+                if output.ndim == 0 or output.shape[0] != rows:
+                    raise Refused(f"output {name} has shape {list(output.shape)} for a batch of {rows} rows")
+        return outputs, longest
+
+    def _typed(self, name: str, output: Any) -> Any:
+        if output.dtype.kind in "OU":
+            return np.array([str(v).encode() for v in output.reshape(-1)], dtype=np.object_).reshape(output.shape)
+        declared = _NUMPY_TYPES.get(self._declared.get(name, ""))
+        return np.ascontiguousarray(output if declared is None else output.astype(declared, copy=False))
+
+    def _paddable(self, pads: Mapping[str, int]) -> dict[str, int]:
+        """Inputs may be padded together only when the graph says, by one shared symbol, that they are as long."""
+        padded = {n: v for n, v in pads.items() if n in self._inputs and len(self._inputs[n].shape) >= 2}
+        symbols = {self._inputs[n].shape[1] for n in padded}
+        return padded if len(symbols) == 1 and not isinstance(next(iter(symbols)), int) else {}
+
+
+def _onnx_runtime(path: Path, parameters: Mapping[str, str]) -> Any:
+    runtime = importlib.import_module("onnxruntime")
+    runtime.disable_telemetry_events()  # it would write a device id and an event store below the home directory
+    options = runtime.SessionOptions()
+    options.intra_op_num_threads = int(parameters.get("threads") or 1)
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    # Spinning threads of several instances would take the cores from each other and from the gateway.
+    spinning = parameters.get("spinning", "").lower() in ("1", "true", "yes")
+    options.add_session_config_entry("session.intra_op.allow_spinning", "1" if spinning else "0")
+    return runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+
+
+def _openvino(path: Path, parameters: Mapping[str, str]) -> Any:
+    return OpenVino(path, int(parameters.get("threads") or 1), parameters.get("precision", ""))
+
+
+ENGINES: Mapping[str, tuple[str, Callable[[Path, Mapping[str, str]], Any], str]] = {
+    "onnxruntime": ("ONNX Runtime", _onnx_runtime, "onnxruntime"),
+    "openvino": ("OpenVINO", _openvino, "openvino"),
+}
+"""What ``parameters.engine`` can name: for people, how it loads a file, the package it needs."""
+
+
+class TritonPythonModel:
+    """What Triton's python backend calls; the class name and methods are Triton's."""
+
+    def initialize(self, args: Mapping[str, str]) -> None:
+        """Load the model; raising here makes the load fail with this message."""
+        self._backend = importlib.import_module("triton_python_backend_utils")
+        if int(np.__version__.split(".")[0]) >= 2:
+            raise self._backend.TritonModelException(
+                f"numpy {np.__version__} makes this stub return empty tensors without an error; install 'numpy<2'"
+            )
+        config = json.loads(args["model_config"])
+        parameters = {k: str(v.get("string_value", "")) for k, v in (config.get("parameters") or {}).items()}
+        engine = parameters.get("engine") or "onnxruntime"
+        path = Path(args["model_repository"]) / args["model_version"] / "model.onnx"
+        if engine not in ENGINES:
+            raise self._backend.TritonModelException(f"engine {engine!r} is not one of {', '.join(ENGINES)}")
+        name, load, package = ENGINES[engine]
+        if changed := find_changed(path.parent, parameters):
+            raise self._backend.TritonModelException(changed)
+        try:
+            session = load(path, parameters)
+        except ModuleNotFoundError as error:
+            raise self._backend.TritonModelException(
+                f"the model runs on {name}, which is not installed beside this Triton; run `pip install {package}`"
+            ) from error
+        except Exception as error:
+            message = f"{name} cannot load the model: {first_line(error)}"
+            raise self._backend.TritonModelException(message) from error
+        self._runner = Runner(session, config)
+        self._runner.warm_up()
+
+    def execute(self, requests: Sequence[Any]) -> list[Any]:
+        """Answer every request of one call, each with its outputs or its own error."""
+        backend = self._backend
+        answers: list[Any] = [None] * len(requests)
+
+        def refuse(index: int, message: str) -> None:
+            error = backend.TritonError(message, backend.TritonError.INVALID_ARG)
+            answers[index] = backend.InferenceResponse(output_tensors=[], error=error)
+
+        def answer(index: int, outputs: dict[str, Any]) -> None:
+            answers[index] = backend.InferenceResponse([backend.Tensor(n, v) for n, v in outputs.items()])
+
+        items: list[Item] = []
+        for index, request in enumerate(requests):
+            feeds: dict[str, Any] = {}
+            for name in self._runner.input_names:
+                tensor = backend.get_input_tensor_by_name(request, name)
+                if tensor is not None:
+                    feeds[name] = tensor.as_numpy()
+            try:
+                items.append(self._runner.read(index, feeds, request.requested_output_names()))
+            except Refused as error:
+                refuse(index, str(error))
+        self._runner.run(items, answer, refuse)
+        return answers
+
+    def finalize(self) -> None:
+        """Release the session's memory."""
+        del self._runner
+
+
+def find_changed(folder: Path, parameters: Mapping[str, str]) -> str:
+    """Return which file in ``folder`` is not the one ``parameters.judged`` names, as a sentence; empty: all are."""
+    for name, expected in json.loads(parameters.get("judged") or "{}").items():
+        try:
+            with (folder / name).open("rb") as file:
+                found = hashlib.file_digest(file, "sha256").hexdigest()
+        except OSError as error:
+            return f"{name} cannot be read: {error.strerror or error}"
+        if found != expected:
+            return f"{name} is not the file that was judged (hash {found[:12]} instead of {expected[:12]})"
+    return ""
+
+
+def _decoded(name: str, feed: Any) -> Any:
+    try:
+        texts = [v.decode() if isinstance(v, bytes) else str(v) for v in feed.reshape(-1)]
+    except UnicodeDecodeError as error:
+        raise Refused(f"input {name} is not UTF-8: {error}") from error
+    return np.array(texts, dtype=np.object_).reshape(feed.shape)
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of an error, shortened."""
+    text = str(error).strip()
+    return (text.splitlines()[0] if text else type(error).__name__)[:400]

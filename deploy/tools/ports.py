@@ -1,0 +1,81 @@
+"""TCP ports before anything is started on them: is one free, who holds it, which one to take.
+
+Called by the commands that start servers, so that a taken port is one clear line instead of a child's traceback. A port
+found free here can be taken a moment later; the server's own error is then reported as the reason its child died.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import socket
+from pathlib import Path
+
+from deploy.tools.errors import DeployError, PortTaken
+
+_LISTENING = "0A"
+
+
+def is_free(host: str, port: int) -> bool:
+    """Say whether a server could listen there now. Raises ``DeployError`` for an address this machine does not have."""
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    except socket.gaierror as error:
+        raise DeployError(
+            f"{host} is not an address of this machine", hint="use --host 127.0.0.1 or 0.0.0.0"
+        ) from error
+    with socket.socket(family, socket.SOCK_STREAM) as trial:
+        trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            trial.bind(address)
+            trial.listen(1)
+        except PermissionError as error:
+            raise DeployError(f"port {port} needs root on this machine", hint="choose one of 1024 and above") from error
+        except OSError as error:
+            if error.errno == errno.EADDRNOTAVAIL:
+                raise DeployError(
+                    f"{host} is not an address of this machine", hint="use --host 127.0.0.1 or 0.0.0.0"
+                ) from error
+            return False
+    return True
+
+
+def require_free(host: str, port: int, *, what: str, option: str) -> None:
+    """Raise ``PortTaken`` naming who holds the port and the option that changes it; port 0 is always free."""
+    if port == 0 or is_free(host, port):
+        return
+    holder = held_by(port)
+    raise PortTaken(
+        f"port {port} for the {what} is taken{f' by {holder}' if holder else ''}",
+        hint=f"stop that program, or choose another port with {option} (0 takes any free one)",
+    )
+
+
+def choose(host: str, port: int, *, remembered: int, avoid: set[int]) -> int:
+    """Return ``port``, or for 0 a free one: the one used last time when it still is free. Adds it to ``avoid``."""
+    if port == 0 and remembered and remembered not in avoid and is_free(host, remembered):
+        port = remembered
+    while port == 0:
+        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM) as trial:
+            trial.bind((host, 0))
+            found = int(trial.getsockname()[1])
+        port = 0 if found in avoid else found
+    avoid.add(port)
+    return port
+
+
+def held_by(port: int) -> str:
+    """Describe the process that listens on a port (``uvicorn (pid 123)``); empty when it is another user's."""
+    sockets = set()
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        with contextlib.suppress(OSError):
+            for row in Path(table).read_text().splitlines()[1:]:
+                fields = row.split()
+                if fields[3] == _LISTENING and int(fields[1].rpartition(":")[2], 16) == port:
+                    sockets.add(f"socket:[{fields[9]}]")
+    for process in Path("/proc").iterdir() if sockets else ():
+        if process.name.isdigit():
+            with contextlib.suppress(OSError):
+                if any(str(fd.readlink()) in sockets for fd in (process / "fd").iterdir()):
+                    return f"{(process / 'comm').read_text().strip()} (pid {process.name})"
+    return ""

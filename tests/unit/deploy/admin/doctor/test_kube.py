@@ -1,0 +1,193 @@
+"""What the doctor says about a cluster, from what kubectl says: a script, and the real one without a server."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deploy.admin.cli import main
+from deploy.admin.doctor.kube import KEYS, NEEDS, Kubectl, look
+
+SCRIPT = """#!/usr/bin/env python3
+import json, pathlib, sys
+words = [w for w in sys.argv[1:] if not w.startswith("--request-timeout")]
+said = json.loads(pathlib.Path(__file__).with_name("says.json").read_text())
+pathlib.Path(__file__).with_name("asked").open("a").write(" ".join(words) + "\\n")
+line = " ".join(words)
+for part, (code, out, err) in said.items():
+    if part in line:
+        print(out if isinstance(out, str) else json.dumps(out)); print(err, file=sys.stderr); sys.exit(code)
+print(f'Error from server (NotFound): {line} not found', file=sys.stderr)
+sys.exit(1)
+"""
+
+
+def items(*found: dict[str, Any]) -> dict[str, Any]:
+    """A list as kubectl prints it."""
+    return {"kind": "List", "items": list(found)}
+
+
+def deployment(name: str, wanted: int, ready: int) -> dict[str, Any]:
+    """A Deployment as kubectl prints it."""
+    return {"metadata": {"name": name}, "spec": {"replicas": wanted}, "status": {"readyReplicas": ready}}
+
+
+HEALTHY: dict[str, tuple[int, Any, str]] = {
+    "version --output": (0, {"serverVersion": {"major": "1", "minor": "32+", "gitVersion": "v1.32.4"}}, ""),
+    "get namespace": (0, {"metadata": {"name": "triton-gateway"}}, ""),
+    "get secret": (0, " ".join(KEYS), ""),
+    "get secret triton-key": (0, "key ", ""),
+    "exec": (0, "", ""),
+    "get customresourcedefinition": (0, "customresourcedefinition/x", ""),
+    "get --raw": (0, {"kind": "APIGroup"}, ""),
+    "get nodes": (0, items({"status": {"allocatable": {"nvidia.com/gpu": "2"}}}, {"status": {"allocatable": {}}}), ""),
+    "get storageclass": (0, items({"metadata": {
+        "name": "standard", "annotations": {"storageclass.kubernetes.io/is-default-class": "true"}}}), ""),
+    "get deployments": (0, items(deployment("triton-gateway", 2, 2), deployment("triton", 1, 1)), ""),
+    "get pods": (0, items(), ""),
+}  # fmt: skip
+
+
+@pytest.fixture
+def kubectl(tmp_path: Path) -> Any:
+    """A kubectl that says what it is told to; later sayings replace those of a healthy cluster."""
+
+    def make(**changed: tuple[int, Any, str] | None) -> Kubectl:
+        says = {**HEALTHY, **{name.replace("_", " ").replace("RAW", "--raw"): said for name, said in changed.items()}}
+        # what is more specific is asked first
+        ordered = dict(sorted(((k, v) for k, v in says.items() if v), key=lambda item: -len(item[0])))
+        (tmp_path / "says.json").write_text(json.dumps(ordered))
+        script = tmp_path / "kubectl"
+        script.write_text(SCRIPT)
+        script.chmod(script.stat().st_mode | stat.S_IXUSR)
+        return Kubectl("triton-gateway", program=str(script))
+
+    return make
+
+
+def found(kubectl: Kubectl, overlay: str = "gpu") -> dict[str, tuple[str, str]]:
+    """State and detail by subject."""
+    return {each.subject: (each.state, each.detail) for each in look(kubectl, overlay)}
+
+
+@pytest.mark.parametrize("overlay", list(NEEDS))
+def test_a_cluster_with_everything_has_nothing_missing(kubectl: Any, overlay: str) -> None:
+    """Whatever is deployed."""
+    assert {"ok"} == {state for state, _ in found(kubectl(), overlay).values()}
+
+
+def test_every_remedy_says_what_to_do(kubectl: Any) -> None:
+    """An empty cluster: every finding comes with a line to follow, and the command ends with 1."""
+    bare = kubectl(**{name.replace(" ", "_"): None for name in HEALTHY if not name.startswith("version")})
+    findings = [each for overlay in NEEDS for each in look(bare, overlay)]
+    assert [] == [each for each in findings if each.state != "ok" and not each.remedy]
+    missing = {each.subject for each in findings if each.state == "missing"}
+    assert {
+        "namespace triton-gateway", "secret clearml-credentials", "KEDA: scaledobjects.keda.sh",
+        "resource metrics (HPA on CPU)", "own metrics (HPA on work in flight)", "storage",
+    } <= missing  # fmt: skip
+
+
+def test_a_triton_that_anybody_may_load_into_is_missing_its_key(kubectl: Any) -> None:
+    """Tried from model sync's container, beside it; who may not try, hears so."""
+    doors = "gRPC 127.0.0.1:8001\nHTTP 127.0.0.1:8000\n"
+    assert ("missing", "whoever reaches gRPC 127.0.0.1:8001 or HTTP 127.0.0.1:8000, and so runs code there") == found(
+        kubectl(exec=(0, doors, ""))
+    )["who may load models"]
+    assert "note" == found(kubectl(exec=(1, "", "pods exec is forbidden")))["who may load models"][0]
+    other = kubectl(**{"get_secret_triton-key": (0, "other", "")})
+    assert ("missing", "has no key named `key`") == found(other)["secret triton-key"]
+
+
+def test_values_of_secrets_are_never_asked_for(kubectl: Any, tmp_path: Path) -> None:
+    """Only the names of the keys leave the cluster."""
+    assert ("missing", "has no CLEARML_API_SECRET_KEY") == found(kubectl(get_secret=(0, KEYS[0], "")))[
+        "secret clearml-credentials"
+    ]
+    asked = [line for line in (tmp_path / "asked").read_text().splitlines() if "get secret" in line]
+    assert asked
+    assert all("go-template={{range $key, $_ := .data}}{{$key}} {{end}}" in line for line in asked)
+
+
+def test_what_may_not_be_seen_is_not_called_missing(kubectl: Any) -> None:
+    """A platform team's rights are often narrow."""
+    refused = (1, "", 'Error from server (Forbidden): secrets "x" is forbidden: User "u" cannot get resource')
+    seen = found(kubectl(get_secret=refused, get_customresourcedefinition=refused))
+    assert "note" == seen["secret clearml-credentials"][0]
+    assert "note" == seen["KEDA: scaledobjects.keda.sh"][0]
+
+
+def test_one_source_of_own_metrics_is_enough(kubectl: Any) -> None:
+    """KEDA or prometheus-adapter."""
+    gone = (1, "", "Error from server (NotFound)")
+    subject = "own metrics (HPA on work in flight)"
+    assert ("ok", "external.metrics.k8s.io") == found(kubectl(**{"get_RAW_/apis/custom": gone}))[subject]
+
+
+def test_an_old_cluster_is_missing(kubectl: Any) -> None:
+    """The manifests use fields that it would drop in silence."""
+    old = {"serverVersion": {"major": "1", "minor": "24", "gitVersion": "v1.24.17"}}
+    assert ("missing", "v1.24.17") == found(kubectl(**{"version_--output": (0, old, "")}))["cluster"]
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [
+        ({"containerStatuses": [{"name": "sync", "ready": False, "state": {"waiting": {
+            "reason": "CreateContainerConfigError", "message": 'secret "clearml-credentials" not found'}}}]},
+         'sync: CreateContainerConfigError secret "clearml-credentials" not found'),
+        ({"conditions": [{"type": "PodScheduled", "status": "False", "message": "no node has nvidia.com/gpu"}]},
+         "cannot be scheduled: no node has nvidia.com/gpu"),
+        ({"phase": "Running", "containerStatuses": [
+            {"name": "triton", "ready": True}, {"name": "sync", "ready": False}]},
+         "running, not ready: sync"),
+    ],
+)  # fmt: skip
+def test_a_deployment_that_is_not_ready_says_why(kubectl: Any, status: dict[str, Any], said: str) -> None:
+    """The first reason a pod gives."""
+    seen = found(kubectl(
+        get_deployments=(0, items(deployment("triton", 2, 1)), ""),
+        get_pods=(0, items({"metadata": {"name": "triton-5f-x"}, "status": status}), ""),
+    ))  # fmt: skip
+    assert ("missing", f"1 of 2 pods are ready: {said}") == seen["deployment triton"]
+
+
+def test_nothing_deployed_yet_is_a_note(kubectl: Any) -> None:
+    """Before the first apply."""
+    assert "note" == found(kubectl(get_deployments=(0, items(), "")))["deployments"][0]
+
+
+def test_the_command_prints_findings_and_ends_with_what_it_found(
+    kubectl: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """0 when nothing is missing; 1, with the count in the last line, otherwise; JSON for machines."""
+    healthy = kubectl().program
+    assert 0 == main(["doctor", "--kube", "--kubectl", healthy])
+    assert capsys.readouterr().out.splitlines()[-1] == "nothing is missing"
+    kubectl(get_namespace=None)
+    assert 1 == main(["doctor", "--kube", "--kubectl", healthy])
+    text = capsys.readouterr().out
+    assert "MISSING  namespace triton-gateway" in text
+    assert "→ kubectl create namespace triton-gateway" in text
+    assert text.splitlines()[-1] == "1 missing"
+    assert 1 == main(["doctor", "--kube", "--kubectl", healthy, "--json"])
+    assert {"subject", "state", "detail", "remedy"} == {*json.loads(capsys.readouterr().out)[0]}
+
+
+@pytest.mark.parametrize("program", ["real", "not-there"])
+def test_no_cluster_is_one_finding_with_the_reason(
+    program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The real kubectl without a server, where it is installed, and none at all: no traceback, no waiting."""
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    path = shutil.which("kubectl") if program == "real" else "/nowhere/kubectl"
+    if path is None:
+        path = "kubectl"
+    seen = list(look(Kubectl("n", program=path), "gpu"))
+    assert [("cluster", "missing")] == [(each.subject, each.state) for each in seen]
+    assert seen[0].detail

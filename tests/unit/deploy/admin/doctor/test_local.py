@@ -1,0 +1,139 @@
+"""What the doctor says about this machine."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deploy.admin.cli import main
+from deploy.admin.doctor import local
+from deploy.admin.doctor.finding import Finding, lines, summary
+from gateway.errors import RegistryRefused, RegistryUnavailable
+from gateway.testing import FakeRegistry
+
+
+def states(findings: Any) -> dict[str, str]:
+    """State by subject."""
+    return {each.subject: each.state for each in findings}
+
+
+@pytest.mark.parametrize(("version", "state"), [((3, 10, 4), "missing"), ((3, 11, 2), "ok"), ((3, 13, 0), "ok")])
+def test_python_has_to_be_new_enough(version: tuple[int, ...], state: str) -> None:
+    """3.11: exception groups, timeouts."""
+    assert state == local.python(version).state
+
+
+def test_packages_of_an_extra_are_a_note_and_ours_are_needed() -> None:
+    """A gateway alone needs no Triton wheel."""
+    required = {"": ["click"], "triton": ["no-such-package"], "cli": ["click"]}
+    seen = states(local.packages(required))
+    assert ("ok", "note", "ok") == (seen["packages"], seen["extra triton"], seen["extra cli"])
+    assert "missing" == states(local.packages({"": ["no-such-package"]}))["packages"]
+
+
+def test_the_packages_that_are_looked_for_are_the_declared_ones() -> None:
+    """Read from the installed metadata, or pyproject.toml in a checkout."""
+    required = local._requirements()
+    assert {"fastapi", "clearml", "tritonclient"} <= {*required[""]}
+    assert "nvidia-pytriton" in required["triton"]
+    assert {*local.EXTRAS} <= {*required}
+
+
+def test_libraries_that_the_linker_does_not_find_are_named(tmp_path: Path) -> None:
+    """A python backend without libpython hangs at its first model; a program that has all it needs is fine."""
+    assert [] == local.missing_libraries(Path("/bin/ls"))
+    assert [] == local.missing_libraries(tmp_path / "nothing")
+    text = "\tlibpython3.11.so.1.0 => not found\n\tlibc.so.6 => /lib/libc.so.6 (0x1)\n"
+    assert ["libpython3.11.so.1.0"] == local._MISSING_LIBRARY.findall(text)
+
+
+def test_little_shared_memory_is_missing(tmp_path: Path) -> None:
+    """Docker's 64 MB are few for the python backend; a folder that is not there is none."""
+    seen = states(local.triton_server("", shm=tmp_path / "none"))
+    assert "missing" == seen["shared memory"]
+
+
+def test_an_existing_triton_needs_nothing_here() -> None:
+    """Its address is all."""
+    assert [Finding("Triton server", "ok", "the one at t:8001")] == list(local.triton_server("t:8001"))
+
+
+def test_disk_that_cannot_be_written_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before hours are spent on a download."""
+    assert {"state directory": "ok"} == states(local.disk(tmp_path / "not" / "yet"))
+    monkeypatch.setattr("os.access", lambda *_: False)
+    assert {"state directory": "missing"} == states(local.disk(tmp_path))
+
+
+def test_a_taken_port_is_a_note_with_its_holder() -> None:
+    """It may be ours."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        assert "note" == local.port_free("gateway", port).state
+    assert "ok" == local.port_free("gateway", port).state
+
+
+@pytest.mark.parametrize(
+    ("error", "seen"),
+    [
+        (RegistryRefused("no ClearML credentials found"), {"ClearML": "note"}),
+        (RegistryRefused("no serving service exists yet"), {"ClearML": "ok", "serving Task": "missing"}),
+        (RegistryRefused("wrong credentials"), {"ClearML": "missing"}),
+        (RegistryUnavailable("connection refused"), {"ClearML": "missing"}),
+    ],
+)
+def test_the_registry_is_looked_at(error: Exception, seen: dict[str, str]) -> None:
+    """Nothing configured is no fault: `up` brings its own."""
+
+    class Broken:
+        def task(self) -> Any:
+            raise error
+
+    assert seen == states(local.registry("", {}, connect=lambda _id: Broken()))
+
+
+def test_the_serving_task_is_read_and_its_faults_shown(tmp_path: Path) -> None:
+    """As `plan` would."""
+    registry = FakeRegistry()
+    registry.add_endpoint("e", "m0", engine="custom")
+    assert {"ClearML": "ok", "serving Task": "ok"} == states(local.registry("", {}, connect=lambda _id: registry))
+    file = tmp_path / "bundle.zip"
+    file.write_bytes(b"x")
+    registry.add_model("m1", file, name="film")
+    registry.add_model("m2", file, name="news")
+    registry.add_endpoint("f", "m1")
+    found = {f.subject: f for f in local.registry("", {}, connect=lambda _id: registry)}["serving Task"]
+    assert ("missing", True) == (found.state, "film (m1), news (m2) are all at" in found.detail)
+    registry.sections["endpoints"] = "not json"
+    assert "missing" == states(local.registry("", {}, connect=lambda _id: registry))["serving Task"]
+
+
+def test_a_triton_that_does_not_answer_is_missing() -> None:
+    """Within seconds."""
+    assert ["missing"] == [each.state for each in local.triton("127.0.0.1:1")]
+
+
+def test_findings_are_shown_with_their_remedies() -> None:
+    """The remedy below what it is for; the last line counts."""
+    findings = [Finding("a", "ok", "fine", "unused"), Finding("b", "missing", "gone", "bring it back")]
+    assert ["ok       a: fine", "MISSING  b: gone", "         → bring it back"] == lines(findings)
+    assert ("1 missing", "nothing is missing") == (summary(findings), summary(findings[:1]))
+
+
+def test_the_command_looks_at_this_machine(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every part is mentioned; nothing is written."""
+    for name in ("CLEARML_API_HOST", "CLEARML_API_ACCESS_KEY", "CLEARML_API_SECRET_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("CLEARML_CONFIG_FILE", str(tmp_path / "clearml.conf"))
+    main(["doctor", "--state-dir", str(tmp_path / "state")])
+    text = capsys.readouterr().out
+    for part in ("Python", "packages", "extra triton", "Prometheus", "state directory", "port 8080", "ClearML"):
+        assert part in text
+    assert sys.executable in text
+    assert [] == list(tmp_path.iterdir())

@@ -1,0 +1,362 @@
+"""The command line: what its help teaches, how every failure looks, where data goes."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+from deploy.admin.cli import group, main
+from deploy.admin.commands._options import make_settings
+from deploy.admin.commands.serve import predictor_address
+from deploy.tools.errors import DeployError
+from gateway.settings import Settings
+
+COMMANDS = ["up", "serve", "sync", "controlplane", "status", "plan", "wait", "lineage", "clearml-log", "doctor"]
+ONE_MODEL = ["optimize", "bench"]
+"""Their options speak of one model and come from the command line."""
+GROUPS = ["drift", "dashboards", "hook", "canary"]
+HAS_NO_VARIABLE = {"help", "as_json", "show_env", "version"}
+"""Options that say what to print once; everything else can come from the environment."""
+
+
+def load(name: str) -> click.Command:
+    """Return a sub-command as the group finds it."""
+    command = group.get_command(click.Context(group), name)
+    assert command is not None
+    return command
+
+
+@pytest.fixture
+def taken_port() -> Iterator[int]:
+    """A port somebody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+def run(*arguments: str, code: str = "") -> subprocess.CompletedProcess[str]:
+    """Run the command line (or other code) in a process of its own."""
+    argv = [sys.executable, "-c", code] if code else [sys.executable, "-m", "deploy.admin.cli", *arguments]
+    return subprocess.run(argv, capture_output=True, text=True, check=False, cwd=Path(__file__).parents[4])
+
+
+# --- help
+
+
+@pytest.mark.parametrize("name", [*COMMANDS, *ONE_MODEL])
+def test_help_says_what_a_command_does_and_shows_an_example(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every command's help starts with what it does and holds a line to copy."""
+    assert main([name, "--help"]) == 0
+    text = capsys.readouterr().out
+    assert re.search(r"Examples?(, \w+ terminals)?:", text)
+    assert "triton-gateway" in text
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_option_has_a_variable_that_help_shows(name: str) -> None:
+    """What can be said on the command line can be said by the environment."""
+    options = [
+        p for p in load(name).params if isinstance(p, click.Option) and p.name not in HAS_NO_VARIABLE and not p.hidden
+    ]
+    assert options
+    for option in options:
+        assert option.envvar, option.name
+        assert option.show_envvar, option.name
+        assert option.help, option.name
+
+
+def test_serve_has_an_option_for_every_setting() -> None:
+    """No setting of the gateway is reachable by the environment only."""
+    kserves = {"predictor_host", "predictor_protocol", "model_name", "http_port"}
+    assert {option.name for option in load("serve").params} - kserves == set(Settings.model_fields)
+
+
+def test_group_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    """The first help page names each command; what is internal stays out of it."""
+    assert main([]) in (0, 2)
+    listed = capsys.readouterr()
+    assert all(name in listed.out + listed.err for name in [*COMMANDS, *ONE_MODEL, *GROUPS])
+    assert group.list_commands(click.Context(group)) == [*COMMANDS, *ONE_MODEL, *GROUPS]
+
+
+def test_help_loads_nothing_heavy() -> None:
+    """Help is fast because no part is imported to show it."""
+    done = run(
+        code="import sys; from deploy.admin.cli import main; code = main(['--help']); "
+        "print({'torch', 'clearml', 'grpc', 'fastapi', 'numpy', 'deploy.controlplane'} & set(sys.modules), code)"
+    )
+    assert done.stdout.splitlines()[-1] == "set() 0"
+
+
+def test_serve_loads_neither_control_plane_nor_torch() -> None:
+    """The gateway image holds no extras: what `serve` imports must do without them."""
+    done = run(
+        code="import sys; import deploy.admin.commands.serve, gateway.__main__, gateway.app; "
+        "print({'torch', 'transformers', 'deploy.controlplane', 'deploy.modelsync', 'onnx'} & set(sys.modules))"
+    )
+    assert done.stdout.splitlines()[-1] == "set()", done.stderr
+
+
+# --- failures
+
+
+def only_line(text: str) -> str:
+    """Return the one line of a text that must have exactly one."""
+    (line,) = text.splitlines()
+    return line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["bogus"], "No such command 'bogus'"),
+        (["up", "--prot", "1"], "--port"),
+        (["up", "--port", "70000"], "--port"),
+        (["up", "--poll-freq", "soon"], "not a duration"),
+        (["sync", "--poll-frequency", "soon"], "not a duration"),
+    ],
+)
+def test_wrong_command_line_is_one_line_and_exit_code_2(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A typing error names itself and where the help is."""
+    assert main(arguments) == 2
+    shown = capsys.readouterr()
+    assert said in only_line(shown.err)
+    assert shown.out == ""
+
+
+def test_setting_out_of_range_names_option_and_variable(capsys: pytest.CaptureFixture[str]) -> None:
+    """A value the settings refuse is reported by the option's own name, with what was given."""
+    assert main(["serve", "--max-body-bytes", "-3"]) == 1
+    line = only_line(capsys.readouterr().err)
+    assert "--max-body-bytes" in line
+    assert "TRITON_GATEWAY_MAX_BODY_BYTES" in line
+    assert "'-3'" in line
+
+
+@pytest.mark.parametrize("command", ["serve", "controlplane"])
+def test_taken_port_says_who_holds_it_and_which_option_changes_it(
+    command: str, taken_port: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The line is enough to go on with."""
+    assert main([command, "--port", str(taken_port)]) == 1
+    line = only_line(capsys.readouterr().err)
+    assert f"port {taken_port}" in line
+    assert f"(pid {os.getpid()})" in line
+    assert "--port" in line
+
+
+def test_external_triton_needs_its_repository(capsys: pytest.CaptureFixture[str]) -> None:
+    """Models cannot be given to a Triton whose folder is not known."""
+    assert main(["up", "--triton-grpc", "triton:8001"]) == 1
+    assert "--model-repository" in only_line(capsys.readouterr().err)
+
+
+def failing(error: BaseException) -> click.Group:
+    """A group with one command that fails in a given way."""
+    root = click.Group("triton-gateway")
+
+    @root.command("fail")
+    def fail() -> None:
+        raise error
+
+    return root
+
+
+def test_known_failure_is_one_line_with_its_hint(capsys: pytest.CaptureFixture[str]) -> None:
+    """Message and hint are joined into one line, whatever line breaks they came with."""
+    assert main(["fail"], root=failing(DeployError("it broke\nbadly", hint="mend it"))) == 1
+    assert only_line(capsys.readouterr().err) == "triton-gateway: it broke badly; mend it"
+
+
+def test_unexpected_failure_is_one_line_and_a_log_file(capsys: pytest.CaptureFixture[str]) -> None:
+    """A bug of ours never shows a traceback; it is kept in the file the line names."""
+    assert main(["fail"], root=failing(ZeroDivisionError("by zero"))) == 1
+    line = only_line(capsys.readouterr().err)
+    found = re.search(r"details: (\S+)\)", line)
+    assert found is not None
+    log = Path(found[1])
+    assert "Traceback" in log.read_text()
+    assert "ZeroDivisionError" in line
+    log.unlink()
+
+
+def test_missing_package_says_what_to_install(capsys: pytest.CaptureFixture[str]) -> None:
+    """A command whose extra is not installed names the package and the extra."""
+    assert main(["fail"], root=failing(ModuleNotFoundError("No module named 'jwt'", name="jwt"))) == 1
+    line = only_line(capsys.readouterr().err)
+    assert "jwt is not installed" in line
+    assert 'pip install "triton-gateway[demo]"' in line
+
+
+def test_interrupt_is_no_failure_to_report(capsys: pytest.CaptureFixture[str]) -> None:
+    """Ctrl-C ends quietly, with the exit code shells expect."""
+    assert main(["fail"], root=failing(KeyboardInterrupt())) == 130
+    assert capsys.readouterr().err.strip() == ""
+
+
+# --- settings
+
+
+def test_option_wins_over_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is typed now counts more than what was exported some time ago."""
+    monkeypatch.setenv("TRITON_GATEWAY_PORT", "1")
+    monkeypatch.setenv("CLEARML_SERVING_PORT", "2")
+    assert make_settings(Settings, {"port": "3", "host": None}).port == 3
+
+
+def test_clearml_variable_keeps_its_meaning(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CLEARML_SERVING_POLL_FREQ counts minutes."""
+    monkeypatch.setenv("CLEARML_SERVING_POLL_FREQ", "2")
+    assert make_settings(Settings, {}).poll_frequency == 120
+
+
+# --- status
+
+
+class Gateway(http.server.BaseHTTPRequestHandler):
+    """A gateway's /v1/status, as far as `status` reads it."""
+
+    content: Any = None
+
+    def do_GET(self) -> None:
+        body = json.dumps(self.content).encode()
+        self.send_response(200 if self.content is not None else 404)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def gateway() -> Iterator[tuple[str, type[Gateway]]]:
+    """A gateway's address and its handler class, whose `content` is what it answers."""
+    handler = type("Handler", (Gateway,), {})
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_address[1]}", handler
+        server.shutdown()
+        thread.join()
+
+
+SERVED = {
+    "ready": True, "not_ready_because": [], "faults": [], "pending": [], "canaries": {},
+    "endpoints": [{"url": "minilm", "model_id": "m1", "model_name": "MiniLM", "state": "serving"}],
+}  # fmt: skip
+
+
+def test_status_json_is_all_there_is_on_stdout(
+    gateway: tuple[str, type[Gateway]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`--json` prints one object that programs can read, with model sync's account beside the gateway's."""
+    address, handler = gateway
+    handler.content = SERVED
+    (tmp_path / "sync-status.json").write_text('{"models": []}')
+    assert main(["status", "--json", "--url", address, "--state-dir", str(tmp_path)]) == 0
+    shown = capsys.readouterr()
+    assert json.loads(shown.out) == {"gateway": SERVED, "sync": {"models": []}}
+    assert shown.err == ""
+
+
+def test_status_shows_endpoints_faults_and_failed_models(
+    gateway: tuple[str, type[Gateway]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """People see what is served, and every reason why something is not; the exit code says so too."""
+    address, handler = gateway
+    handler.content = {
+        **SERVED, "ready": False, "not_ready_because": ["x waits"],
+        "pending": [{"url": "x", "state": "building", "reason": "Triton does not have it"}],
+        "faults": [{"subject": "endpoint y", "message": "no model"}],
+    }  # fmt: skip
+    status = {"models": [{"endpoint": "x", "state": "failed", "reason": "bad graph"}], "registry": {"error": "gone"}}
+    (tmp_path / "sync-status.json").write_text(json.dumps(status))
+    assert main(["status", "--url", address, "--state-dir", str(tmp_path)]) == 3
+    text = capsys.readouterr().out
+    for said in ("not ready: x waits", "minilm", "m1", "Triton does not have it", "endpoint y: no model",
+                 "failed: bad graph", "gone"):  # fmt: skip
+        assert said in text
+
+
+def test_status_of_a_gateway_that_is_ready_without_a_triton_is_not_all_well(
+    gateway: tuple[str, type[Gateway]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What needs no Triton is answered, the rest is not."""
+    address, handler = gateway
+    handler.content = {**SERVED, "triton": {"triton:8001": False}}
+    assert main(["status", "--url", address, "--state-dir", str(tmp_path)]) == 3
+    assert "Triton at triton:8001 does not answer" in capsys.readouterr().out
+
+
+def test_status_shows_a_new_version_that_failed_behind_the_one_that_serves(
+    gateway: tuple[str, type[Gateway]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nobody's requests fail, and still it is not what was asked for; shadows are shown as well."""
+    address, handler = gateway
+    shadow = {"e": {"to": "e/2", "percent": 5.0, "is_on": True, "last_failure": None}}
+    failed = {**SERVED["endpoints"][0], "successor": {"state": "failed", "reason": "bad weights"}}
+    handler.content = {**SERVED, "endpoints": [failed], "shadows": shadow}
+    assert main(["status", "--url", address, "--state-dir", str(tmp_path)]) == 3
+    text = capsys.readouterr().out
+    assert "serving; its new version is failed: bad weights" in text
+    assert "shadow e: 5 % to e/2, nothing compared yet" in text
+
+
+def test_status_without_gateway_says_how_to_start_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing listening is an error with a way out, and no data."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    assert main(["status", "--json", "--url", f"http://127.0.0.1:{port}", "--state-dir", str(tmp_path)]) == 1
+    shown = capsys.readouterr()
+    assert "triton-gateway up" in only_line(shown.err)
+    assert shown.out == ""
+
+
+@pytest.mark.parametrize("url", ["nonsense", "http://[::bad", "ftp://127.0.0.1:1"])
+def test_status_of_what_is_no_address_is_refused(url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An address that cannot be one is answered like one where nobody answers."""
+    assert main(["status", "--url", url, "--state-dir", str(tmp_path)]) == 1
+    assert "--url" in only_line(capsys.readouterr().err)
+
+
+def test_status_of_another_server_is_refused(
+    gateway: tuple[str, type[Gateway]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A server that is no gateway is named as such."""
+    assert main(["status", "--url", gateway[0], "--state-dir", str(tmp_path)]) == 1
+    assert "is --url a triton-gateway?" in only_line(capsys.readouterr().err)
+
+
+@pytest.mark.parametrize(
+    ("host", "address"),
+    [
+        ("sentiment-predictor.demo", "dns:///sentiment-predictor.demo:9000"),
+        ("sentiment-predictor:8001", "dns:///sentiment-predictor:8001"),
+        ("http://sentiment-predictor/", "dns:///sentiment-predictor:9000"),
+    ],
+)
+def test_kserve_predictor_host_is_tritons_grpc_address(host: str, address: str) -> None:
+    """KServe adds ``--predictor_host`` to a transformer by itself; its port for gRPC is 9000."""
+    assert address == predictor_address(host)
+
+
+def test_kserves_arguments_are_understood() -> None:
+    """They reach the settings: a port that cannot be one is refused, not ignored."""
+    arguments = ["serve", "--model_name", "m", "--predictor_host", "p", "--predictor_protocol", "v2"]
+    done = run(*arguments, "--http_port", "none")
+    assert 0 != done.returncode
+    assert "--port is not usable" in done.stderr

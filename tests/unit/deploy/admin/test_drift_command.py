@@ -1,0 +1,176 @@
+"""``triton-gateway drift``: references out of counts, and a verdict on what is counted now."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from deploy.admin.commands.drift import command
+from deploy.tools.errors import DeployError
+from gateway.metrics import custom, drift, exposition
+from gateway.metrics.custom import Served
+from gateway.metrics.drift import Bins
+from gateway.metrics.observer import Observer
+from gateway.spec import MetricSpec, MetricVariable
+from gateway.trace import Trace
+
+
+class Gateway:
+    """A gateway's /metrics over HTTP, with real counters behind it."""
+
+    def __init__(self) -> None:
+        self.observer = Observer(later=lambda drain: None)
+        self.page = b""
+
+    def watch(self, references: dict[str, Bins]) -> None:
+        declared = MetricSpec(
+            "e/1", None,
+            (MetricVariable("x", "scalar", tuple(np.linspace(-3, 3, 61))), MetricVariable("a", "enum", ("cat", "dog"))),
+        )  # fmt: skip
+        self.observer.watch.configure({"e/1": Served("e", "1", reference=references)}, {"e/1": declared}, 1.0)
+
+    def see(self, values: Any, animals: Any) -> None:
+        for x, a in zip(values, animals, strict=True):
+            trace = Trace("id")
+            trace.url, trace.body = "e/1", {"x": float(x), "a": str(a)}
+            self.observer.started()
+            self.observer.finished(trace)
+        self.page = exposition.render(self.observer.snapshot())
+
+
+@pytest.fixture
+def served() -> Iterator[tuple[Gateway, str]]:
+    """A gateway and its address."""
+    gateway = Gateway()
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200 if self.path == "/metrics" else 404)
+            self.end_headers()
+            self.wfile.write(gateway.page)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield gateway, f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def run(*arguments: object) -> Any:
+    """Call the command; errors of ours come through."""
+    return CliRunner().invoke(command, [str(a) for a in arguments], catch_exceptions=False, standalone_mode=False)
+
+
+def test_captured_reference_is_silent_on_like_traffic_and_reports_a_shift(
+    served: tuple[Gateway, str], tmp_path: Path
+) -> None:
+    """Capture, serve with it, report: steady; then half a deviation and a new animal: drift, exit code 3."""
+    gateway, url = served
+    rng = np.random.default_rng(1)
+    gateway.watch({})
+    gateway.see(rng.normal(size=3000), rng.choice(["cat", "dog"], size=3000))
+    path = tmp_path / "reference.json"
+    assert 0 == run("capture", "--url", url, "--endpoint", "e", "--version", "1", "--output", path).return_value
+    references = drift.decode(path.read_text())
+    assert {"x", "a"} == set(references)
+    assert 3000 == references["x"].total
+    gateway.watch(references)
+    gateway.see(rng.normal(size=1000), rng.choice(["cat", "dog"], size=1000))
+    steady = run("report", "--url", url, "--plot")
+    assert (0, 2) == (steady.return_value, steady.output.count("  steady"))
+    gateway.see(rng.normal(0.8, 1, size=3000), rng.choice(["cat", "eel"], size=3000))
+    moved = run("report", "--url", url, "--json")
+    assert 3 == moved.return_value
+    found = {item["variable"]: item for item in json.loads(moved.output)}
+    assert ("drift", "drift", 4000) == (found["x"]["state"], found["a"]["state"], found["x"]["n"])
+    assert {"dog", "other"} <= set(found["a"]["shifted"])
+
+
+def test_report_is_drawn_into_a_picture(served: tuple[Gateway, str], tmp_path: Path) -> None:
+    """PNG or SVG by the suffix; a suffix without a form, or a folder that is not there, is one line."""
+    gateway, url = served
+    rng = np.random.default_rng(1)
+    gateway.watch({"x": drift.scalar_bins(rng.normal(size=1000)), "a": drift.enum_bins({"cat": 50, "dog": 50})})
+    gateway.see(rng.normal(size=50), rng.choice(["cat", "eel"], size=50))
+    run("report", "--url", url, "--picture", tmp_path / "drift.png")
+    assert (tmp_path / "drift.png").read_bytes().startswith(b"\x89PNG")
+    run("report", "--url", url, "--picture", tmp_path / "drift.svg")
+    drawn = (tmp_path / "drift.svg").read_text()
+    assert "<svg" in drawn
+    for path in (tmp_path / "drift.doc", tmp_path / "nowhere" / "drift.png"):
+        with pytest.raises(DeployError) as caught:
+            run("report", "--url", url, "--picture", path)
+        assert f"{path} cannot be written" in caught.value.message
+
+
+def test_reference_of_too_few_values_is_refused(served: tuple[Gateway, str], tmp_path: Path) -> None:
+    """With how many there are."""
+    gateway, url = served
+    gateway.watch({})
+    gateway.see([1.0] * 10, ["cat"] * 10)
+    with pytest.raises(DeployError) as caught:
+        run("capture", "--url", url, "--endpoint", "e", "--version", "1", "--output", tmp_path / "r.json")
+    assert "10 observations" in caught.value.message
+    assert not (tmp_path / "r.json").exists()
+
+
+def test_captured_reference_lies_where_the_gateway_of_up_looks(served: tuple[Gateway, str], tmp_path: Path) -> None:
+    """ENDPOINT/VERSION.json below `references` of the state directory."""
+    gateway, url = served
+    gateway.watch({})
+    gateway.see([1.0] * 10, ["cat"] * 10)
+    run("capture", "--url", url, "--state-dir", tmp_path, "--endpoint", "e", "--version", "1", "--least", 5)
+    assert ["e/1.json"] == [p.relative_to(tmp_path / "references").as_posix() for p in tmp_path.rglob("*.json")]
+
+
+def test_gateway_that_does_not_answer_is_one_line() -> None:
+    """Not a traceback."""
+    with pytest.raises(DeployError) as caught:
+        run("report", "--url", "http://127.0.0.1:9")
+    assert "nothing answers at http://127.0.0.1:9/metrics" == caught.value.message
+
+
+def test_built_in_variables_are_documented_by_name() -> None:
+    """The names a reference file uses."""
+    page = (Path(__file__).parents[4] / "docs" / "metrics.md").read_text()
+    assert [] == [name for name in custom.BUILT_IN if f"`{name}`" not in page]
+
+
+def test_capture_takes_a_url_and_names_what_was_counted(served: tuple[Gateway, str], tmp_path: Path) -> None:
+    """`e/1` is the version 1 of e, as everywhere else; for what was not counted it says what was."""
+    gateway, url = served
+    gateway.watch({})
+    gateway.see([0.5] * 20, ["cat"] * 20)
+    path = tmp_path / "reference.json"
+    done = run("capture", "--url", url, "--endpoint", "e/1", "--least", 10, "--output", path)
+    assert 0 == done.return_value
+    assert {"x", "a"} == set(drift.decode(path.read_text()))
+    with pytest.raises(DeployError) as caught:
+        run("capture", "--url", url, "--endpoint", "f/1", "--output", path)
+    assert "nothing was counted of f/1" in caught.value.message
+    assert "e/1" in caught.value.hint
+
+
+def test_report_is_of_one_endpoint_if_it_is_named(served: tuple[Gateway, str]) -> None:
+    """And one that has no reference is told apart from one that has not drifted."""
+    gateway, url = served
+    gateway.watch({"a": drift.enum_bins({"cat": 50, "dog": 50})})
+    gateway.see([0.5] * 20, ["cat"] * 20)
+    assert "too few" in run("report", "--url", url, "--endpoint", "e", "--version", "1").output
+    with pytest.raises(DeployError) as caught:
+        run("report", "--url", url, "--endpoint", "other")
+    assert "no variable of other has a reference" in caught.value.message
+    assert "e 1" in caught.value.hint

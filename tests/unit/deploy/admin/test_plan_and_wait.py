@@ -1,0 +1,170 @@
+"""What `plan` says would change, and what `wait` waits for."""
+
+from __future__ import annotations
+
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from deploy.admin.commands.plan import changes
+from deploy.admin.commands.wait import command, missing
+from deploy.tools.errors import DeployError
+from gateway.control.compile import compile_spec
+from gateway.spec import decode
+
+
+def plan_of(endpoints, canary=None):
+    """The plan of a serving Task with these endpoints (url to model id)."""
+    entries = {url: {"serving_url": url.partition("/")[0], "version": url.partition("/")[2], "engine_type": "triton",
+                     "model_id": model} for url, model in endpoints.items()}  # fmt: skip
+    texts = {"endpoints": json.dumps(entries), "canary": json.dumps(canary or {})}
+    return compile_spec(decode({"configuration": {n: {"value": t} for n, t in texts.items()}}), default_triton="")
+
+
+def status_of(endpoints, canaries=None):
+    """What a gateway says that serves these."""
+    return {"endpoints": [{"url": u, "model_id": m} for u, m in endpoints.items()], "canaries": canaries or {}}
+
+
+def test_nothing_to_do_is_nothing():
+    """Shares are compared as they are shown."""
+    canary = {"e": {"endpoint": "e", "weights": [1, 3], "load_endpoints": ["e/2", "e/1"]}}
+    plan = plan_of({"e/1": "a", "e/2": "b"}, canary)
+    status = status_of({"e/1": "a", "e/2": "b"}, {"e": {"e/2": 0.25, "e/1": 0.75}})
+    assert {"changes": [], "faults": []} == changes(plan, {}, status)
+
+
+def test_additions_changes_and_removals_are_told_apart():
+    """Of endpoints and of canaries."""
+    canary = {"e": {"endpoint": "e", "weights": [1, 1], "load_endpoints": ["e/2", "e/1"]}}
+    plan = plan_of({"e/1": "new", "e/2": "b"}, canary)
+    found = changes(plan, {}, status_of({"e/1": "old", "f": "c"}, {"e": {"e/1": 1.0}, "g": {"e/1": 1.0}}))
+    assert [
+        ("change", "e/1", "old → new"),
+        ("add", "e/2", "b"),
+        ("remove", "f", ""),
+        ("change", "canary e", "100.0% e/1 → 50.0% e/1, 50.0% e/2"),
+        ("remove", "canary g", "100.0% e/1 → -"),
+    ] == [(c["what"], c["subject"], c["how"]) for c in found["changes"]]
+
+
+def test_changed_code_and_options_are_changes():
+    """Of the same model; a gateway that does not say what it serves is not guessed about."""
+    plan = plan_of({"e/1": "a"})
+    status = status_of({"e/1": "a"})
+    status["endpoints"][0]["content"] = plan.endpoints["e/1"].content
+    assert [] == changes(plan, {}, status)["changes"]
+    status["endpoints"][0]["content"] = "other"
+    assert [("change", "its files, code or options")] == [
+        (c["what"], c["how"]) for c in changes(plan, {}, status)["changes"]
+    ]
+
+
+def test_faults_of_the_task_and_of_its_models_are_listed():
+    """The same ones a gateway would find."""
+    canary = {"e": {"endpoint": "e", "weights": [0], "load_endpoints": ["e/1"]}}
+    found = changes(plan_of({"e/1": "a"}, canary), {"a": "is not in the registry"}, status_of({"e/1": "a"}))
+    assert ["canary e", "endpoint e/1"] == [fault["subject"] for fault in found["faults"]]
+
+
+@pytest.mark.parametrize(
+    ("status", "reason", "outlook"),
+    [
+        (None, "does not answer", "open"),
+        ({"spec_revision": "old"}, "has not seen the change yet", "open"),
+        ({"spec_revision": "r", "pending": [{"url": "e", "state": "building", "reason": "loading"}]},
+         "e is building: loading", "open"),
+        ({"spec_revision": "r", "endpoints": [{"url": "e", "successor": {"state": "failed", "reason": "no"}}]},
+         "e failed: no", "failing"),
+        ({"spec_revision": "r", "pending": [
+            {"url": "e", "state": "failed", "reason": "away"},
+            {"url": "f", "state": "failed", "reason": "model sync refuses the model: no", "is_final": True}]},
+         "e failed: away; f failed: model sync refuses the model: no", "final"),
+        ({"spec_revision": "r", "pending": [{"url": "e", "state": "refused", "reason": "no model"}]},
+         "e failed: no model", "final"),
+        ({"spec_revision": "r", "pending": [], "endpoints": [{"url": "e", "successor": None}]}, "", "open"),
+    ],
+)  # fmt: skip
+def test_a_change_is_live_when_it_was_seen_and_everything_is_built(status, reason, outlook):
+    """A new version that is still building behind the old one is not live yet."""
+    assert (reason, outlook) == missing(status, "r")
+
+
+class Following:
+    """A serving Task that somebody changes while `wait` waits, and a gateway that follows it one look later."""
+
+    def __init__(self, *names, pending=()):
+        self.tasks = [{"configuration": {"endpoints": {"value": json.dumps({
+            name: {"engine_type": "triton", "serving_url": name, "model_id": "m"}})}}} for name in names]  # fmt: skip
+        self.pending = list(pending)
+        self.asked = 0
+
+    def task(self):
+        return self.tasks[0]
+
+    def change(self):
+        """What somebody else does meanwhile."""
+        if len(self.tasks) > 1:
+            del self.tasks[0]
+
+    def status(self):
+        self.asked += 1
+        if self.asked == 2:
+            self.change()
+        return {"spec_revision": decode(self.task()).revision, "pending": self.pending, "endpoints": []}
+
+
+@pytest.fixture
+def wait():
+    """The command on a store, with a gateway on a real port that answers what the store's gateway says."""
+    servers = []
+
+    def run(store, *arguments):
+        class Gateway(BaseHTTPRequestHandler):
+            def do_GET(self):
+                content = json.dumps(store.status()).encode()
+                self.send_response(200)
+                self.send_header("content-length", str(len(content)))
+                self.end_headers()
+                self.wfile.write(content)
+
+            def log_message(self, *_):
+                pass
+
+        server = ThreadingHTTPServer(("127.0.0.1", 0), Gateway)
+        servers.append(server)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        values = command.make_context(
+            "wait", ["--gateway", f"http://127.0.0.1:{server.server_port}", *arguments]
+        ).params
+        values.pop("serving_task_id")
+        return command.callback.__wrapped__(**values, open_store=lambda: store)
+
+    yield run
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+def test_a_change_made_meanwhile_is_waited_for_too(wait):
+    """Auto-update, or a colleague: what the Task says now is live, and that is what was asked for."""
+    assert 0 == wait(Following("a", "b"), "--timeout", "30s")
+
+
+def test_what_will_not_become_better_is_not_waited_for(wait, capsys):
+    """Model sync's refusal ends it at its first word, with its reason."""
+    reason = "model sync refuses the model: it holds no files"
+    store = Following("a", pending=[{"url": "a", "state": "failed", "reason": reason, "is_final": True}])
+    assert 3 == wait(store, "--timeout", "300s")
+    assert 1 == store.asked
+    assert f"a failed: {reason}" in capsys.readouterr().err
+
+
+def test_a_section_that_nobody_can_read_ends_it_at_once(wait):
+    """Gateways keep what they had: no amount of waiting makes it live."""
+    store = Following("a")
+    store.tasks[0]["configuration"]["endpoints"]["value"] = "br{ace {"
+    with pytest.raises(DeployError, match="section endpoints "):
+        wait(store, "--timeout", "300s")

@@ -1,0 +1,92 @@
+"""``triton-gateway canary shadow``: what it writes, what it refuses, and how it is shown."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import click
+import pytest
+
+from deploy.admin.commands import shadow
+from deploy.rollout import record
+from deploy.tools.errors import DeployError
+from gateway.registry.ledger import Record, with_records
+from gateway.spec import ShadowSpec, decode
+from gateway.testing import FakeLedger
+
+
+class Store:
+    """A serving Task in memory."""
+
+    def __init__(self) -> None:
+        endpoints = {
+            f"e/{v}": {"engine_type": "triton", "serving_url": "e", "version": v, "model_id": f"m{v}"} for v in "12"
+        }
+        self.sections = {"endpoints": json.dumps(endpoints)}
+        self.ledger = FakeLedger()
+
+    def task(self) -> Mapping[str, Any]:
+        task = {"id": "t", "configuration": {k: {"name": k, "value": v} for k, v in self.sections.items()}}
+        return with_records(task, self.ledger)
+
+    def write(self, sections: Mapping[str, str], records: Sequence[Record] = ()) -> None:
+        self.ledger.write(records)
+        self.sections |= sections
+
+
+def run(store: Store, *arguments: str) -> int:
+    """The command on a store."""
+    undecorated = shadow.command.callback.__wrapped__
+    values = shadow.command.make_context("shadow", list(arguments)).params
+    values.pop("serving_task_id")
+    with click.Context(shadow.command):
+        return int(undecorated(**values, open_store=lambda: store))
+
+
+def test_what_the_command_writes_a_gateway_reads() -> None:
+    """And what it ends is ended; other sections stay."""
+    store = Store()
+    assert 0 == run(store, "--endpoint", "e", "--to", "2", "--percent", "5")
+    assert {"e": ShadowSpec("e", "e/2", 5.0, 0.1)} == decode(store.task()).shadows
+    with_shadow = decode(store.task()).revision
+    assert 0 == run(store, "--endpoint", "e", "--off")
+    assert {} == decode(store.task()).shadows
+    assert with_shadow != decode(store.task()).revision == decode(Store().task()).revision
+    assert () == decode(store.task()).faults
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (("--to", "9", "--percent", "5"), "there is no endpoint e/9"),
+        (("--to", "2", "--percent", "0"), "a share of 0 %"),
+        (("--to", "2", "--percent", "101"), "a share of 101 %"),
+        (("--to", "2"), "--to needs --percent"),
+        (("--to", "2", "--percent", "5", "--tolerance", "-1"), "a tolerance must be"),
+    ],
+)
+def test_what_a_gateway_could_not_do_is_refused_and_changes_nothing(arguments: tuple[str, ...], reason: str) -> None:
+    """At the keyboard, with the reason."""
+    store = Store()
+    before = store.task()
+    with pytest.raises(DeployError, match=reason):
+        run(store, "--endpoint", "e", *arguments)
+    assert before == store.task()
+
+
+def test_agreement_is_shown_for_all_workers_together() -> None:
+    """From the metrics, which add up; the status names the sides."""
+    status = {
+        "endpoints": [{"endpoint": "e", "version": "2", "url": "e/2"}],
+        "shadows": {"e": {"to": "e/2", "percent": 5.0, "is_on": True, "last_failure": "no memory"}},
+    }
+    text = "".join(
+        f'gateway_shadow_requests_total{{endpoint="e",outcome="{outcome}",version="2"}} {count}\n'
+        for outcome, count in {"agreed": 198.0, "differed": 2.0, "failed": 1.0, "dropped": 7.0}.items()
+    )
+    told = "shadow e: 5 % to e/2, 99.0% of 200 answers agree, 1 failed, 7 dropped (no memory)"
+    assert [told] == shadow.describe(status, text)
+    assert ["shadow e: 5 % to e/2, nothing compared yet (no memory)"] == shadow.describe(status, None)
+    assert record.shadow("e", None).key == record.shadow("e", ShadowSpec("e", "e/2", 5)).key

@@ -1,0 +1,101 @@
+"""The gate's numbers, on values small enough to check by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from deploy.bundles.parity import (
+    EXACT,
+    REDUCED,
+    Parity,
+    class_shift,
+    cosine,
+    excesses,
+    neighbours,
+    parse_tolerance,
+    read,
+    tolerance_for,
+)
+from deploy.tools.errors import DeployError
+from preprocessing.config import TaskConfig
+from preprocessing.types import Encoded, ParsedRequest, Prepared
+
+GOOD = Parity("c", 10, max_difference=1e-6, mean_cosine=1.0, min_cosine=1.0, decisions=1.0, neighbours=1.0)
+
+
+def test_equal_vectors_have_cosine_one_and_a_single_number_is_no_direction():
+    """Two logits of one sign are not the same: 1 and 3 differ."""
+    assert cosine(np.array([1.0, 2.0]), np.array([2.0, 4.0])) == pytest.approx(1.0)
+    assert cosine(np.array([1.0]), np.array([3.0])) < 0.95
+
+
+def test_neighbours_count_whose_nearest_stays():
+    """Of four on a line, moving one changes its own neighbour."""
+    true = [np.array(v, dtype=float) for v in ([1, 0], [1, 0.1], [0, 1], [0.1, 1])]
+    moved = [*true[:3], np.array([1, 0.11])]
+    assert 1.0 == neighbours(true, true)
+    assert neighbours(true, moved) < 1.0
+
+
+def test_shift_is_the_largest_change_of_a_share_or_of_a_mean_score():
+    """Half of the answers went from a to b."""
+    true = [{"label": "a", "scores": {"a": 0.9, "b": 0.1}}] * 2
+    found = [true[0], {"label": "b", "scores": {"a": 0.4, "b": 0.6}}]
+    classes, shift = class_shift(true, found)
+    assert ({"a": (1.0, 0.5), "b": (0.0, 0.5)}, 0.5) == (classes, shift)
+
+
+def test_answers_without_labels_do_not_shift():
+    """Vectors have no classes."""
+    assert ({}, 0.0) == class_shift([{"embedding": [1.0]}], [{"embedding": [2.0]}])
+
+
+def test_precision_decides_what_is_asked_and_the_user_may_ask_for_something_else():
+    """fp32 is held to 1e-4, int8 to its cosine."""
+    assert EXACT == tolerance_for("fp32", {})
+    assert REDUCED == tolerance_for("int8", {})
+    assert 0.9 == tolerance_for("int8", parse_tolerance("mean_cosine=0.9")).mean_cosine
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"max_difference": 2e-4}, "largest difference 2.0e-04"),
+        ({"mean_cosine": 0.99}, "mean cosine 0.99000"),
+        ({"decisions": 0.9}, "10.0% of the answers changed"),
+        ({"shift": 0.1}, "a class shifted by 0.100"),
+        ({"neighbours": 0.5}, "50.0% of the nearest neighbours changed"),
+        ({"max_difference": float("nan")}, "largest difference nan"),
+    ],
+)
+def test_each_excess_says_how_much_and_what_is_allowed(change, says):
+    """Also where the number is not a number."""
+    from dataclasses import replace
+
+    assert [] == excesses(GOOD, EXACT)
+    (line,) = excesses(replace(GOOD, **change), EXACT)
+    assert line.startswith(says)
+
+
+@pytest.mark.parametrize("text", ["cosine=1", "mean_cosine", "mean_cosine=much"])
+def test_a_tolerance_that_means_nothing_is_refused(text):
+    """The message names it."""
+    with pytest.raises(DeployError, match="--tolerance"):
+        parse_tolerance(text)
+
+
+@pytest.mark.parametrize(
+    ("side", "kept"), [("right", [0, 1, 2, 3, 4]), ("left", [0, 1, 2, 4, 5])], ids=["right", "left"]
+)
+def test_padding_of_a_text_of_several_rows_is_not_compared(side, kept):
+    """Rows of 3 and 2 tokens: six places, five of them read; an output without tokens is read whole."""
+    rows = [Encoded(np.arange(3)), Encoded(np.arange(2))]
+    prepared = Prepared(rows, ParsedRequest(["text"], is_batch=False))
+    outputs = {"start_logits": np.arange(6.0).reshape(2, 3), "other": np.ones((2, 1))}
+    found = read(outputs, prepared, TaskConfig(task="question-answering", padding_side=side))
+    assert kept == found["start_logits"].tolist()
+    assert (2, 1) == found["other"].shape
+    # one number per label: as many labels as tokens are no tokens
+    whole = read(outputs, prepared, TaskConfig(task="text-classification", padding_side=side))
+    assert (2, 3) == whole["start_logits"].shape

@@ -1,0 +1,273 @@
+"""Which rows and batches are judged, and what is said of those that are wrong."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+
+from deploy.bundles import probes
+from deploy.bundles.probes import ROWS, Probes, judge, lengths
+from deploy.bundles.samples import SENTENCES
+from preprocessing.config import TaskConfig
+from preprocessing.processor import TextProcessor
+from preprocessing.types import Encoded
+
+
+def test_every_length_up_to_128_and_around_every_bucket_above_it():
+    """And the longest, and the one below it."""
+    found = lengths(300)
+    assert list(range(1, 129)) == found[:128]
+    assert {129, 143, 144, 145, 159, 160, 287, 288, 289, 299, 300} <= set(found)
+    assert 150 not in found
+    assert 300 == found[-1]
+
+
+def test_long_models_are_tried_at_powers_of_two_and_at_their_longest():
+    """Every length would take hours."""
+    assert [512, 513, 1024, 2048, 4096, 8191, 8192] == [n for n in lengths(8192) if n >= 512]
+
+
+def test_a_model_of_few_tokens_is_tried_at_all_of_them():
+    """None above."""
+    assert [1, 2, 3] == lengths(3)
+
+
+class Processor:
+    """Adds nothing: a row is its tokens."""
+
+    config = TaskConfig(task="text-classification", max_length=24)
+
+    def collate_rows(self, rows):
+        longest = max(row.n_tokens for row in rows)
+        ids = np.zeros((len(rows), longest), np.int64)
+        for i, row in enumerate(rows):
+            ids[i, : row.n_tokens] = row.ids
+        return {"input_ids": ids}
+
+
+class Engine:
+    """Answers each row with the sum of its tokens and their number, and what a test does to that."""
+
+    def __init__(self, spoil):
+        self.spoil = spoil
+
+    def answer_together(self, requests):
+        ids = [request["input_ids"] for request in requests]
+        rows, longest = sum(len(one) for one in ids), max(one.shape[1] for one in ids)
+        found = []
+        for one in ids:
+            answer = np.stack([one.sum(1), (one > 0).sum(1)], 1).astype(np.float32)
+            found.append({"logits": self.spoil(answer, rows, longest)})
+        return found
+
+
+@pytest.fixture
+def probed():
+    """Rows of 1 to 24 tokens and 64 short ones, with the right answers."""
+    sizes = [*range(1, 25), *(3 + i % 4 for i in range(ROWS))]
+    rows = tuple(Encoded(np.arange(1, n + 1)) for n in sizes)
+    truths = tuple({"logits": np.array([[n * (n + 1) / 2, n]], np.float32)} for n in sizes)
+    return Probes(rows, truths, tuple(probes._calls(rows, ROWS, Processor.config)), 3)
+
+
+def verdict(probed, spoil, difference=1e-4):
+    """What is found of an engine."""
+    return judge(probed, Processor(), Engine(spoil), difference, str)
+
+
+def test_the_right_answers_pass_in_every_batch(probed):
+    """Batches of every size up to the largest, rows alone, short ones beside long ones."""
+    found = verdict(probed, lambda answer, rows, longest: answer)
+    assert ((), ()) == (found.faults, found.excesses)
+    assert set(range(1, ROWS + 1)) <= {len(call) for call in probed.calls}
+    assert {i for call in probed.calls if len(call) > 1 for i in call} == set(range(len(probed.rows)))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "says"),
+    [
+        (lambda a, rows, longest: -a if longest == 24 else a, "rows of 24 tokens"),
+        (lambda a, rows, longest: -a if longest > 6 else a, "rows of 7 to 24 tokens"),
+        (lambda a, rows, longest: -a if rows > 8 else a, "batches of 9 to 64 rows, which are right alone"),
+        (lambda a, rows, longest: -a if rows == 29 else a, "batches of 29 rows"),
+        (lambda a, rows, longest: a * np.nan if longest == 1 else a, "rows of 1 tokens: the answer is not a number"),
+        (lambda a, rows, longest: a[:, :1], "the output logits has shape [1, 1] instead of [1, 2]"),
+    ],
+)
+def test_a_wrong_answer_is_never_accepted_and_says_where(probed, spoil, says):
+    """In fp32 as in a reduced precision."""
+    for difference in (1e-4, float("inf")):
+        (fault,) = verdict(probed, spoil, difference).faults
+        assert says in fault
+
+
+def test_a_little_is_beyond_the_tolerance_of_fp32_alone(probed):
+    """Rounding goes as far; a person may accept it."""
+
+    def spoil(answer, rows, longest):
+        return answer * 1.01
+
+    assert "to 24 tokens" in verdict(probed, spoil).excesses[0]
+    assert () == verdict(probed, spoil, float("inf")).excesses
+
+
+def test_what_is_usual_for_a_reduced_precision_decides_what_is_not(probed):
+    """One length that is much less exact than the others is not rounding."""
+
+    def spoil(answer, rows, longest):
+        return answer * (1.25 if 8 <= longest < 16 else 1.01)
+
+    found = verdict(probed, spoil, float("inf"))
+    assert "rows of 8 to 15 tokens" in (*found.faults, *found.excesses)[0]
+
+
+def test_a_row_that_a_threshold_inside_the_model_moves_a_little_passes(probed):
+    """Where it is so alone, as T5's buckets of distances make it; a batch that does it is wrong."""
+    found = verdict(probed, lambda answer, rows, longest: np.where(answer[:, 1:] == 17, answer * 1.001, answer))
+    assert ((), ()) == (found.faults, found.excesses)
+    found = verdict(probed, lambda answer, rows, longest: answer * 1.001 if rows > 32 else answer)
+    assert "batches of 33 to 64 rows" in found.excesses[0]
+
+
+KNOWN = dict.fromkeys(word for text in ("Rust 7 the box ?", *SENTENCES) for word in re.findall(r"\w+|[^\w\s]+", text))
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *list(KNOWN)[:200], *(f"rare{i}" for i in range(100))]
+
+
+@pytest.fixture
+def classifier(tmp_path):
+    """The processor of a BERT classifier of 304 tokens that reads 130 of them."""
+    tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    config = {"architectures": ["BertForSequenceClassification"], "max_position_embeddings": 130, "pad_token_id": 0,
+              "type_vocab_size": 2, "vocab_size": len(WORDS)}  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    return TextProcessor.from_folder(tmp_path)
+
+
+def original(feeds):
+    """A model that reads every token and every type."""
+    ids, mask = feeds["input_ids"], feeds["attention_mask"]
+    return {"logits": np.stack([ids.sum(1), mask.sum(1), (ids * feeds["token_type_ids"]).sum(1)], 1, dtype=np.float32)}
+
+
+class Graph:
+    """The same, with what a test does to the answers of each row."""
+
+    def __init__(self, spoil):
+        self.spoil = spoil
+
+    def answer_together(self, requests):
+        longest = max(feeds["input_ids"].shape[1] for feeds in requests)
+        answers = []
+        for feeds in requests:
+            right = original(feeds)["logits"]
+            wrong = self.spoil(right, feeds, longest)
+            answers.append({"logits": wrong.astype(np.float32)})
+        return answers
+
+
+def judged(classifier, spoil, difference=1e-4):
+    """What is found of a graph."""
+    return judge(probes.make(classifier, original, str), classifier, Graph(spoil), difference, str)
+
+
+def where(rows, wrong, right):
+    """The ``wrong`` answers for some rows, the ``right`` ones for others."""
+    return np.where(rows[:, None], wrong, right)
+
+
+def test_every_token_of_the_vocabulary_is_in_a_row_of_its_own(classifier):
+    """Once, save those that frame a text and padding; rows are at most 128 tokens long."""
+    made = probes.make(classifier, original, str)
+    rows = made.rows[-made.vocabulary_rows :]
+    held = [i for row in rows for i in row.ids.tolist() if i not in (0, 2, 3)]
+    assert [1, *range(4, len(WORDS))] == held
+    assert max(row.n_tokens for row in rows) <= 128
+    assert {(2, 3)} == {(row.ids[0], row.ids[-1]) for row in rows}
+
+
+def test_of_a_large_vocabulary_every_nth_token_is_tried(classifier, monkeypatch):
+    """As many as there is time for."""
+    monkeypatch.setattr(probes, "_MOST_VOCABULARY", 101)
+    made = probes.make(classifier, original, str)
+    held = [i for row in made.rows[-made.vocabulary_rows :] for i in row.ids.tolist() if i not in (0, 2, 3)]
+    assert list(range(4, len(WORDS), 4)) == held
+
+
+@pytest.mark.parametrize("difference", [1e-4, float("inf")])
+@pytest.mark.parametrize("token", [1, 4, 177, 303])
+def test_a_graph_that_is_wrong_when_one_token_is_present_is_refused(classifier, token, difference):
+    """Also one that no text of the gate has, and in a reduced precision."""
+    found = judged(
+        classifier, lambda right, feeds, longest: where((feeds["input_ids"] == token).any(1), -right, right), difference
+    )
+    assert "rows" in found.faults[0]
+    assert "the answer is not PyTorch's" in found.faults[0]
+    if token > 200:
+        assert "1 of the 3 rows that together hold the vocabulary's tokens" in found.faults[0]
+
+
+def test_a_reduced_precision_may_answer_tokens_that_no_text_has_less_exactly(classifier):
+    """They stand beside others that no text has; in fp32 it is beyond the tolerance."""
+
+    def spoil(right, feeds, longest):
+        return where((feeds["input_ids"] == 303).any(1), right * 1.4, right)
+
+    found = judged(classifier, spoil, float("inf"))
+    assert ((), ()) == (found.faults, found.excesses)
+    assert judged(classifier, spoil).faults
+
+
+@pytest.mark.parametrize("difference", [1e-4, float("inf")])
+def test_a_classifier_that_takes_pairs_is_judged_on_pairs(classifier, difference):
+    """A graph that does not read the types answers every single text rightly."""
+    found = judged(classifier, lambda right, feeds, longest: right * [1, 1, 0], difference)
+    assert found.faults
+
+
+@pytest.mark.parametrize("pads", [1, 40, 63, 64, 65, 100, 126])
+def test_a_graph_that_is_wrong_beside_so_many_pads_is_refused(classifier, pads):
+    """Every number of them up to 126."""
+
+    def spoil(right, feeds, longest):
+        return where(longest - feeds["attention_mask"].sum(1) == pads, -right, right)
+
+    found = judged(classifier, spoil)
+    assert "which are right alone" in (*found.faults, *found.excesses)[0]
+
+
+def test_the_right_graph_passes_with_pairs_and_the_whole_vocabulary(classifier):
+    """In fp32 as in a reduced precision."""
+    for difference in (1e-4, float("inf")):
+        found = judged(classifier, lambda right, feeds, longest: right, difference)
+        assert ((), ()) == (found.faults, found.excesses)
+
+
+def test_a_model_that_answers_otherwise_after_a_short_text_is_known(classifier):
+    """No graph has both answers."""
+    asked = []
+
+    def forgets_nothing(feeds):
+        asked.append(feeds["input_ids"].shape[1])
+        outputs = original(feeds)
+        return {"logits": outputs["logits"] * (2 if min(asked) < 20 else 1)}
+
+    assert probes.depends_on_what_came_before(classifier, forgets_nothing)
+    assert asked[0] == asked[2] == 130
+    assert asked[1] < 20
+    assert not probes.depends_on_what_came_before(classifier, original)
+
+
+def test_a_model_that_cannot_be_asked_is_not_said_to_remember(classifier):
+    """What cannot be run is said where every length is tried."""
+
+    def fails(feeds):
+        raise RuntimeError("not at this length")
+
+    assert not probes.depends_on_what_came_before(classifier, fails)

@@ -1,0 +1,40 @@
+"""What `optimize` says while it works, and that Ctrl-C ends it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+
+import pytest
+
+from deploy.admin.commands.optimize import Screen
+
+
+def test_an_interrupt_that_a_library_lost_ends_the_work_at_its_next_line() -> None:
+    """Native code that calls Python drops the exception; the former handler is there again afterwards."""
+    before, screen = signal.getsignal(signal.SIGINT), Screen()
+
+    def work() -> None:
+        with screen.interruptible():
+            screen.say("exporting")
+            with contextlib.suppress(KeyboardInterrupt):
+                os.kill(os.getpid(), signal.SIGINT)
+            screen.progress("judging")
+            raise AssertionError("the work goes on")
+
+    with pytest.raises(KeyboardInterrupt):
+        work()
+    assert before is signal.getsignal(signal.SIGINT)
+
+
+def test_an_interrupt_in_the_last_step_is_not_lost() -> None:
+    """Nothing is registered after it."""
+    screen = Screen()
+
+    def work() -> None:
+        with screen.interruptible(), contextlib.suppress(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        work()

@@ -1,0 +1,100 @@
+"""The speed table with a clock of its own: what is measured, kept, compared."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from deploy.bundles.serving import Tuned, add_arguments, batch_limit, command_line
+from deploy.bundles.speed import ORIGINAL, Cell, Timing, best_batch, fastest, grid, measure, of_size, score, shapes
+from deploy.tools.stock_cli import Tensor
+
+
+class Clock:
+    """Time that passes only where a call takes it."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def __call__(self):
+        return self.now
+
+    def takes(self, seconds):
+        """Return a call of so many seconds."""
+
+        def call():
+            self.now += seconds
+
+        return call
+
+
+def timings():
+    """Two candidates: one faster on one thread, one on two."""
+    return [
+        Timing(Cell(1, 64, 1), {ORIGINAL: 10.0, "a": 2.0, "b": 5.0}),
+        Timing(Cell(8, 64, 1), {ORIGINAL: 80.0, "a": 8.0, "b": 40.0}),
+        Timing(Cell(1, 64, 2), {ORIGINAL: 6.0, "a": 3.0, "b": 1.0}),
+    ]
+
+
+def test_a_cell_is_milliseconds_per_call_and_the_ratio_is_to_pytorch():
+    """Twice as long per call is half as fast."""
+    clock = Clock()
+    engines = {ORIGINAL: lambda cell: clock.takes(0.1), "a": lambda cell: clock.takes(0.05)}
+    (found,) = measure([Cell(1, 8, 1)], lambda threads: engines, str, clock=clock)
+    assert (100.0, 50.0, 2.0) == tuple(round(x, 6) for x in (found.ms[ORIGINAL], found.ms["a"], found.ratio("a")))
+
+
+def test_throughput_looks_at_one_thread_latency_at_all():
+    """So the two may choose differently."""
+    assert "a" == fastest(timings(), ["a", "b"], "throughput")
+    assert "b" == fastest(timings(), ["a", "b"], "latency")
+    assert 6.0 == round(score(timings(), "b", "latency"), 6)
+
+
+def test_the_batch_is_the_smallest_that_is_nearly_the_fastest_per_row():
+    """For a, eight rows in 8 ms are twice as fast per row as one in 2 ms; for b nothing is gained."""
+    assert (8, 1) == (best_batch(timings(), "a"), best_batch(timings(), "b"))
+    assert (8, 32) == (batch_limit(1), batch_limit(32))
+
+
+def test_the_grid_ends_at_the_models_longest_input():
+    """And leaves out cells that only PyTorch is slow in."""
+    cells = grid(128, (1, 2))
+    assert {16, 64, 128} == {c.length for c in cells}
+    assert max(c.batch * c.length for c in cells) <= 2048
+    assert [8] == sorted({c.length for c in grid(8, (1,))})
+
+
+def test_instances_and_threads_fill_the_cores():
+    """One process of all threads, and one per core, at most four."""
+    assert [(1, 2), (2, 1)] == shapes(4, 2)
+    assert [(1, 1)] == shapes(4, 1)
+    assert {(1, 8), (4, 2)} == set(shapes(4, 8))
+
+
+def test_the_line_is_the_stock_clis_own():
+    """With the shapes it wants, and what was tuned as --aux-config."""
+    arguments = add_arguments(
+        "faq/2",
+        "m" * 32,
+        [Tensor("input_ids", "int64", (-1, -1))],
+        [Tensor("logits", "float32", (-1, 3))],
+        Tuned(2, 1, 8),
+    )
+    line = command_line(arguments)
+    assert line.startswith("clearml-serving model add --engine triton --endpoint faq --version 2 --model-id mmm")
+    assert "--input-size '[-1, -1]'" in line
+    assert line.endswith(
+        "--aux-config max_batch_size=8 instance_group.0.count=2 instance_group.0.kind=KIND_CPU parameters.threads=1"
+    )
+
+
+def test_a_text_is_brought_to_a_cells_size_with_its_ends_where_they_were():
+    """Every row begins and ends as the text does: a model that reads its end finds one, and in every row the same."""
+    feeds = {"input_ids": np.array([[1, 7, 8, 2]]), "attention_mask": np.array([[1, 1, 1, 1]])}
+    made = of_size(feeds, Cell(2, 7, 1))
+    assert [[1, 7, 8, 7, 8, 7, 2]] * 2 == made["input_ids"].tolist()
+    assert (2, 7) == made["attention_mask"].shape
+    assert [[1, 2]] == of_size(feeds, Cell(1, 2, 1))["input_ids"].tolist()
+    assert [[1]] == of_size(feeds, Cell(1, 1, 1))["input_ids"].tolist()
+    assert [[5, 5, 5]] == of_size({"input_ids": np.array([[5]])}, Cell(1, 3, 1))["input_ids"].tolist()

@@ -1,0 +1,56 @@
+"""What is said about tokens that differ, and who reads them."""
+
+from __future__ import annotations
+
+import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+from deploy.bundles.tokens import as_transformers_reads, first_difference, read_file, shown
+from deploy.tools.errors import ExportFailed, MissingPart
+
+
+def test_other_tokens_are_shown_with_their_text_from_the_first_that_differs():
+    """Not the beginning, which is the same."""
+    assert "from token 2 on [7] instead of [8, 9]" == first_difference([1, 2, 7], [1, 2, 8, 9])
+    assert "from token 2 on [] instead of [3]" == first_difference([1, 2], [1, 2, 3])
+    assert '"½ cup" and "tea"' == shown(("½ cup", "tea"))
+    assert 82 == len(shown("a" * 500))
+
+
+def test_a_file_is_read_without_the_padding_and_cutting_baked_into_it(tmp_path):
+    """Only the length that is asked for cuts."""
+    tokenizer = Tokenizer(models.WordLevel({"a": 0, "b": 1, "?": 2}, unk_token="?"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.enable_padding(length=5)
+    tokenizer.enable_truncation(2)
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    assert [0, 1, 2, 0] == read_file(tmp_path)("a b c a")
+    assert [0, 1] == read_file(tmp_path)("a", "b")
+    assert [0, 1, 2] == read_file(tmp_path, 3)("a b c a")
+
+
+def test_a_damaged_file_is_refused(tmp_path):
+    """With the library's own reason."""
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(ExportFailed, match=r"tokenizer\.json cannot be loaded"):
+        read_file(tmp_path)
+
+
+def test_a_tokenizer_that_fails_on_a_text_is_refused_with_the_text(tmp_path):
+    """Its unknown token is not in its vocabulary: that shows only at a word it does not know."""
+    tokenizer = Tokenizer(models.WordPiece({"a": 0}, unk_token="?"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    assert [0] == read_file(tmp_path)("a")
+    with pytest.raises(ExportFailed, match=r'fails on "b": WordPiece error'):
+        read_file(tmp_path)("b")
+
+
+def test_a_sentencepiece_file_asks_for_sentencepiece(tmp_path, monkeypatch):
+    """Not for another package that transformers would try next."""
+    (tmp_path / "sentencepiece.bpe.model").write_bytes(b"")
+    monkeypatch.setattr("deploy.bundles.tokens.util.find_spec", lambda name: None)
+    with pytest.raises(MissingPart) as caught:
+        as_transformers_reads(tmp_path, tmp_path / "scratch")
+    assert "sentencepiece.bpe.model, which is read with sentencepiece" in caught.value.message
+    assert "triton-gateway[optimize]" in caught.value.hint

@@ -1,0 +1,108 @@
+"""The model, the Task and the traffic of a fresh stack."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+from tokenizers import Tokenizer
+
+from deploy import probe
+from deploy.laptop.seed import build, setup, traffic
+
+
+def test_the_committed_model_is_what_build_makes() -> None:
+    """`python -m deploy.laptop.seed.build` brings it up to date."""
+    made = build.files()
+    assert {*made} == {path.name for path in build.FOLDER.iterdir()}
+    assert [] == [name for name, content in made.items() if (build.FOLDER / name).read_bytes() != content]
+
+
+@pytest.mark.parametrize(
+    ("text", "label"), [("What a wonderful film!", "POSITIVE"), ("rude staff, boring story", "NEGATIVE")]
+)
+def test_the_model_tells_good_from_bad(text: str, label: str) -> None:
+    """Small, and real: tokenizer and graph agree."""
+    tokenizer = Tokenizer.from_file(str(build.FOLDER / "tokenizer.json"))
+    ids = np.array([tokenizer.encode(text).ids], dtype=np.int64)
+    session = onnxruntime.InferenceSession(str(build.FOLDER / "model.onnx"), providers=["CPUExecutionProvider"])
+    logits = session.run(None, {"input_ids": ids, "attention_mask": np.ones_like(ids)})[0]
+    assert label == build.LABELS[int(logits[0].argmax())]
+
+
+def test_setup_points_at_the_packaged_model() -> None:
+    """What images carry is what is registered."""
+    assert build.FOLDER == setup.MODEL
+
+
+@pytest.mark.parametrize(
+    ("endpoints", "versions"),
+    [((), ["1", "2"]), (("demo/1",), ["2"]), (("demo/1", "demo/2"), []), (("mine",), []), (("demo/1", "mine"), [])],
+)
+def test_setup_adds_what_is_missing_and_touches_nothing_of_others(endpoints: Any, versions: list[str]) -> None:
+    """It runs at every start."""
+    assert versions == setup.left_to_do(frozenset(endpoints))
+
+
+def test_traffic_is_mostly_right_and_a_little_wrong() -> None:
+    """As a real caller's: both outcomes are on the boards."""
+    rng = random.Random(1)
+    drawn = [traffic.bodies(rng) for _ in range(2000)]
+    wrong = [path for path, body in drawn if path == "nowhere" or body["text"] == ""]
+    assert 0.005 < len(wrong) / len(drawn) < 0.05
+    assert {"demo", "demo/1", "demo/2", "nowhere"} == {path for path, _ in drawn}
+
+
+async def test_traffic_counts_what_comes_back() -> None:
+    """Statuses, and errors by name."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with server:
+        counts = await traffic.run(f"http://127.0.0.1:{port}/serve", rate=200, seconds=0.2)
+    assert {"200"} == set(counts)
+    assert (await traffic.run(f"http://127.0.0.1:{port}/serve", rate=100, seconds=0.05))["ConnectionRefusedError"]
+
+
+async def test_probe_ends_with_the_answer(capsys: pytest.CaptureFixture[str]) -> None:
+    """0 for 2xx, 1 with a line otherwise: what HEALTHCHECK needs."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        line = b"200 OK" if b"/good" in head else b"503 Unavailable"
+        writer.write(b"HTTP/1.1 " + line + b"\r\ncontent-length: 3\r\n\r\nwhy")
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    base = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with server:
+        assert 0 == await asyncio.to_thread(probe.main, [f"{base}/good"])
+        assert 1 == await asyncio.to_thread(probe.main, [f"{base}/bad"])
+    assert 1 == await asyncio.to_thread(probe.main, [f"{base}/good"])
+    said = capsys.readouterr().out
+    assert "answered 503: why" in said
+    assert "does not answer" in said
+
+
+def test_images_are_made_of_what_exists() -> None:
+    """The Dockerfile names modules, files and extras by hand."""
+    root = Path(__file__).parents[4]
+    text = (root / "deploy" / "docker" / "Dockerfile").read_text()
+    sources = [words for line in text.splitlines() if line.startswith("COPY ") and "--from" not in line
+               for words in line.split()[1:-1]]  # fmt: skip
+    assert sources
+    assert [] == [source for source in sources if not (root / source).exists()]
+    allowed = (root / ".dockerignore").read_text()
+    assert [] == [source for source in sources if f"!{source.partition('/')[0]}" not in allowed]

@@ -1,0 +1,131 @@
+"""The state directory and ports: what is remembered, what is refused."""
+
+from __future__ import annotations
+
+import socket
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from deploy.laptop.state import StateDir
+from deploy.tools import ports
+from deploy.tools.errors import DeployError, PortTaken, StateDirUnusable
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> StateDir:
+    """A prepared state directory."""
+    made = StateDir.at(tmp_path / "state")
+    made.prepare(needs_mb=1)
+    return made
+
+
+def test_second_holder_is_refused_and_told_who_the_first_is(state: StateDir) -> None:
+    """Two `up` on one directory would fight over every file in it."""
+    code = (
+        "import sys; from deploy.laptop.state import StateDir\n"
+        "with StateDir.at(sys.argv[1]).locked(): print('held', flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code, state.root], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        with pytest.raises(StateDirUnusable, match=f"pid {holder.pid}"), state.locked():
+            pass
+        holder.kill()
+        holder.communicate()
+    with state.locked():
+        pass
+
+
+def test_path_that_is_no_folder_is_refused(tmp_path: Path) -> None:
+    """The message names the path and the option."""
+    (tmp_path / "file").touch()
+    with pytest.raises(StateDirUnusable) as caught:
+        StateDir.at(tmp_path / "file").prepare(needs_mb=1)
+    assert str(tmp_path / "file") in caught.value.line()
+    assert "--state-dir" in caught.value.line()
+
+
+def test_full_disk_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    """The message says how much is free and how much is needed."""
+    with pytest.raises(StateDirUnusable, match=r"\d+ MB free and 1000000000 MB are needed"):
+        StateDir.at(tmp_path).prepare(needs_mb=10**9)
+
+
+def test_a_directory_of_a_former_start_works_on_a_full_disk(state: StateDir) -> None:
+    """No byte can be written (a limit of the kernel's stands for it): what was remembered stays, nothing fails."""
+    state.remember(gateway="http://before")
+    state.write_env({"NAME": "before"})
+    code = (
+        "import resource, sys; from deploy.laptop.state import StateDir; state = StateDir.at(sys.argv[1])\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))\n"
+        "short = state.prepare(needs_mb=10**9)\n"
+        "with state.locked():\n"
+        "    state.remember(gateway='http://after'); state.write_env({'NAME': 'after'})\n"
+        "sys.exit(0 if 'what is there is served' in short else 'said nothing')"
+    )
+    subprocess.run([sys.executable, "-c", code, state.root], check=True)
+    assert {"gateway": "http://before"} == state.recall()
+    assert "before" in state.env_file.read_text()
+    assert not list(state.root.glob("*.part"))
+
+
+def test_facts_are_remembered_and_added_to(state: StateDir) -> None:
+    """Remembering one fact forgets no other."""
+    state.remember(task={"id": "t"})
+    state.remember(ports={"gateway": 1})
+    assert StateDir.at(state.root).recall() == {"task": {"id": "t"}, "ports": {"gateway": 1}}
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]"])
+def test_damaged_facts_are_no_facts(state: StateDir, text: str) -> None:
+    """A damaged file costs the memory, not the start."""
+    state.facts.write_text(text)
+    assert state.recall() == {}
+
+
+def test_environment_file_can_be_sourced_by_its_owner_only(state: StateDir) -> None:
+    """It holds a secret; values survive the shell whatever is in them."""
+    state.write_env({"A": "it's $HOME", "B": "2"})
+    assert stat.S_IMODE(state.env_file.stat().st_mode) == 0o600
+    shell = subprocess.run(
+        ["bash", "-c", f'. "{state.env_file}"; printf "%s|%s" "$A" "$B"'], capture_output=True, text=True, check=True
+    )
+    assert shell.stdout == "it's $HOME|2"
+
+
+def test_free_port_is_chosen_again_next_time() -> None:
+    """0 takes the port of last time, so that addresses already handed out stay right."""
+    first = ports.choose("127.0.0.1", 0, remembered=0, avoid=set())
+    assert ports.choose("127.0.0.1", 0, remembered=first, avoid=set()) == first
+    assert ports.choose("127.0.0.1", 0, remembered=first, avoid={first}) != first
+
+
+def test_remembered_port_that_is_taken_is_not_chosen() -> None:
+    """Somebody else may have it now."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        taken = server.getsockname()[1]
+        assert ports.choose("127.0.0.1", 0, remembered=taken, avoid=set()) != taken
+        with pytest.raises(PortTaken, match=f"port {taken} for the gateway is taken by"):
+            ports.require_free("127.0.0.1", taken, what="gateway", option="--port")
+    ports.require_free("127.0.0.1", taken, what="gateway", option="--port")
+
+
+def test_foreign_address_is_refused() -> None:
+    """An address this machine does not have is no taken port."""
+    with pytest.raises(DeployError, match="not an address of this machine"):
+        ports.is_free("192.0.2.1", 8080)
+
+
+def test_what_is_written_for_the_shell_is_read_again(tmp_path: Path) -> None:
+    """Values with spaces and quotes too; no file means no variables."""
+    state = StateDir.at(tmp_path)
+    assert {} == state.read_env()
+    variables = {"A": "it's one", "B": "x=y", "C": ""}
+    state.write_env(variables)
+    assert variables == state.read_env()

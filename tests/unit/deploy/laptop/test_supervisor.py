@@ -1,0 +1,490 @@
+"""The supervisor with stand-in children: small Python programs that become ready, die, hang or ignore signals."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from deploy.laptop.supervisor import (
+    ChildSpec,
+    Event,
+    Life,
+    Patience,
+    Phase,
+    Restarts,
+    Supervisor,
+    end_leftovers,
+    read_record,
+)
+from deploy.tools import processes
+from deploy.tools.errors import ChildFailed
+
+FAST = Restarts(first=0.01, ceiling=0.05)
+
+READY = "import os, signal, sys, time; open(sys.argv[1], 'w').write(str(os.getpid()))\n"
+SERVES = READY + "time.sleep(600)"
+IGNORES_TERM = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + SERVES
+HAS_A_WORKER = (
+    "import subprocess, sys; subprocess.Popen([sys.executable, '-c', "
+    "'import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)'])\n" + SERVES
+)
+HAS_A_SESSION = (
+    "import subprocess, sys; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'], "
+    "start_new_session=True)\n" + SERVES
+)
+DIES_AT_START = "import sys; print('OSError: [Errno 98] Address already in use', file=sys.stderr); sys.exit(3)"
+
+
+class Stand:
+    """A supervisor in a temporary folder, its events, and children that say they are ready by writing their id."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.events: list[Event] = []
+        self.changed = asyncio.Event()
+        self.supervisor = Supervisor(
+            logs=folder / "logs", record=folder / "children.json", report=self._note, restarts=FAST, watch_every=0.02
+        )
+
+    def _note(self, event: Event) -> None:
+        self.events.append(event)
+        self.changed.set()
+
+    def spec(self, name: str, code: str, **options: float) -> ChildSpec:
+        mark = self.folder / f"{name}.pid"
+
+        async def probe() -> bool:
+            return mark.exists() and processes.start_time(int(mark.read_text() or 0)) is not None
+
+        return ChildSpec(name, (sys.executable, "-S", "-c", code, str(mark)), dict(os.environ), probe, **options)
+
+    def pid(self, name: str) -> int:
+        return int((self.folder / f"{name}.pid").read_text())
+
+    async def event(self, kind: str, count: int = 1) -> Event:
+        """Wait for the nth event of a kind."""
+        while len(found := [e for e in self.events if e.kind == kind]) < count:
+            self.changed.clear()
+            await self.changed.wait()
+        return found[count - 1]
+
+
+@pytest.fixture
+async def stand(tmp_path: Path) -> AsyncIterator[Stand]:
+    """A supervisor whose children are gone when the test is over, whatever the test did."""
+    one = Stand(tmp_path)
+    yield one
+    one.supervisor.hurry()
+    await one.supervisor.stop()
+
+
+async def until(fact: Callable[[], bool]) -> None:
+    """Wait until something holds; the test's own timeout is the bound."""
+    while not fact():
+        await asyncio.sleep(0.01)
+
+
+# --- the pure part
+
+
+def test_wait_doubles_up_to_the_ceiling() -> None:
+    """A child that keeps dying is started less and less often, and never given up."""
+    restarts = Restarts(first=0.5, ceiling=30)
+    assert [restarts.delay(n) for n in range(1, 9)] == [0.5, 1, 2, 4, 8, 16, 30, 30]
+    assert restarts.delay(10_000) == 30
+
+
+def test_death_before_first_readiness_is_a_failure() -> None:
+    """What never worked is not tried again: its configuration is wrong."""
+    assert Life().started(0).died(1, FAST).phase is Phase.FAILED
+
+
+def test_death_after_readiness_waits_to_restart() -> None:
+    """What has worked is started again."""
+    life = Life().started(0).answered(1).died(2, Restarts(first=0.5))
+    assert (life.phase, life.deaths, life.restart_in) == (Phase.WAITING, 1, 0.5)
+
+
+def test_deaths_in_a_row_count_until_a_calm_period() -> None:
+    """A minute of work forgets the deaths before it; a second of work does not."""
+    restarts = Restarts(first=1, calm=60)
+    life = Life().started(0).answered(0).died(1, restarts).started(2).answered(2).died(3, restarts)
+    assert (life.deaths, life.restart_in) == (2, 2.0)
+    life = life.started(5).answered(5).died(65, restarts)
+    assert (life.deaths, life.restart_in) == (1, 1.0)
+
+
+def test_death_while_restarting_keeps_the_count() -> None:
+    """A restarted child that dies before it is ready again is one more death, not a failure of the whole."""
+    life = Life().started(0).answered(0).died(1, FAST).started(2).died(3, FAST)
+    assert (life.phase, life.deaths) == (Phase.WAITING, 2)
+
+
+def test_stopping_child_is_not_restarted() -> None:
+    """Told to stop, its end is what was wanted."""
+    life = Life().started(0).answered(0).told_to_stop(1)
+    assert life.phase is Phase.STOPPING
+    assert life.died(2, FAST).phase is Phase.STOPPED
+    assert life.died(2, FAST).started(3).phase is Phase.STOPPED
+
+
+def test_waiting_child_stops_at_once() -> None:
+    """A child without a process has nothing to wait for."""
+    assert Life().started(0).answered(0).died(1, FAST).told_to_stop(2).phase is Phase.STOPPED
+
+
+@pytest.mark.parametrize(
+    ("log", "line"),
+    [
+        ("Traceback (most recent call last):\n  File x\nValueError: no such port\n", "ValueError: no such port"),
+        ("starting\nERROR: bind failed\nshutting down\n", "ERROR: bind failed"),
+        ("2026-01-01 10:00:00,123 - Address already in use\n\n", "Address already in use"),
+        ('{"level": "error", "message": "cannot open\\n the store"}\n', "cannot open the store"),
+        ("one\ntwo\n", "two"),
+        ("E0101 10:00:00.1 7 x.cc:1] bind: in use\nI0101 10:00:00.2 7 x.cc:2] no error\n", "x.cc:1] bind: in use"),
+        ("triton-gateway: port 1 is taken\n", "port 1 is taken"),
+        ("", ""),
+    ],
+)
+def test_last_error_line_says_why(log: str, line: str) -> None:
+    """The line shown is the last that reads like an error, without time stamps; else the last."""
+    assert line == processes.last_error_line(log)
+
+
+def test_last_line_that_is_no_error_can_be_left_out() -> None:
+    """What a killed process wrote last does not say why it was killed."""
+    assert processes.last_error_line("info all is well\n", otherwise_last=False) == ""
+
+
+def test_long_error_lines_are_cut() -> None:
+    """One line on a terminal stays one line."""
+    assert len(processes.last_error_line("error " * 100, width=50)) == 50
+
+
+# --- with processes
+
+
+async def test_child_is_ready_when_its_probe_says_so(stand: Stand) -> None:
+    """Start returns with a child that works, which is a group of its own and writes to its log."""
+    await stand.supervisor.start(stand.spec("a", "print('hello', flush=True)\n" + SERVES))
+    assert stand.supervisor.phases() == {"a": Phase.READY}
+    assert stand.pid("a") == os.getpgid(stand.pid("a"))
+    assert "hello" in (stand.folder / "logs" / "a.log").read_text()
+
+
+async def test_child_that_dies_at_start_fails_with_its_reason(stand: Stand) -> None:
+    """The error names the child, its exit code, its last error line and its log, in one line."""
+    with pytest.raises(ChildFailed) as caught:
+        await stand.supervisor.start(stand.spec("a", DIES_AT_START))
+    line = caught.value.line()
+    assert "a died (exit code 3): OSError: [Errno 98] Address already in use" in line
+    assert str(stand.folder / "logs" / "a.log") in line
+    assert "\n" not in line
+
+
+async def test_child_that_never_works_is_ended(stand: Stand) -> None:
+    """A start that takes too long is a failure, and nothing of it stays."""
+    spec = stand.spec("a", "import time; time.sleep(600)", ready_timeout=0.3)
+    with pytest.raises(ChildFailed, match="did not work within"):
+        await stand.supervisor.start(spec)
+    assert stand.supervisor.pids() == {}
+
+
+async def test_program_that_does_not_exist_fails_clearly(stand: Stand) -> None:
+    """A missing program is named."""
+    spec = stand.spec("a", SERVES)
+    with pytest.raises(ChildFailed, match="/no/such/program"):
+        await stand.supervisor.start(ChildSpec("a", ("/no/such/program",), {}, spec.probe))
+
+
+async def test_dead_child_is_restarted_and_said_so(stand: Stand) -> None:
+    """One line tells what died and how; the next that it is back."""
+    await stand.supervisor.start(stand.spec("a", SERVES))
+    before = stand.pid("a")
+    os.kill(before, signal.SIGKILL)
+    died = await stand.event("died")
+    assert "killed by SIGKILL" in died.text
+    assert "restarting in" in died.text
+    await stand.event("ready")
+    assert before != stand.pid("a")
+    assert stand.supervisor.phases() == {"a": Phase.READY}
+
+
+async def test_workers_of_a_dead_child_go_with_it(stand: Stand) -> None:
+    """What is left of a dead child's group would hold its port: it is ended before the restart."""
+    await stand.supervisor.start(stand.spec("a", HAS_A_WORKER))
+    group = stand.pid("a")
+    await until(lambda: len(processes.members(group)) == 2)
+    os.kill(group, signal.SIGKILL)
+    await stand.event("ready")
+    assert processes.members(group) == []
+
+
+async def test_members_in_a_session_of_their_own_go_too(stand: Stand) -> None:
+    """A server that its launcher put into another session is still of the family."""
+    await stand.supervisor.start(stand.spec("a", HAS_A_SESSION))
+    mark = read_record(stand.folder / "children.json")["a"]["mark"]
+    await until(lambda: len(processes.members(stand.pid("a"), mark)) == 2)
+    assert len(processes.members(stand.pid("a"))) == 1
+    os.kill(stand.pid("a"), signal.SIGKILL)
+    await stand.event("ready")
+    assert processes.members(-1, mark) == []
+
+
+async def test_child_that_dies_again_and_again_is_kept_trying(stand: Stand) -> None:
+    """Every death is reported, and the supervisor does not give up."""
+    flag = stand.folder / "broken"
+    code = f"import os, sys\nif os.path.exists({str(flag)!r}): sys.exit('broken: error 7')\n" + SERVES
+    await stand.supervisor.start(stand.spec("a", code))
+    flag.touch()
+    os.kill(stand.pid("a"), signal.SIGKILL)
+    third = await stand.event("died", 3)
+    assert "died (exit code 1): broken: error 7" in third.text
+    flag.unlink()
+    await stand.event("ready")
+
+
+async def test_silent_child_is_reported_not_killed(stand: Stand) -> None:
+    """A child that runs and does not answer is shown once, and once more when it answers."""
+    answering = True
+    spec = stand.spec("a", SERVES)
+
+    async def probe() -> bool:
+        return answering and await spec.probe()
+
+    await stand.supervisor.start(ChildSpec(spec.name, spec.argv, spec.env, probe))
+    pid, answering = stand.pid("a"), False
+    await stand.event("silent")
+    answering = True
+    await stand.event("answers")
+    assert {"a": pid} == stand.supervisor.pids()
+
+
+def test_a_child_that_stands_still_is_given_up_before_one_that_is_busy() -> None:
+    """Seconds without an answer, and of CPU used meanwhile; both bounds are generous."""
+    patience = Patience()
+    assert not patience.is_over(14.0, 0.0)
+    assert patience.is_over(15.0, 0.0)
+    assert not patience.is_over(59.0, 20.0)
+    assert patience.is_over(60.0, 60.0)
+    assert min(patience.still, patience.busy) >= 10
+
+
+async def test_hung_child_is_replaced_like_a_dead_one(stand: Stand) -> None:
+    """One that was stopped: its probe hangs no longer than its own deadline, and another process takes its place."""
+    stand.supervisor.patience = Patience(still=0.2, busy=60.0)
+    await stand.supervisor.start(stand.spec("a", SERVES))
+    before = stand.pid("a")
+    os.kill(before, signal.SIGSTOP)
+    died = await stand.event("died")
+    assert "gave no answer for" in died.text
+    assert "was killed; restarting in" in died.text
+    await stand.event("ready")
+    assert before != stand.pid("a")
+    assert processes.start_time(before) is None
+
+
+async def test_child_that_is_busy_is_given_longer(stand: Stand) -> None:
+    """It does not answer, and works: it is said, and it is left alone until the longer bound."""
+    stand.supervisor.patience = Patience(still=0.2, busy=3600.0)
+    answers = [True]
+
+    async def probe() -> bool:
+        return answers[0]
+
+    code = READY + "while True: pass"
+    await stand.supervisor.start(replace(stand.spec("a", code), probe=probe))
+    before = stand.supervisor.pids()["a"]
+    answers[0] = False
+    await stand.event("silent")
+    await asyncio.sleep(1.0)
+    answers[0] = True
+    await stand.event("answers")
+    assert before == stand.supervisor.pids()["a"]
+    stand.supervisor.patience = Patience(still=0.2, busy=0.4)
+    answers[0] = False
+    await stand.event("died")
+
+
+async def test_child_whose_worker_is_replaced_is_not_taken_for_one_that_stands_still(stand: Stand) -> None:
+    """A worker that ends takes its CPU seconds out of the family's; what the others do counts all the same."""
+    stand.supervisor.patience = Patience(still=0.4, busy=3600.0)
+    answers = [True]
+
+    async def probe() -> bool:
+        return answers[0]
+
+    burns = (
+        "import subprocess, sys\nsubprocess.Popen([sys.executable, '-S', '-c', 'while True: pass'], "
+        "start_new_session=True)\n"
+    )
+    await stand.supervisor.start(replace(stand.spec("a", burns + READY + "while True: pass"), probe=probe))
+    leader = stand.supervisor.pids()["a"]
+    mark = read_record(stand.folder / "children.json")["a"]["mark"]
+    await until(lambda: len(processes.members(leader, mark)) == 2)
+    worker = next(pid for pid in processes.members(leader, mark) if pid != leader)
+    await until(lambda: processes.cpu_seconds(worker, "") >= 1.5)
+    answers[0] = False
+    await stand.event("silent")
+    os.kill(worker, signal.SIGKILL)
+    await asyncio.sleep(1.0)
+    assert [] == [event.text for event in stand.events if event.kind == "died"]
+    answers[0] = True
+    await stand.event("answers")
+    assert [leader] == [*stand.supervisor.pids().values()]
+
+
+async def test_child_at_its_start_is_not_judged(stand: Stand) -> None:
+    """Whatever it takes to become ready within its own time."""
+    stand.supervisor.patience = Patience(still=0.0, busy=0.0)
+    slow = "import time; time.sleep(1)\n" + SERVES
+    await stand.supervisor.start(stand.spec("a", slow))
+    assert [] == [event for event in stand.events if event.kind == "died"]
+
+
+async def test_child_is_restarted_where_nothing_can_be_written(stand: Stand) -> None:
+    """Neither the record nor its log, as on a full disk: it comes back all the same."""
+    await stand.supervisor.start(stand.spec("a", SERVES))
+    before = stand.pid("a")
+    stand.supervisor.record = stand.folder / "no-such-folder" / "children.json"
+    (stand.folder / "logs" / "a.log").unlink()
+    (stand.folder / "logs" / "a.log").mkdir()
+    os.kill(before, signal.SIGKILL)
+    await stand.event("ready")
+    assert before != stand.pid("a")
+
+
+async def test_child_that_may_come_later_is_tried_until_it_works(stand: Stand) -> None:
+    """What can be served without it need not wait: the start says that it is not there yet."""
+    flag = stand.folder / "broken"
+    flag.touch()
+    code = f"import os, sys\nif os.path.exists({str(flag)!r}): sys.exit('broken: no room')\n" + SERVES
+    assert await stand.supervisor.start(stand.spec("a", code), or_later=True) is None
+    assert "broken: no room" in (await stand.event("died")).text
+    flag.unlink()
+    await stand.event("ready")
+    assert Phase.READY is stand.supervisor.phases()["a"]
+
+
+async def test_children_stop_in_reverse_order(stand: Stand) -> None:
+    """The last started goes first, and nothing is left in any group."""
+    for name in "abc":
+        await stand.supervisor.start(stand.spec(name, SERVES))
+    groups = [stand.pid(name) for name in "abc"]
+    await stand.supervisor.stop()
+    assert [e.child for e in stand.events if e.kind == "stopped"] == ["c", "b", "a"]
+    assert [processes.members(group) for group in groups] == [[], [], []]
+    assert not (stand.folder / "children.json").exists()
+
+
+async def test_child_that_ignores_the_signal_is_killed_after_its_grace(stand: Stand) -> None:
+    """Stopping is bounded."""
+    await stand.supervisor.start(stand.spec("a", IGNORES_TERM, stop_grace=0.2))
+    await stand.supervisor.stop()
+    assert "killed" in [e.kind for e in stand.events]
+    assert processes.members(stand.pid("a")) == []
+
+
+async def test_hurry_cuts_the_grace_short(stand: Stand) -> None:
+    """A second Ctrl-C does not wait for anybody."""
+    await stand.supervisor.start(stand.spec("a", IGNORES_TERM, stop_grace=3600))
+    stopping = asyncio.create_task(stand.supervisor.stop())
+    await until(lambda: stand.supervisor.phases() == {"a": Phase.STOPPING})
+    stand.supervisor.hurry()
+    await stopping
+    assert processes.members(stand.pid("a")) == []
+
+
+async def test_stop_during_a_restart_leaves_nothing(stand: Stand) -> None:
+    """A child that is waiting to be restarted stays down."""
+    stand.supervisor.restarts = Restarts(first=3600, ceiling=3600)
+    await stand.supervisor.start(stand.spec("a", SERVES))
+    os.kill(stand.pid("a"), signal.SIGKILL)
+    await stand.event("died")
+    await stand.supervisor.stop()
+    assert stand.supervisor.phases() == {"a": Phase.STOPPED}
+
+
+async def test_stop_while_starting_ends_the_child(stand: Stand) -> None:
+    """Ctrl-C during the start leaves no half-started child."""
+    spec = stand.spec("a", "import time; time.sleep(600)")
+    starting = asyncio.create_task(stand.supervisor.start(spec))
+    await until(lambda: bool(stand.supervisor.pids()))
+    (pid,) = stand.supervisor.pids().values()
+    starting.cancel()
+    await asyncio.wait({starting})
+    await stand.supervisor.stop()
+    assert processes.members(pid) == []
+
+
+async def test_running_children_are_on_record(stand: Stand) -> None:
+    """The record names each running process by id and start time."""
+    await stand.supervisor.start(stand.spec("a", SERVES))
+    pid = stand.pid("a")
+    record = read_record(stand.folder / "children.json")
+    assert (record["a"]["pid"], record["a"]["started"]) == (pid, processes.start_time(pid))
+    assert processes.members(-1, record["a"]["mark"]) == [pid]
+
+
+async def test_leftovers_of_a_killed_supervisor_are_ended(stand: Stand) -> None:
+    """The next start finds and ends them."""
+    await stand.supervisor.start(stand.spec("a", SERVES))
+    copy = stand.folder / "copy.json"
+    copy.write_text((stand.folder / "children.json").read_text())
+    stand.supervisor.restarts = Restarts(first=3600, ceiling=3600)
+    assert await end_leftovers(copy) == ["a"]
+    assert processes.members(stand.pid("a")) == []
+
+
+async def test_stranger_with_a_recycled_id_is_left_alone(tmp_path: Path) -> None:
+    """An id on record that now belongs to another process is not touched."""
+    record = tmp_path / "children.json"
+    record.write_text(
+        json.dumps(
+            {
+                "a": {"pid": os.getpid(), "started": 1, "mark": "x"},
+                "b": {"pid": 2**22 + 1, "started": 5, "mark": "y"},
+            }
+        )
+    )
+    assert await end_leftovers(record) == []
+
+
+async def test_damaged_record_is_no_record(tmp_path: Path) -> None:
+    """A half-written record does not stop a start."""
+    record = tmp_path / "children.json"
+    record.write_text('{"a": {"pid"')
+    assert await end_leftovers(record) == []
+
+
+def test_children_end_when_the_supervisor_is_killed(tmp_path: Path) -> None:
+    """SIGKILL leaves the supervisor no time to stop anybody: the kernel tells the children."""
+    code = f"""
+import asyncio, os, sys
+from pathlib import Path
+from deploy.tools import processes
+async def main():
+    child = await processes.spawn([sys.executable, "-c", "import time; time.sleep(600)"], env=dict(os.environ),
+                                  log=Path({str(tmp_path / "log")!r}))
+    print(child.pid, flush=True)
+    await child.wait()
+asyncio.run(main())
+"""
+    parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    child = int(parent.stdout.readline())
+    assert processes.start_time(child) is not None
+    parent.kill()
+    parent.wait()
+    parent.stdout.close()
+    while processes.start_time(child) is not None:
+        pass

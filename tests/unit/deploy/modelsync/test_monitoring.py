@@ -1,0 +1,502 @@
+"""Auto-update's numbers: given once, never changed, never given again, whatever happens in whatever order."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from deploy.modelsync.auto_update import AutoUpdate
+from deploy.modelsync.monitoring import FORMER, SERVED, update
+from deploy.tools import sections
+from gateway.errors import RegistryRefused, RegistryUnavailable
+from gateway.spec import RECORDS, decode
+from gateway.testing import FakeLedger
+from gateway.version_numbers import KIND
+
+RULE = {
+    "base_serving_url": "auto", "engine_type": "triton", "monitor_project": "p", "monitor_tags": [],
+    "only_published": True, "max_versions": 2, "input_name": ["x"], "input_type": ["float32"], "input_size": [[4]],
+    "preprocess_artifact": "py_code_auto", "auxiliary_cfg": {"platform": '"onnxruntime_onnx"', "max_batch_size": 16},
+}  # fmt: skip
+
+
+def serving_task(rules, **texts):
+    """A serving Task with rules by endpoint and further sections as text."""
+    found = {"model_monitoring": sections.render(rules), **texts}
+    code = [{"key": key, "uri": "u", "hash": "h"} for key in ("py_code_auto", "py_new")]
+    items = {name: {"name": name, "value": text} for name, text in found.items()}
+    return {"id": "t", "configuration": items, "execution": {"artifacts": code}}
+
+
+def after(task, changed, records=()):
+    """The Task with sections replaced and records added."""
+    items = {name: {"name": name, "value": text} for name, text in changed.items()}
+    kept = {**task.get(RECORDS, {}).get(KIND, {}), **{record.key: record.value for record in records}}
+    return {**task, "configuration": {**task["configuration"], **items}, RECORDS: {KIND: kept}}
+
+
+def applied(task, found, **more):
+    """The Task after everything was written that there is to write."""
+    for _ in range(10):
+        wanted = update(task, found, **more)
+        if not wanted.records and not wanted.sections:
+            return task
+        task = after(task, wanted.sections, wanted.records)
+    raise AssertionError("it never settles")
+
+
+def served(task):
+    """Url to model id, as gateways and model sync read them."""
+    return {url: e.model_id for url, e in decode(task).endpoints.items() if e.is_auto}
+
+
+def copied(task):
+    """The same as a stock reader finds it."""
+    eps = sections.parse(task["configuration"].get(SERVED, {}).get("value") or "{}")
+    return {key: entry["model_id"] for key, entry in eps.items()}
+
+
+def test_the_newest_models_are_served_and_the_newest_has_the_highest_number():
+    """As clearml-serving numbers them; what stock readers find is the same."""
+    task = applied(serving_task({"auto": RULE}), {"auto": ["c", "b", "a"]})
+    assert {"auto/1": "b", "auto/2": "c"} == served(task) == copied(task)
+
+
+def test_a_number_is_not_given_again_when_its_model_is_gone():
+    """The newest model is deleted, another one published: it does not inherit the number."""
+    task = applied(serving_task({"auto": RULE}), {"auto": ["b", "a"]})
+    assert {"auto/1": "a", "auto/3": "c"} == served(applied(task, {"auto": ["c", "a"]}))
+
+
+def test_a_model_that_comes_back_has_its_old_number():
+    """Unpublished and published again."""
+    task = applied(serving_task({"auto": RULE}), {"auto": ["b", "a"]})
+    task = applied(task, {"auto": ["a"]})
+    assert {"auto/1": "a"} == served(task)
+    assert {"auto/1": "a", "auto/2": "b"} == served(applied(task, {"auto": ["b", "a"]}))
+
+
+def test_numbers_of_fixed_endpoints_are_left_out():
+    """`model add --endpoint auto --version 1` exists: the rule starts at 2."""
+    fixed = sections.render({"auto/1": {"serving_url": "auto", "version": "1", "engine_type": "triton"}})
+    assert {"auto/2": "a"} == served(applied(serving_task({"auto": RULE}, endpoints=fixed), {"auto": ["a"]}))
+
+
+EVENTS = st.lists(st.tuples(st.sampled_from(["publish", "withdraw", "stock"]), st.integers(0, 9)), max_size=8)
+
+
+@settings(max_examples=4, deadline=None)
+@given(EVENTS, st.integers(1, 4))
+def test_numbers_are_stable_under_any_order_of_events(events, most):
+    """Each number names one model for ever, whatever clearml-serving writes; a second look changes nothing."""
+    task = serving_task({"auto": {**RULE, "max_versions": most}})
+    models, names, stock = {}, {}, Stock(most)
+    for age, (kind, which) in enumerate(events):
+        if kind == "publish":
+            models[f"m{which}"] = age
+        elif kind == "withdraw":
+            models.pop(f"m{which}", None)
+        newest = sorted(models, key=lambda m: -models[m])
+        if kind == "stock":
+            if which > 7:
+                stock = Stock(most)  # the container was restarted: it counts from 1 again
+            task = after(task, stock.writes(newest))
+            assert served(task).items() <= names.items() or not names
+        task = applied(task, {"auto": newest})
+        assert not newest or set(newest[:most]) <= set(served(task).values())
+        for url, model in served(task).items():
+            assert model == names.setdefault(url, model)
+
+
+class Stock:
+    """A clearml-serving inference container: `_update_monitored_models` and `_sync_monitored_models` of 1.3.5.
+
+    It counts in memory, from 1 at every start, and writes what it counted whenever that changed.
+    """
+
+    def __init__(self, most):
+        self.most = most
+        self.versions = {}
+
+    def writes(self, newest):
+        """The section after the container's next poll; empty where it writes none."""
+        lookup = {model: number for number, model in self.versions.items()}
+        number = 1 + max(self.versions, default=0)
+        found = []
+        for model in reversed(newest[: self.most]):
+            if model not in lookup:
+                lookup[model], number = number, number + 1
+            found.append((lookup[model], model))
+        if dict(found) == self.versions:
+            return {}
+        self.versions = dict(found)
+        return {SERVED: sections.render({
+            f"auto/{number}": {"engine_type": "triton", "serving_url": "auto", "model_id": model,
+                               "version": str(number)} for number, model in found
+        })}  # fmt: skip
+
+
+def test_the_written_endpoints_are_what_gateways_read():
+    """Every field of the rule arrives; ClearML's names, the number as text."""
+    task = applied(serving_task({"auto": RULE}, endpoints="{}"), {"auto": ["b", "a"]})
+    spec = decode(task)
+    assert () == spec.faults
+    endpoint = spec.endpoints["auto/2"]
+    assert ("triton", "b", "2", True) == (endpoint.engine, endpoint.model_id, endpoint.version, endpoint.is_auto)
+    assert "py_code_auto" == endpoint.preprocess.key
+    assert {"platform": '"onnxruntime_onnx"', "max_batch_size": 16} == endpoint.auxiliary_pairs
+    without_records = {name: field for name, field in task.items() if name != RECORDS}
+    assert spec.endpoints == decode(without_records).endpoints, "a gateway from before the records reads the copy"
+
+
+STOCK_EPS = sections.render(
+    {"auto/7": {"serving_url": "auto", "version": "7", "model_id": "a", "engine_type": "triton"}}
+)
+
+
+def test_numbers_of_before_are_taken_over_once():
+    """A service that ran on stock containers, or on a version of ours without records, keeps its urls; no gap."""
+    task = serving_task({"auto": RULE}, **{SERVED: STOCK_EPS})
+    seen = []
+    for _ in range(3):
+        wanted = update(task, {"auto": ["b", "a"]})
+        task = after(task, wanted.sections, wanted.records)
+        seen.append(served(task).get("auto/7"))
+    assert ["a"] * 3 == seen, "served all the while"
+    assert {"auto/7": "a", "auto/8": "b"} == served(applied(task, {"auto": ["b", "a"]}))
+    former = serving_task({"auto": RULE}, **{SERVED: STOCK_EPS, FORMER: '{"auto": {"x": 9, "a": 7}}'})
+    assert {"auto/7": "a", "auto/10": "b"} == served(applied(former, {"auto": ["b", "a"]}))
+
+
+def test_what_is_taken_over_while_it_changes_stays_in_service():
+    """One number is contested while two are taken over, and nothing matches the rule: the other goes on."""
+    eps = {f"auto/{n}": {"serving_url": "auto", "version": str(n), "model_id": m, "engine_type": "triton"}
+           for n, m in ((1, "a"), (2, "b"))}  # fmt: skip
+    task = serving_task({"auto": RULE}, **{SERVED: sections.render(eps)})
+    task = after(task, {}, update(task, {"auto": []}).records)
+    eps["auto/2"]["model_id"] = "c"
+    task = applied(after(task, {SERVED: sections.render(eps)}), {"auto": []})
+    assert {"auto/1": "a"} == served(task)
+
+
+def test_a_container_of_clearml_serving_renumbers_nothing_and_is_named():
+    """It restarts, counts from 1 and writes that: every version keeps its model, and people hear who else is there."""
+    task = applied(serving_task({"auto": RULE}), {"auto": ["c", "b", "a"]})
+    task = applied(task, {"auto": ["d", "c"]})
+    before = served(task)
+    assert {"auto/2": "c", "auto/3": "d"} == before
+    task = after(task, Stock(2).writes(["d", "c"]))
+    assert {"auto/1": "c", "auto/2": "d"} == copied(task)
+    spec = decode(task)
+    assert before == served(task)
+    assert ["auto-update auto"] == [fault.subject for fault in spec.faults]
+    assert "inference container of clearml-serving" in spec.faults[0].message
+    assert "auto/1 is model c for it" in spec.faults[0].message
+    wanted = update(task, {"auto": ["d", "c"]})
+    assert wanted.is_contested
+    assert () == wanted.records
+    task = after(task, wanted.sections)
+    assert before == served(task) == copied(task)
+    assert () == decode(task).faults
+
+
+@pytest.mark.parametrize("stock_says", [{"auto/1": "b", "auto/2": "a"}, {"auto/1": "a"}, {}])
+def test_a_stale_write_of_the_whole_configuration_loses_no_number(stock_says):
+    """The stock CLI writes every section back as it read it before the numbers were given."""
+    before = serving_task({"auto": RULE})
+    task = applied(before, {"auto": ["b", "a"]})
+    eps = {key: {"engine_type": "triton", "serving_url": "auto", "model_id": model, "version": key[5:]}
+           for key, model in stock_says.items()}  # fmt: skip
+    stale = after(task, {**{n: i["value"] for n, i in before["configuration"].items()}, SERVED: sections.render(eps)})
+    assert {"auto/1": "a", "auto/2": "b"} == served(stale)
+    assert {"auto/1": "a", "auto/2": "b"} == copied(applied(stale, {"auto": ["b", "a"]}))
+
+
+def test_a_number_that_two_syncs_claim_is_given_to_neither():
+    """Both read before the other wrote: it stays free for ever, and both models get numbers of their own."""
+    task = serving_task({"auto": RULE})
+    one, two = update(task, {"auto": ["a"]}), update(task, {"auto": ["b"]})
+    assert one.is_claim
+    assert two.is_claim
+    task = after(task, {}, (*one.records, *two.records))
+    assert {} == served(task)
+    task = applied(task, {"auto": ["b", "a"]})
+    assert {"auto/2": "a", "auto/3": "b"} == served(task)
+
+
+@settings(max_examples=4, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 2), st.sampled_from(["read", "write"]), st.integers(0, 3)), max_size=10))
+def test_however_reads_and_writes_of_several_syncs_interleave_a_binding_never_changes(schedule):
+    """Each sees the models that it sees, decides on what it read, and writes when it comes to it."""
+    views = (["a"], ["b", "a"], ["b"], ["c", "b", "a"])
+    task = serving_task({"auto": {**RULE, "max_versions": 3}})
+    copies, names = [task] * 3, {}
+    for sync, what, view in schedule:
+        if what == "read":
+            copies[sync] = task
+        else:
+            task = after(task, {}, update(copies[sync], {"auto": views[view]}).records)
+        for url, model in served(task).items():
+            assert model == names.setdefault(url, model)
+    task = applied(task, {"auto": views[3]})
+    assert {"a", "b", "c"} == set(served(task).values())
+    assert all(model == names.get(url, model) for url, model in served(task).items())
+
+
+def test_an_endpoint_name_with_slashes_works():
+    """clearml-serving's own loop fails on it for ever."""
+    task = applied(serving_task({"grp/mdl": {**RULE, "base_serving_url": "grp/mdl"}}), {"grp/mdl": ["a"]})
+    assert {"grp/mdl/1": "a"} == served(task)
+
+
+def test_a_rule_that_cannot_be_asked_or_matches_nothing_keeps_its_versions():
+    """Nothing is taken out of service by an accident."""
+    task = applied(serving_task({"auto": RULE}), {"auto": ["a"]})
+    for nothing in (update(task, {}), update(task, {"auto": []})):
+        assert ({}, ()) == (nothing.sections, nothing.records)
+    assert 1 == len(nothing.notes)
+
+
+def test_versions_of_a_removed_rule_leave_and_its_numbers_stay():
+    """`model remove --endpoint auto`, and the same rule added again."""
+    task = applied(serving_task({"auto": RULE}), {"auto": ["b", "a"]})
+    gone = applied(after(task, {"model_monitoring": "{}"}), {})
+    assert {} == served(gone) == copied(gone)
+    back = after(gone, {"model_monitoring": sections.render({"auto": RULE})})
+    assert {} == served(back)
+    assert {"auto/2": "b", "auto/3": "c"} == served(applied(back, {"auto": ["c", "b"]}))
+
+
+def test_a_version_stays_until_a_newer_one_works():
+    """An empty model is published under `--max-versions 1`: it does not take the place of one that answers."""
+    task = applied(serving_task({"auto": {**RULE, "max_versions": 1}}), {"auto": ["good"]})
+    works = {"good"}
+
+    def published(task, *models):
+        return applied(task, {"auto": models}, is_good=lambda url, model: model in works)
+
+    task = published(task, "empty", "good")
+    assert {"auto/1": "good", "auto/2": "empty"} == served(task)
+    task = published(task, "broken", "empty", "good")
+    assert {"auto/1": "good", "auto/3": "broken"} == served(task)
+    # Triton was restarted: nothing is known to work, so nothing goes.
+    works.clear()
+    task = published(task, "new", "broken", "empty", "good")
+    assert {"auto/1": "good", "auto/3": "broken", "auto/4": "new"} == served(task)
+    works |= {"good", "new"}
+    assert {"auto/4": "new"} == served(published(task, "new", "broken", "empty", "good"))
+    # What was withdrawn on purpose does not stay for it.
+    assert {"auto/2": "empty"} == served(published(task, "empty"))
+
+
+def test_python_engines_are_retired_by_the_limit_alone():
+    """Whether they work is known to gateways only; model sync has nothing to load."""
+    task = serving_task({"auto": {**RULE, "engine_type": "sklearn", "max_versions": 1}})
+    for models in (["a"], ["b", "a"]):
+        task = applied(task, {"auto": models}, is_good=lambda url, model: False)
+    assert {"auto/2": "b"} == served(task)
+
+
+CANARY = {"endpoint": "auto", "weights": [0.2, 0.8], "load_endpoints": ["auto/2", "auto/1"]}
+ROLLOUT = json.dumps({"endpoint": "auto", "stable": "auto/1"})
+SHADOW = json.dumps({"endpoint": "auto", "to": "auto/1", "percent": 5, "tolerance": 0.1})
+
+
+@pytest.mark.parametrize(
+    "route",
+    [
+        {"canary": sections.render({"auto": CANARY})},
+        {"canary": sections.render({"auto": {**CANARY, "weights": [1, 0]}})},
+        {"triton_gateway_rollout_auto": ROLLOUT},
+        {"triton_gateway_shadow_auto": SHADOW},
+    ],
+    ids=["canary", "canary of weight 0", "rollout", "shadow"],
+)
+def test_versions_that_a_route_names_stay_whatever_the_limit(route):
+    """A third model is published under `--max-versions 2`: the stable version of a live canary must not go."""
+    task = applied(serving_task({"auto": RULE}, **route), {"auto": ["b", "a"]})
+    task = applied(task, {"auto": ["c", "b", "a"]})
+    assert {"auto/1": "a", "auto/2": "b", "auto/3": "c"} == served(task)
+    # Also when it is not published any more, and until the route names others.
+    task = applied(task, {"auto": ["d", "c", "b"]})
+    assert "a" == served(task)["auto/1"]
+    task = after(task, dict.fromkeys(route, "{}"))
+    task = applied(task, {"auto": ["d", "c", "b", "a"]})
+    assert {"auto/3": "c", "auto/4": "d"} == served(task)
+
+
+def test_a_route_over_a_prefix_names_no_version():
+    """It takes the newest, whichever they are: the limit decides."""
+    route = {"endpoint": "auto", "weights": [0.2, 0.8], "load_endpoint_prefix": "auto/"}
+    task = serving_task({"auto": RULE}, canary=sections.render({"auto": route}))
+    for newest in (["b", "a"], ["c", "b", "a"]):
+        task = applied(task, {"auto": newest})
+    assert {"auto/2": "b", "auto/3": "c"} == served(task)
+
+
+def test_a_changed_rule_changes_its_versions():
+    """New preprocess code for the rule reaches the versions it already made."""
+    task = applied(serving_task({"auto": RULE}), {"auto": ["a"]})
+    task = after(task, {"model_monitoring": sections.render({"auto": {**RULE, "preprocess_artifact": "py_new"}})})
+    assert "py_new" == decode(task).endpoints["auto/1"].preprocess.key
+    task = applied(task, {"auto": ["a"]})
+    assert "py_new" == sections.parse(task["configuration"][SERVED]["value"])["auto/1"]["preprocess_artifact"]
+
+
+def test_an_unreadable_section_stops_auto_update_and_nothing_else():
+    """What cannot be read is not overwritten."""
+    task = applied(serving_task({"auto": RULE}), {"auto": ["a"]})
+    held = update(after(task, {SERVED: "a {{{"}), {"auto": ["b", "a"]})
+    assert ({}, ()) == (held.sections, held.records)
+    assert 1 == len(held.notes)
+
+
+class Store:
+    """A serving Task with several writers; sections of a call are written together."""
+
+    def __init__(self):
+        self.state = serving_task({"auto": RULE})
+        self.ledger = FakeLedger()
+        self.newest = []
+        self.containers = []
+        self.is_up = True
+        self.asked = 0
+
+    def task(self):
+        return {**self.state, RECORDS: self.ledger.read()}
+
+    def models(self, query):
+        self.asked += not query.ids
+        if not self.is_up:
+            raise RegistryUnavailable("away")
+        return [m for m in self.newest if not query.ids or m in query.ids][: query.most]
+
+    def write(self, changed, records=()):
+        self.ledger.write(records)
+        self.state = after(self.state, changed)
+
+    def stock_containers(self):
+        return self.containers
+
+
+def settle(*writers, store):
+    """Let every writer look until none of them changes anything."""
+    changed = True
+    while changed:
+        changed = False
+        for writer in writers:
+            changed = writer(store.task()) or changed
+
+
+def test_writers_that_raced_with_different_views_agree_in_the_end():
+    """Both decide from an old copy of the Task; every number means one model for both."""
+    store = Store()
+    one, two = (AutoUpdate(store, clock=lambda: 0.0) for _ in range(2))
+    old = store.task()
+    store.newest = ["a"]
+    assert one(old)
+    first = served(store.task())
+    store.newest = ["b", "a"]
+    assert two(old)
+    settle(one, two, store=store)
+    found = served(store.task())
+    assert {"a", "b"} == set(found.values())
+    assert first.items() <= found.items()
+    settle(AutoUpdate(store, clock=lambda: 0.0), store=store)
+    assert found == served(store.task()) == copied(store.task())
+
+
+def test_the_registry_is_asked_when_it_is_due_or_the_rules_changed():
+    """One small call per rule and period."""
+    store, now = Store(), [0.0]
+    store.newest = ["a"]
+    auto = AutoUpdate(store, clock=lambda: now[0], every_s=5.0)
+    settle(auto, store=store)
+    asked = store.asked
+    assert not auto(store.task())
+    assert asked == store.asked
+    now[0] = 6.0
+    assert not auto(store.task())
+    assert asked + 1 == store.asked
+    store.write({"model_monitoring": sections.render({"auto": {**RULE, "max_versions": 1}})})
+    auto(store.task())
+    assert asked + 2 == store.asked
+
+
+@pytest.mark.parametrize("away", ["is_up", "ledger"])
+def test_a_registry_that_is_away_or_takes_no_records_changes_nothing(away):
+    """And is asked again: a number that could not be recorded is not served."""
+    store = Store()
+    store.newest = ["a"]
+    settle(AutoUpdate(store, clock=lambda: 0.0), store=store)
+    before = store.task()
+    store.newest = ["b", "a"]
+    if away == "ledger":
+        store.ledger.is_read_only = True
+        with pytest.raises(RegistryRefused):
+            store.ledger.write([])
+    else:
+        store.is_up = False
+    assert not AutoUpdate(store, clock=lambda: 0.0)(store.task())
+    assert before == store.task()
+
+
+def test_the_copy_is_left_to_a_stock_container_that_lives_and_taken_back_after_it():
+    """Its own Triton helper reads the section: it must find the container's numbers, or it loads other models."""
+    store, now = Store(), [0.0]
+    auto = AutoUpdate(store, clock=lambda: now[0])
+    store.newest = ["b", "a"]
+    settle(auto, store=store)
+    store.newest = ["c", "b", "a"]
+    now[0] += 10
+    settle(auto, store=store)
+    store.containers = ["a container"]
+    store.write(Stock(2).writes(store.newest))
+    stock = copied(store.task())
+    now[0] += 10
+    settle(auto, store=store)
+    assert stock == copied(store.task()) != served(store.task())
+    assert {"auto/2": "b", "auto/3": "c"} == served(store.task())
+    store.containers = []
+    now[0] += 10
+    settle(auto, store=store)
+    assert copied(store.task()) == served(store.task())
+    assert () == decode(store.task()).faults
+
+
+def test_a_server_that_keeps_what_it_has_is_not_written_to_for_ever():
+    """The embedded control plane takes a text that we wrote before for an old copy of it."""
+    store, now = Store(), [0.0]
+    auto = AutoUpdate(store, clock=lambda: now[0])
+    store.newest = ["b", "a"]
+    settle(auto, store=store)
+    store.write(Stock(2).writes(["a", "b"]))
+    store.write, written = lambda sections, records=(): written.append(sections), []
+    for _ in range(5):
+        now[0] += 10
+        auto(store.task())
+    assert 1 == len(written)
+    assert {"auto/1": "a", "auto/2": "b"} == served(store.task())
+
+
+def test_a_retired_version_goes_when_the_new_one_was_loaded_for_a_while():
+    """Gateways look at their own pace: between the two there is always one that answers."""
+    store, now, loaded = Store(), [0.0], set()
+    store.write({"model_monitoring": sections.render({"auto": {**RULE, "max_versions": 1}})})
+    auto = AutoUpdate(store, clock=lambda: now[0], settle_s=30.0)
+    auto.follow(lambda: loaded)
+    store.newest = ["a"]
+    settle(auto, store=store)
+    loaded.add(("auto/1", "a"))
+    now[0] = 10.0
+    store.newest = ["b", "a"]
+    settle(auto, store=store)
+    assert {"auto/1": "a", "auto/2": "b"} == served(store.task())
+    loaded.add(("auto/2", "b"))
+    for at, there in ((20.0, {"a", "b"}), (45.0, {"a", "b"}), (51.0, {"b"})):
+        now[0] = at
+        settle(auto, store=store)
+        assert there == set(served(store.task()).values())

@@ -1,0 +1,556 @@
+"""Model sync against a registry and a Triton that misbehave on purpose; time moves by hand."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import Executor, Future
+from dataclasses import replace
+from types import SimpleNamespace
+
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from deploy.modelsync.client import IndexEntry
+from deploy.modelsync.execution import Execution, encode
+from deploy.modelsync.model_config import Tuning
+from deploy.modelsync.repository import ModelRepository
+from deploy.modelsync.sync import ModelSync, SyncSettings, read_status
+from gateway.errors import (
+    ArtifactCorrupt,
+    BackendRefused,
+    BackendUnavailable,
+    ModelNotReady,
+    RegistryRefused,
+    RegistryUnavailable,
+    SpecFault,
+)
+from gateway.registry.cache import SpecStore
+from gateway.triton.verdicts import Verdict, decode
+
+
+class Inline(Executor):
+    """Runs everything at once, in the calling thread."""
+
+    def submit(self, fn, /, *args, **kwargs):
+        future = Future()
+        try:
+            future.set_result(fn(*args, **kwargs))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+
+class Registry:
+    """A serving Task and models as dictionaries."""
+
+    def __init__(self):
+        self.endpoints = {}
+        self.models = {}
+        self.version = 0
+        self.fails = None
+        self.text = None
+
+    def add(self, url, model_id, **model):
+        endpoint, _, version = url.partition("/")
+        self.endpoints[url] = {
+            "engine_type": "triton",
+            "serving_url": endpoint,
+            "version": version,
+            "model_id": model_id,
+        }
+        self.models[model_id] = {
+            "id": model_id,
+            "name": "n",
+            "uri": f"file:///{model_id}/net.onnx",
+            "framework": "ONNX",
+            **model,
+        }
+        self.version += 1
+
+    def drop(self, url):
+        del self.endpoints[url]
+        self.version += 1
+
+    def marker(self):
+        if self.fails:
+            raise self.fails
+        return str(self.version)
+
+    def task(self):
+        if self.fails:
+            raise self.fails
+        text = self.text if self.text is not None else json.dumps(self.endpoints)
+        return {"id": "t", "name": "s", "configuration": {"endpoints": {"value": text}}}
+
+    def model(self, model_id):
+        if self.fails:
+            raise self.fails
+        if model_id not in self.models:
+            raise RegistryRefused(f"models.get_by_id: Invalid model id {model_id}")
+        return self.models[model_id]
+
+    def records(self, model_ids):
+        if self.fails:
+            raise self.fails
+        return {i: self.models[i] for i in model_ids if i in self.models}
+
+    def download(self, uri, folder):
+        raise NotImplementedError
+
+
+class Cache:
+    """One tiny ONNX file per model id, or an error."""
+
+    def __init__(self, root):
+        self._root = root
+        self.errors = {}
+        self.asked = []
+
+    def learn(self, task):
+        pass
+
+    def keep(self, models):
+        self.kept = {model.id for model in models}
+
+    def model(self, record):
+        self.asked.append(record.id)
+        if record.id in self.errors:
+            raise self.errors[record.id]
+        folder = self._root / record.id
+        if not folder.exists():
+            folder.mkdir(parents=True)
+            value = [helper.make_tensor_value_info(n, TensorProto.FLOAT, ["batch", 2]) for n in "xy"]
+            graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "g", value[:1], value[1:])
+            onnx.save(helper.make_model(graph), folder / "net.onnx")
+        return folder
+
+
+class Triton:
+    """Loads what is on disk unless it was told to fail."""
+
+    def __init__(self, root):
+        self._root = root
+        self.states = {}
+        self.reasons = {}
+        self.errors = {}
+        self.is_up = True
+        self.refuses_key = False
+        self.kills = ""
+        """Loading a model with this in its name ends the server."""
+        self.called = {}
+        self.calls = []
+
+    def _check(self, *, is_guarded=True):
+        if not self.is_up:
+            raise BackendUnavailable("no Triton answers")
+        if self.refuses_key and is_guarded:
+            raise BackendRefused("Triton refuses the key")
+
+    def index(self):
+        self._check()
+        return {n: IndexEntry(n, s, self.reasons.get(n, "")) for n, s in self.states.items()}
+
+    def load(self, name):
+        self._check()
+        self.calls.append(("load", name))
+        assert (self._root / name / "config.pbtxt").exists()
+        if self.kills and self.kills in name:
+            self.is_up = False
+            self.states.clear()
+            self._check()
+        errors = [error for part, error in self.errors.items() if part in name]
+        config = (self._root / name / "config.pbtxt").read_text()
+        if decode(config) is not None:
+            backend = config.partition('backend: "')[2].partition('"')[0]
+            errors = [ModelNotReady(f"unable to find backend library for backend '{backend}', try …")]
+        if errors:
+            self.states[name], self.reasons[name] = "failed", errors[0].message
+            raise errors[0]
+        self.states[name] = "ready"
+
+    def unload(self, name):
+        self._check()
+        self.calls.append(("unload", name))
+        self.states[name] = "absent"
+
+    def is_ready(self, name):
+        self._check(is_guarded=False)
+        return self.states.get(name) == "ready"
+
+    def last_inference(self):
+        self._check()
+        return self.called
+
+    def restart(self):
+        self.states.clear()
+
+    def verdict(self, url):
+        """What gateways read of an endpoint's model that is not there."""
+        (reason,) = [self.reasons[n] for n, s in self.states.items() if n.startswith(f"{url}-") and s == "failed"]
+        return decode(reason)
+
+    def close(self):
+        pass
+
+
+@pytest.fixture
+def world(tmp_path):
+    """A sync with its surroundings; ``rounds(n)`` runs rounds a poll apart."""
+    settings = SyncSettings(
+        tmp_path / "state", tmp_path / "models", "triton:8001", engine="python", tuning=Tuning(instances=1)
+    )
+    w = SimpleNamespace(
+        registry=Registry(),
+        cache=Cache(tmp_path / "cache"),
+        triton=Triton(tmp_path / "models"),
+        now=1000.0,
+        stubs={},
+        settings=settings,
+        repository=ModelRepository(tmp_path / "models"),
+    )
+
+    def start(**changes):
+        settings = replace(w.settings, **changes)
+        w.sync = ModelSync(
+            settings,
+            w.registry,
+            cache=w.cache,
+            store=SpecStore(settings.state_dir / "sync"),
+            triton=w.triton,
+            repository=w.repository,
+            clock=lambda: w.now,
+            wall=lambda: w.now,
+            pool=Inline(),
+            stubs=lambda _: w.stubs,
+        )
+        w.sync.open()
+
+    def rounds(count=3, apart=2.0):
+        for _ in range(count):
+            w.sync.step()
+            w.now += apart
+        return {m["endpoint"]: (m["state"], m["reason"]) for m in w.sync.status()["models"]}
+
+    w.start, w.rounds = start, rounds
+    start()
+    yield w
+    w.sync.close()
+
+
+def name_of(world, url):
+    """Return the Triton name of an endpoint's model."""
+    return next(m["name"] for m in world.sync.status()["models"] if m["endpoint"] == url)
+
+
+def test_a_wanted_model_is_written_loaded_ready_and_published(world):
+    """The whole way, and the file that tells it."""
+    world.registry.add("a/1", "m1")
+    assert {"a/1": ("ready", "")} == world.rounds()
+    status = read_status(world.settings.status_path)
+    assert ("ready", "m1", "a/1") == tuple(status["models"][0][k] for k in ("state", "model_id", "endpoint"))
+    assert [("load", status["models"][0]["name"])] == world.triton.calls
+
+
+def test_endpoints_of_other_engines_are_not_ours(world):
+    """A custom endpoint needs no Triton."""
+    world.registry.add("a", "m1")
+    world.registry.endpoints["a"]["engine_type"] = "custom"
+    assert {} == world.rounds()
+
+
+@pytest.mark.parametrize("breaks", ["record", "data", "download", "cpu", "build", "load"])
+def test_a_model_that_fails_at_any_step_tells_why_and_harms_no_other(world, breaks):
+    """Missing record, unfinished upload, failed download, a CPU without a feature, bad configuration, refused load."""
+    world.registry.add("good", "m1")
+    world.registry.add("bad", "m2")
+    expected = {
+        "record": "Invalid model id m2",
+        "data": "has no data: its upload did not finish",
+        "download": "the file store answers 404",
+        "cpu": "needs a CPU with hypercubes, which this machine does not have",
+        "build": "did you mean max_batch_size?",
+        "load": "Protobuf parsing failed",
+    }[breaks]
+    match breaks:
+        case "record":
+            del world.registry.models["m2"]
+        case "data":
+            world.registry.models["m2"]["uri"] = "http://files/uploading_file"
+        case "download":
+            world.cache.errors["m2"] = RegistryRefused(expected)
+        case "cpu":
+            folder = world.cache.model(SimpleNamespace(id="m2"))
+            needs = Execution("openvino", "int8", needs=(("hypercubes",),), fallback="use fp32")
+            (folder / "runtime.json").write_text(encode(needs))
+        case "build":
+            world.registry.endpoints["bad"]["auxiliary_cfg"] = {"max_batchsize": 3}
+        case "load":
+            world.triton.errors["bad-"] = ModelNotReady(expected)
+    told = world.rounds()
+    assert (("ready", ""), "failed") == (told["good"], told["bad"][0])
+    assert expected in told["bad"][1]
+
+
+def test_a_failed_model_is_retried_with_growing_delays_and_recovers(world):
+    """2 s, 4 s, 8 s …; the repair is found without anybody's help."""
+    world.registry.add("a", "m1")
+    world.cache.errors["m1"] = RegistryUnavailable("the file store does not answer")
+    world.rounds(60, apart=1.0)
+    assert 5 == len(world.cache.asked)  # at about 0, 2, 6, 14, 30 s
+    del world.cache.errors["m1"]
+    assert {"a": ("ready", "")} == world.rounds(40)
+
+
+def test_a_change_of_the_task_retries_at_once(world):
+    """A user who repairs something does not wait for the delay."""
+    world.registry.add("a", "m1")
+    world.triton.errors["a-"] = ModelNotReady("broken")
+    world.rounds(20, apart=10.0)
+    world.triton.errors.clear()
+    world.registry.add("b", "m2")
+    assert {"a": ("ready", ""), "b": ("ready", "")} == world.rounds(3)
+
+
+def test_an_upload_that_finishes_later_is_found(world):
+    """The Task did not change, the model's record did."""
+    world.registry.add("a", "m1", uri="http://files/uploading_file")
+    world.rounds()
+    world.registry.models["m1"]["uri"] = "file:///m1/net.onnx"
+    assert {"a": ("ready", "")} == world.rounds(5)
+
+
+def test_a_new_model_is_loaded_beside_the_old_one_which_leaves_after_grace(world):
+    """Requests can move over; then the old name is gone from Triton and disk."""
+    world.registry.add("a", "m1")
+    world.rounds()
+    old = name_of(world, "a")
+    world.registry.add("a", "m2")
+    world.rounds(4)
+    assert ["ready", "ready"] == list(world.triton.states.values())
+    world.rounds(20)
+    assert ("absent", False) == (world.triton.states[old], (world.repository.root / old).exists())
+
+
+def test_an_old_model_stays_as_long_as_its_successor_is_not_ready(world):
+    """However long that takes: it is what answers requests."""
+    world.registry.add("a", "m1")
+    world.rounds()
+    old = name_of(world, "a")
+    world.cache.errors["m2"] = RegistryRefused("gone")
+    world.registry.add("a", "m2")
+    world.rounds(30, apart=60.0)
+    assert "ready" == world.triton.states[old]
+
+
+def test_a_model_still_called_is_not_unloaded(world):
+    """Triton's own statistics say that a gateway still uses it."""
+    world.registry.add("a", "m1")
+    world.rounds()
+    old = name_of(world, "a")
+    world.registry.drop("a")
+    for _ in range(60):
+        world.triton.called = {old: world.now - 1}
+        world.rounds(1)
+    assert "ready" == world.triton.states[old]
+    world.rounds(10)
+    assert "absent" == world.triton.states[old]
+
+
+@pytest.mark.parametrize("trouble", ["registry", "section", "entry", "deleted"])
+def test_nothing_is_unloaded_for_what_cannot_be_read(world, trouble):
+    """Registry down, unparsable section, broken entry, model record deleted: what serves stays."""
+    world.registry.add("a", "m1")
+    world.rounds()
+    match trouble:
+        case "registry":
+            world.registry.fails = RegistryUnavailable("nobody answers")
+        case "section":
+            world.registry.text = "a {{{ not hocon"
+        case "entry":
+            world.registry.endpoints["a"]["engine_type"] = "tritn"
+        case "deleted":
+            world.registry.models.clear()
+    world.registry.version += 1
+    world.rounds(30, apart=60.0)
+    assert ["ready"] == list(world.triton.states.values())
+    assert not any(call[0] == "unload" for call in world.triton.calls)
+
+
+def test_a_restarted_triton_gets_everything_back_without_the_registry(world):
+    """From disk, in the next round."""
+    world.registry.add("a", "m1")
+    world.rounds()
+    world.registry.fails = RegistryUnavailable("nobody answers")
+    world.cache.asked.clear()
+    world.triton.restart()
+    told = world.rounds(2)
+    assert ({"a": ("ready", "")}, []) == (told, world.cache.asked)
+
+
+def test_a_triton_that_refuses_the_key_is_left_alone_and_said_so(world):
+    """What it holds counts as held, nothing is tried; with the key the rest is loaded at once."""
+    world.registry.add("a", "m1")
+    world.rounds()
+    calls = list(world.triton.calls)
+    world.triton.refuses_key = True
+    world.registry.add("b", "m2")
+    told = world.rounds(5)
+    assert ("ready", "pending", calls) == (told["a"][0], told["b"][0], world.triton.calls)
+    seen = world.sync.status()["triton"]
+    assert (True, "Triton refuses the key") == (seen["answers"], seen["error"])
+    world.triton.refuses_key = False
+    assert {"a": ("ready", ""), "b": ("ready", "")} == world.rounds(3)
+    assert "" == world.sync.status()["triton"]["error"]
+
+
+def test_a_start_without_registry_serves_the_last_good_state(world):
+    """A machine that comes back while ClearML is down."""
+    world.registry.add("a", "m1")
+    world.rounds()
+    world.sync.close()
+    world.triton.restart()
+    world.registry.fails = RegistryUnavailable("nobody answers")
+    world.start()
+    assert {"a": ("ready", "")} == world.rounds(2)
+    assert "nobody answers" == world.sync.status()["registry"]["error"]
+
+
+def test_models_wait_for_a_triton_that_is_away_without_being_blamed(world):
+    """They are written meanwhile and loaded as soon as it answers."""
+    world.triton.is_up = False
+    world.registry.add("a", "m1")
+    assert {"a": ("pending", "Triton does not answer")} == world.rounds(20)
+    world.triton.is_up = True
+    assert {"a": ("ready", "")} == world.rounds(2)
+
+
+def test_a_model_that_ends_triton_is_tried_less_and_less_often(world):
+    """Every attempt costs all other models: they are served between two of them, and not suspected."""
+    for url in ("a", "b", "killer"):
+        world.registry.add(url, f"m-{url}")
+    world.triton.kills = "killer"
+    seen, served = [], 0
+    for _ in range(120):
+        seen = world.rounds(1)
+        served += seen["a"][0] == seen["b"][0] == "ready"
+        world.triton.is_up = True  # its supervisor starts it again
+    attempts = [name for kind, name in world.triton.calls if kind == "load" and "killer" in name]
+    assert 3 <= len(attempts) <= 12
+    assert served > 60
+    assert ("failed", "Triton ended while it loaded this model (no Triton answers)") == seen["killer"]
+    world.triton.kills = ""
+    world.now += 300
+    assert {"a": ("ready", ""), "b": ("ready", ""), "killer": ("ready", "")} == world.rounds(5)
+
+
+def test_dead_stub_processes_are_replaced(world):
+    """Triton calls such a model READY for ever."""
+    world.registry.add("a", "m1")
+    world.registry.add("b", "m2")
+    world.rounds()
+    a, b = name_of(world, "a"), name_of(world, "b")
+    world.stubs = {a: 1, b: 1}
+    world.rounds()
+    world.triton.calls.clear()
+    world.stubs = {b: 1}
+    world.rounds(2)
+    world.stubs = {a: 1, b: 1}
+    world.rounds(3)
+    assert [("load", a)] == world.triton.calls
+
+
+def test_a_round_that_sees_no_stub_at_all_from_the_start_draws_no_conclusion(world):
+    """Processes of another container are invisible, not dead."""
+    world.registry.add("a", "m1")
+    world.rounds(10)
+    assert 1 == len(world.triton.calls)
+
+
+def test_a_restarted_triton_does_not_wait_for_the_next_look_at_the_task(world):
+    """Looking at Triton and at the registry are two clocks: clearml-serving's minutes are only the registry's."""
+    world.sync.close()
+    world.start(poll_s=300.0)
+    world.registry.add("a", "m1")
+    world.rounds()
+    world.registry.fails = AssertionError("the registry was asked")
+    world.triton.restart()
+    assert ({"a": ("ready", "")}, "") == (world.rounds(2), world.sync.status()["registry"]["error"])
+
+
+def finals(world):
+    """Whether each endpoint that failed would fail everywhere."""
+    return {m["endpoint"]: m["is_final"] for m in world.sync.status()["models"] if m["state"] == "failed"}
+
+
+@pytest.mark.parametrize(
+    ("error", "is_final"),
+    [
+        (RegistryUnavailable("the file store does not answer"), False),
+        (RegistryRefused("the file store answers 403"), False),
+        (ArtifactCorrupt("the hash is wrong"), False),
+        (SpecFault("it holds no files"), True),
+        (ModelNotReady("no such operator"), True),
+    ],
+)
+def test_what_is_refused_is_told_from_what_could_not_be_fetched(world, error, is_final):
+    """A Triton without the second kind must not take the place of one that has it."""
+    world.registry.add("a", "m1")
+    (world.triton.errors if error.kind == "model_not_ready" else world.cache.errors).update({"a-": error, "m1": error})
+    world.rounds()
+    assert {"a": is_final} == finals(world)
+
+
+def test_gateways_can_read_in_triton_why_a_model_is_missing(world):
+    """Whatever kept it from Triton: the reason is in Triton's index, and goes when the model comes."""
+    world.registry.add("away", "m1")
+    world.cache.errors["m1"] = RegistryUnavailable("the file store does not answer")
+    world.registry.add("wrong", "m2")
+    world.registry.endpoints["wrong"]["auxiliary_cfg"] = {"max_batchsize": 3}
+    world.rounds()
+    assert Verdict("the file store does not answer", is_final=False) == world.triton.verdict("away")
+    wrong = world.triton.verdict("wrong")
+    assert wrong.is_final
+    assert "did you mean max_batch_size?" in wrong.reason
+    world.cache.errors["m1"] = SpecFault("it holds no files")
+    world.rounds(5)
+    assert Verdict("it holds no files", is_final=True) == world.triton.verdict("away")
+    world.cache.errors.clear()
+    assert ("ready", "") == world.rounds(10)["away"]
+    world.registry.drop("wrong")
+    assert {"away": ("ready", "")} == world.rounds(2)  # what only told a reason is not "leaving"
+    world.rounds(40)
+    assert ["away"] == [model.url for model in world.repository.models().values()]
+
+
+def test_what_triton_refuses_itself_stays_its_own_word(world):
+    """Its reason is in its index already; only a refusal that it does not remember is told."""
+    world.registry.add("a", "m1")
+    world.triton.errors["a-"] = ModelNotReady("no such operator")
+    world.rounds(10)
+    assert ["no such operator"] == list(world.triton.reasons.values())
+
+
+def test_a_restarted_triton_learns_again_what_is_missing(world):
+    """Its index was empty."""
+    world.registry.add("a", "m1")
+    world.cache.errors["m1"] = SpecFault("it holds no files")
+    world.rounds(20)
+    world.triton.restart()
+    world.triton.is_up = False
+    world.rounds(1)
+    world.triton.is_up = True
+    world.rounds(2)
+    assert Verdict("it holds no files", is_final=True) == world.triton.verdict("a")
+
+
+def test_a_reason_never_takes_the_place_of_a_model_that_is_loaded(world):
+    """It is to be built differently, and that fails: what is loaded serves on."""
+    world.registry.add("a", "m1")
+    world.rounds()
+    name = name_of(world, "a")
+    world.sync.close()
+    world.start(tuning=Tuning(instances=2))
+    world.cache.errors["m1"] = SpecFault("it holds no files")
+    assert "failed" == world.rounds()["a"][0]
+    assert ("ready", True) == (world.triton.states[name], bool(world.repository.models()[name].recipe))

@@ -1,0 +1,92 @@
+"""Rules of configuration sections: what is read, written and repaired is what the clearml SDK reads."""
+
+# ruff: noqa: D103 - a test's name states its rule
+
+import pytest
+from clearml.utilities.config import config_dict_to_text, text_to_config_dict
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from deploy.tools import sections
+
+KEYS = st.text(st.sampled_from("abcxyz019_/-. :=#$+@"), min_size=1, max_size=8).map(str.strip).filter(bool)
+SCALARS = st.one_of(
+    st.integers(-(10**9), 10**9),
+    st.booleans(),
+    st.none(),
+    st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]), min_size=1, max_size=12),
+)
+VALUES = st.one_of(SCALARS, st.lists(SCALARS, max_size=3), st.dictionaries(st.sampled_from(["a", "b"]), SCALARS))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.dictionaries(KEYS, VALUES, max_size=4))
+def test_rendered_section_reads_back_unchanged_here_and_in_the_sdk(section: dict[str, object]) -> None:
+    """`render` either gives a text that both read back to the same values, or refuses."""
+    try:
+        text = sections.render(section)
+    except sections.Unparsable:
+        return
+    assert sections.parse(text) == section
+    assert text_to_config_dict(text) == section
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["plain", 'platform: "x"\nmax: 4\n', '"quoted"', "back\\slash", "ünï 😀", "$5", "${HOME}", "a\r\nb", "# c", ""],
+)
+def test_strings_of_every_kind_survive_rendering(value: str) -> None:
+    section = {"endpoint/1": {"auxiliary_cfg": value, "nested": {"deep": [1, 2.5]}}}
+    assert text_to_config_dict(sections.render(section)) == section
+
+
+@pytest.mark.parametrize("name", ["a/1", "a.b", "a b", "x:y", "a=b", "$x", "[a]", "true", "1", "br}ace", "include"])
+def test_what_the_sdk_writes_and_reads_is_read_the_same_here(name: str) -> None:
+    section = {name: {"version": "", "aux": 'p: "x"\nq', "sizes": [[1, 28, 28]]}, "other": {"weights": [0.1, 0.9]}}
+    assert sections.parse(config_dict_to_text(section)) == section
+
+
+@pytest.mark.parametrize("name", ["кир", "br{ace", "com,ma", "a(b", "a'b", "//c", "😀", "a|b", "a;b", "a%b"])
+def test_unreadable_names_are_quoted_by_repair(name: str) -> None:
+    """Names that brick a service on a stock server come out readable and unchanged."""
+    section = {"before": {"v": 1}, name: {"v": 2, "aux": "a\nb"}}
+    text = config_dict_to_text(section)
+    with pytest.raises(sections.Unparsable):
+        sections.parse(text)
+    repaired = sections.repair(text)
+    assert sections.parse(repaired) == section
+    assert text_to_config_dict(repaired) == section
+
+
+def test_triple_quotes_inside_a_multi_line_string_are_repaired() -> None:
+    """A config.pbtxt may have triple quotes in a comment, and lines that look like the section's own layout."""
+    section = {"e": {"engine": "triton", "aux": 'platform: "x" # """ no\n}\nother = 4\n', "last": 1}, "f": {"v": "x"}}
+    repaired = sections.repair(config_dict_to_text(section))
+    assert text_to_config_dict(repaired) == section
+
+
+@pytest.mark.parametrize("name", ['quo"te', "back\\slash"])
+def test_names_without_any_readable_form_are_refused_by_repair(name: str) -> None:
+    with pytest.raises(sections.Unparsable):
+        sections.repair(config_dict_to_text({name: {"v": 1}}))
+
+
+@pytest.mark.parametrize("text", ["{", "a {", "no value", "[1, 2]"])
+def test_broken_text_is_unparsable(text: str) -> None:
+    with pytest.raises(sections.Unparsable):
+        sections.parse(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["a = ${HOME}", 'include "/etc/hostname"', 'include file("/etc/hostname")', "a = 5 seconds"]
+)
+def test_what_would_read_the_servers_surroundings_is_never_evaluated(text: str) -> None:
+    """Substitutions and includes are neither resolved nor refused."""
+    with pytest.raises(sections.Dynamic):
+        sections.parse(text)
+
+
+def test_empty_texts_are_empty_sections() -> None:
+    assert sections.parse("") == {}
+    assert sections.parse("{}") == {}
+    assert sections.render({}) == "{}"
