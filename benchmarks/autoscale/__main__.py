@@ -6,6 +6,7 @@ import argparse
 import json
 import re
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from benchmarks.autoscale.world import Capacity
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "scaling.md"
 IMAGES = ROOT / "docs" / "images"
+SAVED = ROOT / "benchmarks" / "results" / "autoscale.json"
 NAMES = {"cpu": "CPU only", "rps": "requests/s", "in_flight": "in flight", "ours": "ours"}
 
 
@@ -113,29 +115,31 @@ def _simulate(options: argparse.Namespace) -> int:
         for name in ("step", "stall", "day", "lost target"):
             draw(every[name], [one for one in runs if one.scenario == name],
                  IMAGES / f"scaling-{name.replace(' ', '-')}.png")  # fmt: skip
-        _put("signals", _signals(runs))
-        _put("kserve", _kserve(published))
+        _put("signals", signals_table(result["runs"]))
+        _put("kserve", kserve_table(published))
+        SAVED.write_text(json.dumps(result, indent=1) + "\n")
     return 0
 
 
-def _signals(runs: list[Run]) -> str:
+def signals_table(runs: Sequence[Mapping[str, Any]]) -> str:
+    """Return the table of the page; ``runs`` as they are saved."""
     lines = [
         "| scenario | gateways scale on | answered in time | failed or late | gateway pods | Tritons | "
         "changes of direction in 5 min |",
         "|---|---|---:|---:|---:|---:|---:|",
     ]
     for one in runs:
-        found = one.summary()
-        pods, gpus = (f"{found[tier][0]}–{found[tier][1]}" for tier in ("gateways", "tritons"))
-        turns = max(found["direction_changes_in_5min"].values())
+        pods, gpus = (f"{one[tier][0]}–{one[tier][1]}" for tier in ("gateways", "tritons"))
+        turns = max(one["direction_changes_in_5min"].values())
         lines.append(
-            f"| {one.scenario} | {NAMES.get(one.signal, one.signal)} | {one.success:.2%} | "
-            f"{one.all_bad / one.all_total:.2%} | {pods} | {gpus} | {turns} |"
+            f"| {one['scenario']} | {NAMES.get(one['signal'], one['signal'])} | {one['success']:.2%} | "
+            f"{one['failed_or_late'] / one['requests']:.2%} | {pods} | {gpus} | {turns} |"
         )
     return "\n".join(lines)
 
 
-def _kserve(found: dict[str, dict[str, float]]) -> str:
+def kserve_table(found: Mapping[str, Mapping[str, float]]) -> str:
+    """Return the other one."""
     lines = [
         "| scales on | published: mean, p99 | simulated: mean, p99 | replicas after the minute |",
         "|---|---|---|---:|",

@@ -184,7 +184,10 @@ class World:
     def _arrive(self, now: float, amount: float) -> None:
         if amount <= 0:
             return
-        room = max(0.0, self.capacity.backlog * max(1, self.gateways.ready(now)) - self._cpu_amount)
+        ready = self.gateways.ready(now)
+        # What the gateways take on within the tick makes room, too.
+        taken_on = ready * self.capacity.gateway_rps * self.tick_s
+        room = max(0.0, self.capacity.backlog * max(1, ready) + taken_on - self._cpu_amount)
         taken = min(amount, room)
         self.tally.failed += amount - taken
         if taken:
