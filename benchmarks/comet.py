@@ -20,7 +20,7 @@ from typing import Any
 from benchmarks import infinity, models, servers
 from benchmarks.load import Load, percentile, render
 from benchmarks.small import Small
-from deploy.bundles import manifest
+from deploy.bundles.pack import manifest
 
 RESULTS = Path(__file__).parent / "results" / "comet.json"
 TOKENS = 64

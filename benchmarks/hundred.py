@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import infinity, models
-from deploy.bundles import manifest
-from deploy.bundles.export import locate_packaged_model
+from deploy.bundles.encoder import locate_packaged_model
+from deploy.bundles.pack import manifest
 
 RESULTS = Path(__file__).parent / "results" / "hundred.json"
 LENGTHS = (16, 128)

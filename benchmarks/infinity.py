@@ -26,7 +26,7 @@ from typing import Any
 from benchmarks import measure, models, servers
 from benchmarks.load import Load, percentile, render
 from benchmarks.small import Small
-from deploy.bundles import manifest
+from deploy.bundles.pack import manifest
 from deploy.bundles.serving import Tuned, add_arguments
 from deploy.modelsync import execution
 from deploy.tools.stock_cli import Tensor

@@ -24,7 +24,7 @@ from benchmarks.corpus import Corpus
 from benchmarks.plan import Scenario
 from benchmarks.registry import Registry
 from benchmarks.systems import OTHER_CORE, ROOT, SERVER_CORE, SYSTEMS, Bench, NotAvailable, Running
-from deploy.bundles.export import locate_packaged_model
+from deploy.bundles.encoder import locate_packaged_model
 
 _TEXTS = {"short": 20_000, "long": 4_000, "mixed": 8_000}
 _FIRST_WARM_UP_S = 5.0
@@ -135,7 +135,7 @@ def _bundles(state: Path, *, real: bool, say: Say) -> dict[str, Path]:
     found = {**classifiers, "vectors": encoder, "torch": source}
     if real:
         say("exporting MiniLM to ONNX (once)")
-        argv = [sys.executable, "-m", "deploy.bundles.export", "--package", _MODEL_PACKAGE]
+        argv = [sys.executable, "-m", "deploy.bundles.encoder", "--package", _MODEL_PACKAGE]
         argv += ["--root", str(state / "bundles"), "--name", "minilm"]
         done = subprocess.run(argv, capture_output=True, text=True, timeout=900, check=False)
         if done.returncode:

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks import infinity, models
-from deploy.bundles import manifest
+from deploy.bundles.pack import manifest
 
 RESULTS = Path(__file__).parent / "results" / "sessions.json"
 SETTINGS = ("as served", "no arena", "arena that shrinks", "parallel mode", "spinning")

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from deploy.bundles.candidates import Candidate
-from deploy.bundles.parity import Parity
+from deploy.bundles.export.candidates import Candidate
+from deploy.bundles.export.tokens import Reads
+from deploy.bundles.judge.parity import EXACT, Parity
 from deploy.bundles.serving import Tuned
 from deploy.bundles.speed import Load
-from deploy.bundles.tokens import Reads
 from deploy.modelsync.execution import Target
 from deploy.tools.errors import DeployError, ExportFailed
 from deploy.tools.stock_cli import Tensor
@@ -100,3 +100,18 @@ def acceptable(judged: Sequence[tuple[Candidate, P]], accept: str) -> dict[str, 
         hint="the export is wrong: nothing was made" if is_wrong else
         'nothing was made; --accept "REASON" takes the fastest all the same, --tolerance changes what is asked',
     )  # fmt: skip
+
+
+def parse_tolerance(text: str) -> dict[str, float]:
+    """Read ``mean_cosine=0.99,neighbours=0.9``. Raises ``DeployError``."""
+    found: dict[str, float] = {}
+    known = list(asdict(EXACT))
+    for part in filter(None, (p.strip() for p in text.split(","))):
+        name, _, value = part.partition("=")
+        try:
+            found[name.strip()] = float(value)
+        except ValueError as error:
+            raise DeployError(f"--tolerance {part} is not NAME=NUMBER") from error
+        if name.strip() not in known:
+            raise DeployError(f"--tolerance has no {name.strip()!r}", hint=f"known are {', '.join(known)}")
+    return found

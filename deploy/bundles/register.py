@@ -8,7 +8,6 @@ bundle to where its weights came from.
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -16,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from deploy.bundles import manifest
+from deploy.bundles.pack import manifest
 from deploy.tools.errors import DeployError
 from gateway.errors import ArtifactCorrupt
 from gateway.registry import manifest as judged
@@ -167,8 +166,3 @@ def _failing_clearly(what: str) -> Any:
             hint="CLEARML_API_HOST and its keys (or clearml.conf) name the server; `source .triton-gateway/env` sets "
             "those of `triton-gateway up`",
         ) from error
-
-
-def dump(values: Mapping[str, Any]) -> str:
-    """Return values as the JSON that programs get."""
-    return json.dumps(values, indent=2, ensure_ascii=False, default=str)

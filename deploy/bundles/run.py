@@ -16,23 +16,27 @@ from typing import Any, Final
 
 import numpy as np
 
-from deploy.bundles import candidates, manifest, parity, probes, reference, report, samples, serving, speed, warm_up
-from deploy.bundles.candidates import Candidate
-from deploy.bundles.engine import Engine
-from deploy.bundles.gate import Gate
+from deploy.bundles import serving, speed
+from deploy.bundles.export import candidates
+from deploy.bundles.export.candidates import Candidate
+from deploy.bundles.export.original import Original
+from deploy.bundles.export.source import Source, copy_texts, find_source, kept_files
 from deploy.bundles.generation import candidates as generation
 from deploy.bundles.generation.run import CausalRun
-from deploy.bundles.graph import Original
-from deploy.bundles.manifest import bundle_digest, link
+from deploy.bundles.judge import parity, probes, samples
+from deploy.bundles.judge.engine import Engine
+from deploy.bundles.judge.gate import Gate
+from deploy.bundles.judge.parity import Parity, Truth
 from deploy.bundles.options import BeyondTolerance, Options, Outcome, Say, acceptable, judge_each
-from deploy.bundles.parity import Parity, Truth
+from deploy.bundles.pack import manifest, reference, report, warm_up
+from deploy.bundles.pack.manifest import bundle_digest
 from deploy.bundles.register import fetch_source, is_model_id
-from deploy.bundles.source import Source, copy_texts, find_source, kept_files
 from deploy.bundles.speed import ORIGINAL, Cell, Timing
-from deploy.bundles.work import aside, work_folder
+from deploy.bundles.work import aside, link, work_folder
 from deploy.modelsync import execution
 from deploy.modelsync.cores import available_cores
 from deploy.tools.errors import DeployError, MissingPart
+from deploy.tools.sentences import SENTENCES
 from preprocessing.config import GENERATION
 from preprocessing.processor import TextProcessor
 
@@ -187,7 +191,7 @@ class _Run:
         if self.options.samples is not None:
             bodies: Sequence[Mapping[str, Any]] = self.bodies[::2]
         else:
-            texts = samples.SENTENCES
+            texts = SENTENCES
             pairs = [f"{a} {texts[(i + 37) % len(texts)]}" for i, a in enumerate(texts)]
             bodies = list(map(samples.bodies_of(self.processor), pairs))
         fitting = [f for f in map(self._feeds, bodies) if f["input_ids"].shape[1] <= self.max_length]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import os
 import shutil
 import tempfile
@@ -56,6 +57,20 @@ def aside(root: Path, final: Path) -> Iterator[Path]:
         folder.rename(final)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def link(source: Path, target: Path) -> None:
+    """Put a large file into a bundle: the same one where the disk can, else a copy."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
+
+
+def file_hash(path: Path) -> str:
+    """Return the sha256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _remove_leftovers(output: Path) -> None:

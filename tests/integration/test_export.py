@@ -12,7 +12,7 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from deploy.bundles.export import (
+from deploy.bundles.encoder import (
     Report,
     bundle_folder,
     export_embedding_model,
@@ -33,7 +33,7 @@ def export_in_a_process(root: Path) -> Report:
             sys.executable,
             "-P",
             "-m",
-            "deploy.bundles.export",
+            "deploy.bundles.encoder",
             "--package",
             PACKAGE,
             "--root",
@@ -135,7 +135,7 @@ def test_second_export_is_found_by_hash_without_torch(exported: tuple[Path, Repo
     """The bundle of unchanged files is returned as it is; finding it imports no torch."""
     root, first = exported
     code = (
-        "import sys; from pathlib import Path; from deploy.bundles.export import *;"
+        "import sys; from pathlib import Path; from deploy.bundles.encoder import *;"
         f"r = export_embedding_model(locate_packaged_model({PACKAGE!r}), Path(sys.argv[1]), name='minilm');"
         "assert 'torch' not in sys.modules; print(r.folder, r.cached)"
     )

@@ -13,9 +13,9 @@ import click
 from deploy.admin import observations
 from deploy.admin.commands.status import table
 from deploy.admin.load import Load, address_of, render
-from deploy.bundles.samples import SENTENCES
 from deploy.laptop.state import StateDir
 from deploy.tools.errors import DeployError
+from deploy.tools.sentences import SENTENCES
 from gateway.metrics import catalog
 from gateway.spec import normalize_url
 

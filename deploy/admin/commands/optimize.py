@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import shlex
 import signal
@@ -79,8 +80,8 @@ def command(
       triton-gateway optimize sentence-transformers/all-MiniLM-L6-v2 --register --project nlp --name minilm
       triton-gateway optimize ./my-model --precision int8 --accept "checked on our test set: -0.1 % F1" --deploy faq/2
     """
-    from deploy.bundles import parity, serving
-    from deploy.bundles.options import Options
+    from deploy.bundles import serving
+    from deploy.bundles.options import Options, parse_tolerance
     from deploy.bundles.run import optimize
 
     if deploy is not None and not serving_task_id:
@@ -95,7 +96,7 @@ def command(
             Options(
                 model=model, output=output.absolute(), task=task, candidate=candidate,
                 target=target, precision=precision, load=load, reads=reads,  # type: ignore[arg-type]
-                samples=samples, tolerance=parity.parse_tolerance(tolerance), accept=accept.strip(), name=name,
+                samples=samples, tolerance=parse_tolerance(tolerance), accept=accept.strip(), name=name,
                 is_quick=quick,
             ),
             screen.say, screen.progress,
@@ -109,10 +110,11 @@ def command(
         _deploy(arguments, serving_task_id, output, screen)
     line = serving.command_line([*(["--id", serving_task_id] if serving_task_id else []), *arguments])
     if as_json:
-        from deploy.bundles.register import dump
-
-        click.echo(dump({"bundle": str(outcome.bundle), "model_id": model_id if model_id != "MODEL_ID" else None,
-                         "deployed": deploy, "line": line, **outcome.manifest}))  # fmt: skip
+        values = {
+            "bundle": str(outcome.bundle), "model_id": model_id if model_id != "MODEL_ID" else None,
+            "deployed": deploy, "line": line, **outcome.manifest,
+        }  # fmt: skip
+        click.echo(json.dumps(values, indent=2, ensure_ascii=False, default=str))
         return 0
     if deploy is not None:
         click.echo(f"endpoint {deploy} serves model {model_id}; `triton-gateway wait` waits until it is live")

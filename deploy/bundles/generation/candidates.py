@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from deploy.bundles.candidates import Candidate, without_weight_shapes
+from deploy.bundles.export.candidates import Candidate, without_weight_shapes
+from deploy.bundles.export.original import quietly
 from deploy.bundles.generation.original import GRAPH, MOST_INLINE, WEIGHTS
-from deploy.bundles.graph import quietly
 from deploy.modelsync.execution import INT8
 from deploy.tools.errors import ExportFailed
 

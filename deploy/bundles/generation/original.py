@@ -1,11 +1,11 @@
 """The original causal language model in PyTorch: its own greedy texts, its pace, and its export with a key/value cache.
 
-The counterpart of ``deploy/bundles/graph.py``. What it exports is what ``deploy/modelsync/runtime/generate_model.py``
-reads: ``input_ids``, ``attention_mask``, ``position_ids`` where the model takes them and ``past_key_values.LAYER.key``
-and ``.value`` in; ``logits`` and ``present.LAYER.key`` and ``.value`` out; batch, new tokens and past of any size.
-``logits`` are those of the last token only where the model can leave out the others, as ``generate`` itself does: the
-head is a third of a small model's work on a long prompt, and its answer 200 kB per token. torch is imported inside the
-functions that run it.
+The counterpart of ``deploy/bundles/export/original.py``. What it exports is what
+``deploy/modelsync/runtime/generate_model.py`` reads: ``input_ids``, ``attention_mask``, ``position_ids`` where the
+model takes them and ``past_key_values.LAYER.key`` and ``.value`` in; ``logits`` and ``present.LAYER.key`` and
+``.value`` out; batch, new tokens and past of any size. ``logits`` are those of the last token only where the model can
+leave out the others, as ``generate`` itself does: the head is a third of a small model's work on a long prompt, and its
+answer 200 kB per token. torch is imported inside the functions that run it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from deploy.bundles.graph import first_line, load_model, named_numbers, not_exported, quietly
+from deploy.bundles.export.original import first_line, load_model, named_numbers, not_exported, quietly
 from deploy.tools.errors import ExportFailed
 
 GRAPH: Final = "model.onnx"

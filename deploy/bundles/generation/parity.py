@@ -2,10 +2,10 @@
 
 The truth is PyTorch, greedy, with its own cache. A candidate reads each prompt in one go and then PyTorch's tokens one
 by one with its cache, so that every step can be compared even after a different token; then it continues the prompt
-alone. As elsewhere (``deploy/bundles/parity.py``) a *fault* is never accepted: other tokens, another end token, a chat
-template that renders otherwise, a length the graph cannot run, a cache that is not what the tokens were. An *excess*
-may be, with a reason. Logits are compared about their mean: a constant added to all of them changes no text, and a
-model whose logits are all near −100 would have cosines of 1 whatever they say.
+alone. As elsewhere (``deploy/bundles/judge/parity.py``) a *fault* is never accepted: other tokens, another end token, a
+chat template that renders otherwise, a length the graph cannot run, a cache that is not what the tokens were. An
+*excess* may be, with a reason. Logits are compared about their mean: a constant added to all of them changes no text,
+and a model whose logits are all near −100 would have cosines of 1 whatever they say.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from deploy.bundles.export.source import kept_files
+from deploy.bundles.export.tokens import Reads, first_difference, reader, shown
 from deploy.bundles.generation import probes
 from deploy.bundles.generation.engine import Generator
 from deploy.bundles.generation.original import Continued
 from deploy.bundles.generation.probes import Probes
-from deploy.bundles.parity import EXACT, Parity, Tolerance, changed_files, cosine, excesses
-from deploy.bundles.source import kept_files
-from deploy.bundles.tokens import Reads, first_difference, reader, shown
+from deploy.bundles.judge.parity import EXACT, Parity, Tolerance, changed_files, cosine, excesses
 from deploy.modelsync.execution import Precision
 from deploy.tools.errors import DeployError, ExportFailed
 from preprocessing.chat import ChatTemplate

@@ -1,8 +1,8 @@
 """Prompts of every length, caches of every length and every token, which a candidate must answer as PyTorch does.
 
-The counterpart of ``deploy/bundles/probes.py`` for generated text. PyTorch reads one running text in one go, which
-gives the logits behind every token of it; a candidate reads it as a prompt of each length, and token by token with its
-cache. Then rows that together hold the tokens of the vocabulary are read as prompts.
+The counterpart of ``deploy/bundles/judge/probes.py`` for generated text. PyTorch reads one running text in one go,
+which gives the logits behind every token of it; a candidate reads it as a prompt of each length, and token by token
+with its cache. Then rows that together hold the tokens of the vocabulary are read as prompts.
 """
 
 from __future__ import annotations

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from deploy.bundles import report
 from deploy.bundles.generation.parity import TextParity
 from deploy.bundles.generation.speed import Pace
+from deploy.bundles.pack import report
 from deploy.bundles.speed import ORIGINAL
 
 

@@ -13,9 +13,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from deploy.bundles import manifest, reference, report, samples, serving, weights
+from deploy.bundles import serving
 from deploy.bundles import speed as cells
-from deploy.bundles.candidates import Candidate
+from deploy.bundles.export.candidates import Candidate
+from deploy.bundles.export.source import Source, copy_texts, kept_files
 from deploy.bundles.generation import parity, probes, speed
 from deploy.bundles.generation import report as tables
 from deploy.bundles.generation.candidates import CANDIDATES, make_graph
@@ -23,14 +24,16 @@ from deploy.bundles.generation.engine import Generator
 from deploy.bundles.generation.original import GRAPH, CausalOriginal, Continued
 from deploy.bundles.generation.parity import TextParity, Truth
 from deploy.bundles.generation.speed import Pace, Pacer
-from deploy.bundles.manifest import bundle_digest, link
+from deploy.bundles.judge import samples, weights
 from deploy.bundles.options import BeyondTolerance, Options, Outcome, Say, acceptable, judge_each
-from deploy.bundles.source import Source, copy_texts, kept_files
+from deploy.bundles.pack import manifest, reference, report
+from deploy.bundles.pack.manifest import bundle_digest
 from deploy.bundles.speed import ORIGINAL
-from deploy.bundles.work import aside
+from deploy.bundles.work import aside, link
 from deploy.modelsync import execution
 from deploy.modelsync.cores import available_cores
 from deploy.tools.errors import ExportFailed
+from deploy.tools.sentences import SENTENCES
 from deploy.tools.stock_cli import Tensor
 from preprocessing.continuation import Continuation
 from preprocessing.processor import TextProcessor
@@ -125,8 +128,8 @@ class CausalRun:
             return [str(body["text"]) for body in bodies]
         built_in = samples.built_in(self.processor)
         lengths = samples.token_counts(self.processor, built_in)
-        apart = len(samples.SENTENCES) // _BUILT_IN
-        short = [str(body["text"]) for body in built_in[: len(samples.SENTENCES) : apart]][:_BUILT_IN]
+        apart = len(SENTENCES) // _BUILT_IN
+        short = [str(body["text"]) for body in built_in[: len(SENTENCES) : apart]][:_BUILT_IN]
         room = self.source.config.max_length - self.new_tokens
         wanted = [min(length, room) for length in _LONG]
         nearest = {min((abs(n - length), i) for i, n in enumerate(lengths))[1] for length in wanted}

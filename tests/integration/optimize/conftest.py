@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 import torch
 
-from deploy.bundles import candidates, parity, samples
-from deploy.bundles.gate import Gate
-from deploy.bundles.graph import Original
-from deploy.bundles.parity import Parity, Truth
-from deploy.bundles.source import copy_texts
+from deploy.bundles.export import candidates
+from deploy.bundles.export.original import Original
+from deploy.bundles.export.source import copy_texts
+from deploy.bundles.judge import parity, samples
+from deploy.bundles.judge.gate import Gate
+from deploy.bundles.judge.parity import Parity, Truth
 from preprocessing.processor import TextProcessor
 
 from . import tiny

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tritonclient.grpc as triton
 
-from deploy.bundles import candidates
+from deploy.bundles.export import candidates
 from deploy.modelsync import execution
 
 from . import tiny

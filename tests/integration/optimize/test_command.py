@@ -15,8 +15,8 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from deploy.bundles import manifest
-from deploy.bundles.graph import Original
+from deploy.bundles.export.original import Original
+from deploy.bundles.pack import manifest
 from deploy.bundles.work import work_folder
 from deploy.controlplane.testing import RunningControlPlane, control_plane
 from deploy.modelsync import execution

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import transformers
 
-from deploy.bundles import parity
-from deploy.bundles.engine import Engine
+from deploy.bundles.judge import parity
+from deploy.bundles.judge.engine import Engine
 from deploy.bundles.options import Options
 from deploy.bundles.run import optimize
 from deploy.modelsync import execution

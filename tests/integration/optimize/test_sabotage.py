@@ -12,7 +12,7 @@ import pytest
 import torch
 from onnx import numpy_helper
 
-from deploy.bundles.graph import quietly
+from deploy.bundles.export.original import quietly
 
 from .conftest import Case
 

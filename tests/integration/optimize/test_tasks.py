@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from deploy.bundles import parity, samples
-from deploy.bundles.graph import Original
+from deploy.bundles.export.original import Original
+from deploy.bundles.judge import parity, samples
 from preprocessing.heads import HEADS
 from preprocessing.processor import TextProcessor
 

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from deploy.bundles import manifest, parity, warm_up
-from deploy.bundles.engine import Engine
+from deploy.bundles.judge import parity
+from deploy.bundles.judge.engine import Engine
+from deploy.bundles.pack import manifest, warm_up
 from deploy.modelsync.execution import Execution
 from deploy.tools.errors import DeployError
 from gateway.control import samples as stored

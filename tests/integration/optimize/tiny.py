@@ -16,7 +16,7 @@ import torch
 import transformers
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-from deploy.bundles.samples import SENTENCES
+from deploy.tools.sentences import SENTENCES
 
 LABELS = ("negative", "neutral", "positive")
 VOCABULARY = 600

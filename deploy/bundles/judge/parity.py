@@ -12,18 +12,18 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from deploy.bundles import probes
-from deploy.bundles.engine import Engine
-from deploy.bundles.probes import PER_TOKEN, Probes
-from deploy.bundles.source import kept_files
-from deploy.bundles.tokens import Reads, Tokenize, first_difference, reader, shown
+from deploy.bundles.export.source import kept_files
+from deploy.bundles.export.tokens import Reads, Tokenize, first_difference, reader, shown
+from deploy.bundles.judge import probes
+from deploy.bundles.judge.engine import Engine
+from deploy.bundles.judge.probes import PER_TOKEN, Probes
 from deploy.modelsync.execution import Precision
 from deploy.tools.errors import DeployError
 from preprocessing.config import EMBEDDINGS, TaskConfig
@@ -69,21 +69,6 @@ def tolerance_for(precision: Precision, overrides: Mapping[str, float]) -> Toler
     """Return what is asked of a precision; ``overrides`` (by field) win."""
     base = EXACT if precision == "fp32" else REDUCED
     return replace(base, **dict(overrides))
-
-
-def parse_tolerance(text: str) -> dict[str, float]:
-    """Read ``mean_cosine=0.99,neighbours=0.9``. Raises ``DeployError``."""
-    found: dict[str, float] = {}
-    known = list(asdict(EXACT))
-    for part in filter(None, (p.strip() for p in text.split(","))):
-        name, _, value = part.partition("=")
-        try:
-            found[name.strip()] = float(value)
-        except ValueError as error:
-            raise DeployError(f"--tolerance {part} is not NAME=NUMBER") from error
-        if name.strip() not in known:
-            raise DeployError(f"--tolerance has no {name.strip()!r}", hint=f"known are {', '.join(known)}")
-    return found
 
 
 @dataclass(frozen=True, slots=True)

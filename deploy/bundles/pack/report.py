@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from deploy.bundles.parity import Parity
+from deploy.bundles.judge.parity import Parity
 from deploy.bundles.speed import ORIGINAL, Timing
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from deploy.bundles.graph import first_line, not_exported
+from deploy.bundles.export.original import first_line, not_exported
 
 ADVICE = "Failed to export the model with torch.export.\n- Modify the model code\n\n## Exception summary\n\n"
 PLACE = (

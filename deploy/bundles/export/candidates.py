@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from deploy.bundles.graph import quietly
+from deploy.bundles.export.original import quietly
 from deploy.modelsync.execution import BF16, INT8, EngineName, Execution, Precision
 from deploy.tools.errors import ExportFailed
 

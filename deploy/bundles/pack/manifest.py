@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import platform
 import re
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
 
-from deploy.bundles.candidates import Candidate
+from deploy.bundles.export.candidates import Candidate
+from deploy.bundles.export.source import Source
+from deploy.bundles.judge.parity import Parity
 from deploy.bundles.options import Options
-from deploy.bundles.parity import Parity
 from deploy.bundles.serving import Tuned
-from deploy.bundles.source import Source
+from deploy.bundles.work import file_hash
 from deploy.modelsync.cores import available_cores
 from deploy.modelsync.execution import BF16, INT8, Execution, this_cpu
 from gateway.registry import manifest as judged
@@ -89,12 +88,6 @@ def hashes(folder: Path) -> dict[str, str]:
     return {path.relative_to(folder).as_posix(): file_hash(path) for path in paths}
 
 
-def file_hash(path: Path) -> str:
-    """Return the sha256 of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def short(values: Mapping[str, Any]) -> dict[str, str]:
     """Return the facts of a manifest that fit into the registry's metadata: name → text."""
     chosen, source, samples = values["chosen"], values["source"], values["samples"]
@@ -125,11 +118,3 @@ def bundle_digest(values: Mapping[str, Any], files: Sequence[Path]) -> str:
     """Return the end of a bundle's name: the hash of its graph's ``files``, its source, candidate and target."""
     parts = [*map(file_hash, files), values["source"]["digest"], values["chosen"]["candidate"], values["target"]]
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:10]
-
-
-def link(source: Path, target: Path) -> None:
-    """Put a large file into a bundle: the same one where the disk can, else a copy."""
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copyfile(source, target)

@@ -16,8 +16,8 @@ from importlib import metadata, util
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from deploy.bundles.samples import SENTENCES
 from deploy.tools.errors import ExportFailed, MissingPart
+from deploy.tools.sentences import SENTENCES
 
 Reads = Literal["transformers", "file"]
 """Whose reading of ``tokenizer.json`` is served and is the truth."""

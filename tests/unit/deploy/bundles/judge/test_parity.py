@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from deploy.bundles.parity import (
+from deploy.bundles.judge.parity import (
     EXACT,
     REDUCED,
     Parity,
@@ -13,10 +13,10 @@ from deploy.bundles.parity import (
     cosine,
     excesses,
     neighbours,
-    parse_tolerance,
     read,
     tolerance_for,
 )
+from deploy.bundles.options import parse_tolerance
 from deploy.tools.errors import DeployError
 from preprocessing.config import TaskConfig
 from preprocessing.types import Encoded, ParsedRequest, Prepared

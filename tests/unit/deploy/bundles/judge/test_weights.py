@@ -7,7 +7,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from deploy.bundles import weights
+from deploy.bundles.judge import weights
 
 RANDOM = np.random.default_rng(0)
 WEIGHT = RANDOM.normal(size=(12, 8)).astype(np.float32)

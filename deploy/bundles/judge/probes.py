@@ -18,10 +18,11 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from deploy.bundles.engine import Engine
-from deploy.bundles.graph import first_line
-from deploy.bundles.samples import SENTENCES, bodies_of, judged_length
+from deploy.bundles.export.original import first_line
+from deploy.bundles.judge.engine import Engine
+from deploy.bundles.judge.samples import bodies_of, judged_length
 from deploy.tools.errors import ExportFailed
+from deploy.tools.sentences import SENTENCES
 from preprocessing.config import CLASSIFICATION, FEATURES, FILL_MASK, QUESTION_ANSWERING, TOKENS, TaskConfig
 from preprocessing.processor import TextProcessor
 from preprocessing.types import Encoded

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from deploy.bundles.tokens import as_transformers_reads, first_difference, read_file, shown
+from deploy.bundles.export.tokens import as_transformers_reads, first_difference, read_file, shown
 from deploy.tools.errors import ExportFailed, MissingPart
 
 
@@ -49,7 +49,7 @@ def test_a_tokenizer_that_fails_on_a_text_is_refused_with_the_text(tmp_path):
 def test_a_sentencepiece_file_asks_for_sentencepiece(tmp_path, monkeypatch):
     """Not for another package that transformers would try next."""
     (tmp_path / "sentencepiece.bpe.model").write_bytes(b"")
-    monkeypatch.setattr("deploy.bundles.tokens.util.find_spec", lambda name: None)
+    monkeypatch.setattr("deploy.bundles.export.tokens.util.find_spec", lambda name: None)
     with pytest.raises(MissingPart) as caught:
         as_transformers_reads(tmp_path, tmp_path / "scratch")
     assert "sentencepiece.bpe.model, which is read with sentencepiece" in caught.value.message

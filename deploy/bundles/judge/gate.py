@@ -11,10 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from deploy.bundles import manifest, parity, weights
-from deploy.bundles.candidates import Candidate
-from deploy.bundles.engine import Engine
-from deploy.bundles.parity import Parity, Say, Truth
+from deploy.bundles.export.candidates import Candidate
+from deploy.bundles.judge import parity, weights
+from deploy.bundles.judge.engine import Engine
+from deploy.bundles.judge.parity import Parity, Say, Truth
+from deploy.bundles.work import file_hash
 from deploy.modelsync.execution import Execution, Precision
 from preprocessing.processor import TextProcessor
 
@@ -52,7 +53,7 @@ class Gate:
         is another. Never raises for a candidate's fault.
         """
         self._say(f"{candidate.name}: answering {len(self._truth.bodies)} texts")
-        key = self._judged[candidate.name] = manifest.file_hash(graph)
+        key = self._judged[candidate.name] = file_hash(graph)
         found = self._compare(candidate.name, graph, execution, precision, self._tolerance)
         faults, excesses = [*found.faults, *self._weight_faults(candidate.name, graph, key)], [*found.excesses]
         if candidate.graph == "fp32" and precision == "fp32":
@@ -63,7 +64,7 @@ class Gate:
             wrong = (*exact.faults, *exact.excesses)
             faults += [f"its graph is wrong before anything is rounded: {why}" for why in wrong[:1]]
         elif exported is not None:
-            origin = manifest.file_hash(exported)
+            origin = file_hash(exported)
             exact = self._without_rounding(candidate.name, exported, origin)
             wrong = (*exact.faults, *self._weight_faults(candidate.name, exported, origin))
             faults += [f"the graph it was made from is wrong: {why}" for why in wrong[:1]]
@@ -84,7 +85,7 @@ class Gate:
 
     def is_judged(self, candidate: Candidate, file: Path) -> bool:
         """Say whether ``file`` is the graph that was judged as ``candidate``."""
-        return self._judged[candidate.name] == manifest.file_hash(file)
+        return self._judged[candidate.name] == file_hash(file)
 
     def _compare(
         self, name: str, graph: Path, execution: Execution, precision: Precision, tolerance: Mapping[str, float]

@@ -6,10 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from deploy.bundles import gate as gates
-from deploy.bundles.candidates import CANDIDATES
-from deploy.bundles.gate import Gate
-from deploy.bundles.parity import Parity
+from deploy.bundles.export.candidates import CANDIDATES
+from deploy.bundles.judge import gate as gates
+from deploy.bundles.judge.gate import Gate
+from deploy.bundles.judge.parity import Parity
 
 FP32, _, BF16, INT8, _ = CANDIDATES
 

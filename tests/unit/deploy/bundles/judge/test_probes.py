@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
-from deploy.bundles import probes
-from deploy.bundles.probes import ROWS, Probes, judge, lengths
-from deploy.bundles.samples import SENTENCES
+from deploy.bundles.judge import probes
+from deploy.bundles.judge.probes import ROWS, Probes, judge, lengths
+from deploy.tools.sentences import SENTENCES
 from preprocessing.config import TaskConfig
 from preprocessing.processor import TextProcessor
 from preprocessing.types import Encoded

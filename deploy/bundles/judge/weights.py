@@ -18,7 +18,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from deploy.bundles.graph import first_line
+from deploy.bundles.export.original import first_line
 
 _LEAST: Final = 16
 """Tensors of fewer numbers agree by chance."""

@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from deploy.bundles import samples
-from deploy.bundles.parity import answer_of, read
+from deploy.bundles.judge import samples
+from deploy.bundles.judge.parity import answer_of, read
 from deploy.modelsync.execution import Precision
 from gateway.control.samples import difference
 from preprocessing.errors import PreprocessingError
