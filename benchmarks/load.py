@@ -1,4 +1,4 @@
-"""``python -m benchmarks.load``: one load on this machine, one JSON line; the generator is ``deploy.admin.load``."""
+"""``python -m benchmarks.load``: one load on this machine, one JSON line; generator: ``deploy.admin.http_load``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from deploy.admin.load import Load, Outcome, arrivals, percentile, render
+from deploy.admin.http_load import Load, Outcome, arrivals, percentile, render
 
 __all__ = ["Load", "Outcome", "arrivals", "main", "percentile", "render"]
 

@@ -14,7 +14,7 @@ import requests
 from grafana_client import GrafanaApi, TokenAuth
 from grafana_client.client import GrafanaException
 
-from deploy.laptop.prometheus import boards
+from deploy.admin.boards import boards
 from deploy.tools.errors import DeployError
 
 FOLDER: Final = "triton-gateway"

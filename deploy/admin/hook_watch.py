@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from deploy.registry import TaskStore
-from deploy.tools import web
+from deploy.tools import http_client
 from gateway.errors import GatewayError
 from gateway.spec import EndpointSpec, decode
 
@@ -188,7 +188,7 @@ class Watcher:
 
     def _serving(self, url: str) -> tuple[str, str, str] | None:
         """State, reason and build of an endpoint at the gateway; None when it cannot be asked."""
-        answer = web.call(f"{self._gateway}/v1/status")
+        answer = http_client.call(f"{self._gateway}/v1/status")
         if answer is None or answer.status != 200 or not isinstance(answer.content, dict):
             return None
         for endpoint in answer.content["endpoints"]:

@@ -1,4 +1,4 @@
-"""The Prometheus that ``up`` starts where the program is installed: its configuration and its command line.
+"""The Prometheus that ``up`` starts if the program is installed: its configuration and its command line.
 
 Scrapes this machine's gateway and Triton and evaluates the rules of ``dashboards/prometheus``. Called by ``stack``.
 """
@@ -9,34 +9,22 @@ import json
 import shutil
 from importlib import resources
 from pathlib import Path
-from typing import Any
-
-from deploy.tools.errors import DeployError
 
 JOB = "triton-gateway"
 
 
 def program() -> str | None:
-    """Return the program, where it is installed."""
+    """Return the program if it is installed."""
     return shutil.which("prometheus")
 
 
 def rules() -> Path | None:
-    """Return the folder of our rules; None where the package was installed without it."""
-    return _installed("prometheus")
+    """Return the folder of our rules; None if the package was installed without it."""
+    return installed("prometheus")
 
 
-def boards() -> dict[str, dict[str, Any]]:
-    """Return our Grafana boards by file name. Raises ``DeployError`` where the package was installed without them."""
-    folder = _installed("grafana")
-    found = {path.name: json.loads(path.read_text("utf-8")) for path in sorted(folder.glob("*.json"))} if folder else {}
-    if not found:
-        raise DeployError("this installation has no boards", hint="install the whole package")
-    return found
-
-
-def _installed(part: str) -> Path | None:
-    # Data of the package, not its code: nothing of the SDK that generates it is needed.
+def installed(part: str) -> Path | None:
+    """Return a folder of data of the package ``dashboards``: not its code, which needs the SDK that generates them."""
     try:
         folder = Path(str(resources.files("dashboards"))) / part
     except ModuleNotFoundError:

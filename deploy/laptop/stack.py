@@ -21,11 +21,12 @@ from typing import Protocol
 
 from deploy.bundles.encoder import is_complete
 from deploy.controlplane import BadCredentials, Credentials, environment
-from deploy.laptop import demo, prometheus
+from deploy.laptop import prometheus
+from deploy.laptop.demo import minilm
 from deploy.laptop.serving_task import Seen, look
-from deploy.laptop.state import StateDir
+from deploy.laptop.state_dir import StateDir
 from deploy.laptop.supervisor import ChildSpec, Event, Probe, Supervisor, end_leftovers
-from deploy.tools import ports, processes, web
+from deploy.tools import http_client, ports, processes
 from deploy.tools.errors import DeployError, MissingPart, StateDirUnusable
 from deploy.tools.stock_cli import StockCli, isolated
 from deploy.tritonserver.launcher import ExternalServer, ServerChoice, TritonMissing, detect_server
@@ -101,7 +102,7 @@ async def run(options: UpOptions, screen: Screen) -> int:
     Raises ``DeployError`` when something cannot be brought up; everything is down again by then.
     """
     state = options.state
-    short = state.prepare(needs_mb=demo.NEEDS_MB if options.demo and not state.demo.exists() else NEEDS_MB)
+    short = state.prepare(needs_mb=minilm.NEEDS_MB if options.demo and not state.demo.exists() else NEEDS_MB)
     if short:
         screen.say(short)
     with state.locked():
@@ -160,11 +161,11 @@ class Stack:
             state.scratch.mkdir()
         triton = self._choose_triton()
         is_embedded = self._is_embedded()
-        bundle = await asyncio.to_thread(demo.check_parts, state.demo) if options.demo else None
+        bundle = await asyncio.to_thread(minilm.check_parts, state.demo) if options.demo else None
         chosen = self._choose_ports(is_embedded=is_embedded, starts_triton=not isinstance(triton, ExternalServer))
         env = self._base_environment(chosen, is_embedded=is_embedded)
         cli = StockCli(env=env, log=state.logs / "clearml-serving.log")
-        gateway = f"http://{web.reachable_host(options.host)}:{chosen.gateway}"
+        gateway = f"http://{http_client.reachable_host(options.host)}:{chosen.gateway}"
 
         async with _together() as group:
             # children stop in the reverse of the order in which these tasks begin
@@ -287,7 +288,7 @@ class Stack:
         """Return whether the registry answers; False only where what is remembered is served without it."""
         if not is_embedded:
             server = env["CLEARML_API_HOST"]
-            if not await web.can_connect(server, env):
+            if not await http_client.can_connect(server, env):
                 # the stock tools would retry for minutes in silence
                 raise DeployError(
                     f"the ClearML server at {server} (CLEARML_API_HOST) does not answer",
@@ -432,24 +433,24 @@ class Stack:
         if is_complete(bundle):
             return
         began = self._screen.elapsed()
-        self._screen.say(f"exporting {demo.MODEL_NAME} to ONNX in the background (once; about 20 s)")
-        await demo.export(bundle, env=env, log=self._state.logs / "export.log")
+        self._screen.say(f"exporting {minilm.MODEL_NAME} to ONNX in the background (once; about 20 s)")
+        await minilm.export(bundle, env=env, log=self._state.logs / "export.log")
         took = self._screen.elapsed() - began
-        self._screen.say(f"{demo.MODEL_NAME} is exported and equals PyTorch within 1e-4 ({took:.1f} s)")
+        self._screen.say(f"{minilm.MODEL_NAME} is exported and equals PyTorch within 1e-4 ({took:.1f} s)")
 
     async def _show_demo(
         self, cli: StockCli, task_id: str, seen: Seen, bundle: Path, exporting: asyncio.Task[None], gateway: str
     ) -> None:
         screen, state = self._screen, self._state
-        screen.live(f"exporting {demo.MODEL_NAME} to ONNX")
+        screen.live(f"exporting {minilm.MODEL_NAME} to ONNX")
         await exporting
-        entry = await demo.register(
+        entry = await minilm.register(
             cli, task_id, bundle, seen=seen, remembered=state.recall().get("demo", {}), say=screen.say, live=screen.live
         )
         state.remember(demo={"task_id": entry.task_id, "bundle": entry.bundle, "model_id": entry.model_id})
-        answer = await demo.first_answer(gateway, state.sync_status, live=screen.live)
-        screen.say(f"{demo.ENDPOINT} is served")
-        for line in await demo.ask(gateway, answer):
+        answer = await minilm.first_answer(gateway, state.sync_status, live=screen.live)
+        screen.say(f"{minilm.ENDPOINT} is served")
+        for line in await minilm.ask(gateway, answer):
             screen.show(f"  {line}")
 
     # --- words --------------------------------------------------------------------------------------------------
@@ -463,7 +464,7 @@ class Stack:
     ) -> list[str]:  # fmt: skip
         state = self._state
         http = "" if isinstance(triton, ExternalServer) else f", HTTP {LOOPBACK}:{chosen.triton_http}"
-        endpoint = demo.ENDPOINT if self._options.demo else "ENDPOINT"
+        endpoint = minilm.ENDPOINT if self._options.demo else "ENDPOINT"
         registry = f"{variables['CLEARML_API_HOST']}" if is_embedded else "as the environment says"
         return [
             "",
@@ -513,7 +514,7 @@ def _registry_name(env: Mapping[str, str], *, is_embedded: bool) -> str:
 
 def _answers(url: str) -> Probe:
     async def probe() -> bool:
-        return await web.is_ok(url)
+        return await http_client.is_ok(url)
 
     return probe
 

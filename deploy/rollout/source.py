@@ -14,7 +14,7 @@ from typing import Final, Protocol
 from urllib.parse import quote
 
 from deploy.rollout.gate import Counts
-from deploy.tools import web
+from deploy.tools import http_client
 from gateway.edge.http.problems import STATUS
 from gateway.metrics.catalog import FALLBACKS, REQUEST_SECONDS, REQUESTS, VARIABLE_ENUM
 
@@ -62,7 +62,7 @@ class Source(Protocol):
 class GatewaySource:
     """The gateways' ``/metrics``; ``fetch(url)`` returns the text or None."""
 
-    def __init__(self, gateways: Sequence[str], *, fetch: Callable[[str], str | None] = web.fetch_text) -> None:
+    def __init__(self, gateways: Sequence[str], *, fetch: Callable[[str], str | None] = http_client.fetch_text) -> None:
         self._gateways = tuple(gateways)
         self._fetch = fetch
 
@@ -81,7 +81,7 @@ class GatewaySource:
 class PrometheusSource:
     """A Prometheus server; every instance it scrapes counts."""
 
-    def __init__(self, address: str, *, call: Callable[[str], web.Answer | None] = web.call) -> None:
+    def __init__(self, address: str, *, call: Callable[[str], http_client.Answer | None] = http_client.call) -> None:
         self._address = address.rstrip("/")
         self._call = call
 

@@ -207,7 +207,7 @@ def panel_queries() -> list[tuple[str, str, str]]:
 def test_every_panel_of_every_board_has_data(stack: None) -> None:
     """With the stack's own traffic behind it; what has none here is listed with its reason."""
     traffic = subprocess.Popen(
-        [sys.executable, "-m", "deploy.laptop.seed.traffic", f"{GATEWAY}/serve", "--rate", "20", "--seconds", "600"],
+        [sys.executable, "-m", "deploy.laptop.demo.traffic", f"{GATEWAY}/serve", "--rate", "20", "--seconds", "600"],
         cwd=ROOT, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
     wanted = panel_queries()
@@ -246,7 +246,7 @@ def scaling_queries() -> list[str]:
 def test_every_query_of_the_autoscalers_returns_a_number(stack: None) -> None:
     """Of both tiers, by KEDA and by prometheus-adapter, on real series under load."""
     traffic = subprocess.Popen(
-        [sys.executable, "-m", "deploy.laptop.seed.traffic", f"{GATEWAY}/serve", "--rate", "20", "--seconds", "600"],
+        [sys.executable, "-m", "deploy.laptop.demo.traffic", f"{GATEWAY}/serve", "--rate", "20", "--seconds", "600"],
         cwd=ROOT, stdout=subprocess.DEVNULL,
     )  # fmt: skip
     queries = scaling_queries()
@@ -296,7 +296,7 @@ def test_the_laptop_image_is_a_whole_stack() -> None:
     )
     try:
         until(lambda: sh(*inside, "cat", "/var/lib/triton-gateway/env", check=False), 240, "`up` is up")
-        sh(*inside, "sh", "-c", ". /var/lib/triton-gateway/env && python -m deploy.laptop.seed.setup", timeout=240)
+        sh(*inside, "sh", "-c", ". /var/lib/triton-gateway/env && python -m deploy.laptop.demo.seed", timeout=240)
         until(lambda: "POSITIVE" in sh(*inside, "python", "-c", ask_it, check=False), 240, "an answer")
         assert "65532" == sh(*inside, "id", "-u").strip()
     except AssertionError:

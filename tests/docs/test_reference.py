@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from deploy.admin.reference import PARTS, refresh
 from gateway.edge.http.problems import STATUS
 from gateway.metrics.catalog import CATALOG
 from gateway.settings import Settings
+from tests.docs.generated_tables import PARTS, refresh
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")])

@@ -32,7 +32,7 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processor
 from dashboards import rules
 from dashboards.boards import ANNOTATIONS, BOARDS
 from deploy.admin.commands.drift import command as drift_command
-from deploy.tools import web
+from deploy.tools import http_client
 from gateway.app import Gateway
 from gateway.metrics import drift
 from gateway.registry.ledger import Record
@@ -221,8 +221,8 @@ def running(tmp_path_factory: pytest.TempPathFactory, embedded_triton: Any) -> I
         stdout=log, stderr=log,
     )  # fmt: skip
     try:
-        until(lambda: (ready := web.call(f"{made.gateway}/v2/health/ready")) and ready.status == 200)
-        until(lambda: process.poll() is not None or web.call(f"{made.prometheus}/-/ready"))
+        until(lambda: (ready := http_client.call(f"{made.gateway}/v2/health/ready")) and ready.status == 200)
+        until(lambda: process.poll() is not None or http_client.call(f"{made.prometheus}/-/ready"))
         until(lambda: len(made.query("up == 1")) == 2)
         made.traffic(15)
         yield made

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 import click
 from click.core import ParameterSource
 
-from deploy.laptop.state import StateDir, uses_no_clearml
+from deploy.laptop.state_dir import StateDir, uses_no_clearml
 from deploy.tools.errors import DeployError
 
 if TYPE_CHECKING:  # imported where they are used: a Triton that was killed waits for its launcher's imports

@@ -10,10 +10,10 @@ from typing import Any, Final
 
 import click
 
-from deploy.admin import observations
 from deploy.admin.commands.status import table
-from deploy.admin.load import Load, address_of, render
-from deploy.laptop.state import StateDir
+from deploy.admin.http_load import Load, address_of, render
+from deploy.admin.metric_samples import from_gateway
+from deploy.laptop.state_dir import StateDir
 from deploy.tools.errors import DeployError
 from deploy.tools.sentences import SENTENCES
 from gateway.metrics import catalog
@@ -171,7 +171,7 @@ def _counted(address: str) -> dict[tuple[str, ...], float]:
         f"{metric.name}_{part}" for metric in (catalog.STAGE_SECONDS, catalog.BATCH_ROWS) for part in ("sum", "count")
     }
     found: dict[tuple[str, ...], float] = {}
-    for sample in observations.from_gateway(address):
+    for sample in from_gateway(address):
         if sample.name in wanted:
             endpoint, version, _ = sample.key
             key = (sample.name, f"{endpoint}/{version}" if version else endpoint, sample.labels.get("stage", ""))

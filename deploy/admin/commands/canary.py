@@ -130,10 +130,10 @@ def run(
 
     The exit code is 0 when it was promoted, 3 when it was rolled back or aborted, 130 when it was interrupted.
     """
-    from deploy.laptop.state import StateDir
+    from deploy.laptop.state_dir import StateDir
     from deploy.rollout.runner import Runner
     from deploy.rollout.source import GatewaySource, PrometheusSource, Source
-    from deploy.tools import web
+    from deploy.tools import http_client
 
     endpoint = endpoint.strip("/")
     pause_s, step_s = _duration(interval, "--interval"), _duration(step_time, "--step-time")
@@ -148,7 +148,7 @@ def run(
     source: Source = PrometheusSource(prometheus) if prometheus else GatewaySource(addresses)
 
     def statuses() -> Mapping[str, Mapping[str, Any] | None]:
-        answers = {address: web.call(f"{address.rstrip('/')}/v1/status") for address in addresses}
+        answers = {address: http_client.call(f"{address.rstrip('/')}/v1/status") for address in addresses}
         return {a: r.content if r is not None and r.status == 200 else None for a, r in answers.items()}
 
     me = f"{_who()} pid {os.getpid()}"

@@ -40,8 +40,8 @@ def command(url: str | None, state_dir: Path, every: str, open_store: Callable[[
       triton-gateway clearml-log --url http://gateway:8080 --every 1m
     """
     from deploy.admin import clearml_log
-    from deploy.laptop.state import StateDir
-    from deploy.tools import web
+    from deploy.laptop.state_dir import StateDir
+    from deploy.tools import http_client
 
     try:
         seconds = parse_duration(every)
@@ -57,7 +57,7 @@ def command(url: str | None, state_dir: Path, every: str, open_store: Callable[[
         signal.signal(number, lambda *_: stop.set())
 
     def ask() -> dict[str, Any] | None:
-        answer = web.call(f"{address}/v1/status")
+        answer = http_client.call(f"{address}/v1/status")
         return answer.content if answer and answer.status == 200 and isinstance(answer.content, dict) else None
 
     click.echo(f"following {address}, reporting to {registry.link('task', '', task_id)}", err=True)

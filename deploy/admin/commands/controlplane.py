@@ -78,13 +78,13 @@ def command(
         read_endpoint,
         run,
     )
-    from deploy.tools import ports, web
+    from deploy.tools import http_client, ports
     from deploy.tools.errors import StateDirUnusable
 
     state_dir = state_dir.absolute()
     if show_env:
         running = read_endpoint(state_dir)
-        address = public_url or (running["api"] if running else f"http://{web.reachable_host(host)}:{port}")
+        address = public_url or (running["api"] if running else f"http://{http_client.reachable_host(host)}:{port}")
         try:
             credentials = Credentials.load_or_create(state_dir)
         except (BadCredentials, OSError) as error:

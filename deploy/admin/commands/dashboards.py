@@ -62,7 +62,7 @@ def export(folder: Path) -> int:
     Example:
       triton-gateway dashboards export ./boards
     """
-    from deploy.laptop.prometheus import boards
+    from deploy.admin.boards import boards
 
     folder.mkdir(parents=True, exist_ok=True)
     for name, board in boards().items():

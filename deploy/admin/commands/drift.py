@@ -11,10 +11,10 @@ from typing import Any
 
 import click
 
-from deploy.admin import observations
+from deploy.admin import drift_counts
 from deploy.admin.commands.status import table
-from deploy.admin.observations import Sample
-from deploy.laptop.state import StateDir
+from deploy.admin.metric_samples import Sample, from_gateway
+from deploy.laptop.state_dir import StateDir
 from deploy.tools.errors import DeployError
 from gateway.metrics import drift
 from gateway.metrics.drift import Verdict
@@ -76,7 +76,7 @@ def capture(
     if seconds and not prometheus:
         before = _read(url, None, window, state_dir)
         time.sleep(seconds)
-    samples = observations.difference(_read(url, prometheus, window, state_dir), before)
+    samples = drift_counts.difference(_read(url, prometheus, window, state_dir), before)
     seen = {sample.key[:2] for sample in samples}
     name, _, version = endpoint.strip("/").rpartition("/")
     if not model_version and (endpoint, "") not in seen and (name, version) in seen:
@@ -87,7 +87,7 @@ def capture(
             f"nothing was counted of {'/'.join(filter(None, (endpoint, model_version)))}",
             hint=f"variables were counted of {known}; name one with --endpoint and --version",
         )
-    found = observations.references(samples, endpoint, model_version)
+    found = drift_counts.references(samples, endpoint, model_version)
     enough = {name: bins for name, bins in found.items() if bins.total >= least}
     if not enough:
         most = max((bins.total for bins in found.values()), default=0)
@@ -132,7 +132,7 @@ def report(
       triton-gateway drift report --json | jq .
     """
     draw = _drawer() if picture else None
-    every = observations.verdicts(_read(url, prometheus, window, state_dir))
+    every = drift_counts.verdicts(_read(url, prometheus, window, state_dir))
     found = [
         v for v in every
         if endpoint in (None, v.endpoint) and model_version in (None, v.version)
@@ -183,10 +183,8 @@ def _drawer() -> Callable[[Sequence[Verdict], Path], None]:
 
 def _read(url: str | None, prometheus: str | None, window: str, state_dir: Path) -> list[Sample]:
     if prometheus:
-        return observations.from_prometheus(prometheus, window)
-    return observations.from_gateway(
-        url or str(StateDir.at(state_dir).recall().get("gateway") or "http://127.0.0.1:8080")
-    )
+        return drift_counts.from_prometheus(prometheus, window)
+    return from_gateway(url or str(StateDir.at(state_dir).recall().get("gateway") or "http://127.0.0.1:8080"))
 
 
 def _described(verdict: Verdict) -> dict[str, Any]:

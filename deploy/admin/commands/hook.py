@@ -59,7 +59,7 @@ def test(
       triton-gateway hook test preprocess.py --bundle ./my-model --body @request.json
     """
     from deploy.admin import hook_trial
-    from deploy.tools import web
+    from deploy.tools import http_client
     from gateway.settings import parse_duration, parse_size
     from gateway.spec import normalize_url
 
@@ -72,7 +72,9 @@ def test(
         if not url:
             click.echo(f"send_request({name!r}) returns None: no gateway is named with --url", err=True)
             return None
-        answer = await web.call_soon(f"{url.rstrip('/')}/serve/{normalize_url(name, version)}", body=data, timeout=60)
+        answer = await http_client.call_async(
+            f"{url.rstrip('/')}/serve/{normalize_url(name, version)}", body=data, timeout=60
+        )
         return answer.content if answer is not None and answer.status == 200 else None
 
     trial = hook_trial.Trial(code, _body(body), engine, bundle, endpoint, seconds, limit)
@@ -153,7 +155,7 @@ def watch(folder: Path, url: str, state_dir: Path, open_store: Any) -> int:
       triton-gateway hook watch ./hooks
     """
     from deploy.admin import hook_watch
-    from deploy.laptop.state import StateDir
+    from deploy.laptop.state_dir import StateDir
 
     address = (url or str(StateDir.at(state_dir).recall().get("gateway") or "http://127.0.0.1:8080")).rstrip("/")
     try:

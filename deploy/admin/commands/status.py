@@ -10,8 +10,8 @@ from typing import Any
 import click
 
 from deploy.admin.commands import shadow
-from deploy.laptop.state import StateDir
-from deploy.tools import web
+from deploy.laptop.state_dir import StateDir
+from deploy.tools import http_client
 from deploy.tools.errors import DeployError
 
 _FAILED = ("failed", "refused")
@@ -47,7 +47,7 @@ def command(url: str | None, state_dir: Path, as_json: bool) -> int:
     """
     state = StateDir.at(state_dir)
     address = (url or str(state.recall().get("gateway") or "http://127.0.0.1:8080")).rstrip("/")
-    answer = web.call(f"{address}/v1/status")
+    answer = http_client.call(f"{address}/v1/status")
     if answer is None:
         raise DeployError(
             f"no gateway answers at {address}", hint="start one with `triton-gateway up`, or name another with --url"
@@ -63,7 +63,7 @@ def command(url: str | None, state_dir: Path, as_json: bool) -> int:
         for line in describe(address, answer.content, sync):
             click.echo(line)
         if answer.content.get("shadows"):
-            for line in shadow.describe(answer.content, web.fetch_text(f"{address}/metrics")):
+            for line in shadow.describe(answer.content, http_client.fetch_text(f"{address}/metrics")):
                 click.echo(line)
     return 0 if all_is_well(answer.content, sync) else 3
 

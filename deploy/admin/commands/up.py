@@ -148,7 +148,7 @@ def command(
     """
     # after --help was answered: these import grpc and the control plane
     from deploy.laptop.stack import UpOptions, run
-    from deploy.laptop.state import StateDir
+    from deploy.laptop.state_dir import StateDir
     from deploy.tools.errors import DeployError
     from gateway.settings import parse_duration
 

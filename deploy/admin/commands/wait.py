@@ -51,8 +51,8 @@ def command(gateways: tuple[str, ...], timeout: str, state_dir: Path, open_store
     Example:
       clearml-serving model add … && triton-gateway wait --gateway http://gateway-1:8080 --gateway http://gateway-2:8080
     """
-    from deploy.laptop.state import StateDir
-    from deploy.tools import web
+    from deploy.laptop.state_dir import StateDir
+    from deploy.tools import http_client
     from gateway.errors import RegistryUnavailable
     from gateway.settings import parse_duration
 
@@ -69,7 +69,7 @@ def command(gateways: tuple[str, ...], timeout: str, state_dir: Path, open_store
     while True:
         reasons = {}
         for address in addresses:
-            answer = web.call(f"{address.rstrip('/')}/v1/status")
+            answer = http_client.call(f"{address.rstrip('/')}/v1/status")
             content = answer.content if answer is not None and answer.status == 200 else None
             reason, outlook = missing(content, revision)
             now = time.monotonic()

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from deploy.admin.doctor.finding import Finding
-from deploy.laptop.state import StateDir
+from deploy.laptop.state_dir import StateDir
 from deploy.tools import ports
 from deploy.tools.errors import DeployError
 from deploy.tritonserver.launcher import ExternalServer, PathServer, TritonMissing, Wheel, WheelServer, detect_server

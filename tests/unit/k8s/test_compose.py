@@ -125,7 +125,7 @@ def test_modules_that_are_started_exist() -> None:
     texts = [(ROOT / name).read_text() for name in ("docker-compose.yml", "deploy/docker/Dockerfile")]
     texts += [path.read_text() for path in (ROOT / "k8s").rglob("*.yaml")]
     modules = {m for text in texts for m in re.findall(r"-m\"?, \"?(deploy[.a-z_]+)", text)}
-    assert {"deploy.probe", "deploy.laptop.seed.setup", "deploy.laptop.seed.traffic"} == modules
+    assert {"deploy.probe", "deploy.laptop.demo.seed", "deploy.laptop.demo.traffic"} == modules
     for module in modules:
         assert (ROOT / (module.replace(".", "/") + ".py")).is_file()
 

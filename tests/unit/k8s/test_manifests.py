@@ -352,7 +352,7 @@ def test_every_triton_of_ours_starts_with_a_key_that_sync_and_gateways_have(obje
         kinds = {kind_of(container["image"]) for container in spec["containers"]}
         for container in spec["containers"]:
             words = [*container.get("args", []), *container.get("command", [])]
-            if "controlplane" in words or any("deploy.laptop.seed" in word for word in words):
+            if "controlplane" in words or any("deploy.laptop.demo" in word for word in words):
                 continue
             mounts = [mount for mount in container["volumeMounts"] if mount["mountPath"].startswith("/keys")]
             assert ["triton-key"] == [mount["name"] for mount in mounts], (name, container["name"])

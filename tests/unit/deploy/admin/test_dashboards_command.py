@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from deploy.admin.boards import boards
 from deploy.admin.commands.dashboards import command
-from deploy.laptop.prometheus import boards
 from deploy.tools.errors import DeployError
 
 TOKEN = "glsa_test"

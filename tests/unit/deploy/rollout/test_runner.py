@@ -16,7 +16,7 @@ from deploy.rollout.source import GatewaySource, Look, PrometheusSource, Version
 from deploy.rollout.steps import Rollout, Rules, Seen
 from deploy.tools import sections
 from deploy.tools.errors import DeployError
-from deploy.tools.web import Answer
+from deploy.tools.http_client import Answer
 from gateway.errors import RegistryUnavailable
 from gateway.registry.ledger import with_records
 from gateway.spec import ShadowSpec, decode

@@ -1,4 +1,4 @@
-"""``python -m deploy.laptop.seed.setup``: give an empty registry a serving Task that serves the seed model, then end.
+"""``python -m deploy.laptop.demo.seed``: give an empty registry a Task that serves the small model, then end.
 
 Everything through the stock ``clearml-serving`` CLI, as a user would type it: two versions of endpoint ``demo``, a
 canary of 80 to 20 between them, three declared variables, and 5 % of the requests in the shadow of version 2. A serving
@@ -21,7 +21,7 @@ from deploy.tools.stock_cli import StockCli, Tensor
 
 ENDPOINT = "demo"
 VERSIONS = ("1", "2")
-MODEL = Path(__file__).parent / "model"
+MODEL = Path(__file__).parent / "words_model"
 WAIT_S = 120.0
 
 _INPUTS = tuple(Tensor(name, "int64", (-1, -1)) for name in ("input_ids", "attention_mask"))

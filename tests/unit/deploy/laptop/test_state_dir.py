@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.laptop.state import StateDir
+from deploy.laptop.state_dir import StateDir
 from deploy.tools import ports
 from deploy.tools.errors import DeployError, PortTaken, StateDirUnusable
 
@@ -26,7 +26,7 @@ def state(tmp_path: Path) -> StateDir:
 def test_second_holder_is_refused_and_told_who_the_first_is(state: StateDir) -> None:
     """Two `up` on one directory would fight over every file in it."""
     code = (
-        "import sys; from deploy.laptop.state import StateDir\n"
+        "import sys; from deploy.laptop.state_dir import StateDir\n"
         "with StateDir.at(sys.argv[1]).locked(): print('held', flush=True); sys.stdin.read()"
     )
     with subprocess.Popen(
@@ -62,7 +62,7 @@ def test_a_directory_of_a_former_start_works_on_a_full_disk(state: StateDir) -> 
     state.remember(gateway="http://before")
     state.write_env({"NAME": "before"})
     code = (
-        "import resource, sys; from deploy.laptop.state import StateDir; state = StateDir.at(sys.argv[1])\n"
+        "import resource, sys; from deploy.laptop.state_dir import StateDir; state = StateDir.at(sys.argv[1])\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))\n"
         "short = state.prepare(needs_mb=10**9)\n"
         "with state.locked():\n"

@@ -1,7 +1,7 @@
 """Small HTTP calls to our own servers on this machine or network: probes, status, one request of the demo.
 
-Called by ``stack.py``, ``demo.py`` and ``commands/status.py``. Plain urllib without proxies: an ``http_proxy`` variable
-must not send a call for 127.0.0.1 elsewhere. Blocking; callers on an event loop use the ``async`` forms.
+Called by ``up``, by rollouts and by the commands that ask a gateway. Plain urllib without proxies: an ``http_proxy``
+variable must not send a call for 127.0.0.1 elsewhere. Blocking; callers on an event loop use the ``async`` forms.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ def fetch_text(url: str, timeout: float = 5.0) -> str | None:
     return text
 
 
-async def call_soon(url: str, *, body: object = None, timeout: float = 5.0) -> Answer | None:
+async def call_async(url: str, *, body: object = None, timeout: float = 5.0) -> Answer | None:
     """``call`` in a thread."""
     return await asyncio.to_thread(call, url, body=body, timeout=timeout)
 
 
 async def is_ok(url: str) -> bool:
     """Say whether ``url`` answers 200 within five seconds."""
-    answer = await call_soon(url, timeout=5.0)
+    answer = await call_async(url, timeout=5.0)
     return answer is not None and answer.status == http.HTTPStatus.OK
 
 

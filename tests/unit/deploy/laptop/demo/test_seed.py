@@ -13,14 +13,14 @@ import pytest
 from tokenizers import Tokenizer
 
 from deploy import probe
-from deploy.laptop.seed import build, setup, traffic
+from deploy.laptop.demo import seed, traffic, words
 
 
 def test_the_committed_model_is_what_build_makes() -> None:
-    """`python -m deploy.laptop.seed.build` brings it up to date."""
-    made = build.files()
-    assert {*made} == {path.name for path in build.FOLDER.iterdir()}
-    assert [] == [name for name, content in made.items() if (build.FOLDER / name).read_bytes() != content]
+    """`python -m deploy.laptop.demo.words` brings it up to date."""
+    made = words.files()
+    assert {*made} == {path.name for path in words.FOLDER.iterdir()}
+    assert [] == [name for name, content in made.items() if (words.FOLDER / name).read_bytes() != content]
 
 
 @pytest.mark.parametrize(
@@ -28,16 +28,16 @@ def test_the_committed_model_is_what_build_makes() -> None:
 )
 def test_the_model_tells_good_from_bad(text: str, label: str) -> None:
     """Small, and real: tokenizer and graph agree."""
-    tokenizer = Tokenizer.from_file(str(build.FOLDER / "tokenizer.json"))
+    tokenizer = Tokenizer.from_file(str(words.FOLDER / "tokenizer.json"))
     ids = np.array([tokenizer.encode(text).ids], dtype=np.int64)
-    session = onnxruntime.InferenceSession(str(build.FOLDER / "model.onnx"), providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(str(words.FOLDER / "model.onnx"), providers=["CPUExecutionProvider"])
     logits = session.run(None, {"input_ids": ids, "attention_mask": np.ones_like(ids)})[0]
-    assert label == build.LABELS[int(logits[0].argmax())]
+    assert label == words.LABELS[int(logits[0].argmax())]
 
 
 def test_setup_points_at_the_packaged_model() -> None:
     """What images carry is what is registered."""
-    assert build.FOLDER == setup.MODEL
+    assert words.FOLDER == seed.MODEL
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_setup_points_at_the_packaged_model() -> None:
 )
 def test_setup_adds_what_is_missing_and_touches_nothing_of_others(endpoints: Any, versions: list[str]) -> None:
     """It runs at every start."""
-    assert versions == setup.left_to_do(frozenset(endpoints))
+    assert versions == seed.left_to_do(frozenset(endpoints))
 
 
 def test_traffic_is_mostly_right_and_a_little_wrong() -> None:
@@ -98,7 +98,7 @@ async def test_probe_ends_with_the_answer(capsys: pytest.CaptureFixture[str]) ->
 
 def test_images_are_made_of_what_exists() -> None:
     """The Dockerfile names modules, files and extras by hand."""
-    root = Path(__file__).parents[4]
+    root = Path(__file__).parents[5]
     text = (root / "deploy" / "docker" / "Dockerfile").read_text()
     sources = [words for line in text.splitlines() if line.startswith("COPY ") and "--from" not in line
                for words in line.split()[1:-1]]  # fmt: skip

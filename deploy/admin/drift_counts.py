@@ -1,41 +1,21 @@
-"""Reads what gateways have counted, from a gateway's ``/metrics`` or from any Prometheus, as plain samples.
+"""What ``drift`` reads: how often each value of a variable was seen, as references and as verdicts.
 
-Used by ``commands/drift.py``. Over ``/metrics`` numbers count from the process's start; from Prometheus they are sums
-over every gateway within a window.
+Called by ``commands/drift.py``. From a gateway's ``/metrics`` numbers count from the process's start; from Prometheus
+they are sums over every gateway within a window.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import urllib.error
 import urllib.parse
-import urllib.request
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable
 
+from deploy.admin.metric_samples import Key, Sample, get
 from deploy.tools.errors import DeployError
-from gateway.metrics import catalog, drift, exposition
+from gateway.metrics import catalog, drift
 from gateway.metrics.drift import Bins, Verdict
-
-Key = tuple[str, str, str]
-"""Endpoint, version, variable."""
-
-
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """One series' value."""
-
-    name: str
-    labels: Mapping[str, str]
-    value: float
-
-    @property
-    def key(self) -> Key:
-        """Endpoint, version, variable."""
-        return (self.labels.get("endpoint", ""), self.labels.get("version", ""), self.labels.get("variable", ""))
-
 
 _COUNTERS = (
     f"{catalog.VARIABLE_SCALAR.name}_bucket",
@@ -44,15 +24,6 @@ _COUNTERS = (
     catalog.DRIFT_OBSERVATIONS.name,
 )
 _GAUGES = (catalog.DRIFT_REFERENCE.name, catalog.DRIFT_REFERENCE_SIZE.name)
-
-
-def from_gateway(url: str) -> list[Sample]:
-    """Return what the gateway at ``url`` has counted since it started. Raises ``DeployError``."""
-    text = _get(f"{url.rstrip('/')}/metrics")
-    try:
-        return [Sample(*sample) for sample in exposition.parse(text.decode())]
-    except ValueError as error:
-        raise DeployError(f"{url}/metrics is not Prometheus' text format: {error}") from error
 
 
 def from_prometheus(url: str, window: str) -> list[Sample]:
@@ -66,25 +37,10 @@ def from_prometheus(url: str, window: str) -> list[Sample]:
 
 
 def _query(url: str, name: str, expr: str) -> list[Sample]:
-    answer = json.loads(_get(f"{url.rstrip('/')}/api/v1/query?{urllib.parse.urlencode({'query': expr})}"))
+    answer = json.loads(get(f"{url.rstrip('/')}/api/v1/query?{urllib.parse.urlencode({'query': expr})}"))
     if answer.get("status") != "success":
         raise DeployError(f"Prometheus refuses {expr}: {answer.get('error')}")
     return [Sample(name, item["metric"], float(item["value"][1])) for item in answer["data"]["result"]]
-
-
-def _get(url: str) -> bytes:
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    if not url.startswith(("http://", "https://")):
-        raise DeployError(f"{url} is not an address", hint="write http://HOST:PORT")
-    try:
-        with opener.open(url, timeout=30) as reply:
-            content: bytes = reply.read()
-            return content
-    except urllib.error.HTTPError as error:
-        with error:
-            raise DeployError(f"{url.partition('?')[0]} answers {error.code}") from error
-    except OSError as error:
-        raise DeployError(f"nothing answers at {url.partition('?')[0]}", hint=str(error)) from error
 
 
 def difference(after: Iterable[Sample], before: Iterable[Sample]) -> list[Sample]:

@@ -1,4 +1,4 @@
-"""``python -m deploy.laptop.seed.traffic URL [--rate N] [--seconds N]``: requests for the seed model: boards move.
+"""``python -m deploy.laptop.demo.traffic URL [--rate N] [--seconds N]``: requests that make the boards move.
 
 Not a benchmark (``benchmarks/`` is): a steady open stream of texts of the length of reviews, a few of them wrong on
 purpose (empty, unknown endpoint), as every real system has. Prints a line of counts every ten seconds.
@@ -37,7 +37,9 @@ def bodies(rng: random.Random) -> tuple[str, Any]:
 
 def _words(found: list[str] = []) -> list[str]:  # noqa: B006 - read once
     if not found:
-        vocabulary = json.loads((Path(__file__).parent / "model" / "tokenizer.json").read_text())["model"]["vocab"]
+        vocabulary = json.loads((Path(__file__).parent / "words_model" / "tokenizer.json").read_text())["model"][
+            "vocab"
+        ]
         found += [word for word in vocabulary if not word.startswith("[")] + ["zebra", "quartz"]
     return found
 

@@ -27,7 +27,7 @@ from deploy.bundles.encoder import (
 )
 from deploy.laptop.serving_task import Seen
 from deploy.modelsync.sync import read_status
-from deploy.tools import processes, web
+from deploy.tools import http_client, processes
 from deploy.tools.errors import DeployError, ExportFailed, MissingPart
 from deploy.tools.stock_cli import StockCli, Tensor
 
@@ -128,7 +128,7 @@ async def register(
     return Registration(task_id, bundle.name, model_id)
 
 
-async def first_answer(gateway: str, sync_status: Path, *, live: Callable[[str], None]) -> web.Answer:
+async def first_answer(gateway: str, sync_status: Path, *, live: Callable[[str], None]) -> http_client.Answer:
     """Wait until the gateway serves the demo's endpoint, showing what is in the way, and send the first request.
 
     Raises ``DeployError`` when three minutes were not enough.
@@ -137,10 +137,12 @@ async def first_answer(gateway: str, sync_status: Path, *, live: Callable[[str],
     deadline = clock() + _ANSWER_TIMEOUT_S
     reason = ""
     while clock() < deadline:
-        status = await web.call_soon(f"{gateway}/v1/status")
+        status = await http_client.call_async(f"{gateway}/v1/status")
         served = status.content if status is not None and isinstance(status.content, dict) else {}
         if any(endpoint.get("url") == ENDPOINT for endpoint in served.get("endpoints", [])):
-            answer = await web.call_soon(f"{gateway}/serve/{ENDPOINT}", body={"text": SENTENCES[0]}, timeout=30)
+            answer = await http_client.call_async(
+                f"{gateway}/serve/{ENDPOINT}", body={"text": SENTENCES[0]}, timeout=30
+            )
             if answer is not None and answer.status == 200:
                 return answer
             content = answer.content if answer is not None else None
@@ -169,7 +171,7 @@ def why_not_served(gateway: Mapping[str, Any], sync: Mapping[str, Any] | None) -
     return "the gateway has not seen it yet"
 
 
-async def ask(gateway: str, first: web.Answer) -> list[str]:
+async def ask(gateway: str, first: http_client.Answer) -> list[str]:
     """Describe the first answer, ask for three sentences at once, and return the lines to show."""
     content = first.content if isinstance(first.content, dict) else {}
     vector = [float(x) for x in content.get("embedding", [])]
@@ -180,7 +182,7 @@ async def ask(gateway: str, first: web.Answer) -> list[str]:
     times = stage_times(first.headers)
     if times:
         lines.append(f"    {times}")
-    answer = await web.call_soon(f"{gateway}/serve/{ENDPOINT}", body={"text": list(SENTENCES)}, timeout=30)
+    answer = await http_client.call_async(f"{gateway}/serve/{ENDPOINT}", body={"text": list(SENTENCES)}, timeout=30)
     vectors = answer.content.get("embeddings") if answer and isinstance(answer.content, dict) else None
     if not vectors:
         raise DeployError(f"{ENDPOINT} answered one text and not three: {answer.content if answer else 'no answer'}")

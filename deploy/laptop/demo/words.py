@@ -1,4 +1,4 @@
-"""``python -m deploy.laptop.seed.build``: make the folder ``model`` beside this file anew.
+"""``python -m deploy.laptop.demo.words``: make the folder ``words_model`` beside this file anew.
 
 The model is a text classifier that adds up the weight of words.
 Needs onnx (extra ``optimize``); images carry the result. A test makes it again and compares.
@@ -15,7 +15,7 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processor
 
 from gateway.metrics import drift
 
-FOLDER = Path(__file__).parent / "model"
+FOLDER = Path(__file__).parent / "words_model"
 LABELS = ("NEGATIVE", "POSITIVE")
 
 

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from deploy.controlplane import Credentials
-from deploy.laptop import demo
-from deploy.laptop.demo import cosine, register, stage_times, why_not_served
+from deploy.laptop.demo import minilm
+from deploy.laptop.demo.minilm import cosine, register, stage_times, why_not_served
 from deploy.laptop.serving_task import Seen
 from deploy.laptop.stack import Stack, UpOptions
-from deploy.laptop.state import StateDir
-from deploy.tools import web
+from deploy.laptop.state_dir import StateDir
+from deploy.tools import http_client
 from deploy.tools.errors import DeployError, StockCliFailed
 from deploy.tools.stock_cli import StockCli
 
@@ -80,8 +80,8 @@ def test_stage_times_are_shown_when_the_gateway_sends_them() -> None:
 
 def test_what_is_in_the_way_is_told_by_the_part_nearest_to_it() -> None:
     """A model that fails to load is a better reason than the gateway's waiting for it."""
-    waiting = {"pending": [{"url": demo.ENDPOINT, "state": "building", "reason": "not loaded"}]}
-    failed = {"models": [{"endpoint": demo.ENDPOINT, "state": "failed", "reason": "bad graph"}]}
+    waiting = {"pending": [{"url": minilm.ENDPOINT, "state": "building", "reason": "not loaded"}]}
+    failed = {"models": [{"endpoint": minilm.ENDPOINT, "state": "failed", "reason": "bad graph"}]}
     assert why_not_served(waiting, failed) == "its Triton model is failed: bad graph"
     assert why_not_served(waiting, None) == "building: not loaded"
     assert why_not_served({}, failed) == "the gateway does not answer"
@@ -174,7 +174,7 @@ async def test_server_that_does_not_listen_is_noticed_at_once() -> None:
     """The stock tools would retry it for minutes in silence; behind a proxy only they can tell."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"http://127.0.0.1:{server.getsockname()[1]}"
-        assert await web.can_connect(address, {})
-    assert not await web.can_connect(address, {})
-    assert not await web.can_connect("http://:x", {})
-    assert await web.can_connect(address, {"http_proxy": "http://proxy:3128"})
+        assert await http_client.can_connect(address, {})
+    assert not await http_client.can_connect(address, {})
+    assert not await http_client.can_connect("http://:x", {})
+    assert await http_client.can_connect(address, {"http_proxy": "http://proxy:3128"})

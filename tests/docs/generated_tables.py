@@ -1,6 +1,6 @@
 """Renders the reference parts of the documentation from the code they describe: settings, metrics, errors, commands.
 
-Called by the documentation tests, which compare the result with what is committed (and rewrite it when ``UPDATE_DOCS``
+Called by ``test_reference.py``, which compares the result with what is committed (and rewrites it when ``UPDATE_DOCS``
 is set), so that a page cannot tell what the code no longer does. Pure: values in, Markdown out.
 """
 

@@ -1,0 +1,53 @@
+"""Reads the metrics of one gateway as plain samples, for ``bench``, ``drift`` and ``status``."""
+
+from __future__ import annotations
+
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from deploy.tools.errors import DeployError
+from gateway.metrics import exposition
+
+Key = tuple[str, str, str]
+"""Endpoint, version, variable."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One series' value."""
+
+    name: str
+    labels: Mapping[str, str]
+    value: float
+
+    @property
+    def key(self) -> Key:
+        """Endpoint, version, variable."""
+        return (self.labels.get("endpoint", ""), self.labels.get("version", ""), self.labels.get("variable", ""))
+
+
+def from_gateway(url: str) -> list[Sample]:
+    """Return what the gateway at ``url`` has counted since it started. Raises ``DeployError``."""
+    text = get(f"{url.rstrip('/')}/metrics")
+    try:
+        return [Sample(*sample) for sample in exposition.parse(text.decode())]
+    except ValueError as error:
+        raise DeployError(f"{url}/metrics is not Prometheus' text format: {error}") from error
+
+
+def get(url: str) -> bytes:
+    """GET ``url``; no proxy is asked. Raises ``DeployError`` in one line for whatever is not an answer of 200."""
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    if not url.startswith(("http://", "https://")):
+        raise DeployError(f"{url} is not an address", hint="write http://HOST:PORT")
+    try:
+        with opener.open(url, timeout=30) as reply:
+            content: bytes = reply.read()
+            return content
+    except urllib.error.HTTPError as error:
+        with error:
+            raise DeployError(f"{url.partition('?')[0]} answers {error.code}") from error
+    except OSError as error:
+        raise DeployError(f"nothing answers at {url.partition('?')[0]}", hint=str(error)) from error
