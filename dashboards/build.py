@@ -8,29 +8,23 @@ from typing import Final
 from dashboards import boards, kubernetes, rules
 
 FOLDER: Final = Path(__file__).parent
-K8S: Final = FOLDER.parent / "k8s"
+CHART: Final = FOLDER.parent / "k8s" / "helm" / "triton-gateway"
 
 
 def generated() -> dict[Path, str]:
     """Return the texts of all generated files by path."""
     found = {FOLDER / "prometheus" / name: text for name, text in rules.files().items()}
     found |= {FOLDER / "grafana" / name: text for name, text in boards.files().items()}
-    if K8S.is_dir():
-        autoscalers = {path.parent.name: path.read_text() for path in _autoscalers()}
-        found |= kubernetes.files(K8S, rules=rules.files(), boards=boards.files(), autoscalers=autoscalers)
+    if CHART.is_dir():
+        found |= kubernetes.files(CHART, rules=rules.files(), boards=boards.files())
     return found
-
-
-def _autoscalers() -> list[Path]:
-    return sorted({*K8S.glob("autoscaling/*/hpa.yaml"), *K8S.glob("autoscaling/*/scaledobject.yaml")})
 
 
 def stale() -> list[Path]:
     """Return the files that differ from what is generated, and those that nothing generates any more."""
     wanted = generated()
     present = {*FOLDER.glob("prometheus/*.yml"), *FOLDER.glob("grafana/*.json")}
-    chart = K8S / "helm" / "triton-gateway" / "files"
-    present |= {*chart.glob("boards/*.json"), *chart.glob("autoscaling/*.yaml")}
+    present |= {*CHART.glob("files/boards/*.json")}
     return sorted(
         [p for p, text in wanted.items() if not p.is_file() or p.read_text() != text] + [*(present - {*wanted})]
     )

@@ -167,7 +167,7 @@ def test_prometheus_accepts_its_configuration(tmp_path: Path) -> None:
 @pytest.mark.prometheus
 def test_the_rule_object_is_what_prometheus_reads(tmp_path: Path) -> None:
     """`spec` of the PrometheusRule is a rule file."""
-    rule = yaml.safe_load((ROOT / "k8s/base/monitoring/rules.yaml").read_text())
+    rule = yaml.safe_load((ROOT / "k8s/helm/triton-gateway/files/rules.yaml").read_text())
     path = tmp_path / "rules.yml"
     path.write_text(yaml.safe_dump(rule["spec"]))
     done = subprocess.run(["promtool", "check", "rules", str(path)], capture_output=True, text=True, check=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from deploy.admin.doctor.kube import KEYS, Kubectl, look
+from k8s import tools
 
 NAMESPACE = "triton-gateway"
 RESOURCES = {
@@ -56,7 +57,7 @@ def listed(kind: str, *items: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.fixture
-def cluster(tmp_path: Path, tools: Mapping[str, str]) -> Iterator[Callable[[dict[str, Any]], Kubectl]]:
+def cluster(tmp_path: Path) -> Iterator[Callable[[dict[str, Any]], Kubectl]]:
     """Start a server with these answers by path; returns kubectl pointed at it."""
     servers: list[ThreadingHTTPServer] = []
 
@@ -94,7 +95,7 @@ def cluster(tmp_path: Path, tools: Mapping[str, str]) -> Iterator[Callable[[dict
         program = tmp_path / "kubectl"
         program.write_text(
             f"#!/bin/sh\nexport KUBECONFIG={config} KUBECACHEDIR={tmp_path}/cache HOME={tmp_path}\n"
-            f'unset http_proxy https_proxy HTTP_PROXY HTTPS_PROXY\nexec {tools["kubectl"]} "$@"\n'
+            f'unset http_proxy https_proxy HTTP_PROXY HTTPS_PROXY\nexec {tools.unpacked("kubectl")} "$@"\n'
         )
         program.chmod(0o755)
         return Kubectl(NAMESPACE, program=str(program))

@@ -1,22 +1,68 @@
-{{- /* Pieces that more than one object has. `component` is gateway, triton, sync, controlplane or setup. */ -}}
+{{- /*
+Pieces that more than one object has. Every one takes a list whose first item is the root context. `component` is gateway,
+triton, sync, controlplane or setup. Comments that begin with # reach whoever reads the rendered objects; these do not.
+*/ -}}
 
 {{- define "labels" -}}
 app.kubernetes.io/name: triton-gateway
-app.kubernetes.io/component: {{ . }}
+app.kubernetes.io/component: {{ index . 1 }}
+{{- end }}
+
+{{- /* What finds the pods of a component. KServe gives those that it makes labels of its own. */ -}}
+{{- define "podLabels" -}}
+{{- $ := index . 0 -}}
+{{- $part := get (dict "gateway" "transformer" "triton" "predictor") (index . 1) -}}
+{{- if and $.Values.kserve.enabled $part -}}
+serving.kserve.io/inferenceservice: triton-gateway
+component: {{ $part }}
+{{- else -}}
+{{ include "labels" . }}
+{{- end }}
 {{- end }}
 
 {{- define "selector" -}}
-matchLabels:
-  app.kubernetes.io/name: triton-gateway
-  app.kubernetes.io/component: {{ . }}
+matchLabels: {{ include "podLabels" . | nindent 2 }}
 {{- end }}
 
-{{- define "podSecurity" -}}
-runAsNonRoot: true
-runAsUser: 65532
-runAsGroup: 65532
-fsGroup: 65532
-seccompProfile: {type: RuntimeDefault}
+{{- define "spread" -}}
+{{- $ := index . 0 -}}
+{{- $component := index . 1 -}}
+topologySpreadConstraints:
+  {{- range index . 2 }}
+  - maxSkew: 1
+    topologyKey: {{ . }}
+    whenUnsatisfiable: ScheduleAnyway
+    labelSelector: {{ include "selector" (list $ $component) | nindent 6 }}
+  {{- end }}
+{{- end }}
+
+{{- /* What every pod says first: (list $ name of its ServiceAccount). KServe's pods run as the namespace's default. */ -}}
+{{- define "pod" -}}
+{{- $ := index . 0 -}}
+{{- if not $.Values.kserve.enabled -}}
+serviceAccountName: {{ index . 1 }}
+{{ end -}}
+automountServiceAccountToken: false
+enableServiceLinks: false # its TRITON_* variables would only be noise
+{{- with $.Values.images.pullSecrets }}
+imagePullSecrets: {{ toYaml . | nindent 2 }}
+{{- end }}
+securityContext:
+  runAsNonRoot: true
+  runAsUser: 65532
+  runAsGroup: 65532
+  fsGroup: 65532
+  seccompProfile: {type: RuntimeDefault}
+{{- end }}
+
+{{- /* Where a pod may run: (list $ values of the component). */ -}}
+{{- define "placement" -}}
+{{- with (index . 1).nodeSelector }}
+nodeSelector: {{ toYaml . | nindent 2 }}
+{{- end }}
+{{- with (index . 1).tolerations }}
+tolerations: {{ toYaml . | nindent 2 }}
+{{- end }}
 {{- end }}
 
 {{- define "containerSecurity" -}}
@@ -27,22 +73,50 @@ capabilities: {drop: [ALL]}
 
 {{- define "image" -}}
 {{- $ := index . 0 -}}
-image: {{ printf "%s%s:%s" $.Values.registry (index . 1) (toString $.Values.images.tag) | quote }}
+image: {{ printf "%s%s:%s" $.Values.registry (index . 1) (toString $.Values.images.tag) }}
 imagePullPolicy: {{ $.Values.images.pullPolicy }}
 {{- end }}
 
-{{- define "clearml" -}}
-- {name: CLEARML_API_HOST, value: {{ .Values.clearml.apiHost | quote }}}
-- {name: CLEARML_FILES_HOST, value: {{ .Values.clearml.filesHost | quote }}}
-- {name: CLEARML_WEB_HOST, value: {{ .Values.clearml.webHost | quote }}}
-{{ include "credentials" (list . "CLEARML_API_ACCESS_KEY" "CLEARML_API_SECRET_KEY") }}
+{{- /* Memory is guaranteed; no CPU limit: being throttled shows as p99. KServe writes a limit of one CPU where none is. */ -}}
+{{- define "resources" -}}
+{{- $ := index . 0 -}}
+{{- $resources := deepCopy (index . 1) -}}
+{{- if and $.Values.kserve.enabled (not (hasKey $resources.limits "cpu")) -}}
+{{- $_ := set $resources.limits "cpu" $.Values.kserve.cpuLimit -}}
+{{- end -}}
+requests: {{ include "flow" $resources.requests }}
+limits: {{ include "flow" $resources.limits }}
 {{- end }}
 
+{{- /* A map on one line. */ -}}
+{{- define "flow" -}}
+{ {{- range $index, $key := keys . | sortAlpha }}{{ if $index }}, {{ end }}{{ $key }}: {{ get $ $key | toJson }}{{ end -}} }
+{{- end }}
+
+{{- /* (list $ path port period timeout failures) */ -}}
+{{- define "probe" -}}
+httpGet: {path: {{ index . 1 }}, port: {{ index . 2 }}}
+periodSeconds: {{ index . 3 }}
+timeoutSeconds: {{ index . 4 }}
+failureThreshold: {{ index . 5 }}
+{{- end }}
+
+{{- define "clearml" -}}
+{{- $ := index . 0 -}}
+- {name: CLEARML_API_HOST, value: {{ $.Values.clearml.apiHost | quote }}}
+- {name: CLEARML_FILES_HOST, value: {{ $.Values.clearml.filesHost | quote }}}
+- {name: CLEARML_WEB_HOST, value: {{ $.Values.clearml.webHost | quote }}}
+{{ include "credentials" (list $ "CLEARML") }}
+{{- end }}
+
+{{- /* The two keys of ClearML, in variables that begin with a word. */ -}}
 {{- define "credentials" -}}
 {{- $ := index . 0 -}}
-- name: {{ index . 1 }}
+{{- $prefix := index . 1 -}}
+{{- $api := ternary "_API" "" (eq $prefix "CLEARML") -}}
+- name: {{ $prefix }}{{ $api }}_ACCESS_KEY
   valueFrom: {secretKeyRef: {name: {{ $.Values.clearml.credentialsSecret }}, key: CLEARML_API_ACCESS_KEY}}
-- name: {{ index . 2 }}
+- name: {{ $prefix }}{{ $api }}_SECRET_KEY
   valueFrom: {secretKeyRef: {name: {{ $.Values.clearml.credentialsSecret }}, key: CLEARML_API_SECRET_KEY}}
 {{- end }}
 
@@ -59,59 +133,25 @@ imagePullPolicy: {{ $.Values.images.pullPolicy }}
     {{- end }}
 {{- end }}
 
-{{- define "pod" -}}
+{{- /* Pods of a Triton of ours, or the namespace of one that is not. */ -}}
+{{- define "tritonPeer" -}}
 {{- $ := index . 0 -}}
-automountServiceAccountToken: false
-enableServiceLinks: false
-{{- with $.Values.images.pullSecrets }}
-imagePullSecrets: {{ toYaml . | nindent 2 }}
+{{- if $.Values.triton.enabled -}}
+podSelector: {{ include "selector" (list $ "triton") | nindent 2 }}
+{{- else -}}
+namespaceSelector:
+  matchLabels:
+    kubernetes.io/metadata.name: {{ required "triton.namespace: the namespace of your Triton" $.Values.triton.namespace }}
 {{- end }}
 {{- end }}
 
-{{- define "syncContainer" -}}
-{{- $ := index . 0 -}}
-name: sync
-{{ include "image" (list $ $.Values.images.sync) }}
-args: [sync]
-env:
-  - {name: TRITON_GATEWAY_TRITON_GRPC, value: {{ index . 1 | quote }}}
-  - {name: TRITON_GATEWAY_TRITON_ENGINE, value: {{ $.Values.triton.engine }}}
-  - {name: TRITON_GATEWAY_MODEL_REPOSITORY, value: /models}
-  - {name: TRITON_GATEWAY_SYNC_HEALTH_PORT, value: "8081"}
-  - {name: TRITON_GATEWAY_POLL_FREQUENCY, value: {{ $.Values.gateway.pollFrequency }}}
-  - {name: TRITON_GATEWAY_LOG_FORMAT, value: json}
-  {{- include "clearml" $ | nindent 2 }}
-ports:
-  - {name: health, containerPort: 8081}
-startupProbe:
-  httpGet: {path: /livez, port: health}
-  periodSeconds: 2
-  timeoutSeconds: 2
-  failureThreshold: 60
-readinessProbe:
-  httpGet: {path: /readyz, port: health}
-  periodSeconds: 3
-  timeoutSeconds: 2
-  failureThreshold: 2
-livenessProbe:
-  httpGet: {path: /livez, port: health}
-  periodSeconds: 20
-  timeoutSeconds: 5
-  failureThreshold: 3
-resources: {{ toYaml $.Values.sync.resources | nindent 2 }}
-securityContext: {{ include "containerSecurity" $ | nindent 2 }}
-volumeMounts:
-  - {name: models, mountPath: /models}
-  - {name: sync-state, mountPath: /var/lib/triton-gateway}
-  - {name: sync-tmp, mountPath: /tmp}
-  {{- if $.Values.triton.enabled }}
-  - {name: triton-key, mountPath: /keys/triton, subPath: triton, readOnly: true}
-  {{- else }}
-  - {name: triton-key, mountPath: /keys, readOnly: true}
-  {{- end }}
+{{- define "nameServiceEgress" -}}
+# name service
+- ports: [{port: 53, protocol: UDP}, {port: 53, protocol: TCP}]
 {{- end }}
 
 {{- define "clearmlEgress" -}}
-- ports: [{port: 53, protocol: UDP}, {port: 53, protocol: TCP}]
+{{ include "nameServiceEgress" . }}
+# ClearML's API and files, object storage
 - ports: [{port: 443}, {port: 8008}, {port: 8081}]
 {{- end }}

