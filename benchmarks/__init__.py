@@ -1,4 +1,6 @@
-"""The benchmark of triton-gateway: the same work sent to the gateway and to its peers, in one run on one machine.
+"""What this project measures, and on what: one file of ``questions/`` for each question.
 
-Run from a checkout as ``python -m benchmarks``; see ``--help``. Nothing here is packaged or imported by the product.
+``python -m benchmarks --help`` lists them, how long each takes and where its answer is kept. ``shared/`` has what they
+share, ``peers/`` and ``autoscale/`` what two of them are about, ``results/`` what was saved. Run from a checkout;
+nothing here is packaged or imported by the product.
 """

@@ -1,92 +1,76 @@
-"""``python -m benchmarks``: measure, report, profile."""
+"""``python -m benchmarks QUESTION``: answer one question; without one, the cost beside peers is measured."""
 
 from __future__ import annotations
 
-import argparse
-import shlex
+import ast
+import importlib
 import sys
-import time
-from collections.abc import Callable, Sequence
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-_STATE = Path(".triton-gateway/bench")
+QUESTIONS = Path(__file__).parent / "questions"
+DEFAULT = "cost-beside-peers"
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What a file of ``questions/`` says of itself."""
+
+    name: str
+    asks: str
+    takes: str
+    saves: str
+
+
+def questions() -> list[Question]:
+    """Return all of them, by name; no file is run for it: some need torch."""
+    return [_read(path) for path in sorted(QUESTIONS.glob("*.py")) if path.name != "__init__.py"]
+
+
+def _read(path: Path) -> Question:
+    tree = ast.parse(path.read_text())
+    told = {
+        name.id: ast.literal_eval(node.value)
+        for node in tree.body
+        if isinstance(node, ast.Assign)
+        for name in node.targets
+        if isinstance(name, ast.Name) and name.id in ("TAKES", "SAVES")
+    }
+    asks = (ast.get_docstring(tree) or "").partition("\n\n")[0].replace("\n", " ")
+    return Question(path.stem.replace("_", "-"), asks, told.get("TAKES", ""), told.get("SAVES", ""))
+
+
+def usage() -> str:
+    """Return the help: every question, how long its answer takes, where it is kept."""
+    lines = [
+        "usage: python -m benchmarks [QUESTION] [OPTIONS]", "",
+        f"Without a QUESTION: {DEFAULT}. `python -m benchmarks QUESTION --help` has its options.", "",
+    ]  # fmt: skip
+    for one in questions():
+        lines += [one.name, *textwrap.wrap(one.asks, 104, initial_indent="    ", subsequent_indent="    ")]
+        lines += [f"    ({one.takes}; {one.saves or 'printed'})"]
+    lines += ["", "pages", "    Write the pages that are made of saved results again."]
+    return "\n".join(lines) + "\n"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Parse the command line and run one of the commands."""
+    """Ask the question that is named."""
     given = sys.argv[1:] if argv is None else list(argv)
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("--state-dir", type=Path, default=_STATE, help=f"everything kept between runs [{_STATE}]")
-    commands = parser.add_subparsers(dest="command")
-    run = commands.add_parser("run", help="measure and report (the default)")
-    report = commands.add_parser("report", help="report a run again")
-    profile = commands.add_parser("profile", help="say where the gateway's CPU time goes")
-    for one in (parser, run):
-        one.add_argument("--quick", action="store_true", help="the main ratios in a few minutes")
-        one.add_argument("--name", default="", help="of the run; an unfinished run of this name goes on")
-        for part in ("backend", "system", "texts"):
-            one.add_argument(f"--{part}", action="append", default=[], help="only this one; may be repeated")
-        one.add_argument("--connections", action="append", type=int, default=[], help="only this many; as above")
-        one.add_argument("--rounds", type=int, default=0, help="rounds of every cell")
-        one.add_argument("--seconds", type=float, default=0.0, help="seconds of every cell")
-        one.add_argument("--write-docs", action="store_true", help="write docs/benchmarks.md and its plots")
-    report.add_argument("name")
-    report.add_argument("--write-docs", action="store_true", help="write docs/benchmarks.md and its plots")
-    profile.add_argument("--backend", default="instant")
-    profile.add_argument("--texts", default="short")
-    profile.add_argument("--seconds", type=float, default=12.0)
-    options = parser.parse_args(given)
-    state = options.state_dir.absolute()
-    began = time.monotonic()
-
-    def say(text: str) -> None:
-        sys.stderr.write(f"{time.monotonic() - began:6.1f} s  {text}\n")
-        sys.stderr.flush()
-
-    from benchmarks.servers import ServerFailed
-    from benchmarks.systems import NotAvailable
-
+    if given[:1] in (["-h"], ["--help"]):
+        sys.stdout.write(usage())
+        return 0
+    name, rest = (DEFAULT, given) if not given or given[0].startswith("-") else (given[0], given[1:])
+    known = [one.name for one in questions()]
+    if name not in [*known, "pages"]:
+        sys.stderr.write(f"error: no question {name!r}; there are {', '.join(known)}\n")
+        return 2
+    module = "benchmarks.pages" if name == "pages" else f"benchmarks.questions.{name.replace('-', '_')}"
     try:
-        match options.command:
-            case "report":
-                from benchmarks.report import report as show
-                from benchmarks.run import collect
-
-                found = collect(state / "runs" / options.name)
-                show(found, name=options.name, state=state, write_docs=options.write_docs, say=say)
-            case "profile":
-                from benchmarks.profile import profile as look
-
-                look(state, backend=options.backend, texts=options.texts, seconds=options.seconds, say=say)
-            case _:
-                return _run(options, state, f"python -m benchmarks {shlex.join(given)}".strip(), say)
-    except (ServerFailed, NotAvailable) as error:
-        say(f"error: {error}")
-        return 1
+        return int(importlib.import_module(module).main(rest))
     except KeyboardInterrupt:
         return 130
-    return 0
-
-
-def _run(options: argparse.Namespace, state: Path, command: str, say: Callable[[str], None]) -> int:
-    from dataclasses import replace
-
-    from benchmarks import plan
-    from benchmarks.report import report as show
-    from benchmarks.run import run
-
-    scenarios = list(plan.narrowed(
-        plan.quick() if options.quick else plan.full(), backends=options.backend, systems=options.system,
-        texts=options.texts, connections=options.connections,
-    ))  # fmt: skip
-    if not scenarios:
-        sys.stderr.write("no scenario is left: see benchmarks/plan.py\n")
-        return 2
-    scenarios = [replace(s, rounds=options.rounds or s.rounds, seconds=options.seconds or s.seconds) for s in scenarios]
-    name = options.name or time.strftime("%Y%m%d-%H%M%S", time.gmtime())
-    found = run(scenarios, state=state, name=name, command=command, say=say)
-    show(found, name=name, state=state, write_docs=options.write_docs, say=say)
-    return 0
 
 
 if __name__ == "__main__":

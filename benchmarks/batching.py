@@ -2,7 +2,7 @@
 
 Real HTTP, the real Triton, one gateway as it is by default. The models take their time per call (``gpu``), per padded
 token (``tokens``) or for both. Beside each cell stands what two full calls taking turns could give, computed from the
-model's prices and the texts' own lengths, and the best cut of each turn (``benchmarks.simulated``). Neither knows the
+model's prices and the texts' own lengths, and the best cut of each turn (``benchmarks.shared``). Neither knows the
 time of Triton itself, nor this machine: so those two calls are made, too, straight to Triton in the same rounds. With
 ``--before CHECKOUT`` another commit's gateway is measured in the same rounds.
 """
@@ -27,14 +27,14 @@ import numpy as np
 import orjson
 from tokenizers import Tokenizer
 
-from benchmarks import servers
-from benchmarks.backends import BACKENDS, TOKENS
 from benchmarks.compare import BEFORE, NOW
-from benchmarks.corpus import Corpus
-from benchmarks.plan import Scenario
-from benchmarks.run import Say, bring_up, measure_cell, start
-from benchmarks.simulated import CONNECTIONS, Lengths, Price, best, bound, turns
-from benchmarks.systems import SYSTEMS, Bench, Running, System, gateway_of
+from benchmarks.peers.plan import Scenario
+from benchmarks.peers.run import Say, bring_up, measure_cell, start
+from benchmarks.peers.systems import SYSTEMS, Bench, Running, System, gateway_of
+from benchmarks.shared import processes as servers
+from benchmarks.shared.backends import BACKENDS, TOKENS
+from benchmarks.shared.corpus import Corpus
+from benchmarks.shared.simulated import CONNECTIONS, Lengths, Price, best, bound, turns
 
 PRICED: Final = ("gpu", "tokens", "both")
 TEXTS: Final = ("short", "mixed")

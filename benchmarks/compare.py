@@ -24,10 +24,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from benchmarks import measure, servers
-from benchmarks.plan import Scenario
-from benchmarks.run import Say, bring_up, commit, measure_cell, start
-from benchmarks.systems import SYSTEMS, System, gateway_of
+from benchmarks.peers.plan import Scenario
+from benchmarks.peers.run import Say, bring_up, commit, measure_cell, start
+from benchmarks.peers.systems import SYSTEMS, System, gateway_of
+from benchmarks.shared import machine as measure
+from benchmarks.shared import processes as servers
 
 RESULTS: Final = Path(__file__).parent / "results" / "compare.json"
 NOW: Final = "gateway"

@@ -24,7 +24,7 @@ from typing import Any, Final
 import numpy as np
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
-from benchmarks import corpus
+from benchmarks.shared import corpus
 
 CONNECTIONS: Final = 64
 BASE: Final = "serve"

@@ -7,7 +7,6 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import yaml
@@ -15,11 +14,12 @@ import yaml
 from benchmarks.autoscale import hpa, keda
 from benchmarks.autoscale.hpa import Metric, NoMetric, Policy, Rules, Spec, by_pods, by_value
 from benchmarks.autoscale.world import Capacity, World
-from benchmarks.backends import BACKENDS, MAX_BATCH
+from benchmarks.shared.backends import BACKENDS, MAX_BATCH
+from benchmarks.shared.command import ROOT
+from benchmarks.shared.results import RESULTS
 from dashboards import rules
 
-MANIFESTS = Path(__file__).resolve().parents[2] / "k8s" / "autoscaling"
-RESULTS = Path(__file__).resolve().parents[1] / "results"
+MANIFESTS = ROOT / "k8s" / "autoscaling"
 MINUTE = 60.0
 HOUR = 3600.0
 

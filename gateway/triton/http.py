@@ -1,6 +1,6 @@
 """Triton's HTTP with binary tensors, the cheaper transport: one server, its connections, ``infer``.
 
-Measured on calls of the size the batcher makes (``python -m benchmarks.transports``): a fifth to a third of the CPU
+Measured on calls of the size the batcher makes (``benchmarks cost-of-calling-triton``): a fifth to a third of the CPU
 time of ``grpc.aio`` here, two thirds of it in Triton, and half the time of a lone call.
 
 A connection carries one call at a time. A call takes an idle connection, or waits for the next one: opened for it, or

@@ -47,7 +47,7 @@ _BURST: Final = 64.0
 _REPEATS_PER_CALL: Final = 0.1
 _MEMORY: Final = 1 / 32
 _GRPC_COSTS_S: Final = 0.00025
-"""What a call costs more over gRPC than over HTTP, here and in Triton (``python -m benchmarks.transports``)."""
+"""What a call costs more over gRPC than over HTTP, here and in Triton (``benchmarks cost-of-calling-triton``)."""
 
 
 def choose(replicas: Sequence[Replica], model: str, start: int, tried: Collection[Replica]) -> Replica | None:

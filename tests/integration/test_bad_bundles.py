@@ -23,8 +23,8 @@ import httpx
 import numpy as np
 import pytest
 
-from benchmarks.servers import free_port
-from benchmarks.small import Small
+from benchmarks.shared.processes import free_port
+from benchmarks.shared.stack import Small
 
 sys.path.insert(0, str(Path(__file__).parent))
 text_bundles = importlib.import_module("text_bundles")

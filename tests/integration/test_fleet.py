@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from benchmarks.fleet import Fleet, fleet, spread
-from benchmarks.scaling import AGE, SPREAD
+from benchmarks.questions.failures_while_scaling import AGE, SPREAD
+from benchmarks.shared.fleet import Fleet, fleet, spread
 
 pytestmark = pytest.mark.integration
 

@@ -19,7 +19,7 @@ from typing import Any
 import httpx
 import pytest
 
-from benchmarks.small import ROOT, Small
+from benchmarks.shared.stack import ROOT, Small
 
 sys.path.insert(0, str(Path(__file__).parent))
 text_bundles = importlib.import_module("text_bundles")

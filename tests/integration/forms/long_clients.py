@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import environments
+from benchmarks.shared import environments
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 

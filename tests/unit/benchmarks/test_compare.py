@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.compare import CELLS, FIGURES, PAIRS, Ratio, is_worse, main, ratio
-from benchmarks.systems import SYSTEMS
+from benchmarks.peers.systems import SYSTEMS
 
 
 def test_a_ratio_is_formed_within_rounds() -> None:

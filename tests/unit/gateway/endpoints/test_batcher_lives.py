@@ -11,7 +11,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.simulated import SimulatedLoop, simulate
+from benchmarks.shared.simulated import SimulatedLoop, simulate
 from gateway.endpoints.batcher import Batcher
 from gateway.endpoints.entries import BatchLimits, Entry
 from gateway.errors import BackendRefused, BackendUnavailable, DeadlineExceeded, GatewayError

@@ -1,4 +1,4 @@
-"""Throughput and order of calls in simulated time: exact numbers, no machine in between (``benchmarks.simulated``)."""
+"""Throughput and order of calls in simulated time: exact numbers, no machine in between (``benchmarks.shared``)."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from benchmarks import simulated
-from benchmarks.simulated import MIXES, PRICES, Price, load
+from benchmarks.shared import simulated
+from benchmarks.shared.simulated import MIXES, PRICES, Price, load
 
 CALL, TOKEN, BOTH = PRICES
 BEFORE = {

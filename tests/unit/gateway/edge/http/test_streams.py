@@ -10,7 +10,7 @@ import logging
 
 import pytest
 
-from benchmarks.streams import DIFFERS_FROM_H11, DIFFERS_FROM_UVICORN, Compared, compare
+from benchmarks.questions.agreement_of_http_readers import DIFFERS_FROM_H11, DIFFERS_FROM_UVICORN, Compared, compare
 
 COUNT = 20_000
 

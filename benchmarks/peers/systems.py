@@ -1,0 +1,306 @@
+"""Every system under test: how it is started for a backend, how it is asked, which processes are its own.
+
+``SYSTEMS`` is the only list of them. A system that cannot be installed or started raises; the run reports the reason
+and goes on without it.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from benchmarks.shared import environments, processes
+from benchmarks.shared.backends import Backend, Triton
+from benchmarks.shared.command import ROOT
+from benchmarks.shared.registry import Registered, Registry, hooked
+from gateway.settings import Settings
+
+PROGRAMS = Path(__file__).parent / "programs"
+
+SERVER_CORE, OTHER_CORE = 0, 1
+"""The server under test has the first core; Triton, the load and everything else share the second."""
+
+
+class NotAvailable(Exception):
+    """A system has no part in this run; the message says why."""
+
+
+@dataclass(slots=True)
+class Bench:
+    """What systems are started in: the run's Triton, registry, folders."""
+
+    state: Path
+    triton: Triton
+    registry: Registry
+    registered: Registered
+    bundles: Mapping[str, Path]
+    say: Callable[[str], None]
+
+    def python(self, name: str) -> Path:
+        """Return the Python of a peer's environment. Raises ``NotAvailable``."""
+        try:
+            return environments.python(self.state / "environments", name, self.say)
+        except environments.CannotInstall as error:
+            raise NotAvailable(f"its environment cannot be installed: {error}") from error
+
+    def environment(self, backend: Backend, **variables: object) -> dict[str, str]:
+        """Return the environment of a server under test."""
+        bundle = self.bundles[backend.name]
+        return {
+            **self.registry.env,
+            "PYTHONPATH": str(ROOT),
+            "BENCH_TOKENIZER": str(bundle / "tokenizer.json"),
+            "BENCH_FOLDER": str(bundle),
+            "BENCH_INPUTS": str(len(backend.inputs)),
+            **{name: str(value) for name, value in variables.items()},
+        }
+
+    def start(
+        self, system: str, argv: Sequence[str], env: Mapping[str, str], cores: Sequence[int] = (SERVER_CORE,)
+    ) -> processes.Server:
+        """Start a server under test on its cores, in an empty folder: what lies in it could be imported."""
+        folder = self.state / "work"
+        folder.mkdir(exist_ok=True)
+        return processes.Server(
+            system, argv, env=env, cores=cores, log=self.state / "logs" / f"{system}.log", cwd=folder
+        )
+
+
+@dataclass(slots=True)
+class Running:
+    """A started system: where and how it is asked, whose CPU time is its own, which models it calls."""
+
+    url: str
+    body: Callable[[str], bytes]
+    server: processes.Server | None
+    models: Sequence[str]
+    triton_cores: Sequence[int] = (OTHER_CORE,)
+    seen: set[Path] = field(default_factory=set)
+    """Files of bodies it was sent before."""
+
+    @property
+    def pids(self) -> list[int]:
+        """Roots of the processes in front of Triton."""
+        return [self.server.pid] if self.server else []
+
+    def stop(self) -> None:
+        """Stop what was started."""
+        if self.server:
+            self.server.stop()
+
+
+Start = Callable[[Bench, Backend], Running]
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """One row of the table."""
+
+    name: str
+    title: str
+    start: Start = field(repr=False)
+    uses_triton: bool = True
+
+
+def text_body(text: str) -> bytes:
+    """Return ``{"text": …}``."""
+    return json.dumps({"text": text}).encode()
+
+
+def _instances_body(text: str) -> bytes:
+    return json.dumps({"instances": [text]}).encode()
+
+
+def _floor(bench: Bench, backend: Backend, *, grpc: bool) -> Running:
+    if backend.is_real:
+        raise NotAvailable("the floor answers a constant: there is nothing to compare with a real model")
+    model = f"floor-{backend.name}"
+    variables = {}
+    if grpc:
+        bench.triton.serve(model, backend, bench.bundles[backend.name])
+        variables = {"BENCH_GRPC": bench.triton.grpc, "BENCH_MODEL": model}
+    port = processes.free_port()
+    name = "floor_grpc" if grpc else "floor"
+    argv = [
+        sys.executable, "-m", "uvicorn", "--factory", "benchmarks.peers.programs.floor:create_app", "--port", str(port),
+        "--loop", "uvloop", "--http", "httptools", "--no-access-log", "--no-server-header", "--no-date-header",
+        "--log-level", "warning",
+    ]  # fmt: skip
+    server = bench.start(name, argv, bench.environment(backend, **variables))
+    return Running(f"http://127.0.0.1:{port}/", text_body, server, [model] if grpc else [])
+
+
+def _gateway(
+    bench: Bench,
+    backend: Backend,
+    *,
+    name: str = "gateway",
+    workers: int = 1,
+    n_cores: int = 1,
+    settings: Mapping[str, str] | None = None,
+    checkout: Path = ROOT,
+    python: Path | None = None,
+) -> Running:
+    """Start the gateway as a user does: following the serving Task, asked on the canary route."""
+    models = bench.registered.triton_names[backend.name]
+    for model in models:
+        bench.triton.serve(model, backend, bench.bundles[backend.name])
+    port = processes.free_port()
+    env = bench.environment(
+        backend,
+        TRITON_GATEWAY_PORT=port, TRITON_GATEWAY_WORKERS=workers, TRITON_GATEWAY_TRITON_GRPC=bench.triton.grpc,
+        TRITON_GATEWAY_TRITON_HTTP=bench.triton.http,
+        TRITON_GATEWAY_STATE_DIR=bench.state / f"{name}-state", TRITON_GATEWAY_LOG_FORMAT="text",
+        CLEARML_SERVING_TASK_ID=bench.registered.gateway_task, PYTHONPATH=checkout, **(settings or {}),
+    )  # fmt: skip
+    cores = range(n_cores)
+    server = bench.start(name, [str(python or sys.executable), "-m", "gateway"], env, cores)
+    return Running(f"http://127.0.0.1:{port}/serve/{backend.name}", text_body, server, models)
+
+
+def _form(bench: Bench, backend: Backend, *, name: str, path: str, body: Callable[[str], bytes]) -> Running:
+    """The gateway asked in another protocol than its own."""
+    running = _gateway(bench, backend, name=f"gateway_{name}")
+    address = running.url.partition("/serve/")[0]
+    running.url, running.body = address + path.format(name=backend.name), body
+    return running
+
+
+def _inputs_body(text: str) -> bytes:
+    return json.dumps({"inputs": text}).encode()
+
+
+def _oip_body(text: str) -> bytes:
+    tensor = {"name": "text", "datatype": "BYTES", "shape": [1, 1], "data": [text]}
+    return json.dumps({"inputs": [tensor]}).encode()
+
+
+def _openai_body(text: str) -> bytes:
+    return json.dumps({"model": "vectors", "input": text}).encode()
+
+
+FORMS: Final = {
+    "hf": ("Hugging Face's", "/serve/{name}", _inputs_body),
+    "openai": ("OpenAI's", "/v1/embeddings", _openai_body),
+    "kserve": ("KServe's v1", "/v1/models/{name}:predict", _instances_body),
+    "oip": ("the Open Inference Protocol's", "/v2/models/{name}/infer", _oip_body),
+}
+"""Short name of a protocol → its title, path and body; the system is ``gateway_`` and the name."""
+
+
+def gateway_of(checkout: Path, python: Path, name: str, *, has_word_cache: bool = True) -> Start:
+    """Return how another checkout's gateway is started, with its own Python if there is one."""
+    settings = {} if has_word_cache else {"TRITON_GATEWAY_WORD_CACHE_WORDS": "0"}
+
+    def begin(bench: Bench, backend: Backend) -> Running:
+        own = python if python.exists() else None
+        return _gateway(bench, backend, name=name, settings=settings, checkout=checkout, python=own)
+
+    return begin
+
+
+def _without_word_cache(bench: Bench, backend: Backend) -> Running:
+    # the setting is looked up, not assumed: a gateway without the cache has no such row
+    names = [n for n in Settings.model_fields if "word" in n and "cache" in n]
+    if not names:
+        raise NotAvailable("this gateway has no setting that switches a word cache off")
+    is_flag = Settings.model_fields[names[0]].annotation is bool
+    return _gateway(
+        bench, backend, name="gateway_nocache",
+        settings={f"TRITON_GATEWAY_{names[0].upper()}": "false" if is_flag else "0"},
+    )  # fmt: skip
+
+
+def _clearml(bench: Bench, backend: Backend, *, hook: str) -> Running:
+    python = bench.python("clearml")
+    model = hooked(backend, hook)
+    bench.triton.serve(model, backend, bench.bundles[backend.name])
+    port = processes.free_port()
+    env = bench.environment(
+        backend,
+        CLEARML_SERVING_TASK_ID=bench.registered.clearml_task, CLEARML_DEFAULT_TRITON_GRPC_ADDR=bench.triton.grpc,
+        CLEARML_DEFAULT_METRIC_LOG_FREQ="0", CLEARML_BKG_THREAD_REPORT="1",
+        CLEARML_SKIP_PIP_FREEZE="1", PYTHONPATH="",
+    )  # fmt: skip
+    argv = [
+        str(python), "-m", "uvicorn", "clearml_serving.serving.main:app", "--host", processes.LOOPBACK, "--port",
+        str(port), "--loop", "uvloop", "--http", "httptools", "--log-level", "warning",
+    ]  # fmt: skip
+    server = bench.start(f"clearml_{hook}", argv, env)
+    return Running(f"http://127.0.0.1:{port}/serve/{model}", text_body, server, [model])
+
+
+def _kserve(bench: Bench, backend: Backend) -> Running:
+    python = bench.python("kserve")
+    model = f"kserve-{backend.name}"
+    bench.triton.serve(model, backend, bench.bundles[backend.name])
+    port = processes.free_port()
+    env = bench.environment(backend, BENCH_MODEL=model, PYTHONPATH="")
+    argv = [
+        str(python), str(PROGRAMS / "kserve_transformer.py"), "--http_port", str(port), "--enable_grpc", "False",
+        "--predictor_host", bench.triton.grpc, "--predictor_protocol", "grpc-v2", "--model_name", "bench",
+    ]  # fmt: skip
+    server = bench.start("kserve", argv, env)
+    return Running(f"http://127.0.0.1:{port}/v1/models/bench:predict", _instances_body, server, [model])
+
+
+def _ensemble(bench: Bench, backend: Backend, *, tokenizer: str) -> Running:
+    name = f"ensemble-{tokenizer}-{backend.name}"
+    model = f"{name}-model"
+    bench.triton.serve(model, backend, bench.bundles[backend.name])
+    bench.triton.serve_ensemble(name, backend, model, tokenizer=tokenizer, folder=bench.bundles[backend.name])
+    shape = [1, 1] if tokenizer == "lean" else [1]
+
+    def body(text: str) -> bytes:
+        return json.dumps({"inputs": [{"name": "TEXT", "shape": shape, "datatype": "BYTES", "data": [text]}]}).encode()
+
+    # everything happens inside Triton: it gets the gateway's core as well
+    return Running(f"http://{bench.triton.http}/v2/models/{name}/infer", body, None, [model], (SERVER_CORE, OTHER_CORE))
+
+
+def _pipeline(bench: Bench, backend: Backend) -> Running:
+    if not backend.is_real:
+        raise NotAvailable("it holds the model itself and calls no backend")
+    port = processes.free_port()
+    argv = [
+        sys.executable, "-m", "uvicorn", "--factory", "benchmarks.peers.programs.pipeline:create_app",
+        "--port", str(port), "--loop", "uvloop", "--http", "httptools", "--no-access-log", "--log-level", "warning",
+    ]  # fmt: skip
+    source = bench.bundles["torch"]
+    server = bench.start("pipeline", argv, bench.environment(backend, BENCH_FOLDER=source), (SERVER_CORE, OTHER_CORE))
+    return Running(f"http://127.0.0.1:{port}/embed", text_body, server, [])
+
+
+SYSTEMS: dict[str, System] = {
+    system.name: system
+    for system in (
+        System("floor", "floor: bare ASGI + orjson + tokenizers, no backend", lambda b, k: _floor(b, k, grpc=False),
+               uses_triton=False),
+        System("floor_grpc", "floor + one grpc.aio ModelInfer per request", lambda b, k: _floor(b, k, grpc=True)),
+        System("gateway", "triton-gateway, all features on, canary route", lambda b, k: _gateway(b, k)),
+        System("gateway_nocache", "triton-gateway, word cache off", _without_word_cache),
+        System("gateway_w2", "triton-gateway, 2 workers on 2 cores",
+               lambda b, k: _gateway(b, k, name="gateway_w2", workers=2, n_cores=2)),
+        System("gateway_w1", "triton-gateway, 1 worker on the same 2 cores",
+               lambda b, k: _gateway(b, k, name="gateway_w1", n_cores=2)),
+        *(
+            System(f"gateway_{name}", f"triton-gateway, asked in {title} form",
+                   partial(_form, name=name, path=path, body=body))
+            for name, (title, path, body) in FORMS.items()
+        ),
+        System("clearml_lean", "clearml-serving 1.3.5, hook on tokenizers", lambda b, k: _clearml(b, k, hook="lean")),
+        System("clearml_auto", "clearml-serving 1.3.5, hook on AutoTokenizer",
+               lambda b, k: _clearml(b, k, hook="auto")),
+        System("kserve", "KServe transformer, tokenizers, grpc-v2", _kserve),
+        System("ensemble_lean", "Triton ensemble, tokenizers, dynamic batching",
+               lambda b, k: _ensemble(b, k, tokenizer="lean")),
+        System("ensemble_auto", "Triton ensemble, AutoTokenizer (transformer-deploy)",
+               lambda b, k: _ensemble(b, k, tokenizer="auto")),
+        System("pipeline", "FastAPI + transformers pipeline, PyTorch", _pipeline, uses_triton=False),
+    )
+}  # fmt: skip

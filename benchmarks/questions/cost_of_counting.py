@@ -1,0 +1,94 @@
+"""What does counting one request cost, in CPU time of one thread?
+
+Finished traces of a short text go through the observer as the pipeline hands them over, in batches of sixteen, added
+up now and then; the rest of the gateway is not there. ``cost_of_observing`` measures the same from outside, with it.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from benchmarks.shared.command import parser, tell
+from gateway.metrics import drift, exposition
+from gateway.metrics.custom import Served
+from gateway.metrics.drift import Bins
+from gateway.metrics.observer import Observer
+from gateway.spec import MetricSpec, MetricVariable
+from gateway.trace import Trace
+
+TAKES = "10 seconds"
+SAVES = ""
+_BATCH, _BATCHES, _ROUNDS, _PER_SETTLING = 16, 600, 9, 10
+
+
+class _Row:
+    n_tokens, n_unknown, truncated = 17, 1, False
+
+
+def _trace() -> Trace:
+    trace = Trace("id")
+    trace.endpoint, trace.version, trace.url, trace.route = "e", "1", "e/1", "direct"
+    trace.rows, trace.tokens, trace.encoded = 1, 17, [_Row()]
+    trace.total_ns, trace.prepare_ns, trace.queue_ns = 2_000_000, 100_000, 10_000
+    trace.infer_ns, trace.finish_ns = 1_800_000, 20_000
+    trace.body = {"text": "hello"}
+    trace.answer = {"label": "GOOD", "score": 0.83, "scores": {"GOOD": 0.83, "BAD": 0.17}}
+    return trace
+
+
+def _references() -> dict[str, Bins]:
+    rng = np.random.default_rng(0)
+    scores = drift.scalar_bins(rng.uniform(0.5, 1, 2000))
+    return {
+        "token_length": drift.scalar_bins(rng.integers(10, 30, 2000).astype(float)), "top_score": scores,
+        "entropy": drift.scalar_bins(rng.uniform(0, 1, 2000)), "score": scores,
+        "predicted_label": drift.enum_bins({"GOOD": 60, "BAD": 40}),
+    }  # fmt: skip
+
+
+def measure(served: Mapping[str, Served], specs: Mapping[str, MetricSpec]) -> tuple[float, float]:
+    """Return microseconds of CPU per request and milliseconds per exposition, medians of the rounds."""
+    later: list[Callable[[], None]] = []
+    observer = Observer(later=later.append)
+    observer.watch.configure(served, specs, 1.0)
+    traces = [_trace() for _ in range(_BATCH)]
+    requests, scrapes = [], []
+    for _ in range(_ROUNDS):
+        began = time.process_time_ns()
+        for batch in range(_BATCHES):
+            for trace in traces:
+                observer.started()
+                observer.finished(trace)
+            for call in later:
+                call()
+            later.clear()
+            if batch % _PER_SETTLING == 0:
+                observer.settle()
+        requests.append((time.process_time_ns() - began) / (_BATCH * _BATCHES) / 1e3)
+        began = time.process_time_ns()
+        exposition.render(observer.snapshot())
+        scrapes.append((time.process_time_ns() - began) / 1e6)
+    return round(statistics.median(requests), 2), round(statistics.median(scrapes), 2)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Print one JSON object."""
+    parser(__name__, __doc__).parse_args(argv)
+    text = Served("e", "1", is_text=True, labels=("GOOD", "BAD"))
+    watched = Served("e", "1", is_text=True, labels=("GOOD", "BAD"), reference=_references())
+    declared = MetricSpec("e/1", None, (
+        MetricVariable("score", "scalar", tuple(0.1 * i for i in range(1, 10))),
+        MetricVariable("label", "enum", ("GOOD", "BAD")),
+    ))  # fmt: skip
+    found = {
+        "requests and stages": measure({}, {}),
+        "and built-in variables": measure({"e/1": text}, {}),
+        "and references of drift": measure({"e/1": watched}, {}),
+        "and two declared variables": measure({"e/1": watched}, {"e/1": declared}),
+    }
+    tell({name: {"us_per_request": us, "ms_per_scrape": ms} for name, (us, ms) in found.items()})
+    return 0

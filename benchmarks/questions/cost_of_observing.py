@@ -1,0 +1,210 @@
+"""What do metrics, and spans, cost the gateway in CPU per request?
+
+Three gateways, one process each, real HTTP through the gateway's own protocol class, a backend in memory that answers
+at once (so that nothing hides the cost): with the observer switched off, with everything on (built-in and declared
+variables, references of drift, a scrape every five seconds), and with spans exported to a receiver as well. Rounds of
+load go to one after the other, in an order that changes; CPU time is the kernel's, of the whole process. The ratio with
+its 95 % bootstrap interval is of rounds that were neighbours.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import http.server
+import json
+import os
+import random
+import statistics
+import tempfile
+import threading
+import time
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.shared import corpus, processes, tiny
+from benchmarks.shared.command import again, narrator, parser, tell
+from benchmarks.shared.load import closed_loop, render
+from benchmarks.shared.machine import cpu_seconds, pin
+from benchmarks.shared.statistics import ratio
+
+TAKES = "4 minutes"
+SAVES = ""
+_FORMS = ("off", "on", "spans")
+_SCRAPE_S = 5.0
+"""What `triton-gateway up` has Prometheus do; its default is a minute."""
+
+
+def serve(form: str, state: Path) -> None:
+    """Run one gateway until the process is ended; prints its port."""
+    import uvicorn
+    import uvloop
+
+    from gateway.app import Gateway
+    from gateway.metrics import drift
+    from gateway.settings import Settings
+    from gateway.spec import decode, decode_model, triton_model_name
+    from gateway.testing import FakeBackend, FakeRegistry
+
+    registry, backend = FakeRegistry(), FakeBackend()
+    archive = state / "m.zip"
+    folder = tiny.text_bundle(state / "bundle", words=corpus.vocabulary()[:8000])
+    if form != "off":
+        rng = np.random.default_rng(0)
+        (folder / drift.FILE).write_text(drift.encode({
+            "token_length": drift.scalar_bins(rng.integers(10, 30, 2000).astype(float)),
+            "top_score": drift.scalar_bins(rng.uniform(0.5, 1, 2000)),
+            "entropy": drift.scalar_bins(rng.uniform(0, 1, 2000)),
+            "predicted_label": drift.enum_bins({"GOOD": 60, "BAD": 40}),
+            "score": drift.scalar_bins(rng.uniform(0.5, 1, 2000)),
+        }))  # fmt: skip
+        registry.sections["metric_logging"] = json.dumps({"e/*": {"endpoint": "e/*", "metrics": {
+            "score": {"type": "scalar", "buckets": [0.1 * i for i in range(1, 10)]},
+            "label": {"type": "enum", "buckets": ["GOOD", "BAD"]},
+        }}})  # fmt: skip
+    with zipfile.ZipFile(archive, "w") as packed:
+        for file in folder.iterdir():
+            packed.write(file, file.name)
+    registry.add_model("m", archive, is_package=True)
+    registry.add_endpoint("e", "m")
+    name = triton_model_name(decode(registry.task()).endpoints["e"], decode_model(registry.model("m")))
+    backend.add(
+        name, {"input_ids": "int64", "attention_mask": "int64"}, {"logits": "float32"},
+        lambda inputs: {"logits": (inputs["input_ids"].sum(1)[:, None] % np.array([3, 5])).astype(np.float32)},
+    )  # fmt: skip
+    spans = None
+    if form == "spans":
+        from gateway.spans import exporting
+
+        spans = exporting("http/protobuf", version="benchmark", instance="one")
+    gateway = Gateway(
+        Settings(state_dir=state / "state", poll_frequency="1h"), registry=registry,
+        make_backend=lambda *_: backend, is_whole_process=True, spans=spans,
+    )  # fmt: skip
+    if form == "off":
+        # There is no such setting: what is measured against is a gateway whose observer does nothing.
+        nothing = lambda *_, **__: None  # noqa: E731
+        for part in ("started", "finished", "batched", "cached", "words", "fell_back", "waited"):
+            setattr(gateway.observer, part, nothing)
+    server = uvicorn.Server(
+        uvicorn.Config(gateway, port=0, http=gateway.http_protocol, loop="uvloop", log_config=None, ws="none",
+                       proxy_headers=False, access_log=False, server_header=False, date_header=False)
+    )  # fmt: skip
+
+    async def run() -> None:
+        task = asyncio.create_task(server.serve())
+        while not server.started or "e" not in gateway.table.current.endpoints:  # noqa: ASYNC110 - facts, not events
+            await asyncio.sleep(0.05)
+        print(server.servers[0].sockets[0].getsockname()[1], flush=True)
+        await task
+
+    uvloop.run(run())
+
+
+class _Receiver:
+    """Takes spans over OTLP/HTTP and counts the bytes: what a collector nearby does."""
+
+    def __init__(self) -> None:
+        outer = self
+        self.bytes = 0
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self) -> None:
+                outer.bytes += len(self.rfile.read(int(self.headers["content-length"])))
+                self.send_response(200)
+                self.send_header("content-length", "0")
+                self.end_headers()
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+
+class _Gateway:
+    """One of the compared gateways."""
+
+    def __init__(self, form: str, folder: Path, receiver: str, core: int) -> None:
+        state = folder / form
+        state.mkdir()
+        environ = {**os.environ, "OTEL_EXPORTER_OTLP_ENDPOINT": receiver} if form == "spans" else dict(os.environ)
+        self.form = form
+        self.process = processes.Child(again(__name__, "--serve", form, "--state", str(state)), env=environ)
+        self.port = self.process.hear()
+        pin([self.process.pid], [core])
+
+    def round(self, bodies: list[bytes], seconds: float, connections: int, start: int) -> float:
+        """CPU microseconds per answered request of one round."""
+        url = f"http://127.0.0.1:{self.port}/serve/e"
+        stop = threading.Event()
+
+        def scrape() -> None:
+            at = _SCRAPE_S / 2
+            while not stop.wait(at):
+                at = _SCRAPE_S
+                processes.ask(f"http://127.0.0.1:{self.port}/metrics")
+
+        scraper = threading.Thread(target=scrape, daemon=True)
+        before = cpu_seconds([self.process.pid])
+        if self.form != "off":
+            scraper.start()
+        outcome = closed_loop(url, render(url, bodies), seconds, connections=connections, start=start)
+        if self.form != "off":
+            stop.set()
+            scraper.join()
+        used = cpu_seconds([self.process.pid]) - before
+        assert not outcome.errors, outcome.first_error
+        return used / outcome.requests * 1e6
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure and print one JSON line."""
+    arguments = parser(__name__, __doc__)
+    arguments.add_argument("--rounds", type=int, default=10)
+    arguments.add_argument("--seconds", type=float, default=5.0)
+    arguments.add_argument("--connections", type=int, default=16)
+    arguments.add_argument("--texts", default="short", choices=sorted(corpus.KINDS))
+    arguments.add_argument("--serve", choices=_FORMS, help=argparse.SUPPRESS)
+    arguments.add_argument("--state", type=Path, help=argparse.SUPPRESS)
+    options = arguments.parse_args(argv)
+    if options.serve:
+        serve(options.serve, options.state)
+        return 0
+    texts = corpus.Corpus(seed=1).texts(options.texts, 20_000)
+    bodies = [json.dumps({"text": text}).encode() for text in texts]
+    receiver, say = _Receiver(), narrator()
+    cores = sorted(os.sched_getaffinity(0))
+    if len(cores) > 1:
+        os.sched_setaffinity(0, set(cores[1:]))
+    gateways: list[_Gateway] = []
+    found: dict[str, list[float]] = {form: [] for form in _FORMS}
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            for form in _FORMS:
+                gateways.append(_Gateway(form, Path(folder), receiver.url, cores[0]))
+                gateways[-1].round(bodies, 2.0, options.connections, 0)
+            order = random.Random(1)
+            for number in range(options.rounds):
+                for gateway in order.sample(gateways, len(gateways)):
+                    took = gateway.round(bodies, options.seconds, options.connections, number * 997)
+                    found[gateway.form].append(took)
+                    time.sleep(0.2)
+                say(f"round {number + 1}: {', '.join(f'{f} {v[-1]:.1f}' for f, v in found.items())} µs")
+        finally:
+            for gateway in gateways:
+                gateway.process.stop()
+    report: dict[str, Any] = {"texts": options.texts, "connections": options.connections, "rounds": options.rounds}
+    report |= {f"{form}_us": round(statistics.median(values), 1) for form, values in found.items()}
+    for form in _FORMS[1:]:
+        one = ratio(list(zip(found[form], found["off"], strict=True)))
+        report[f"{form}_ratio"] = [round(one.median, 3), round(one.low, 3), round(one.high, 3)]
+    tell(report)
+    return 0

@@ -1,0 +1,99 @@
+"""Does a request fail, and how long does a swap take, while what an endpoint serves is swapped again and again?
+
+Real control plane, real Triton (one, then two behind one address) with model sync, real gateway. Every swap changes
+what one endpoint serves: another model, other ``Preprocess`` code, or both; it is waited for until the gateway answers
+with it. The load never retries. Prints one JSON line per number of Tritons; the exit code is 0 when nothing failed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from benchmarks.shared import tiny
+from benchmarks.shared.command import parser, tell
+from benchmarks.shared.load import Steady, closed_loop, render
+from benchmarks.shared.processes import ask, until
+from benchmarks.shared.stack import Small
+from deploy.registry import ClearMLStore, section_text
+from deploy.tools import sections
+
+TAKES = "4 minutes"
+SAVES = ""
+_ENDPOINT = "swapped"
+
+
+def _prepare(stack: Small, folder: Path) -> None:
+    """Register two models and two pieces of code through the stock CLI, as the endpoints ``a`` and ``b``."""
+    for number, name in enumerate(("a", "b"), 1):
+        (folder / name).mkdir()
+        stack.upload(tiny.multiplying(folder / name / f"{name}.onnx", float(number)), f"model {name}")
+        stack.add(name, f"model {name}", tiny.code(folder / name / "code.py", name))
+
+
+def trial(folder: Path, *, tritons: int, swaps: int) -> dict[str, Any]:
+    """Swap so often under load at half of what the endpoint can do; return what failed and how long swaps took."""
+    stack = Small(folder / f"stack-{tritons}", tritons=tritons)
+    try:
+        (folder / f"parts-{tritons}").mkdir()
+        _prepare(stack, folder / f"parts-{tritons}")
+        os.environ.update(stack.env)
+        from gateway.registry.clearml import ClearMLRegistry
+
+        store = ClearMLStore(ClearMLRegistry(stack.task))
+        entries = sections.parse(section_text(store.task(), "endpoints"))
+        parts = {name: (entries[name]["model_id"], entries[name]["preprocess_artifact"]) for name in ("a", "b")}
+        templates = {name: dict(entries[name]) for name in ("a", "b")}
+        store.write({"endpoints": "{}"})
+        url = f"{stack.url}/serve/{_ENDPOINT}"
+
+        def swap(model: str, code: str) -> float:
+            entry = {**templates["a"], "serving_url": _ENDPOINT, "version": "",
+                     "model_id": parts[model][0], "preprocess_artifact": parts[code][1]}  # fmt: skip
+            began = time.monotonic()
+            store.write({"endpoints": sections.render({_ENDPOINT: entry})})
+            wanted = tiny.answer(1.0 if model == "a" else 2.0, code)
+
+            def is_live() -> bool:
+                try:
+                    return bool(json.loads(ask(url, tiny.BODY)) == wanted)
+                except OSError:
+                    return False
+
+            until(is_live, f"the swap to {model}, {code}", pause=0.05)
+            return time.monotonic() - began
+
+        swap("a", "a")
+        time.sleep(1.0)
+        capacity = closed_loop(url, render(url, [tiny.BODY]), 4.0, connections=8)
+        rate = capacity.requests / 4.0 / 2
+        order = [("b", "a"), ("b", "b"), ("a", "a")]  # the model, the code, both
+        took: list[float] = []
+        with Steady(url, tiny.BODY, rate=rate).running() as steady:
+            took.extend(swap(*order[number % 3]) for number in range(swaps))
+        seen = steady.summary()
+    finally:
+        stack.stop()
+    return {"tritons": tritons, "swaps": swaps, "rate": round(rate), "median_s": round(median(took), 2),
+            "slowest_s": round(max(took), 2), **seen}  # fmt: skip
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the trials."""
+    arguments = parser(__name__, __doc__)
+    arguments.add_argument("--swaps", type=int, default=100)
+    arguments.add_argument("--tritons", type=int, action="append", help="only this many; may be repeated [1, 2]")
+    options = arguments.parse_args(argv)
+    failed = 0
+    with tempfile.TemporaryDirectory(prefix="swaps-") as temporary:
+        for tritons in options.tritons or [1, 2]:
+            result = trial(Path(temporary), tritons=tritons, swaps=options.swaps)
+            tell(result)
+            failed += result["failed"]
+    return 1 if failed else 0

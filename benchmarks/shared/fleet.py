@@ -1,0 +1,279 @@
+"""Real gateways behind a Service and real Tritons behind a name, on one machine, ended and replaced as pods are.
+
+A pod is a process; ending one is what the kubelet and the endpoints
+controller do to a pod: it is taken off the list (some time later, on every node), its ``preStop`` sleep runs, it gets
+SIGTERM. The name of the Tritons is a file that is laid over ``/etc/hosts`` for the gateways where we may do that
+(root); elsewhere the gateways get a fixed list of addresses.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import http.client
+import json
+import os
+import ssl
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks.shared import processes, tiny
+from benchmarks.shared.callers import Callers
+from benchmarks.shared.command import ROOT, Say
+from benchmarks.shared.registry import Registry
+from benchmarks.shared.service import Loop, Service
+from deploy.tools.stock_cli import StockCli
+from gateway.metrics.exposition import parse
+
+NAME: Final = "triton.test"
+ENDPOINT: Final = "rolled"
+BODY: Final = b'{"text": "good film hello world"}'
+_PROPAGATION_S: Final = 0.5
+"""Until every node has heard that an endpoint is gone."""
+_PRE_STOP_S: Final = 1.0
+"""Sleep of the preStop hook; Kubernetes manifests take seconds, one machine is quicker."""
+AGE: Final = {"TRITON_GATEWAY_CONNECTION_AGE": "1s", "TRITON_GATEWAY_DRAIN_DELAY": "1s"}
+"""Minutes in production; seconds here, so that callers spread over new replicas while one waits."""
+
+
+@dataclass
+class Gateway:
+    """One gateway pod."""
+
+    name: str
+    port: int
+    server: processes.Server
+
+    def counted(self) -> float:
+        """Return how many requests it has answered."""
+        text = processes.ask(f"http://{processes.LOOPBACK}:{self.port}/metrics").decode()
+        return sum(value for name, _, value in parse(text) if name == "gateway_requests_total")
+
+
+@dataclass
+class Triton:
+    """One Triton pod: the server and its model sync."""
+
+    name: str
+    host: str
+    server: processes.Server
+    sync: processes.Server
+    status: Path
+    ports: Mapping[str, int] = field(default_factory=dict)
+
+    def is_ready(self) -> bool:
+        """Return whether every wanted model is loaded, as its readiness probe has it."""
+        try:
+            found = json.loads(self.status.read_text())
+        except (OSError, ValueError):
+            return False
+        states = [model["state"] for model in found["models"]]
+        return bool(found["triton"]["answers"]) and bool(states) and set(states) == {"ready"}
+
+    def counted(self) -> float:
+        """Return how many calls it has answered."""
+        text = processes.ask(f"http://{self.host}:{self.ports['metrics']}/metrics").decode()
+        # Triton names its counters without the suffix that the parser adds.
+        wanted = ("nv_inference_request_success", "nv_inference_request_success_total")
+        return sum(value for name, _, value in parse(text) if name in wanted)
+
+
+class Fleet:
+    """The processes. ``settings`` are the gateways' environment beside what makes them a fleet."""
+
+    def __init__(self, state: Path, *, say: Say, settings: Mapping[str, str] | None = None) -> None:
+        self.state = state.absolute()
+        self.settings = dict(settings or {})
+        self.tls: ssl.SSLContext | None = None
+        """What callers trust, where gateways speak HTTPS."""
+        self._say = say
+        self._numbers = iter(range(1, 1000))
+        self._ports = dict(zip(("grpc", "http", "metrics"), processes.free_ports(3), strict=True))
+        self.gateways: list[Gateway] = []
+        self.tritons: list[Triton] = []
+        self._hosts: Path | None = None
+        self._open: list[Registry | processes.Server] = []
+        # Its threads must live as long as what they start: a child ends with the thread that made it.
+        self._threads = ThreadPoolExecutor(8)
+        self._lock = threading.Lock()
+        self.state.mkdir(parents=True, exist_ok=True)
+        self._cores = range(os.cpu_count() or 1)
+        self.loop = Loop()
+        self.service = Service(self.loop)
+        try:
+            registry = Registry(self.state, cores=self._cores)
+            self._open.append(registry)
+            # Everything is on loopback addresses, of which proxies' exceptions know one.
+            clean = {k: v for k, v in registry.env.items() if not k.lower().endswith("_proxy")}
+            key = {"TRITON_GATEWAY_TRITON_KEY_FILE": str(self.state / "triton-key")}
+            self.env = {**clean, **key, "PYTHONPATH": str(ROOT)}
+            self.cli = StockCli(env=self.env, log=self.state / "logs" / "clearml-serving.log")
+            task = asyncio.run(self.cli.create_service("fleet"))
+            self.env["CLEARML_SERVING_TASK_ID"] = task
+            self._deploy(task)
+            self._hosts = self._lay_hosts()
+        except BaseException:
+            self.stop()
+            raise
+
+    def _deploy(self, task: str) -> None:
+        bundle = tiny.counting_bundle(self.state / "bundle")
+        for arguments in (
+            ("model", "upload", "--name", "rolled", "--project", "fleet", "--path", str(bundle), "--publish",
+             "--framework", "onnx"),
+            ("model", "add", "--engine", "triton", "--endpoint", ENDPOINT, "--name", "rolled", "--project", "fleet",
+             "--input-name", "input_ids", "attention_mask", "--input-type", "int64", "int64",
+             "--input-size", "[-1, -1]", "[-1, -1]", "--output-name", "logits", "--output-type", "float32",
+             "--output-size", "[-1, 2]"),
+        ):  # fmt: skip
+            asyncio.run(self.cli.run("--id", task, *arguments))
+
+    def _lay_hosts(self) -> Path | None:
+        path = self.state / "hosts"
+        path.write_text("127.0.0.1 localhost\n")
+        tried = subprocess.run(
+            ["unshare", "--mount", "sh", "-c", f"mount --bind {path} /etc/hosts"], capture_output=True, check=False
+        )
+        return path if tried.returncode == 0 else None
+
+    @property
+    def follows_a_name(self) -> bool:
+        """Whether the Tritons have a name whose addresses change, as behind a headless Service."""
+        return self._hosts is not None
+
+    def _name_the_tritons(self) -> None:
+        if self._hosts is not None:
+            named = "".join(f"{triton.host} {NAME}\n" for triton in self.tritons)
+            self._hosts.write_text(f"127.0.0.1 localhost\n{named}")
+
+    def start_triton(self, *, in_place_of: str = "") -> Triton:
+        """Start a Triton with its sync, wait until it has every model, then name it. ``in_place_of``: its address."""
+        number = next(self._numbers)
+        name, host = f"triton-{number}", in_place_of or f"127.0.0.{number + 1}"
+        folder = self.state / name
+        grpc = f"{host}:{self._ports['grpc']}"
+        paths = ["--state-dir", str(folder), "--repository", str(folder / "repository")]
+        ports = [part for kind in ("grpc", "http", "metrics") for part in (f"--{kind}-port", str(self._ports[kind]))]
+        server = self._start(name, ["triton", *paths, *ports, "--host", host])
+        server.wait_for(f"http://{host}:{self._ports['http']}/v2")
+        argv = ["sync", *paths, "--triton-grpc", grpc, "--engine", "python", "--poll-frequency", "500ms"]
+        sync = self._start(f"{name}-sync", argv)
+        triton = Triton(name, host, server, sync, folder / "sync-status.json", self._ports)
+        processes.until(triton.is_ready, f"{name} has its models")
+        with self._lock:
+            self.tritons = [*self.tritons, triton]
+            self._name_the_tritons()
+        self._say(f"{name} is ready at {host}")
+        return triton
+
+    def end_triton(self, triton: Triton) -> None:
+        """End it as a pod ends: off the name, preStop, SIGTERM."""
+        self.tritons = [t for t in self.tritons if t is not triton]
+        self._name_the_tritons()
+        # The name server's answer lives for some seconds; the gateways look every two.
+        time.sleep(_PRE_STOP_S + 2.0 if self.follows_a_name else 0.0)
+        triton.server.end()
+        triton.sync.end()
+        self._say(f"{triton.name} has ended")
+
+    def start_gateway(self, **settings: str) -> Gateway:
+        """Start a gateway, wait until its readiness probe passes, then add it to the Service."""
+        number = next(self._numbers)
+        name, port = f"gateway-{number}", processes.free_port()
+        grpc = self._ports["grpc"]
+        addresses = ",".join(f"{t.host}:{grpc}" for t in self.tritons)
+        env = {
+            **self.env, "TRITON_GATEWAY_PORT": str(port), "TRITON_GATEWAY_STATE_DIR": str(self.state / name),
+            "CLEARML_SERVING_POLL_FREQ": "1s", "TRITON_GATEWAY_TRITON_HTTP": str(self._ports["http"]),
+            "TRITON_GATEWAY_TRITON_GRPC": f"dns:///{NAME}:{grpc}" if self._hosts else f"ipv4:{addresses}",
+            **self.settings, **settings,
+        }  # fmt: skip
+        argv = [sys.executable, "-m", "gateway"]
+        if self._hosts is not None:
+            argv = ["unshare", "--mount", "sh", "-c", f'mount --bind {self._hosts} /etc/hosts && exec "$@"', "-", *argv]
+        server = processes.Server(name, argv, env=env, cores=self._cores, log=self.state / "logs" / f"{name}.log")
+        self._open.append(server)
+        processes.until(lambda: self._is_ready(server, port), f"{name} is ready")
+        made = Gateway(name, port, server)
+        with self._lock:
+            self.gateways = [*self.gateways, made]
+            self.service.add(port)
+        self._say(f"{name} is ready")
+        return made
+
+    def _is_ready(self, server: processes.Server, port: int) -> bool:
+        if not Path(f"/proc/{server.pid}").exists():
+            raise processes.ServerFailed(f"{server.name} ended: {server.last_lines()}")
+        kind = http.client.HTTPConnection if self.tls is None else self._connect_tls
+        connection = kind(processes.LOOPBACK, port, timeout=5)
+        try:
+            connection.request("GET", "/readyz")
+            return connection.getresponse().status == 200
+        except OSError:
+            return False
+        finally:
+            connection.close()
+
+    def _connect_tls(self, host: str, port: int, *, timeout: float) -> http.client.HTTPConnection:
+        # Probes of the kubelet do not look at certificates either.
+        context = ssl.create_default_context()
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        return http.client.HTTPSConnection(host, port, timeout=timeout, context=context)
+
+    def end_gateway(self, gateway: Gateway) -> None:
+        """End it as a pod ends; its exit code must be 0."""
+        self.gateways = [g for g in self.gateways if g is not gateway]
+        time.sleep(_PROPAGATION_S)
+        self.service.remove(gateway.port)
+        time.sleep(max(0.0, _PRE_STOP_S - _PROPAGATION_S))
+        code = gateway.server.end()
+        if code:
+            raise processes.ServerFailed(f"{gateway.name} ended with {code}: {gateway.server.last_lines()}")
+        self._say(f"{gateway.name} has ended")
+
+    def together(self, *work: Callable[[], Any]) -> list[Any]:
+        """Do several things at once."""
+        return [future.result() for future in [self._threads.submit(one) for one in work]]
+
+    def callers(self, *, count: int = 16, rate: float = 100.0) -> Callers:
+        """Return callers of the Service."""
+        return Callers(self.loop, self.service.port, f"/serve/{ENDPOINT}", BODY, count=count, rate=rate, tls=self.tls)
+
+    def _start(self, name: str, arguments: Sequence[str]) -> processes.Server:
+        server = processes.Server(
+            name, [sys.executable, "-m", "deploy.admin.cli", *arguments], env=self.env, cores=self._cores,
+            log=self.state / "logs" / f"{name}.log",
+        )  # fmt: skip
+        self._open.append(server)
+        return server
+
+    def stop(self) -> None:
+        """Stop everything, the newest first."""
+        self.service.close()
+        for part in reversed(self._open):
+            part.stop()
+        self.loop.close()
+        self._threads.shutdown()
+
+
+@contextlib.contextmanager
+def fleet(state: Path, *, say: Say, **settings: str) -> Iterator[Fleet]:
+    """A fleet while the context is open."""
+    made = Fleet(state, say=say, settings=settings)
+    try:
+        yield made
+    finally:
+        made.stop()
+
+
+def unevenness(counts: Sequence[float]) -> float:
+    """Return how far the most different replica is from an equal share; 0 is equal."""
+    mean = sum(counts) / len(counts)
+    return max(abs(count / mean - 1) for count in counts) if mean else 1.0

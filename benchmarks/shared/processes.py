@@ -1,0 +1,196 @@
+"""Child processes: started on their cores, asked, waited for, stopped as a group. Nothing is left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.shared.command import ROOT
+
+LOOPBACK = "127.0.0.1"
+
+# Between fork and exec: where it runs, and that it ends with us even when we are killed.
+_CHILD = (
+    "import ctypes,os,signal,sys\n"
+    "ctypes.CDLL(None).prctl(1, signal.SIGKILL)\n"
+    "os.sched_setaffinity(0, {int(c) for c in sys.argv[1].split(',')})\n"
+    "os.execvp(sys.argv[2], sys.argv[2:])\n"
+)
+
+
+class ServerFailed(Exception):
+    """A server did not start; the message ends with the last lines of its log."""
+
+
+def free_port() -> int:
+    """Return a port that nothing listens on now."""
+    return free_ports(1)[0]
+
+
+def free_ports(count: int) -> list[int]:
+    """Return so many ports, no two alike, that nothing listens on now."""
+    with contextlib.ExitStack() as held:
+        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
+        for sock in sockets:
+            sock.bind((LOOPBACK, 0))
+        return [int(sock.getsockname()[1]) for sock in sockets]
+
+
+def on_cores(argv: Sequence[str], cores: Iterable[int]) -> list[str]:
+    """Return a command that runs ``argv`` bound to ``cores`` and ends with its parent."""
+    return [sys.executable, "-I", "-S", "-c", _CHILD, ",".join(map(str, sorted(cores))), *argv]
+
+
+class Server:
+    """One child process with a log of its own."""
+
+    def __init__(self, name: str, argv: Sequence[str], *, env: Mapping[str, str], cores: Iterable[int], log: Path,
+                 cwd: Path | None = None) -> None:  # fmt: skip
+        self.name = name
+        self._log = log
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("wb") as out:
+            self._process = subprocess.Popen(
+                on_cores(argv, cores), stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT,
+                env={**env, "PYTHONUNBUFFERED": "1"}, cwd=cwd, start_new_session=True,
+            )  # fmt: skip
+
+    @property
+    def pid(self) -> int:
+        """The child's process id."""
+        return self._process.pid
+
+    def is_running(self) -> bool:
+        """Whether it has not ended."""
+        return self._process.poll() is None
+
+    def wait_for(self, url: str, body: bytes | None = None, *, timeout_s: float = 120.0) -> bytes:
+        """Ask until the answer is 200 and return it. Raises ``ServerFailed``."""
+        until = time.monotonic() + timeout_s
+        reason = ""
+        while time.monotonic() < until:
+            if not self.is_running():
+                raise ServerFailed(f"{self.name} ended with {self._process.returncode}: {self.last_lines()}")
+            try:
+                return ask(url, body)
+            except OSError as error:
+                reason = describe(error)
+                time.sleep(0.3)
+        raise ServerFailed(f"{self.name} did not answer within {timeout_s:.0f} s ({reason}): {self.last_lines()}")
+
+    def last_lines(self, count: int = 4) -> str:
+        """Return the end of the log in one line."""
+        lines = [line.strip() for line in self._log.read_text(errors="replace").splitlines() if line.strip()]
+        return " | ".join(lines[-count:])[-600:]
+
+    def end(self, *, within_s: float = 60.0) -> int:
+        """Send SIGTERM and wait for it to end by itself; returns its exit code. Raises ``ServerFailed``."""
+        self._process.terminate()
+        try:
+            code = self._process.wait(within_s)
+        except subprocess.TimeoutExpired:
+            self.stop()
+            raise ServerFailed(f"{self.name} did not end within {within_s:.0f} s: {self.last_lines()}") from None
+        self.stop()
+        return code
+
+    def stop(self) -> None:
+        """Ask it to end, wait, kill what is left of its group."""
+        if self.is_running():
+            self._process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(8)
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+
+class Child:
+    """A process that is asked in lines of JSON on its stdin and answers likewise on stdout."""
+
+    def __init__(self, argv: Sequence[str], *, env: Mapping[str, str] | None = None) -> None:
+        self._process = subprocess.Popen(
+            argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT,
+            env=None if env is None else dict(env),
+        )  # fmt: skip
+
+    @property
+    def pid(self) -> int:
+        """The child's process id."""
+        return self._process.pid
+
+    def say(self, question: Any) -> None:
+        """Send a line."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(question) + "\n")
+        self._process.stdin.flush()
+
+    def hear(self) -> Any:
+        """Wait for a line. Raises ``ServerFailed`` if the child has ended."""
+        assert self._process.stdout is not None
+        if not (line := self._process.stdout.readline()):
+            raise ServerFailed(f"process {self.pid} ended with {self._process.wait()}")
+        return json.loads(line)
+
+    def ask(self, question: Any) -> Any:
+        """Send a line and wait for the answer."""
+        self.say(question)
+        return self.hear()
+
+    def stop(self) -> None:
+        """End it."""
+        self._process.kill()
+        self._process.communicate()
+
+
+def until(holds: Callable[[], object], what: str, *, within: float = 120.0, pause: float = 0.1) -> float:
+    """Wait until ``holds()``; returns the seconds it took. Raises ``ServerFailed`` when it does not come to that."""
+    began = time.monotonic()
+    while not holds():
+        if time.monotonic() - began > within:
+            raise ServerFailed(f"{what}: not within {within:.0f} s")
+        time.sleep(pause)
+    return time.monotonic() - began
+
+
+def has_answered(url: str, body: bytes | None = None) -> bool:
+    """Whether a request is answered with 200."""
+    with contextlib.suppress(OSError):
+        ask(url, body)
+        return True
+    return False
+
+
+def ask(url: str, body: bytes | None = None, *, timeout: float = 20.0) -> bytes:
+    """GET, or POST ``body`` as JSON, and return the content of a 200. Raises ``OSError``."""
+    request = urllib.request.Request(url, data=body, headers={"content-type": "application/json"})
+    with _opener.open(request, timeout=timeout) as reply:
+        return bytes(reply.read())
+
+
+def ask_json(url: str) -> dict[str, Any]:
+    """GET a JSON object."""
+    found = json.loads(ask(url))
+    return found if isinstance(found, dict) else {}
+
+
+def describe(error: OSError) -> str:
+    """Return what an HTTP error says, with the beginning of its body."""
+    if isinstance(error, urllib.error.HTTPError):
+        return f"{error.code} {error.read()[:300].decode(errors='replace')}"
+    return str(error)
+
+
+# loopback never goes through a proxy
+_opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))

@@ -1,0 +1,161 @@
+"""The control plane of a run: the embedded ClearML server, and two serving Tasks made through the stock CLI.
+
+One Task is the gateway's (endpoints without code, two versions and a canary in front of each backend), one is stock
+clearml-serving's (endpoints with a hook). What was registered is remembered in the state folder and used again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.shared import processes
+from benchmarks.shared.backends import Backend
+from deploy.controlplane import Credentials, environment
+from deploy.tools.stock_cli import StockCli, isolated
+
+_PEERS = Path(__file__).parents[1] / "peers" / "programs"
+HOOKS = {"lean": _PEERS / "clearml_hook_lean.py", "auto": _PEERS / "clearml_hook_auto.py"}
+_FORMAT = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """What the CLI made: Task ids and, by backend, Triton's names of the gateway's models."""
+
+    gateway_task: str
+    clearml_task: str
+    triton_names: Mapping[str, Sequence[str]]
+
+
+class Registry:
+    """The embedded control plane, running."""
+
+    def __init__(self, state: Path, *, cores: Sequence[int]) -> None:
+        self._state = state
+        port = _remembered_port(state)
+        self._address = f"http://{processes.LOOPBACK}:{port}"
+        argv = [sys.executable, "-m", "deploy.admin.cli", "controlplane", "--state-dir", str(state / "controlplane")]
+        self._server = processes.Server(
+            "control plane", [*argv, "--port", str(port)], env=dict(os.environ), cores=cores,
+            log=state / "logs" / "controlplane.log",
+        )  # fmt: skip
+        self._server.wait_for(f"{self._address}/healthz", timeout_s=60)
+        scratch = state / "tmp"
+        shutil.rmtree(scratch, ignore_errors=True)
+        scratch.mkdir(parents=True)
+        variables = environment(Credentials.load_or_create(state / "controlplane"), self._address)
+        clean = {k: v for k, v in os.environ.items() if not k.startswith(("CLEARML_", "TRITON_GATEWAY_", "BENCH_"))}
+        self.env = isolated(
+            {**clean, **variables, "no_proxy": "127.0.0.1,localhost", "TOKENIZERS_PARALLELISM": "false"},
+            cache=state / "cache", scratch=scratch, config_file=state / "clearml.conf",
+        )  # fmt: skip
+
+    def stop(self) -> None:
+        """Stop the server; its data stays."""
+        self._server.stop()
+
+    def register(
+        self, backends: Sequence[Backend], bundles: Mapping[str, Path], say: Callable[[str], None]
+    ) -> Registered:
+        """Make sure that every backend is registered for both systems, and return the names."""
+        note = self._state / "registered.json"
+        known: dict[str, Any] = json.loads(note.read_text()) if note.exists() else {}
+        if known.get("format") != _FORMAT:
+            known = {"format": _FORMAT, "backends": []}
+        cli = StockCli(env=self.env, log=self._state / "logs" / "clearml-serving.log")
+        for side in ("gateway", "clearml"):
+            if side not in known:
+                say(f"clearml-serving create --name bench-{side}")
+                known[side] = asyncio.run(cli.create_service(f"bench-{side}"))
+        for backend in backends:
+            if backend.name not in known["backends"]:
+                say(f"clearml-serving model upload / model add … for backend {backend.name}")
+                asyncio.run(_register(cli, known["gateway"], known["clearml"], backend, bundles[backend.name]))
+                known["backends"].append(backend.name)
+            note.write_text(json.dumps(known, indent=1) + "\n")
+        return Registered(known["gateway"], known["clearml"], self._triton_names(known["gateway"]))
+
+    def _triton_names(self, task_id: str) -> dict[str, list[str]]:
+        """Ask in a process of its own: the clearml SDK keeps its session for the life of a process."""
+        done = subprocess.run(
+            [sys.executable, "-m", "benchmarks.shared.registry", task_id], env=self.env, capture_output=True, text=True,
+            timeout=120, check=False,
+        )  # fmt: skip
+        if done.returncode:
+            raise processes.ServerFailed(f"the serving Task cannot be read: {done.stderr[-400:]}")
+        found: dict[str, list[str]] = json.loads(done.stdout.splitlines()[-1])
+        return found
+
+
+def _remembered_port(state: Path) -> int:
+    """Return the port of last time: uploaded files are known by an address that holds it. Else start from nothing."""
+    note = state / "controlplane.port"
+    with contextlib.suppress(OSError, ValueError):
+        port = int(note.read_text())
+        with socket.socket() as sock:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sock.bind((processes.LOOPBACK, port))
+        return port
+    (state / "registered.json").unlink(missing_ok=True)
+    port = processes.free_port()
+    note.write_text(f"{port}\n")
+    return port
+
+
+def versions(backend: Backend) -> tuple[str, str]:
+    """Return the urls of the gateway's two versions of a backend; the canary route is the backend's name."""
+    return f"{backend.name}/1", f"{backend.name}/2"
+
+
+def hooked(backend: Backend, hook: str) -> str:
+    """Return the endpoint of stock clearml-serving for a backend and a hook, which is also its Triton model's name."""
+    return f"{backend.name}-{hook}"
+
+
+async def _register(cli: StockCli, gateway: str, clearml: str, backend: Backend, bundle: Path) -> None:
+    model = await cli.upload_model(gateway, bundle, name=f"bench-{backend.name}", project="benchmarks")
+    described: list[str] = []
+    for side, names, kind, width in (
+        ("input", backend.inputs, "int64", -1), ("output", (backend.output,), "float32", backend.width),
+    ):  # fmt: skip
+        described += [f"--{side}-name", *names, f"--{side}-type", *([kind] * len(names))]
+        described += [f"--{side}-size", *([json.dumps([-1, width])] * len(names))]
+    add = ("model", "add", "--engine", "triton", "--model-id", model, *described)
+    for url in versions(backend):
+        endpoint, version = url.split("/")
+        await cli.run("--id", gateway, *add, "--endpoint", endpoint, "--version", version)
+    await cli.run(
+        "--id", gateway, "model", "canary", "--endpoint", backend.name, "--weights", *map(str, backend.weights),
+        "--input-endpoints", *versions(backend),
+    )  # fmt: skip
+    for hook, code in HOOKS.items():
+        await cli.run("--id", clearml, *add, "--endpoint", hooked(backend, hook), "--preprocess", str(code))
+
+
+def main(task_id: str) -> None:
+    """Print Triton's names of a serving Task's models by endpoint, as JSON."""
+    from gateway.registry.clearml import ClearMLRegistry
+    from gateway.spec import decode, decode_model, triton_model_name
+
+    registry = ClearMLRegistry(task_id)
+    found: dict[str, list[str]] = {}
+    for endpoint in decode(registry.task()).endpoints.values():
+        if endpoint.model_id:
+            name = triton_model_name(endpoint, decode_model(registry.model(endpoint.model_id)))
+            found.setdefault(endpoint.endpoint, []).append(name)
+    sys.stdout.write(json.dumps(found) + "\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,241 @@
+"""The batcher in simulated time, over servers of several prices.
+
+The batcher is the real one; the event loop's clock, the connections and the server are simulated: exact, the same in
+every run, seconds of CPU. Each connection sends its next request when its last one is answered. The gateway has one
+CPU, which takes ``REQUEST_S`` for each of them and ``CALL_S`` for a call, and sees nothing meanwhile: neither what
+arrives nor that a call has ended. The server takes one call after the other.
+
+Beside each cell stands what two full calls taking turns could give (``bound``): one half of the connections is served
+in as few calls as it fits while the other half waits. ``best`` is more: the rows of each turn cut at the least possible
+time, found by trying every cut, as if calls cost the gateway nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import random
+import selectors
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+
+from gateway.endpoints.batcher import Batcher
+from gateway.endpoints.entries import BatchLimits, Entry
+
+REQUEST_S: Final = 90e-6
+"""CPU of the gateway for one request, half of it before the call (parse, tokenize), half after it (finish, write)."""
+CALL_S: Final = 200e-6
+"""CPU of the gateway for one call: make its tensors, write, read."""
+WIRE_S: Final = 200e-6
+"""From the decision to send a call until the server has it, and as long back."""
+_CLIENT_S: Final = 100e-6
+"""From an answer until the next request of its connection is here."""
+MAX_ROWS: Final = 64
+CONNECTIONS: Final = (16, 32, 64, 128, 256)
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """What a server takes, in seconds, for a call, a row and a padded token; ``noise`` is a share of that."""
+
+    name: str
+    call: float
+    row: float
+    token: float
+    noise: float = 0.05
+    at_once: int = 1
+    """Calls that it works on at the same time."""
+
+    def seconds(self, rows: int, longest: int) -> float:
+        """Return the time of a call without noise."""
+        return self.call + self.row * rows + self.token * rows * longest
+
+
+PRICES: Final = (
+    Price("a price per call", 4e-3, 50e-6, 0.0),
+    Price("a price per padded token", 0.0, 0.0, 10e-6),
+    Price("both", 2e-3, 20e-6, 5e-6),
+)
+
+Lengths = Callable[[random.Random], int]
+
+
+def short(chance: random.Random) -> int:
+    """Return the tokens of a short text: a sentence or two."""
+    return chance.randint(8, 24)
+
+
+def mixed(chance: random.Random) -> int:
+    """Return the tokens of a text of any kind: mostly sentences, some paragraphs, a few pages."""
+    return min(max(int(chance.lognormvariate(3.4, 0.9)), 4), 256)
+
+
+MIXES: Final[dict[str, Lengths]] = {"short": short, "mixed": mixed}
+
+
+def bound(price: Price, lengths: Lengths, connections: int, *, tries: int = 40) -> float:
+    """Return the answers per second of two full calls taking turns."""
+    calls = turns(lengths, connections, tries=tries)
+    return price.at_once * sum(rows for rows, _ in calls) / sum(price.seconds(*call) for call in calls)
+
+
+def turns(lengths: Lengths, connections: int, *, tries: int = 40) -> list[tuple[int, int]]:
+    """Return the calls (rows, longest) of some turns of one half of the connections each, as few as it fits."""
+    chance = random.Random(1)
+    half = max(connections // 2, 1)
+    calls = []
+    for _ in range(tries):
+        ordered = sorted(lengths(chance) for _ in range(half))
+        # All but the shortest rows' call are full.
+        calls += [(min(end, MAX_ROWS), ordered[end - 1]) for end in range(half, 0, -MAX_ROWS)]
+    return calls
+
+
+def best(price: Price, lengths: Lengths, connections: int, *, tries: int = 40) -> float:
+    """Return the answers per second of turns that are each cut at the least possible time."""
+    chance = random.Random(1)
+    half = max(connections // 2, 1)
+    seconds = sum(_least(price, sorted(lengths(chance) for _ in range(half))) for _ in range(tries))
+    return price.at_once * half * tries / seconds
+
+
+def _least(price: Price, ordered: Sequence[int]) -> float:
+    times = [0.0]
+    for end in range(1, len(ordered) + 1):
+        starts = range(max(0, end - MAX_ROWS), end)
+        times.append(min(times[start] + price.seconds(end - start, ordered[end - 1]) for start in starts))
+    return times[-1]
+
+
+class _Jump(selectors.SelectSelector):
+    """Waits for nothing: moves the clock on instead."""
+
+    now = 0.0
+
+    def select(self, timeout: float | None = None) -> Any:
+        if timeout:
+            self.now += timeout
+        return super().select(0)
+
+
+class SimulatedLoop(asyncio.SelectorEventLoop):
+    """An event loop whose waiting takes no time."""
+
+    def __init__(self) -> None:
+        self._jump = _Jump()
+        super().__init__(self._jump)
+
+    def time(self) -> float:
+        return self._jump.now
+
+    def work(self, seconds: float) -> None:
+        """Be busy for so long: what falls due meanwhile waits."""
+        self._jump.now += seconds
+
+
+def simulate(main: Callable[[SimulatedLoop], Coroutine[Any, Any, Any]]) -> Any:
+    """Run ``main(loop)`` in simulated time."""
+    loop = SimulatedLoop()
+    try:
+        return loop.run_until_complete(main(loop))
+    finally:
+        loop.close()
+
+
+@dataclass(slots=True)
+class Row:
+    """One text."""
+
+    n_tokens: int
+
+
+class Server:
+    """Takes ``price.at_once`` calls at a time, in order; ``price`` may be changed while it runs."""
+
+    def __init__(self, loop: SimulatedLoop, price: Price, chance: random.Random) -> None:
+        self._loop = loop
+        self._chance = chance
+        self._free_at = [0.0] * price.at_once
+        self.price = price
+        self.calls: list[tuple[int, int]] = []
+
+    async def __call__(self, rows: Sequence[Row], timeout: float) -> dict[str, Any]:
+        """Serve a call."""
+        del timeout
+        longest = max(row.n_tokens for row in rows)
+        self.calls.append((len(rows), longest))
+        self._loop.work(CALL_S)
+        noise = max(self._chance.gauss(1.0, self.price.noise), 0.5)
+        begin = max(self._loop.time() + WIRE_S, heapq.heappop(self._free_at))
+        end = begin + self.price.seconds(len(rows), longest) * noise
+        heapq.heappush(self._free_at, end)
+        await asyncio.sleep(end + WIRE_S - self._loop.time())
+        return {"y": np.zeros(len(rows))}
+
+
+@dataclass(slots=True)
+class Cell:
+    """What one load gave: answers per second, their times in seconds, and what the batcher learned."""
+
+    answers: float
+    seconds: list[float] = field(repr=False)
+    calls: list[tuple[int, int]] = field(repr=False)
+    prices: dict[str, float]
+
+    @property
+    def p50(self) -> float:
+        """The middle one of the answers' times."""
+        return sorted(self.seconds)[len(self.seconds) // 2]
+
+    @property
+    def rows(self) -> float:
+        """Mean rows per call."""
+        return sum(rows for rows, _ in self.calls) / len(self.calls)
+
+
+def load(
+    price: Price, lengths: Lengths, connections: int, *, seconds: float = 1.0, warm: float = 3.0, seed: int = 1
+) -> Cell:
+    """Run closed-loop connections against a batcher and return what came of it after ``warm`` seconds."""
+
+    async def main(loop: SimulatedLoop) -> Cell:
+        chance = random.Random(seed)
+        server = Server(loop, price, chance)
+        batcher: Batcher[Row] = Batcher(
+            server, limits=BatchLimits(max_rows=MAX_ROWS), on_batch=lambda *_: None, clock=loop.time
+        )
+        has_ended = False
+        taken: list[float] = []
+
+        def send() -> None:
+            loop.call_later(_CLIENT_S, arrive, loop.time() + _CLIENT_S)
+
+        def arrive(sent: float) -> None:
+            def answered(_entry: Entry[Row], _outputs: object, error: Exception | None) -> None:
+                if has_ended:
+                    return
+                loop.work(REQUEST_S / 2)
+                if error is not None:
+                    raise error
+                if loop.time() >= warm:
+                    taken.append(loop.time() - sent)
+                send()
+
+            if not has_ended:
+                loop.work(REQUEST_S / 2)
+                batcher.begin([Row(lengths(chance))], loop.time() + 60, answered)
+
+        for _ in range(connections):
+            send()
+        await asyncio.sleep(warm)
+        server.calls.clear()
+        await asyncio.sleep(seconds)
+        cell = Cell(len(taken) / seconds, taken, server.calls.copy(), batcher.prices.report())
+        has_ended = True
+        await batcher.close()
+        return cell
+
+    return simulate(main)  # type: ignore[no-any-return]

@@ -1,0 +1,164 @@
+"""A small complete stack for trials of operation: control plane, Tritons with model sync, gateways.
+
+Everything is a real process on loopback, configured through the stock CLI and the serving Task. Latency is not what is
+measured here: nothing is bound to cores.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from benchmarks.shared import processes, tiny
+from benchmarks.shared.command import ROOT
+from benchmarks.shared.registry import Registry
+from deploy.tools.stock_cli import StockCli
+
+_CORES = range(os.cpu_count() or 1)
+
+
+class Small:
+    """The stack; ``tritons`` 0 for endpoints that are code only. ``settings`` are further variables of the gateways.
+
+    ``urls`` are the gateways' addresses, ``url`` the first one's.
+    """
+
+    def __init__(
+        self, state: Path, *, tritons: int, workers: int = 1, gateways: int = 1,
+        poll: str = "500ms", settings: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:  # fmt: skip
+        self.state = state
+        self._workers = workers
+        self._poll = poll
+        self._settings = settings
+        self._open: list[processes.Server | Registry] = []
+        state.mkdir(parents=True, exist_ok=True)
+        try:
+            self.registry = Registry(state, cores=_CORES)
+            self._open.append(self.registry)
+            # one key for all of them: the gateways ask every Triton with it
+            key = {"TRITON_GATEWAY_TRITON_KEY_FILE": str(state / "triton-key")}
+            self.env = {**self.registry.env, **key, "PYTHONPATH": str(ROOT)}
+            self.cli = StockCli(env=self.env, log=state / "logs" / "clearml-serving.log")
+            self.task = asyncio.run(self.cli.create_service("trial"))
+            self.env["CLEARML_SERVING_TASK_ID"] = self.task
+            flat = processes.free_ports(3 * tritons)
+            self._ports = [tuple(flat[at : at + 3]) for at in range(0, len(flat), 3)]
+            self.tritons = [self._triton(number) for number in range(tritons)]
+            self.syncs = [self._sync(number) for number in range(tritons)]
+            self.urls = [f"http://{processes.LOOPBACK}:{processes.free_port()}" for _ in range(gateways)]
+            self.url = self.urls[0]
+            self.gateways = [self._gateway(number) for number in range(gateways)]
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop_registry(self) -> None:
+        """Take the registry away."""
+        self._open.remove(self.registry)
+        self.registry.stop()
+
+    def start_registry(self) -> None:
+        """Bring it back, on its port and with its data."""
+        self.registry = Registry(self.state, cores=_CORES)
+        self._open.append(self.registry)
+
+    def restart_gateway(self, number: int = 0) -> None:
+        """Stop a gateway and start it anew, on its port and with its state folder."""
+        self._end(self.gateways[number])
+        self.gateways[number] = self._gateway(number)
+
+    def restart_triton(self, number: int = 0) -> None:
+        """Stop a Triton and start an empty one on its ports."""
+        self.stop_triton(number)
+        self.start_triton(number)
+
+    def stop_triton(self, number: int = 0) -> None:
+        """Take a Triton away."""
+        self._end(self.tritons[number])
+
+    def start_triton(self, number: int = 0) -> None:
+        """Bring it back, empty, on its ports."""
+        self.tritons[number] = self._triton(number)
+
+    @property
+    def triton_address(self) -> str:
+        """The gRPC address of the first Triton."""
+        return f"{processes.LOOPBACK}:{self._ports[0][0]}"
+
+    def _gateway(self, number: int) -> processes.Server:
+        addresses = [f"{processes.LOOPBACK}:{ports[0]}" for ports in self._ports]
+        env = {
+            **self.env, "TRITON_GATEWAY_PORT": self.urls[number].rpartition(":")[2],
+            "TRITON_GATEWAY_WORKERS": str(self._workers),
+            "TRITON_GATEWAY_STATE_DIR": str(self.state / f"gateway-{number}"), "CLEARML_SERVING_POLL_FREQ": self._poll,
+            "TRITON_GATEWAY_TRITON_GRPC": f"ipv4:{','.join(addresses)}" if addresses else "127.0.0.1:1",
+            **self._settings,
+        }  # fmt: skip
+        gateway = processes.Server("gateway", [sys.executable, "-m", "gateway"], env=env, cores=_CORES,
+                                 log=self.state / "logs" / f"gateway-{number}.log")  # fmt: skip
+        self._open.append(gateway)
+        gateway.wait_for(f"{self.urls[number]}/livez")
+        return gateway
+
+    def _triton(self, number: int) -> processes.Server:
+        grpc, http, metrics = map(str, self._ports[number])
+        ports = ["--grpc-port", grpc, "--http-port", http, "--metrics-port", metrics]
+        server = self._start("triton", [*self._paths(number), *ports], number)
+        server.wait_for(f"http://{processes.LOOPBACK}:{http}/v2")
+        return server
+
+    def _sync(self, number: int) -> processes.Server:
+        address = f"{processes.LOOPBACK}:{self._ports[number][0]}"
+        argv = [*self._paths(number), "--triton-grpc", address, "--engine", "python", "--poll-frequency", self._poll]
+        return self._start("sync", argv, number)
+
+    def _paths(self, number: int) -> list[str]:
+        folder = self.state / f"triton-{number}"
+        return ["--state-dir", str(folder), "--repository", str(folder / "repository")]
+
+    def _start(self, name: str, arguments: list[str], number: int) -> processes.Server:
+        server = processes.Server(
+            name, [sys.executable, "-m", "deploy.admin.cli", name, *arguments], env=self.env, cores=_CORES,
+            log=self.state / "logs" / f"triton-{number}-{name}.log",
+        )  # fmt: skip
+        self._open.append(server)
+        return server
+
+    def _end(self, server: processes.Server) -> None:
+        self._open.remove(server)
+        server.stop()
+
+    def run(self, *arguments: str) -> None:
+        """Run one command of the stock CLI on the serving Task."""
+        asyncio.run(self.cli.run("--id", self.task, *arguments))
+
+    def upload(self, path: Path, name: str) -> None:
+        """Upload a multiplying model with the stock CLI."""
+        self.run(*tiny.upload(path, name))
+
+    def add(self, endpoint: str, name: str, code: Path, version: str = "") -> None:
+        """Serve that model behind code, as an endpoint; returns when the registry has the change."""
+        self.run(*tiny.add(endpoint, name, code, version))
+
+    def status(self) -> Mapping[str, Any]:
+        """Return the gateway's ``/v1/status``."""
+        return processes.ask_json(f"{self.url}/v1/status")
+
+    def until(self, holds: Callable[[Mapping[str, Any]], object], what: str, *, within: float = 120.0) -> float:
+        """Wait until the gateway's status fulfils ``holds``; returns the seconds it took."""
+        took = processes.until(lambda: holds(self.status()), what, within=within)
+        if self._workers > 1:  # one of them answered
+            time.sleep(1.5)
+        return took
+
+    def stop(self) -> None:
+        """Stop everything in reverse order."""
+        for part in reversed(self._open):
+            part.stop()

@@ -1,0 +1,150 @@
+"""The load generator against a server of a few lines: counts, latencies, schedules, limits."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from benchmarks.shared.load import Load, arrivals, percentile, render
+
+
+def test_percentiles_are_exact() -> None:
+    """The smallest value that so many percent do not exceed: always one that was measured."""
+    values = [float(n) for n in range(1, 101)]
+    assert [1.0, 50.0, 90.0, 99.0, 100.0] == [percentile(values, p) for p in (1, 50, 90, 99, 100)]
+    assert 3.0 == percentile([1.0, 2.0, 3.0], 99)
+    assert 2.0 == percentile([1.0, 2.0, 3.0], 50)
+    assert 0.0 == percentile([], 50)
+
+
+@pytest.mark.parametrize("percent", [0, -1, 100.1])
+def test_what_is_no_percentage_is_refused(percent: float) -> None:
+    """A mistyped percentile is an error, not the maximum."""
+    with pytest.raises(ValueError, match="percentage"):
+        percentile([1.0], percent)
+
+
+def test_an_open_loop_is_scheduled_beforehand() -> None:
+    """Times are seeded, rising, within the time, and as many as the rate asks for."""
+    times = list(arrivals(1000, 5, seed=3))
+    assert times == list(arrivals(1000, 5, seed=3))
+    assert times == sorted(times)
+    assert 0 < times[0]
+    assert times[-1] < 5
+    assert 5000 == pytest.approx(len(times), rel=0.06)
+
+
+def test_a_rate_of_zero_is_refused() -> None:
+    """It would never end."""
+    with pytest.raises(ValueError, match="rate"):
+        next(arrivals(0, 1, seed=1))
+
+
+def test_requests_are_complete() -> None:
+    """Head and body in one buffer, the length counted in bytes."""
+    body = '{"text": "é"}'.encode()
+    (request,) = render("http://127.0.0.1:81/serve/x", [body])
+    assert request.startswith(b"POST /serve/x HTTP/1.1\r\nhost: 127.0.0.1:81\r\n")
+    assert request.endswith(b"content-length: 14\r\n\r\n" + body)
+
+
+def test_load_stays_on_this_machine() -> None:
+    """A benchmark is no way to load somebody else's server."""
+    with pytest.raises(ValueError, match="this machine"):
+        Load("http://example.com/", [b"x"], connections=1)
+
+
+@pytest.mark.parametrize("connections", [0, 5000])
+def test_connections_are_bounded(connections: int) -> None:
+    """Neither none nor more than a machine should be asked for."""
+    with pytest.raises(ValueError, match="connections"):
+        Load("http://127.0.0.1:9/", [b"x"], connections=connections)
+
+
+@contextmanager
+def server(answers: list[bytes]) -> Iterator[str]:
+    """Answer every request on every connection with the next of ``answers``, the last one again and again."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    taken = iter(answers)
+    lock = threading.Lock()
+
+    def serve(connection: socket.socket) -> None:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        with connection:
+            while connection.recv(65536):
+                with lock:
+                    answer = next(taken, answers[-1])
+                # in two parts, as a network may deliver it
+                connection.sendall(answer[:20])
+                connection.sendall(answer[20:])
+                if b"connection: close" in answer:
+                    return
+
+    def accept() -> None:
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=serve, args=(connection,), daemon=True).start()
+
+    threading.Thread(target=accept, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}/"
+    finally:
+        # wakes accept(), which a plain close would not
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+
+
+_GOOD = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
+_BAD = b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 4\r\n\r\nfull"
+
+
+def test_a_closed_loop_counts_what_was_answered() -> None:
+    """Every answer has a latency; refusals are errors with their status, and the connection goes on."""
+    with server([_GOOD, _BAD, _GOOD]) as url:
+        load = Load(url, render(url, [b"{}"]), connections=3)
+        outcome = load.closed_loop(0.2)
+        load.close()
+    assert outcome.requests == len(outcome.latencies) > 3
+    assert 1 == outcome.errors
+    assert {"503": 1} == outcome.statuses
+    assert "full" in outcome.first_error
+
+
+def test_a_closed_connection_is_opened_again() -> None:
+    """A server that closes after an answer is counted and stays under load."""
+    closing = b"HTTP/1.1 500 Oops\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+    with server([closing, _GOOD]) as url:
+        load = Load(url, render(url, [b"{}"]), connections=1)
+        outcome = load.closed_loop(0.2)
+        load.close()
+    assert outcome.requests > 3
+    assert 1 == outcome.errors
+
+
+def test_an_open_loop_sends_what_was_scheduled() -> None:
+    """As many answers as arrivals, whatever the server's speed; latency counts from the time a request was due."""
+    with server([_GOOD]) as url:
+        load = Load(url, render(url, [b"{}"]), connections=4)
+        outcome = load.open_loop(200, 0.4, seed=5)
+        load.close()
+    assert len(list(arrivals(200, 0.4, seed=5))) == outcome.requests
+    assert 0 == outcome.errors
+    assert all(latency > 0 for latency in outcome.latencies)
+
+
+def test_a_summary_has_exact_percentiles_in_milliseconds() -> None:
+    """What a run saves of a load."""
+    with server([_GOOD]) as url:
+        load = Load(url, render(url, [b"{}"]), connections=1)
+        outcome = load.closed_loop(0.1)
+        load.close()
+    summary = outcome.summary()
+    assert percentile(sorted(outcome.latencies), 99) * 1000 == summary["p99_ms"]
+    assert outcome.requests / 0.1 == summary["rps"]

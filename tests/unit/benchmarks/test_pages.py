@@ -1,0 +1,24 @@
+"""Pages show what is saved, and nothing else."""
+
+from __future__ import annotations
+
+from benchmarks import pages
+from benchmarks.questions.signals_of_autoscaling import PAGE, kserve_table, signals_table
+from benchmarks.shared.results import saved
+
+
+def test_the_page_of_published_tables_is_what_the_saved_results_say() -> None:
+    """Every figure of it, and every claim."""
+    assert pages.MODELS.read_text() == pages.models()
+
+
+def test_the_page_of_the_peers_is_what_the_saved_run_says() -> None:
+    """The run that it names."""
+    assert pages.PEERS.read_text() == pages.peers()
+
+
+def test_the_page_of_scaling_shows_the_saved_simulation() -> None:
+    """Both tables."""
+    found, page = saved("autoscale"), PAGE.read_text()
+    assert f"<!-- signals -->\n{signals_table(found['runs'])}\n<!-- /signals -->" in page
+    assert f"<!-- kserve -->\n{kserve_table(found['kserve_step'])}\n<!-- /kserve -->" in page
