@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import gc
 import logging
 import os
@@ -54,6 +53,7 @@ from gateway.health import Health
 from gateway.metrics.observer import Observer
 from gateway.metrics.publisher import Publisher
 from gateway.metrics.references import References
+from gateway.parent_death import end_with_parent
 from gateway.registry.base import Registry
 from gateway.registry.cache import ArtifactCache, SpecStore
 from gateway.registry.clearml import ClearMLRegistry
@@ -66,8 +66,6 @@ from gateway.triton.key import key_file
 from gateway.triton.port import Backend
 
 _log = logging.getLogger("triton_gateway")
-
-_PR_SET_PDEATHSIG: Final = 1
 
 _SETTLE_S: Final = 5.0
 _SAMPLE_S: Final = 0.05
@@ -452,11 +450,8 @@ def _end_with(supervisor: str) -> None:
     """Stop in order when the process that shares the port out to workers is gone, however it went: nobody would ever
     stop this one, and it would hold the port. Linux has a signal for that.
     """
-    if not supervisor or sys.platform != "linux":
-        return
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-    if os.getppid() != int(supervisor):  # it went before the signal was asked for
-        os.kill(os.getpid(), signal.SIGTERM)
+    if supervisor and sys.platform == "linux":
+        end_with_parent(int(supervisor), signal.SIGTERM)
 
 
 def create_app(environ: Mapping[str, str] | None = None) -> Gateway:

@@ -8,7 +8,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -17,16 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.shared.command import ROOT
+from gateway.parent_death import ending_with_parent
 
 LOOPBACK = "127.0.0.1"
-
-# Between fork and exec: where it runs, and that it ends with us even when we are killed.
-_CHILD = (
-    "import ctypes,os,signal,sys\n"
-    "ctypes.CDLL(None).prctl(1, signal.SIGKILL)\n"
-    "os.sched_setaffinity(0, {int(c) for c in sys.argv[1].split(',')})\n"
-    "os.execvp(sys.argv[2], sys.argv[2:])\n"
-)
 
 
 class ServerFailed(Exception):
@@ -49,7 +41,7 @@ def free_ports(count: int) -> list[int]:
 
 def on_cores(argv: Sequence[str], cores: Iterable[int]) -> list[str]:
     """Return a command that runs ``argv`` bound to ``cores`` and ends with its parent."""
-    return [sys.executable, "-I", "-S", "-c", _CHILD, ",".join(map(str, sorted(cores))), *argv]
+    return ending_with_parent(["taskset", "--cpu-list", ",".join(map(str, sorted(cores))), *argv])
 
 
 class Server:

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from deploy.tools import processes
+from deploy.tools import process_family, process_logs, processes
 from deploy.tools.errors import DeployError
 
 _TIMEOUT_S = 60.0
@@ -30,7 +30,7 @@ class Seen:
 
 async def look(task_id: str, *, env: Mapping[str, str], log: Path) -> Seen:
     """Ask the registry. Raises ``DeployError`` when it cannot be reached or refuses the credentials."""
-    offset = processes.log_end(log)
+    offset = process_logs.log_end(log)
     argv = [sys.executable, "-P", "-m", "deploy.laptop.serving_task", task_id]
     process = await processes.spawn(argv, env=env, log=log, death_signal=signal.SIGKILL)
     try:
@@ -40,16 +40,16 @@ async def look(task_id: str, *, env: Mapping[str, str], log: Path) -> Seen:
         pass
     finally:
         if process.returncode is None:
-            processes.signal_family(process.pid, "", signal.SIGKILL)
+            process_family.signal_family(process.pid, "", signal.SIGKILL)
             await process.wait()
-    output = processes.read_from(log, offset)
+    output = process_logs.read_from(log, offset)
     if process.returncode == 0:
         for line in reversed(output.splitlines()):
             if line.startswith('{"seen"'):
                 seen = json.loads(line)["seen"]
                 return Seen(exists=seen["exists"], endpoints=seen["endpoints"])
     raise DeployError(
-        f"the serving Task {task_id} cannot be read: {processes.last_error_line(output) or 'no answer'}",
+        f"the serving Task {task_id} cannot be read: {process_logs.last_error_line(output) or 'no answer'}",
         hint=f"check CLEARML_API_HOST and the access keys; the log is {log}",
     )
 

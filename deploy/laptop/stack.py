@@ -26,10 +26,10 @@ from deploy.laptop.demo import minilm
 from deploy.laptop.serving_task import Seen, look
 from deploy.laptop.state_dir import StateDir
 from deploy.laptop.supervisor import ChildSpec, Event, Probe, Supervisor, end_leftovers
-from deploy.tools import http_client, ports, processes
-from deploy.tools.errors import DeployError, MissingPart, StateDirUnusable
+from deploy.tools import http_client, ports, process_logs
+from deploy.tools.errors import DeployError, StateDirUnusable
 from deploy.tools.stock_cli import StockCli, isolated
-from deploy.tritonserver.launcher import ExternalServer, ServerChoice, TritonMissing, detect_server
+from deploy.tritonserver.launcher import ExternalServer, ServerChoice, detect_server
 
 LOOPBACK = "127.0.0.1"
 SERVICE_NAME = "triton-gateway"
@@ -207,10 +207,7 @@ class Stack:
     # --- decisions ----------------------------------------------------------------------------------------------
 
     def _choose_triton(self) -> ServerChoice:
-        try:
-            return detect_server(self._options.triton_grpc)
-        except TritonMissing as error:
-            raise MissingPart(str(error)) from error
+        return detect_server(self._options.triton_grpc)
 
     def _is_embedded(self) -> bool:
         """Whether the registry is ours to start; a server named by the environment wins unless told otherwise."""
@@ -347,10 +344,10 @@ class Stack:
         """Upload changed code again; what it says is shown as it comes."""
         argv = (sys.executable, "-P", "-m", "deploy.admin.cli", "hook", "watch", str(folder), "--url", gateway)
         log = self._state.logs / "watch.log"
-        offset = processes.log_end(log)
+        offset = process_logs.log_end(log)
 
         async def has_begun() -> bool:
-            return bool(processes.read_from(log, offset).strip())
+            return bool(process_logs.read_from(log, offset).strip())
 
         await self._start(ChildSpec("watch", argv, {**env, "PYTHONUNBUFFERED": "1"}, has_begun), str(folder))
         self._relaying = asyncio.create_task(self._relay(log, offset))

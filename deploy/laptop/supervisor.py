@@ -19,14 +19,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from deploy.tools import processes
+from deploy.tools import process_family, process_logs, processes
 from deploy.tools.errors import ChildFailed
 
 Probe = Callable[[], Awaitable[bool]]
 """One look at a child: True when it does its work. Bounded in time by itself; called often."""
 
 _LOOK_AGAIN_S = 0.1
-_NOBODY = -1
 _SWEEP_S = 3.0
 _ORPHANS_S = 1.5
 """What a child that died has left (workers with requests in flight) may take to end."""
@@ -157,7 +156,7 @@ class _Child:
 
     def reason(self, code: int) -> str:
         """Return the last error line this process wrote; what a killed one wrote last is no reason."""
-        return processes.last_error_line(processes.read_from(self.log, self.log_offset), otherwise_last=code > 0)
+        return process_logs.last_error_line(process_logs.read_from(self.log, self.log_offset), otherwise_last=code > 0)
 
 
 @dataclass(slots=True)
@@ -228,7 +227,7 @@ class Supervisor:
         spec = child.spec
         if spec.before_start is not None:
             spec.before_start()
-        child.log_offset = processes.log_end(child.log)
+        child.log_offset = process_logs.log_end(child.log)
         child.mark = secrets.token_hex(8)
         child.process = await processes.spawn(
             spec.argv, env=spec.env, log=child.log, mark=child.mark, death_signal=spec.death_signal
@@ -283,13 +282,13 @@ class Supervisor:
                 if done:
                     return 0.0
                 # Workers can answer for a leader that stands still, and restarts none of them any more.
-                stopped = processes.is_stopped(process.pid)
+                stopped = process_family.is_stopped(process.pid)
                 if not stopped and await child.spec.probe():
                     if misses >= self.misses_before_warning:
                         self._tell("answers", child, "answers again")
                     misses = 0
                 elif process.returncode is None:
-                    before, cpu = cpu, processes.cpu_seconds(process.pid, child.mark)
+                    before, cpu = cpu, process_family.cpu_seconds(process.pid, child.mark)
                     if not misses:
                         since, used, before = clock(), 0.0, cpu
                     # A worker that ended takes its seconds out of the sum: its successor's work is no standing still.
@@ -331,7 +330,7 @@ class Supervisor:
                 process.terminate()
             await self._exited(process, within=child.spec.stop_grace)
             if process.returncode is None:
-                processes.signal_family(process.pid, child.mark, signal.SIGKILL)
+                process_family.signal_family(process.pid, child.mark, signal.SIGKILL)
                 why = "" if self._hurry.is_set() else f"did not stop within {clock() - begun:.0f} s and "
                 self._tell("killed", child, f"{why}was killed")
                 is_worth_telling = False
@@ -357,7 +356,7 @@ class Supervisor:
         if code is None:
             return f"did not work within {child.spec.ready_timeout:.0f} s of its start"
         reason = child.reason(code)
-        return f"died ({processes.describe_exit(code)}){f': {reason}' if reason else ''}"
+        return f"died ({process_logs.describe_exit(code)}){f': {reason}' if reason else ''}"
 
     def _why_not(self, child: _Child, code: int | None) -> str:
         return f"{child.spec.name} {self._why_died(child, code)}"
@@ -368,7 +367,7 @@ class Supervisor:
     def _write_record(self) -> None:
         running = {
             child.spec.name: {
-                "pid": child.process.pid, "started": processes.start_time(child.process.pid), "mark": child.mark,
+                "pid": child.process.pid, "mark": child.mark,
             }
             for child in self._children if child.process is not None and child.process.returncode is None
         }  # fmt: skip
@@ -397,9 +396,9 @@ async def end_leftovers(record: Path) -> list[str]:
     ended = []
     for name, known in read_record(record).items():
         # the id alone may meanwhile belong to a stranger; the mark never does
-        pid, started, mark = int(known.get("pid") or _NOBODY), known.get("started"), str(known.get("mark", ""))
-        leader = pid if started is not None and processes.start_time(pid) == started else _NOBODY
-        if processes.members(leader, mark):
+        pid, mark = int(known.get("pid") or process_family.NOBODY), str(known.get("mark", ""))
+        leader = pid if process_family.carries(pid, mark) else process_family.NOBODY
+        if process_family.members(leader, mark):
             await processes.end_family(leader, mark, grace=10.0)
             ended.append(name)
     return ended

@@ -9,11 +9,8 @@ from __future__ import annotations
 import contextlib
 import errno
 import socket
-from pathlib import Path
 
 from deploy.tools.errors import DeployError, PortTaken
-
-_LISTENING = "0A"
 
 
 def is_free(host: str, port: int) -> bool:
@@ -66,16 +63,10 @@ def choose(host: str, port: int, *, remembered: int, avoid: set[int]) -> int:
 
 def held_by(port: int) -> str:
     """Describe the process that listens on a port (``uvicorn (pid 123)``); empty when it is another user's."""
-    sockets = set()
-    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
-        with contextlib.suppress(OSError):
-            for row in Path(table).read_text().splitlines()[1:]:
-                fields = row.split()
-                if fields[3] == _LISTENING and int(fields[1].rpartition(":")[2], 16) == port:
-                    sockets.add(f"socket:[{fields[9]}]")
-    for process in Path("/proc").iterdir() if sockets else ():
-        if process.name.isdigit():
-            with contextlib.suppress(OSError):
-                if any(str(fd.readlink()) in sockets for fd in (process / "fd").iterdir()):
-                    return f"{(process / 'comm').read_text().strip()} (pid {process.name})"
+    import psutil  # here: who starts a server on a free port does not wait for it
+
+    with contextlib.suppress(psutil.Error, OSError):
+        for connection in psutil.net_connections("tcp"):
+            if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port and connection.pid:
+                return f"{psutil.Process(connection.pid).name()} (pid {connection.pid})"
     return ""

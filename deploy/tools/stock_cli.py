@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from importlib import util
 from pathlib import Path
 
-from deploy.tools import processes
+from deploy.tools import process_family, process_logs, processes
 from deploy.tools.errors import MissingPart, StockCliFailed
 
 _FAILED = re.compile(
@@ -99,7 +99,7 @@ class StockCli:
         if util.find_spec("clearml_serving") is None:
             raise MissingPart("clearml-serving is not installed", hint='run `pip install "triton-gateway[demo]"`')
         shown = f"clearml-serving {' '.join(_shown(arguments))}"
-        offset = processes.log_end(self.log)
+        offset = process_logs.log_end(self.log)
         argv = [sys.executable, "-P", "-m", "clearml_serving", *arguments]
         process = await processes.spawn(argv, env=self.env, log=self.log, death_signal=signal.SIGKILL)
         try:
@@ -113,11 +113,11 @@ class StockCli:
         finally:
             if process.returncode is None:
                 with contextlib.suppress(ProcessLookupError):
-                    processes.signal_family(process.pid, "", signal.SIGKILL)
+                    process_family.signal_family(process.pid, "", signal.SIGKILL)
                 await process.wait()
-        output = processes.read_from(self.log, offset)
+        output = process_logs.read_from(self.log, offset)
         if code != 0 or _FAILED.search(output):
-            reason = processes.last_error_line(output) or processes.describe_exit(code)
+            reason = process_logs.last_error_line(output) or process_logs.describe_exit(code)
             raise StockCliFailed(f"`{shown}` failed: {reason}", hint=f"its log is {self.log}")
         return output
 
@@ -126,7 +126,7 @@ def _only(pattern: re.Pattern[str], output: str) -> str:
     found = pattern.findall(output)
     if not found:
         raise StockCliFailed(
-            f"clearml-serving printed no id: {processes.last_error_line(output)}",
+            f"clearml-serving printed no id: {process_logs.last_error_line(output)}",
             hint="is this clearml-serving 1.3.5? `pip install clearml-serving==1.3.5`",
         )
     return str(found[-1])

@@ -16,7 +16,6 @@ import re
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import sysconfig
@@ -29,7 +28,12 @@ from types import TracebackType
 from typing import IO
 
 from deploy.modelsync.layout import Engine
+from deploy.tools import ports
+from deploy.tools.errors import ChildFailed, MissingPart
+from deploy.tools.process_family import members
+from deploy.tools.process_logs import describe_exit, last_error_line, read_from
 from deploy.tritonserver import key as control_key
+from gateway.parent_death import ending_with_parent
 
 log = logging.getLogger("triton_gateway.triton")
 
@@ -38,29 +42,12 @@ Progress = Callable[[str], None]
 LOG_LIMIT = 20 * 1024 * 1024
 _SHM = Path("/dev/shm")  # noqa: S108 - where the python backend keeps its regions; the names are unique per start
 
-# Runs between fork and exec of the server: dies with us even when we are killed, and also when we died meanwhile. A
-# program of its own, because code between fork and exec of a process with threads may deadlock.
-_CHILD = (
-    "import ctypes,os,signal,sys\n"
-    "ctypes.CDLL(None).prctl(1, signal.SIGKILL)\n"
-    "if os.getppid() != int(sys.argv[1]): sys.exit(1)\n"
-    "os.execv(sys.argv[2], sys.argv[2:])\n"
-)
 
-
-class LaunchError(Exception):
-    """The server cannot be started; the message is one line that says what to do."""
-
-
-class TritonMissing(LaunchError):
+class TritonMissing(MissingPart):
     """No tritonserver can be found for this machine or this Python."""
 
 
-class PortTaken(LaunchError):
-    """Another process listens on a port that was asked for."""
-
-
-class TritonFailed(LaunchError):
+class TritonFailed(ChildFailed):
     """The server ended before it was live."""
 
 
@@ -236,7 +223,7 @@ class TritonLauncher:
         self._thread: threading.Thread | None = None
         self._live = threading.Event()
         self._stopping = threading.Event()
-        self._failure: LaunchError | None = None
+        self._failure: TritonFailed | None = None
         self._restarts = 0
         self._shm_prefix = ""
 
@@ -244,7 +231,7 @@ class TritonLauncher:
     def addresses(self) -> Addresses:
         """Where the server listens; stays the same over restarts."""
         if self._ports is None:
-            raise LaunchError("the server was not started")
+            raise RuntimeError("the server was not started")
         return Addresses(*(f"{self._host}:{p}" for p in (self._ports.grpc, self._ports.http, self._ports.metrics)))
 
     @property
@@ -271,7 +258,7 @@ class TritonLauncher:
     def start(self, progress: Progress | None = None, *, timeout_s: float = 60.0) -> Addresses:
         """Start the server and return when it is live. Raises ``PortTaken`` or ``TritonFailed``, leaving nothing."""
         if self._thread is not None:
-            raise LaunchError("the server was already started")
+            raise RuntimeError("the server was already started")
         tell = progress or (lambda _: None)
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
         self._repository.mkdir(parents=True, exist_ok=True)
@@ -338,13 +325,16 @@ class TritonLauncher:
             if self._stopping.is_set():
                 return
             if not was_live:
+                reason = last_error_line(read_from(self.log_path, 0)) or "it wrote nothing"
                 self._failure = TritonFailed(
-                    f"Triton ended at its start ({_ending(code)}): {self._last_error()}; its log: {self.log_path}"
+                    f"Triton ended at its start ({describe_exit(code)}): {reason}; its log: {self.log_path}"
                 )
                 return
             if time.monotonic() - began > self._healthy:
                 delay = self._backoff[0]
-            log.warning("Triton died (%s), started again in %.0f s; its log: %s", _ending(code), delay, self.log_path)
+            log.warning(
+                "Triton died (%s), started again in %.0f s; its log: %s", describe_exit(code), delay, self.log_path
+            )
             self._stopping.wait(delay)
             delay = min(self._backoff[1], delay * 2)
 
@@ -358,7 +348,7 @@ class TritonLauncher:
             # A session of its own: Ctrl-C on the terminal reaches us, not the server, and its stubs can be killed
             # as one group.
             process = subprocess.Popen(
-                [sys.executable, "-I", "-S", "-c", _CHILD, str(os.getpid()), *command],
+                ending_with_parent(command),
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=subprocess.STDOUT,
@@ -393,7 +383,7 @@ class TritonLauncher:
             os.killpg(process.pid, signal.SIGKILL)
         code = process.wait()
         until = time.monotonic() + 5
-        while group_members(process.pid) and time.monotonic() < until:
+        while members(process.pid) and time.monotonic() < until:
             time.sleep(0.02)
         self._process = None
         _remove_regions(self._shm_prefix)
@@ -411,7 +401,7 @@ class TritonLauncher:
 
     def _command(self) -> list[str]:
         if self._ports is None:
-            raise LaunchError("the server was not started")
+            raise RuntimeError("the server was not started")
         executable = self._server.wheel.server if isinstance(self._server, WheelServer) else self._server.executable
         command = [
             str(executable),
@@ -498,52 +488,15 @@ class TritonLauncher:
                 shutil.copyfile(self.log_path, self.log_path.with_suffix(".log.1"))
                 os.truncate(self.log_path, 0)
 
-    def _last_error(self) -> str:
-        try:
-            with self.log_path.open("rb") as file:
-                file.seek(max(0, self.log_path.stat().st_size - 65536))
-                lines = file.read().decode(errors="replace").splitlines()
-        except OSError:
-            return "no log"
-        for line in reversed(lines):
-            if re.match(r"[EF]\d{4} ", line) or line.startswith("error: ") or "cannot open shared object" in line:
-                return re.sub(r"^[EF]\d{4} [\d:.]+ \d+ ", "", line).strip()[:300]
-        return next((line.strip()[:300] for line in reversed(lines) if line.strip()), "it wrote nothing")
-
 
 def choose_ports(wanted: Ports, host: str) -> Ports:
     """Check the ports asked for and choose free ones for 0. Raises ``PortTaken``."""
-    held: list[socket.socket] = []
-    chosen: dict[str, int] = {}
-    try:
-        for use, port in (("gRPC", wanted.grpc), ("HTTP", wanted.http), ("metrics", wanted.metrics)):
-            sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-            held.append(sock)
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                sock.bind((host, port))
-            except OSError as error:
-                raise PortTaken(
-                    f"port {port} for Triton's {use} is taken: stop what listens there or choose another "
-                    f"(--triton-{use.lower()}-port, 0 for a free one)"
-                ) from error
-            chosen[use] = sock.getsockname()[1]
-    finally:
-        for sock in held:
-            sock.close()
-    return Ports(chosen["gRPC"], chosen["HTTP"], chosen["metrics"])
-
-
-def group_members(group: int) -> list[int]:
-    """Return the living processes of a process group (zombies are dead)."""
-    members: list[int] = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError, IndexError, ValueError):
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
-                if int(fields[2]) == group and fields[0] not in ("Z", "X"):
-                    members.append(int(entry.name))
-    return members
+    used: set[int] = set()
+    chosen = []
+    for use, port in (("gRPC", wanted.grpc), ("HTTP", wanted.http), ("metrics", wanted.metrics)):
+        ports.require_free(host, port, what=f"embedded Triton ({use})", option=f"--triton-{use.lower()}-port")
+        chosen.append(ports.choose(host, port, remembered=0, avoid=used))
+    return Ports(*chosen)
 
 
 def _is_live(address: str) -> bool:
@@ -557,15 +510,6 @@ def _is_live(address: str) -> bool:
         connection.close()
 
 
-def _ending(code: int) -> str:
-    if code >= 0:
-        return f"exit status {code}"
-    try:
-        return f"killed by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"killed by signal {-code}"
-
-
 def _remove_regions(prefix: str) -> None:
     if re.fullmatch(r"tgw-[0-9a-f]{12}-", prefix):
         for region in _SHM.glob(f"{prefix}*"):
@@ -575,14 +519,3 @@ def _remove_regions(prefix: str) -> None:
 
 def _joined(*parts: str) -> str:
     return os.pathsep.join(p for p in parts if p)
-
-
-def describe(server: ServerChoice) -> Mapping[str, str]:
-    """Say in words what was chosen, for progress lines and ``doctor``."""
-    match server:
-        case ExternalServer(address):
-            return {"server": f"an existing Triton at {address}", "engine": server.engine}
-        case PathServer(executable):
-            return {"server": f"tritonserver at {executable}", "engine": server.engine}
-        case WheelServer(wheel):
-            return {"server": f"the nvidia-pytriton wheel's tritonserver ({wheel.server})", "engine": server.engine}

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import errno
 import faulthandler
 import functools
@@ -48,10 +47,10 @@ from gateway.hooks.wire import (
     pack,
     to_memory,
 )  # fmt: skip
+from gateway.parent_death import end_with_parent
 from preprocessing.errors import UserCodeError, UserCodeFailed, UserCodeLoadError, UserCodeRefused
 from preprocessing.user_code import STAGES, Stage, UserCode
 
-_PR_SET_PDEATHSIG: Final = 1
 _CHUNK: Final = 1 << 18
 _SPOILED: Final = ("CUDA out of memory", "CUDA error", "NVML_SUCCESS == r INTERNAL ASSERT FAILED", "cudaErrorMemory")
 """Texts of errors after which a process is not to be trusted with another request."""
@@ -328,7 +327,7 @@ class _Process:
         # What a hook forks must not hold the socket open, and must not outlive the gateway.
         self._connection.close()
         self._side.close()
-        _die_with(os.getppid())
+        end_with_parent(os.getppid())
 
 
 class _Predictor:
@@ -409,17 +408,9 @@ def _limit_memory(most: int) -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (wanted if hard < 0 else min(wanted, hard), hard))
 
 
-def _die_with(parent: int) -> None:
-    """Be killed by the kernel when the thread that started this process is gone, even after a SIGKILL."""
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:
-        os._exit(0)  # it was gone before
-
-
 def main(descriptor: int, side: int, parent: int) -> None:
     """Serve the process ``parent`` at the other end of the socket ``descriptor``; memory comes over ``side``."""
-    _die_with(parent)
+    end_with_parent(parent)
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     faulthandler.enable(sys.stderr)

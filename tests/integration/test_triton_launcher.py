@@ -23,16 +23,16 @@ from deploy.modelsync.doors import open_doors
 from deploy.modelsync.model_config import Tuning
 from deploy.modelsync.repository import ModelRepository, OnDisk
 from deploy.modelsync.stubs import count_stubs
+from deploy.tools.errors import PortTaken
+from deploy.tools.process_family import members
 from deploy.tritonserver.key import ensure_key
 from deploy.tritonserver.launcher import (
     PathServer,
     Ports,
-    PortTaken,
     TritonFailed,
     TritonLauncher,
     WheelServer,
     detect_server,
-    group_members,
 )
 from gateway.errors import BackendRefused
 from gateway.spec import EndpointSpec, ModelRecord
@@ -83,12 +83,12 @@ def test_a_killed_server_comes_back_on_the_same_ports_and_leaves_nothing(tmp_pat
     try:
         admin.load("tokens")
         first = launcher.pid
-        assert (3, {"tokens": 2}) == (len(group_members(first)), count_stubs(repository.root))
+        assert (3, {"tokens": 2}) == (len(members(first)), count_stubs(repository.root))
         prefix = (tmp_path / "state" / "triton" / "shm-prefix").read_text()
         assert regions(prefix)
         os.kill(first, signal.SIGKILL)
         assert told.wait(60)
-        assert ([], [], {}) == (group_members(first), regions(prefix), count_stubs(repository.root))
+        assert ([], [], {}) == (members(first), regions(prefix), count_stubs(repository.root))
         assert (addresses, 1, True) == (launcher.addresses, launcher.restarts, launcher.is_live)
         eventually(lambda: admin.is_live())
         assert "absent" == admin.index()["tokens"].state
@@ -98,7 +98,7 @@ def test_a_killed_server_comes_back_on_the_same_ports_and_leaves_nothing(tmp_pat
         admin.close()
         last = launcher.pid
         launcher.stop()
-    assert ([], {}, None) == (group_members(last), count_stubs(repository.root), launcher.pid)
+    assert ([], {}, None) == (members(last), count_stubs(repository.root), launcher.pid)
 
 
 def test_a_stopped_server_can_be_started_again_warm_with_its_last_log_kept(tmp_path, repository):
@@ -120,7 +120,7 @@ def test_a_taken_port_is_refused_before_anything_starts(tmp_path, repository, em
     launcher = TritonLauncher(
         detect_server(), state_dir=tmp_path / "state", repository=repository.root, ports=Ports(grpc=port)
     )
-    with pytest.raises(PortTaken, match=f"port {port} for Triton's gRPC is taken"):
+    with pytest.raises(PortTaken, match=rf"port {port} for the embedded Triton \(gRPC\) is taken"):
         launcher.start()
     launcher.stop()
 
@@ -141,7 +141,7 @@ def test_a_program_on_path_that_is_no_triton_is_refused(tmp_path, repository):
     program.write_text("#!/bin/sh\necho 'error: this is not a server'\nexit 3\n")
     program.chmod(0o755)
     launcher = TritonLauncher(PathServer(program), state_dir=tmp_path / "state", repository=repository.root)
-    with pytest.raises(TritonFailed, match=r"exit status 3\): error: this is not a server"):
+    with pytest.raises(TritonFailed, match=r"exit code 3\): error: this is not a server"):
         launcher.start()
 
 
@@ -164,11 +164,11 @@ def test_the_server_dies_with_a_killed_launcher(tmp_path, repository):
         cwd=Path(__file__).parents[2],
     )
     server = int(child.stdout.readline())
-    assert 3 == len(group_members(server))
+    assert 3 == len(members(server))
     child.kill()
     child.wait()
     child.stdout.close()
-    eventually(lambda: not group_members(server))
+    eventually(lambda: not members(server))
     assert {} == count_stubs(repository.root)
 
 

@@ -35,12 +35,11 @@ def command(
 
     Models are loaded by whoever has the key in --key-file (STATE_DIR/triton/key); it is made where there is none.
     """
-    from deploy.tools import processes
+    from deploy.tools import process_logs
     from deploy.tools.errors import ChildFailed, DeployError
     from deploy.tritonserver.key import ensure_key
     from deploy.tritonserver.launcher import (
         ExternalServer,
-        LaunchError,
         Ports,
         TritonLauncher,
         detect_server,
@@ -51,34 +50,30 @@ def command(
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
+    server = detect_server()
+    if isinstance(server, ExternalServer):
+        raise DeployError("there is nothing to start for an existing Triton")
     try:
-        server = detect_server()
-        if isinstance(server, ExternalServer):
-            raise DeployError("there is nothing to start for an existing Triton")
-        try:
-            file = control.key_file(key_file, state_dir.absolute())
-            key = ensure_key(file)
-        except (OSError, ValueError) as error:
-            raise ChildFailed(f"Triton has no key for its control APIs: {error}") from error
-        launcher = TritonLauncher(
-            server, key=key, state_dir=state_dir.absolute(), repository=repository.absolute(), host=host,
-            ports=Ports(grpc=grpc_port, http=http_port, metrics=metrics_port), backoff_s=_NEVER_BY_ITSELF,
-            extra_arguments=trace_arguments(os.environ),
-        )  # fmt: skip
-        try:
-            launcher.start(_tell)
-            while not stop.wait(0.2):
-                if launcher.pid is None:
-                    log = processes.read_from(launcher.log_path, 0)
-                    reason = processes.last_error_line(log, otherwise_last=False)
-                    raise ChildFailed(
-                        f"tritonserver ended unexpectedly{f': {reason}' if reason else ''} "
-                        f"(its log: {launcher.log_path})"
-                    )
-        finally:
-            launcher.stop()
-    except LaunchError as error:
-        raise ChildFailed(str(error)) from error
+        file = control.key_file(key_file, state_dir.absolute())
+        key = ensure_key(file)
+    except (OSError, ValueError) as error:
+        raise ChildFailed(f"Triton has no key for its control APIs: {error}") from error
+    launcher = TritonLauncher(
+        server, key=key, state_dir=state_dir.absolute(), repository=repository.absolute(), host=host,
+        ports=Ports(grpc=grpc_port, http=http_port, metrics=metrics_port), backoff_s=_NEVER_BY_ITSELF,
+        extra_arguments=trace_arguments(os.environ),
+    )  # fmt: skip
+    try:
+        launcher.start(_tell)
+        while not stop.wait(0.2):
+            if launcher.pid is None:
+                log = process_logs.read_from(launcher.log_path, 0)
+                reason = process_logs.last_error_line(log, otherwise_last=False)
+                raise ChildFailed(
+                    f"tritonserver ended unexpectedly{f': {reason}' if reason else ''} (its log: {launcher.log_path})"
+                )
+    finally:
+        launcher.stop()
     return 0
 
 

@@ -27,7 +27,7 @@ from deploy.bundles.encoder import (
 )
 from deploy.laptop.serving_task import Seen
 from deploy.modelsync.sync import read_status
-from deploy.tools import http_client, processes
+from deploy.tools import http_client, process_family, process_logs, processes
 from deploy.tools.errors import DeployError, ExportFailed, MissingPart
 from deploy.tools.stock_cli import StockCli, Tensor
 
@@ -81,7 +81,7 @@ async def export(bundle: Path, *, env: Mapping[str, str], log: Path) -> None:
     """Make the bundle in a process of its own, which takes torch's memory with it. Nothing to do when it is there."""
     if is_complete(bundle):
         return
-    offset = processes.log_end(log)
+    offset = process_logs.log_end(log)
     argv = [sys.executable, "-P", "-m", "deploy.bundles.encoder", "--package", PACKAGE]
     argv += ["--root", str(bundle.parent), "--name", "minilm"]
     process = await processes.spawn(argv, env=env, log=log)
@@ -89,13 +89,13 @@ async def export(bundle: Path, *, env: Mapping[str, str], log: Path) -> None:
         code = await process.wait()
     finally:
         if process.returncode is None:
-            processes.signal_family(process.pid, "", signal.SIGKILL)
+            process_family.signal_family(process.pid, "", signal.SIGKILL)
             await process.wait()
             remove_leftovers(bundle.parent)
     if code != 0 or not is_complete(bundle):
-        reason = processes.last_error_line(processes.read_from(log, offset)).removeprefix("error: ")
+        reason = process_logs.last_error_line(process_logs.read_from(log, offset)).removeprefix("error: ")
         raise ExportFailed(
-            f"exporting {MODEL_NAME} failed: {reason or processes.describe_exit(code)}", hint=f"see {log}"
+            f"exporting {MODEL_NAME} failed: {reason or process_logs.describe_exit(code)}", hint=f"see {log}"
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -12,6 +13,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 
 from deploy.laptop.supervisor import (
@@ -25,7 +27,7 @@ from deploy.laptop.supervisor import (
     end_leftovers,
     read_record,
 )
-from deploy.tools import processes
+from deploy.tools import process_family, process_logs
 from deploy.tools.errors import ChildFailed
 
 FAST = Restarts(first=0.01, ceiling=0.05)
@@ -63,7 +65,7 @@ class Stand:
         mark = self.folder / f"{name}.pid"
 
         async def probe() -> bool:
-            return mark.exists() and processes.start_time(int(mark.read_text() or 0)) is not None
+            return mark.exists() and is_alive(int(mark.read_text() or 0))
 
         return ChildSpec(name, (sys.executable, "-S", "-c", code, str(mark)), dict(os.environ), probe, **options)
 
@@ -85,6 +87,13 @@ async def stand(tmp_path: Path) -> AsyncIterator[Stand]:
     yield one
     one.supervisor.hurry()
     await one.supervisor.stop()
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process runs; a zombie has ended."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    return False
 
 
 async def until(fact: Callable[[], bool]) -> None:
@@ -157,17 +166,17 @@ def test_waiting_child_stops_at_once() -> None:
 )
 def test_last_error_line_says_why(log: str, line: str) -> None:
     """The line shown is the last that reads like an error, without time stamps; else the last."""
-    assert line == processes.last_error_line(log)
+    assert line == process_logs.last_error_line(log)
 
 
 def test_last_line_that_is_no_error_can_be_left_out() -> None:
     """What a killed process wrote last does not say why it was killed."""
-    assert processes.last_error_line("info all is well\n", otherwise_last=False) == ""
+    assert process_logs.last_error_line("info all is well\n", otherwise_last=False) == ""
 
 
 def test_long_error_lines_are_cut() -> None:
     """One line on a terminal stays one line."""
-    assert len(processes.last_error_line("error " * 100, width=50)) == 50
+    assert len(process_logs.last_error_line("error " * 100, width=50)) == 50
 
 
 # --- with processes
@@ -223,21 +232,21 @@ async def test_workers_of_a_dead_child_go_with_it(stand: Stand) -> None:
     """What is left of a dead child's group would hold its port: it is ended before the restart."""
     await stand.supervisor.start(stand.spec("a", HAS_A_WORKER))
     group = stand.pid("a")
-    await until(lambda: len(processes.members(group)) == 2)
+    await until(lambda: len(process_family.members(group)) == 2)
     os.kill(group, signal.SIGKILL)
     await stand.event("ready")
-    assert processes.members(group) == []
+    assert process_family.members(group) == []
 
 
 async def test_members_in_a_session_of_their_own_go_too(stand: Stand) -> None:
     """A server that its launcher put into another session is still of the family."""
     await stand.supervisor.start(stand.spec("a", HAS_A_SESSION))
     mark = read_record(stand.folder / "children.json")["a"]["mark"]
-    await until(lambda: len(processes.members(stand.pid("a"), mark)) == 2)
-    assert len(processes.members(stand.pid("a"))) == 1
+    await until(lambda: len(process_family.members(stand.pid("a"), mark)) == 2)
+    assert len(process_family.members(stand.pid("a"))) == 1
     os.kill(stand.pid("a"), signal.SIGKILL)
     await stand.event("ready")
-    assert processes.members(-1, mark) == []
+    assert process_family.members(-1, mark) == []
 
 
 async def test_child_that_dies_again_and_again_is_kept_trying(stand: Stand) -> None:
@@ -290,7 +299,7 @@ async def test_hung_child_is_replaced_like_a_dead_one(stand: Stand) -> None:
     assert "was killed; restarting in" in died.text
     await stand.event("ready")
     assert before != stand.pid("a")
-    assert processes.start_time(before) is None
+    assert not is_alive(before)
 
 
 async def test_child_that_is_busy_is_given_longer(stand: Stand) -> None:
@@ -330,9 +339,9 @@ async def test_child_whose_worker_is_replaced_is_not_taken_for_one_that_stands_s
     await stand.supervisor.start(replace(stand.spec("a", burns + READY + "while True: pass"), probe=probe))
     leader = stand.supervisor.pids()["a"]
     mark = read_record(stand.folder / "children.json")["a"]["mark"]
-    await until(lambda: len(processes.members(leader, mark)) == 2)
-    worker = next(pid for pid in processes.members(leader, mark) if pid != leader)
-    await until(lambda: processes.cpu_seconds(worker, "") >= 1.5)
+    await until(lambda: len(process_family.members(leader, mark)) == 2)
+    worker = next(pid for pid in process_family.members(leader, mark) if pid != leader)
+    await until(lambda: process_family.cpu_seconds(worker, "") >= 1.5)
     answers[0] = False
     await stand.event("silent")
     os.kill(worker, signal.SIGKILL)
@@ -382,7 +391,7 @@ async def test_children_stop_in_reverse_order(stand: Stand) -> None:
     groups = [stand.pid(name) for name in "abc"]
     await stand.supervisor.stop()
     assert [e.child for e in stand.events if e.kind == "stopped"] == ["c", "b", "a"]
-    assert [processes.members(group) for group in groups] == [[], [], []]
+    assert [process_family.members(group) for group in groups] == [[], [], []]
     assert not (stand.folder / "children.json").exists()
 
 
@@ -391,7 +400,7 @@ async def test_child_that_ignores_the_signal_is_killed_after_its_grace(stand: St
     await stand.supervisor.start(stand.spec("a", IGNORES_TERM, stop_grace=0.2))
     await stand.supervisor.stop()
     assert "killed" in [e.kind for e in stand.events]
-    assert processes.members(stand.pid("a")) == []
+    assert process_family.members(stand.pid("a")) == []
 
 
 async def test_hurry_cuts_the_grace_short(stand: Stand) -> None:
@@ -401,7 +410,7 @@ async def test_hurry_cuts_the_grace_short(stand: Stand) -> None:
     await until(lambda: stand.supervisor.phases() == {"a": Phase.STOPPING})
     stand.supervisor.hurry()
     await stopping
-    assert processes.members(stand.pid("a")) == []
+    assert process_family.members(stand.pid("a")) == []
 
 
 async def test_stop_during_a_restart_leaves_nothing(stand: Stand) -> None:
@@ -423,16 +432,17 @@ async def test_stop_while_starting_ends_the_child(stand: Stand) -> None:
     starting.cancel()
     await asyncio.wait({starting})
     await stand.supervisor.stop()
-    assert processes.members(pid) == []
+    assert process_family.members(pid) == []
 
 
 async def test_running_children_are_on_record(stand: Stand) -> None:
-    """The record names each running process by id and start time."""
+    """The record names each running process by its id and its family's mark."""
     await stand.supervisor.start(stand.spec("a", SERVES))
     pid = stand.pid("a")
     record = read_record(stand.folder / "children.json")
-    assert (record["a"]["pid"], record["a"]["started"]) == (pid, processes.start_time(pid))
-    assert processes.members(-1, record["a"]["mark"]) == [pid]
+    assert record["a"]["pid"] == pid
+    assert process_family.carries(pid, record["a"]["mark"])
+    assert process_family.members(-1, record["a"]["mark"]) == [pid]
 
 
 async def test_leftovers_of_a_killed_supervisor_are_ended(stand: Stand) -> None:
@@ -442,7 +452,7 @@ async def test_leftovers_of_a_killed_supervisor_are_ended(stand: Stand) -> None:
     copy.write_text((stand.folder / "children.json").read_text())
     stand.supervisor.restarts = Restarts(first=3600, ceiling=3600)
     assert await end_leftovers(copy) == ["a"]
-    assert processes.members(stand.pid("a")) == []
+    assert process_family.members(stand.pid("a")) == []
 
 
 async def test_stranger_with_a_recycled_id_is_left_alone(tmp_path: Path) -> None:
@@ -451,8 +461,8 @@ async def test_stranger_with_a_recycled_id_is_left_alone(tmp_path: Path) -> None
     record.write_text(
         json.dumps(
             {
-                "a": {"pid": os.getpid(), "started": 1, "mark": "x"},
-                "b": {"pid": 2**22 + 1, "started": 5, "mark": "y"},
+                "a": {"pid": os.getpid(), "mark": "x"},
+                "b": {"pid": 2**22 + 1, "mark": "y"},
             }
         )
     )
@@ -482,9 +492,9 @@ asyncio.run(main())
     parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None
     child = int(parent.stdout.readline())
-    assert processes.start_time(child) is not None
+    assert is_alive(child)
     parent.kill()
     parent.wait()
     parent.stdout.close()
-    while processes.start_time(child) is not None:
+    while is_alive(child):
         pass
