@@ -150,6 +150,10 @@ OVERVIEW: Final = Board(
                    by(("outcome",), f"increase({catalog.BUILDS.name}[{_W}])"), "{{outcome}}"),
             _lines("Faults of the configuration", "What the serving Task says and cannot be used; the status says why.",
                    by(("kind",), catalog.CONFIGURATION_FAULTS.name, "max"), "{{kind}}", thresholds=((1.0, _RED),)),
+            _lines("Refused callers", "Requests refused for who asked, by why.",
+                   by(("reason",), _rate(catalog.REFUSED_CALLERS, "")), "{{reason}}", "ops"),
+            _lines("Sources of callers", "1 where the newest keys are in use, 0 where they cannot be used and older "
+                   "ones are.", by(("source",), catalog.CALLERS_SOURCE.name, "min"), "{{source}}", most=1.0),
             Panel("Models", "What each version is made of. A click leads to the model in ClearML, or to its lineage "
                   "(asked of the gateway that was scraped).",
                   (Query(f"max by (endpoint, version, model, model_id, link, instance) "

@@ -422,6 +422,12 @@ def _state() -> Group:
                 "`triton-gateway status` and the gateway's page say which and why.", "ticket", hold="5m",
             ),
             Alert(
+                "GatewayKeysUnusable", f"{by(('source', *INSTANCE), catalog.CALLERS_SOURCE.name, 'min')} == 0",
+                "{{ $labels.instance }} cannot use the newest keys",
+                "{{ $labels.source }} has been unusable for 5 minutes: the keys that were good before stay, revoked "
+                "ones among them. `/v1/status` and the log say why.", "ticket", hold="5m",
+            ),
+            Alert(
                 "GatewayReconcileFailing",
                 f"{reads_failed} > 0\nunless {reads} > 0",
                 "{{ $labels.instance }} cannot read its configuration",

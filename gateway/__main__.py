@@ -43,6 +43,10 @@ def run(settings: Settings) -> int:
     except (ValueError, ModuleNotFoundError) as error:
         print(f"error: {error}", file=sys.stderr)  # noqa: T201 - the one thing a person at the terminal must see
         return 2
+    problem = _problem_of_callers(settings)
+    if problem:
+        print(f"error: {problem}", file=sys.stderr)  # noqa: T201 - as above
+        return 2
     try:
         port, name = settings.port, "port"
         listener = _listen(settings.host, port)
@@ -134,6 +138,23 @@ def _require_exporter() -> None:
                 f"OTEL_EXPORTER_OTLP_ENDPOINT is set, but {error.name} is not installed; run `pip install "
                 '"triton-gateway[otel]"`, or unset it'
             ) from error
+
+
+def _problem_of_callers(settings: Settings) -> str:
+    """Return why this gateway would know nobody it should know; empty if it can start.
+
+    Once it runs, what is wrong with the keys leaves them as they were; at its start there is nothing to leave.
+    """
+    if not settings.keys_file:
+        return ""
+    from gateway.callers.files import KeyFile
+    from gateway.callers.keys import BadKeys
+
+    try:
+        KeyFile(settings.keys_file, settings.pepper_file).look()
+    except BadKeys as error:
+        return f"TRITON_GATEWAY_KEYS_FILE: {error}"
+    return ""
 
 
 def _reserve(host: str, port: int) -> socket.socket:

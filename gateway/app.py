@@ -29,6 +29,9 @@ from fastapi import FastAPI
 
 from gateway import logs
 from gateway.admission import Permits
+from gateway.callers.access import Access
+from gateway.callers.files import KeyFile
+from gateway.callers.following import Following as FollowingCallers
 from gateway.control.assemble import Assembler
 from gateway.control.hooks import HookSettings
 from gateway.control.reconcile import Following, Reconciler
@@ -43,6 +46,7 @@ from gateway.edge.http.addresses import Addresses
 from gateway.edge.http.connections import Connections, room_for_connections
 from gateway.edge.http.edge import Receive, Scope, Send
 from gateway.edge.http.fast import http_protocol
+from gateway.edge.http.gate import Gate
 from gateway.edge.http.models import ModelRoutes
 from gateway.edge.http.ops import build_ops, product_version
 from gateway.edge.http.problems import FAILURES
@@ -129,6 +133,9 @@ class Gateway:
             self.table, self.observer, self.plane.subscribe, timeout=min(settings.request_timeout, _SHADOW_S),
             is_busy=lambda: self.permits.is_half_full,
         )  # fmt: skip
+        self._callers = self._known_callers()
+        access = None if self._callers is None else self._callers.access
+        self._gate = Gate(access)
         limits = Limits(
             settings.max_body_bytes, settings.request_timeout, settings.routing_key_header, settings.allow_pins
         )  # fmt: skip
@@ -136,10 +143,12 @@ class Gateway:
             self.table, prefix=self._prefix,
             key_field=settings.routing_key_field.split(".") if settings.routing_key_field else (),
         )  # fmt: skip
-        self._infer = InferRoute(self.plane, limits)
-        self.fast_path = FastPath(self.plane, limits, self._addresses) if settings.fast_path else None
+        self._infer = InferRoute(self.plane, limits, access)
+        self.fast_path = FastPath(self.plane, limits, self._addresses, access) if settings.fast_path else None
         """How the server answers the common request without a task; see ``edge.http.fast``."""
-        self._models = ModelRoutes(self.table, self.publisher.statistics, started=int(time.time()))
+        self._models = ModelRoutes(
+            self.table, self.publisher.statistics, started=int(time.time()), access=access
+        )  # fmt: skip
         self.connections = Connections(
             keep_alive=settings.keep_alive, head_timeout=settings.head_timeout, age=settings.connection_age,
             # Routes that read a body answer 408 themselves, in their own form: this is for what nobody reads.
@@ -168,12 +177,27 @@ class Gateway:
             if reading is not None:
                 await self._infer(scope, receive, send, reading)
                 return
+            try:
+                caller = self._gate.caller_of(scope)
+            except GatewayError as error:
+                await self._gate.refuse(scope, send, error)
+                return
             if scope["method"] == "HEAD":
                 scope = {**scope, "method": "GET"}  # the server leaves the body out
             if self._models.takes(path):
-                await self._models(scope, receive, send)
+                await self._models(scope, receive, send, caller)
                 return
         await self._ops(scope, receive, send)
+
+    def _known_callers(self) -> FollowingCallers | None:
+        """Return who is known; None if anybody may ask."""
+        settings = self._settings
+        if not settings.knows_callers:
+            return None
+        access = Access(allows_anonymous=settings.allow_anonymous, count=self.observer.refused_caller)
+        return FollowingCallers(
+            access, {"keys_file": KeyFile(settings.keys_file, settings.pepper_file)}, self.observer.callers_source
+        )
 
     @asynccontextmanager
     async def _lifespan(self, _app: FastAPI) -> AsyncIterator[None]:
@@ -244,6 +268,10 @@ class Gateway:
             mirror=self._mirror,
             threads=control,
         )
+        following: asyncio.Task[None] | None = None
+        if self._callers is not None:
+            await self._callers.look()
+            following = asyncio.create_task(self._callers.run(), name="callers")
         loop = asyncio.create_task(reconciler.run(), name="reconcile")
         publishing = asyncio.create_task(self.publisher.run())
         rpc: RpcServer | None = None
@@ -265,6 +293,8 @@ class Gateway:
             await asyncio.gather(loop, return_exceptions=True)
             await self._mirror.close()
             await reconciler.close()
+            if following is not None:
+                following.cancel()
             publishing.cancel()
             waits.cancel()
             models.cancel()
@@ -288,6 +318,7 @@ class Gateway:
             key_header=settings.routing_key_header, allows_pins=settings.allow_pins,
             connection_age=settings.connection_age, head_timeout=settings.head_timeout,
             max_connections=self.connections.max_open,
+            access=None if self._callers is None else self._callers.access,
         )  # fmt: skip
         tls = None
         if settings.tls_certificate:
@@ -307,7 +338,8 @@ class Gateway:
 
     def _status(self) -> dict[str, Any]:
         assert self._reconciler is not None  # noqa: S101 - routes exist only while `running` is open
-        return self._reconciler.status()
+        found = self._reconciler.status()
+        return found if self._callers is None else {**found, "callers": self._callers.status()}
 
     async def _lineage(self, url: str) -> dict[str, Any] | None:
         endpoint = self.table.current.endpoints.get(url)

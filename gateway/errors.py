@@ -17,6 +17,8 @@ Adapters translate foreign exceptions into these with ``raise … from``.
     │   ├── UnsupportedMedia        content type or content encoding
     │   ├── MethodNotAllowed
     │   ├── BodyTimeout             the body came too slowly
+    │   ├── NotAuthenticated        nobody is known by the credentials, or there are none
+    │   ├── NotPermitted            the caller is known and lacks a right
     │   ├── InputRefused            the task or the hook refused well-formed input
     │   ├── EndpointNotFound
     │   └── VersionNotFound
@@ -56,6 +58,8 @@ class GatewayError(Exception):
 
     kind: ClassVar[str] = "internal"
     retryable: ClassVar[bool] = False
+    because = ""
+    """Why a caller is refused, in one word for programs; empty if the kind says it."""
 
     def __init__(self, message: str, *, hint: str = "", retry_after: float | None = None) -> None:
         self.message = _as_utf8(message)
@@ -129,6 +133,26 @@ class BodyTimeout(RequestError):
     """The request body did not arrive within the request's time."""
 
     kind = "body_timeout"
+
+
+class NotAuthenticated(RequestError):
+    """Nobody is known by the caller's credentials, or there are none; `x-refused-because` says which."""
+
+    kind = "unauthenticated"
+
+    def __init__(self, message: str, *, because: str, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.because = because
+
+
+class NotPermitted(RequestError):
+    """The caller is known and may not do this; `x-refused-because` says what it lacks."""
+
+    kind = "permission_denied"
+
+    def __init__(self, message: str, *, because: str, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.because = because
 
 
 class InputRefused(RequestError):

@@ -98,6 +98,22 @@ class Settings(BaseSettings):
         "", validation_alias=_names("tls_client_authority"),
         description="PEM file of the authority whose certificates callers must show (mutual TLS); probes included.",
     )  # fmt: skip
+    keys_file: str = Field(
+        "", validation_alias=_names("keys_file"),
+        description="File of the keys of those who may ask (`triton-gateway keys create --file`), for instance a "
+        "mounted Secret: from then on callers must be known. A file that is replaced is read again within two "
+        "seconds; one that cannot be used leaves the keys as they were, and says so.",
+    )  # fmt: skip
+    pepper_file: str = Field(
+        "", validation_alias=_names("pepper_file"),
+        description="File of the secret that keys were hashed with; empty: beside the file of keys, its name and "
+        "`.pepper`.",
+    )  # fmt: skip
+    allow_anonymous: bool = Field(
+        False, validation_alias=_names("allow_anonymous"),
+        description="Whether callers without credentials are let in: a proxy in front of this gateway knows who they "
+        "are. Without it, and without keys, a gateway listens on loopback addresses only.",
+    )  # fmt: skip
     keep_alive: Seconds = Field(
         75.0, gt=0, validation_alias=_names("keep_alive"),
         description="How long an idle connection is kept. Longer than a load balancer in front keeps its own, or it "
@@ -359,6 +375,11 @@ class Settings(BaseSettings):
     access_log: bool = Field(
         False, validation_alias=_names("access_log"), description="Log one line per request (failures always are)."
     )
+
+    @property
+    def knows_callers(self) -> bool:
+        """Whether callers show who they are."""
+        return bool(self.keys_file)
 
     def environment(self) -> dict[str, str]:
         """Return these settings as environment variables: how they reach worker processes."""

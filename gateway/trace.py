@@ -56,7 +56,7 @@ class Trace:
     """
 
     __slots__ = (
-        "answer", "body", "custom", "encoded", "endpoint", "error", "finish_ns", "infer_ns", "model_id",
+        "answer", "body", "caller", "custom", "encoded", "endpoint", "error", "finish_ns", "infer_ns", "model_id",
         "outcome", "prepare_ns", "prepared", "queue_ns", "request_id", "route", "rows", "started_ns", "status",
         "tokens", "total_ns", "trace_id", "truncated", "unknown_tokens", "url", "version",
     )  # fmt: skip
@@ -77,6 +77,8 @@ class Trace:
         self.trace_id = parent and parent[3:35]
         """The caller's trace, where there is one (``traceparent``), or the one begun here."""
         self.error: BaseException | None = None
+        self.caller: object = None
+        """Who asks (``callers.rights.Caller``), where callers have to be known."""
         self.custom: dict[str, object] | None = None
         """What a hook reported through ``collect_custom_statistics_fn``."""
         self.encoded: Sequence[TextRow] | None = None

@@ -33,6 +33,7 @@ _COMMANDS = {
     "doctor": "Show what is missing, on this machine or in a cluster.",
     "optimize": "Make the fastest bundle of a model that still answers the same.",
     "bench": "Measure a running endpoint: rate, latency, stages.",
+    "keys": "Give out keys to those who may ask, list, rotate and revoke them.",
     "drift": "Capture reference distributions, report drift.",
     "dashboards": "Put the Grafana boards into an existing Grafana, or into files.",
     "hook": "Try a Preprocess class here; re-upload it while it is being written.",

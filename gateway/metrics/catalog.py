@@ -97,6 +97,17 @@ WORD_CACHE: Final = Metric(
     "Texts tokenized, by result: hit (every word was known) or miss (the tokenizer library was asked).",
     ("endpoint", "version", "result"),
 )  # fmt: skip
+REFUSED_CALLERS: Final = Metric(
+    "gateway_refused_callers_total", "counter",
+    "Requests refused for who asked, by why: no_credentials, unknown_key, expired, revoked, operation_not_permitted, "
+    "endpoint_not_permitted. Inference is in gateway_requests_total too, as unauthenticated or permission_denied.",
+    ("reason",),
+)  # fmt: skip
+CALLERS_SOURCE: Final = Metric(
+    "gateway_callers_source_good", "gauge",
+    "1 when the newest state of where callers are known from (keys_file) is in use, 0 when it cannot be used and an "
+    "older one is.", ("source",),
+)  # fmt: skip
 _VARIABLE: Final = ("endpoint", "version", "variable")
 
 VARIABLE_SCALAR: Final = Metric(
@@ -198,7 +209,7 @@ BUILD_INFO: Final = Metric("gateway_build_info", "gauge", "Always 1; the label t
 CATALOG: Final = (
     REQUESTS, FALLBACKS, REQUEST_SECONDS, FAILURE_SECONDS,
     STAGE_SECONDS, IN_FLIGHT, CPU_WAIT, ROWS, TOKENS, UNKNOWN_TOKENS, TRUNCATED,
-    BATCH_ROWS, BATCH_TOKENS, BATCH_REAL_TOKENS, CACHE, WORD_CACHE,
+    BATCH_ROWS, BATCH_TOKENS, BATCH_REAL_TOKENS, CACHE, WORD_CACHE, REFUSED_CALLERS, CALLERS_SOURCE,
     VARIABLE_SCALAR, VARIABLE_ENUM, VARIABLE_VALUE, VARIABLE_COUNTER, VARIABLE_IGNORED,
     DRIFT_OBSERVATIONS, DRIFT_REFERENCE, DRIFT_REFERENCE_SIZE, DRIFT_CHI2,
     SHADOWS, SHADOW_DIFFERENCE, SHADOW_SECONDS,

@@ -249,6 +249,16 @@ class Observer:
                     self._numbers.count(catalog.FALLBACKS, endpoint, version, outcome)
 
     @_harmless
+    def refused_caller(self, reason: str) -> None:
+        """Count a request that was refused for who asked."""
+        self._numbers.count(catalog.REFUSED_CALLERS, reason).value += 1
+
+    @_harmless
+    def callers_source(self, name: str, is_good: bool) -> None:
+        """Publish whether the newest state of a source of callers is in use."""
+        self._numbers.gauge(catalog.CALLERS_SOURCE, name).set(int(is_good))
+
+    @_harmless
     def built(self, outcome: str) -> None:
         """Count one attempt to build an endpoint version."""
         self._numbers.count(catalog.BUILDS, outcome).value += 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import socket
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
@@ -97,6 +98,11 @@ STATE_DIR: Final = click.option(
     "or if nothing else names a server.",
 )  # fmt: skip
 """For commands with ``registry_options`` that ask the registry only."""
+
+
+def who() -> str:
+    """Return who runs this command, as it is written down."""
+    return f"{os.environ.get('USER', 'somebody')}@{socket.gethostname()}"
 
 
 def registry_options(function: F) -> F:

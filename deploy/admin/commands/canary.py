@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import sys
 import time
 import uuid
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from deploy.admin.commands import shadow
-from deploy.admin.commands._options import registry_options
+from deploy.admin.commands._options import registry_options, who
 from deploy.tools.errors import DeployError
 
 if TYPE_CHECKING:
@@ -70,7 +69,7 @@ def set_(endpoint: str, weights: tuple[str, ...], open_store: Callable[[], TaskS
         )
     record.check_weights(spec, endpoint, shares)
     wanted = dict(shares)
-    decision = record.decided(task, endpoint, wanted, now=time.time(), by=_who(), why="canary set")
+    decision = record.decided(task, endpoint, wanted, now=time.time(), by=who(), why="canary set")
     store.write(record.with_weights(task, endpoint, wanted), [decision])
     total = sum(weight for _, weight in shares)
     click.echo(f"{endpoint}: " + ", ".join(f"{weight / total:.1%} {url}" for url, weight in shares))
@@ -151,7 +150,7 @@ def run(
         answers = {address: http_client.call(f"{address.rstrip('/')}/v1/status") for address in addresses}
         return {a: r.content if r is not None and r.status == 200 else None for a, r in answers.items()}
 
-    me = f"{_who()} pid {os.getpid()}"
+    me = f"{who()} pid {os.getpid()}"
     runner = Runner(store, source, statuses, endpoint=endpoint, me=me)
     stop = _Stop()
     rollout = runner.start(fresh)
@@ -218,8 +217,8 @@ def _order(name: str, what: str) -> None:
         from deploy.rollout.record import Asked
         from deploy.rollout.runner import act
 
-        asked = Asked(uuid.uuid4().hex, name, _who())  # type: ignore[arg-type]  # the four names are Command's
-        rollout = act(open_store(), endpoint.strip("/"), asked, me=f"{_who()} pid {os.getpid()}")
+        asked = Asked(uuid.uuid4().hex, name, who())  # type: ignore[arg-type]  # the four names are Command's
+        rollout = act(open_store(), endpoint.strip("/"), asked, me=f"{who()} pid {os.getpid()}")
         click.echo(f"{rollout.endpoint}: {rollout.phase}, {rollout.canary} has {rollout.weight:g} %")
         return 0
 
@@ -319,10 +318,6 @@ def _duration(text: str, option: str) -> float:
         return parse_duration(text)
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint=option) from error
-
-
-def _who() -> str:
-    return f"{os.environ.get('USER', 'somebody')}@{socket.gethostname()}"
 
 
 def _print_decision(decision: Decision, as_json: bool) -> None:

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import math
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -22,9 +22,12 @@ from google.protobuf import json_format
 from google.protobuf.message import DecodeError
 from tritonclient.grpc import service_pb2 as pb
 
+from gateway.callers.access import Access
+from gateway.callers.rights import INFER, METADATA, PINS, Caller
 from gateway.dataplane.inflight import InFlight, Send, too_late
 from gateway.dataplane.routing.table import RoutingTable
 from gateway.dataplane.submit import DataPlane
+from gateway.edge.rules import OPEN, RPC, rows_for, snapshot_for, told_to
 from gateway.edge.threads import MAX_INLINE_BYTES, in_thread
 from gateway.endpoints.endpoint import Endpoint, Event
 from gateway.errors import GatewayError, InputRefused, MalformedBody
@@ -50,6 +53,8 @@ _log = logging.getLogger("triton_gateway.rpc")
 SERVICE: Final = "inference.GRPCInferenceService"
 
 CODES: Final = {
+    "unauthenticated": grpc.StatusCode.UNAUTHENTICATED,
+    "permission_denied": grpc.StatusCode.PERMISSION_DENIED,
     "endpoint_not_found": grpc.StatusCode.NOT_FOUND,
     "version_not_found": grpc.StatusCode.NOT_FOUND,
     "method_not_allowed": grpc.StatusCode.UNIMPLEMENTED,
@@ -74,12 +79,21 @@ CODES: Final = {
 }
 """Kinds of error to gRPC's codes; every other kind is INTERNAL."""
 
+_ABOUT_CALLERS: Final = (grpc.StatusCode.NOT_FOUND, grpc.StatusCode.PERMISSION_DENIED)
+"""What is wrong with a question about a model, not with the model."""
+
 _TYPED: Final = {
     "BOOL": "bool_contents", "INT8": "int_contents", "INT16": "int_contents", "INT32": "int_contents",
     "INT64": "int64_contents", "UINT8": "uint_contents", "UINT16": "uint_contents", "UINT32": "uint_contents",
     "UINT64": "uint64_contents", "FP32": "fp32_contents", "FP64": "fp64_contents", BYTES: "bytes_contents",
 }  # fmt: skip
 _STAGES: Final = ("x-total-time", "x-tokenization-time", "x-queue-time", "x-inference-time", "x-compute-time")
+
+
+_CREDENTIALS: Final = ("authorization", "x-api-key")
+
+Method = Callable[[Any, Any, Caller | None], Awaitable[Any]]
+"""``method(request, context, caller)``: answers a request of a caller; None if nobody has to be known."""
 
 
 class Tls:
@@ -120,7 +134,8 @@ class Tls:
 class RpcServer:
     """The service of one worker. ``max_message_bytes`` bounds a request; ``timeout`` seconds bound its answer.
 
-    ``head_timeout`` seconds bound a connection's greeting, ``max_connections`` (0: none) their number.
+    ``head_timeout`` seconds bound a connection's greeting, ``max_connections`` (0: none) their number. ``access``: None
+    lets anybody in.
     """
 
     def __init__(
@@ -138,8 +153,10 @@ class RpcServer:
         connection_age: float = 0.0,
         head_timeout: float = 20.0,
         max_connections: int = 0,
+        access: Access | None = None,
     ) -> None:
         self._plane = plane
+        self._access = access
         self._table = table
         self._health = health
         self._statistics = statistics
@@ -174,7 +191,7 @@ class RpcServer:
         # Requests arrive as bytes: what gRPC itself cannot parse it answers INTERNAL, with a traceback in the log.
         handlers: dict[str, Any] = {
             name: grpc.unary_unary_rpc_method_handler(
-                partial(_parsed, method, request), response_serializer=response.SerializeToString
+                partial(self._parsed, name, method, request), response_serializer=response.SerializeToString
             )
             for name, (method, request, response) in unary.items()
         }
@@ -200,52 +217,88 @@ class RpcServer:
         """Take no new calls, and give those in flight ``grace`` seconds."""
         await self._server.stop(grace)
 
+    # --- who asks -----------------------------------------------------------------------------------------------------
+
+    def _caller(self, operation: str, context: Any) -> Caller | None:
+        """Return who asks for ``operation``; None if nobody has to be known. Raises ``GatewayError``."""
+        if self._access is None or operation == OPEN:
+            return None
+        headers = {
+            str(name).encode(): value if isinstance(value, bytes) else str(value).encode("latin-1", "replace")
+            for name, value in context.invocation_metadata() or ()
+            if name in _CREDENTIALS
+        }
+        caller = self._access.caller_of(headers)
+        self._access.require(caller, operation)
+        return caller
+
+    def _require(self, caller: Caller | None, request: Any) -> None:
+        """Raise ``NotPermitted`` unless ``caller`` may know of the model that the request names."""
+        if caller is not None and self._access is not None:
+            self._access.require(caller, METADATA, self._url(request.name, request.version))
+
+    async def _parsed(self, name: str, method: Method, kind: Any, raw: bytes, context: Any) -> Any:
+        """Call ``method`` with the message that ``raw`` is, and with who has sent it."""
+        try:
+            caller = self._caller(RPC[name], context)
+        except GatewayError as error:
+            if RPC[name] == INFER:
+                self._plane.refuse(self._plane.open(_id_of(context)), error)
+            await _refuse(context, error)
+            raise  # `_refuse` has raised
+        return await method(await _message(raw, kind, context), context, caller)
+
     # --- what is served -----------------------------------------------------------------------------------------------
 
-    async def _live(self, _request: Any, _context: Any) -> Any:
+    async def _live(self, _request: Any, _context: Any, _caller: Caller | None) -> Any:
         return pb.ServerLiveResponse(live=True)
 
-    async def _ready(self, _request: Any, _context: Any) -> Any:
+    async def _ready(self, _request: Any, _context: Any, _caller: Caller | None) -> Any:
         return pb.ServerReadyResponse(ready=not self._health.reasons())
 
-    async def _server_metadata(self, _request: Any, _context: Any) -> Any:
+    async def _server_metadata(self, _request: Any, _context: Any, _caller: Caller | None) -> Any:
         return pb.ServerMetadataResponse(name="triton-gateway", version=self._version, extensions=oip.EXTENSIONS)
 
-    async def _model_ready(self, request: Any, context: Any) -> Any:
+    async def _model_ready(self, request: Any, context: Any, caller: Caller | None) -> Any:
         try:
+            self._require(caller, request)
             ready = await oip.is_ready(self._table.current, self._url(request.name, request.version))
         except GatewayError as error:
-            if CODES.get(error.kind) is not grpc.StatusCode.NOT_FOUND:
+            if CODES.get(error.kind) not in _ABOUT_CALLERS:
                 return pb.ModelReadyResponse(ready=False)
-            await _refuse(context, error)
+            await _refuse(context, told_to(caller, error))
         return pb.ModelReadyResponse(ready=ready)
 
-    async def _model_metadata(self, request: Any, context: Any) -> Any:
-        shape = await self._shape(request, context)
+    async def _model_metadata(self, request: Any, context: Any, caller: Caller | None) -> Any:
+        shape = await self._shape(request, context, caller)
         return json_format.ParseDict(shape.metadata(), pb.ModelMetadataResponse())
 
-    async def _model_config(self, request: Any, context: Any) -> Any:
-        shape = await self._shape(request, context)
+    async def _model_config(self, request: Any, context: Any, caller: Caller | None) -> Any:
+        shape = await self._shape(request, context, caller)
         return json_format.ParseDict({"config": shape.config()}, pb.ModelConfigResponse())
 
-    async def _model_statistics(self, request: Any, context: Any) -> Any:
-        rows = await self._statistics()
-        if request.name:
+    async def _model_statistics(self, request: Any, context: Any, caller: Caller | None) -> Any:
+        rows: Sequence[Mapping[str, Any]] = await self._statistics()
+        if not request.name:
+            rows = rows_for(caller, rows)
+        else:
             try:
+                self._require(caller, request)
                 rows = oip.statistics_of(self._table.current, self._url(request.name, request.version), rows)
             except GatewayError as error:
-                await _refuse(context, error)
+                await _refuse(context, told_to(caller, error))
         return json_format.ParseDict({"model_stats": rows}, pb.ModelStatisticsResponse())
 
-    async def _index(self, request: Any, _context: Any) -> Any:
-        models = oip.index(self._table.current, only_ready=request.ready)
+    async def _index(self, request: Any, _context: Any, caller: Caller | None) -> Any:
+        models = oip.index(snapshot_for(caller, self._table.current), only_ready=request.ready)
         return json_format.ParseDict({"models": models}, pb.RepositoryIndexResponse())
 
-    async def _shape(self, request: Any, context: Any) -> oip.ModelShape:
+    async def _shape(self, request: Any, context: Any, caller: Caller | None) -> oip.ModelShape:
         try:
+            self._require(caller, request)
             return oip.describe(self._table.current, self._url(request.name, request.version))
         except GatewayError as error:
-            await _refuse(context, error)
+            await _refuse(context, told_to(caller, error))
             raise  # `_refuse` has raised
 
     def _url(self, name: str, version: str) -> str:
@@ -253,15 +306,20 @@ class RpcServer:
 
     # --- inference ----------------------------------------------------------------------------------------------------
 
-    async def _infer(self, request: Any, context: Any) -> Any:
-        flight = await self._answer(request, context)
+    async def _infer(self, request: Any, context: Any, caller: Caller | None) -> Any:
+        flight = await self._answer(request, context, caller)
         if flight.error is not None:
-            await _refuse(context, flight.error)
+            await _refuse(context, told_to(caller, flight.error))
         context.set_trailing_metadata(_trailing(flight))
         return flight.reply
 
     async def _stream(self, requests: AsyncIterator[Any], context: Any) -> None:
         async for raw in requests:
+            try:  # each time: a stream may live longer than its caller's key
+                caller = self._caller(INFER, context)
+            except GatewayError as error:
+                self._plane.refuse(self._plane.open(_id_of(context)), error)
+                await _refuse(context, error)
             request = await _message(raw, pb.ModelInferRequest, context)
             tells_last = request.parameters["triton_enable_empty_final_response"].bool_param
 
@@ -277,16 +335,18 @@ class RpcServer:
                 response = _response(flight.call, tensors, flight.endpoint)
                 await write(response, is_last=event.finish_reason is not None)
 
-            flight = await self._answer(request, context, send)
+            flight = await self._answer(request, context, caller, send)
             if flight.error is not None:
                 failed = pb.ModelInferResponse(id=request.id, model_name=request.model_name)
                 await context.write(
-                    pb.ModelStreamInferResponse(error_message=_sentence(flight.error), infer_response=failed)
+                    pb.ModelStreamInferResponse(
+                        error_message=_sentence(told_to(caller, flight.error)), infer_response=failed
+                    )
                 )
             elif flight.reply is not None:
                 await write(flight.reply, is_last=True)
 
-    async def _answer(self, request: Any, context: Any, send: Send | None = None) -> InFlight:
+    async def _answer(self, request: Any, context: Any, caller: Caller | None, send: Send | None = None) -> InFlight:
         """Take one request through the data plane; ``send``: whoever takes the pieces of a generated text."""
         metadata = {key.lower(): value for key, value in context.invocation_metadata() or ()}
         parent = parse_traceparent(str(metadata.get("traceparent", "")).encode("latin-1", "replace"))
@@ -294,6 +354,7 @@ class RpcServer:
         plane = self._plane
         request_id = _request_id(metadata.get("x-request-id") or request.id) or f"{random.getrandbits(64):016x}"
         trace = plane.open(request_id, parent)
+        trace.caller = caller
         try:
             permit = plane.permit(request.ByteSize())
         except GatewayError as error:
@@ -303,7 +364,7 @@ class RpcServer:
         with permit:
             try:
                 call = RpcCall(await self._read_aside(request, permit.size, timeout), streams=send is not None)
-                self._address(call, metadata, timeout)
+                self._address(call, metadata, timeout, caller)
             except asyncio.CancelledError as error:
                 plane.refuse(trace, error)
                 raise
@@ -321,13 +382,17 @@ class RpcServer:
         except TimeoutError:
             raise too_late(timeout) from None
 
-    def _address(self, call: RpcCall, metadata: dict[str, Any], timeout: float) -> None:
+    def _address(self, call: RpcCall, metadata: dict[str, Any], timeout: float, caller: Caller | None) -> None:
         call.timeout = min(call.timeout or timeout, timeout)
         pin, key = metadata.get("x-route-to"), metadata.get(self._key_header)
         if self._allows_pins and pin:
             call.pin = normalize_url(str(pin), None)
         if key:
             call.key = str(key)
+        if caller is not None and self._access is not None:
+            self._access.require(caller, INFER, call.path)
+            if call.pin:
+                self._access.require(caller, PINS, call.pin)
 
     def _read(self, request: Any) -> TensorRequest:
         if not request.model_name:
@@ -431,9 +496,9 @@ def _sentence(error: GatewayError) -> str:
     return f"{error.message}: {error.hint}" if error.hint else error.message
 
 
-async def _parsed(method: Callable[[Any, Any], Awaitable[Any]], kind: Any, raw: bytes, context: Any) -> Any:
-    """Call ``method`` with the message that ``raw`` is."""
-    return await method(await _message(raw, kind, context), context)
+def _id_of(context: Any) -> str:
+    metadata = dict(context.invocation_metadata() or ())
+    return _request_id(metadata.get("x-request-id")) or f"{random.getrandbits(64):016x}"
 
 
 async def _message(raw: bytes, kind: Any, context: Any) -> Any:
@@ -444,5 +509,5 @@ async def _message(raw: bytes, kind: Any, context: Any) -> Any:
 
 
 async def _refuse(context: Any, error: GatewayError) -> None:
-    trailing = (("x-error-code", error.kind),)
+    trailing = (("x-error-code", error.kind), *((("x-refused-because", error.because),) if error.because else ()))
     await context.abort(CODES.get(error.kind, grpc.StatusCode.INTERNAL), _sentence(error), trailing)

@@ -119,6 +119,10 @@ class HeadCache:
     def __len__(self) -> int:
         return len(self._known)
 
+    def clear(self) -> None:
+        """Forget every head: one may mean something else from now on."""
+        self._known.clear()
+
     def find(self, data: bytes) -> tuple[Head, bytes] | None:
         """Return the head and the body of a request that ``data`` is exactly; None if that is not known."""
         end = data.find(b"\r\n\r\n") + 4

@@ -9,11 +9,14 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from gateway.call import Reply
+from gateway.callers.access import Access
+from gateway.callers.rights import METADATA, Caller
 from gateway.dataplane.routing.table import RoutingTable
 from gateway.edge.http import body as bodies
 from gateway.edge.http.addresses import MODELS, V1_MODELS
 from gateway.edge.http.edge import Receive, Scope, Send, clean_id, send_reply
 from gateway.edge.http.problems import oip_problem, openai_problem
+from gateway.edge.rules import rows_for, snapshot_for, told_to
 from gateway.errors import GatewayError, InputRefused, MethodNotAllowed
 from gateway.protocols import oip, openai
 from gateway.protocols.json_body import rendered
@@ -31,8 +34,11 @@ _JSON: Final = b"application/json"
 class ModelRoutes:
     """Every path that tells of models; ``takes`` says which. ``started`` is the process's start in unix seconds."""
 
-    def __init__(self, table: RoutingTable, statistics: Statistics, *, started: int) -> None:
+    def __init__(
+        self, table: RoutingTable, statistics: Statistics, *, started: int, access: Access | None = None
+    ) -> None:
         self._table = table
+        self._access = access
         self._statistics = statistics
         self._started = started
 
@@ -40,15 +46,15 @@ class ModelRoutes:
         """True for a path that is answered here."""
         return path.startswith((MODELS, V1_MODELS, _REPOSITORY))
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one HTTP request."""
+    async def __call__(self, scope: Scope, receive: Receive, send: Send, caller: Caller | None = None) -> None:
+        """Answer one HTTP request with what ``caller`` may know; None may know everything."""
         path, method = scope["path"], scope["method"]
         request_id = clean_id(dict(scope["headers"]).get(b"x-request-id", b""))
         refuse = openai_problem if path.startswith("/v1/") else oip_problem
         try:
-            status, answer = await self._answer(path, method, receive)
+            status, answer = await self._answer(path, method, receive, caller)
         except GatewayError as error:
-            reply = refuse(error, request_id)
+            reply = refuse(told_to(caller, error), request_id)
         else:
             content = rendered(answer) if answer is not None else Reply(200, [(b"content-type", b"text/plain")], b"")
             reply = content if isinstance(content, Reply) else Reply(200, [(b"content-type", _JSON)], content)
@@ -56,8 +62,8 @@ class ModelRoutes:
         length = (b"content-length", str(len(reply.content)).encode())
         await send_reply(scope, send, reply.status, [*reply.headers, length], reply.content)
 
-    async def _answer(self, path: str, method: str, receive: Receive) -> tuple[int, Any]:
-        snapshot = self._table.current
+    async def _answer(self, path: str, method: str, receive: Receive, caller: Caller | None) -> tuple[int, Any]:
+        snapshot = snapshot_for(caller, self._table.current)
         if path == _INDEX:
             _only_method(method, "POST")
             raw = await bodies.read(receive, limit=_INDEX_BYTES, announced=b"", hold=lambda _size: None)
@@ -72,15 +78,22 @@ class ModelRoutes:
         if path in (V1_MODELS, V1_MODELS + "/"):
             return 200, openai.models(snapshot, self._started)
         if path.startswith(V1_MODELS):
-            return 200, openai.model(snapshot, path[len(V1_MODELS) + 1 :].strip("/"), self._started)
+            name = path[len(V1_MODELS) + 1 :].strip("/")
+            self._require(caller, name)
+            return 200, openai.model(self._table.current, name, self._started)
         if path == MODELS + "/stats":
-            return 200, {"model_stats": await self._statistics()}
-        return await self._answer_of_model(path)
+            return 200, {"model_stats": rows_for(caller, await self._statistics())}
+        return await self._answer_of_model(path, caller)
 
-    async def _answer_of_model(self, path: str) -> tuple[int, Any]:
+    def _require(self, caller: Caller | None, url: str) -> None:
+        if caller is not None and self._access is not None:
+            self._access.require(caller, METADATA, url)
+
+    async def _answer_of_model(self, path: str, caller: Caller | None) -> tuple[int, Any]:
         snapshot = self._table.current
         url, action = oip.locate(path[len(MODELS) :])
         url = oip.settle(snapshot, url)
+        self._require(caller, url)
         if action == "ready":
             return (200, None) if await oip.is_ready(snapshot, url) else (503, {"error": f"{url} is not ready"})
         if action == "config":

@@ -16,6 +16,8 @@ STATUS: Final[dict[str, int]] = {
     "bad_request": 400,
     "malformed_request": 400,
     "malformed_body": 400,
+    "unauthenticated": 401,
+    "permission_denied": 403,
     "endpoint_not_found": 404,
     "version_not_found": 404,
     "method_not_allowed": 405,
@@ -55,6 +57,9 @@ FAILURES: Final = tuple(
 )  # fmt: skip
 """The kinds a request can fail with that are not its caller's doing."""
 
+_OPENAI_KINDS: Final = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+"""What OpenAI calls failures of a status that has a name of its own there."""
+
 
 def problem(error: GatewayError, request_id: str) -> Reply:
     """Return status, extra headers and body for ``error``.
@@ -71,6 +76,10 @@ def problem(error: GatewayError, request_id: str) -> Reply:
         headers.append((b"retry-after", str(max(1, round(error.retry_after or 1))).encode()))
     if status == 405:
         headers.append((b"allow", b"POST"))
+    if error.because:
+        headers.append((b"x-refused-because", error.because.encode()))
+    if status == 401:
+        headers.append((b"www-authenticate", b'Bearer realm="triton-gateway"'))
     return Reply(status, headers, orjson.dumps(content, default=str))
 
 
@@ -84,7 +93,7 @@ def openai_problem(error: GatewayError, request_id: str) -> Reply:
     """Return the refusal as OpenAI's API has it: ``{"error": {"message", "type", "param", "code"}}``."""
     status, headers, _ = problem(error, request_id)
     status = _plain_status(status)
-    kind = "rate_limit_error" if status == 429 else "invalid_request_error" if status < 500 else "server_error"
+    kind = _OPENAI_KINDS.get(status, "invalid_request_error" if status < 500 else "server_error")
     code = "model_not_found" if error.kind in ("endpoint_not_found", "version_not_found") else error.kind
     content = {"error": {"message": _sentence(error), "type": kind, "param": None, "code": code}}
     return Reply(status, headers, orjson.dumps(content))

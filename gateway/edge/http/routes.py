@@ -16,6 +16,8 @@ from typing import Final, NamedTuple
 
 from gateway.admission import Permit
 from gateway.call import Call
+from gateway.callers.access import Access
+from gateway.callers.rights import INFER, PINS, Caller
 from gateway.dataplane.inflight import ENDED, InFlight, too_late
 from gateway.dataplane.submit import DataPlane
 from gateway.edge.http import body as bodies
@@ -35,8 +37,9 @@ from gateway.edge.http.edge import (
 from gateway.edge.http.fast import HeadCache, PendingReply
 from gateway.edge.http.protocol import HeaderList
 from gateway.edge.http.sse import EventSender
+from gateway.edge.rules import discreet
 from gateway.edge.threads import MAX_INLINE_BYTES, in_thread
-from gateway.errors import BodyTimeout, ClientGone, MethodNotAllowed
+from gateway.errors import BodyTimeout, ClientGone, MethodNotAllowed, NotAuthenticated, NotPermitted
 from gateway.spec import normalize_url
 from gateway.trace import TRACEPARENT, parse_traceparent
 
@@ -56,10 +59,11 @@ class Limits:
 
 
 class InferRoute:
-    """Answers inference requests; which protocol they are in, the caller says."""
+    """Answers inference requests; which protocol they are in, the address says. ``access``: None lets anybody in."""
 
-    def __init__(self, plane: DataPlane, limits: Limits) -> None:
+    def __init__(self, plane: DataPlane, limits: Limits, access: Access | None = None) -> None:
         self._plane = plane
+        self._access = access
         self._limits = limits
         self._key_header = limits.key_header.lower().encode()
 
@@ -76,6 +80,11 @@ class InferRoute:
         pieces = EventSender(send)
         try:
             try:
+                caller = trace.caller = None
+                if self._access is not None:
+                    caller = trace.caller = self._access.caller_of(headers)
+                    refuse = discreet(refuse, caller)
+                    self._access.require(caller, INFER, path)
                 if scope["method"] != "POST":
                     raise MethodNotAllowed(f"{scope['method']} is not how an endpoint is called", hint="use POST")
                 timeout = timeout_of(headers.get(b"x-request-timeout-ms"), self._limits.timeout)
@@ -83,7 +92,7 @@ class InferRoute:
                 if path is not None and b"x-route-to" not in headers:
                     plane.expect(path)
                 call = await self._read(receive, headers, permit, timeout, parse)
-                self._address(call, headers, timeout)
+                self._address(call, headers, timeout, caller)
             except asyncio.CancelledError as error:
                 plane.refuse(trace, error)
                 raise
@@ -122,13 +131,17 @@ class InferRoute:
             raise BodyTimeout(f"the body did not arrive within {timeout:g} s") from None
         return parse(raw, headers)
 
-    def _address(self, call: Call, headers: Mapping[bytes, bytes], timeout: float) -> None:
+    def _address(self, call: Call, headers: Mapping[bytes, bytes], timeout: float, caller: Caller | None) -> None:
         call.timeout = min(call.timeout or timeout, timeout)
         key = headers.get(self._key_header)
         if key:
             call.key = key.decode("latin-1")
         if self._limits.allows_pins and b"x-route-to" in headers:
             call.pin = normalize_url(headers[b"x-route-to"].decode("latin-1"), None)
+        if caller is not None and self._access is not None:
+            self._access.require(caller, INFER, call.path)  # the body may name it
+            if call.pin:
+                self._access.require(caller, PINS, call.pin)
 
 
 class Plain(NamedTuple):
@@ -138,6 +151,7 @@ class Plain(NamedTuple):
     request_id: str
     key: str | None
     headers: Mapping[bytes, bytes]
+    caller: Caller | None
 
 
 class FastPath:
@@ -146,10 +160,14 @@ class FastPath:
     streams.
     """
 
-    def __init__(self, plane: DataPlane, limits: Limits, addresses: Addresses) -> None:
+    def __init__(self, plane: DataPlane, limits: Limits, addresses: Addresses, access: Access | None = None) -> None:
         self.starts = tuple(b"POST " + start for start in addresses.starts)
         self.max_bytes = min(_FAST_BYTES, limits.max_body_bytes)
         self.heads = HeadCache()
+        self._access = access
+        if access is not None:
+            # Who sends a head is known with it, so that knowing callers costs a known head next to nothing.
+            access.on_change(self.heads.clear)
         self._plane = plane
         self._addresses = addresses
         self._key_header = limits.key_header.lower().encode()
@@ -160,8 +178,16 @@ class FastPath:
         reading = self._addresses.at(path)
         if reading is None or not _NOT_FAST.isdisjoint(by_name):
             return None
+        caller = None
+        if self._access is not None:
+            try:
+                caller = self._access.caller_of(by_name, counts=False)
+                caller.require(INFER, reading.path)
+            except (NotAuthenticated, NotPermitted):
+                return None  # refused, and counted, on the ordinary way
+            reading = reading._replace(refuse=discreet(reading.refuse, caller))
         key = by_name.get(self._key_header, b"").decode("latin-1")
-        return Plain(reading, clean_id(by_name.get(b"x-request-id", b"")), key or None, by_name)
+        return Plain(reading, clean_id(by_name.get(b"x-request-id", b"")), key or None, by_name, caller)
 
     def take(self, pending: PendingReply, plain: Plain, body: bytes) -> bool:
         """See ``fast.FastPathLike``."""
@@ -173,6 +199,11 @@ class FastPath:
         try:
             pending.permit = plane.permit(len(body))
             call = parse(body, plain.headers)
+            caller = plain.caller
+            if caller is not None:
+                trace.caller = caller
+                if not caller.reaches(call.path):  # the body may name it
+                    self._access.require(caller, INFER, call.path)  # type: ignore[union-attr]
         except Exception as error:  # noqa: BLE001 - the edge: every failure becomes an answer
             pending.reply(*reply_of(plane.refuse(trace, error, refuse)))
             return True

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.__main__ import _metrics_folder
+from gateway.__main__ import _metrics_folder, run
+from gateway.settings import Settings
 
 
 def test_workers_count_in_memory_and_leave_nothing(tmp_path: Path) -> None:
@@ -60,3 +61,17 @@ def test_no_room_anywhere_does_not_stop_the_start(tmp_path: Path, capsys: pytest
     with _metrics_folder(tmp_path / "state", tmp_path / "memory") as folder:
         assert folder is None
     assert "no room for the workers' shared numbers" in capsys.readouterr().err
+
+
+def test_a_file_of_keys_that_cannot_be_used_stops_the_start(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """There is no good state to keep; the old process goes on serving. One line says which file."""
+    keys = tmp_path / "keys.json"
+    for content in (None, '{"keys": ['):
+        if content is not None:
+            keys.write_text(content)
+            keys.with_name("keys.json.pepper").write_text("p" * 40)
+        assert 2 == run(Settings(keys_file=str(keys), port=0, state_dir=tmp_path))
+        error = capsys.readouterr().err
+        assert "TRITON_GATEWAY_KEYS_FILE" in error
+        assert str(keys) in error
+        assert 1 == error.count("\n")

@@ -26,7 +26,7 @@ from gateway.settings import Settings
 COMMANDS = ["up", "serve", "sync", "controlplane", "status", "plan", "wait", "lineage", "clearml-log", "doctor"]
 ONE_MODEL = ["optimize", "bench"]
 """Their options speak of one model and come from the command line."""
-GROUPS = ["drift", "dashboards", "hook", "canary"]
+GROUPS = ["keys", "drift", "dashboards", "hook", "canary"]
 HAS_NO_VARIABLE = {"help", "as_json", "show_env", "version"}
 """Options that say what to print once; everything else can come from the environment."""
 

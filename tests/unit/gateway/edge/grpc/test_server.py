@@ -29,7 +29,7 @@ def make_server(stack: Any) -> RpcServer:
     gateway = stack.gateway
     return RpcServer(
         gateway.plane, gateway.table, gateway.health, _nothing, version="1", timeout=5,
-        max_message_bytes=1 << 20, allows_pins=True,
+        max_message_bytes=1 << 20, allows_pins=True, access=gateway._callers and gateway._callers.access,
     )  # fmt: skip
 
 

@@ -1,0 +1,216 @@
+"""``triton-gateway keys``: who may ask a gateway, and what."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from deploy.admin.commands._options import who
+from deploy.tools.errors import DeployError
+
+if TYPE_CHECKING:
+    from deploy.admin.key_file import KeyFileStore
+    from gateway.callers.keys import Key
+
+_DURATION: Final = re.compile(r"([0-9]+)\s*(m|h|d|w)$")
+_UNITS: Final = {"m": timedelta(minutes=1), "h": timedelta(hours=1), "d": timedelta(days=1), "w": timedelta(weeks=1)}
+_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
+
+
+def _store_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    function = click.option(
+        "--pepper-file", type=click.Path(path_type=Path, dir_okay=False), envvar="TRITON_GATEWAY_PEPPER_FILE",
+        show_envvar=True, help="The secret that keys are hashed with.  [default: the file's name and .pepper]",
+    )(function)  # fmt: skip
+    return click.option(
+        "--file", "path", type=click.Path(path_type=Path, dir_okay=False), envvar="TRITON_GATEWAY_KEYS_FILE",
+        show_envvar=True, help="The file of keys; the first `create` makes it.",
+    )(function)  # fmt: skip
+
+
+@click.group(name="keys", short_help="Give out keys, list, rotate and revoke them.")
+def command() -> None:
+    """Give out keys to those who may ask a gateway, list, rotate and revoke them.
+
+    A key is shown once, when it is made. What is kept is a hash of it, made with a secret (the pepper) that lies apart:
+    mount both files into the gateway and set TRITON_GATEWAY_KEYS_FILE. A change reaches every worker within two
+    seconds of the file's replacement.
+
+    \b
+    Examples:
+      triton-gateway keys create --file keys.json --tenant search-team --endpoints 'embed*' --expires 90d
+      triton-gateway keys create --file keys.json --tenant prometheus --operations metrics
+      triton-gateway keys list --file keys.json
+      triton-gateway keys rotate --file keys.json abcd2345 --grace 24h
+      triton-gateway keys revoke --file keys.json abcd2345
+      curl -H "Authorization: Bearer tgk_…" http://gateway:8080/serve/embed -d '{"text": "hello"}'
+    """
+
+
+@command.command(name="create")
+@click.option("--tenant", required=True, help="Whom the key belongs to, e.g. a team: quotas and usage are counted so.")
+@click.option("--class", "priority", default="default", show_default=True, help="critical, default or batch.")
+@click.option(
+    "--endpoints", multiple=True, metavar="PATTERN…",
+    help="Endpoints it may ask: `sentiment` (all versions), `sentiment/2`, `team-*`; comma separated, or several times."
+    "  [default: *]",
+)  # fmt: skip
+@click.option(
+    "--operations", multiple=True, metavar="NAME…",
+    help="What it may do: infer, metadata (lists and descriptions), metrics, status (page, lineage), pins "
+    "(x-route-to).  [default: infer,metadata]",
+)  # fmt: skip
+@click.option("--expires", default="", help="When it ends: 90d, 12h, 2027-01-31, 2027-01-31T12:00Z.  [default: never]")
+@click.option("--note", default="", help="What it is for; shown by `list`.")
+@_store_options
+@_JSON
+def create(
+    path: Path | None, pepper_file: Path | None, tenant: str, priority: str, endpoints: tuple[str, ...],
+    operations: tuple[str, ...], expires: str, note: str, as_json: bool,
+) -> int:  # fmt: skip
+    """Make a key and print it: the only time it is shown."""
+    from gateway.callers.keys import Key, key_of, written
+    from gateway.callers.rights import ANYTHING, INFER, METADATA
+
+    now = time.time()
+    store = _store(path, pepper_file)
+    text, name, kept = _made(store)
+    key = Key(
+        name, kept, tenant, priority, _several(endpoints) or ANYTHING, _several(operations) or (INFER, METADATA),
+        _end_of(expires, now), "", written(now), who(), note,
+    )  # fmt: skip
+    try:
+        key_of(key.to_json())
+    except ValueError as error:
+        raise DeployError(f"such a key cannot be made: {str(error).partition(': ')[2]}") from error
+    with store.editing() as keys:
+        keys.append(key)
+    _show(text, key, store, as_json=as_json)
+    return 0
+
+
+@command.command(name="list")
+@_store_options
+@_JSON
+def list_(path: Path | None, pepper_file: Path | None, as_json: bool) -> int:
+    """Show every key: its id, whose it is, what it may do, and until when. Never the key itself."""
+    keys = _store(path, pepper_file).keys()
+    now = time.time()
+    if as_json:
+        rows = [{**key.to_json(), "state": _state(key, now)} for key in keys]
+        click.echo(json.dumps([{k: v for k, v in row.items() if k != "hash"} for row in rows], indent=1))
+        return 0
+    for key in keys:
+        end = f" until {key.expires}" if key.expires else ""
+        click.echo(
+            f"{key.id}  {_state(key, now):8}  {key.tenant} ({key.priority})  {','.join(key.operations)} on "
+            f"{','.join(key.endpoints)}{end}{f'  {key.note}' if key.note else ''}"
+        )
+    return 0
+
+
+@command.command(name="rotate")
+@click.argument("key_id", metavar="ID")
+@click.option("--grace", default="24h", show_default=True, help="How long the old key goes on working; 0m: not at all.")
+@_store_options
+@_JSON
+def rotate(path: Path | None, pepper_file: Path | None, key_id: str, grace: str, as_json: bool) -> int:
+    """Make a new key with the rights of ID, and let ID end after the grace."""
+    from gateway.callers.keys import seconds, written
+
+    now = time.time()
+    end = _end_of(grace, now)
+    store = _store(path, pepper_file)
+    text, name, kept = _made(store)
+    with store.editing() as keys:
+        place = _place_of(keys, key_id)
+        old = keys[place]
+        if old.revoked:
+            raise DeployError(f"key {key_id} is revoked", hint="make a new one with `triton-gateway keys create`")
+        new = replace(old, id=name, hash=kept, created=written(now), by=who())
+        if not old.expires or seconds(end) < seconds(old.expires):
+            keys[place] = replace(old, expires=end)
+        keys.append(new)
+    _show(text, new, store, as_json=as_json)
+    click.echo(f"{key_id} ends {keys[place].expires}", err=True)
+    return 0
+
+
+@command.command(name="revoke")
+@click.argument("key_ids", metavar="ID…", nargs=-1, required=True)
+@_store_options
+def revoke(path: Path | None, pepper_file: Path | None, key_ids: tuple[str, ...]) -> int:
+    """End keys at once and for good. They stay in the list, so that whoever shows one is told."""
+    from gateway.callers.keys import written
+
+    with _store(path, pepper_file).editing() as keys:
+        for key_id in key_ids:
+            place = _place_of(keys, key_id)
+            if not keys[place].revoked:
+                keys[place] = replace(keys[place], revoked=written(time.time()))
+    click.echo(f"revoked: {', '.join(key_ids)}")
+    return 0
+
+
+def _store(path: Path | None, pepper: Path | None) -> KeyFileStore:
+    from deploy.admin.key_file import KeyFileStore
+
+    if path is None:
+        raise DeployError("nobody says where the keys are", hint="give --file, e.g. --file keys.json")
+    return KeyFileStore(path, pepper)
+
+
+def _made(store: KeyFileStore) -> tuple[str, str, str]:
+    """Return a new key, its id and what is kept of it."""
+    from gateway.callers.keys import digest, new_key
+
+    text, name = new_key()
+    return text, name, digest(store.pepper(), text.encode()).hex()
+
+
+def _place_of(keys: list[Key], key_id: str) -> int:
+    for place, key in enumerate(keys):
+        if key.id == key_id:
+            return place
+    known = ", ".join(key.id for key in keys[:10]) or "none"
+    raise DeployError(f"there is no key {key_id}", hint=f"there are {known}: see `triton-gateway keys list`")
+
+
+def _show(text: str, key: Key, store: KeyFileStore, *, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps({"key": text, "id": key.id, "tenant": key.tenant, "expires": key.expires or None}))
+        return
+    click.echo(text)
+    click.echo(f"{key.id} of {key.tenant} is in {store}; this is the only time that the key is shown", err=True)
+
+
+def _state(key: Key, now: float) -> str:
+    from gateway.callers.keys import seconds
+
+    if key.revoked:
+        return "revoked"
+    return "expired" if key.expires and seconds(key.expires) <= now else "good"
+
+
+def _several(given: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(part.strip() for one in given for part in one.split(",") if part.strip())
+
+
+def _end_of(text: str, now: float) -> str:
+    from gateway.callers.keys import seconds, written
+
+    if not text:
+        return ""
+    found = _DURATION.match(text.strip())
+    try:
+        return written(now + int(found[1]) * _UNITS[found[2]].total_seconds() if found else seconds(text.strip()))
+    except (ValueError, OverflowError) as error:
+        raise DeployError(f"{text!r} is no time", hint="write 90d, 12h, 2027-01-31 or 2027-01-31T12:00Z") from error

@@ -1,0 +1,96 @@
+"""The file of keys as the command line edits it: whole or not at all, one writer at a time, readable by its owner."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from deploy.tools.errors import DeployError
+from gateway.callers.files import default_pepper
+from gateway.callers.keys import BadKeys, Key, name_of, new_pepper, read_file, read_pepper
+
+
+class KeyFileStore:
+    """Keys in a file, with the pepper beside it or at ``pepper``. Raises ``DeployError`` for what cannot be used."""
+
+    def __init__(self, path: Path, pepper: Path | None = None) -> None:
+        self.path = path
+        self.pepper_path = pepper or Path(default_pepper(path))
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    def pepper(self) -> bytes:
+        """Return the pepper; the first time there is none, it is made."""
+        with _told():
+            if not self.pepper_path.exists():
+                if self._content()["keys"]:
+                    raise DeployError(
+                        f"the pepper of {self.path} is not at {self.pepper_path}", hint="say where with --pepper-file"
+                    )
+                _write(self.pepper_path, new_pepper())
+            return read_pepper(self.pepper_path.read_bytes())
+
+    def keys(self) -> list[Key]:
+        """Return the keys, revoked ones too."""
+        with _told():
+            return read_file(json.dumps(self._content()).encode())[1]
+
+    @contextlib.contextmanager
+    def editing(self) -> Iterator[list[Key]]:
+        """Hold the list of keys, which is written when the context ends well."""
+        with _told(), _locked(self.path):
+            content = self._content()
+            _, keys = read_file(json.dumps(content).encode())
+            secret = self.pepper()
+            if content["keys"] and content.get("pepper", name_of(secret)) != name_of(secret):
+                raise DeployError(
+                    f"the keys in {self.path} were made with another pepper than {self.pepper_path}",
+                    hint="say where it is with --pepper-file",
+                )
+            yield keys
+            content |= {"pepper": name_of(secret), "keys": [key.to_json() for key in keys]}
+            _write(self.path, json.dumps(content, indent=1).encode() + b"\n")
+
+    def _content(self) -> dict[str, Any]:
+        if not self.path.exists():
+            return {"keys": []}
+        content, _ = read_file(self.path.read_bytes())
+        return {"keys": [], **content}
+
+
+@contextlib.contextmanager
+def _told() -> Iterator[None]:
+    try:
+        yield
+    except BadKeys as error:
+        raise DeployError(f"the keys cannot be used: {error}") from error
+    except OSError as error:
+        raise DeployError(f"{error.filename}: {error.strerror}") from error
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.with_name(f"{path.name}.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _write(path: Path, content: bytes) -> None:
+    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)  # for its owner only
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise

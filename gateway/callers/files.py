@@ -1,0 +1,62 @@
+"""The file of keys, and the pepper beside it, as they are now: read again when they were replaced.
+
+A file may be replaced by a rename, by the swap of a symlink above it (a mounted Secret), or be written in place, so
+that it is seen half-written: what cannot be used is said, and looked at again until it can.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from gateway.callers.keys import BadKeys, Keys, read_file, read_pepper, usable
+
+_MAX_BYTES: Final = 32 << 20
+
+
+class KeyFile:
+    """A file of keys. Blocking; one thread at a time.
+
+    ``pepper``: where the pepper is; empty: beside the keys, ``NAME.pepper``.
+    """
+
+    def __init__(self, path: str, pepper: str = "") -> None:
+        self.path = Path(path)
+        self.pepper = Path(pepper or default_pepper(path))
+        self._seen: object = None
+
+    def look(self) -> tuple[Keys, bytes] | None:
+        """Return the keys and their pepper; None if nothing has changed since they were last returned.
+
+        Raises ``BadKeys``.
+        """
+        try:
+            now = (_mark(self.path), _mark(self.pepper))
+            if now == self._seen:
+                return None
+            pepper = _read(self.pepper)
+            content = _read(self.path)
+        except OSError as error:
+            raise BadKeys(f"{error.filename or self.path} cannot be read: {error.strerror}") from error
+        try:
+            secret = read_pepper(pepper)
+            found = usable(*read_file(content), secret)
+        except BadKeys as error:
+            raise BadKeys(f"{self.path} cannot be used: {error}") from error
+        self._seen = now
+        return found, secret
+
+
+def default_pepper(path: str | Path) -> str:
+    """Return where the pepper of a file of keys is, if nobody says."""
+    return f"{path}.pepper"
+
+
+def _mark(path: Path) -> tuple[int, int, int]:
+    found = path.stat()
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def _read(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(_MAX_BYTES)

@@ -1,0 +1,200 @@
+"""Keys: how they look, what is kept of them, and the file they are kept in. Pure, save for randomness.
+
+A key is ``tgk_ID_SECRET``: a prefix that scanners for leaked secrets know, an id that may be shown, and 160 random
+bits. Whoever has the key has its rights; kept is only ``HMAC-SHA256(pepper, key)``, and the pepper is kept apart. With
+the keys' file alone nobody can ask anything, nor try guesses.
+
+The file is a JSON object::
+
+    {"keys": [{"id": "…", "hash": "…", "tenant": "acme", "class": "default", "endpoints": ["*"],
+               "operations": ["infer", "metadata"], "expires": "2027-01-31T00:00:00Z", "revoked": "…"}],
+     "pepper": "…"}
+
+``pepper`` names the pepper that the hashes were made with. A key that was revoked stays in the list and says when.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import json
+import math
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from gateway.callers.rights import ANYTHING, INFER, METADATA, Caller, checked
+
+PREFIX: Final = "tgk_"
+_ID_BYTES: Final = 5
+_SECRET_BYTES: Final = 20
+_PEPPER_BYTES: Final = 32
+_MIN_PEPPER: Final = 16
+_MAX_KEY: Final = 200
+
+
+class BadKeys(ValueError):
+    """A file of keys, or its pepper, that cannot be used; says why, and tells no secret."""
+
+
+def new_key() -> tuple[str, str]:
+    """Return a new key and its id."""
+    name = _letters(secrets.token_bytes(_ID_BYTES))
+    return f"{PREFIX}{name}_{_letters(secrets.token_bytes(_SECRET_BYTES))}", name
+
+
+def new_pepper() -> bytes:
+    """Return a new pepper, as its file has it."""
+    return base64.b64encode(secrets.token_bytes(_PEPPER_BYTES)) + b"\n"
+
+
+def read_pepper(raw: bytes) -> bytes:
+    """Return the pepper in a file's content. Raises ``BadKeys``."""
+    pepper = raw.strip()
+    if len(pepper) < _MIN_PEPPER:
+        raise BadKeys(f"the pepper has {len(pepper)} bytes, which can be guessed: at least {_MIN_PEPPER} are needed")
+    return pepper
+
+
+def name_of(pepper: bytes) -> str:
+    """Return what a pepper is called; tells nothing about it."""
+    return hmac.digest(pepper, b"the name of this pepper", hashlib.sha256).hex()[:12]
+
+
+def digest(pepper: bytes, key: bytes) -> bytes:
+    """Return what is kept of a key."""
+    return hmac.digest(pepper, key, "sha256")
+
+
+def is_key(text: bytes) -> bool:
+    """Return whether it could be a key of ours, and is short enough to be looked up."""
+    return len(text) <= _MAX_KEY and text.startswith(PREFIX.encode())
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """What is kept of one key, as it is written. ``expires``, ``revoked``, ``created``: times as ``written`` has them,
+    empty for never or unknown.
+    """
+
+    id: str
+    hash: str
+    tenant: str
+    priority: str = "default"
+    endpoints: tuple[str, ...] = ANYTHING
+    operations: tuple[str, ...] = (INFER, METADATA)
+    expires: str = ""
+    revoked: str = ""
+    created: str = ""
+    by: str = ""
+    note: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the key as the file has it."""
+        found = {"id": self.id, "hash": self.hash, "tenant": self.tenant, "class": self.priority,
+                 "endpoints": list(self.endpoints), "operations": list(self.operations)}  # fmt: skip
+        rest = ("expires", "revoked", "created", "by", "note")
+        return found | {name: getattr(self, name) for name in rest if getattr(self, name)}
+
+    def caller(self) -> Caller:
+        """Return who shows this key."""
+        return Caller(
+            self.id, self.tenant, self.endpoints, frozenset(self.operations), self.priority,
+            seconds(self.expires) if self.expires else math.inf,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """Keys that were made with one pepper, by their hashes."""
+
+    callers: Mapping[bytes, Caller] = field(default_factory=dict)
+    revoked: frozenset[bytes] = frozenset()
+
+    def __len__(self) -> int:
+        return len(self.callers)
+
+
+def key_of(item: object) -> Key:
+    """Return the key that an entry of the file is. Raises ``BadKeys``."""
+    if not isinstance(item, dict):
+        raise BadKeys("an entry is no object")
+    name = str(item.get("id", ""))
+    try:
+        if not name:
+            raise ValueError("it has no id")
+        if len(bytes.fromhex(str(item.get("hash", "")))) != hashlib.sha256().digest_size:
+            raise ValueError("its hash is not one")
+        tenant = item.get("tenant")
+        if not isinstance(tenant, str) or not 0 < len(tenant) <= 100 or not tenant.isprintable():
+            raise ValueError("it has no tenant")
+        endpoints, operations = _texts(item, "endpoints", ANYTHING), _texts(item, "operations", (INFER, METADATA))
+        priority = str(item.get("class", "default"))
+        checked(operations, endpoints, priority)
+        for field_name in ("expires", "revoked"):
+            if item.get(field_name):
+                seconds(str(item[field_name]))
+    except (ValueError, TypeError) as error:
+        raise BadKeys(f"key {ascii(name)[1:-1][:40] or '?'}: {error}") from None
+    return Key(
+        name, str(item["hash"]), tenant, priority, endpoints, operations, str(item.get("expires") or ""),
+        str(item.get("revoked") or ""), str(item.get("created", "")), str(item.get("by", "")),
+        str(item.get("note", "")),
+    )  # fmt: skip
+
+
+def read_file(raw: bytes) -> tuple[dict[str, Any], list[Key]]:
+    """Return the file's object and the keys in it. Raises ``BadKeys``; an empty or half-written file is one."""
+    try:
+        content = json.loads(raw)
+    except (ValueError, RecursionError):
+        raise BadKeys("it is not JSON: empty, half-written or something else") from None
+    if not isinstance(content, dict) or not isinstance(content.get("keys", []), list):
+        raise BadKeys('it is not an object with a list of "keys"')
+    keys = [key_of(item) for item in content.get("keys", [])]
+    names = [key.id for key in keys]
+    if len(set(names)) != len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise BadKeys(f"the id {twice} is there twice")
+    return content, keys
+
+
+def usable(content: Mapping[str, Any], keys: Sequence[Key], pepper: bytes) -> Keys:
+    """Return the keys as they are looked up. Raises ``BadKeys`` if they were made with another pepper."""
+    named = content.get("pepper")
+    if keys and named and named != name_of(pepper):
+        raise BadKeys(f"its keys were made with the pepper {named}, and the pepper here is {name_of(pepper)}")
+    return Keys(
+        {bytes.fromhex(key.hash): key.caller() for key in keys},
+        frozenset(bytes.fromhex(key.hash) for key in keys if key.revoked),
+    )
+
+
+def seconds(text: str) -> float:
+    """Return a written time in Unix seconds. Raises ``ValueError``."""
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is not a time; write 2027-01-31 or 2027-01-31T12:00:00Z") from None
+    return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+
+
+def written(at: float) -> str:
+    """Return Unix seconds as a time in UTC."""
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _texts(item: Mapping[str, Any], name: str, otherwise: tuple[str, ...]) -> tuple[str, ...]:
+    found = item.get(name)
+    if found is None:
+        return otherwise
+    if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
+        raise ValueError(f"{name} is no list of texts")
+    return tuple(found)
+
+
+def _letters(raw: bytes) -> str:
+    return base64.b32encode(raw).decode().rstrip("=").lower()

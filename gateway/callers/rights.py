@@ -1,0 +1,102 @@
+"""What a caller may do: operations, and the endpoints they may be done to. Pure.
+
+A pattern of endpoints is read part by part: ``sentiment`` means the endpoint and every version of it, ``sentiment/2``
+one version, ``team-*/public`` what its parts match (``*``, ``?`` and ``[a-c]`` within one part, as file names have
+them), ``*`` everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from math import inf
+from typing import Final
+
+from gateway.errors import NotPermitted
+
+INFER: Final = "infer"
+METADATA: Final = "metadata"
+METRICS: Final = "metrics"
+STATUS: Final = "status"
+PINS: Final = "pins"
+OPERATIONS: Final = {
+    INFER: "ask endpoints",
+    METADATA: "list the endpoints there are rights for, and what they take and give",
+    METRICS: "read /metrics, which tells of every endpoint",
+    STATUS: "read the page, /v1/status and /docs, which tell of every endpoint, and the lineage of its own",
+    PINS: "choose a version past its canary with x-route-to, where the gateway allows pins",
+}
+"""Everything that can be granted, and what it means."""
+
+CLASSES: Final = ("critical", "default", "batch")
+"""Classes of priority, the most important first."""
+
+ANYTHING: Final = ("*",)
+_MAX_PATH: Final = 1000
+"""Characters of a path that is looked at: no endpoint's is longer, and callers choose them."""
+_MAX_KNOWN: Final = 1024
+
+
+def matches(pattern: str, path: str) -> bool:
+    """Return whether ``pattern`` means the endpoint path ``path``; see the module."""
+    wanted, given = pattern.strip("/").split("/"), path.split("/")
+    return len(given) >= len(wanted) and all(fnmatchcase(part, glob) for part, glob in zip(given, wanted, strict=False))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Caller:
+    """Who asks: whom it belongs to, what it may do and until when (Unix seconds). ``name`` says which of a tenant's
+    callers it is (a key's id, a subject), and is no secret.
+    """
+
+    name: str
+    tenant: str
+    endpoints: tuple[str, ...] = ANYTHING
+    operations: frozenset[str] = frozenset({INFER, METADATA})
+    priority: str = "default"
+    """Its class."""
+    expires: float = inf
+    _known: dict[str, bool] = field(default_factory=dict, init=False, repr=False)
+    """Paths that were looked at: callers ask the same few again."""
+
+    @property
+    def is_restricted(self) -> bool:
+        """Whether there are endpoints that it must not know of."""
+        return "*" not in self.endpoints
+
+    def reaches(self, path: str) -> bool:
+        """Return whether its rights are good for the endpoint path ``path``."""
+        found = self._known.get(path)
+        if found is None:
+            if len(path) > _MAX_PATH:
+                return False
+            if len(self._known) >= _MAX_KNOWN:
+                self._known.clear()
+            found = self._known[path] = any(matches(pattern, path) for pattern in self.endpoints)
+        return found
+
+    def require(self, operation: str, path: str | None = None) -> None:
+        """Raise ``NotPermitted`` unless it may do this, to this endpoint if one is named."""
+        if operation not in self.operations:
+            raise NotPermitted(
+                f"this caller lacks the right {operation}", because="operation_not_permitted",
+                hint="ask whoever gave out the key for it",
+            )  # fmt: skip
+        if path is not None and not self.reaches(path):
+            raise NotPermitted(
+                f"this caller's right {operation} does not cover endpoint {ascii(path)[1:-1][:100]}",
+                because="endpoint_not_permitted", hint="ask whoever gave out the key for it",
+            )  # fmt: skip
+
+
+def checked(operations: Iterable[str], endpoints: Iterable[str], priority: str) -> None:
+    """Raise ``ValueError``, saying what there is, for rights that cannot be granted."""
+    for operation in operations:
+        if operation not in OPERATIONS:
+            raise ValueError(f"there is no operation {operation!r}: there are {', '.join(OPERATIONS)}")
+    for pattern in endpoints:
+        if not pattern.strip("/") or len(pattern) > _MAX_PATH:
+            raise ValueError(f"{pattern[:50]!r} names no endpoint")
+    if priority not in CLASSES:
+        raise ValueError(f"there is no class {priority!r}: there are {', '.join(CLASSES)}")

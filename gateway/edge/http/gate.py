@@ -1,0 +1,43 @@
+"""The check of callers at addresses where nothing is inferred: before any of them does anything."""
+
+from __future__ import annotations
+
+from gateway.callers.access import Access
+from gateway.callers.rights import Caller
+from gateway.edge.http.edge import Scope, Send, clean_id, send_reply
+from gateway.edge.http.problems import oip_problem, openai_problem, problem
+from gateway.edge.rules import OPEN, rule_of
+from gateway.errors import EndpointNotFound, GatewayError
+
+
+class Gate:
+    """Lets callers through to what they have the right to; ``access`` None lets anybody through."""
+
+    def __init__(self, access: Access | None) -> None:
+        self._access = access
+
+    def caller_of(self, scope: Scope) -> Caller | None:
+        """Return who asks; None if nobody has to be known. Raises ``GatewayError``."""
+        access = self._access
+        if access is None:
+            return None
+        path = scope["path"]
+        rule = rule_of(path)
+        if rule is not None and rule.operation == OPEN:
+            return None
+        caller = access.caller_of(dict(scope["headers"]), is_read=scope["method"] in ("GET", "HEAD"))
+        if rule is None:
+            raise EndpointNotFound(f"nothing is at {ascii(path)[1:-1][:100]}")
+        access.require(caller, rule.operation, rule.endpoint)
+        return caller
+
+    async def refuse(self, scope: Scope, send: Send, error: GatewayError) -> None:
+        """Answer with a refusal, in the words of the address's protocol."""
+        path: str = scope["path"]
+        write = openai_problem if path.startswith("/v1/models") else oip_problem if path.startswith("/v2") else problem
+        headers = dict(scope["headers"])
+        status, lines, content = write(error, clean_id(headers.get(b"x-request-id", b"")))
+        if status == 401 and b"text/html" in headers.get(b"accept", b""):
+            # A browser then asks its person, who types a key as password (see ``Access.caller_of``).
+            lines = [*lines, (b"www-authenticate", b'Basic realm="triton-gateway"')]
+        await send_reply(scope, send, status, [*lines, (b"content-length", str(len(content)).encode())], content)

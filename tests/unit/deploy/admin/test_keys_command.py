@@ -1,0 +1,174 @@
+"""``triton-gateway keys`` on a file, and what a gateway makes of that file."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from deploy.admin.cli import main
+from deploy.admin.commands.keys import command
+from gateway.callers.access import Access
+from gateway.callers.files import KeyFile
+from gateway.errors import NotAuthenticated
+
+
+class Keyring:
+    """A file of keys, the command that edits it, and a gateway that reads it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "keys.json"
+
+    def run(self, name: str, *arguments: str) -> Any:
+        result = CliRunner().invoke(command, [name, "--file", str(self.path), *arguments])
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        return result
+
+    def create(self, *arguments: str) -> dict[str, Any]:
+        made: dict[str, Any] = json.loads(self.run("create", "--json", *arguments).stdout)
+        return made
+
+    def listed(self) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = json.loads(self.run("list", "--json").stdout)
+        return rows
+
+    def ask(self, key: str, now: float | None = None) -> str:
+        access = Access(clock=lambda: time.time() if now is None else now)
+        found = KeyFile(str(self.path)).look()
+        assert found is not None
+        access.put("keys_file", *found)
+        try:
+            return access.caller_of({b"x-api-key": key.encode()}).tenant
+        except NotAuthenticated as error:
+            return error.because
+
+
+@pytest.fixture
+def keyring(tmp_path: Path) -> Keyring:
+    """Nothing yet."""
+    return Keyring(tmp_path)
+
+
+def test_a_key_is_shown_once_and_works(keyring: Keyring) -> None:
+    """Only it is on stdout; neither file has it, and nobody else can read them."""
+    result = keyring.run("create", "--tenant", "acme")
+    key = result.stdout.strip()
+    assert key.startswith("tgk_")
+    assert "only time" in result.stderr
+    assert "acme" == keyring.ask(key)
+    for file in keyring.path.parent.iterdir():
+        assert key not in file.read_text()
+    for name in ("keys.json", "keys.json.pepper"):
+        assert 0o600 == keyring.path.with_name(name).stat().st_mode & 0o777
+    assert key not in keyring.run("list").stdout
+    assert not {"hash", "key"} & set(keyring.listed()[0])
+
+
+def test_every_right_is_written(keyring: Keyring) -> None:
+    """Comma separated, or several times."""
+    made = keyring.create(
+        "--tenant", "acme", "--class", "batch", "--endpoints", "a,b/*", "--endpoints", "c", "--operations",
+        "infer,metrics", "--expires", "2030-01-31", "--note", "for tests",
+    )  # fmt: skip
+    [row] = keyring.listed()
+    assert (made["id"], "acme", "batch", ["a", "b/*", "c"], ["infer", "metrics"], "2030-01-31T00:00:00Z", "good") == (
+        row["id"], row["tenant"], row["class"], row["endpoints"], row["operations"], row["expires"], row["state"],
+    )  # fmt: skip
+    assert {"by", "created", "note"} <= set(row)
+    line = keyring.run("list").stdout
+    assert "infer,metrics on a,b/*,c until 2030-01-31" in line
+
+
+def test_rotation_leaves_time_to_change_the_key(keyring: Keyring) -> None:
+    """The new one has the rights of the old one, which ends after the grace, and never later than it would have."""
+    old = keyring.create("--tenant", "acme", "--endpoints", "a")
+    new = json.loads(keyring.run("rotate", old["id"], "--grace", "2h", "--json").stdout)
+    assert ["acme", "acme"] == [keyring.ask(old["key"]), keyring.ask(new["key"])]
+    later = time.time() + 2 * 3600 + 5
+    assert ["expired", "acme"] == [keyring.ask(old["key"], later), keyring.ask(new["key"], later)]
+    assert [["a"], ["a"]] == [row["endpoints"] for row in keyring.listed()]
+    keyring.run("rotate", old["id"], "--grace", "9d")
+    assert "expired" == keyring.ask(old["key"], later)
+
+
+def test_a_revoked_key_ends_and_stays_in_the_list(keyring: Keyring) -> None:
+    """Others go on; revoking twice keeps the first time."""
+    first, second = keyring.create("--tenant", "a"), keyring.create("--tenant", "b")
+    keyring.run("revoke", first["id"])
+    assert ["revoked", "b"] == [keyring.ask(first["key"]), keyring.ask(second["key"])]
+    assert ["revoked", "good"] == [row["state"] for row in keyring.listed()]
+    before = keyring.listed()
+    keyring.run("revoke", first["id"])
+    assert before == keyring.listed()
+
+
+def test_what_else_is_in_the_file_stays(keyring: Keyring) -> None:
+    """Somebody may keep more in it."""
+    keyring.create("--tenant", "a")
+    content = json.loads(keyring.path.read_text())
+    keyring.path.write_text(json.dumps({**content, "more": [1]}))
+    keyring.create("--tenant", "b")
+    content = json.loads(keyring.path.read_text())
+    assert ([1], 2) == (content["more"], len(content["keys"]))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["create", "--tenant", "a", "--operations", "infr"], "no operation 'infr'"),
+        (["create", "--tenant", "a", "--class", "urgent"], "no class 'urgent'"),
+        (["create", "--tenant", "a", "--expires", "soon"], "'soon' is no time"),
+        (["create", "--tenant", ""], "no tenant"),
+        (["revoke", "nobody"], "there is no key nobody"),
+        (["rotate", "nobody"], "there is no key nobody"),
+    ],
+)
+def test_a_mistake_is_one_line_and_changes_nothing(
+    keyring: Keyring, arguments: list[str], why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It says what there is."""
+    keyring.create("--tenant", "a")
+    before = keyring.path.read_bytes()
+    assert 1 == main(["keys", arguments[0], "--file", str(keyring.path), *arguments[1:]])
+    error = capsys.readouterr().err
+    assert why in error
+    assert 1 == error.count("\n")
+    assert before == keyring.path.read_bytes()
+
+
+def test_a_file_without_its_pepper_is_not_given_another_one(
+    keyring: Keyring, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Keys that were given out would end."""
+    keyring.create("--tenant", "a")
+    pepper = keyring.path.with_name("keys.json.pepper")
+    pepper.rename(pepper.with_name("elsewhere"))
+    assert 1 == main(["keys", "create", "--file", str(keyring.path), "--tenant", "b"])
+    assert "pepper" in capsys.readouterr().err
+    pepper.write_text("x" * 40)
+    assert 1 == main(["keys", "create", "--file", str(keyring.path), "--tenant", "b"])
+    assert "another pepper" in capsys.readouterr().err
+    arguments = ["--file", str(keyring.path), "--pepper-file", str(pepper.with_name("elsewhere")), "--tenant", "b"]
+    assert 0 == main(["keys", "create", *arguments])
+
+
+def test_a_half_written_file_is_left_as_it_is(keyring: Keyring, capsys: pytest.CaptureFixture[str]) -> None:
+    """Somebody else writes it, or has broken it: not ours to replace."""
+    keyring.path.write_text('{"keys": [')
+    assert 1 == main(["keys", "create", "--file", str(keyring.path), "--tenant", "b"])
+    assert "not JSON" in capsys.readouterr().err
+    assert '{"keys": [' == keyring.path.read_text()
+
+
+def test_without_a_place_for_them_it_says_how_to_name_one(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One line."""
+    monkeypatch.delenv("TRITON_GATEWAY_KEYS_FILE", raising=False)
+    assert 1 == main(["keys", "list"])
+    assert "--file" in capsys.readouterr().err

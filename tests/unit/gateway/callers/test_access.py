@@ -1,0 +1,119 @@
+"""Credentials to callers."""
+
+from __future__ import annotations
+
+import base64
+
+import pytest
+
+from gateway.callers.access import ANONYMOUS, Access
+from gateway.callers.keys import Key, Keys, digest, new_key, seconds, usable
+from gateway.errors import NotAuthenticated
+
+PEPPER = b"p" * 32
+
+
+class Known:
+    """An access that knows one key."""
+
+    def __init__(self, **fields: str) -> None:
+        self.now = 1_000_000.0
+        self.refused: list[str] = []
+        self.forgot = 0
+        self.key, name = new_key()
+        self.kept = Key(name, digest(PEPPER, self.key.encode()).hex(), "acme", **fields)  # type: ignore[arg-type]
+        self.access = Access(count=self.refused.append, clock=lambda: self.now)
+        self.access.on_change(self.forget)
+        self.access.put("file", usable({}, [self.kept], PEPPER), PEPPER)
+
+    def forget(self) -> None:
+        self.forgot += 1
+
+    def ask(self, **headers: str) -> str:
+        """The tenant, or why there is none."""
+        named = {name.replace("_", "-").encode(): value.encode() for name, value in headers.items()}
+        try:
+            return self.access.caller_of(named).tenant
+        except NotAuthenticated as error:
+            told, because = f"{error.message} {error.hint}", error.because
+        assert self.key not in told
+        return because
+
+
+def test_a_key_is_shown_in_either_header() -> None:
+    """As OpenAI's clients do, and as Anthropic's do; the scheme's case does not matter."""
+    known = Known()
+    assert ["acme"] * 4 == [
+        known.ask(authorization=f"Bearer {known.key}"), known.ask(authorization=f"bearer  {known.key} "),
+        known.ask(x_api_key=known.key), known.ask(authorization="Basic cDpw", x_api_key=known.key),
+    ]  # fmt: skip
+    assert not known.refused
+
+
+def test_every_refusal_says_why_and_is_counted() -> None:
+    """Nothing, something, almost."""
+    known = Known()
+    asked = [{}, {"authorization": "Bearer "}, {"authorization": "Bearer sk-1"}, {"x_api_key": known.key[:-1]},
+             {"x_api_key": known.key + "a"}, {"authorization": "Digest x"}]  # fmt: skip
+    found = [known.ask(**headers) for headers in asked]
+    assert ["no_credentials"] * 2 + ["unknown_key"] * 4 == found == known.refused
+
+
+def test_a_key_ends_at_its_time_and_who_remembers_it_is_told() -> None:
+    """At the first tick after it."""
+    known = Known(expires="2001-09-09T01:46:40Z")
+    known.now = seconds("2001-09-09T01:46:39Z")
+    known.access.put("file", usable({}, [known.kept], PEPPER), PEPPER)
+    before = known.forgot
+    known.access.tick()
+    assert ("acme", before) == (known.ask(x_api_key=known.key), known.forgot)
+    known.now += 1
+    known.access.tick()
+    assert ("expired", before + 1) == (known.ask(x_api_key=known.key), known.forgot)
+    known.access.tick()
+    assert before + 1 == known.forgot
+
+
+def test_a_source_replaces_its_own_keys_only() -> None:
+    """A revoked key says so; one that is gone is unknown."""
+    known = Known()
+    other, name = new_key()
+    kept = Key(name, digest(b"q" * 32, other.encode()).hex(), "other")
+    known.access.put("registry", usable({}, [kept], b"q" * 32), b"q" * 32)
+    assert ("acme", "other") == (known.ask(x_api_key=known.key), known.ask(x_api_key=other))
+    known.access.put("registry", Keys(), b"q" * 32)
+    assert ("acme", "unknown_key") == (known.ask(x_api_key=known.key), known.ask(x_api_key=other))
+    revoked = Key(known.kept.id, known.kept.hash, "acme", revoked="2001-01-01")
+    known.access.put("file", usable({}, [revoked], PEPPER), PEPPER)
+    assert "revoked" == known.ask(x_api_key=known.key)
+    assert 4 == known.forgot
+
+
+def test_who_shows_nothing_may_be_let_in_and_who_shows_something_wrong_may_not() -> None:
+    """A key that does not work is a mistake that somebody wants to hear of."""
+    access = Access(allows_anonymous=True)
+    assert ANONYMOUS is access.caller_of({})
+    with pytest.raises(NotAuthenticated):
+        access.caller_of({b"x-api-key": b"tgk_a_b"})
+
+
+def test_a_browser_shows_a_key_as_a_password_to_read_only() -> None:
+    """It keeps it, and sends it along with whatever another page makes it send."""
+    known = Known()
+    basic = {b"authorization": b"Basic " + base64.b64encode(f"me:{known.key}".encode())}
+    assert "acme" == known.access.caller_of(basic, is_read=True).tenant
+    for headers, is_read in ((basic, False), ({b"authorization": b"Basic ?"}, True)):
+        with pytest.raises(NotAuthenticated):
+            known.access.caller_of(headers, is_read=is_read)
+
+
+def test_what_is_remembered_ends_with_what_it_was_made_of() -> None:
+    """Callers that show the same again are not looked up again; not past a change, and not without bound."""
+    known = Known()
+    assert ["acme", "acme"] == [known.ask(authorization=f"Bearer {known.key}") for _ in range(2)]
+    known.access.put("file", Keys(), PEPPER)
+    assert "unknown_key" == known.ask(authorization=f"Bearer {known.key}")
+    known.access.put("file", usable({}, [known.kept], PEPPER), PEPPER)
+    for spaces in range(3_000):
+        assert "acme" == known.ask(authorization=f"Bearer {' ' * spaces}{known.key}")
+    assert len(known.access._recent) <= 1024

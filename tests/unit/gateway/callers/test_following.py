@@ -1,0 +1,143 @@
+"""Files of keys that are replaced, half-written or gone: the last good state stays, and it is said."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+
+import pytest
+
+from gateway.callers.access import Access
+from gateway.callers.files import KeyFile
+from gateway.callers.following import Following
+from gateway.callers.keys import Key, digest, name_of, new_key
+from gateway.errors import NotAuthenticated
+from tests.unit.gateway.callers.test_keys import PEPPER, written_file
+
+
+class Mounted:
+    """Keys and pepper as a cluster mounts a Secret: names that lead through a symlink, which is swapped."""
+
+    def __init__(self, root: Path) -> None:
+        self._root, self._count = root, 0
+        self.keys: list[Key] = []
+        self.told: list[tuple[str, bool]] = []
+        self.access = Access()
+        for name in ("keys.json", "keys.json.pepper"):
+            (root / name).symlink_to(Path("..data") / name)
+        self.following = Following(
+            self.access, {"keys_file": KeyFile(str(root / "keys.json"))}, lambda *told: self.told.append(told)
+        )
+
+    def add(self) -> str:
+        key, name = new_key()
+        self.keys.append(Key(name, digest(PEPPER, key.encode()).hex(), "acme"))
+        return key
+
+    def swap(self, raw: bytes | None = None, pepper: bytes = PEPPER) -> None:
+        """Put new content in the place of the old at once."""
+        self._count += 1
+        folder = self._root / f"..{self._count}"
+        folder.mkdir()
+        (folder / "keys.json").write_bytes(written_file(*self.keys) if raw is None else raw)
+        (folder / "keys.json.pepper").write_bytes(pepper)
+        (self._root / "..new").symlink_to(folder.name)
+        (self._root / "..new").replace(self._root / "..data")
+
+    def knows(self, key: str) -> bool:
+        try:
+            self.access.caller_of({b"x-api-key": key.encode()})
+        except NotAuthenticated:
+            return False
+        return True
+
+
+@pytest.fixture
+def mounted(tmp_path: Path) -> Mounted:
+    """A Secret with nothing in it yet."""
+    return Mounted(tmp_path)
+
+
+async def test_a_swapped_secret_is_read_at_the_next_look(mounted: Mounted) -> None:
+    """Additions and removals alike; what has not changed is not read again."""
+    first = mounted.add()
+    mounted.swap()
+    await mounted.following.look()
+    forgot: list[int] = []
+    mounted.access.on_change(lambda: forgot.append(1))
+    await mounted.following.look()
+    assert mounted.knows(first)
+    assert not forgot
+    second = mounted.add()
+    mounted.keys.pop(0)
+    mounted.swap()
+    await mounted.following.look()
+    assert (False, True) == (mounted.knows(first), mounted.knows(second))
+    assert [1] == forgot
+
+
+async def test_what_cannot_be_used_leaves_the_last_good_state_and_is_said_once(
+    mounted: Mounted, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Half-written, something else, of another pepper, gone; then whole again."""
+    key = mounted.add()
+    whole = written_file(*mounted.keys, pepper=name_of(PEPPER))
+    mounted.swap(whole)
+    await mounted.following.look()
+    for raw, pepper, why in (
+        (whole[:-20], PEPPER, "not JSON"), (b"[]", PEPPER, "not an object"), (whole, b"q" * 32, "made with the pepper"),
+    ):  # fmt: skip
+        caplog.clear()
+        mounted.swap(raw, pepper)
+        for _ in range(3):
+            await mounted.following.look()
+        assert mounted.knows(key)
+        assert ("keys_file", False) == mounted.told[-1]
+        [line] = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+        assert why in line
+        assert "the 1 keys of" in line
+        told = mounted.following.status()["keys_file"]
+        assert why in told["problem"]
+        assert 1 == told["keys"]
+    mounted.swap(whole)
+    await mounted.following.look()
+    assert mounted.knows(key)
+    assert ("keys_file", True) == mounted.told[-1]
+    assert None is mounted.following.status()["keys_file"]["problem"]
+
+
+async def test_a_file_that_is_gone_or_may_not_be_read_takes_nobody_away(mounted: Mounted, tmp_path: Path) -> None:
+    """It says which file."""
+    key = mounted.add()
+    mounted.swap()
+    await mounted.following.look()
+    (tmp_path / "..data").unlink()
+    await mounted.following.look()
+    assert mounted.knows(key)
+    assert "keys.json cannot be read: No such file" in mounted.following.status()["keys_file"]["problem"]
+
+
+async def test_without_a_good_state_nobody_is_known(mounted: Mounted) -> None:
+    """Closed, not open."""
+    key = mounted.add()
+    mounted.swap(b"{")
+    await mounted.following.look()
+    assert not mounted.knows(key)
+    assert {"keys": 0, "read": None} == {k: mounted.following.status()["keys_file"][k] for k in ("keys", "read")}
+
+
+async def test_a_file_written_in_place_is_read(tmp_path: Path) -> None:
+    """The same inode and size, another time."""
+    keys, pepper = tmp_path / "keys.json", tmp_path / "pepper"
+    pepper.write_bytes(PEPPER)
+    texts = [new_key() for _ in range(2)]
+    access = Access()
+    following = Following(access, {"keys_file": KeyFile(str(keys), str(pepper))})
+    for at, (text, name) in enumerate(texts):
+        keys.write_bytes(written_file(Key(name, digest(PEPPER, text.encode()).hex(), "acme")))
+        os.utime(keys, (at, at))
+        await following.look()
+        assert "acme" == access.caller_of({b"x-api-key": text.encode()}).tenant
+    with pytest.raises(NotAuthenticated):
+        access.caller_of({b"x-api-key": texts[0][0].encode()})

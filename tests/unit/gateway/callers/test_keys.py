@@ -1,0 +1,105 @@
+"""What a key looks like, what is kept of it, and which files are read."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+
+from gateway.callers.keys import (
+    BadKeys,
+    Key,
+    digest,
+    is_key,
+    key_of,
+    name_of,
+    new_key,
+    new_pepper,
+    read_file,
+    read_pepper,
+    seconds,
+    usable,
+    written,
+)
+
+PEPPER = b"p" * 32
+
+
+def made(text: str = "", **fields: Any) -> Key:
+    """A key, as it is kept."""
+    text = text or new_key()[0]
+    return Key("k1", digest(PEPPER, text.encode()).hex(), **{"tenant": "acme", **fields})
+
+
+def written_file(*keys: Any, **fields: Any) -> bytes:
+    """A file of these keys."""
+    return json.dumps({"keys": [getattr(key, "to_json", lambda key=key: key)() for key in keys], **fields}).encode()
+
+
+def test_key_can_be_told_from_other_texts_and_not_be_guessed() -> None:
+    """A prefix for scanners, an id to show, 160 random bits."""
+    key, name = new_key()
+    assert re.fullmatch(r"tgk_[a-z2-7]{8}_[a-z2-7]{32}", key)
+    assert key.split("_")[1] == name
+    assert is_key(key.encode())
+    assert not is_key(b"sk-something")
+    assert not is_key(key.encode() * 100)
+    assert new_key()[0] != key
+
+
+def test_key_is_found_by_its_hash_with_the_right_pepper_only() -> None:
+    """The file without the pepper is of no use."""
+    key, _ = new_key()
+    kept = made(key, expires="2027-01-31", operations=("infer",), endpoints=("a", "b/*"), priority="batch")
+    keys = usable(*read_file(written_file(kept, pepper=name_of(PEPPER))), PEPPER)
+    caller = keys.callers[digest(PEPPER, key.encode())]
+    assert ("k1", "acme", ("a", "b/*"), frozenset({"infer"}), "batch") == (
+        caller.name, caller.tenant, caller.endpoints, caller.operations, caller.priority,
+    )  # fmt: skip
+    assert seconds("2027-01-31T00:00:00Z") == caller.expires
+    assert digest(b"q" * 32, key.encode()) not in keys.callers
+    assert key not in written_file(kept).decode()
+    with pytest.raises(BadKeys, match="made with the pepper"):
+        usable(*read_file(written_file(kept, pepper=name_of(PEPPER))), b"q" * 32)
+
+
+def test_what_is_written_is_read() -> None:
+    """Every field."""
+    key = made(expires="2027-01-31T00:00:00Z", revoked=written(0), created=written(1), by="me", note="for tests")
+    assert key == key_of(key.to_json())
+
+
+@pytest.mark.parametrize(
+    ("raw", "why"),
+    [
+        (b"", "not JSON"),
+        (b'{"keys": [{"id": "k1", "hash": "ab', "not JSON"),
+        (b"[" * 100_000, "not JSON"),
+        (b"[]", "not an object"),
+        (b'{"keys": {}}', "not an object"),
+        (written_file("k"), "no object"),
+        (written_file({}), "no id"),
+        (written_file({"id": "k1", "hash": "ab"}), "key k1: its hash"),
+        (written_file({"id": "k1", "hash": "zz" * 32}), "key k1"),
+        (written_file({**made().to_json(), "tenant": ""}), "no tenant"),
+        (written_file({**made().to_json(), "operations": ["x"]}), "no operation 'x'"),
+        (written_file({**made().to_json(), "operations": "infer"}), "no list"),
+        (written_file({**made().to_json(), "class": "x"}), "no class 'x'"),
+        (written_file({**made().to_json(), "expires": "soon"}), "not a time"),
+        (written_file(made(), made()), "k1 is there twice"),
+    ],
+)
+def test_a_file_that_cannot_be_used_says_why(raw: bytes, why: str) -> None:
+    """And tells no hash."""
+    with pytest.raises(BadKeys, match=why) as error:
+        read_file(raw)
+    assert len(str(error.value)) < 200
+
+
+def test_a_short_pepper_is_refused() -> None:
+    """Somebody has typed it."""
+    assert 44 == len(read_pepper(new_pepper()))
+    with pytest.raises(BadKeys, match="can be guessed"):
+        read_pepper(b"hunter2\n")

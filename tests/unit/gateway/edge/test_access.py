@@ -1,0 +1,397 @@
+"""Every address × every kind of credentials, over HTTP (by the fast path and without it) and over gRPC.
+
+The addresses are taken from the application: one that is added without a rule fails here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from starlette.routing import Mount, Route
+from tritonclient.grpc import service_pb2 as pb
+
+from gateway.callers.keys import Key, digest, new_key, seconds, written
+from gateway.callers.rights import OPERATIONS
+from gateway.edge.rules import OPEN, RPC, rule_of
+from tests.unit.gateway.callers.test_keys import PEPPER, written_file
+from tests.unit.gateway.edge.grpc.test_server import Caller as Client
+from tests.unit.gateway.edge.grpc.test_server import make_server, texts
+from tests.unit.gateway.edge.http.serving import Port, Wire, serving
+
+TEXT = {"text": "good"}
+TENSORS = {"inputs": [{"name": "text", "datatype": "BYTES", "shape": [1, 1], "data": ["good"]}]}
+CHAT = {"model": "e", "messages": [{"role": "user", "content": "good"}]}
+INFERENCE = {
+    "/serve/e": TEXT,
+    "/serve/e/v1/chat/completions": CHAT,
+    "/v1/models/e:predict": {"instances": ["good"]},
+    "/v2/models/e/infer": TENSORS,
+    "/v1/embeddings": {"model": "e", "input": "good"},
+    "/v1/completions": {"model": "e", "prompt": "good"},
+    "/v1/chat/completions": CHAT,
+}
+"""Every form in which the endpoint `e` is asked, by address; it does not do what all of them want."""
+MODELS = {
+    "/v1/models": ("GET", 200), "/v1/models/e": ("GET", 200), "/v2/models/e": ("GET", 200),
+    "/v2/models/e/ready": ("GET", 200), "/v2/models/e/config": ("GET", 200), "/v2/models/e/stats": ("GET", 200),
+    "/v2/models/stats": ("GET", 200), "/v2/repository/index": ("POST", 200),
+    "/v2/repository/models/e/load": ("POST", 422),
+}  # fmt: skip
+OPEN_PATHS = {"/livez", "/readyz", "/healthz", "/v2/health/live", "/v2/health/ready"}
+WRONG = {
+    "none": "no_credentials", "wrong": "unknown_key", "expired": "expired", "revoked": "revoked",
+}  # fmt: skip
+"""Credentials that nobody is known by."""
+
+
+class Keyring:
+    """A file of keys, one for each kind of credentials."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "keys.json"
+        folder.joinpath("keys.json.pepper").write_bytes(PEPPER)
+        self._keys: dict[str, Key] = {}
+        self.texts: dict[str, str] = {"wrong": new_key()[0]}
+        every = tuple(OPERATIONS)
+        self.add("good", operations=every)
+        self.add("revoked", operations=every)
+        self.add("expired", operations=every, expires="2020-01-01")
+        self.add("others", operations=every, endpoints=("other",))
+        self.add("infers", operations=("infer",))
+        self.add("reads", operations=("metadata",), endpoints=("e",))
+        self.write()
+
+    def add(self, name: str, **fields: Any) -> None:
+        text, ident = new_key()
+        self.texts[name] = text
+        self._keys[name] = Key(ident, digest(PEPPER, text.encode()).hex(), name, **fields)
+
+    def write(self) -> None:
+        new = self.path.with_name("new")
+        new.write_bytes(written_file(*self._keys.values()))
+        new.replace(self.path)
+
+    def end(self, name: str) -> None:
+        self._keys[name] = Key(**{**{f: getattr(self._keys[name], f) for f in Key.__slots__}, "revoked": written(1)})
+        self.write()
+
+    def lines(self, name: str) -> tuple[str, ...]:
+        return (f"authorization: Bearer {self.texts[name]}",) if name in self.texts else ()
+
+
+@pytest.fixture
+def keyring(tmp_path: Path) -> Keyring:
+    """See the class."""
+    return Keyring(tmp_path)
+
+
+@pytest.fixture(params=[True, False], ids=["fast", "ordinary"])
+async def port(request: Any, keyring: Keyring, make_stack: Callable[..., Any]) -> AsyncIterator[Port]:
+    """A gateway that knows callers, with the endpoints `e` and `other`, on a real port."""
+    stack = make_stack(fast_path=request.param, keys_file=str(keyring.path), allow_pins=True)
+    async with stack.gateway.running(), serving(stack) as port:
+        stack.deploy("e")
+        stack.deploy("other")
+        await stack.served("e", "other")
+        yield port
+
+
+def request(method: str, path: str, body: object, *headers: str) -> bytes:
+    """One request as bytes."""
+    raw = b"" if body is None else json.dumps(body).encode()
+    lines = [f"{method} {path} HTTP/1.1", "host: x", *headers]
+    if method == "POST":
+        lines += ["content-type: application/json", f"content-length: {len(raw)}"]
+    return "\r\n".join([*lines, "", ""]).encode() + raw
+
+
+async def ask(wire: Wire, method: str, path: str, body: object, *headers: str) -> tuple[int, dict[str, str], bytes]:
+    """Status, headers and body of the answer."""
+    wire.send(request(method, path, body, *headers))
+    status, found = await wire.head()
+    if found.get("transfer-encoding") == "chunked":
+        raise AssertionError("answers here have a length")
+    content = await wire._reader.readexactly(int(found.get("content-length", "0")))
+    return status, found, content
+
+
+def everything(port: Port) -> list[tuple[str, str, object]]:
+    """Method, address and body of one request to every address that there is."""
+    found: list[tuple[str, str, object]] = [("POST", path, body) for path, body in INFERENCE.items()]
+    found += [(method, path, None) for path, (method, _) in MODELS.items()]
+    for route in port.stack.gateway._ops.routes:
+        if isinstance(route, Mount):
+            found.append(("GET", f"{route.path}/swagger-ui.css", None))
+        else:
+            assert isinstance(route, Route) or hasattr(route, "path")
+            found.append(("GET", route.path.replace("{url:path}", "e"), None))
+    return found
+
+
+async def test_every_route_of_the_application_has_a_rule(port: Port) -> None:
+    """And those without a right are the probes'."""
+    paths = {path for method, path, _ in everything(port) if path not in INFERENCE}
+    assert not [path for path in paths if rule_of(path) is None]
+    assert {path for path in paths if (rule := rule_of(path)) and rule.operation == OPEN} == OPEN_PATHS
+    assert set(INFERENCE) == {path for path in INFERENCE if port.stack.gateway._addresses.at(path) is not None}
+
+
+async def test_nobody_gets_anywhere_without_being_known(port: Port, keyring: Keyring) -> None:
+    """Everything but health is refused with 401 and why, whatever is asked; nothing is read of it."""
+    keyring.end("revoked")
+    await port.stack.gateway._callers.look()
+    calls = len(port.stack.backend.calls)
+    for method, path, body in everything(port):
+        for name, because in WRONG.items():
+            wire = await port.connect()
+            status, headers, content = await ask(wire, method, path, body, *keyring.lines(name))
+            wire.close()
+            if path in OPEN_PATHS:
+                assert 200 == status, path
+                continue
+            assert (401, because) == (status, headers["x-refused-because"]), (path, name)
+            assert headers["www-authenticate"].startswith("bearer")
+            error = json.loads(content)["error"]
+            if path.startswith(("/v1/models", "/v1/emb", "/v1/comp", "/v1/chat")) and ":predict" not in path:
+                assert ("authentication_error", "unauthenticated") == (error["type"], error["code"]), path
+            elif path.endswith("/v1/chat/completions"):
+                assert "authentication_error" == error["type"]
+            else:
+                assert isinstance(error, str), path
+    assert calls == len(port.stack.backend.calls)
+
+
+async def test_a_good_key_gets_everywhere(port: Port, keyring: Keyring) -> None:
+    """What it gets is not refused for who asks."""
+    for method, path, body in everything(port):
+        wire = await port.connect()
+        for _ in range(2):  # the second time its head may be known
+            status, headers, _ = await ask(wire, method, path, body, *keyring.lines("good"))
+            assert status not in (401, 403, 404), path
+            assert "x-refused-because" not in headers
+            if path in MODELS:
+                assert MODELS[path][1] == status or status == 400, path
+        wire.close()
+    wire = await port.connect()
+    status, _, _ = await ask(wire, "POST", "/serve/e", TEXT, f"x-api-key: {keyring.texts['good']}")
+    assert 200 == status
+
+
+async def test_another_tenants_key_gets_nothing_of_this_one(port: Port, keyring: Keyring) -> None:
+    """Not an answer, not a description, not a name: 403 for what it names, lists without it."""
+    for method, path, body in everything(port):
+        wire = await port.connect()
+        for _ in range(2):
+            status, headers, content = await ask(wire, method, path, body, *keyring.lines("others"))
+            names_it = path in INFERENCE or path.endswith("/e/lineage") or "/models/e" in path
+            if names_it and "repository" not in path:
+                assert (403, "endpoint_not_permitted") == (status, headers["x-refused-because"]), path
+            else:
+                assert status < 500, path
+            if path in ("/v1/models", "/v2/repository/index", "/v2/models/stats"):
+                found = json.loads(content)
+                rows = found if isinstance(found, list) else found.get("data") or found.get("model_stats")
+                names = {row.get("id") or row["name"] for row in rows}
+                assert names <= {"other"}, path
+                assert names or path.endswith("stats")
+        wire.close()
+
+
+async def test_a_name_that_does_not_exist_looks_like_one_that_may_not_be_used(port: Port, keyring: Keyring) -> None:
+    """Who may not use an endpoint does not learn whether there is one; hints name nobody else's."""
+    wire = await port.connect()
+    seen = [await ask(wire, "POST", f"/serve/{name}", TEXT, *keyring.lines("others")) for name in ("e", "none")]
+    assert [403, 403] == [status for status, _, _ in seen]
+    status, _, content = await ask(wire, "POST", "/serve/other/9", TEXT, *keyring.lines("others"))
+    assert 404 == status
+    assert "hint" not in json.loads(content)
+    status, _, content = await ask(wire, "POST", "/predict", TEXT, *keyring.lines("others"))
+    assert 404 == status
+    assert b"/serve/e" not in content
+    assert b" e," not in content
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "lacks"),
+    [
+        ("infers", "/metrics", "metrics"), ("infers", "/v1/status", "status"), ("infers", "/v1/models", "metadata"),
+        ("infers", "/openapi.json", "status"), ("infers", "/v1/endpoints/e/lineage", "status"),
+        ("reads", "/serve/e", "infer"), ("reads", "/v1/embeddings", "infer"), ("reads", "/", "status"),
+    ],
+)  # fmt: skip
+async def test_the_right_that_is_lacking_is_named(
+    port: Port, keyring: Keyring, name: str, path: str, lacks: str
+) -> None:
+    """In the words of the address's protocol."""
+    wire = await port.connect()
+    method = "POST" if path in INFERENCE else "GET"
+    for _ in range(2):
+        status, headers, content = await ask(wire, method, path, INFERENCE.get(path), *keyring.lines(name))
+        assert (403, "operation_not_permitted") == (status, headers["x-refused-because"])
+        assert f"lacks the right {lacks}" in content.decode()
+        assert keyring.texts[name] not in content.decode()
+
+
+async def test_pins_need_their_right_and_an_endpoint_of_the_callers(port: Port, keyring: Keyring) -> None:
+    """A pin goes past the address's own endpoint."""
+    wire = await port.connect()
+    assert 200 == (await ask(wire, "POST", "/serve/e", TEXT, "x-route-to: e", *keyring.lines("good")))[0]
+    for name, path in (("infers", "/serve/e"), ("others", "/serve/other")):
+        status, _, _ = await ask(wire, "POST", path, TEXT, "x-route-to: e", *keyring.lines(name))
+        assert 403 == status
+
+
+async def test_a_key_that_is_revoked_while_it_is_used_ends_with_the_next_request(port: Port, keyring: Keyring) -> None:
+    """On the same connection, with a head that was seen before; within two seconds of the file's replacement."""
+    wire = await port.connect()
+    for _ in range(3):
+        assert 200 == (await ask(wire, "POST", "/serve/e", TEXT, *keyring.lines("revoked")))[0]
+    if port.stack.gateway.fast_path is not None:
+        assert len(port.stack.gateway.fast_path.heads)
+    keyring.end("revoked")
+    async with asyncio.timeout(20):  # a second, on a machine that does something else
+        while (answer := await ask(wire, "POST", "/serve/e", TEXT, *keyring.lines("revoked")))[0] == 200:
+            await asyncio.sleep(0.05)
+    assert (401, "revoked") == (answer[0], answer[1]["x-refused-because"])
+    assert 200 == (await ask(wire, "POST", "/serve/e", TEXT, *keyring.lines("good")))[0]
+
+
+async def test_a_key_whose_time_ends_while_it_is_used_ends_with_it(port: Port, keyring: Keyring) -> None:
+    """A known head does not outlive its caller."""
+    access = port.stack.gateway._callers.access
+    now = seconds("2026-01-01")
+    access._clock = lambda: now
+    keyring.add("short", operations=("infer",), expires="2026-01-02")
+    keyring.write()
+    await port.stack.gateway._callers.look()
+    wire = await port.connect()
+    assert 200 == (await ask(wire, "POST", "/serve/e", TEXT, *keyring.lines("short")))[0]
+    now = seconds("2026-01-02")
+    access.tick()
+    status, headers, _ = await ask(wire, "POST", "/serve/e", TEXT, *keyring.lines("short"))
+    assert (401, "expired") == (status, headers["x-refused-because"])
+
+
+async def test_refusals_are_counted_and_no_key_is_logged(
+    port: Port, keyring: Keyring, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By why, and inference as every request is."""
+    wire = await port.connect()
+    for name in ("none", "wrong", "expired"):
+        await ask(wire, "POST", "/serve/e", TEXT, *keyring.lines(name))
+    await ask(wire, "GET", "/v1/status", None, *keyring.lines("infers"))
+    _, _, content = await ask(wire, "GET", "/metrics", None, *keyring.lines("good"))
+    text = content.decode()
+    for reason in ("no_credentials", "unknown_key", "expired", "operation_not_permitted"):
+        assert f'gateway_refused_callers_total{{reason="{reason}"}} 1' in text
+    assert re.search(r'gateway_requests_total\{[^}]*outcome="unauthenticated"[^}]*\} 3', text)
+    assert 'gateway_callers_source_good{source="keys_file"} 1' in text
+    logged = "".join(f"{record.getMessage()} {record.__dict__}" for record in caplog.records)
+    assert not [name for name, key in keyring.texts.items() if key in logged]
+    _, _, content = await ask(wire, "GET", "/v1/status", None, *keyring.lines("good"))
+    assert 6 == json.loads(content)["callers"]["keys_file"]["keys"]
+
+
+# --- gRPC -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def rpc(keyring: Keyring, make_stack: Callable[..., Any]) -> AsyncIterator[Any]:
+    """The service of a gateway that knows callers: a client, and the stack."""
+    stack = make_stack(keys_file=str(keyring.path), allow_pins=True)
+    async with stack.gateway.running():
+        stack.deploy("e")
+        stack.deploy("other")
+        await stack.served("e", "other")
+        server = make_server(stack)
+        port = await server.start("127.0.0.1", 0)
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            yield Client(channel), stack, channel
+        await server.stop(0)
+
+
+REQUESTS: dict[str, Any] = {
+    "ServerLive": (pb.ServerLiveRequest(), pb.ServerLiveResponse),
+    "ServerReady": (pb.ServerReadyRequest(), pb.ServerReadyResponse),
+    "ServerMetadata": (pb.ServerMetadataRequest(), pb.ServerMetadataResponse),
+    "ModelReady": (pb.ModelReadyRequest(name="e"), pb.ModelReadyResponse),
+    "ModelMetadata": (pb.ModelMetadataRequest(name="e"), pb.ModelMetadataResponse),
+    "ModelConfig": (pb.ModelConfigRequest(name="e"), pb.ModelConfigResponse),
+    "ModelStatistics": (pb.ModelStatisticsRequest(name="e"), pb.ModelStatisticsResponse),
+    "RepositoryIndex": (pb.RepositoryIndexRequest(), pb.RepositoryIndexResponse),
+    "ModelInfer": (texts("e", "good"), pb.ModelInferResponse),
+    "ModelStreamInfer": (texts("e", "good"), pb.ModelStreamInferResponse),
+}
+
+
+async def call(rpc: Any, method: str, metadata: tuple[tuple[str, str], ...]) -> tuple[str, str, Any]:
+    """Code, reason and answer of one call."""
+    client, _, channel = rpc
+    request, response = REQUESTS[method]
+    try:
+        if method == "ModelStreamInfer":
+            stream = channel.stream_stream(
+                f"/inference.GRPCInferenceService/{method}", request_serializer=type(request).SerializeToString,
+                response_deserializer=response.FromString,
+            )(iter([request]), metadata=metadata, timeout=10)  # fmt: skip
+            [answer] = [one async for one in stream]
+            return "OK", answer.error_message, answer
+        return "OK", "", await client.call(method, request, response, metadata=metadata)
+    except grpc.aio.AioRpcError as error:
+        return error.code().name, dict(error.trailing_metadata() or ()).get("x-refused-because", ""), None
+
+
+def shown(keyring: Keyring, name: str) -> tuple[tuple[str, str], ...]:
+    """Credentials as metadata."""
+    return (("authorization", f"Bearer {keyring.texts[name]}"),) if name in keyring.texts else ()
+
+
+def test_every_method_has_a_rule() -> None:
+    """And every method of the service that is answered is in this file."""
+    assert set(RPC) == set(REQUESTS)
+
+
+async def test_every_method_asks_who_calls(rpc: Any, keyring: Keyring) -> None:
+    """Each kind of credentials; the answers' codes are gRPC's own."""
+    keyring.end("revoked")
+    await rpc[1].gateway._callers.look()
+    for method in REQUESTS:
+        for name, because in WRONG.items():
+            wanted = ("OK", "") if RPC[method] == OPEN else ("UNAUTHENTICATED", because)
+            assert wanted == (await call(rpc, method, shown(keyring, name)))[:2], (method, name)
+        assert ("OK", "") == (await call(rpc, method, shown(keyring, "good")))[:2], method
+        assert "OK" == (await call(rpc, method, (("x-api-key", keyring.texts["good"]),)))[0]
+        code, because, answer = await call(rpc, method, shown(keyring, "others"))
+        if method == "RepositoryIndex":
+            assert ["other"] == [model.name for model in answer.models]
+        elif method == "ModelStreamInfer":  # what is wrong with one message is told in the stream
+            assert "does not cover endpoint e" in because
+        elif not method.startswith("Server"):
+            assert ("PERMISSION_DENIED", "endpoint_not_permitted") == (code, because), method
+    assert "PERMISSION_DENIED" == (await call(rpc, "ModelMetadata", shown(keyring, "infers")))[0]
+    assert "PERMISSION_DENIED" == (await call(rpc, "ModelInfer", shown(keyring, "reads")))[0]
+    pinned = (("x-route-to", "e"), *shown(keyring, "infers"))
+    assert "PERMISSION_DENIED" == (await call(rpc, "ModelInfer", pinned))[0]
+
+
+async def test_a_stream_ends_with_its_callers_key(rpc: Any, keyring: Keyring) -> None:
+    """At the next message."""
+    _, stack, channel = rpc
+    stream = channel.stream_stream(
+        "/inference.GRPCInferenceService/ModelStreamInfer",
+        request_serializer=pb.ModelInferRequest.SerializeToString,
+        response_deserializer=pb.ModelStreamInferResponse.FromString,
+    )(metadata=shown(keyring, "revoked"), timeout=20)
+    await stream.write(texts("e", "good"))
+    assert not (await stream.read()).error_message
+    keyring.end("revoked")
+    await stack.gateway._callers.look()
+    await stream.write(texts("e", "good"))
+    assert grpc.StatusCode.UNAUTHENTICATED is await stream.code()
