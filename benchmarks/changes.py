@@ -5,7 +5,12 @@ the backend answers at once, so that only the gateway's own work counts. Request
 endpoints of all kinds while nothing happens (the machine's own noise), and while endpoints are added, replaced and
 removed, weights set, and one setting changed that concerns every endpoint. Reported for each: until the change
 answered, the longest wait of a request, how many waited more than 20 ms, and the longest steps of the event loop, by
-the wall clock and by the CPU time of its thread (which other programs on the machine do not make longer).
+the wall clock and by the CPU time of its thread.
+
+A shared machine makes requests wait too. So the CPU time of the whole gateway process is read before and after each
+request: what a request waits for, all threads of the gateway work at (one at a time: they share the interpreter's
+lock), and other programs do not make it longer. ``worked_20_ms`` counts the requests during which that was more than 20
+ms, their own work included.
 """
 
 from __future__ import annotations
@@ -266,10 +271,13 @@ def serve(folder: Path, count: int) -> None:
 class Caller(threading.Thread):
     """Sends one request after the other to endpoints in turn and keeps how long each took."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, process: int) -> None:
         super().__init__(daemon=True)
+        self._clock = (~process << 3) | 2
+        """The CPU time of another process: MAKE_PROCESS_CPUCLOCK(process, CPUCLOCK_SCHED) of Linux."""
         self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-        self.took: list[float] = []
+        self.took: list[tuple[float, float]] = []
+        """Seconds by the wall clock, and of the gateway's work meanwhile."""
         self.failed = 0
         self.is_over = False
 
@@ -278,11 +286,11 @@ class Caller(threading.Thread):
         number = 0
         while not self.is_over:
             number = (number + 37) % 500
-            began = time.perf_counter()
+            worked, began = time.clock_gettime(self._clock), time.perf_counter()
             self._connection.request("POST", f"/serve/e{number + 10}", body, {"content-type": "application/json"})
             reply = self._connection.getresponse()
             content = reply.read()
-            self.took.append(time.perf_counter() - began)
+            self.took.append((time.perf_counter() - began, time.clock_gettime(self._clock) - worked))
             if reply.status != 200:
                 self.failed += 1
                 self.first_error = content
@@ -290,11 +298,13 @@ class Caller(threading.Thread):
 
     def take(self) -> dict[str, Any]:
         """Return what was measured since the last time."""
-        took, self.took = sorted(self.took), []
+        found, self.took = self.took, []
+        took, worked = (sorted(column) for column in zip(*found, strict=True))
         return {
             "requests": len(took), "failed": self.failed, "longest_ms": round(took[-1] * 1e3, 1),
             "p999_ms": round(took[int(len(took) * 0.999)] * 1e3, 1), "median_ms": round(took[len(took) // 2] * 1e3, 2),
             "above_20_ms": sum(t > 0.02 for t in took),
+            "most_work_ms": round(worked[-1] * 1e3, 1), "worked_20_ms": sum(t > 0.02 for t in worked),
         }  # fmt: skip
 
 
@@ -326,7 +336,7 @@ def main() -> int:
         try:
             ready = json.loads(process.stdout.readline())
             show({"change": "boot", **ready})
-            caller = Caller(ready["port"])
+            caller = Caller(ready["port"], process.pid)
             caller.start()
             for what in ("quiet", *options.changes.split(",") * options.rounds):
                 time.sleep(2.0)

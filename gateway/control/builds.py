@@ -37,7 +37,7 @@ _RETRY_MAX_S: Final = 30.0
 _RETRY_TRIED_S: Final = 300.0
 """For a version that was tried and found wrong: trying is work, and little speaks for another outcome."""
 _TRIED: Final = (AnswersDisagree.kind, FailsOnRequests.kind, ContentChanged.kind)
-_BEGUN_AT_ONCE: Final = 8
+_BEGUN_AT_ONCE: Final = 4
 _BEGUN_APART_S: Final = 0.005
 
 Finished = Callable[[Version, Endpoint, LastGood], None]

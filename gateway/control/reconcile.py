@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from gateway.control import last_good, status
+from gateway.control.afterwards import Afterwards
 from gateway.control.assemble import Assembler, refused
 from gateway.control.builds import Builds
 from gateway.control.compile import Plan, compile_spec
@@ -43,7 +44,6 @@ _LOOK_TIMEOUT_S: Final = 90.0
 _PROBE_S: Final = 1.0
 _FIRST_LOOK_S: Final = 3.0
 _TIDY_S: Final = 600.0
-_LAST_SAVE_S: Final = 5.0
 _MAX_LOGGED: Final = 20
 
 
@@ -96,9 +96,11 @@ class Reconciler:
             self.versions, lambda: self._plan, table, observer, mirror, references,
             metric_log_frequency=following.metric_log_frequency, published=self._published,
         )  # fmt: skip
+        self._afterwards = Afterwards(self._save, self._keep)
         self._builds = Builds(
-            assembler, records, observer, self.versions, finished=self._publisher.finished, learned=self._save
-        )
+            assembler, records, observer, self.versions,
+            finished=self._publisher.finished, learned=self._afterwards.save_soon,
+        )  # fmt: skip
         self._plan: Plan | None = None
         self._task: Mapping[str, Any] | None = None
         """What is served, as it was read."""
@@ -114,9 +116,6 @@ class Reconciler:
         self._before: frozenset[str] | None = None
         """Urls that were served before this process started; None: nobody has written them down."""
         self._waits_until = 0.0
-        self._saver: asyncio.Task[None] | None = None
-        self._is_unsaved = False
-        self._tidier: asyncio.Task[None] | None = None
         self._tidy_due, self._tidied = 0.0, ""
         self.last_error = ""
         self.last_contact = 0.0
@@ -139,8 +138,6 @@ class Reconciler:
                 await self.look()
         finally:
             probe.cancel()
-            if self._tidier is not None:
-                self._tidier.cancel()
             await self._builds.stop()
 
     async def _first_look(self) -> None:
@@ -205,7 +202,7 @@ class Reconciler:
             await self._boot_from_disk("a section of the serving Task cannot be read")
         is_new = self._apply(task, plan)
         self._marker, self._newest = marker, task
-        self._save()
+        self._afterwards.save_soon()
         return "changed" if is_new else "unchanged"
 
     async def _boot_from_disk(self, why: str) -> None:
@@ -280,7 +277,7 @@ class Reconciler:
             self._waits_until = asyncio.get_running_loop().time() + self._following.startup_wait
         self._health.note()
         if is_new:
-            self._save()
+            self._afterwards.save_soon()
 
     # What is needed on disk
 
@@ -289,13 +286,15 @@ class Reconciler:
         now = asyncio.get_running_loop().time()
         if self._plan is None or (now < self._tidy_due and self._tidied == self._plan.revision):
             return
-        if self._tidier is not None and not self._tidier.done():
-            return
         self._tidy_due, self._tidied = now + _TIDY_S, self._plan.revision
+        self._afterwards.tidy_soon()
+
+    async def _keep(self) -> None:
+        if self._plan is None:
+            return
         known = [version.last_good for version in self.versions if version.last_good is not None]
         # This records hashes that nobody has recorded yet, and the registry may take its time.
-        keep = run_in(self._threads.downloads, self._keep_files, self._plan, known)
-        self._tidier = asyncio.create_task(keep, name="tidy")
+        await run_in(self._threads.downloads, self._keep_files, self._plan, known)
 
     def _keep_files(self, plan: Plan, served: Sequence[LastGood]) -> None:
         pause, known = Pace(), self._records.known()
@@ -305,23 +304,17 @@ class Reconciler:
             pause()
         self._assembler.keep(needed)
 
-    def _save(self) -> None:
-        """Store the last-good state soon, in a thread; what changes meanwhile is stored afterwards, once."""
-        self._is_unsaved = True
-        if self._saver is None or self._saver.done():
-            self._saver = asyncio.create_task(self._save_all(), name="save")
-
-    async def _save_all(self) -> None:
-        while self._is_unsaved and self._task is not None:
-            self._is_unsaved = False
-            served = sorted({*(self._before or ()), *self.versions.served()})
-            outdated = self.versions.last_good()
-            try:
-                await self._local(self._store_all, self._task, self._records.snapshot(), outdated, served)
-            except OSError as error:
-                _log.warning("the last-good state cannot be stored: %s", error)
-            except Exception:  # noqa: BLE001 - a bug of ours here must not keep the process from stopping in order
-                _log.exception("storing the last-good state failed unexpectedly")
+    async def _save(self) -> None:
+        if self._task is None:
+            return
+        served = sorted({*(self._before or ()), *self.versions.served()})
+        outdated = self.versions.last_good()
+        try:
+            await self._local(self._store_all, self._task, self._records.snapshot(), outdated, served)
+        except OSError as error:
+            _log.warning("the last-good state cannot be stored: %s", error)
+        except Exception:  # noqa: BLE001 - a bug of ours here must not keep the process from stopping in order
+            _log.exception("storing the last-good state failed unexpectedly")
 
     def _store_all(
         self,
@@ -408,8 +401,7 @@ class Reconciler:
 
     async def close(self) -> None:
         """Retire every endpoint; the loop has been cancelled before."""
-        if self._saver is not None:  # what it stores is what serves: it must end while something does
-            await asyncio.wait({self._saver}, timeout=_LAST_SAVE_S)
+        await self._afterwards.close()  # what is stored is what serves: it must be while something does
         self._task = None  # from here on nothing is stored
         await self._publisher.close()
 

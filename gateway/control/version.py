@@ -156,13 +156,6 @@ class _Url:
         if self.former is not None:
             yield self.former
 
-    @property
-    def serving(self) -> Version | None:
-        for version in self.versions():
-            if version.state is State.SERVING:
-                return version
-        return None
-
 
 class Versions:
     """All versions by url. One event loop calls it; ``clock`` returns Unix seconds.
@@ -175,6 +168,8 @@ class Versions:
         self._clock = clock
         self._give_up = give_up
         self._urls: dict[str, _Url] = {}
+        self._served: dict[str, Version] = {}
+        """What serves, by url: asked for often, and changed by ``_move`` only."""
         self._families: dict[str, list[str]] = {}
         """Urls of each endpoint name."""
         self._retiring: set[Version] = set()
@@ -204,7 +199,7 @@ class Versions:
                 self._refuse(url, reason)
         for url, former in (last_good or {}).items():
             known = self._urls.get(url)
-            if known is None or known.former is not None or known.serving is not None:
+            if known is None or known.former is not None or url in self._served:
                 continue
             if known.wanted is not None and known.wanted.fingerprint == former.plan.fingerprint:
                 continue
@@ -319,7 +314,11 @@ class Versions:
     def _move(self, version: Version, state: State) -> None:
         if state not in FOLLOWS[version.state]:
             raise AssertionError(f"{version!r} cannot become {state}")
-        version.state, version.since = state, self._clock()
+        before, version.state, version.since = version.state, state, self._clock()
+        if state is State.SERVING:
+            self._served[version.url] = version
+        elif before is State.SERVING and self._served.get(version.url) is version:
+            del self._served[version.url]
 
     # What everybody reads
 
@@ -343,16 +342,15 @@ class Versions:
 
     def serving(self, url: str) -> Version | None:
         """Return what serves this url."""
-        of = self._urls.get(url)
-        return of.serving if of is not None else None
+        return self._served.get(url)
 
     def served(self) -> dict[str, Version]:
         """Return what serves, by url."""
-        return {url: version for url, of in self._urls.items() if (version := of.serving) is not None}
+        return dict(self._served)
 
     def endpoints(self) -> dict[str, Endpoint]:
         """Return what requests can be answered by, by url."""
-        return {url: version.endpoint for url, version in self.served().items() if version.endpoint is not None}
+        return {url: version.endpoint for url, version in self._served.items() if version.endpoint is not None}
 
     def pending(self) -> dict[str, Outside]:
         """Return what is wanted and does not serve, by url."""
@@ -381,4 +379,4 @@ class Versions:
     def may_come(self, url: str) -> bool:
         """Whether a url that is not served may still be, without anybody changing anything."""
         of = self._urls.get(url)
-        return of is not None and of.serving is None and any(version.may_come for version in of.versions())
+        return of is not None and url not in self._served and any(version.may_come for version in of.versions())

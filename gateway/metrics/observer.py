@@ -18,7 +18,7 @@ import logging
 import math
 import random
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, TypeVar, cast
 
 import numpy as np
@@ -30,6 +30,7 @@ from gateway.metrics.exemplars import Exemplars
 from gateway.trace import CANARY, Trace
 
 _MAX_ASIDE: Final = 2000
+_SETTLED_AT_ONCE: Final = 32
 """Answers after which what was put aside is added up, so that it stays small."""
 
 _COMPLAIN_EVERY_S: Final = 60.0
@@ -203,11 +204,19 @@ class Observer:
     @_harmless
     def settle(self) -> None:
         """Add up what was put aside."""
+        for _ in self.settling():
+            pass
+
+    def settling(self) -> Iterator[None]:
+        """Do what ``settle`` does, a few endpoints at a time: requests may have their turn between two of them."""
         self._drain()
         self.watch.flush()
         self._aside = 0
-        for served in self._served.values():
+        yield
+        for number, served in enumerate(list(self._served.values())):
             served.settle()
+            if number % _SETTLED_AT_ONCE == 0:
+                yield
         for _, seconds in self._failed.values():
             seconds.numbers()
         for batch in self._batches.values():

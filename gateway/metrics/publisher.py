@@ -104,8 +104,8 @@ class Publisher:
     async def _read(self, work: Callable[[Snapshot, Callable[[], None]], T], own: Snapshot | None = None) -> T:
         """Call ``work(snapshot, pause)`` in the thread, with the numbers of all workers."""
         if own is None:
-            self._observer.settle()
-            await asyncio.sleep(0)  # counting what waits and copying all numbers are two steps of the loop
+            for _ in self._observer.settling():
+                await asyncio.sleep(0)  # counting what waits takes many steps of the loop, copying all numbers one
         mine = self._observer.snapshot() if own is None else own
 
         def in_thread() -> T:

@@ -85,20 +85,21 @@ class ArtifactCache:
         What is on disk of it is compared with what was seen first: a hash that nobody recorded yet (the copy is from
         before there were records) is recorded while the right bytes are still known.
         """
-        models = list(models)
+        models, pause = list(models), Pace()
         for record in models:
             _is_usable(self._root / "models" / _key_of_model(record), self._check_of(record))
+            pause()
         entries = [f"models/{_key_of_model(record)}" for record in models]
         entries += [f"code/{_key_of_artifact(ref)}" for ref in artifacts]
         try:
-            sweep.need(self._root, self._name, entries, self._clock())
+            sweep.need(self._root, self._name, entries, self._clock(), pause)
             if self._max_bytes:
                 self._sweep(self._max_bytes)
         except OSError as error:
             _log.warning("the download cache %s cannot be tidied: %s", self._root, error.strerror or error)
 
     def _sweep(self, max_bytes: int) -> bool:
-        gone = sweep.sweep(self._root, max_bytes, self._clock())
+        gone = sweep.sweep(self._root, max_bytes, self._clock(), Pace())
         for entry in gone:
             _log.info("the download cache is full: %s is deleted, nobody needs it", entry)
         return bool(gone)

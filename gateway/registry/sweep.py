@@ -13,9 +13,11 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
+
+from gateway.pace import unhurried
 
 UNTOUCHED_S: Final = 3600.0
 """An entry that was used this lately stays: who fetched it may not have listed it yet."""
@@ -26,8 +28,11 @@ MARK: Final = "manifest.json"
 _KEEP: Final = "keep"
 
 
-def need(root: Path, name: str, entries: Iterable[str], now: float) -> None:
-    """Write down that the program ``name`` needs these entries (``kind/key``), and touch them. Raises ``OSError``."""
+def need(root: Path, name: str, entries: Iterable[str], now: float, pause: Callable[[], None] = unhurried) -> None:
+    """Write down that the program ``name`` needs these entries (``kind/key``), and touch them.
+
+    ``pause`` is called between entries. Raises ``OSError``.
+    """
     wanted = sorted(set(entries))
     folder = root / _KEEP
     folder.mkdir(parents=True, exist_ok=True)
@@ -45,6 +50,7 @@ def need(root: Path, name: str, entries: Iterable[str], now: float) -> None:
     for entry in wanted:
         with contextlib.suppress(OSError):
             os.utime(root / entry / MARK, (now, now))
+        pause()
 
 
 def needed(root: Path, now: float) -> set[str]:
@@ -57,16 +63,17 @@ def needed(root: Path, now: float) -> set[str]:
     return found
 
 
-def sweep(root: Path, max_bytes: int, now: float) -> list[str]:
+def sweep(root: Path, max_bytes: int, now: float, pause: Callable[[], None] = unhurried) -> list[str]:
     """Delete what nobody needs until the cache has ``max_bytes`` at most, and return what was deleted.
 
-    What is needed stays, however large it is.
+    What is needed stays, however large it is. ``pause`` is called between entries.
     """
     kept = needed(root, now)
     total = 0
     unneeded: list[tuple[float, int, Path]] = []
     for mark in root.glob(f"*/*/{MARK}"):
         entry = mark.parent
+        pause()
         try:
             used, size = mark.stat().st_mtime, _size(entry)
         except OSError:

@@ -256,9 +256,9 @@ async def test_the_version_before_is_not_forgotten_if_the_process_stops_while_it
         world.want("a", auxiliary_cfg={"gateway": {"x": "1"}})  # type: ignore[arg-type]
         await world.until(lambda: world.follower.unserved() == {} and "a" in world.follower.versions.last_good())
         monkeypatch.setattr(world.follower, "_store_all", slow)
-        world.follower._save()
+        world.follower._afterwards.save_soon()
         await world.until(is_storing.is_set)
-        world.follower._save()
+        world.follower._afterwards.save_soon()
         asyncio.get_running_loop().call_later(0.1, may_store.set)
     assert {"a"} == SpecStore(tmp_path).last_good().keys()
 

@@ -1,0 +1,79 @@
+"""What a change leaves to do once it is live: the last-good state on disk, and which downloaded files are needed.
+
+None of it is urgent, all of it grows with the number of endpoints, and a thread that computes makes requests wait for
+the interpreter's lock: several at a time make them wait for each other's turns as well. So it begins when changes have
+stopped coming, and one after the other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+CALM_S: Final = 0.3
+LATEST_S: Final = 3.0
+_LAST_SAVE_S: Final = 5.0
+
+
+class Afterwards:
+    """Calls ``save`` when nobody has asked for it for a moment, or for too long; ``tidy`` when nothing is to be saved.
+
+    Neither may raise. ``tidy`` may wait for others, and holds up no ``save``.
+    """
+
+    def __init__(self, save: Callable[[], Awaitable[None]], tidy: Callable[[], Awaitable[None]]) -> None:
+        self._save = save
+        self._tidy = tidy
+        self._due = 0.0
+        self._latest: float | None = None
+        """When the state is stored at the latest; None if what is stored is what is."""
+        self._is_untidy = False
+        self._worker: asyncio.Task[None] | None = None
+        self._tidier: asyncio.Future[None] | None = None
+        self._closing = asyncio.Event()
+
+    def save_soon(self) -> None:
+        """The state on disk is not the present one any more."""
+        now = asyncio.get_running_loop().time()
+        if self._latest is None:
+            self._latest = now + LATEST_S
+        self._due = min(now + CALM_S, self._latest)
+        self._begin()
+
+    def tidy_soon(self) -> None:
+        """Other files are needed than before."""
+        self._is_untidy = True
+        self._begin()
+
+    def _begin(self) -> None:
+        if self._worker is None or self._worker.done():
+            self._worker = asyncio.create_task(self._work(), name="afterwards")
+
+    async def _work(self) -> None:
+        while True:
+            if self._latest is not None:
+                await self._calm()
+                self._latest = None
+                await self._save()
+            elif self._is_untidy and (self._tidier is None or self._tidier.done()):
+                self._is_untidy = False
+                self._tidier = asyncio.ensure_future(self._tidy())
+            else:
+                return
+
+    async def _calm(self) -> None:
+        loop = asyncio.get_running_loop()
+        with contextlib.suppress(TimeoutError):
+            while not self._closing.is_set() and (left := self._due - loop.time()) > 0:
+                async with asyncio.timeout(left):
+                    await self._closing.wait()
+
+    async def close(self) -> None:
+        """Store what is not stored yet, at once, and wait for it a few seconds at most."""
+        self._closing.set()
+        if self._worker is not None:
+            await asyncio.wait({self._worker}, timeout=_LAST_SAVE_S)
+        if self._tidier is not None:
+            self._tidier.cancel()
