@@ -188,7 +188,7 @@ class Watcher:
 
     def _serving(self, url: str) -> tuple[str, str, str] | None:
         """State, reason and build of an endpoint at the gateway; None when it cannot be asked."""
-        answer = http_client.call(f"{self._gateway}/v1/status")
+        answer = http_client.call_gateway(f"{self._gateway}/v1/status")
         if answer is None or answer.status != 200 or not isinstance(answer.content, dict):
             return None
         for endpoint in answer.content["endpoints"]:

@@ -73,11 +73,13 @@ def arrivals(rate: float, seconds: float, seed: int) -> Iterator[float]:
         at += source.expovariate(rate)
 
 
-def render(url: str, bodies: Iterable[bytes]) -> list[bytes]:
-    """Return one complete HTTP/1.1 request per body."""
+def render(url: str, bodies: Iterable[bytes], key: str = "") -> list[bytes]:
+    """Return one complete HTTP/1.1 request per body; ``key``: who asks, if that counts."""
     parts = urlsplit(url)
+    shown = f"authorization: Bearer {key}\r\n" if key else ""
     head = (
-        f"POST {parts.path} HTTP/1.1\r\nhost: {parts.netloc}\r\ncontent-type: application/json\r\ncontent-length: "
+        f"POST {parts.path} HTTP/1.1\r\nhost: {parts.netloc}\r\n{shown}content-type: application/json\r\n"
+        "content-length: "
     ).encode()
     return [b"%s%d\r\n\r\n%s" % (head, len(body), body) for body in bodies]
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from deploy.tools.errors import DeployError
+from deploy.tools.http_client import KEY, shown
 from gateway.metrics import exposition
 
 Key = tuple[str, str, str]
@@ -30,20 +32,24 @@ class Sample:
 
 def from_gateway(url: str) -> list[Sample]:
     """Return what the gateway at ``url`` has counted since it started. Raises ``DeployError``."""
-    text = get(f"{url.rstrip('/')}/metrics")
+    text = get(f"{url.rstrip('/')}/metrics", os.environ.get(KEY, ""))
     try:
         return [Sample(*sample) for sample in exposition.parse(text.decode())]
     except ValueError as error:
         raise DeployError(f"{url}/metrics is not Prometheus' text format: {error}") from error
 
 
-def get(url: str) -> bytes:
-    """GET ``url``; no proxy is asked. Raises ``DeployError`` in one line for whatever is not an answer of 200."""
+def get(url: str, key: str = "") -> bytes:
+    """GET ``url``, with a gateway's ``key`` if there is one; no proxy is asked.
+
+    Raises ``DeployError`` in one line for whatever is not an answer of 200.
+    """
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     if not url.startswith(("http://", "https://")):
         raise DeployError(f"{url} is not an address", hint="write http://HOST:PORT")
+    request = urllib.request.Request(url, headers=shown(key))  # noqa: S310 - the scheme was checked
     try:
-        with opener.open(url, timeout=30) as reply:
+        with opener.open(request, timeout=30) as reply:
             content: bytes = reply.read()
             return content
     except urllib.error.HTTPError as error:

@@ -62,7 +62,9 @@ class Source(Protocol):
 class GatewaySource:
     """The gateways' ``/metrics``; ``fetch(url)`` returns the text or None."""
 
-    def __init__(self, gateways: Sequence[str], *, fetch: Callable[[str], str | None] = http_client.fetch_text) -> None:
+    def __init__(
+        self, gateways: Sequence[str], *, fetch: Callable[[str], str | None] = http_client.fetch_from_gateway
+    ) -> None:
         self._gateways = tuple(gateways)
         self._fetch = fetch
 

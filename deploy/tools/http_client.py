@@ -10,12 +10,16 @@ import asyncio
 import email.message
 import http.client
 import json
+import os
 import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
+
+KEY: Final = "TRITON_GATEWAY_KEY"
+"""The variable with the key that commands show to gateways."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,13 +31,13 @@ class Answer:
     content: Any
 
 
-def call(url: str, *, body: object = None, timeout: float = 5.0) -> Answer | None:
-    """GET ``url``, or POST ``body`` to it as JSON; None when nothing answers there."""
+def call(url: str, *, body: object = None, timeout: float = 5.0, key: str = "") -> Answer | None:
+    """GET ``url``, or POST ``body`` to it as JSON, with a gateway's ``key``; None when nothing answers there."""
     data = None if body is None else json.dumps(body).encode()
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         request = urllib.request.Request(  # noqa: S310 - every address here is http and ours
-            url, data=data, headers={"content-type": "application/json"} if data else {}
+            url, data=data, headers={**({"content-type": "application/json"} if data else {}), **shown(key)}
         )
         with opener.open(request, timeout=timeout) as reply:
             return _answer(reply.status, reply.headers, reply.read())
@@ -44,15 +48,26 @@ def call(url: str, *, body: object = None, timeout: float = 5.0) -> Answer | Non
         return None
 
 
-def fetch_text(url: str, timeout: float = 5.0) -> str | None:
+def fetch_text(url: str, timeout: float = 5.0, key: str = "") -> str | None:
     """GET ``url`` and return its text; None when nothing answers there with 200."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        with opener.open(url, timeout=timeout) as reply:
+        request = urllib.request.Request(url, headers=shown(key))  # noqa: S310 - as above
+        with opener.open(request, timeout=timeout) as reply:
             text: str = reply.read().decode("utf-8", "replace")
     except (OSError, ValueError, http.client.HTTPException):
         return None
     return text
+
+
+def call_gateway(url: str, *, body: object = None, timeout: float = 5.0) -> Answer | None:
+    """``call`` a gateway, with this person's key if there is one."""
+    return call(url, body=body, timeout=timeout, key=os.environ.get(KEY, ""))
+
+
+def fetch_from_gateway(url: str) -> str | None:
+    """``fetch_text`` of a gateway, with this person's key if there is one."""
+    return fetch_text(url, key=os.environ.get(KEY, ""))
 
 
 async def call_async(url: str, *, body: object = None, timeout: float = 5.0) -> Answer | None:
@@ -79,6 +94,11 @@ async def can_connect(url: str, environ: Mapping[str, str]) -> bool:
         return False
     writer.close()
     return True
+
+
+def shown(key: str) -> dict[str, str]:
+    """Return the headers that show a gateway's key; none without one."""
+    return {"authorization": f"Bearer {key}"} if key else {}
 
 
 def reachable_host(host: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ from deploy.admin.commands.status import table
 from deploy.admin.http_load import Load, address_of, render
 from deploy.admin.metric_samples import from_gateway
 from deploy.laptop.state_dir import StateDir
+from deploy.tools import http_client
 from deploy.tools.errors import DeployError
 from deploy.tools.sentences import SENTENCES
 from gateway.metrics import catalog
@@ -72,7 +74,7 @@ def command(
     except ValueError as error:
         hint = "--remote allows it" if "this machine" in str(error) else "give it with --url"
         raise DeployError(str(error), hint=hint) from error
-    requests = render(f"{address}/serve/{path}", _bodies(texts, bodies))
+    requests = render(f"{address}/serve/{path}", _bodies(texts, bodies), os.environ.get(http_client.KEY, ""))
     counts = _numbers("--connections", connections, whole=True)
     rates = _numbers("--rate", rate, whole=False) if rate else []
     loads: list[tuple[int, float]] = [(int(max(counts)), r) for r in rates] or [(int(n), 0.0) for n in counts]

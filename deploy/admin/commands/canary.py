@@ -147,7 +147,7 @@ def run(
     source: Source = PrometheusSource(prometheus) if prometheus else GatewaySource(addresses)
 
     def statuses() -> Mapping[str, Mapping[str, Any] | None]:
-        answers = {address: http_client.call(f"{address.rstrip('/')}/v1/status") for address in addresses}
+        answers = {address: http_client.call_gateway(f"{address.rstrip('/')}/v1/status") for address in addresses}
         return {a: r.content if r is not None and r.status == 200 else None for a, r in answers.items()}
 
     me = f"{who()} pid {os.getpid()}"

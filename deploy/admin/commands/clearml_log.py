@@ -57,7 +57,7 @@ def command(url: str | None, state_dir: Path, every: str, open_store: Callable[[
         signal.signal(number, lambda *_: stop.set())
 
     def ask() -> dict[str, Any] | None:
-        answer = http_client.call(f"{address}/v1/status")
+        answer = http_client.call_gateway(f"{address}/v1/status")
         return answer.content if answer and answer.status == 200 and isinstance(answer.content, dict) else None
 
     click.echo(f"following {address}, reporting to {registry.link('task', '', task_id)}", err=True)

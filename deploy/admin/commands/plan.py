@@ -58,7 +58,7 @@ def command(url: str | None, state_dir: Path, as_json: bool, open_store: Callabl
     shared = namesakes(store.registry, records.values())
     compiled = compile_spec(spec, default_triton="", models=records, namesakes=shared)
     address = (url or str(StateDir.at(state_dir).recall().get("gateway") or "http://127.0.0.1:8080")).rstrip("/")
-    answer = http_client.call(f"{address}/v1/status")
+    answer = http_client.call_gateway(f"{address}/v1/status")
     if answer is None or answer.status != 200 or not isinstance(answer.content, dict):
         raise DeployError(f"no gateway answers at {address}", hint="name one with --url")
     found = changes(compiled, missing, answer.content)

@@ -47,10 +47,15 @@ def command(url: str | None, state_dir: Path, as_json: bool) -> int:
     """
     state = StateDir.at(state_dir)
     address = (url or str(state.recall().get("gateway") or "http://127.0.0.1:8080")).rstrip("/")
-    answer = http_client.call(f"{address}/v1/status")
+    answer = http_client.call_gateway(f"{address}/v1/status")
     if answer is None:
         raise DeployError(
             f"no gateway answers at {address}", hint="start one with `triton-gateway up`, or name another with --url"
+        )
+    if answer.status in (401, 403):
+        raise DeployError(
+            f"{address} does not show its status to everybody",
+            hint="set TRITON_GATEWAY_KEY to a key with the right status (`keys create --operations status`)",
         )
     if answer.status != 200 or not isinstance(answer.content, dict):
         raise DeployError(
@@ -63,7 +68,7 @@ def command(url: str | None, state_dir: Path, as_json: bool) -> int:
         for line in describe(address, answer.content, sync):
             click.echo(line)
         if answer.content.get("shadows"):
-            for line in shadow.describe(answer.content, http_client.fetch_text(f"{address}/metrics")):
+            for line in shadow.describe(answer.content, http_client.fetch_from_gateway(f"{address}/metrics")):
                 click.echo(line)
     return 0 if all_is_well(answer.content, sync) else 3
 

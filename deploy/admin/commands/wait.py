@@ -69,7 +69,7 @@ def command(gateways: tuple[str, ...], timeout: str, state_dir: Path, open_store
     while True:
         reasons = {}
         for address in addresses:
-            answer = http_client.call(f"{address.rstrip('/')}/v1/status")
+            answer = http_client.call_gateway(f"{address.rstrip('/')}/v1/status")
             content = answer.content if answer is not None and answer.status == 200 else None
             reason, outlook = missing(content, revision)
             now = time.monotonic()

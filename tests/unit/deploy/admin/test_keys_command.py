@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import http.server
 import json
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,9 @@ from click.testing import CliRunner
 
 from deploy.admin.cli import main
 from deploy.admin.commands.keys import command
+from deploy.admin.commands.status import command as status
+from deploy.admin.http_load import render
+from deploy.tools.errors import DeployError
 from gateway.callers.access import Access
 from gateway.callers.files import KeyFile
 from gateway.errors import NotAuthenticated
@@ -172,3 +177,34 @@ def test_without_a_place_for_them_it_says_how_to_name_one(
     monkeypatch.delenv("TRITON_GATEWAY_KEYS_FILE", raising=False)
     assert 1 == main(["keys", "list"])
     assert "--file" in capsys.readouterr().err
+
+
+def test_commands_show_the_key_in_their_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To gateways; a refusal says which right is needed."""
+    seen: list[str] = []
+
+    class Gateway(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            seen.append(self.headers.get("authorization", ""))
+            self.send_response(401)
+            self.send_header("content-length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = http.server.HTTPServer(("127.0.0.1", 0), Gateway)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        address = f"http://127.0.0.1:{server.server_port}"
+        for key in ("", "tgk_a_b"):
+            monkeypatch.setenv("TRITON_GATEWAY_KEY", key)
+            with pytest.raises(DeployError, match="does not show its status") as error:
+                CliRunner().invoke(status, ["--url", address], catch_exceptions=False, standalone_mode=False)
+            assert "TRITON_GATEWAY_KEY" in error.value.line()
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert ["", "Bearer tgk_a_b"] == seen
+    assert b"authorization: Bearer tgk_a_b\r\n" in render("http://x/serve/e", [b"{}"], "tgk_a_b")[0]
+    assert b"authorization" not in render("http://x/serve/e", [b"{}"])[0]
