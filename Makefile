@@ -13,6 +13,7 @@ LOG := $(VENV)/install.log
 JOBS   ?= 2
 SHARED := -n $(JOBS) --dist loadfile
 ENGINE ?= docker
+IMAGES ?= gateway sync controlplane triton-cpu laptop
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 
 NO_PROMETHEUS := == NOT RUN: the tests of rules and boards. prometheus and promtool are not on PATH (Debian: apt install prometheus)
@@ -69,8 +70,8 @@ models: $(VENV)/.dev ## export, judge and serve every architecture and task thro
 bench: $(VENV)/.dev ## measure the gateway and its peers in one run (ARGS="--quick": ten minutes)
 	@$(BIN)/python -m benchmarks $(ARGS)
 
-images: ## build the images of deploy/docker (ENGINE=docker; podman works too)
-	@for target in gateway sync triton-cpu laptop; do \
+images: ## build the images of deploy/docker (ENGINE=docker; podman works too; IMAGES=bundles: the one with torch)
+	@for target in $(IMAGES); do \
 	    name=triton-gateway-$$target; [ $$target = gateway ] && name=triton-gateway; \
 	    $(ENGINE) build --file deploy/docker/Dockerfile --target $$target --tag $$name:$(VERSION) \
 	        --build-arg VERSION=$(VERSION) --build-arg REVISION=$$(git rev-parse HEAD) $(ARGS) . || exit 1; done

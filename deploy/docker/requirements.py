@@ -1,16 +1,60 @@
-"""Print the third-party requirements of the package, for a layer of its own: ``requirements.py EXTRA…``.
+"""Print the third-party requirements of one image, for a layer of its own: ``requirements.py IMAGE [EXTRA…]``.
 
-Runs in the image's build stage, where the package itself is not installed yet; reads ``pyproject.toml`` beside it.
-``triton`` alone leaves the base requirements out: they are in the layer below.
+Runs in the images' build stage, where neither the package nor anything else is installed; reads ``pyproject.toml``
+beside it. An image carries what its process imports, and tests/unit/k8s/test_images.py holds the two together.
 """
 
+from __future__ import annotations
+
+import re
 import sys
 import tomllib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any, Final
 
-project = tomllib.loads(Path("pyproject.toml").read_text())["project"]
-extras = project["optional-dependencies"]
-wanted = [] if sys.argv[1:] == ["triton"] else list(project["dependencies"])
-for name in sys.argv[1:]:
-    wanted += extras[name]
-sys.stdout.write("\n".join(wanted) + "\n")
+_COMMAND: Final = ("click", "pydantic", "pydantic-settings")
+_REGISTRY: Final = ("clearml", "pyhocon", "orjson")
+
+IMAGES: Final[Mapping[str, tuple[Sequence[str] | None, Sequence[str]]]] = {
+    "gateway": (None, ("otel", "cli")),
+    "sync": ((*_COMMAND, *_REGISTRY, "numpy", "packaging", "tritonclient", "grpcio", "protobuf"), ()),
+    "controlplane": ((*_COMMAND, "pyhocon", "orjson", "uvicorn"), ("controlplane",)),
+    "triton-cpu": ((*_COMMAND, "psutil"), ("triton", "openvino")),
+    "laptop": (None, ("otel", "cli", "controlplane", "triton", "openvino")),
+    "bundles": (None, ("optimize",)),
+}
+"""Of each image: which of the package's dependencies it needs (None: all), and which extras."""
+
+
+def requirements(project: Mapping[str, Any], image: str, more: Iterable[str] = ()) -> list[str]:
+    """Return the requirements of an image and of further extras, from ``[project]`` of pyproject.toml.
+
+    Raises KeyError for an image, a dependency or an extra that does not exist.
+    """
+    chosen, extras = IMAGES[image]
+    named = {_name(line): line for line in project["dependencies"]}
+    found = [*named.values()] if chosen is None else [named[name] for name in chosen]
+    for extra in (*extras, *more):
+        found += _extra(project, extra)
+    return list(dict.fromkeys(found))
+
+
+def _extra(project: Mapping[str, Any], name: str) -> Iterator[str]:
+    """An extra may name others of this package."""
+    for line in project["optional-dependencies"][name]:
+        others = re.fullmatch(rf"{project['name']}\[(.*)\]", line)
+        if others is None:
+            yield line
+        else:
+            for other in others[1].split(","):
+                yield from _extra(project, other.strip())
+
+
+def _name(requirement: str) -> str:
+    return re.split(r"[^A-Za-z0-9._-]", requirement, maxsplit=1)[0]
+
+
+if __name__ == "__main__":
+    content = tomllib.loads(Path("pyproject.toml").read_text())["project"]
+    sys.stdout.write("\n".join(requirements(content, sys.argv[1], sys.argv[2:])) + "\n")

@@ -256,14 +256,15 @@ def routes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
 def kind_of(image: str) -> str:
     """What runs in an image of ours."""
     name = image.rpartition("/")[2].partition(":")[0]
-    return {"triton-gateway": "gateway", "triton-gateway-sync": "sync"}.get(name, "triton")
+    ours = {"triton-gateway": "gateway", "triton-gateway-sync": "sync", "triton-gateway-controlplane": "controlplane"}
+    return ours.get(name, "triton")
 
 
 def test_probes_are_real_routes(objects: Objects, routes: Mapping[str, set[str]]) -> None:
     """A path that nobody answers would restart pods for ever."""
     asked = 0
     for name, container in containers(objects):
-        kind = "controlplane" if name.startswith("controlplane/") else kind_of(container["image"])
+        kind = kind_of(container["image"])
         for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
             if probe in container:
                 assert container[probe]["httpGet"]["path"] in routes[kind], (name, probe)

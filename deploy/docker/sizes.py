@@ -1,0 +1,59 @@
+"""How much of other people's packages each image carries: ``python -m deploy.docker.sizes``, where they are installed.
+
+Adds up the files of every distribution that an image's requirements lead to, as they are installed here; nothing is
+downloaded. The base image and this package itself (a few MB) are not counted.
+"""
+
+from __future__ import annotations
+
+import sys
+import tomllib
+from collections.abc import Iterable
+from importlib import metadata
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from deploy.docker.requirements import IMAGES, requirements
+
+
+def closure(wanted: Iterable[str]) -> set[str]:
+    """Return the names of all distributions that requirements lead to, in this environment.
+
+    Raises importlib.metadata.PackageNotFoundError for one that is not installed.
+    """
+    seen: set[tuple[str, frozenset[str]]] = set()
+    open_ones = [Requirement(line) for line in wanted]
+    while open_ones:
+        one = open_ones.pop()
+        extras = frozenset(one.extras)
+        if (canonicalize_name(one.name), extras) in seen:
+            continue
+        seen.add((canonicalize_name(one.name), extras))
+        for line in metadata.requires(one.name) or ():
+            needed = Requirement(line)
+            if needed.marker is None or any(needed.marker.evaluate({"extra": extra}) for extra in extras or {""}):
+                open_ones.append(needed)
+    return {name for name, _ in seen}
+
+
+def installed_bytes(name: str) -> int:
+    """Return the size of a distribution's files."""
+    paths = (Path(str(file.locate())) for file in metadata.files(name) or ())
+    return sum(path.stat().st_size for path in paths if path.is_file())
+
+
+def main() -> int:
+    """Print a table."""
+    project = tomllib.loads(Path("pyproject.toml").read_text())["project"]
+    for image in IMAGES:
+        sizes = {name: installed_bytes(name) for name in closure(requirements(project, image))}
+        largest = sorted(sizes, key=lambda name: -sizes[name])[:5]
+        told = ", ".join(f"{name} {sizes[name] / 1e6:.0f}" for name in largest)
+        sys.stdout.write(f"{image:<13} {sum(sizes.values()) / 1e6:>6,.0f} MB in {len(sizes)} packages ({told})\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

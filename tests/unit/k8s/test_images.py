@@ -1,0 +1,113 @@
+"""What is in each image: the packages its process imports, and not those of other processes."""
+
+from __future__ import annotations
+
+import re
+import sys
+import tomllib
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import grimp
+import pytest
+from packaging.utils import canonicalize_name
+
+from deploy.docker.requirements import IMAGES, requirements
+from deploy.docker.sizes import closure
+
+ROOT = Path(__file__).parents[3]
+OURS = ("gateway", "preprocessing", "deploy", "dashboards")
+
+PROCESSES: Mapping[str, tuple[str, ...]] = {
+    "gateway": ("gateway", "deploy.rollout", "deploy.laptop.demo.seed", "deploy.laptop.demo.traffic"),
+    "sync": ("deploy.admin.commands.sync", "deploy.modelsync"),
+    "controlplane": ("deploy.controlplane",),
+    "triton-cpu": ("deploy.tritonserver", "deploy.modelsync.runtime"),
+    "laptop": ("gateway", "deploy.modelsync", "deploy.controlplane", "deploy.tritonserver", "deploy.laptop.demo.seed"),
+    "bundles": ("deploy.bundles",),
+}
+"""Packages and modules that run in each image."""
+
+NEVER: Mapping[str, tuple[str, ...]] = {
+    "gateway": ("torch", "onnxruntime", "nvidia-pytriton", "python-multipart"),
+    "sync": ("torch", "uvicorn", "fastapi", "starlette", "tokenizers", "swagger-ui-bundle", "nvidia-pytriton"),
+    "controlplane": ("torch", "numpy", "grpcio", "tritonclient", "clearml", "tokenizers", "fastapi"),
+    "triton-cpu": ("torch", "clearml", "fastapi", "uvicorn", "tokenizers"),
+    "laptop": ("torch", "transformers"),
+    "bundles": ("nvidia-pytriton", "clearml-serving"),
+}
+"""What belongs to another process."""
+
+
+@pytest.fixture(scope="module")
+def project() -> dict[str, Any]:
+    """``[project]`` of pyproject.toml."""
+    found: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    return found
+
+
+@pytest.fixture(scope="module")
+def imports() -> grimp.ImportGraph:
+    """Who imports what, functions' own imports included."""
+    return grimp.build_graph(*OURS, include_external_packages=True, exclude_type_checking_imports=True)
+
+
+@pytest.mark.parametrize("image", IMAGES)
+def test_an_image_has_what_its_process_imports(image: str, project: dict[str, Any], imports: grimp.ImportGraph) -> None:
+    """A package that is missing shows in production only, in the function that needs it."""
+    found = {
+        name.partition(".")[0] for module in PROCESSES[image]
+        for name in imports.find_upstream_modules(module, as_package=True)
+    }  # fmt: skip
+    distributions = metadata.packages_distributions()
+    present = closure(requirements(project, image))
+    optional = {"opentelemetry"} if image not in ("gateway", "laptop") else set()
+    missing = {
+        name for name in found - {*OURS, *sys.stdlib_module_names, *optional}
+        if not {canonicalize_name(each) for each in distributions[name]} & present
+    }  # fmt: skip
+    assert set() == missing
+
+
+@pytest.mark.parametrize("image", IMAGES)
+def test_an_image_carries_nothing_of_other_processes(image: str, project: dict[str, Any]) -> None:
+    """Every package is somebody's advisory one day, and megabytes at every start on a new node."""
+    assert set() == {*NEVER[image]} & closure(requirements(project, image))
+
+
+def test_only_the_image_for_bundles_has_torch(project: dict[str, Any]) -> None:
+    """Gigabytes, for a step that is done before anything is served."""
+    assert ["bundles"] == [image for image in IMAGES if "torch" in closure(requirements(project, image))]
+
+
+def test_every_image_has_a_target_of_its_own() -> None:
+    """With the packages of that image, in the Dockerfile, and in what builds and documents it."""
+    text = (ROOT / "deploy/docker/Dockerfile").read_text()
+    for image in IMAGES:
+        assert re.search(
+            rf"^FROM tools AS build-{image}\n(ARG .*\n|# .*\n)*RUN ./install.sh {image}( |$)", text, re.M
+        ), image
+        assert f"FROM runtime AS {image}\nCOPY --from=build-{image} /opt/venv /opt/venv\n" in text, image
+    built = re.search(r"^IMAGES \?= (.*)$", (ROOT / "Makefile").read_text(), re.M)
+    assert built
+    assert {*IMAGES} - {"bundles"} == {*built[1].split()}
+    table = (ROOT / "docs/deploy-compose.md").read_text()
+    assert [] == [
+        image for image in IMAGES if f"| `triton-gateway{'' if image == 'gateway' else '-' + image}` |" not in table
+    ]
+
+
+@pytest.mark.parametrize(("image", "more"), [("gatway", ()), ("gateway", ("engine",))])
+def test_an_image_or_an_extra_that_does_not_exist_is_refused(image: str, more: tuple[str, ...], project: Any) -> None:
+    """A build that goes on without it would fail much later."""
+    with pytest.raises(KeyError):
+        requirements(project, image, more)
+
+
+def test_extras_that_name_extras_are_followed(project: dict[str, Any]) -> None:
+    """`optimize` is `export` and more."""
+    assert {*project["optional-dependencies"]["export"]} <= {*requirements(project, "bundles")}
+    assert {*project["optional-dependencies"]["engines"]} <= {*requirements(project, "gateway", ["engines"])}
+    assert not any(line.startswith("triton-gateway") for image in IMAGES for line in requirements(project, image))
