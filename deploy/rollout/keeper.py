@@ -39,6 +39,9 @@ class WeightsKeeper:
         self._wall = wall
         self._me = me
         self._since: dict[str, float] = {}
+        self._written: set[str] = set()
+        """Revisions that the Task had, or may have had before the first look."""
+        self._has_looked = False
         self._settled: Mapping[str, Any] | None = None
         """The Task as it was read when there was nothing to do."""
         self._said = ""
@@ -48,6 +51,9 @@ class WeightsKeeper:
         if task is self._settled:
             return False
         made = decisions.read(records_of(task, decisions.DECISION))
+        revisions = {decision.revision for decision in made.values()}
+        self._written = self._written & revisions if self._has_looked else revisions
+        self._has_looked = True
         says = record.without_decisions(task) if made else None
         if says is None or any(fault.subject in _UNREADABLE for fault in says.faults):
             return False  # nothing was decided, or nobody knows what the Task says
@@ -69,6 +75,7 @@ class WeightsKeeper:
         route = says.canaries.get(endpoint)
         verdict, found = judged(route, decision, marks, says.endpoints), described_weights(route)
         if verdict == "agrees":
+            self._written.add(decision.revision)
             return ""
         if verdict == "changed":
             if decisions.retired(decision) in marks:
@@ -87,7 +94,14 @@ class WeightsKeeper:
         again = record.decision(now, endpoint)
         if again is None or again.revision != decision.revision or record.verdict(now, endpoint) != "reverted":
             return _CHANGED  # somebody was faster
-        put_right(self._store, now, endpoint, now=self._wall(), by=self._me)
+        is_undone = decision.revision in self._written
+        put_right(self._store, now, endpoint, now=self._wall(), by=self._me, is_undone=is_undone)
+        if not is_undone:
+            log.warning(
+                "the weights of %s that %s decided (%s) were not written to the serving Task: done now, %s",
+                endpoint, decision.by, decision.why, decision.text,
+            )  # fmt: skip
+            return _CHANGED
         log.warning(
             "another ClearML client wrote an old copy of %s's weights back (%s); put right: %s, decided by %s (%s). "
             "If they were meant, set them again", endpoint, found or "no such route", decision.text, decision.by,

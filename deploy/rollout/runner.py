@@ -8,7 +8,7 @@ that no weight is ever in force without its reason; gateways already prefer the 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,11 +19,16 @@ from deploy.rollout.source import Look, Source, Version, between, missing_instan
 from deploy.rollout.steps import Decision, Rollout, Seen
 from deploy.tools.errors import DeployError
 from gateway import decisions
-from gateway.errors import RegistryUnavailable
+from gateway.errors import GatewayError, RegistryUnavailable
+from gateway.registry.ledger import Record
 from gateway.spec import decode
 
 Statuses = Callable[[], Mapping[str, Mapping[str, Any] | None]]
 """Gateway address → its ``/v1/status``, None where nothing answers."""
+
+
+class Unwritten(DeployError):
+    """A decision is recorded, and so in force; the serving Task still has the weights of before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +63,8 @@ class Runner:
         self._sleep = sleep
         self._before: dict[str, Look] = {}
         self._saved_at = 0.0
+        self._unwritten: str | None = None
+        """What the Task had when the weights of the rollout could not be written; None if they were."""
         self._rollout = Rollout(endpoint, "", "")
 
     def start(self, fresh: Rollout | None, *, settle_s: float = 1.0) -> Rollout:
@@ -103,7 +110,7 @@ class Runner:
         """
         try:
             return self._look()
-        except RegistryUnavailable as error:
+        except (RegistryUnavailable, Unwritten) as error:
             return Progress(self._rollout, problem=f"waiting for ClearML: {error.message}")
 
     def _look(self) -> Progress:
@@ -116,6 +123,10 @@ class Runner:
             )
         # Between two saves what is here is ahead of what is stored.
         rollout, now = self._rollout, self._clock()
+        if self._unwritten is not None and self._unwritten == record.found_weights(task, rollout.endpoint):
+            self._save(task, rollout)  # nobody has written meanwhile: what was begun is ended first
+            task = self._store.task()
+        self._unwritten = None
         moved = carried_out(rollout, task, now)
         if moved is rollout and record.verdict(task, rollout.endpoint) == "reverted":
             found = record.found_weights(task, rollout.endpoint)
@@ -165,18 +176,45 @@ class Runner:
         now = self._clock()
         until = 0.0 if rollout.is_over else now + LEASE_S
         lease = Lease("" if rollout.is_over else self._me, until)
-        _write(self._store, task, rollout, lease, now=now, by=self._me)
+        try:
+            _write(self._store, task, rollout, lease, now=now, by=self._me)
+        except (RegistryUnavailable, Unwritten):
+            self._unwritten = record.found_weights(task, rollout.endpoint)
+            raise
         self._saved_at = now
 
 
-def put_right(store: TaskStore, task: Mapping[str, Any], endpoint: str, *, now: float, by: str) -> None:
-    """Write the decided weights of ``endpoint`` over the old copy that ``task`` has; a second time it is meant."""
+def write_decided(store: TaskStore, changed: Mapping[str, str], records: Sequence[Record]) -> None:
+    """Record, then write the sections of the Task that follow from it.
+
+    Raises ``Unwritten`` if only the first was possible, and what ``store`` raises if nothing was.
+    """
+    store.write({}, records)
+    if not changed:
+        return
+    try:
+        store.write(changed)
+    except GatewayError as error:
+        raise Unwritten(
+            f"the weights are decided and in force, but the serving Task could not be written: {error.message}",
+            hint="model sync writes it when ClearML takes it; where none runs, repeat the command",
+        ) from error
+
+
+def put_right(
+    store: TaskStore, task: Mapping[str, Any], endpoint: str, *, now: float, by: str, is_undone: bool = True
+) -> None:
+    """Write the decided weights of ``endpoint`` over the old copy that ``task`` has; a second time it is meant.
+
+    Unless the decided weights had not been written before (``is_undone`` is False): then nobody has undone them.
+    """
     made = record.decision(task, endpoint)
     if made is None:
         return
     store.write(record.with_weights(task, endpoint, dict(zip(made.urls, made.weights, strict=False))))
-    mark = decisions.meant(made, record.found_weights(task, endpoint))
-    store.write({}, [record.marked(mark, now=now, by=by)])
+    if is_undone:
+        mark = decisions.meant(made, record.found_weights(task, endpoint))
+        store.write({}, [record.marked(mark, now=now, by=by)])
 
 
 def _write(store: TaskStore, task: Mapping[str, Any], rollout: Rollout, lease: Lease, *, now: float, by: str) -> None:
@@ -190,7 +228,7 @@ def _write(store: TaskStore, task: Mapping[str, Any], rollout: Rollout, lease: L
             last = rollout.history[-1] if rollout.history else None
             why = f"{last.what}: {last.why}" if last is not None else ""
             records.append(record.decided(task, rollout.endpoint, wanted, now=now, by=by, why=why))
-    store.write(changed, records)
+    write_decided(store, changed, records)
 
 
 def carried_out(rollout: Rollout, task: Mapping[str, Any], now: float) -> Rollout:

@@ -56,6 +56,7 @@ def set_(endpoint: str, weights: tuple[str, ...], open_store: Callable[[], TaskS
     Weights a gateway could not use are refused and change nothing.
     """
     from deploy.rollout import record
+    from deploy.rollout.runner import write_decided
 
     endpoint = endpoint.strip("/")
     store = open_store()
@@ -70,7 +71,7 @@ def set_(endpoint: str, weights: tuple[str, ...], open_store: Callable[[], TaskS
     record.check_weights(spec, endpoint, shares)
     wanted = dict(shares)
     decision = record.decided(task, endpoint, wanted, now=time.time(), by=who(), why="canary set")
-    store.write(record.with_weights(task, endpoint, wanted), [decision])
+    write_decided(store, record.with_weights(task, endpoint, wanted), [decision])
     total = sum(weight for _, weight in shares)
     click.echo(f"{endpoint}: " + ", ".join(f"{weight / total:.1%} {url}" for url, weight in shares))
     return 0

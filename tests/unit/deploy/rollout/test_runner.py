@@ -436,3 +436,67 @@ def test_what_an_earlier_version_kept_in_the_task_is_still_read(world):
     assert "new" == record.read(world.task(), "e")[1].holder
     world.write({}, [record.shadow("e", None)])
     assert {} == decode(world.task()).shadows
+
+
+def refuse(changed):
+    """ClearML goes away just before weights are written."""
+    if changed:
+        raise RegistryUnavailable("away")
+
+
+@pytest.mark.parametrize("is_recorded", [True, False])
+def test_a_step_that_could_not_be_written_is_written_again_and_is_nobodys_will(world, monkeypatch, is_recorded):
+    """ClearML goes away between the record of a step and its weights, or before both."""
+    runner = world.runner()
+    runner.start(fresh())
+    before, write = dict(world.texts), world.write
+
+    def broken(changed, records=()):
+        if not changed:
+            return write(changed, records)
+        if is_recorded:
+            write({}, records)
+        raise RegistryUnavailable("away")
+
+    monkeypatch.setattr(world, "write", broken)
+    while not (progress := world.tick(runner)).problem:
+        pass
+    assert (50.0, {"e/2": 0.05, "e/1": 0.95}) == (progress.rollout.weight, record.weights(world.task(), "e"))
+    monkeypatch.setattr(world, "write", write)
+    progress = world.tick(runner, requests=0)
+    assert ("running", {"e/2": 0.5, "e/1": 0.5}) == (progress.rollout.phase, record.weights(world.task(), "e"))
+    assert ["start", "step"] == [decision.what for decision in progress.rollout.history]
+    world.texts = before  # the one old copy that is put right has not been used up
+    assert ["put right"] == [decision.what for decision in world.tick(runner, requests=0).decisions]
+    assert {"e/2": 0.5, "e/1": 0.5} == record.weights(world.task(), "e")
+
+
+def test_weights_that_somebody_sets_while_a_step_cannot_be_written_pause_the_rollout(world, monkeypatch):
+    """What is written again must not overwrite a will of after."""
+    runner = world.runner()
+    runner.start(fresh())
+    write = world.write
+    monkeypatch.setattr(world, "write", lambda changed, records=(): refuse(changed) or write(changed, records))
+    while not world.tick(runner).problem:
+        pass
+    monkeypatch.setattr(world, "write", write)
+    world.write(record.with_weights(world.task(), "e", {"e/1": 1.0}))
+    assert "paused" == world.tick(runner).rollout.phase
+    assert {"e/1": 1.0} == record.weights(world.task(), "e")
+
+
+def test_a_command_whose_weights_could_not_be_written_says_that_it_is_in_force(world, monkeypatch):
+    """Nobody runs the rollout: the abort is decided, and gateways follow the decision."""
+    runner = world.runner()
+    runner.start(fresh())
+    runner.release()
+    write = world.write
+
+    def broken(changed, records=()):
+        write({}, records)
+        refuse(changed)
+
+    monkeypatch.setattr(world, "write", broken)
+    with pytest.raises(DeployError, match=r"in force.*serving Task could not be written: away"):
+        act(world, "e", Asked("1", "abort", "ann"), me="her", clock=lambda: world.now, sleep=lambda _s: None)
+    assert (0.0, 1.0) == decode(world.task()).canaries["e"].weights
