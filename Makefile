@@ -11,7 +11,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 LOG := $(VENV)/install.log
 # Files are shared out whole: what they start (a Triton, a control plane) is started once.
 JOBS   ?= 2
-SHARED := -n $(JOBS) --dist loadfile
+SHARED := -n $(JOBS) --dist loadfile --durations=20 --durations-min=1
 ENGINE ?= docker
 IMAGES ?= gateway sync controlplane triton-cpu laptop
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-# hypothesis' pytest plugin imports it at the very end of a run that did not use it. Event loops that the looptime
-# plugin left unclosed are collected meanwhile, and on Python 3.11 the traceback of their warning breaks the parser that
-# is reading it ("AST constructor recursion depth mismatch"): the run would fail after its last test has passed.
+import asyncio
+
 import hypothesis
 import pytest
 
 # How long one example may take says more about the machine's other work than about what is tested.
 hypothesis.settings.register_profile("untimed", deadline=None)
 hypothesis.settings.load_profile("untimed")
+
+# Where no loop was set, asyncio makes one for whoever asks in the main thread, as looptime and pytest-asyncio do around
+# tests that need none; nobody closes those. Set to None, asking is an error, which both expect.
+asyncio.set_event_loop(None)
 
 _LONGEST_FIRST = ("e2e", "integration", "contract", "unit", "docs")
 

@@ -26,11 +26,12 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.shared import corpus, processes, tiny
+from benchmarks.shared import corpus, processes
 from benchmarks.shared.command import again, narrator, parser, tell
 from benchmarks.shared.load import closed_loop, render
 from benchmarks.shared.machine import cpu_seconds, pin
 from benchmarks.shared.statistics import ratio
+from benchmarks.shared.words import text_bundle
 
 TAKES = "4 minutes"
 SAVES = ""
@@ -52,7 +53,7 @@ def serve(form: str, state: Path) -> None:
 
     registry, backend = FakeRegistry(), FakeBackend()
     archive = state / "m.zip"
-    folder = tiny.text_bundle(state / "bundle", words=corpus.vocabulary()[:8000])
+    folder = text_bundle(state / "bundle", words=corpus.vocabulary()[:8000])
     if form != "off":
         rng = np.random.default_rng(0)
         (folder / drift.FILE).write_text(drift.encode({

@@ -1,25 +1,22 @@
-"""Tiny models and their tokenizers: what costs nothing to run, so that everything else is seen.
+"""Tiny models: what costs nothing to run, so that everything else is seen.
 
 A *multiplying* model's answer tells which one it is; a *counting* one classifies by how often 'good' and 'bad' occur.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+
+from benchmarks.shared.words import SPECIAL, WORDS, text_bundle
 
 PROJECT: Final = "benchmarks"
 BODY: Final = b'{"x": [[1.0, 2.0]]}'
 """A request to a multiplying model behind ``code``; ``answer`` is what it gets."""
-WORDS: Final = ("good", "bad", "film", "hello", "world")
-_SPECIAL: Final = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
 _CODE: Final = """
 import numpy as np
 class Preprocess:
@@ -69,31 +66,10 @@ def add(endpoint: str, name: str, code: Path, version: str = "") -> tuple[str, .
             "--preprocess", str(code), *_TENSORS, *(("--version", version) if version else ()))  # fmt: skip
 
 
-def text_bundle(
-    folder: Path, architecture: str = "BertForSequenceClassification", *, words: Sequence[str] = WORDS, **config: Any
-) -> Path:
-    """Write a model folder whose tokenizer knows ``words``, without a model: one that the gateway does not read."""
-    folder.mkdir(parents=True)
-    known = list(dict.fromkeys((*_SPECIAL, *words)))
-    tokenizer = Tokenizer(models.WordPiece({word: at for at, word in enumerate(known)}, unk_token="[UNK]"))
-    tokenizer.normalizer = normalizers.BertNormalizer()
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
-    )
-    tokenizer.save(str(folder / "tokenizer.json"))
-    (folder / "config.json").write_text(json.dumps({
-        "architectures": [architecture], "model_type": "bert", "pad_token_id": 0, "max_position_embeddings": 512,
-        "id2label": {"0": "BAD", "1": "GOOD"}, "vocab_size": len(known), **config,
-    }))  # fmt: skip
-    (folder / "model.onnx").write_bytes(b"not read by the gateway")
-    return folder
-
-
-def counting_bundle(folder: Path) -> Path:
+def counting_bundle(folder: Path, **config: Any) -> Path:
     """Write a text classification model of two labels: how often 'bad' and 'good' occur."""
-    text_bundle(folder, max_position_embeddings=32)
-    worth = np.zeros((len(_SPECIAL) + len(WORDS), 2), dtype=np.float32)
+    text_bundle(folder, **{"max_position_embeddings": 32, **config})
+    worth = np.zeros((len(SPECIAL) + len(WORDS), 2), dtype=np.float32)
     worth[5, 0] = worth[4, 1] = 1
     nodes = [
         helper.make_node("Gather", ["worth", "input_ids"], ["each"]),

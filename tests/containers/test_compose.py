@@ -18,7 +18,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ import pytest
 import yaml
 
 from dashboards.boards import ANNOTATIONS, BOARDS
+from tests.waiting import until
 
 ROOT = Path(__file__).parents[2]
 GATEWAY, PROMETHEUS = "http://127.0.0.1:8080", "http://127.0.0.1:9090"
@@ -77,15 +78,6 @@ def query(expr: str) -> list[dict[str, Any]]:
     return list(answer["data"]["result"])
 
 
-def until(fact: Callable[[], Any], within: float, what: str) -> Any:
-    """Wait until something holds and return it."""
-    deadline = time.monotonic() + within
-    while not (found := fact()):
-        assert time.monotonic() < deadline, f"{what}: not within {within:.0f} s"
-        time.sleep(1)
-    return found
-
-
 @pytest.fixture(scope="module")
 def podman() -> Iterator[None]:
     """Podman's Docker-compatible service, and health checks, which only tick with systemd."""
@@ -116,7 +108,11 @@ def stack(podman: None) -> Iterator[None]:
     """The compose file's default profiles, up; logs are shown when a test failed."""
     try:
         compose("up", "-d", "--no-build")
-        until(lambda: 200 == ask(f"{GATEWAY}/serve/demo", {"text": "good"})[0], 420, "an answer through the balancer")
+        until(
+            lambda: 200 == ask(f"{GATEWAY}/serve/demo", {"text": "good"})[0],
+            within=420,
+            what="an answer through the balancer",
+        )
         yield
     finally:
         print(compose("logs", "--no-color", "--tail", "40"))
@@ -151,7 +147,7 @@ def test_after_one_request_every_board_has_data(stack: None) -> None:
         shown = {board for board, _, expr in wanted if any(s["value"][1] != "NaN" for s in query(expr))}
         return {board for board, _, _ in wanted} - shown - {"annotations"}
 
-    until(lambda: not empty(), 300, f"data on {empty()}")
+    until(lambda: not empty(), within=300, what=f"data on {empty()}")
 
 
 def test_every_container_runs_as_nobody_on_a_read_only_root(stack: None) -> None:
@@ -180,7 +176,7 @@ def test_every_target_is_up(stack: None) -> None:
         return found
 
     wanted = {"triton-gateway": 2, "triton": 1, "prometheus": 1, "alertmanager": 1}
-    until(lambda: jobs() == wanted, 180, f"{wanted} are up")
+    until(lambda: jobs() == wanted, within=180, what=f"{wanted} are up")
     assert [] == query("up == 0")
     _, alertmanagers = ask(f"{PROMETHEUS}/api/v1/alertmanagers")
     assert 1 == len(alertmanagers["data"]["activeAlertmanagers"])
@@ -274,7 +270,11 @@ def test_a_gateway_is_added_and_one_taken_away_without_a_failed_request(stack: N
     try:
         for replicas in (3, 1):
             compose("up", "-d", "--no-build", "--no-recreate", "--scale", f"gateway={replicas}", "gateway")
-            until(lambda n=replicas: n == len(query('up{job="triton-gateway"} == 1')), 180, f"{replicas} gateways")
+            until(
+                lambda n=replicas: n == len(query('up{job="triton-gateway"} == 1')),
+                within=180,
+                what=f"{replicas} gateways",
+            )
     finally:
         stop.set()
         thread.join()
@@ -295,9 +295,9 @@ def test_the_laptop_image_is_a_whole_stack() -> None:
         "print(json.loads(u.urlopen(r, timeout=5).read())['label'])"
     )
     try:
-        until(lambda: sh(*inside, "cat", "/var/lib/triton-gateway/env", check=False), 240, "`up` is up")
+        until(lambda: sh(*inside, "cat", "/var/lib/triton-gateway/env", check=False), within=240, what="`up` is up")
         sh(*inside, "sh", "-c", ". /var/lib/triton-gateway/env && python -m deploy.laptop.demo.seed", timeout=240)
-        until(lambda: "POSITIVE" in sh(*inside, "python", "-c", ask_it, check=False), 240, "an answer")
+        until(lambda: "POSITIVE" in sh(*inside, "python", "-c", ask_it, check=False), within=240, what="an answer")
         assert "65532" == sh(*inside, "id", "-u").strip()
     except AssertionError:
         print(sh("podman", "logs", name, check=False))

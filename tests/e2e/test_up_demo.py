@@ -16,14 +16,15 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.waiting import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
@@ -46,15 +47,6 @@ def clean_environment(home: Path) -> dict[str, str]:
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("CLEARML_", "TRAINS_", "TRITON_GATEWAY_", "XDG_"))}
     home.mkdir(exist_ok=True)
     return {**kept, "HOME": str(home), "PYTHONPATH": str(ROOT), "COLUMNS": "200"}
-
-
-def until(fact: Callable[[], Any], *, within: float = 120.0) -> Any:
-    """Wait until something holds and return it."""
-    deadline = time.monotonic() + within
-    while not (found := fact()):
-        assert time.monotonic() < deadline, "this did not come true"
-        time.sleep(0.1)
-    return found
 
 
 class Up:

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
@@ -31,6 +31,7 @@ import pytest
 from deploy.controlplane.testing import RunningControlPlane, control_plane
 from gateway.metrics.catalog import REQUEST_SECONDS
 from gateway.metrics.exposition import parse
+from tests.waiting import until
 
 pytestmark = pytest.mark.integration
 
@@ -42,15 +43,6 @@ class Preprocess:
         time.sleep(body.get("sleep", 0))
         return {{"version": {version}, "n": body.get("n")}}
 """
-
-
-def until(fact: Callable[[], Any], *, within: float = 60.0) -> Any:
-    """Wait until something holds and return it."""
-    deadline = time.monotonic() + within
-    while not (found := fact()):
-        assert time.monotonic() < deadline, "this did not come true"
-        time.sleep(0.05)
-    return found
 
 
 @dataclass

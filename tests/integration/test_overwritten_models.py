@@ -11,7 +11,6 @@ import re
 import shutil
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -23,6 +22,7 @@ import pytest
 
 from deploy.controlplane.testing import control_plane
 from deploy.tools import ports
+from tests.waiting import until
 
 pytestmark = pytest.mark.integration
 
@@ -110,15 +110,6 @@ def ask(url: str, body: Any = None) -> tuple[int, Any]:
 def failed(gateway: str) -> list[Any]:
     """What a gateway has given up for now."""
     return [one for one in (ask(f"{gateway}/v1/status")[1] or {}).get("pending", ()) if one["state"] == "failed"]
-
-
-def until(fact: Any, within: float = 90.0) -> Any:
-    """Wait for something true."""
-    end = time.monotonic() + within
-    while not (found := fact()):
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.1)
-    return found
 
 
 def test_a_second_upload_of_the_same_folder_name_is_never_served_under_the_first_id(tmp_path: Path) -> None:

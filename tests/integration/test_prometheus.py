@@ -6,7 +6,6 @@ import asyncio
 import json
 import re
 import shutil
-import socket
 import subprocess
 import threading
 import time
@@ -14,21 +13,19 @@ import urllib.parse
 import urllib.request
 import zipfile
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import httpx
-import numpy as np
-import onnx
 import pytest
 import uvicorn
 import yaml
 from click.testing import CliRunner
-from onnx import TensorProto, helper, numpy_helper
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
+from benchmarks.shared.processes import free_port
+from benchmarks.shared.tiny import counting_bundle
 from dashboards import rules
 from dashboards.boards import ANNOTATIONS, BOARDS
 from deploy.admin.commands.drift import command as drift_command
@@ -40,11 +37,11 @@ from gateway.settings import Settings
 from gateway.spec import decode, decode_model, triton_model_name
 from gateway.testing import FakeRegistry
 from gateway.triton.backend import TritonBackend
+from tests.waiting import until
 
 pytestmark = [pytest.mark.integration, pytest.mark.prometheus]
 
 RULES = Path(__file__).parents[2] / "dashboards" / "prometheus"
-WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "good", "bad", "film", "hello", "world", "warm", "up"]
 
 KNOWN_EMPTY = {
     ("Gateway · Triton", "GPU"): "no GPU here",
@@ -64,56 +61,10 @@ class Preprocess:
 
 def write_bundle(folder: Path) -> Path:
     """A text classification model of two labels: how often 'bad' and 'good' occur."""
-    folder.mkdir()
-    tokenizer = Tokenizer(models.WordPiece({w: i for i, w in enumerate(WORDS)}, unk_token="[UNK]"))
-    tokenizer.normalizer = normalizers.BertNormalizer()
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
-    )
-    tokenizer.save(str(folder / "tokenizer.json"))
-    config = {
-        "architectures": ["BertForSequenceClassification"], "model_type": "bert", "pad_token_id": 0,
-        "id2label": {"0": "BAD", "1": "GOOD"}, "max_position_embeddings": 16, "vocab_size": len(WORDS),
-    }  # fmt: skip
-    (folder / "config.json").write_text(json.dumps(config))
-    worth = np.zeros((len(WORDS), 2), dtype=np.float32)
-    worth[5, 0] = worth[4, 1] = 1
-    nodes = [
-        helper.make_node("Gather", ["worth", "input_ids"], ["each"]),
-        helper.make_node("Cast", ["attention_mask"], ["mask"], to=TensorProto.FLOAT),
-        helper.make_node("Unsqueeze", ["mask", "last"], ["column"]),
-        helper.make_node("Mul", ["each", "column"], ["counted"]),
-        helper.make_node("ReduceSum", ["counted", "axis"], ["logits"], keepdims=0),
-    ]
-    graph = helper.make_graph(
-        nodes, "labels",
-        [helper.make_tensor_value_info(n, TensorProto.INT64, ["b", "s"]) for n in ("input_ids", "attention_mask")],
-        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["b", 2])],
-        [numpy_helper.from_array(worth, "worth"), numpy_helper.from_array(np.array([2], dtype=np.int64), "last"),
-         numpy_helper.from_array(np.array([1], dtype=np.int64), "axis")],
-    )  # fmt: skip
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
-    model.ir_version = 8
-    onnx.save(model, folder / "model.onnx")
+    counting_bundle(folder, max_position_embeddings=16)
     lengths, labels = drift.scalar_bins([3.0, 4, 5, 6] * 50), drift.enum_bins({"GOOD": 90, "BAD": 10})
     (folder / drift.FILE).write_text(drift.encode({"token_length": lengths, "predicted_label": labels}))
     return folder
-
-
-def free_port() -> int:
-    """A port nobody listens on."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
-
-
-def until(fact: Callable[[], Any], *, within: float = 60.0) -> Any:
-    """Wait until something holds and return it."""
-    deadline = time.monotonic() + within
-    while not (found := fact()):
-        assert time.monotonic() < deadline, "this did not come true"
-        time.sleep(0.2)
-    return found
 
 
 @dataclass

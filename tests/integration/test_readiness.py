@@ -20,6 +20,7 @@ import httpx
 import pytest
 
 from benchmarks.shared.stack import ROOT, Small
+from tests.waiting import until
 
 sys.path.insert(0, str(Path(__file__).parent))
 text_bundles = importlib.import_module("text_bundles")
@@ -79,14 +80,6 @@ def entry(name: str, model_id: str) -> dict[str, Any]:
 def is_ready(stack: Small) -> bool:
     """What a load balancer asks."""
     return httpx.get(f"{stack.url}/readyz").status_code == 200
-
-
-def until(fact: Callable[[], object], *, within: float = 60.0) -> None:
-    """Wait until something holds."""
-    deadline = time.monotonic() + within
-    while not fact():
-        assert time.monotonic() < deadline, "this did not come true"
-        time.sleep(0.05)
 
 
 def test_adding_endpoints_never_makes_a_serving_gateway_unready(

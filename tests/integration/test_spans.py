@@ -10,7 +10,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 import zipfile
 from collections.abc import Callable, Iterator
 from concurrent import futures
@@ -37,6 +36,7 @@ from gateway.spans import exporting
 from gateway.spec import decode, decode_model, triton_model_name
 from gateway.testing import FakeRegistry
 from gateway.triton.backend import TritonBackend
+from tests.waiting import soon
 
 pytestmark = pytest.mark.integration
 
@@ -115,15 +115,6 @@ def over_grpc() -> Iterator[tuple[Receiver, str]]:
     server.stop(1).wait()
 
 
-async def until(fact: Callable[[], Any], *, within: float = 30.0) -> Any:
-    """Wait until something holds and return it."""
-    deadline = time.monotonic() + within
-    while not (found := fact()):
-        assert time.monotonic() < deadline, "this did not come true"
-        await asyncio.sleep(0.05)
-    return found
-
-
 def bundle_of(folder: Path, make_token_model: Callable[..., Path]) -> Path:
     """A text model: the ids' sum."""
     folder.mkdir()
@@ -179,12 +170,12 @@ async def test_gateway_and_triton_are_one_trace(
         )
         async with gateway.running():
             client = httpx.AsyncClient(transport=httpx.ASGITransport(gateway), base_url="http://gateway")
-            await until(lambda: "t" in gateway.table.current.endpoints)
+            await soon(lambda: "t" in gateway.table.current.endpoints)
             reply = await client.post("/serve/t", json={"text": "one two"}, headers={"traceparent": CALLER})
             assert 200 == reply.status_code, reply.text
             await client.aclose()
         # closing flushed the gateway's own; Triton sends in its own time
-        await until(
+        await soon(
             lambda: (
                 {"InferRequest", "compute"}
                 <= {s.name for name, s in list(receiver.spans) if name == "triton" and s.trace_id.hex() == CALLER[3:35]}

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -36,16 +35,9 @@ from deploy.tritonserver.launcher import (
 )
 from gateway.errors import BackendRefused
 from gateway.spec import EndpointSpec, ModelRecord
+from tests.waiting import until
 
 pytestmark = pytest.mark.integration
-
-
-def eventually(holds, within=30.0):
-    """Wait until ``holds()``, with a limit that no healthy machine reaches."""
-    until = time.monotonic() + within
-    while not holds():
-        assert time.monotonic() < until, "did not come true"
-        time.sleep(0.05)
 
 
 def regions(prefix):
@@ -90,7 +82,7 @@ def test_a_killed_server_comes_back_on_the_same_ports_and_leaves_nothing(tmp_pat
         assert told.wait(60)
         assert ([], [], {}) == (members(first), regions(prefix), count_stubs(repository.root))
         assert (addresses, 1, True) == (launcher.addresses, launcher.restarts, launcher.is_live)
-        eventually(lambda: admin.is_live())
+        until(lambda: admin.is_live())
         assert "absent" == admin.index()["tokens"].state
         admin.load("tokens")
         assert admin.is_ready("tokens")
@@ -168,7 +160,7 @@ def test_the_server_dies_with_a_killed_launcher(tmp_path, repository):
     child.kill()
     child.wait()
     child.stdout.close()
-    eventually(lambda: not members(server))
+    until(lambda: not members(server))
     assert {} == count_stubs(repository.root)
 
 

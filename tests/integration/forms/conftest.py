@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import json
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -20,8 +19,9 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
+from benchmarks.shared.processes import free_port
+from benchmarks.shared.words import word_piece
 from gateway.spec import decode, decode_model, triton_model_name
 from gateway.testing import FakeRegistry
 
@@ -62,12 +62,7 @@ def _write_identity(folder: Path) -> None:
 
 
 def _write_text_parts(folder: Path, config: Mapping[str, Any]) -> None:
-    tokenizer = Tokenizer(models.WordPiece({w: i for i, w in enumerate(WORDS)}, unk_token="[UNK]"))
-    tokenizer.normalizer = normalizers.BertNormalizer()
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
-    )
+    tokenizer = word_piece(WORDS)
     tokenizer.add_special_tokens([word for word in WORDS if word.startswith("[")])
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(folder / "tokenizer.json"))
@@ -181,13 +176,6 @@ def _pack(folder: Path) -> Path:
             if file.is_file():
                 packed.write(file, file.relative_to(folder))
     return archive
-
-
-def free_port() -> int:
-    """Return a port nobody uses at the moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @dataclass(frozen=True)

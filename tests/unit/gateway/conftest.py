@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import json
 import shutil
 import zipfile
 from collections.abc import AsyncIterator, Callable
@@ -14,32 +13,13 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
+from benchmarks.shared.words import text_bundle
 from gateway.app import Gateway
 from gateway.settings import Settings
 from gateway.spec import decode, decode_model, triton_model_name
 from gateway.testing import FakeBackend, FakeRegistry
-
-WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "good", "bad", "film", "hello", "world", "warm", "up"]
-
-
-def _write_bundle(folder: Path) -> Path:
-    tokenizer = Tokenizer(models.WordPiece({w: i for i, w in enumerate(WORDS)}, unk_token="[UNK]"))
-    tokenizer.normalizer = normalizers.BertNormalizer()
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
-    )
-    folder.mkdir(parents=True)
-    tokenizer.save(str(folder / "tokenizer.json"))
-    config = {
-        "architectures": ["BertForSequenceClassification"], "model_type": "bert", "pad_token_id": 0,
-        "id2label": {"0": "BAD", "1": "GOOD"}, "max_position_embeddings": 32, "vocab_size": len(WORDS),
-    }  # fmt: skip
-    (folder / "config.json").write_text(json.dumps(config))
-    (folder / "model.onnx").write_bytes(b"not read by the gateway")
-    return folder
+from tests.unit.gateway.story import serve
 
 
 def classify(inputs: dict[str, Any]) -> dict[str, Any]:
@@ -75,7 +55,7 @@ class Stack:
         return httpx.AsyncClient(transport=httpx.ASGITransport(gateway), base_url="http://gateway")
 
     def add_text_model(self, model_id: str) -> None:
-        bundle = _write_bundle(self.folder / f"bundle-{model_id}")
+        bundle = text_bundle(self.folder / f"bundle-{model_id}", max_position_embeddings=32)
         self.add_package(model_id, bundle)
 
     def add_package(self, model_id: str, bundle: Path) -> None:
@@ -148,3 +128,10 @@ async def stack(tmp_path: Path) -> AsyncIterator[Stack]:
     stack = Stack(tmp_path)
     async with stack.gateway.running(), stack.client:
         yield stack
+
+
+@pytest.fixture
+async def story(stack: Stack) -> Stack:
+    """The same, serving a generative model as ``story``."""
+    await serve(stack)
+    return stack

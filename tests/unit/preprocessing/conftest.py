@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+from tokenizers import Tokenizer
+
+from benchmarks.shared import words
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "b", "c", "good", "bad", "film", "##s", "hello", "world"]
 VOCABULARY = {word: i for i, word in enumerate(WORDS)}
@@ -36,14 +38,7 @@ MakeFolder = Callable[..., Path]
 
 def word_piece(vocabulary: dict[str, int] = VOCABULARY) -> Tokenizer:
     """A BERT tokenizer of thirteen words, with truncation and padding baked in as real folders have them."""
-    tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
-    tokenizer.normalizer = normalizers.BertNormalizer()
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]",
-        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
-        special_tokens=[("[CLS]", vocabulary["[CLS]"]), ("[SEP]", vocabulary["[SEP]"])],
-    )
+    tokenizer = words.word_piece(sorted(vocabulary, key=vocabulary.__getitem__))
     tokenizer.enable_truncation(4)
     tokenizer.enable_padding(length=4)
     return tokenizer

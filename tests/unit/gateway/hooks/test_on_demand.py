@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from gateway.hooks.answers import HeldState
 from gateway.hooks.bound import ProcessBound
 from gateway.hooks.pool import HookPool, PoolLimits
 from gateway.hooks.process import Program
+from tests.waiting import soon
 
 ROOT = Path(__file__).parents[4]
 
@@ -79,21 +80,14 @@ async def ask(pool: HookPool, body: Any, stages: Any = ("process",), state: Any 
     return reply.outcomes[0]
 
 
-async def until(fact: Callable[[], bool]) -> None:
-    """Wait for it, half a minute at most."""
-    async with asyncio.timeout(30):
-        while not fact():
-            await asyncio.sleep(0.01)
-
-
 async def test_an_idle_pool_has_no_process_and_starts_one_for_the_next_request(code: Path) -> None:
     """The wait for it counts to the request's own time."""
     bound = ProcessBound(4, idle=0.2)
     async with opened(code, bound=bound) as pool:
         first = (await ask(pool, {})).answer["pid"]
-        await until(lambda: not pool.pids and bound.taken == 0)
+        await soon(lambda: not pool.pids and bound.taken == 0)
         assert first != (await ask(pool, {})).answer["pid"]
-        await until(lambda: not pool.pids)
+        await soon(lambda: not pool.pids)
         with pytest.raises(DeadlineExceeded, match="not started in time"):
             await ask(pool, {}, within=0.001)
 
@@ -101,7 +95,7 @@ async def test_an_idle_pool_has_no_process_and_starts_one_for_the_next_request(c
 async def test_a_minimum_stays(code: Path) -> None:
     """Whoever does not want to wait for a start says so."""
     async with opened(code, bound=ProcessBound(4, idle=0.1), minimum=2) as pool:
-        await until(lambda: len(pool.pids) == 2)
+        await soon(lambda: len(pool.pids) == 2)
         pids = pool.pids
         await asyncio.sleep(2.5)  # the bound has looked twice
         assert pids == pool.pids
@@ -113,7 +107,7 @@ async def test_a_process_that_has_ended_by_accident_is_replaced_without_a_reques
         before = pool.pids
         with pytest.raises(HookFailed, match="exited with code 3"):
             await ask(pool, {"exit": True})
-        await until(lambda: len(pool.pids) == 1 and pool.pids != before)
+        await soon(lambda: len(pool.pids) == 1 and pool.pids != before)
 
 
 async def test_the_bound_holds_over_all_pools_and_nobody_is_forgotten(code: Path) -> None:
@@ -143,7 +137,7 @@ async def test_a_request_that_waits_for_a_slot_too_long_is_told_so(code: Path) -
     """With the setting that gives it room."""
     bound = ProcessBound(1)
     async with opened(code, "idle", bound) as other, opened(code, "busy", bound) as busy:
-        await until(lambda: not other.pids)
+        await soon(lambda: not other.pids)
         working = asyncio.create_task(ask(busy, {"s": 3.0}))
         await asyncio.sleep(0.1)
         with pytest.raises(DeadlineExceeded, match="busy with other endpoints") as late:
@@ -179,7 +173,7 @@ async def test_a_process_that_holds_a_state_does_not_end_until_it_is_fetched_or_
         await asyncio.sleep(1.5)
         assert 1 == len(pool.pids)
         pool.drop(second.state)
-        await until(lambda: not pool.pids)
+        await soon(lambda: not pool.pids)
 
 
 async def test_a_state_that_went_with_its_process_is_told(code: Path) -> None:
@@ -205,7 +199,7 @@ async def test_closing_a_pool_gives_its_slots_back(code: Path) -> None:
     starting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await starting
-    await until(lambda: bound.taken == 0)
+    await soon(lambda: bound.taken == 0)
 
 
 def test_a_process_whose_code_closes_the_connection_does_not_end_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -288,9 +282,9 @@ async def test_what_others_answer_to_a_hook_that_was_given_up_ends_nothing(code:
         given_up = asyncio.create_task(ask(pool, {"asks": True}))
         await asked.wait()
         given_up.cancel()
-        await until(lambda: not pool.processes[0].asked)
+        await soon(lambda: not pool.processes[0].asked)
         answers.set()
-        await until(lambda: not pool.processes[0].calls)
+        await soon(lambda: not pool.processes[0].calls)
         assert {"pid": pid, "told": None} == (await ask(pool, {"asks": False}, within=10)).answer
         assert {"pid": pid, "told": "late"} == (await ask(pool, {"asks": True}, within=10)).answer
     finally:

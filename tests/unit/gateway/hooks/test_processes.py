@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from tests.waiting import soon
+
 ROOT = Path(__file__).parents[4]
 
 HOOK = """
@@ -78,13 +80,6 @@ def is_alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
     except OSError:
         return False
-
-
-async def until(fact: Callable[[], bool], within: float = 10.0) -> None:
-    """Wait until something holds."""
-    async with asyncio.timeout(within):
-        while not fact():
-            await asyncio.sleep(0.02)
 
 
 @pytest.mark.parametrize(
@@ -174,7 +169,7 @@ async def test_async_hook_that_blocks_its_loop_is_replaced(stack: Any) -> None:
     await stack.served("h")
     before = (await stack.client.post("/serve/h", json={"s": 0})).json()["pid"]
     assert 504 == (await stack.client.post("/serve/h", json={"s": 60})).status_code
-    await until(lambda: not is_alive(before))
+    await soon(lambda: not is_alive(before))
     assert before != (await stack.client.post("/serve/h", json={"s": 0})).json()["pid"]
 
 
@@ -186,7 +181,7 @@ async def test_what_a_hook_forks_ends_with_its_process(stack: Any) -> None:
     parent = (await stack.client.post("/serve/h", json={})).json()["pid"]
     assert is_alive(child)
     del stack.registry.endpoints["h"]
-    await until(lambda: not is_alive(child) and not is_alive(parent))
+    await soon(lambda: not is_alive(child) and not is_alive(parent))
 
 
 async def test_send_request_reaches_other_endpoints_from_a_process(stack: Any) -> None:

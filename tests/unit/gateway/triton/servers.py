@@ -49,6 +49,17 @@ class HttpServer:
         shape = described["inputs"][0]["shape"]
         return tensors_reply(np.frombuffer(body[size:], np.int64).reshape(shape) * 2)
 
+    def holding(self) -> asyncio.Event:
+        """Answer nothing from now on until the event that is returned is set."""
+        released, answer = asyncio.Event(), self.answer
+
+        async def later(head: bytes, body: bytes) -> bytes | None:
+            await released.wait()
+            return await answer(head, body)
+
+        self.answer = later
+        return released
+
     async def start(self, port: int = 0) -> tuple[str, int]:
         """Listen; returns the address."""
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", port)

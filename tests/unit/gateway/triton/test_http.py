@@ -205,14 +205,7 @@ async def test_junk_is_an_error_of_its_caller_only(server: HttpServer, calls: Ht
 
 async def test_deadline_ends_the_call_and_its_connection(server: HttpServer, calls: HttpTransport) -> None:
     """The late answer must not become the next caller's."""
-    hold = asyncio.Event()
-    normal = server.answer
-
-    async def slow(head: bytes, body: bytes) -> bytes | None:
-        await hold.wait()
-        return await normal(head, body)
-
-    server.answer = slow
+    hold = server.holding()
     with pytest.raises(DeadlineExceeded):
         await infer(calls, 1, timeout=0.05)
     hold.set()
@@ -221,14 +214,7 @@ async def test_deadline_ends_the_call_and_its_connection(server: HttpServer, cal
 
 async def test_caller_that_leaves_takes_its_connection_along(server: HttpServer, calls: HttpTransport) -> None:
     """Cancelled calls leave nothing behind that could answer somebody else."""
-    hold = asyncio.Event()
-    normal = server.answer
-
-    async def slow(head: bytes, body: bytes) -> bytes | None:
-        await hold.wait()
-        return await normal(head, body)
-
-    server.answer = slow
+    hold = server.holding()
     left = asyncio.create_task(infer(calls, 1))
     await asyncio.sleep(0.05)
     left.cancel()
