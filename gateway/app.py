@@ -58,10 +58,10 @@ from gateway.metrics.observer import Observer
 from gateway.metrics.publisher import Publisher
 from gateway.metrics.references import References
 from gateway.parent_death import end_with_parent
-from gateway.registry.base import Registry
 from gateway.registry.cache import ArtifactCache, SpecStore
 from gateway.registry.clearml import ClearMLRegistry
-from gateway.registry.lineage import LineageSource, lineage
+from gateway.registry.lineage import LineageSource, lineage_of
+from gateway.registry.port import Registry
 from gateway.settings import NUMBERS_FOLDER, SUPERVISOR, Settings, grpc_options, trace_protocol
 from gateway.spec import normalize_url
 from gateway.triton.backend import TritonBackend
@@ -353,7 +353,7 @@ class Gateway:
         now = asyncio.get_running_loop().time()
         known = self._lineages.get(model_id)
         if known is None or now - known[0] > _LINEAGE_S:
-            found = await run_in(self._control.lineage, lineage, self._lineage_source, model_id)
+            found = await run_in(self._control.lineage, lineage_of, self._lineage_source, model_id)
             self._lineages = {**dict(list(self._lineages.items())[-99:]), model_id: (now, found)}
             known = self._lineages[model_id]
         return {**answer, **known[1]}

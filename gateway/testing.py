@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -25,6 +26,8 @@ from gateway.errors import (
     RegistryUnavailable,
 )
 from gateway.registry.ledger import Record, Records, with_records
+from gateway.registry.port import ModelQuery, Publication, Published
+from gateway.spec import ServingSpec, decode
 from gateway.trace import TRACEPARENT
 from gateway.triton.port import ModelInfo, TensorInfo, Tensors
 
@@ -150,7 +153,8 @@ async def _until(timeout: float) -> AsyncIterator[None]:
 
 
 class FakeRegistry:
-    """A registry in memory: edit ``endpoints``, ``canary``… and ``models``; files are local paths.
+    """A registry in memory, with all of ``RegistryWriter``: edit ``endpoints``, ``canary``… and ``models``; files are
+    local paths.
 
     ``is_up`` False makes every call raise ``RegistryUnavailable``; ``ledger`` is a ``FakeLedger``.
     """
@@ -162,7 +166,12 @@ class FakeRegistry:
         self.settings: dict[str, str] = {}
         self.artifacts: list[dict[str, Any]] = []
         self.models: dict[str, dict[str, Any]] = {}
+        """By id, the oldest first."""
         self.sections: dict[str, str] = {}
+        """Texts of sections, over those of ``endpoints`` and ``canary``."""
+        self.containers: list[str] = []
+        """Ids of clearml-serving's own inference containers."""
+        self.reported: list[Mapping[str, Any]] = []
         self.is_up = True
         self.downloads: list[str] = []
         self.ledger = FakeLedger()
@@ -226,6 +235,68 @@ class FakeRegistry:
         """See ``Registry.records``."""
         self._check()
         return {i: dict(self.models[i]) for i in model_ids if i in self.models}
+
+    def followed(self) -> str:
+        """See ``RegistryWriter.followed``."""
+        self._check()
+        return self.task_id
+
+    def spec(self) -> ServingSpec:
+        """See ``RegistryWriter.spec``."""
+        return decode(self.task())
+
+    def find_models(self, query: ModelQuery) -> Sequence[str]:
+        """See ``RegistryWriter.find_models``; a model's ``project`` is its name here."""
+        self._check()
+        found = [i for i in reversed(self.models) if self._matches(query, self.models[i])]
+        if query.most is not None:
+            found = [i for i in found if i in query.served or self._size(self.models[i])][: query.most]
+        return found
+
+    def write(self, sections: Mapping[str, str], records: Sequence[Record] = ()) -> None:
+        """See ``RegistryWriter.write``."""
+        self._check()
+        self.ledger.write(records)
+        self.sections |= sections
+
+    def stock_containers(self) -> Sequence[str]:
+        """See ``RegistryWriter.stock_containers``."""
+        self._check()
+        return list(self.containers)
+
+    def report(self, events: Sequence[Mapping[str, Any]]) -> None:
+        """See ``RegistryWriter.report``; ``reported`` keeps them."""
+        self._check()
+        self.reported += events
+
+    def publish(self, publication: Publication) -> Published:
+        """See ``RegistryWriter.publish``; the package lies beside the bundle's folder."""
+        self._check()
+        model_id = f"published-{len(self.models)}"
+        archive = shutil.make_archive(f"{publication.folder}-{model_id}", "zip", publication.folder)
+        self.add_model(
+            model_id, Path(archive), is_package=True, name=publication.name, project=publication.project,
+            tags=[*publication.tags, *publication.model_tags],
+            metadata={key: {"value": value} for key, value in publication.metadata.items()},
+        )  # fmt: skip
+        return Published(f"task-of-{model_id}", model_id)
+
+    @staticmethod
+    def _matches(query: ModelQuery, model: Mapping[str, Any]) -> bool:
+        return (
+            (query.project is None or model.get("project") == query.project)
+            and (query.name is None or model["name"] == query.name)
+            and (not query.tags or not {*query.tags}.isdisjoint(model.get("tags", ())))
+            and (model["ready"] or not query.only_published)
+            and (not query.ids or model["id"] in query.ids)
+            and "archived" not in model["system_tags"]
+            and bool(model["uri"])
+        )
+
+    @staticmethod
+    def _size(model: Mapping[str, Any]) -> int:
+        file = Path(unquote(model["uri"].removeprefix("file://")))
+        return file.stat().st_size if file.is_file() else 0
 
     def download(self, uri: str, folder: Path) -> Path:
         """See ``Registry.download``."""

@@ -21,8 +21,8 @@ from benchmarks.shared.command import parser, tell
 from benchmarks.shared.load import Steady, closed_loop, render
 from benchmarks.shared.processes import ask, until
 from benchmarks.shared.stack import Small
-from deploy.registry import ClearMLStore, section_text
 from deploy.tools import sections
+from gateway.registry import section_text
 
 TAKES = "4 minutes"
 SAVES = ""
@@ -46,7 +46,7 @@ def trial(folder: Path, *, tritons: int, swaps: int) -> dict[str, Any]:
         os.environ.update(stack.env)
         from gateway.registry.clearml import ClearMLRegistry
 
-        store = ClearMLStore(ClearMLRegistry(stack.task))
+        store = ClearMLRegistry(stack.task)
         entries = sections.parse(section_text(store.task(), "endpoints"))
         parts = {name: (entries[name]["model_id"], entries[name]["preprocess_artifact"]) for name in ("a", "b")}
         templates = {name: dict(entries[name]) for name in ("a", "b")}

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NoReturn
 
-from deploy.registry import TaskStore
 from deploy.tools import http_client
 from gateway.errors import GatewayError
+from gateway.registry import RegistryWriter
 from gateway.spec import EndpointSpec, decode
 
 _LOOK_S: Final = 0.3
@@ -99,7 +99,7 @@ class Watcher:
     def __init__(
         self,
         folder: Path,
-        store: TaskStore,
+        store: RegistryWriter,
         *,
         gateway: str,
         say: Callable[[str], object],

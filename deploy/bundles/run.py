@@ -30,7 +30,7 @@ from deploy.bundles.judge.parity import Parity, Truth
 from deploy.bundles.options import BeyondTolerance, Options, Outcome, Say, acceptable, judge_each
 from deploy.bundles.pack import manifest, reference, report, warm_up
 from deploy.bundles.pack.manifest import bundle_digest
-from deploy.bundles.register import fetch_source, is_model_id
+from deploy.bundles.register import fetch_source, is_registered
 from deploy.bundles.speed import ORIGINAL, Cell, Timing
 from deploy.bundles.work import aside, link, work_folder
 from deploy.modelsync import execution
@@ -56,7 +56,7 @@ def optimize(options: Options, say: Say, progress: Say) -> Outcome:
     check(options)
     with work_folder(options.output) as work:
         fetched = None
-        if is_model_id(options.model) and not Path(options.model).is_dir():
+        if is_registered(options.model):
             progress(f"fetching model {options.model}")
             fetched = fetch_source(options.model, work / "fetched")
         source = find_source(options.model, task=options.task, scratch=work, reads=options.reads, fetched=fetched)

@@ -13,8 +13,8 @@ from dataclasses import replace
 from typing import Any, Final
 
 from deploy.modelsync import monitoring
-from deploy.registry import TaskStore, section_text
 from gateway.errors import GatewayError
+from gateway.registry import RegistryWriter, section_text
 from gateway.spec import MonitoringSpec, ServingSpec, decode
 
 log = logging.getLogger("triton_gateway.sync")
@@ -34,7 +34,7 @@ class AutoUpdate:
     """
 
     def __init__(
-        self, store: TaskStore, *, clock: Callable[[], float], every_s: float = 5.0, settle_s: float = 30.0
+        self, store: RegistryWriter, *, clock: Callable[[], float], every_s: float = 5.0, settle_s: float = 30.0
     ) -> None:
         self._store = store
         self._clock = clock
@@ -88,11 +88,11 @@ class AutoUpdate:
         """Return what a rule selects: its newest models, and beyond its limit those that are served and still match."""
         served = {e.model_id for e in spec.endpoints.values() if e.is_auto and e.endpoint == endpoint and e.model_id}
         query = replace(monitoring.query_of(rule), served=tuple(sorted(served)))
-        found = list(self._store.models(query))
+        found = list(self._store.find_models(query))
         more = sorted(served - {*found})
         if rule.max_versions is None or not more:
             return found
-        return [*found, *self._store.models(replace(query, ids=tuple(more), most=None))]
+        return [*found, *self._store.find_models(replace(query, ids=tuple(more), most=None))]
 
     def _write(self, update: monitoring.Update, found: str) -> bool:
         """Write what there is to write over the section's text that was ``found``; False when there is nothing."""

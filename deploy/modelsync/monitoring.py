@@ -13,10 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from deploy.registry import ModelQuery, section_text
 from deploy.tools import sections
 from gateway import version_numbers
-from gateway.registry.ledger import Record
+from gateway.registry import ModelQuery, Record, section_text
 from gateway.spec import MonitoringSpec, ServingSpec, decode, normalize_url, records_of
 from gateway.version_numbers import Numbers
 

@@ -42,8 +42,7 @@ from gateway.errors import (
     RegistryUnavailable,
     SpecFault,
 )
-from gateway.registry.base import Registry
-from gateway.registry.cache import ArtifactCache, SpecStore
+from gateway.registry import ArtifactCache, Registry, SpecStore
 from gateway.spec import EndpointSpec, ModelRecord, ServingSpec, decode, decode_model, triton_model_name
 from gateway.triton.verdicts import Verdict
 from gateway.triton.verdicts import config as verdict_config

@@ -11,13 +11,13 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from deploy.registry import TaskStore
 from deploy.rollout import record
 from deploy.rollout.runner import put_right
 from deploy.tools.errors import DeployError
 from gateway import decisions
 from gateway.decisions import FORGOTTEN_S, Decision
 from gateway.errors import GatewayError
+from gateway.registry import RegistryWriter
 from gateway.spec import ServingSpec, described_weights, judged, records_of
 
 log = logging.getLogger("triton_gateway.sync")
@@ -32,7 +32,7 @@ class WeightsKeeper:
     """Called with the serving Task after every look. ``clock`` counts seconds, ``wall`` Unix seconds. One thread."""
 
     def __init__(
-        self, store: TaskStore, *, clock: Callable[[], float], wall: Callable[[], float], me: str = "model sync"
+        self, store: RegistryWriter, *, clock: Callable[[], float], wall: Callable[[], float], me: str = "model sync"
     ) -> None:
         self._store = store
         self._clock = clock

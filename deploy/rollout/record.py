@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from deploy.registry import section_text
 from deploy.rollout.steps import Command, Rollout
 from deploy.tools import sections
 from deploy.tools.errors import DeployError
@@ -22,7 +21,7 @@ from gateway.dataplane.routing import canary
 from gateway.decisions import Decision, Verdict
 from gateway.errors import SpecFault
 from gateway.metrics import custom
-from gateway.registry.ledger import SYSTEM_TAG, Record
+from gateway.registry import SYSTEM_TAG, Record, section_text
 from gateway.spec import (
     RECORDS,
     ROLLOUT,

@@ -12,15 +12,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from deploy.registry import TaskStore
 from deploy.rollout import record, steps
 from deploy.rollout.record import LEASE_S, Lease
 from deploy.rollout.source import Look, Source, Version, between, missing_instances
 from deploy.rollout.steps import Decision, Rollout, Seen
 from deploy.tools.errors import DeployError
 from gateway import decisions
-from gateway.errors import GatewayError, RegistryUnavailable
-from gateway.registry.ledger import Record
+from gateway.errors import GatewayError
+from gateway.registry import Record, RegistryUnavailable, RegistryWriter
 from gateway.spec import decode
 
 Statuses = Callable[[], Mapping[str, Mapping[str, Any] | None]]
@@ -45,7 +44,7 @@ class Runner:
 
     def __init__(
         self,
-        store: TaskStore,
+        store: RegistryWriter,
         source: Source,
         statuses: Statuses,
         *,
@@ -184,7 +183,7 @@ class Runner:
         self._saved_at = now
 
 
-def write_decided(store: TaskStore, changed: Mapping[str, str], records: Sequence[Record]) -> None:
+def write_decided(store: RegistryWriter, changed: Mapping[str, str], records: Sequence[Record]) -> None:
     """Record, then write the sections of the Task that follow from it.
 
     Raises ``Unwritten`` if only the first was possible, and what ``store`` raises if nothing was.
@@ -202,7 +201,7 @@ def write_decided(store: TaskStore, changed: Mapping[str, str], records: Sequenc
 
 
 def put_right(
-    store: TaskStore, task: Mapping[str, Any], endpoint: str, *, now: float, by: str, is_undone: bool = True
+    store: RegistryWriter, task: Mapping[str, Any], endpoint: str, *, now: float, by: str, is_undone: bool = True
 ) -> None:
     """Write the decided weights of ``endpoint`` over the old copy that ``task`` has; a second time it is meant.
 
@@ -217,7 +216,9 @@ def put_right(
         store.write({}, [record.marked(mark, now=now, by=by)])
 
 
-def _write(store: TaskStore, task: Mapping[str, Any], rollout: Rollout, lease: Lease, *, now: float, by: str) -> None:
+def _write(
+    store: RegistryWriter, task: Mapping[str, Any], rollout: Rollout, lease: Lease, *, now: float, by: str
+) -> None:
     """Store a rollout, and the weights it wants where the Task has others or they were not decided yet."""
     records, changed, wanted = [record.written(rollout, lease)], {}, record.shares_of(rollout)
     if rollout.phase != "paused":
@@ -239,7 +240,7 @@ def carried_out(rollout: Rollout, task: Mapping[str, Any], now: float) -> Rollou
     return steps.commanded(rollout, waiting.command, waiting.id, now, waiting.who)
 
 
-def act(store: TaskStore, endpoint: str, asked: record.Asked, *, me: str, clock: Callable[[], float] = time.time,
+def act(store: RegistryWriter, endpoint: str, asked: record.Asked, *, me: str, clock: Callable[[], float] = time.time,
         sleep: Callable[[float], None] = time.sleep, patience_s: float = 20.0) -> Rollout:  # fmt: skip
     """Carry out a person's command: leave it for the runner and wait, or do it here when nobody runs the rollout.
 

@@ -34,8 +34,8 @@ from gateway.health import Health
 from gateway.metrics.observer import Observer
 from gateway.metrics.references import References
 from gateway.pace import Pace
-from gateway.registry.base import Registry
 from gateway.registry.cache import SpecStore
+from gateway.registry.port import Registry
 from gateway.spec import Fault, ServingSpec, decode, decode_model
 
 _log = logging.getLogger("triton_gateway.control")

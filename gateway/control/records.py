@@ -13,8 +13,8 @@ from typing import Any
 
 from gateway.errors import RegistryRefused, SpecFault
 from gateway.pace import Pace
-from gateway.registry.base import Registry
 from gateway.registry.contents import namesakes
+from gateway.registry.port import Registry
 from gateway.spec import ModelRecord, decode_model
 
 _log = logging.getLogger("triton_gateway.control")

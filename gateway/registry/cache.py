@@ -25,8 +25,8 @@ from typing import Any, Final
 from gateway.errors import ArtifactCorrupt, ContentChanged, RegistryUnavailable, SpecFault
 from gateway.pace import Pace
 from gateway.registry import sweep
-from gateway.registry.base import Registry
 from gateway.registry.contents import Contents
+from gateway.registry.port import Registry
 from gateway.registry.unpack import MAX_BYTES, unpack
 from gateway.spec import ArtifactRef, ModelRecord
 

@@ -20,8 +20,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from gateway.errors import ContentChanged, RegistryRefused
-from gateway.registry.base import Registry
 from gateway.registry.ledger import Ledger, Record
+from gateway.registry.port import Registry
 from gateway.spec import CONTENT_HASH, ModelRecord, SeenContent, overwritten, records_of, seen_contents
 
 

@@ -1,6 +1,6 @@
 """Which serving Task is followed, and when it has to hear that somebody follows it. Pure: values in, decisions out.
 
-Asked by ``registry/clearml.py``. ClearML's watchdog stops a running Task of which nothing was heard for two hours (a
+Asked by ``registry/clearml``. ClearML's watchdog stops a running Task of which nothing was heard for two hours (a
 real server's defaults), and the stock tools then neither list nor find it.
 """
 

@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from gateway.errors import RegistryRefused
+from gateway.registry.port import is_id
 
 _MAX_PARENTS: Final = 10
 _MAX_DATASETS: Final = 20
-_ID: Final = re.compile(r"^[0-9a-f]{32}$")
 _SECRET: Final = re.compile(
     r"(?i)secret|passw|credential|api_?key|access_?key|private_?key|auth_?token|(^|_)token$|(^|_)pwd$"
 )
@@ -45,7 +45,7 @@ class LineageSource(Protocol):
         ...
 
 
-def lineage(source: LineageSource, model_id: str) -> dict[str, Any]:
+def lineage_of(source: LineageSource, model_id: str) -> dict[str, Any]:
     """Return the lineage of a model as plain values.
 
     Raises ``RegistryUnavailable``, and ``RegistryRefused`` when the model itself is not there.
@@ -142,7 +142,7 @@ def _datasets(task: Mapping[str, Any]) -> list[tuple[str, str]]:
     for section, items in sorted((task.get("hyperparams") or {}).items()):
         for name, item in sorted((items or {}).items()):
             value = str((item.get("value") if isinstance(item, Mapping) else item) or "")
-            if _ID.match(value) and (section == "Datasets" or "dataset" in name.lower()):
+            if is_id(value) and (section == "Datasets" or "dataset" in name.lower()):
                 found.setdefault(value, name)
     return [(name, dataset_id) for dataset_id, name in found.items()]
 

@@ -23,9 +23,8 @@ TENSORS = ["--input-size", "4", "--input-name", "x", "--input-type", "float32",
 WRITER = """
 import json, sys, time
 from deploy.modelsync.auto_update import AutoUpdate
-from deploy.registry import ClearMLStore
 from gateway.registry.clearml import ClearMLRegistry
-store = ClearMLStore(ClearMLRegistry(sys.argv[1]))
+store = ClearMLRegistry(sys.argv[1])
 auto = AutoUpdate(store, clock=time.monotonic)
 for _ in range(20):
     if not auto(store.task()):

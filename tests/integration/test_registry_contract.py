@@ -8,18 +8,22 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 import pytest
 from clearml.config import ConfigWrapper
 
 from deploy.controlplane.testing import control_plane
 from gateway.errors import RegistryRefused, RegistryUnavailable
-from gateway.registry.base import Registry
 from gateway.registry.cache import ArtifactCache
 from gateway.registry.clearml import ClearMLRegistry
+from gateway.registry.clearml.publish import publish
 from gateway.registry.ledger import Record
+from gateway.registry.port import ModelQuery, Publication, Published, RegistryWriter, section_text
 from gateway.spec import decode, decode_model, records_of
 from gateway.testing import FakeRegistry
 
@@ -32,11 +36,12 @@ CODE = "class Preprocess:\n    def process(self, body, state, s=None):\n        
 class World:
     """A registry that holds endpoint `e/1` (a one-file model, with code) and a folder model."""
 
-    registry: Registry
+    registry: RegistryWriter
     model_id: str
     folder_id: str
     weights: bytes
     change: Callable[[], None]
+    publish: Callable[[Publication], Published]
     stop: Callable[[], None]
 
 
@@ -49,10 +54,11 @@ def _files(tmp_path: Path) -> tuple[Path, Path, Path]:
     return weights, code, folder
 
 
-@pytest.fixture(params=["fake", "clearml"], scope="module")
+@pytest.fixture(params=["fake", "clearml", "strict"], scope="module")
 def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     """The same content in a fake and in a real registry, the latter written by the stock CLI.
 
+    The real one is the embedded control plane, and the same as strict as a ClearML server: nothing is merged.
     Shared by the tests of this file; the one that ends it comes last.
     """
     tmp_path = tmp_path_factory.mktemp("world")
@@ -61,18 +67,20 @@ def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         import shutil
 
         fake = FakeRegistry()
-        fake.add_model("m", weights)
+        fake.add_model("m", weights, name="one", project="contract")
         archive = Path(shutil.make_archive(str(tmp_path / "bundle"), "zip", folder))
-        fake.add_model("f", archive, is_package=True)
+        fake.add_model("f", archive, is_package=True, name="two", project="contract", ready=False)
         fake.add_artifact("py_code_e_1", code, sha256=hashlib.sha256(CODE.encode()).hexdigest())
         fake.add_endpoint("e", "m", version="1", preprocess_artifact="py_code_e_1")
 
         def stop_fake() -> None:
             fake.is_up = False
 
-        yield World(fake, "m", "f", weights.read_bytes(), lambda: fake.add_endpoint("other", "m"), stop_fake)
+        yield World(
+            fake, "m", "f", weights.read_bytes(), lambda: fake.add_endpoint("other", "m"), fake.publish, stop_fake
+        )
         return
-    with control_plane(tmp_path / "state") as server:
+    with control_plane(tmp_path / "state", strict=request.param == "strict") as server:
         environ = server.client_environment(os.environ, tmp_path)
 
         def cli(*arguments: str) -> str:
@@ -105,7 +113,12 @@ def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
             for name in ("CLEARML_API_HOST", "CLEARML_WEB_HOST", "CLEARML_FILES_HOST", "CLEARML_API_ACCESS_KEY",
                          "CLEARML_API_SECRET_KEY", "CLEARML_CONFIG_FILE"):  # fmt: skip
                 patch.setenv(name, environ[name])
-            yield World(ClearMLRegistry(task), model, package, weights.read_bytes(), change, server.process.kill)
+            # The SDK keeps the first server it has found for as long as its process lives: one process each.
+            with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+                yield World(
+                    ClearMLRegistry(task), model, package, weights.read_bytes(), change,
+                    lambda publication: pool.submit(publish, publication).result(120), server.process.kill,
+                )  # fmt: skip
 
 
 def test_task_decodes_to_the_endpoint_that_was_added(world: World) -> None:
@@ -197,11 +210,67 @@ def test_wrong_credentials_and_unknown_tasks_are_refused_with_what_to_check(
     assert "CLEARML_SERVING_TASK_ID" in unknown.value.hint
 
 
+def test_the_newest_models_that_match_are_found(world: World) -> None:
+    """By names, by whether they are published, by id; with a limit the newest; what nobody has is nothing."""
+
+    def find(**query: Any) -> list[str]:
+        return list(world.registry.find_models(ModelQuery(**query)))
+
+    assert [world.folder_id, world.model_id] == find(project="contract")
+    assert [world.model_id] == find(project="contract", only_published=True)
+    assert [world.model_id] == find(project="contract", name="one") == find(ids=(world.model_id,))
+    assert [world.folder_id] == find(project="contract", most=1)
+    assert [] == find(project="contrac") == find(name="on") == find(project="contract", tags=("nobody's",))
+
+
+def test_one_section_is_written_and_the_others_stay(world: World) -> None:
+    """Together with records of ours, which whoever sees the section sees."""
+    before = section_text(world.registry.task(), "endpoints")
+    world.registry.write({"ours": "a = 1"}, [Record("rollout", "r", {"n": 2})])
+    task = world.registry.task()
+    assert "a = 1" == section_text(task, "ours")
+    assert before == section_text(task, "endpoints")
+    assert {"n": 2} == dict(records_of(task, "rollout")["r"])
+    assert decode(task) == world.registry.spec()
+    assert str(task["id"]) == world.registry.followed()
+
+
+def test_nobody_else_serves_this_task(world: World) -> None:
+    """No container of clearml-serving was started."""
+    assert [] == list(world.registry.stock_containers())
+
+
+def test_what_is_reported_is_taken(world: World) -> None:
+    """Scalars of the serving Task; nothing to report is no call."""
+    event = {"type": "training_stats_scalar", "metric": "m", "variant": "v", "value": 1.0, "iter": 1}
+    world.registry.report([{**event, "task": world.registry.followed(), "timestamp": 1, "worker": "w"}])
+    world.registry.report([])
+
+
+def test_a_published_bundle_is_a_model_like_others(world: World, tmp_path: Path) -> None:
+    """Published, with its tags and metadata, and its files arrive as they were."""
+    folder = tmp_path / "made"
+    folder.mkdir()
+    (folder / "model.onnx").write_bytes(b"weights")
+    made = world.publish(
+        Publication(folder, "Optimized", "tiny", "https://huggingface.co/a/b", tags=("t",), metadata={"precision": "p"})
+    )
+    assert [made.model_id] == list(world.registry.find_models(ModelQuery(project="Optimized", only_published=True)))
+    model = world.registry.model(made.model_id)
+    assert ("tiny", ["t"], "p") == (model["name"], list(model["tags"]), model["metadata"]["precision"]["value"])
+    files = ArtifactCache(tmp_path / "cache", world.registry).model(decode_model(model))
+    assert {"model.onnx": b"weights"} == {p.name: p.read_bytes() for p in files.iterdir()}
+
+
 def test_outage_is_unavailable_in_bounded_time_and_over_when_it_is_over(world: World) -> None:
     """The SDK's own way is 240 silent retries; here a dead registry is an error within seconds."""
     world.registry.marker()
     world.stop()
-    for call in (world.registry.marker, world.registry.task, lambda: world.registry.model(world.model_id)):
+    for call in (
+        world.registry.marker, world.registry.task, world.registry.stock_containers,
+        lambda: world.registry.model(world.model_id), lambda: world.registry.find_models(ModelQuery()),
+        lambda: world.registry.write({"ours": "a = 2"}), lambda: world.registry.report([{}]),
+    ):  # fmt: skip
         with pytest.raises(RegistryUnavailable):
             call()
 

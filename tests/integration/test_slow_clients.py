@@ -22,7 +22,6 @@ from urllib.parse import urlsplit
 import pytest
 
 from deploy.controlplane.testing import control_plane
-from deploy.registry import ClearMLStore
 from deploy.rollout import record
 from deploy.rollout.keeper import SETTLED_S, WeightsKeeper
 from deploy.rollout.record import Lease
@@ -172,7 +171,7 @@ def test_weights_that_were_decided_meanwhile_stay_in_force_and_are_put_right(ser
     assert "slow1" in decode(service.registry.task()).endpoints
     assert {"e/2": 0.5, "e/1": 0.5} == service.served()
     assert ["canary c"] == [fault.subject for fault in decode(service.registry.task()).faults]
-    keeper = WeightsKeeper(ClearMLStore(service.registry), clock=time.monotonic, wall=time.time)
+    keeper = WeightsKeeper(service.registry, clock=time.monotonic, wall=time.time)
     until = time.monotonic() + 12 * SETTLED_S
     while not keeper(service.registry.task()) and time.monotonic() < until:
         time.sleep(0.5)
@@ -185,7 +184,7 @@ def test_weights_that_were_decided_meanwhile_stay_in_force_and_are_put_right(ser
 def test_each_record_survives_a_slow_client(service: Service) -> None:
     """Hashes, rollouts, commands, shadows, decisions: written after the CLI has read, before it writes."""
     service.canary("0.2", "0.8")
-    store = ClearMLStore(service.registry)
+    store = service.registry
 
     def between() -> None:
         service.ours("canary", "shadow", "--endpoint", "e/1", "--to", "e/2", "--percent", "5")

@@ -16,7 +16,6 @@ import pytest
 
 from deploy.controlplane.testing import control_plane
 from deploy.modelsync.auto_update import AutoUpdate
-from deploy.registry import ClearMLStore
 from deploy.tools import sections
 from gateway.registry.clearml import ClearMLRegistry
 from gateway.spec import decode
@@ -84,7 +83,7 @@ class World:
         return re.findall(r"new Model ID=([0-9a-f]{32})", text)[-1]
 
     def _sync(self) -> None:
-        store = ClearMLStore(ClearMLRegistry(self.service))
+        store = ClearMLRegistry(self.service)
         auto = AutoUpdate(store, clock=time.monotonic, every_s=0.2)
         while not self._stop.wait(0.1):
             auto(store.task())

@@ -18,8 +18,13 @@ from deploy.tools.errors import DeployError
 if TYPE_CHECKING:  # imported where they are used: a Triton that was killed waits for its launcher's imports
     from pydantic_settings import BaseSettings
 
+    from gateway.registry import ClearMLRegistry
+
 F = TypeVar("F", bound=Callable[..., Any])
 S = TypeVar("S", bound="BaseSettings")
+
+OpenRegistry = Callable[[], "ClearMLRegistry"]
+"""Connects to the registry of the serving Task that is meant; raises its errors, which become ``DeployError``."""
 
 PORT = click.IntRange(0, 65535)
 
@@ -106,7 +111,7 @@ def who() -> str:
 
 
 def registry_options(function: F) -> F:
-    """Decorate a command with the options that name the serving Task; it gets ``open_store``, which connects to it.
+    """Decorate a command with the options that name the serving Task; it gets ``open_registry``, which connects to it.
 
     What `up` wrote for the shell is used if the command's ``--state-dir`` was given, or if nothing else says which
     ClearML server is meant. Errors of the registry become ``DeployError`` wherever the command runs into them.
@@ -120,18 +125,17 @@ def registry_options(function: F) -> F:
     def wrapped(*args: Any, serving_task_id: str, **kwargs: Any) -> Any:
         from gateway.errors import GatewayError
 
-        def open_store() -> Any:
-            from deploy.registry import ClearMLStore
-            from gateway.registry.clearml import ClearMLRegistry
+        def open_registry() -> ClearMLRegistry:
+            from gateway.registry import ClearMLRegistry
 
             nonlocal serving_task_id
             variables = _of_up(kwargs.get("state_dir"))
             os.environ.update(variables)
             serving_task_id = serving_task_id or variables.get("CLEARML_SERVING_TASK_ID", "")
-            return ClearMLStore(ClearMLRegistry(serving_task_id, say=lambda text: click.echo(text, err=True)))
+            return ClearMLRegistry(serving_task_id, say=lambda text: click.echo(text, err=True))
 
         try:
-            return function(*args, open_store=open_store, **kwargs)
+            return function(*args, open_registry=open_registry, **kwargs)
         except GatewayError as error:
             raise DeployError(error.message, hint=error.hint) from error
 

@@ -8,7 +8,7 @@ import signal
 import sys
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from deploy.admin.commands import shadow
-from deploy.admin.commands._options import registry_options, who
+from deploy.admin.commands._options import OpenRegistry, registry_options, who
 from deploy.tools.errors import DeployError
 
 if TYPE_CHECKING:
-    from deploy.registry import TaskStore
     from deploy.rollout.runner import Progress
     from deploy.rollout.steps import Decision, Rollout
     from gateway.spec import ServingSpec
@@ -49,7 +48,7 @@ command.add_command(shadow.command)
 @_ENDPOINT
 @click.argument("weights", nargs=-1, required=True, metavar="VERSION=WEIGHT…")
 @registry_options
-def set_(endpoint: str, weights: tuple[str, ...], open_store: Callable[[], TaskStore]) -> int:
+def set_(endpoint: str, weights: tuple[str, ...], open_registry: OpenRegistry) -> int:
     """Route ENDPOINT by fixed weights, e.g. `2=10 1=90`; they are normalised.
 
     Put the newest version first: with routing keys, growing its weight then keeps every caller it already has.
@@ -59,7 +58,7 @@ def set_(endpoint: str, weights: tuple[str, ...], open_store: Callable[[], TaskS
     from deploy.rollout.runner import write_decided
 
     endpoint = endpoint.strip("/")
-    store = open_store()
+    store = open_registry()
     task = store.task()
     spec = _spec(task)
     shares = [(_url(spec, endpoint, version), weight) for version, weight in map(_pair, weights)]
@@ -119,7 +118,7 @@ def set_(endpoint: str, weights: tuple[str, ...], open_store: Callable[[], TaskS
 def run(
     endpoint: str, to: str | None, from_: str | None, steps: str, min_requests: int, step_time: str, interval: str,
     label_shift: float | None, label_variable: str, gateways: tuple[str, ...], prometheus: str | None,
-    state_dir: Path, as_json: bool, open_store: Callable[[], TaskStore],
+    state_dir: Path, as_json: bool, open_registry: OpenRegistry,
 ) -> int:  # fmt: skip
     """Roll a version out: its share grows step by step, and goes back to 0 when the evidence says it is worse.
 
@@ -137,7 +136,7 @@ def run(
 
     endpoint = endpoint.strip("/")
     pause_s, step_s = _duration(interval, "--interval"), _duration(step_time, "--step-time")
-    store = open_store()
+    store = open_registry()
     fresh = None
     if to is not None:
         shift = (label_variable, label_shift / 100) if label_shift is not None else None
@@ -180,12 +179,12 @@ def run(
 @click.option("--endpoint", help="Only this route, with its history.")
 @_JSON
 @registry_options
-def status(endpoint: str | None, as_json: bool, open_store: Callable[[], TaskStore]) -> int:
+def status(endpoint: str | None, as_json: bool, open_registry: OpenRegistry) -> int:
     """Show rollouts and who runs them; with --endpoint every decision and its evidence."""
     from deploy.admin.commands.status import table
     from deploy.rollout import record
 
-    found = record.rollouts(open_store().task())
+    found = record.rollouts(open_registry().task())
     if endpoint is not None:
         found = [(r, lease) for r, lease in found if r.endpoint == endpoint.strip("/")]
     if as_json:
@@ -214,12 +213,12 @@ def _order(name: str, what: str) -> None:
     @command.command(name=name, help=what, short_help=what)
     @_ENDPOINT
     @registry_options
-    def order(endpoint: str, open_store: Callable[[], TaskStore]) -> int:
+    def order(endpoint: str, open_registry: OpenRegistry) -> int:
         from deploy.rollout.record import Asked
         from deploy.rollout.runner import act
 
         asked = Asked(uuid.uuid4().hex, name, who())  # type: ignore[arg-type]  # the four names are Command's
-        rollout = act(open_store(), endpoint.strip("/"), asked, me=f"{who()} pid {os.getpid()}")
+        rollout = act(open_registry(), endpoint.strip("/"), asked, me=f"{who()} pid {os.getpid()}")
         click.echo(f"{rollout.endpoint}: {rollout.phase}, {rollout.canary} has {rollout.weight:g} %")
         return 0
 

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from deploy.admin.commands._options import registry_options
+from deploy.admin.commands._options import OpenRegistry, registry_options
 from gateway.settings import parse_duration
-
-if TYPE_CHECKING:
-    from deploy.registry import ClearMLStore
 
 
 @click.command(name="clearml-log", short_help="Report what a gateway does to the serving Task in ClearML.")
@@ -29,7 +25,7 @@ if TYPE_CHECKING:
 @click.option("--every", default="1m", show_default=True, envvar="TRITON_GATEWAY_CLEARML_LOG_EVERY", show_envvar=True,
               help="How often; 10s at the least.")  # fmt: skip
 @registry_options
-def command(url: str | None, state_dir: Path, every: str, open_store: Callable[[], ClearMLStore]) -> int:
+def command(url: str | None, state_dir: Path, every: str, open_registry: OpenRegistry) -> int:
     """Follow a gateway and write rate, failures, latency and drift as scalars, and what changes as console lines.
 
     Runs until it is stopped, beside the gateway, never in the way of a request. One per gateway is enough: its page
@@ -49,7 +45,7 @@ def command(url: str | None, state_dir: Path, every: str, open_store: Callable[[
         raise click.BadParameter(str(error), param_hint="--every") from error
     if seconds < 10:
         raise click.BadParameter("10s is the least: it is an account, not a monitor", param_hint="--every")
-    registry = open_store().registry
+    registry = open_registry()
     task_id = registry.followed()
     address = (url or str(StateDir.at(state_dir).recall().get("gateway") or "http://127.0.0.1:8080")).rstrip("/")
     stop = threading.Event()

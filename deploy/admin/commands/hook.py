@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from deploy.admin.commands._options import registry_options
+from deploy.admin.commands._options import OpenRegistry, registry_options
 from deploy.tools.errors import DeployError
 
 _REFUSED = 3
@@ -144,7 +144,7 @@ def _write(answer: object, *, as_json: bool) -> None:
     show_default=True, envvar="TRITON_GATEWAY_STATE_DIR", show_envvar=True, help="State directory of `up`, if any.",
 )  # fmt: skip
 @registry_options
-def watch(folder: Path, url: str, state_dir: Path, open_store: Any) -> int:
+def watch(folder: Path, url: str, state_dir: Path, open_registry: OpenRegistry) -> int:
     """Upload the code of deployed endpoints again whenever its file in FOLDER changes, as `model add` did.
 
     A file belongs to an endpoint whose uploaded code equals it, or whose name it has: FOLDER/NAME.py or
@@ -159,6 +159,6 @@ def watch(folder: Path, url: str, state_dir: Path, open_store: Any) -> int:
 
     address = (url or str(StateDir.at(state_dir).recall().get("gateway") or "http://127.0.0.1:8080")).rstrip("/")
     try:
-        hook_watch.Watcher(folder.resolve(), open_store(), gateway=address, say=click.echo).run()
+        hook_watch.Watcher(folder.resolve(), open_registry(), gateway=address, say=click.echo).run()
     except KeyboardInterrupt:
         return 0

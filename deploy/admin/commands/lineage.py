@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any
 
 import click
 
-from deploy.admin.commands._options import STATE_DIR, registry_options
+from deploy.admin.commands._options import STATE_DIR, OpenRegistry, registry_options
 from deploy.tools.errors import DeployError
-
-if TYPE_CHECKING:
-    from deploy.registry import ClearMLStore
-
-
-_MODEL_ID: Final = re.compile(r"[0-9a-f]{32}")
 
 
 @click.command(name="lineage", short_help="Show where a served model comes from.")
@@ -25,7 +18,7 @@ _MODEL_ID: Final = re.compile(r"[0-9a-f]{32}")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, for programs.")
 @STATE_DIR
 @registry_options
-def command(url: str, state_dir: Path, as_json: bool, open_store: Callable[[], ClearMLStore]) -> int:
+def command(url: str, state_dir: Path, as_json: bool, open_registry: OpenRegistry) -> int:
     """Show the model of ENDPOINT/VERSION, the Task that trained it, its parents, data sets, code and parameters.
 
     A version that is not served any more is asked for by its model's id, which every answer carried in the header
@@ -37,13 +30,12 @@ def command(url: str, state_dir: Path, as_json: bool, open_store: Callable[[], C
       triton-gateway lineage 3c4acb746d08fdb329a7167f9140fce3
     """
     del state_dir  # read where the registry is opened
-    from gateway.registry.lineage import lineage
-    from gateway.spec import decode
+    from gateway.registry import is_id, lineage_of
 
-    store = open_store()
-    endpoints = decode(store.task()).endpoints
+    registry = open_registry()
+    endpoints = registry.spec().endpoints
     endpoint = endpoints.get(url.strip("/"))
-    if endpoint is None and not _MODEL_ID.fullmatch(url):
+    if endpoint is None and not is_id(url):
         raise DeployError(
             f"there is no endpoint {url}",
             hint=f"the serving Task has {', '.join(sorted(endpoints)) or 'none'}; of a version that was removed, name "
@@ -54,7 +46,7 @@ def command(url: str, state_dir: Path, as_json: bool, open_store: Callable[[], C
     model_id = url if endpoint is None else str(endpoint.model_id)
     urls = sorted(one.url for one in endpoints.values() if one.model_id == model_id)
     url = endpoint.url if endpoint is not None else ""
-    found = {"url": url, "served_as": urls, **lineage(store.registry, model_id)}
+    found = {"url": url, "served_as": urls, **lineage_of(registry, model_id)}
     if as_json:
         click.echo(json.dumps(found, indent=2, ensure_ascii=False))
     else:

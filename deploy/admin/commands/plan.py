@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from deploy.admin.commands._options import registry_options
+from deploy.admin.commands._options import OpenRegistry, registry_options
 from deploy.tools.errors import DeployError
 
 if TYPE_CHECKING:
-    from deploy.registry import ClearMLStore
     from gateway.control.compile import Plan
 
 
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 )  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, for programs.")
 @registry_options
-def command(url: str | None, state_dir: Path, as_json: bool, open_store: Callable[[], ClearMLStore]) -> int:
+def command(url: str | None, state_dir: Path, as_json: bool, open_registry: OpenRegistry) -> int:
     """Compile the serving Task as a gateway would, and compare with what a gateway serves now.
 
     The exit code is 3 when something in the Task cannot be served, else 0.
@@ -44,18 +43,18 @@ def command(url: str | None, state_dir: Path, as_json: bool, open_store: Callabl
     from gateway.registry.contents import namesakes
     from gateway.spec import decode, decode_model
 
-    store = open_store()
+    store = open_registry()
     spec = decode(store.task())
     records, missing = {}, {}
     for model_id in spec.model_ids:
         try:
-            records[model_id] = decode_model(store.registry.model(model_id))
+            records[model_id] = decode_model(store.model(model_id))
         except RegistryRefused:
             missing[model_id] = "is not in the registry"
             continue
         if not records[model_id].has_data:
             missing[model_id] = "has no data: its upload did not finish"
-    shared = namesakes(store.registry, records.values())
+    shared = namesakes(store, records.values())
     compiled = compile_spec(spec, default_triton="", models=records, namesakes=shared)
     address = (url or str(StateDir.at(state_dir).recall().get("gateway") or "http://127.0.0.1:8080")).rstrip("/")
     answer = http_client.call_gateway(f"{address}/v1/status")

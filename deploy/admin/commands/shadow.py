@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import click
 
-from deploy.admin.commands._options import registry_options
+from deploy.admin.commands._options import OpenRegistry, registry_options
 from deploy.tools.errors import DeployError
-
-if TYPE_CHECKING:
-    from deploy.registry import TaskStore
 
 _COUNT = re.compile(r"^gateway_shadow_requests_total\{(?P<labels>[^}]*)\}\s+(?P<value>\S+)", re.M)
 
@@ -32,7 +29,7 @@ _COUNT = re.compile(r"^gateway_shadow_requests_total\{(?P<labels>[^}]*)\}\s+(?P<
 @registry_options
 def command(
     endpoint: str, to: str | None, percent: float | None, tolerance: float, off: bool,
-    open_store: Callable[[], TaskStore],
+    open_registry: OpenRegistry,
 ) -> int:  # fmt: skip
     """Have a version answer a share of an endpoint's requests after their callers were answered.
 
@@ -46,11 +43,11 @@ def command(
     """
     from deploy.rollout import record
     from gateway.errors import SpecFault
-    from gateway.spec import ShadowSpec, check_shadow, decode, normalize_url
+    from gateway.spec import ShadowSpec, check_shadow, normalize_url
 
     endpoint = endpoint.strip("/")
-    store = open_store()
-    spec = decode(store.task())
+    store = open_registry()
+    spec = store.spec()
     if off:
         store.write({}, [record.shadow(endpoint, None)])
         click.echo(f"{endpoint}: nothing is mirrored")

@@ -81,13 +81,12 @@ def command(
     from deploy.modelsync.auto_update import AutoUpdate
     from deploy.modelsync.plan import Grace
     from deploy.modelsync.sync import ModelSync, SyncSettings, run_sync
-    from deploy.registry import ClearMLStore
     from deploy.rollout.keeper import WeightsKeeper
     from deploy.tools import ports
     from deploy.tools.errors import DeployError
     from gateway import logs
     from gateway.errors import GatewayError
-    from gateway.registry.clearml import ClearMLRegistry
+    from gateway.registry import ClearMLRegistry
     from gateway.settings import Settings, parse_duration
     from gateway.triton.key import key_file
 
@@ -111,11 +110,10 @@ def command(
         signal.signal(number, lambda *_: stop.set())
     try:
         registry = ClearMLRegistry(serving_task_id, files_rewrite=shared.files_rewrites())
-        tasks = ClearMLStore(registry)
         auto_update = AutoUpdate(
-            tasks, clock=time.monotonic, every_s=max(5.0, poll_s), settle_s=settings.grace.settle_s
+            registry, clock=time.monotonic, every_s=max(5.0, poll_s), settle_s=settings.grace.settle_s
         )
-        steps = (auto_update, WeightsKeeper(tasks, clock=time.monotonic, wall=time.time))
+        steps = (auto_update, WeightsKeeper(registry, clock=time.monotonic, wall=time.time))
         with contextlib.ExitStack() as stack:
 
             def answer(sync: ModelSync) -> None:

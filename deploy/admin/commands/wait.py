@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from deploy.admin.commands._options import registry_options
+from deploy.admin.commands._options import OpenRegistry, registry_options
 from deploy.tools.errors import DeployError
 
 if TYPE_CHECKING:
-    from deploy.registry import TaskStore
+    from gateway.registry import RegistryWriter
 
 _LOOKS = 3
 """Times in a row a gateway must say so: each answer comes from one of its workers."""
@@ -40,7 +40,7 @@ Outlook = Literal["open", "failing", "final"]
     show_default=True, envvar="TRITON_GATEWAY_STATE_DIR", show_envvar=True, help="State directory of `up`, if any.",
 )  # fmt: skip
 @registry_options
-def command(gateways: tuple[str, ...], timeout: str, state_dir: Path, open_store: Callable[[], TaskStore]) -> int:
+def command(gateways: tuple[str, ...], timeout: str, state_dir: Path, open_registry: OpenRegistry) -> int:
     """Wait until every gateway serves what the serving Task says now, including what is changed meanwhile.
 
     The exit code is 0 when it is live, 3 when a gateway reports that a version failed, 1 when the time is over. It ends
@@ -60,8 +60,8 @@ def command(gateways: tuple[str, ...], timeout: str, state_dir: Path, open_store
         left = parse_duration(timeout)
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--timeout") from error
-    store = open_store()
-    revision, read_at = _revision(store), time.monotonic()
+    registry = open_registry()
+    revision, read_at = _revision(registry), time.monotonic()
     addresses = gateways or (str(StateDir.at(state_dir).recall().get("gateway") or "http://127.0.0.1:8080"),)
     began = time.monotonic()
     agreed = dict.fromkeys(addresses, 0)
@@ -77,7 +77,7 @@ def command(gateways: tuple[str, ...], timeout: str, state_dir: Path, open_store
             if is_other and now - read_at > _READ_S:
                 # Either the gateway is behind, or somebody has changed the Task since: auto-update, a colleague.
                 with contextlib.suppress(RegistryUnavailable):
-                    revision = _revision(store)
+                    revision = _revision(registry)
                     reason, outlook = missing(content, revision)
                 read_at = now
             # Builds are tried again: a failure counts when it stays.
@@ -97,11 +97,9 @@ def command(gateways: tuple[str, ...], timeout: str, state_dir: Path, open_store
         time.sleep(0.3)
 
 
-def _revision(store: TaskStore) -> str:
+def _revision(registry: RegistryWriter) -> str:
     """Return the revision of what the Task says now. Raises ``DeployError`` where gateways cannot read it either."""
-    from gateway.spec import decode
-
-    spec = decode(store.task())
+    spec = registry.spec()
     for fault in spec.faults:
         if fault.subject.startswith("section "):
             raise DeployError(

@@ -83,9 +83,9 @@ async def test_a_model_becomes_a_registered_and_served_bundle(server: RunningCon
     assert "fp32" in (bundle / "report.md").read_text()
     # the registry
     code = (
-        "import json, sys; from gateway.registry.clearml import ClearMLRegistry; from gateway.registry.lineage import"
-        " lineage; from gateway.spec import decode\n"
-        "r = ClearMLRegistry(sys.argv[1]); m = r.model(sys.argv[2]); l = lineage(r, sys.argv[2])\n"
+        "import json, sys; from gateway.registry.clearml import ClearMLRegistry; from gateway.registry import"
+        " lineage_of; from gateway.spec import decode\n"
+        "r = ClearMLRegistry(sys.argv[1]); m = r.model(sys.argv[2]); l = lineage_of(r, sys.argv[2])\n"
         "e = decode(r.task()).endpoints\n"
         "print(json.dumps({'model': m, 'lineage': l, 'served': {k: v.model_id for k, v in e.items()},"
         " 'aux': e['tiny/1'].auxiliary_json}))"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import zipfile
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -74,7 +73,7 @@ def test_changes_are_uploaded_once_and_only_where_they_are_python(registry: Fake
         uploads.append((task, key, path.read_text()))
         return ""
 
-    watcher = Watcher(hooks, _Store(registry), gateway="http://127.0.0.1:9", say=said.append, upload=upload)
+    watcher = Watcher(hooks, registry, gateway="http://127.0.0.1:9", say=said.append, upload=upload)
     watcher.step()
     watcher.step()
     assert [] == uploads
@@ -99,7 +98,7 @@ def test_file_that_differs_at_the_start_is_uploaded(registry: FakeRegistry, tmp_
     uploads: list[str] = []
     said: list[str] = []
     watcher = Watcher(
-        hooks, _Store(registry), gateway="http://127.0.0.1:9", say=said.append,
+        hooks, registry, gateway="http://127.0.0.1:9", say=said.append,
         upload=lambda _task, key, _path: uploads.append(key) or "the disk is full",
     )  # fmt: skip
     watcher.step()
@@ -111,7 +110,7 @@ def test_registry_that_is_away_is_told_and_asked_again(registry: FakeRegistry, t
     """Watching goes on."""
     said: list[str] = []
     registry.is_up = False
-    Watcher(tmp_path, _Store(registry), gateway="http://127.0.0.1:9", say=said.append).step()
+    Watcher(tmp_path, registry, gateway="http://127.0.0.1:9", say=said.append).step()
     assert "the serving Task cannot be read: the fake registry is down" in said[0]
 
 
@@ -121,16 +120,3 @@ def test_syntax_fault_looks_into_folders(tmp_path: Path) -> None:
     assert "" == syntax_fault(tmp_path)
     (tmp_path / "b.py").write_text("x = (\n")
     assert "b.py:1: SyntaxError" in syntax_fault(tmp_path)
-
-
-class _Store:
-    """The part of a TaskStore that is used."""
-
-    def __init__(self, registry: FakeRegistry) -> None:
-        self._registry = registry
-
-    def task(self) -> Any:
-        """See ``TaskStore.task``."""
-        return self._registry.task()
-
-    models = write = None

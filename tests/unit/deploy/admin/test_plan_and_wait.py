@@ -101,8 +101,8 @@ class Following:
         self.pending = list(pending)
         self.asked = 0
 
-    def task(self):
-        return self.tasks[0]
+    def spec(self):
+        return decode(self.tasks[0])
 
     def change(self):
         """What somebody else does meanwhile."""
@@ -113,7 +113,7 @@ class Following:
         self.asked += 1
         if self.asked == 2:
             self.change()
-        return {"spec_revision": decode(self.task()).revision, "pending": self.pending, "endpoints": []}
+        return {"spec_revision": self.spec().revision, "pending": self.pending, "endpoints": []}
 
 
 @pytest.fixture
@@ -140,7 +140,7 @@ def wait():
             "wait", ["--gateway", f"http://127.0.0.1:{server.server_port}", *arguments]
         ).params
         values.pop("serving_task_id")
-        return command.callback.__wrapped__(**values, open_store=lambda: store)
+        return command.callback.__wrapped__(**values, open_registry=lambda: store)
 
     yield run
     for server in servers:

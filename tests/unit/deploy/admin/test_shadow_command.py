@@ -2,58 +2,42 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
-from typing import Any
-
 import click
 import pytest
 
 from deploy.admin.commands import shadow
 from deploy.rollout import record
 from deploy.tools.errors import DeployError
-from gateway.registry.ledger import Record, with_records
 from gateway.spec import ShadowSpec, decode
-from gateway.testing import FakeLedger
+from gateway.testing import FakeRegistry
 
 
-class Store:
-    """A serving Task in memory."""
-
-    def __init__(self) -> None:
-        endpoints = {
-            f"e/{v}": {"engine_type": "triton", "serving_url": "e", "version": v, "model_id": f"m{v}"} for v in "12"
-        }
-        self.sections = {"endpoints": json.dumps(endpoints)}
-        self.ledger = FakeLedger()
-
-    def task(self) -> Mapping[str, Any]:
-        task = {"id": "t", "configuration": {k: {"name": k, "value": v} for k, v in self.sections.items()}}
-        return with_records(task, self.ledger)
-
-    def write(self, sections: Mapping[str, str], records: Sequence[Record] = ()) -> None:
-        self.ledger.write(records)
-        self.sections |= sections
+def serving() -> FakeRegistry:
+    """A registry whose serving Task has two versions of ``e``."""
+    registry = FakeRegistry()
+    for version in "12":
+        registry.add_endpoint("e", f"m{version}", version=version)
+    return registry
 
 
-def run(store: Store, *arguments: str) -> int:
+def run(store: FakeRegistry, *arguments: str) -> int:
     """The command on a store."""
     undecorated = shadow.command.callback.__wrapped__
     values = shadow.command.make_context("shadow", list(arguments)).params
     values.pop("serving_task_id")
     with click.Context(shadow.command):
-        return int(undecorated(**values, open_store=lambda: store))
+        return int(undecorated(**values, open_registry=lambda: store))
 
 
 def test_what_the_command_writes_a_gateway_reads() -> None:
     """And what it ends is ended; other sections stay."""
-    store = Store()
+    store = serving()
     assert 0 == run(store, "--endpoint", "e", "--to", "2", "--percent", "5")
     assert {"e": ShadowSpec("e", "e/2", 5.0, 0.1)} == decode(store.task()).shadows
     with_shadow = decode(store.task()).revision
     assert 0 == run(store, "--endpoint", "e", "--off")
     assert {} == decode(store.task()).shadows
-    assert with_shadow != decode(store.task()).revision == decode(Store().task()).revision
+    assert with_shadow != decode(store.task()).revision == decode(serving().task()).revision
     assert () == decode(store.task()).faults
 
 
@@ -69,7 +53,7 @@ def test_what_the_command_writes_a_gateway_reads() -> None:
 )
 def test_what_a_gateway_could_not_do_is_refused_and_changes_nothing(arguments: tuple[str, ...], reason: str) -> None:
     """At the keyboard, with the reason."""
-    store = Store()
+    store = serving()
     before = store.task()
     with pytest.raises(DeployError, match=reason):
         run(store, "--endpoint", "e", *arguments)

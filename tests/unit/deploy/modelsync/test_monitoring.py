@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from deploy.modelsync.auto_update import AutoUpdate
 from deploy.modelsync.monitoring import FORMER, SERVED, update
 from deploy.tools import sections
-from gateway.errors import RegistryRefused, RegistryUnavailable
+from gateway.errors import RegistryRefused
 from gateway.spec import RECORDS, decode
-from gateway.testing import FakeLedger
+from gateway.testing import FakeRegistry
 from gateway.version_numbers import KIND
 
 RULE = {
@@ -354,32 +354,21 @@ def test_an_unreadable_section_stops_auto_update_and_nothing_else():
     assert 1 == len(held.notes)
 
 
-class Store:
-    """A serving Task with several writers; sections of a call are written together."""
+class Store(FakeRegistry):
+    """A serving Task with several writers, and models of which only the order counts."""
 
     def __init__(self):
-        self.state = serving_task({"auto": RULE})
-        self.ledger = FakeLedger()
+        super().__init__()
+        task = serving_task({"auto": RULE})
+        self.sections = {name: item["value"] for name, item in task["configuration"].items()}
+        self.artifacts = task["execution"]["artifacts"]
         self.newest = []
-        self.containers = []
-        self.is_up = True
         self.asked = 0
 
-    def task(self):
-        return {**self.state, RECORDS: self.ledger.read()}
-
-    def models(self, query):
+    def find_models(self, query):
         self.asked += not query.ids
-        if not self.is_up:
-            raise RegistryUnavailable("away")
+        self.followed()  # raises where it is away
         return [m for m in self.newest if not query.ids or m in query.ids][: query.most]
-
-    def write(self, changed, records=()):
-        self.ledger.write(records)
-        self.state = after(self.state, changed)
-
-    def stock_containers(self):
-        return self.containers
 
 
 def settle(*writers, store):
@@ -440,7 +429,8 @@ def test_a_registry_that_is_away_or_takes_no_records_changes_nothing(away):
             store.ledger.write([])
     else:
         store.is_up = False
-    assert not AutoUpdate(store, clock=lambda: 0.0)(store.task())
+    assert not AutoUpdate(store, clock=lambda: 0.0)(before)
+    store.is_up = True
     assert before == store.task()
 
 

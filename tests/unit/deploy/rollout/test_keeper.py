@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from deploy.rollout import keeper, record
@@ -11,36 +9,24 @@ from deploy.rollout.keeper import WeightsKeeper
 from deploy.tools import sections
 from gateway.decisions import FORGOTTEN_S
 from gateway.errors import RegistryRefused, RegistryUnavailable
-from gateway.registry.ledger import with_records
 from gateway.spec import decode
-from gateway.testing import FakeLedger
+from gateway.testing import FakeRegistry
 
 ENDPOINTS = {f"e/{v}": {"serving_url": "e", "version": v, "engine_type": "triton", "model_id": f"m{v}"} for v in "123"}
 
 
-class World:
+class World(FakeRegistry):
     """A serving Task with the route ``e``, a keeper that looks at it, and two clocks by hand."""
 
     def __init__(self) -> None:
-        self.ledger = FakeLedger()
-        self.texts = {"endpoints": sections.render(ENDPOINTS)}
+        super().__init__()
+        self.sections["endpoints"] = sections.render(ENDPOINTS)
         self.now = 1_000_000.0
         self.keeper = WeightsKeeper(self, clock=lambda: self.now, wall=lambda: self.now)
 
-    def task(self) -> dict[str, Any]:
-        configuration = {n: {"name": n, "value": v} for n, v in self.texts.items()}
-        return with_records({"id": "t", "configuration": configuration}, self.ledger)
-
-    def models(self, _query: Any) -> Any:
-        raise NotImplementedError
-
-    def write(self, changed: Any, records: Any = ()) -> None:
-        self.ledger.write(records)
-        self.texts |= changed
-
     def stock(self, **weights: float) -> None:
         """Weights as `clearml-serving model canary` writes them: nothing is recorded."""
-        self.texts |= record.with_weights(self.task(), "e", {f"e/{name[1:]}": w for name, w in weights.items()})
+        self.sections |= record.with_weights(self.task(), "e", {f"e/{name[1:]}": w for name, w in weights.items()})
 
     def decide(self, **weights: float) -> None:
         """Weights as `triton-gateway canary set` writes them."""
@@ -88,7 +74,7 @@ def test_a_route_that_an_old_copy_removes_stays(world: World) -> None:
     """The copy is from before the route was there."""
     world = World()
     world.decide(v2=0.2, v1=0.8)
-    del world.texts["canary"]
+    del world.sections["canary"]
     assert "e/2 0.2, e/1 0.8" == world.served
     world.look()
     assert {"e/2": 0.2, "e/1": 0.8} == world.told
@@ -152,7 +138,7 @@ def test_a_decision_that_is_just_being_written_is_left_alone(world: World) -> No
 
 def test_a_decision_about_a_version_that_is_gone_is_not_in_force(world: World) -> None:
     """Somebody removed the endpoint: what the Task says counts."""
-    world.texts["endpoints"] = sections.render({"e/1": ENDPOINTS["e/1"]})
+    world.sections["endpoints"] = sections.render({"e/1": ENDPOINTS["e/1"]})
     world.stock(v2=0.1, v1=0.9)
     assert "e/2 0.1, e/1 0.9" == world.served
     world.look()
@@ -161,9 +147,9 @@ def test_a_decision_about_a_version_that_is_gone_is_not_in_force(world: World) -
 
 def test_a_section_that_cannot_be_read_is_left_alone(world: World) -> None:
     """It does not mean that there is no route."""
-    world.texts["canary"] = "{"
+    world.sections["canary"] = "{"
     world.look()
-    assert "{" == world.texts["canary"]
+    assert "{" == world.sections["canary"]
 
 
 def test_two_keepers_write_the_same(world: World) -> None:

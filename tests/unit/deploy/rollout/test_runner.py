@@ -18,39 +18,22 @@ from deploy.tools import sections
 from deploy.tools.errors import DeployError
 from deploy.tools.http_client import Answer
 from gateway.errors import RegistryUnavailable
-from gateway.registry.ledger import with_records
 from gateway.spec import ShadowSpec, decode
-from gateway.testing import FakeLedger
+from gateway.testing import FakeRegistry
 
 ENDPOINTS = {f"e/{v}": {"serving_url": "e", "version": v, "engine_type": "triton", "model_id": f"m{v}"} for v in "123"}
 
 
-class World:
+class World(FakeRegistry):
     """The Task, the gateways that follow it, and the traffic between two looks."""
 
     def __init__(self):
-        self.texts = {"endpoints": json.dumps(ENDPOINTS), "canary": sections.render({"other": {
+        super().__init__()
+        self.sections = {"endpoints": json.dumps(ENDPOINTS), "canary": sections.render({"other": {
             "endpoint": "other", "weights": [1.0], "load_endpoints": ["e/3"]}})}  # fmt: skip
         self.now = 1000.0
-        self.is_up = True
         self.down = set()
         self.counters = {"g1": {}, "g2": {}}
-        self.ledger = FakeLedger()
-
-    # the registry
-    def task(self):
-        if not self.is_up:
-            raise RegistryUnavailable("away")
-        task = {"id": "t", "configuration": {n: {"name": n, "value": v} for n, v in self.texts.items()}}
-        return with_records(task, self.ledger)
-
-    def models(self, query):
-        raise NotImplementedError
-
-    def write(self, changed, records=()):
-        self.task()
-        self.ledger.write(records)
-        self.texts |= changed
 
     # the gateways
     def add(self, gateway, version, route, **outcomes):
@@ -353,10 +336,10 @@ def test_prometheus_is_read_by_instance():
 
 def test_an_old_copy_that_a_slow_client_writes_back_is_put_right(world):
     """The stock CLI read the Task before the rollout began; the rollout goes on, and its history says what happened."""
-    stale = dict(world.texts)
+    stale = dict(world.sections)
     runner = world.runner()
     runner.start(fresh())
-    world.texts = stale
+    world.sections = stale
     assert {"e/2": 0.05, "e/1": 0.95} == dict(
         zip(decode(world.task()).canaries["e"].load_endpoints, decode(world.task()).canaries["e"].weights, strict=True)
     )
@@ -368,24 +351,24 @@ def test_an_old_copy_that_a_slow_client_writes_back_is_put_right(world):
 
 def test_weights_that_come_back_after_they_were_put_right_pause_the_rollout(world):
     """The first time nobody can tell them from an old copy; the second time somebody means them."""
-    stale = dict(world.texts)
+    stale = dict(world.sections)
     runner = world.runner()
     runner.start(fresh())
-    world.texts = dict(stale)
+    world.sections = dict(stale)
     assert ["put right"] == [d.what for d in world.tick(runner).decisions]
-    world.texts = dict(stale)
+    world.sections = dict(stale)
     assert "paused" == world.tick(runner).rollout.phase
     assert "e" not in decode(world.task()).canaries
 
 
 def test_an_old_copy_after_somebodys_will_is_not_fought(world):
     """The rollout is paused by other weights; what comes after them is no business of its."""
-    stale = dict(world.texts)
+    stale = dict(world.sections)
     runner = world.runner()
     runner.start(fresh())
     world.write(record.with_weights(world.task(), "e", {"e/1": 1.0}))
     assert "paused" == world.tick(runner).rollout.phase
-    world.texts = stale
+    world.sections = stale
     assert () == world.tick(runner).decisions
     assert "e" not in decode(world.task()).canaries
     world.write({}, [record.command("e", Asked("1", "resume", "ann"))])
@@ -398,10 +381,10 @@ def test_an_old_copy_after_the_end_does_not_undo_a_rollback(world):
     runner = world.runner()
     runner.start(fresh())
     world.tick(runner)
-    stale = dict(world.texts)
+    stale = dict(world.sections)
     while not world.tick(runner, canary_failures=10).rollout.is_over:
         pass
-    world.texts = stale
+    world.sections = stale
     spec = decode(world.task())
     assert ("rolled_back", (0.0, 1.0)) == (record.read(world.task(), "e")[0].phase, spec.canaries["e"].weights)
     assert ["canary e"] == [fault.subject for fault in spec.faults]
@@ -410,23 +393,23 @@ def test_an_old_copy_after_the_end_does_not_undo_a_rollback(world):
 
 def test_each_kind_of_record_survives_an_old_copy_of_the_configuration(world):
     """After each of them the whole configuration is written as it was before."""
-    stale, runner = dict(world.texts), world.runner()
+    stale, runner = dict(world.sections), world.runner()
     rollout = runner.start(fresh())
-    world.texts = dict(stale)
+    world.sections = dict(stale)
     assert rollout.canary == record.read(world.task(), "e")[0].canary
     world.write({}, [record.command("e", Asked("id", "abort", "ann"))])
-    world.texts = dict(stale)
+    world.sections = dict(stale)
     assert "abort" == record.asked(world.task(), "e").command
     world.write({}, [record.shadow("e", ShadowSpec("e", "e/3", 5.0))])
-    world.texts = dict(stale)
+    world.sections = dict(stale)
     assert {"e"} == set(decode(world.task()).shadows)
 
 
 def test_what_an_earlier_version_kept_in_the_task_is_still_read(world):
     """Until it is written again, which it is beside the Task."""
     stored = {**fresh().to_json(), "lease": {"holder": "old", "until": world.now + 30}}
-    world.texts["triton_gateway_rollout_0123456789ab"] = json.dumps(stored)
-    world.texts["triton_gateway_shadow_0123456789ab"] = json.dumps(
+    world.sections["triton_gateway_rollout_0123456789ab"] = json.dumps(stored)
+    world.sections["triton_gateway_shadow_0123456789ab"] = json.dumps(
         {"endpoint": "e", "to": "e/3", "percent": 5.0, "tolerance": 0.1}
     )
     assert ("e/2", "old") == (record.read(world.task(), "e")[0].canary, record.read(world.task(), "e")[1].holder)

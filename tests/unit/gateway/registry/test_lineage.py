@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gateway.errors import RegistryRefused
-from gateway.registry.lineage import lineage
+from gateway.registry.lineage import lineage_of
 
 DATA = "d" * 32
 
@@ -57,7 +57,7 @@ TASKS = {
 
 def test_everything_a_model_was_made_of_is_named_with_links() -> None:
     """Task, code, parameters, the pipeline above it, data sets with their versions."""
-    found = lineage(Source(TASKS), "m")
+    found = lineage_of(Source(TASKS), "m")
     assert "http://web/p/model/m" == found["model"]["link"]
     assert ("train", "http://web/p/task/train") == (found["task"]["id"], found["task"]["link"])
     assert ("abc123", True) == (found["task"]["code"]["commit"], found["task"]["code"]["has_uncommitted_changes"])
@@ -70,7 +70,7 @@ def test_everything_a_model_was_made_of_is_named_with_links() -> None:
 
 def test_secrets_are_hidden() -> None:
     """Logins in repository addresses and values of parameters that are called so; `max_tokens` is no secret."""
-    task = lineage(Source(TASKS), "m")["task"]
+    task = lineage_of(Source(TASKS), "m")["task"]
     assert "https://git.example/repo.git" == task["code"]["repository"]
     assert {"Args/lr": "0.1", "Args/api_key": "(hidden)", "Args/max_tokens": "5", "Datasets/train": DATA} == task[
         "hyperparameters"
@@ -79,17 +79,17 @@ def test_secrets_are_hidden() -> None:
 
 def test_what_cannot_be_read_is_said() -> None:
     """A deleted parent, an unknown data set, a model without a Task."""
-    found = lineage(Source({"train": {**TRAIN, "parent": "gone"}}), "m")
+    found = lineage_of(Source({"train": {**TRAIN, "parent": "gone"}}), "m")
     assert [
         "Task gone cannot be read: Invalid task id gone",
         f"Task {DATA} cannot be read: Invalid task id {DATA}",
     ] == (found["notes"])
-    assert None is lineage(Source({}, task=""), "m")["task"]
+    assert None is lineage_of(Source({}, task=""), "m")["task"]
     with pytest.raises(RegistryRefused):
-        lineage(Source({}), "other")
+        lineage_of(Source({}), "other")
 
 
 def test_parents_in_a_circle_end() -> None:
     """Records are data from outside."""
-    found = lineage(Source({"train": {"parent": "a"}, "a": {"parent": "train"}}), "m")
+    found = lineage_of(Source({"train": {"parent": "a"}, "a": {"parent": "train"}}), "m")
     assert ["a"] == [p["id"] for p in found["parents"]]

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from deploy.registry import ClearMLStore, ModelQuery
+from gateway.registry.clearml.models import ModelSearch
+from gateway.registry.port import ModelQuery
 
 
 class Api:
@@ -41,29 +42,29 @@ class Api:
 def test_an_empty_model_takes_no_slot(uri: str, size: int) -> None:
     """It was published last, under `--max-versions 1`: the one before it is still the newest."""
     api = Api(("empty", uri, size), ("good", "http://f/good.onnx", 10), ("old", "http://f/old.onnx", 10))
-    store = ClearMLStore(api)  # type: ignore[arg-type]
-    assert ["good"] == store.models(ModelQuery(most=1))
-    assert ["good", "old"] == store.models(ModelQuery(most=2))
+    store = ModelSearch(api.call, api.size)
+    assert ["good"] == store.find(ModelQuery(most=1))
+    assert ["good", "old"] == store.find(ModelQuery(most=2))
 
 
 def test_what_cannot_be_asked_counts_and_what_was_seen_is_not_asked_again() -> None:
     """Other stores, a file server that is away; one small call per new model, not one per look."""
     api = Api(("s3", "s3://b/m.onnx", None), ("tiny", "http://f/rules.json", 22), ("old", "http://f/old", 1))
-    store = ClearMLStore(api)  # type: ignore[arg-type]
+    store = ModelSearch(api.call, api.size)
     for _ in range(3):
-        assert ["s3", "tiny"] == store.models(ModelQuery(most=2))
+        assert ["s3", "tiny"] == store.find(ModelQuery(most=2))
     assert ["s3://b/m.onnx", "http://f/rules.json"] == api.asked
 
 
 def test_a_served_model_stays_the_newest_when_its_file_is_gone() -> None:
     """It is loaded, and cached: nobody goes back to an older one for it."""
     api = Api(("served", "http://f/served.onnx", 0), ("old", "http://f/old.onnx", 10))
-    assert ["served"] == ClearMLStore(api).models(ModelQuery(most=1, served=("served",)))  # type: ignore[arg-type]
+    assert ["served"] == ModelSearch(api.call, api.size).find(ModelQuery(most=1, served=("served",)))
     assert [] == api.asked
 
 
 def test_without_a_limit_nobody_is_looked_at_and_all_pages_are_read() -> None:
     """An empty model takes nobody's place there."""
     api = Api(*((f"m{i}", f"http://f/{i}", 0) for i in range(1203)))
-    assert [f"m{i}" for i in range(1203)] == ClearMLStore(api).models(ModelQuery())  # type: ignore[arg-type]
+    assert [f"m{i}" for i in range(1203)] == ModelSearch(api.call, api.size).find(ModelQuery())
     assert [] == api.asked

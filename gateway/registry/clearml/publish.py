@@ -1,0 +1,92 @@
+"""Registers a bundle through the SDK: a Task that says how it was made, a model with metadata, plots and its origin.
+
+The Task is of type "optimizer"; the original is connected to it as an input model, so that ClearML's lineage leads from
+the served bundle to where its weights came from. What the SDK prints goes to standard error: the output is a program's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from typing import Any
+
+from gateway.errors import RegistryUnavailable
+from gateway.registry.clearml.session import reason_of
+from gateway.registry.port import Publication, Published, is_id
+
+
+def publish(publication: Publication) -> Published:
+    """See ``RegistryWriter.publish``."""
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            return _published(publication)
+    except Exception as error:  # the SDK's, of any type
+        raise RegistryUnavailable(f"{publication.name} cannot be published: {reason_of(error)}") from error
+
+
+def _published(publication: Publication) -> Published:
+    from clearml import InputModel, OutputModel, Task
+
+    # The SDK would fork a process that reports; here threads of torch and ONNX Runtime may hold locks, which a fork
+    # takes over for ever: seen to hang. There is no setting by environment.
+    Task._report_subprocess_enabled = False  # noqa: SLF001
+    task = Task.init(
+        project_name=publication.project, task_name=f"optimize {publication.name}", task_type=Task.TaskTypes.optimizer,
+        reuse_last_task_id=False, output_uri=True, auto_connect_arg_parser=False, auto_connect_frameworks=False,
+        auto_resource_monitoring=False, auto_connect_streams=False,
+    )  # fmt: skip
+    try:
+        _describe(task, InputModel, publication)
+        model_id = _upload(task, OutputModel, publication)
+        task.flush(wait_for_uploads=True)
+    except BaseException:
+        task.mark_failed(status_reason="the bundle could not be uploaded")
+        raise
+    finally:
+        task.close()
+    return Published(str(task.id), model_id)
+
+
+def _describe(task: Any, input_model: Any, publication: Publication) -> None:
+    task.add_tags(list(publication.tags))
+    task.set_parameters({f"optimize/{key}": value for key, value in publication.arguments.items()})
+    task.connect_configuration(dict(publication.manifest), name="manifest")
+    origin = (
+        input_model(model_id=publication.source)
+        if is_id(publication.source)
+        else input_model.import_model(
+            weights_url=publication.source, name=f"source of {publication.name}", framework="PyTorch",
+            tags=["source", *publication.source_tags],
+        )
+    )  # fmt: skip
+    task.connect(origin, name="source")
+    logger = task.get_logger()
+    for name, number in publication.numbers.items():
+        logger.report_single_value(name, number)
+    if publication.picture is not None:
+        logger.report_image("report", "accuracy and speed", local_path=str(publication.picture))
+    logger.report_text(publication.text, print_console=False)
+
+
+def _upload(task: Any, output_model: Any, publication: Publication) -> str:
+    tags = [*publication.tags, *publication.model_tags]
+    model = output_model(task=task, name=publication.name, framework="ONNX", tags=tags)
+    model.update_weights_package(weights_path=str(publication.folder), auto_delete_file=False, async_enable=False)
+    model.set_all_metadata({key: {"value": value, "type": "str"} for key, value in publication.metadata.items()})
+    _report(model, publication, str(task.get_logger().get_default_upload_destination()))
+    model.publish()
+    return str(model.id)
+
+
+def _report(model: Any, publication: Publication, destination: str) -> None:
+    """Report tables and picture to the model and wait until the server has them: it takes none once it is published."""
+    if not publication.tables and publication.picture is None:
+        return
+    for title, rows in publication.tables.items():
+        model.report_table(title, "candidates", iteration=0, table_plot=[list(row) for row in rows])
+    # the SDK reports in the background, and has neither a call that waits for a model's reports nor one for pictures
+    reporter = model._reporter  # noqa: SLF001
+    if publication.picture is not None:
+        path = str(publication.picture)
+        reporter.report_image_and_upload("report", "accuracy and speed", iter=0, path=path, upload_uri=destination)
+    reporter.stop()

@@ -1,0 +1,230 @@
+"""The registry port on a ClearML server, real or embedded: reading for gateways, writing for model sync and operators.
+
+Every value goes as ClearML has it; what it means is ``gateway.spec``'s. Sections of the serving Task are written one by
+one (``tasks.edit_configuration``), so that a write never carries along, and so reverts, a section that somebody else is
+changing; the stock CLI writes all of them at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from gateway.errors import GatewayError, RegistryRefused
+from gateway.registry import following
+from gateway.registry.clearml.files import Files
+from gateway.registry.clearml.models import PAGE, ModelSearch, exactly
+from gateway.registry.clearml.session import Api
+from gateway.registry.ledger import ClearMLLedger, Ledger, Record, with_records
+from gateway.registry.port import ModelQuery, Publication, Published
+from gateway.spec import MODEL_FIELDS, ServingSpec, decode
+
+_log = logging.getLogger("triton_gateway.registry")
+
+_SILENCE_S: Final = 1800.0
+"""A container that was silent for so long is gone; with room for clocks that differ."""
+
+
+class ClearMLRegistry:
+    """Reads and changes one serving Task, its models and files; see ``Registry`` and ``RegistryWriter``.
+
+    ``task_id`` may be empty if there is one serving Task only; which one that is, is found once and told to ``say``
+    (the log, unless given). ``files_rewrite`` maps address prefixes as uploaders wrote them to prefixes reachable from
+    here, e.g. ``{"http://localhost:8081": "http://fileserver:8081"}``. ``clock`` counts seconds.
+    """
+
+    def __init__(
+        self,
+        task_id: str = "",
+        *,
+        files_rewrite: Mapping[str, str] | None = None,
+        say: Callable[[str], None] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._task_id = task_id
+        self._api = Api()
+        self._files = Files(self._api, files_rewrite or {})
+        self._search = ModelSearch(self._api.call, self._files.size)
+        self._say = say or (lambda text: _log.info("%s", text))
+        self._ledger = ClearMLLedger(self)
+        self._heartbeat = following.Heartbeat(clock)
+        self._complaint = ""
+
+    @property
+    def ledger(self) -> Ledger:
+        """See ``Registry.ledger``."""
+        return self._ledger
+
+    def marker(self) -> str:
+        """Return when the Task and our records of it last changed; costs two small calls.
+
+        Whoever looks again and again follows the Task, and says so to the server in time: see ``following``.
+        """
+        fields = ["id", "last_change", "last_update", "status", "status_reason", "status_message"]
+        tasks = self.call(
+            "tasks", "get_all", {"id": [self.followed()], "only_fields": fields, "search_hidden": True}
+        )["tasks"]  # fmt: skip
+        if not tasks:
+            raise RegistryRefused(
+                f"serving Task {self._task_id} does not exist",
+                hint="check CLEARML_SERVING_TASK_ID, or create one with `clearml-serving create --name NAME`",
+            )
+        self._tell(self._heartbeat.due(tasks[0]))
+        of_records = ""
+        with contextlib.suppress(RegistryRefused):  # told where they are read
+            of_records = self.ledger.marker()
+        return f"{tasks[0].get('last_change')}/{tasks[0].get('last_update')} {of_records}"
+
+    def _tell(self, what: Literal["", "ping", "reopen"]) -> None:
+        """Let the server know that the Task is in use; a server that does not want to know it costs nothing else."""
+        try:
+            if what == "ping":
+                self.call("tasks", "ping", {"task": self._task_id})
+            elif what == "reopen":
+                reason = "followed by triton-gateway"
+                self.call(
+                    "tasks", "started",
+                    {"task": self._task_id, "force": True, "status_reason": reason, "status_message": reason},
+                )  # fmt: skip
+                _log.warning("ClearML had stopped the serving Task %s as non-responsive; it runs again", self._task_id)
+        except GatewayError as error:
+            if str(error) != self._complaint:
+                _log.warning("ClearML cannot be told that the serving Task %s is in use: %s", self._task_id, error)
+            self._complaint = str(error)
+
+    def task(self) -> Mapping[str, Any]:
+        """Return the serving Task with our records of it."""
+        return with_records(self.call("tasks", "get_by_id", {"task": self.followed()})["task"], self.ledger)
+
+    def model(self, model_id: str) -> Mapping[str, Any]:
+        """Return one model."""
+        model: Mapping[str, Any] = self.call("models", "get_by_id", {"model": model_id})["model"]
+        return model
+
+    def models_at(self, uris: Collection[str]) -> Sequence[Mapping[str, Any]]:
+        """See ``Registry.models_at``."""
+        found: list[Mapping[str, Any]] = []
+        asked = sorted(set(uris))
+        for start in range(0, len(asked), PAGE // 2):
+            body = {"uri": asked[start : start + PAGE // 2], "only_fields": ["id", "name", "uri"], "page_size": PAGE}
+            page = 0
+            while True:
+                models = self.call("models", "get_all", {**body, "page": page})["models"]
+                found += models
+                if len(models) < PAGE:
+                    break
+                page += 1
+        return found
+
+    def records(self, model_ids: Collection[str]) -> Mapping[str, Mapping[str, Any]]:
+        """Return those of these models that exist, a few hundred per call."""
+        found: dict[str, Mapping[str, Any]] = {}
+        asked = sorted(set(model_ids))
+        for start in range(0, len(asked), PAGE):
+            body = {
+                "id": asked[start : start + PAGE],
+                "only_fields": list(MODEL_FIELDS),
+                "page": 0,
+                "page_size": PAGE,
+            }
+            found |= {str(one["id"]): one for one in self.call("models", "get_all", body)["models"]}
+        return found
+
+    def download(self, uri: str, folder: Path) -> Path:
+        """See ``Registry.download``."""
+        return self._files.download(uri, folder)
+
+    def task_of(self, task_id: str) -> Mapping[str, Any]:
+        """Return any Task."""
+        task: Mapping[str, Any] = self.call("tasks", "get_by_id", {"task": task_id})["task"]
+        return task
+
+    def children_of(self, task_id: str) -> Sequence[Mapping[str, Any]]:
+        """Return the Tasks whose parent is this one, oldest first, a hundred at most."""
+        fields = ["id", "name", "type", "status", "project"]
+        asked = {"parent": task_id, "only_fields": fields, "order_by": ["created"], "page": 0, "page_size": 100,
+                 "search_hidden": True}  # fmt: skip
+        found: Sequence[Mapping[str, Any]] = self.call("tasks", "get_all", asked)["tasks"]
+        return found
+
+    def project_name(self, project_id: str) -> str:
+        """Return a project's name."""
+        return str(self.call("projects", "get_by_id", {"project": project_id})["project"].get("name") or "")
+
+    def link(self, kind: str, project_id: str, object_id: str) -> str:
+        """Return where the web application shows a ``task`` or a ``model``."""
+        session = self._api.session
+        base = str(session.get_app_server_host() or session.host).rstrip("/")
+        tasks = "tasks" if session.check_min_api_server_version("2.31") else "experiments"
+        part = f"models/{object_id}/general" if kind == "model" else f"{tasks}/{object_id}/execution"
+        return f"{base}/projects/{project_id or '*'}/{part}"
+
+    def followed(self) -> str:
+        """Return the id of the serving Task that is followed.
+
+        Raises ``RegistryRefused``, with their names, if no id was given and there is not exactly one.
+        """
+        if not self._task_id:
+            fields = ["id", "name", "status", "status_reason", "status_message", "system_tags"]
+            asked = {"type": ["service"], "system_tags": [following.TAG], "only_fields": fields, "search_hidden": True}
+            task = following.choose(self.call("tasks", "get_all", asked)["tasks"])
+            self._task_id = str(task["id"])
+            self._say(f"following {task.get('name')!r} ({self._task_id}), the only serving Task that runs")
+        return self._task_id
+
+    def call(self, service: str, action: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Send one API call and return its ``data``. Raises ``RegistryUnavailable`` and ``RegistryRefused``."""
+        return self._api.call(service, action, body)
+
+    def spec(self) -> ServingSpec:
+        """See ``RegistryWriter.spec``."""
+        return decode(self.task())
+
+    def find_models(self, query: ModelQuery) -> Sequence[str]:
+        """See ``RegistryWriter.find_models``."""
+        return self._search.find(query)
+
+    def write(self, sections: Mapping[str, str], records: Sequence[Record] = ()) -> None:
+        """See ``RegistryWriter.write``; all sections of one call change together, and so do all records."""
+        self.ledger.write(records)
+        if not sections:
+            return
+        items = [{"name": name, "value": text} for name, text in sections.items()]
+        answer = self.call(
+            "tasks", "edit_configuration", {"task": self.followed(), "configuration": items, "force": True}
+        )
+        if not answer.get("updated"):
+            raise RegistryRefused("the ClearML server did not take the change of the serving Task")
+
+    def stock_containers(self) -> Sequence[str]:
+        """See ``RegistryWriter.stock_containers``; each has a Task of its own that it pings twice a minute."""
+        task = self.call("tasks", "get_by_id", {"task": self.followed()})["task"]
+        since = datetime.now(UTC) - timedelta(seconds=_SILENCE_S)
+        body = {
+            "type": ["inference"], "status": ["in_progress"], "search_hidden": True,
+            "name": exactly(f"{task.get('name')} - serve instance"), "only_fields": ["id", "last_update"],
+        }  # fmt: skip
+        found = self.call("tasks", "get_all", body)["tasks"]
+        return [str(one["id"]) for one in found if _time_of(one.get("last_update")) >= since]
+
+    def report(self, events: Sequence[Mapping[str, Any]]) -> None:
+        """See ``RegistryWriter.report``."""
+        self._api.report(events)
+
+    def publish(self, publication: Publication) -> Published:
+        """See ``RegistryWriter.publish``."""
+        from gateway.registry.clearml.publish import publish  # it takes the whole SDK
+
+        return publish(publication)
+
+
+def _time_of(text: object) -> datetime:
+    try:
+        return datetime.fromisoformat(str(text)).astimezone(UTC)
+    except ValueError:
+        return datetime.max.replace(tzinfo=UTC)  # unknown: it may be alive

@@ -1,0 +1,151 @@
+"""The ClearML API through the ``clearml`` SDK: one session, with the bounds that the SDK does not have.
+
+By default the SDK retries an unreachable server 240 times in silence and waits for ever on a 503 (recorded in the
+project's notes on ClearML's API), which would look like a hang here. Credentials, tokens, ``clearml.conf`` and
+``CLEARML_*`` variables are read as every ClearML program reads them. Called by the other files of this folder only.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import requests
+
+from gateway.errors import RegistryRefused, RegistryUnavailable
+
+CONNECT_S: Final = 5.0
+READ_S: Final = 20.0
+
+
+class Api:
+    """A session that is opened with the first call. Safe to call from several threads at once.
+
+    Every method raises ``RegistryUnavailable`` when nothing answers and ``RegistryRefused`` when the answer is no.
+    """
+
+    def __init__(self) -> None:
+        self._session: Any = None
+        self._lock = threading.Lock()
+
+    @property
+    def session(self) -> Any:
+        """The SDK's own session: addresses of the servers, headers, its version."""
+        with self._lock:
+            if self._session is None:
+                self._session = _open_session()
+            return self._session
+
+    def call(self, service: str, action: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Send one API call and return its ``data``; what reading the serving Task does not cover goes through here.
+
+        Raises ``RegistryUnavailable`` and ``RegistryRefused`` as every method of the port does.
+        """
+        session = self.session
+        try:
+            reply = session.send_request(service=service, action=action, version="2.23", method="get", json=dict(body))
+        except _SDK_NETWORK_ERRORS as error:
+            raise _translate(error) from error
+        except Exception as error:
+            if type(error).__name__ == "LoginError":
+                raise _translate(error) from error
+            raise
+        return self._checked(reply, f"{service}.{action}")
+
+    def report(self, events: Sequence[Mapping[str, Any]]) -> None:
+        """Add events (scalars, log lines) to the Tasks they name, as the SDK's own reporting does; empty: nothing.
+
+        Raises ``RegistryUnavailable`` and ``RegistryRefused``.
+        """
+        session = self.session
+        try:
+            replies = session.send_request_batch(
+                service="events", action="add_batch", version="2.23", json=[dict(event) for event in events]
+            )
+        except _SDK_NETWORK_ERRORS as error:
+            raise _translate(error) from error
+        for reply in replies or ():
+            self._checked(reply, "events.add_batch")
+
+    def _checked(self, reply: Any, what: str) -> dict[str, Any]:
+        session = self.session
+        try:
+            answer = reply.json()
+            meta, data = answer["meta"], answer["data"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise RegistryUnavailable(
+                f"{session.host} does not answer as a ClearML API server (HTTP {reply.status_code})",
+                hint="check CLEARML_API_HOST: it must be the API server, not the web or file server",
+            ) from error
+        if reply.status_code == requests.codes.ok:
+            result: dict[str, Any] = data
+            return result
+        message = f"{what}: {meta.get('result_msg')}"
+        if reply.status_code >= 500:
+            raise RegistryUnavailable(message)
+        raise RegistryRefused(message)
+
+
+_SDK_NETWORK_ERRORS = (requests.RequestException, OSError)
+
+
+def _open_session() -> Any:
+    # The SDK is imported here: it reads configuration and takes a second, and a gateway that boots from its last-good
+    # state must not depend on either.
+    from clearml.backend_api.session import Session
+    from clearml.backend_api.session.defs import MissingConfigError
+    from clearml.config import ConfigWrapper
+
+    class BoundedSession(Session):  # type: ignore[misc]
+        _session_timeout = (CONNECT_S, READ_S)
+        _session_initial_timeout = (CONNECT_S, READ_S)
+
+    try:
+        _read_configuration(ConfigWrapper)
+        return BoundedSession(
+            http_retries_config={"total": 1, "connect": 1, "read": 1, "redirect": 3, "backoff_factor": 0.2},
+        )
+    except MissingConfigError as error:
+        raise RegistryRefused(
+            "no ClearML credentials found",
+            hint="set CLEARML_API_HOST, CLEARML_API_ACCESS_KEY and CLEARML_API_SECRET_KEY, or run `clearml-init`",
+        ) from error
+    except _SDK_NETWORK_ERRORS as error:
+        raise _translate(error) from error
+    except Exception as error:
+        if type(error).__name__ in ("LoginError", "ValueError", "ConfigurationError"):
+            raise _translate(error) from error
+        raise
+
+
+@functools.cache
+def _read_configuration(wrapper: Any) -> None:
+    # Once: the SDK reads and parses every file anew, a third of a second of CPU that a gateway whose registry is away
+    # would spend at each attempt. Without the override the SDK repeats a 503 for ever.
+    wrapper.set_overrides({"api": {"http": {"wait_on_maintenance_forever": False}}})
+
+
+def _translate(error: BaseException) -> RegistryUnavailable | RegistryRefused:
+    text = reason_of(error)
+    if "error 401" in text or "error 403" in text:
+        return RegistryRefused(
+            f"ClearML refuses the credentials: {text}",
+            hint="check CLEARML_API_ACCESS_KEY and CLEARML_API_SECRET_KEY",
+        )
+    return RegistryUnavailable(
+        f"the ClearML API does not answer: {text}", hint="check CLEARML_API_HOST and that the server is up"
+    )
+
+
+def reason_of(error: BaseException) -> str:
+    """Return what went wrong in a few words, without the layers that libraries wrap around it."""
+    text = (str(error).splitlines() or [type(error).__name__])[0]
+    # requests and urllib3 wrap the operating system's word several times over; that word is what a person needs.
+    system = re.search(r"\[Errno -?\d+\] ([\w ]+)", text)
+    address = re.search(r"host='([^']+)', port=(\d+)", text)
+    if system and address:
+        return f"{address[1]}:{address[2]}: {system[1]}"
+    return text[:300]
