@@ -528,6 +528,13 @@ def test_the_charts_values_reach_the_objects(helm: Callable[..., Objects]) -> No
     assert [] == [image for image in images if not image.startswith("registry.example.com/ml/triton-gateway")]
 
 
+def test_no_pods_is_a_number_of_pods(helm: Callable[..., Objects]) -> None:
+    """`replicas: 0` is written down; only null leaves the number to the autoscaler."""
+    for replicas, wanted in (("0", 0), ("3", 3), ("null", None)):
+        objects = helm(gateway__replicas=replicas, triton__replicas=replicas)
+        assert [wanted, wanted] == [each["spec"].get("replicas") for each in of(objects, "Deployment")]
+
+
 def test_the_charts_grpc_port_is_opened_all_the_way(helm: Callable[..., Objects]) -> None:
     """Service, policy, container and setting, or none of them."""
     objects = helm(gateway__grpcPort="8088")
@@ -550,6 +557,12 @@ def test_the_charts_grpc_port_is_opened_all_the_way(helm: Callable[..., Objects]
         ({"gatway": "{}"}, "gatway"),
         ({"gateway__replicas": '"two"'}, "replicas"),
         ({"triton__engine": '"onnx"'}, "engine"),
+        ({"autoscaling__gateway__min": "9", "autoscaling__gateway__max": "8"}, "autoscaling.gateway.min"),
+        ({"autoscaling__triton__max": "0"}, "autoscaling.triton"),
+        ({"gateway__drainTimeout": '"300s"'}, "gateway.terminationGracePeriodSeconds: at least 317"),
+        ({"gateway__drainTimeout": '"1.5m"'}, "gateway.terminationGracePeriodSeconds: at least 107"),
+        ({"gateway__env": '{"TRITON_GATEWAY_DRAIN_TIMEOUT": "300s"}'}, "gateway.env.TRITON_GATEWAY_DRAIN_TIMEOUT"),
+        ({"gateway__env": '{"CLEARML_API_HOST": "http://elsewhere"}'}, "gateway.env.CLEARML_API_HOST"),
     ],
 )
 def test_values_that_make_no_sense_are_refused(pairs: dict[str, str], said: str, helm: Callable[..., Objects]) -> None:

@@ -1,10 +1,35 @@
 {{- /* The pods of gateway, Triton and model sync: what a Deployment holds, and what KServe's InferenceService is given. */ -}}
 
+{{- define "gatewayEnv" -}}
+{{- $ := index . 0 -}}
+{{- $gateway := $.Values.gateway -}}
+- {name: TRITON_GATEWAY_HOST, value: 0.0.0.0}
+- {name: TRITON_GATEWAY_PORT, value: "8080"}
+- {name: TRITON_GATEWAY_WORKERS, value: {{ $gateway.workers | quote }}} # one process per pod: the autoscaler counts pods
+- {name: TRITON_GATEWAY_TRITON_GRPC, value: {{ $.Values.triton.address | quote }}} # every Triton pod gets its share
+- {name: TRITON_GATEWAY_POLL_FREQUENCY, value: {{ $gateway.pollFrequency }}}
+- {name: TRITON_GATEWAY_CONNECTION_AGE, value: 60s} # callers that keep connections find new pods
+- {name: TRITON_GATEWAY_DRAIN_DELAY, value: 2s} # tells callers that it leaves, with their answers
+- {name: TRITON_GATEWAY_DRAIN_TIMEOUT, value: {{ $gateway.drainTimeout }}}
+- {name: TRITON_GATEWAY_PINNED_ENDPOINTS, value: {{ $gateway.pinnedEndpoints | quote }}}
+- {name: TRITON_GATEWAY_LOG_FORMAT, value: json}
+{{- if $gateway.grpcPort }}
+- {name: TRITON_GATEWAY_GRPC_PORT, value: {{ $gateway.grpcPort | quote }}}
+{{- end }}
+{{- include "clearml" (list $) | nindent 0 }}
+{{- end }}
+
 {{- define "gatewayPod" -}}
 {{- $ := index . 0 -}}
 {{- $gateway := $.Values.gateway -}}
 {{- $kserve := $.Values.kserve.enabled -}}
 {{- $http := ternary 8080 "http" $kserve -}}
+{{- $unit := get (dict "ms" 0.001 "s" 1.0 "m" 60.0 "h" 3600.0) (regexFind "[a-z]+$" $gateway.drainTimeout) -}}
+{{- $drain := mulf $unit (regexFind "^[0-9.]+" $gateway.drainTimeout | float64) -}}
+{{- $least := addf $gateway.preStopSeconds 2 $drain 5 | ceil | int -}}
+{{- if lt (int $gateway.terminationGracePeriodSeconds) $least -}}
+{{- fail (printf "gateway.terminationGracePeriodSeconds: at least %d, so that a pod is not killed while it drains: preStopSeconds + 2 + drainTimeout + 5" $least) -}}
+{{- end -}}
 {{ include "pod" (list $ "triton-gateway") }}
 # preStop 10 s + drain delay 2 s + what requests in flight may take (TRITON_GATEWAY_DRAIN_TIMEOUT) + 8 s
 terminationGracePeriodSeconds: {{ $gateway.terminationGracePeriodSeconds }}
@@ -21,21 +46,14 @@ containers:
     args: [serve]
     {{- end }}
     env:
-      - {name: TRITON_GATEWAY_HOST, value: 0.0.0.0}
-      - {name: TRITON_GATEWAY_PORT, value: "8080"}
-      - {name: TRITON_GATEWAY_WORKERS, value: {{ $gateway.workers | quote }}} # one process per pod: the autoscaler counts pods
-      - {name: TRITON_GATEWAY_TRITON_GRPC, value: {{ $.Values.triton.address | quote }}} # every Triton pod gets its share
-      - {name: TRITON_GATEWAY_POLL_FREQUENCY, value: {{ $gateway.pollFrequency }}}
-      - {name: TRITON_GATEWAY_CONNECTION_AGE, value: 60s} # callers that keep connections find new pods
-      - {name: TRITON_GATEWAY_DRAIN_DELAY, value: 2s} # tells callers that it leaves, with their answers
-      - {name: TRITON_GATEWAY_DRAIN_TIMEOUT, value: {{ $gateway.drainTimeout }}}
-      - {name: TRITON_GATEWAY_PINNED_ENDPOINTS, value: {{ $gateway.pinnedEndpoints | quote }}}
-      - {name: TRITON_GATEWAY_LOG_FORMAT, value: json}
-      {{- if $gateway.grpcPort }}
-      - {name: TRITON_GATEWAY_GRPC_PORT, value: {{ $gateway.grpcPort | quote }}}
-      {{- end }}
-      {{- include "clearml" (list $) | nindent 6 }}
+      {{- $written := include "gatewayEnv" (list $) }}
+      {{- $written | nindent 6 }}
       {{- range $name, $value := $gateway.env }}
+      {{- range fromYamlArray $written }}
+      {{- if eq .name $name }}
+      {{- fail (printf "gateway.env.%s: the chart writes this variable itself; set the value that it comes from" $name) }}
+      {{- end }}
+      {{- end }}
       - {name: {{ $name }}, value: {{ $value | quote }}}
       {{- end }}
     ports:
