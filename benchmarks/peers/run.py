@@ -26,7 +26,7 @@ from benchmarks.shared.backends import BACKENDS, MAX_BATCH, Triton, mean_batch
 from benchmarks.shared.command import ROOT, Say
 from benchmarks.shared.corpus import Corpus
 from benchmarks.shared.registry import Registry
-from deploy.bundles.encoder import locate_packaged_model
+from deploy.laptop.demo.encoder import locate_packaged_model
 
 _TEXTS = {"short": 20_000, "long": 4_000, "mixed": 8_000}
 _FIRST_WARM_UP_S = 5.0
@@ -134,8 +134,8 @@ def _bundles(state: Path, *, real: bool, say: Say) -> dict[str, Path]:
     classifiers = dict.fromkeys(("instant", "gpu", "tokens", "both"), classifier)
     found = {**classifiers, "vectors": encoder, "torch": source}
     if real:
-        say("exporting MiniLM to ONNX (once)")
-        argv = [sys.executable, "-m", "deploy.bundles.encoder", "--package", _MODEL_PACKAGE]
+        say("making an ONNX graph of MiniLM (once)")
+        argv = [sys.executable, "-m", "deploy.laptop.demo.encoder", "--package", _MODEL_PACKAGE]
         argv += ["--root", str(state / "bundles"), "--name", "minilm"]
         done = subprocess.run(argv, capture_output=True, text=True, timeout=900, check=False)
         if done.returncode:

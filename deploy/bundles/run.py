@@ -32,10 +32,11 @@ from deploy.bundles.pack import manifest, reference, report, warm_up
 from deploy.bundles.pack.manifest import bundle_digest
 from deploy.bundles.register import fetch_source, is_registered
 from deploy.bundles.speed import ORIGINAL, Cell, Timing
-from deploy.bundles.work import aside, link, work_folder
+from deploy.bundles.work import link, work_folder
 from deploy.modelsync import execution
 from deploy.modelsync.cores import available_cores
 from deploy.tools.errors import DeployError, MissingPart
+from deploy.tools.folders import aside
 from deploy.tools.sentences import SENTENCES
 from preprocessing.config import GENERATION
 from preprocessing.processor import TextProcessor
@@ -51,7 +52,7 @@ def optimize(options: Options, say: Say, progress: Say) -> Outcome:
     missing = [package for package in NEEDED if util.find_spec(package) is None]
     if missing:
         raise MissingPart(
-            f"optimizing a model needs {', '.join(missing)}", hint='run `pip install "triton-gateway[optimize]"`'
+            f"optimizing a model needs {', '.join(missing)}", hint='run `pip install "triton-gateway[bundles]"`'
         )
     check(options)
     with work_folder(options.output) as work:

@@ -1,7 +1,7 @@
 """Where a run of ``optimize`` works: a folder of its own in the output's file system, removed however the run ends.
 
 Nothing is shared between runs and nothing is found again by a name, so that no run can take another's model, samples or
-answers for its own. A bundle is filled aside and gets its final name in one rename.
+answers for its own.
 """
 
 from __future__ import annotations
@@ -37,26 +37,6 @@ def work_folder(output: Path) -> Iterator[Path]:
             yield work
     finally:
         shutil.rmtree(place, ignore_errors=True)
-
-
-@contextlib.contextmanager
-def aside(root: Path, final: Path) -> Iterator[Path]:
-    """Give a folder in ``root`` to fill, which gets its final name (in the same file system) when the block ends well,
-    instead of what has that name, and disappears when it does not.
-    """
-    folder = Path(tempfile.mkdtemp(dir=root, prefix=".", suffix=".part"))
-    try:
-        folder.chmod(0o755)
-        yield folder
-        for path in folder.rglob("*"):
-            if path.is_file():
-                with path.open("rb") as file:
-                    os.fsync(file.fileno())
-        if final.exists():
-            shutil.rmtree(final)
-        folder.rename(final)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def link(source: Path, target: Path) -> None:

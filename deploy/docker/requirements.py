@@ -22,7 +22,7 @@ IMAGES: Final[Mapping[str, tuple[Sequence[str] | None, Sequence[str]]]] = {
     "controlplane": ((*_COMMAND, "pyhocon", "orjson", "uvicorn"), ("controlplane",)),
     "triton-cpu": ((*_COMMAND, "psutil"), ("triton", "openvino")),
     "laptop": (None, ("otel", "cli", "controlplane", "triton", "openvino")),
-    "bundles": (None, ("optimize",)),
+    "bundles": (None, ("bundles",)),
 }
 """Of each image: which of the package's dependencies it needs (None: all), and which extras."""
 

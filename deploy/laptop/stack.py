@@ -19,10 +19,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from deploy.bundles.encoder import is_complete
 from deploy.controlplane import BadCredentials, Credentials, environment
 from deploy.laptop import prometheus
 from deploy.laptop.demo import minilm
+from deploy.laptop.demo.encoder import is_complete
 from deploy.laptop.serving_task import Seen, look
 from deploy.laptop.state_dir import StateDir
 from deploy.laptop.supervisor import ChildSpec, Event, Probe, Supervisor, end_leftovers
@@ -430,16 +430,16 @@ class Stack:
         if is_complete(bundle):
             return
         began = self._screen.elapsed()
-        self._screen.say(f"exporting {minilm.MODEL_NAME} to ONNX in the background (once; about 20 s)")
+        self._screen.say(f"making an ONNX graph of {minilm.MODEL_NAME} in the background (once; about 5 s)")
         await minilm.export(bundle, env=env, log=self._state.logs / "export.log")
         took = self._screen.elapsed() - began
-        self._screen.say(f"{minilm.MODEL_NAME} is exported and equals PyTorch within 1e-4 ({took:.1f} s)")
+        self._screen.say(f"{minilm.MODEL_NAME} is an ONNX graph ({took:.1f} s)")
 
     async def _show_demo(
         self, cli: StockCli, task_id: str, seen: Seen, bundle: Path, exporting: asyncio.Task[None], gateway: str
     ) -> None:
         screen, state = self._screen, self._state
-        screen.live(f"exporting {minilm.MODEL_NAME} to ONNX")
+        screen.live(f"making an ONNX graph of {minilm.MODEL_NAME}")
         await exporting
         entry = await minilm.register(
             cli, task_id, bundle, seen=seen, remembered=state.recall().get("demo", {}), say=screen.say, live=screen.live

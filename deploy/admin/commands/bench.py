@@ -16,7 +16,7 @@ from deploy.admin.http_load import Load, address_of, render
 from deploy.admin.metric_samples import from_gateway
 from deploy.laptop.state_dir import StateDir
 from deploy.tools import http_client
-from deploy.tools.errors import DeployError
+from deploy.tools.errors import DeployError, MissingPart
 from deploy.tools.sentences import SENTENCES
 from gateway.metrics import catalog
 from gateway.spec import normalize_url
@@ -52,7 +52,7 @@ _BODIES: Final = 5000
 @click.option("--remote", is_flag=True, help="Allow a gateway on another machine.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Also write it there.")
 @click.option("--plot", type=click.Path(path_type=Path, dir_okay=False),
-              help="Also draw latency over rate, as PNG (needs matplotlib: the extra `optimize` has it).")  # fmt: skip
+              help="Also draw latency over rate, as PNG (needs the extra `plot`).")  # fmt: skip
 def command(
     state_dir: Path, url: str | None, endpoint: str, connections: str, rate: str, seconds: float, warm_up: float,
     texts: Path | None, bodies: Path | None, remote: bool, json_file: Path | None, plot: Path | None,
@@ -221,7 +221,9 @@ def _require_matplotlib() -> None:
     try:
         import matplotlib as mpl
     except ImportError as error:
-        raise DeployError("--plot needs matplotlib", hint="pip install matplotlib, or leave --plot out") from error
+        raise MissingPart(
+            "--plot needs matplotlib", hint='run `pip install "triton-gateway[plot]"`, or leave --plot out'
+        ) from error
     mpl.use("Agg")
 
 

@@ -11,7 +11,6 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
@@ -22,6 +21,7 @@ from deploy.admin.doctor.finding import Finding
 from deploy.laptop.state_dir import StateDir
 from deploy.tools import ports
 from deploy.tools.errors import DeployError
+from deploy.tools.extras import requirements
 from deploy.tritonserver.launcher import ExternalServer, PathServer, TritonMissing, Wheel, WheelServer, detect_server
 from gateway.triton.key import key_file
 
@@ -29,12 +29,12 @@ EXTRAS = {
     "controlplane": "the embedded control plane (`up`, `controlplane`)",
     "triton": "the embedded Triton for CPUs (`up`)",
     "cli": "the stock clearml-serving CLI (`up`)",
-    "optimize": "exporting models (`up --demo`)",
+    "laptop": "everything on one machine (`up --demo`)",
+    "bundles": "making bundles of models (`optimize`)",
 }
 NEEDS_SHM_MB = 64
 NEEDS_DISK_MB = 1000
 
-_NAME = re.compile(r"^[A-Za-z0-9._-]+")
 _MISSING_LIBRARY = re.compile(r"^\s*(\S+) => not found", re.M)
 
 
@@ -52,7 +52,7 @@ class Asked:
 def look(asked: Asked, environ: Mapping[str, str]) -> Iterator[Finding]:
     """Return everything about this machine, cheapest first."""
     yield python()
-    yield from packages(_requirements())
+    yield from packages(requirements())
     yield from triton_server(asked.triton_grpc)
     yield from prometheus()
     yield from disk(asked.state_dir)
@@ -72,25 +72,6 @@ def python(version: tuple[int, ...] = sys.version_info[:3]) -> Finding:
     if tuple(version[:2]) < (3, 11):
         return Finding("Python", "missing", shown, "3.11 or newer is needed")
     return Finding("Python", "ok", f"{shown} ({sys.executable})")
-
-
-def _requirements() -> Mapping[str, Sequence[str]]:
-    """Return the names of the packages that are required, by extra; the empty one is always needed."""
-    found: dict[str, list[str]] = {"": []}
-    checkout = Path(__file__).parents[3] / "pyproject.toml"
-    if checkout.is_file():
-        project = tomllib.loads(checkout.read_text())["project"]
-        optional = project["optional-dependencies"]
-        declared = [*project["dependencies"]]
-        declared += [f'{item}; extra == "{extra}"' for extra, items in optional.items() for item in items]
-    else:
-        declared = metadata.requires("triton-gateway") or []
-    for item in declared:
-        name = _NAME.match(item)
-        extra = re.search(r'extra == [\'"]([^\'"]+)', item)
-        if name and name[0] != "triton-gateway":
-            found.setdefault(extra[1] if extra else "", []).append(name[0])
-    return found
 
 
 def packages(required: Mapping[str, Sequence[str]]) -> Iterator[Finding]:

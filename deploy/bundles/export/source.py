@@ -156,7 +156,7 @@ def _from_hub(name: str) -> Path:
     except ModuleNotFoundError as error:
         raise MissingPart(
             f"there is no folder {name}, and hub names need huggingface_hub",
-            hint='run `pip install "triton-gateway[optimize]"`',
+            hint='run `pip install "triton-gateway[bundles]"`',
         ) from error
     try:
         return Path(snapshot_download(name, allow_patterns=list(_WANTED), ignore_patterns=list(_IGNORED)))

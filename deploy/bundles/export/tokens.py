@@ -124,7 +124,7 @@ def _from_transformers(folder: Path) -> Any:
     if needs_pieces and util.find_spec("sentencepiece") is None:
         raise MissingPart(
             f"this model's tokenizer is {pieces}, which is read with sentencepiece",
-            hint='run `pip install "triton-gateway[optimize]"`',
+            hint='run `pip install "triton-gateway[bundles]"`',
         )
     from transformers import AutoTokenizer
 

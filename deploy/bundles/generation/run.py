@@ -29,10 +29,11 @@ from deploy.bundles.options import BeyondTolerance, Options, Outcome, Say, accep
 from deploy.bundles.pack import manifest, reference, report
 from deploy.bundles.pack.manifest import bundle_digest
 from deploy.bundles.speed import ORIGINAL
-from deploy.bundles.work import aside, link
+from deploy.bundles.work import link
 from deploy.modelsync import execution
 from deploy.modelsync.cores import available_cores
 from deploy.tools.errors import ExportFailed
+from deploy.tools.folders import aside
 from deploy.tools.sentences import SENTENCES
 from deploy.tools.stock_cli import Tensor
 from preprocessing.continuation import Continuation

