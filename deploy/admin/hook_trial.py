@@ -197,7 +197,13 @@ def _onnx_session(trial: Trial) -> Any:
         raise MissingPart(
             "running the model here needs onnxruntime", hint='run `pip install "triton-gateway[triton]"`'
         ) from error
-    return runtime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
+    try:
+        return runtime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
+    except Exception as error:  # its errors have no common base but this
+        reason = str(error).splitlines()[0]
+        raise DeployError(
+            f"{file} cannot be loaded by ONNX Runtime: {reason}", hint="give a model that was exported to ONNX"
+        ) from error
 
 
 def _model_path(trial: Trial) -> Path | None:

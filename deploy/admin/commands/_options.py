@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import os
+import signal
 import socket
+import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
@@ -29,6 +31,8 @@ OpenRegistry = Callable[[], "ClearMLRegistry"]
 PORT = click.IntRange(0, 65535)
 
 _EMPTY_VALUES = (None, "")
+_STATE_DIR: Final = "triton-gateway.state-dir"
+"""Where a command's context keeps its state directory."""
 
 
 def settings_options(settings: type[BaseSettings], *, prefix: str = "TRITON_GATEWAY_") -> Callable[[F], F]:
@@ -96,13 +100,83 @@ def _default(value: object) -> str:
     return "" if value in _EMPTY_VALUES else f"  [default: {value}]"
 
 
-STATE_DIR: Final = click.option(
-    "--state-dir", type=click.Path(path_type=Path, file_okay=False), default=Path(".triton-gateway"),
-    show_default=True, envvar="TRITON_GATEWAY_STATE_DIR", show_envvar=True,
-    help="State directory of `up` on this machine: its ClearML server and serving Task are used if it is named here, "
-    "or if nothing else names a server.",
-)  # fmt: skip
-"""For commands with ``registry_options`` that ask the registry only."""
+class Duration(click.ParamType):  # type: ignore[type-arg] # generic in new versions of click only
+    """Seconds, written as `90s`, `10m` or `1h`; a bare number counts ``bare_unit``."""
+
+    name = "duration"
+
+    def __init__(self, bare_unit: str = "s") -> None:
+        self._bare_unit = bare_unit
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return the seconds; a usage error that names the option for what is none."""
+        from gateway.settings import parse_duration
+
+        try:
+            return parse_duration(value, bare_unit=self._bare_unit)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+DURATION: Final = Duration()
+
+_DEFAULT_GATEWAY: Final = "http://127.0.0.1:8080"
+_GATEWAY_OF: Final = "[default: the one `up` uses, else http://127.0.0.1:8080]"
+
+
+def state_dir_option(function: F) -> F:
+    """Decorate a command with ``--state-dir``, which ``chosen_state_dir`` reads; once, whoever else asks for it."""
+    if any(option.name == "state_dir" for option in getattr(function, "__click_params__", ())):
+        return function
+
+    def keep(context: click.Context, _parameter: click.Parameter, value: Path) -> None:
+        context.meta[_STATE_DIR] = StateDir.at(value)
+
+    return click.option(
+        "--state-dir", type=click.Path(path_type=Path, file_okay=False), default=Path(".triton-gateway"),
+        show_default=True, envvar="TRITON_GATEWAY_STATE_DIR", show_envvar=True, expose_value=False, callback=keep,
+        help="State directory of `up` on this machine: its gateway, and its ClearML server and serving Task if it is "
+        "named here or if nothing else names a server.",
+    )(function)  # fmt: skip
+
+
+def chosen_state_dir() -> StateDir:
+    """Return what ``--state-dir`` of the running command says."""
+    found: StateDir = click.get_current_context().meta[_STATE_DIR]
+    return found
+
+
+def gateway_options(function: F) -> F:
+    """Decorate a command with the options that name one gateway; it gets ``gateway``, an address without `/` behind."""
+
+    @click.option(
+        "--url", default="", envvar="TRITON_GATEWAY_URL", show_envvar=True, help=f"Address of a gateway.  {_GATEWAY_OF}"
+    )
+    @functools.wraps(function)
+    def wrapped(*args: Any, url: str, **kwargs: Any) -> Any:
+        return function(*args, gateway=_addresses([url] if url else [])[0], **kwargs)
+
+    return cast(F, state_dir_option(wrapped))
+
+
+def gateways_options(function: F) -> F:
+    """Decorate a command with the options that name every gateway; it gets ``gateways``, their addresses."""
+
+    @click.option(
+        "--gateway", "gateways", multiple=True, envvar="TRITON_GATEWAY_URL", show_envvar=True,
+        help=f"A gateway; give every one.  {_GATEWAY_OF}",
+    )  # fmt: skip
+    @functools.wraps(function)
+    def wrapped(*args: Any, gateways: tuple[str, ...], **kwargs: Any) -> Any:
+        return function(*args, gateways=_addresses(gateways), **kwargs)
+
+    return cast(F, state_dir_option(wrapped))
+
+
+def _addresses(given: Iterable[str]) -> tuple[str, ...]:
+    """Return the gateways that were named, or the one of `up`, or the usual one."""
+    found = tuple(address.rstrip("/") for address in given)
+    return found or (str(chosen_state_dir().recall().get("gateway") or _DEFAULT_GATEWAY).rstrip("/"),)
 
 
 def who() -> str:
@@ -113,8 +187,8 @@ def who() -> str:
 def registry_options(function: F) -> F:
     """Decorate a command with the options that name the serving Task; it gets ``open_registry``, which connects to it.
 
-    What `up` wrote for the shell is used if the command's ``--state-dir`` was given, or if nothing else says which
-    ClearML server is meant. Errors of the registry become ``DeployError`` wherever the command runs into them.
+    What `up` wrote for the shell is used if ``--state-dir`` was given, or if nothing else says which ClearML server is
+    meant. Errors of the registry become ``DeployError`` wherever the command runs into them.
     """
 
     @click.option(
@@ -129,7 +203,7 @@ def registry_options(function: F) -> F:
             from gateway.registry import ClearMLRegistry
 
             nonlocal serving_task_id
-            variables = _of_up(kwargs.get("state_dir"))
+            variables = _variables_of_up()
             os.environ.update(variables)
             serving_task_id = serving_task_id or variables.get("CLEARML_SERVING_TASK_ID", "")
             return ClearMLRegistry(serving_task_id, say=lambda text: click.echo(text, err=True))
@@ -139,19 +213,27 @@ def registry_options(function: F) -> F:
         except GatewayError as error:
             raise DeployError(error.message, hint=error.hint) from error
 
-    return cast(F, wrapped)
+    return cast(F, state_dir_option(wrapped))
 
 
-def _of_up(state_dir: Path | None) -> dict[str, str]:
+def _variables_of_up() -> dict[str, str]:
     """Return the variables of the ``up`` that is meant; empty if none is."""
     given = click.get_current_context().get_parameter_source("state_dir")
     is_named = given not in (None, ParameterSource.DEFAULT)
     if not is_named and not uses_no_clearml(os.environ):
         return {}
-    state = StateDir.at(state_dir or ".triton-gateway")
+    state = chosen_state_dir()
     variables = state.read_env()
     if is_named and not variables and uses_no_clearml(os.environ):
         raise DeployError(
             f"{state.root} is not the state directory of an `up`", hint="start it, or set CLEARML_API_HOST and its keys"
         )
     return variables
+
+
+def stop_on_signal() -> threading.Event:
+    """Return an event that Ctrl-C and SIGTERM set, in place of ending the process."""
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    return stop

@@ -5,16 +5,17 @@ from __future__ import annotations
 import json
 import os
 import random
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import click
 
-from deploy.admin.commands.status import table
+from deploy.admin.commands._options import gateway_options
 from deploy.admin.http_load import Load, address_of, render
 from deploy.admin.metric_samples import from_gateway
-from deploy.laptop.state_dir import StateDir
+from deploy.admin.terminal import Terminal, table
 from deploy.tools import http_client
 from deploy.tools.errors import DeployError, MissingPart
 from deploy.tools.sentences import SENTENCES
@@ -31,11 +32,7 @@ _BODIES: Final = 5000
     short_help="Measure a running endpoint: rate, latency, stages.",
     epilog="Numbers are of this machine as it is now; for the gateway against its peers see docs/benchmarks.md.",
 )
-@click.option("--state-dir", type=click.Path(path_type=Path, file_okay=False), default=Path(".triton-gateway"),
-              show_default=True, envvar="TRITON_GATEWAY_STATE_DIR", show_envvar=True,
-              help="State directory of `up` on this machine: tells where its gateway is.")  # fmt: skip
-@click.option("--url", envvar="TRITON_GATEWAY_URL", show_envvar=True,
-              help="Address of a gateway.  [default: the one `up` uses]")  # fmt: skip
+@gateway_options
 @click.option("--endpoint", required=True, help="Endpoint or canary to ask, with its version where it has one: `e/2`.")
 @click.option("--connections", default="1,16,64", show_default=True,
               help="Closed loops: so many connections, each asking again as soon as it is answered.")  # fmt: skip
@@ -54,7 +51,7 @@ _BODIES: Final = 5000
 @click.option("--plot", type=click.Path(path_type=Path, dir_okay=False),
               help="Also draw latency over rate, as PNG (needs the extra `plot`).")  # fmt: skip
 def command(
-    state_dir: Path, url: str | None, endpoint: str, connections: str, rate: str, seconds: float, warm_up: float,
+    gateway: str, endpoint: str, connections: str, rate: str, seconds: float, warm_up: float,
     texts: Path | None, bodies: Path | None, remote: bool, json_file: Path | None, plot: Path | None,
 ) -> int:  # fmt: skip
     """Send load to one endpoint and say how it was answered.
@@ -67,39 +64,41 @@ def command(
       triton-gateway bench --endpoint minilm
       triton-gateway bench --endpoint sentiment/2 --rate 100,200,400 --texts mails.txt --plot latency.png
     """
-    address = (url or str(StateDir.at(state_dir).recall().get("gateway") or "http://127.0.0.1:8080")).rstrip("/")
     path = normalize_url(endpoint, None)
     try:
-        address_of(address, anywhere=remote)
+        address_of(gateway, anywhere=remote)
     except ValueError as error:
         hint = "--remote allows it" if "this machine" in str(error) else "give it with --url"
         raise DeployError(str(error), hint=hint) from error
-    requests = render(f"{address}/serve/{path}", _bodies(texts, bodies), os.environ.get(http_client.KEY, ""))
+    requests = render(f"{gateway}/serve/{path}", _bodies(texts, bodies), os.environ.get(http_client.KEY, ""))
     counts = _numbers("--connections", connections, whole=True)
     rates = _numbers("--rate", rate, whole=False) if rate else []
     loads: list[tuple[int, float]] = [(int(max(counts)), r) for r in rates] or [(int(n), 0.0) for n in counts]
     if plot is not None:
         _require_matplotlib()
     start = 0
+    terminal = Terminal(sys.stderr)
     if warm_up:
-        _run(address, requests, loads[0][0], 0.0, warm_up, start, remote=remote)
+        terminal.live(f"{warm_up:g} s to warm up")
+        _run(gateway, requests, loads[0][0], 0.0, warm_up, start, remote=remote)
         start += len(requests) // 3
     found = []
     for number, (most, per_second) in enumerate(loads, 1):
-        before = _counted(address)
-        outcome = _run(address, requests, most, per_second, seconds, start, remote=remote)
+        before = _counted(gateway)
+        terminal.live(f"[{number}/{len(loads)}] {seconds:g} s of load")
+        outcome = _run(gateway, requests, most, per_second, seconds, start, remote=remote)
         start += len(requests) // (len(loads) + 2)
         cell = {
-            "connections": most, "rate": per_second, **outcome, **_stages(before, _counted(address), path),
+            "connections": most, "rate": per_second, **outcome, **_stages(before, _counted(gateway), path),
         }  # fmt: skip
         found.append(cell)
-        click.echo(f"[{number}/{len(loads)}] {_name(cell)}: {cell['rps']:.0f} requests/s, p50 {cell['p50_ms']:.2f} ms, "
-                   f"p99 {cell['p99_ms']:.2f} ms", err=True)  # fmt: skip
+        took = f"p50 {cell['p50_ms']:.2f} ms, p99 {cell['p99_ms']:.2f} ms"
+        terminal.say(f"[{number}/{len(loads)}] {_name(cell)}: {cell['rps']:.0f} requests/s, {took}")
     for line in table(*_table(found)):
         click.echo(line)
     failed = sum(int(cell["errors"]) for cell in found)
     if json_file is not None:
-        json_file.write_text(json.dumps({"url": address, "endpoint": path, "loads": found}, indent=1) + "\n")
+        json_file.write_text(json.dumps({"url": gateway, "endpoint": path, "loads": found}, indent=1) + "\n")
     if plot is not None:
         _draw(found, path, plot)
     if failed:

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import sys
 import time
 import uuid
 from collections.abc import Mapping
-from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from deploy.admin.commands import shadow
-from deploy.admin.commands._options import OpenRegistry, registry_options, who
+from deploy.admin.commands._options import (
+    DURATION,
+    OpenRegistry,
+    gateways_options,
+    registry_options,
+    stop_on_signal,
+    who,
+)
+from deploy.admin.terminal import Terminal, table
 from deploy.tools.errors import DeployError
 
 if TYPE_CHECKING:
@@ -89,8 +95,8 @@ def set_(endpoint: str, weights: tuple[str, ...], open_registry: OpenRegistry) -
     "--min-requests", default=200, show_default=True, type=click.IntRange(1),
     help="Requests of the canary, and of stable, that each step compares at least.",
 )  # fmt: skip
-@click.option("--step-time", default="60s", show_default=True, metavar="DURATION", help="Shortest time of a step.")
-@click.option("--interval", default="5s", show_default=True, metavar="DURATION", help="Time between two looks.")
+@click.option("--step-time", type=DURATION, default="60s", show_default=True, help="Shortest time of a step.")
+@click.option("--interval", type=DURATION, default="5s", show_default=True, help="Time between two looks.")
 @click.option(
     "--label-shift", type=click.FloatRange(0, 100, min_open=True, max_open=True), metavar="POINTS",
     help="Compare what the versions answer too: roll back when the share of a value moves by more than this many "
@@ -101,24 +107,16 @@ def set_(endpoint: str, weights: tuple[str, ...], open_registry: OpenRegistry) -
     help="Whose values: an enum variable, built in or declared with `clearml-serving metrics add`.",
 )  # fmt: skip
 @click.option(
-    "--gateway", "gateways", multiple=True, envvar="TRITON_GATEWAY_URL", show_envvar=True,
-    help="A gateway to read /metrics and /v1/status of; give every one.  [default: the one of `up`, else "
-    "http://127.0.0.1:8080]",
-)  # fmt: skip
-@click.option(
     "--prometheus", envvar="TRITON_GATEWAY_PROMETHEUS", show_envvar=True,
     help="Read counts from this Prometheus instead of the gateways.",
 )  # fmt: skip
-@click.option(
-    "--state-dir", type=click.Path(path_type=Path, file_okay=False), default=Path(".triton-gateway"),
-    show_default=True, envvar="TRITON_GATEWAY_STATE_DIR", show_envvar=True, help="State directory of `up`, if any.",
-)  # fmt: skip
+@gateways_options
 @_JSON
 @registry_options
 def run(
-    endpoint: str, to: str | None, from_: str | None, steps: str, min_requests: int, step_time: str, interval: str,
+    endpoint: str, to: str | None, from_: str | None, steps: str, min_requests: int, step_time: float, interval: float,
     label_shift: float | None, label_variable: str, gateways: tuple[str, ...], prometheus: str | None,
-    state_dir: Path, as_json: bool, open_registry: OpenRegistry,
+    as_json: bool, open_registry: OpenRegistry,
 ) -> int:  # fmt: skip
     """Roll a version out: its share grows step by step, and goes back to 0 when the evidence says it is worse.
 
@@ -129,37 +127,34 @@ def run(
 
     The exit code is 0 when it was promoted, 3 when it was rolled back or aborted, 130 when it was interrupted.
     """
-    from deploy.laptop.state_dir import StateDir
     from deploy.rollout.runner import Runner
     from deploy.rollout.source import GatewaySource, PrometheusSource, Source
     from deploy.tools import http_client
 
     endpoint = endpoint.strip("/")
-    pause_s, step_s = _duration(interval, "--interval"), _duration(step_time, "--step-time")
     store = open_registry()
     fresh = None
     if to is not None:
         shift = (label_variable, label_shift / 100) if label_shift is not None else None
-        fresh = _fresh(store.task(), endpoint, to, from_, _percents(steps), min_requests, step_s, shift)
-    addresses = gateways or (
-        () if prometheus else (str(StateDir.at(state_dir).recall().get("gateway") or "http://127.0.0.1:8080"),)
-    )
-    source: Source = PrometheusSource(prometheus) if prometheus else GatewaySource(addresses)
+        fresh = _fresh(store.task(), endpoint, to, from_, _percents(steps), min_requests, step_time, shift)
+    if prometheus and click.get_current_context().get_parameter_source("gateways") is ParameterSource.DEFAULT:
+        gateways = ()
+    source: Source = PrometheusSource(prometheus) if prometheus else GatewaySource(gateways)
 
     def statuses() -> Mapping[str, Mapping[str, Any] | None]:
-        answers = {address: http_client.call_gateway(f"{address.rstrip('/')}/v1/status") for address in addresses}
+        answers = {address: http_client.call_gateway(f"{address}/v1/status") for address in gateways}
         return {a: r.content if r is not None and r.status == 200 else None for a, r in answers.items()}
 
     me = f"{who()} pid {os.getpid()}"
     runner = Runner(store, source, statuses, endpoint=endpoint, me=me)
-    stop = _Stop()
+    stop = stop_on_signal()
     rollout = runner.start(fresh)
     for decision in rollout.history[-1:]:
         _print_decision(decision, as_json)
-    screen = _Screen(as_json)
+    terminal = Terminal(sys.stderr)
     while not rollout.is_over:
-        if stop.wait(pause_s):
-            screen.clear()
+        if stop.wait(interval):
+            terminal.clear()
             runner.release()
             click.echo(
                 f"interrupted; {endpoint} stays at {rollout.weight:g} %. Continue: "
@@ -168,9 +163,10 @@ def run(
             return 130
         progress = runner.look()
         rollout = progress.rollout
-        screen.show(progress)
+        if not as_json:
+            terminal.live(_described(progress), topic=f"{rollout.weight} {rollout.state}")
         for decision in progress.decisions:
-            screen.clear()
+            terminal.clear()
             _print_decision(decision, as_json)
     return 0 if rollout.phase == "promoted" else 3
 
@@ -181,7 +177,6 @@ def run(
 @registry_options
 def status(endpoint: str | None, as_json: bool, open_registry: OpenRegistry) -> int:
     """Show rollouts and who runs them; with --endpoint every decision and its evidence."""
-    from deploy.admin.commands.status import table
     from deploy.rollout import record
 
     found = record.rollouts(open_registry().task())
@@ -311,15 +306,6 @@ def _percents(text: str) -> tuple[float, ...]:
     return steps if steps[-1] == 100 else (*steps, 100.0)
 
 
-def _duration(text: str, option: str) -> float:
-    from gateway.settings import parse_duration
-
-    try:
-        return parse_duration(text)
-    except ValueError as error:
-        raise click.BadParameter(str(error), param_hint=option) from error
-
-
 def _print_decision(decision: Decision, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(decision.to_json()))
@@ -337,40 +323,7 @@ def _print_decision(decision: Decision, as_json: bool) -> None:
     click.echo(line)
 
 
-class _Screen:
-    """The line that shows the current look: rewritten on a terminal, printed when it changes elsewhere."""
-
-    def __init__(self, as_json: bool) -> None:
-        self._is_terminal = sys.stderr.isatty() and not as_json
-        self._said = ""
-
-    def show(self, progress: Progress) -> None:
-        rollout = progress.rollout
-        state = progress.problem or f"{rollout.state}: {rollout.why}"
-        text = f"{rollout.weight:g} % {rollout.phase}, {state} (evidence {rollout.gate.evidence:.2g})"
-        if self._is_terminal:
-            click.echo(f"\r\x1b[K{text}", nl=False, err=True)
-        elif rollout.state != self._said:
-            click.echo(text, err=True)
-            self._said = rollout.state
-
-    def clear(self) -> None:
-        if self._is_terminal:
-            click.echo("\r\x1b[K", nl=False, err=True)
-
-
-class _Stop:
-    """Ctrl-C and SIGTERM as a flag that cuts waiting short."""
-
-    def __init__(self) -> None:
-        import threading
-
-        self._event = threading.Event()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, self._set)
-
-    def _set(self, _number: int, _frame: FrameType | None) -> None:
-        self._event.set()
-
-    def wait(self, seconds: float) -> bool:
-        return self._event.wait(seconds)
+def _described(progress: Progress) -> str:
+    rollout = progress.rollout
+    state = progress.problem or f"{rollout.state}: {rollout.why}"
+    return f"{rollout.weight:g} % {rollout.phase}, {state} (evidence {rollout.gate.evidence:.2g})"

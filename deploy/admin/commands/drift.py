@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -12,13 +13,12 @@ from typing import Any
 import click
 
 from deploy.admin import drift_counts
-from deploy.admin.commands.status import table
+from deploy.admin.commands._options import DURATION, chosen_state_dir, gateway_options
 from deploy.admin.metric_samples import Sample, from_gateway
-from deploy.laptop.state_dir import StateDir
+from deploy.admin.terminal import Terminal, table
 from deploy.tools.errors import DeployError
 from gateway.metrics import drift
 from gateway.metrics.drift import Verdict
-from gateway.settings import parse_duration
 from gateway.spec import normalize_url
 
 _BAR = 40
@@ -26,17 +26,13 @@ _BAR = 40
 
 def _sources(command: Any) -> Any:
     for option in (
-        click.option("--state-dir", type=click.Path(path_type=Path, file_okay=False), default=Path(".triton-gateway"),
-                     show_default=True, envvar="TRITON_GATEWAY_STATE_DIR", show_envvar=True,
-                     help="State directory of `up` on this machine: tells where its gateway is."),
         click.option("--window", default="1h", show_default=True, help="With --prometheus: how far to look back."),
         click.option("--prometheus", envvar="TRITON_GATEWAY_PROMETHEUS", show_envvar=True,
-                     help="Address of a Prometheus: counts of all gateways within --window."),
-        click.option("--url", envvar="TRITON_GATEWAY_URL", show_envvar=True,
-                     help="Address of a gateway: counts since it started.  [default: the one `up` uses]"),
+                     help="Address of a Prometheus: counts of all gateways within --window, not of one since it "
+                     "started."),
     ):  # fmt: skip
         command = option(command)
-    return command
+    return gateway_options(command)
 
 
 @click.group(name="drift", short_help="Capture reference distributions, report drift.")
@@ -48,14 +44,14 @@ def command() -> None:
 @_sources
 @click.option("--endpoint", required=True, help="Endpoint whose traffic becomes the reference.")
 @click.option("--version", "model_version", default="", help="Its version; empty for an endpoint without one.")
-@click.option("--duration", default="0s", show_default=True,
+@click.option("--duration", type=DURATION, default="0s", show_default=True,
               help="With --url: count only what comes within this time from now.")  # fmt: skip
 @click.option("--least", default=1000, show_default=True, help="Refuse a reference of fewer values.")
 @click.option("--output", type=click.Path(path_type=Path, dir_okay=False),
               help="File to write.  [default: in the state directory, where its gateway finds it]")  # fmt: skip
 def capture(
-    url: str | None, prometheus: str | None, window: str, state_dir: Path, endpoint: str, model_version: str,
-    duration: str, least: int, output: Path | None,
+    gateway: str, prometheus: str | None, window: str, endpoint: str, model_version: str, duration: float, least: int,
+    output: Path | None,
 ) -> int:  # fmt: skip
     """Make the reference distribution of every variable of one version from live traffic.
 
@@ -68,35 +64,26 @@ def capture(
       triton-gateway drift capture --endpoint sentiment --version 1 --prometheus http://prometheus:9090 --window 1d \\
           --output my-model-folder/reference.json
     """
-    try:
-        seconds = parse_duration(duration)
-    except ValueError as error:
-        raise click.BadParameter(str(error), param_hint="--duration") from error
     before: list[Sample] = []
-    if seconds and not prometheus:
-        before = _read(url, None, window, state_dir)
-        time.sleep(seconds)
-    samples = drift_counts.difference(_read(url, prometheus, window, state_dir), before)
-    seen = {sample.key[:2] for sample in samples}
-    name, _, version = endpoint.strip("/").rpartition("/")
-    if not model_version and (endpoint, "") not in seen and (name, version) in seen:
-        endpoint, model_version = name, version  # a url, as everywhere else
-    if (endpoint, model_version) not in seen:
-        known = ", ".join(sorted("/".join(filter(None, key)) for key in seen if key[0])) or "none"
-        raise DeployError(
-            f"nothing was counted of {'/'.join(filter(None, (endpoint, model_version)))}",
-            hint=f"variables were counted of {known}; name one with --endpoint and --version",
-        )
+    if duration and not prometheus:
+        before = from_gateway(gateway)
+        terminal = Terminal(sys.stderr)
+        while (left := duration - terminal.elapsed()) > 0:
+            terminal.live(f"counting what comes for {left:.0f} s more", topic="counting")
+            time.sleep(min(1.0, left))
+        terminal.clear()
+    samples = drift_counts.difference(_read(gateway, prometheus, window), before)
+    endpoint, model_version = _counted(samples, endpoint.strip("/"), model_version)
     found = drift_counts.references(samples, endpoint, model_version)
     enough = {name: bins for name, bins in found.items() if bins.total >= least}
     if not enough:
         most = max((bins.total for bins in found.values()), default=0)
         raise DeployError(
-            f"{endpoint} {model_version} has {most:.0f} observations of a variable at most, {least} are asked for",
+            f"{_url(endpoint, model_version)} has at most {most:.0f} observations of a variable, {least} are asked for",
             hint="send more traffic, wait longer, or lower --least",
         )
     text = drift.encode(enough, endpoint=endpoint, version=model_version, source=prometheus or "a gateway's /metrics")
-    path = output or StateDir.at(state_dir).root / "references" / f"{normalize_url(endpoint, model_version)}.json"
+    path = output or chosen_state_dir().root / "references" / f"{normalize_url(endpoint, model_version)}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f".{path.name}.new")
     aside.write_text(text, encoding="utf-8")
@@ -105,6 +92,31 @@ def capture(
         click.echo(f"{name}: {bins.total:.0f} values in {len(bins.names)} bins")
     click.echo(f"written to {path}", err=True)
     return 0
+
+
+def _counted(samples: Sequence[Sample], endpoint: str, version: str) -> tuple[str, str]:
+    """Return endpoint and version as metrics name them, also of a url. Raises ``DeployError`` if none was counted."""
+    served = {sample.key[:2] for sample in samples if sample.key[0]}
+    counted = {sample.key[:2] for sample in samples if sample.key[2]}
+    name, _, number = endpoint.rpartition("/")
+    if not version and (endpoint, "") not in served and (name, number) in served:
+        endpoint, version = name, number
+    if (endpoint, version) in counted:
+        return endpoint, version
+    if (endpoint, version) in served:
+        raise DeployError(
+            f"no variable of {_url(endpoint, version)} has been counted",
+            hint="text tasks have variables by themselves; declare others with `clearml-serving metrics add`",
+        )
+    known = ", ".join(sorted(_url(*one) for one in counted)) or "no version yet"
+    raise DeployError(
+        f"nothing was counted of {_url(endpoint, version)}",
+        hint=f"variables were counted of {known}; name one of them with --endpoint",
+    )
+
+
+def _url(endpoint: str, version: str) -> str:
+    return f"{endpoint}/{version}" if version else endpoint
 
 
 @command.command()
@@ -116,8 +128,8 @@ def capture(
               help="Draw them into this file (.png, .svg, .pdf); needs matplotlib.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON list, for programs.")
 def report(
-    url: str | None, prometheus: str | None, window: str, state_dir: Path, endpoint: str | None,
-    model_version: str | None, plot: bool, picture: Path | None, as_json: bool,
+    gateway: str, prometheus: str | None, window: str, endpoint: str | None, model_version: str | None, plot: bool,
+    picture: Path | None, as_json: bool,
 ) -> int:  # fmt: skip
     """Say of every variable that has a reference how far it is from it, and whether that is more than noise.
 
@@ -132,13 +144,13 @@ def report(
       triton-gateway drift report --json | jq .
     """
     draw = _drawer() if picture else None
-    every = drift_counts.verdicts(_read(url, prometheus, window, state_dir))
+    every = drift_counts.verdicts(_read(gateway, prometheus, window))
     found = [
         v for v in every
         if endpoint in (None, v.endpoint) and model_version in (None, v.version)
     ]  # fmt: skip
     if every and not found:
-        known = ", ".join(sorted({f"{v.endpoint} {v.version}".strip() for v in every}))
+        known = ", ".join(sorted({_url(v.endpoint, v.version) for v in every}))
         raise DeployError(
             f"no variable of {endpoint or 'any endpoint'} {model_version or ''}".rstrip() + " has a reference",
             hint=f"there are references of {known}; `triton-gateway drift capture` makes one",
@@ -181,10 +193,8 @@ def _drawer() -> Callable[[Sequence[Verdict], Path], None]:
     return draw
 
 
-def _read(url: str | None, prometheus: str | None, window: str, state_dir: Path) -> list[Sample]:
-    if prometheus:
-        return drift_counts.from_prometheus(prometheus, window)
-    return from_gateway(url or str(StateDir.at(state_dir).recall().get("gateway") or "http://127.0.0.1:8080"))
+def _read(gateway: str, prometheus: str | None, window: str) -> list[Sample]:
+    return drift_counts.from_prometheus(prometheus, window) if prometheus else from_gateway(gateway)
 
 
 def _described(verdict: Verdict) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from deploy.admin.commands._options import OpenRegistry, registry_options
+from deploy.admin.commands._options import DURATION, OpenRegistry, gateway_options, registry_options
 from deploy.tools.errors import DeployError
 
 _REFUSED = 3
@@ -41,11 +41,11 @@ def command() -> None:
     "--url", default="", envvar="TRITON_GATEWAY_URL", show_envvar=True,
     help="A gateway that answers send_request.  [default: send_request returns None]",
 )  # fmt: skip
-@click.option("--timeout", default="60s", show_default=True, metavar="DURATION", help="Time the request may take.")
+@click.option("--timeout", type=DURATION, default="60s", show_default=True, help="Time the request may take.")
 @click.option("--memory", default="0", metavar="SIZE", help="Memory the process may hold, e.g. 512M.  [default: half]")
 @click.option("--json", "as_json", is_flag=True, help="Print the answer only, as JSON, for programs.")
 def test(
-    code: Path, body: str, bundle: Path | None, engine: str, endpoint: str, url: str, timeout: str, memory: str,
+    code: Path, body: str, bundle: Path | None, engine: str, endpoint: str, url: str, timeout: float, memory: str,
     as_json: bool,
 ) -> int:  # fmt: skip
     """Run a Preprocess class on one body, in a process as a gateway would, and show the answer and each stage's time.
@@ -60,13 +60,13 @@ def test(
     """
     from deploy.admin import hook_trial
     from deploy.tools import http_client
-    from gateway.settings import parse_duration, parse_size
+    from gateway.settings import parse_size
     from gateway.spec import normalize_url
 
     try:
-        seconds, limit = parse_duration(timeout), parse_size(memory)
+        limit = parse_size(memory)
     except ValueError as error:
-        raise click.BadParameter(str(error)) from error
+        raise click.BadParameter(str(error), param_hint="--memory") from error
 
     async def send_request(name: str, version: str | None, data: Any) -> Any:
         if not url:
@@ -77,7 +77,7 @@ def test(
         )
         return answer.content if answer is not None and answer.status == 200 else None
 
-    trial = hook_trial.Trial(code, _body(body), engine, bundle, endpoint, seconds, limit)
+    trial = hook_trial.Trial(code, _body(body), engine, bundle, endpoint, timeout, limit)
     try:
         report = asyncio.run(hook_trial.run(trial, send_request))
     except hook_trial.HookFault as fault:
@@ -135,16 +135,9 @@ def _write(answer: object, *, as_json: bool) -> None:
 
 @command.command(name="watch", short_help="Re-upload deployed code whenever its file changes.")
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False, exists=True))
-@click.option(
-    "--url", default="", envvar="TRITON_GATEWAY_URL", show_envvar=True,
-    help="A gateway, to tell when a change is live.  [default: the one `up` uses]",
-)  # fmt: skip
-@click.option(
-    "--state-dir", type=click.Path(path_type=Path, file_okay=False), default=Path(".triton-gateway"),
-    show_default=True, envvar="TRITON_GATEWAY_STATE_DIR", show_envvar=True, help="State directory of `up`, if any.",
-)  # fmt: skip
+@gateway_options
 @registry_options
-def watch(folder: Path, url: str, state_dir: Path, open_registry: OpenRegistry) -> int:
+def watch(folder: Path, gateway: str, open_registry: OpenRegistry) -> int:
     """Upload the code of deployed endpoints again whenever its file in FOLDER changes, as `model add` did.
 
     A file belongs to an endpoint whose uploaded code equals it, or whose name it has: FOLDER/NAME.py or
@@ -155,10 +148,8 @@ def watch(folder: Path, url: str, state_dir: Path, open_registry: OpenRegistry) 
       triton-gateway hook watch ./hooks
     """
     from deploy.admin import hook_watch
-    from deploy.laptop.state_dir import StateDir
 
-    address = (url or str(StateDir.at(state_dir).recall().get("gateway") or "http://127.0.0.1:8080")).rstrip("/")
     try:
-        hook_watch.Watcher(folder.resolve(), open_registry(), gateway=address, say=click.echo).run()
+        hook_watch.Watcher(folder.resolve(), open_registry(), gateway=gateway, say=click.echo).run()
     except KeyboardInterrupt:
         return 0

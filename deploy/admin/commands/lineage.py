@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import click
 
-from deploy.admin.commands._options import STATE_DIR, OpenRegistry, registry_options
+from deploy.admin.commands._options import OpenRegistry, registry_options
 from deploy.tools.errors import DeployError
 
 
 @click.command(name="lineage", short_help="Show where a served model comes from.")
 @click.argument("url", metavar="ENDPOINT/VERSION|MODEL_ID")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, for programs.")
-@STATE_DIR
 @registry_options
-def command(url: str, state_dir: Path, as_json: bool, open_registry: OpenRegistry) -> int:
+def command(url: str, as_json: bool, open_registry: OpenRegistry) -> int:
     """Show the model of ENDPOINT/VERSION, the Task that trained it, its parents, data sets, code and parameters.
 
     A version that is not served any more is asked for by its model's id, which every answer carried in the header
@@ -29,7 +27,6 @@ def command(url: str, state_dir: Path, as_json: bool, open_registry: OpenRegistr
       triton-gateway lineage sentiment/2
       triton-gateway lineage 3c4acb746d08fdb329a7167f9140fce3
     """
-    del state_dir  # read where the registry is opened
     from gateway.registry import is_id, lineage_of
 
     registry = open_registry()

@@ -10,13 +10,13 @@ import shlex
 import signal
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from deploy.admin.terminal import Terminal
 from deploy.tools.errors import DeployError
 
 if TYPE_CHECKING:
@@ -127,12 +127,11 @@ def command(
     return 0
 
 
-class Screen:
-    """Lines that stay, and one that changes while a terminal looks."""
+class Screen(Terminal):
+    """Progress that Ctrl-C ends."""
 
     def __init__(self) -> None:
-        self._began = time.monotonic()
-        self._is_live = sys.stderr.isatty()
+        super().__init__(sys.stderr)
         self._is_interrupted = False
 
     @contextlib.contextmanager
@@ -163,21 +162,12 @@ class Screen:
     def say(self, text: str) -> None:
         """Print a line that stays."""
         self._end_if_interrupted()
-        self._clear()
-        click.echo(f"{time.monotonic() - self._began:6.1f} s  {text}", err=True)
+        super().say(text)
 
     def progress(self, text: str) -> None:
         """Say what is being done now; a terminal shows it until the next line."""
         self._end_if_interrupted()
-        if self._is_live:
-            self._clear()
-            click.echo(f"{time.monotonic() - self._began:6.1f} s  {text[:100]} …", err=True, nl=False)
-        else:
-            self.say(text)
-
-    def _clear(self) -> None:
-        if self._is_live:
-            click.echo("\r\x1b[2K", err=True, nl=False)
+        self.live(text, topic=text)
 
 
 def _check_registry() -> None:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from deploy.admin.commands._options import OpenRegistry, registry_options
+from deploy.admin.commands._options import OpenRegistry, gateway_options, registry_options
 from deploy.tools.errors import DeployError
 
 if TYPE_CHECKING:
@@ -17,17 +16,10 @@ if TYPE_CHECKING:
 
 
 @click.command(name="plan", short_help="Show what the serving Task would change, and its faults.")
-@click.option(
-    "--url", envvar="TRITON_GATEWAY_URL", show_envvar=True,
-    help="A gateway to compare with.  [default: the one `up` uses, else http://127.0.0.1:8080]",
-)  # fmt: skip
-@click.option(
-    "--state-dir", type=click.Path(path_type=Path, file_okay=False), default=Path(".triton-gateway"),
-    show_default=True, envvar="TRITON_GATEWAY_STATE_DIR", show_envvar=True, help="State directory of `up`, if any.",
-)  # fmt: skip
+@gateway_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, for programs.")
 @registry_options
-def command(url: str | None, state_dir: Path, as_json: bool, open_registry: OpenRegistry) -> int:
+def command(gateway: str, as_json: bool, open_registry: OpenRegistry) -> int:
     """Compile the serving Task as a gateway would, and compare with what a gateway serves now.
 
     The exit code is 3 when something in the Task cannot be served, else 0.
@@ -36,7 +28,6 @@ def command(url: str | None, state_dir: Path, as_json: bool, open_registry: Open
     Example:
       triton-gateway plan --url http://gateway:8080
     """
-    from deploy.laptop.state_dir import StateDir
     from deploy.tools import http_client
     from gateway.control.compile import compile_spec
     from gateway.errors import RegistryRefused
@@ -56,10 +47,9 @@ def command(url: str | None, state_dir: Path, as_json: bool, open_registry: Open
             missing[model_id] = "has no data: its upload did not finish"
     shared = namesakes(store, records.values())
     compiled = compile_spec(spec, default_triton="", models=records, namesakes=shared)
-    address = (url or str(StateDir.at(state_dir).recall().get("gateway") or "http://127.0.0.1:8080")).rstrip("/")
-    answer = http_client.call_gateway(f"{address}/v1/status")
+    answer = http_client.call_gateway(f"{gateway}/v1/status")
     if answer is None or answer.status != 200 or not isinstance(answer.content, dict):
-        raise DeployError(f"no gateway answers at {address}", hint="name one with --url")
+        raise DeployError(f"no gateway answers at {gateway}", hint="name one with --url")
     found = changes(compiled, missing, answer.content)
     if as_json:
         click.echo(json.dumps(found, indent=2, ensure_ascii=False))
@@ -70,7 +60,7 @@ def command(url: str | None, state_dir: Path, as_json: bool, open_registry: Open
         for fault in found["faults"]:
             click.echo(f"! {fault['subject']}: {fault['message']}")
         if not found["changes"] and not found["faults"]:
-            click.echo(f"{address} serves what the serving Task says")
+            click.echo(f"{gateway} serves what the serving Task says")
     return 3 if found["faults"] else 0
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 import click
 
 from deploy.admin.commands import shadow
+from deploy.admin.commands._options import chosen_state_dir, gateway_options
+from deploy.admin.terminal import table
 from deploy.laptop.state_dir import StateDir
 from deploy.tools import http_client
 from deploy.tools.errors import DeployError
@@ -18,23 +19,9 @@ _FAILED = ("failed", "refused")
 
 
 @click.command(name="status", short_help="Show what is served: endpoints, versions, models, faults.")
-@click.option(
-    "--url",
-    envvar="TRITON_GATEWAY_URL",
-    show_envvar=True,
-    help="Address of the gateway.  [default: the one `up` in this state directory uses, else http://127.0.0.1:8080]",
-)
-@click.option(
-    "--state-dir",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=Path(".triton-gateway"),
-    show_default=True,
-    envvar="TRITON_GATEWAY_STATE_DIR",
-    show_envvar=True,
-    help="State directory of `up` on this machine, for model sync's account.",
-)
+@gateway_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, for programs.")
-def command(url: str | None, state_dir: Path, as_json: bool) -> int:
+def command(gateway: str, as_json: bool) -> int:
     """Show every endpoint with its versions, model ids and states, and whatever is wrong with the configuration.
 
     The exit code is 0 when everything that is configured is served, 3 when something is not, and 1 when no gateway
@@ -45,30 +32,28 @@ def command(url: str | None, state_dir: Path, as_json: bool) -> int:
       triton-gateway status
       triton-gateway status --url http://gateway:8080 --json | jq .
     """
-    state = StateDir.at(state_dir)
-    address = (url or str(state.recall().get("gateway") or "http://127.0.0.1:8080")).rstrip("/")
-    answer = http_client.call_gateway(f"{address}/v1/status")
+    answer = http_client.call_gateway(f"{gateway}/v1/status")
     if answer is None:
         raise DeployError(
-            f"no gateway answers at {address}", hint="start one with `triton-gateway up`, or name another with --url"
+            f"no gateway answers at {gateway}", hint="start one with `triton-gateway up`, or name another with --url"
         )
     if answer.status in (401, 403):
         raise DeployError(
-            f"{address} does not show its status to everybody",
+            f"{gateway} does not show its status to everybody",
             hint="set TRITON_GATEWAY_KEY to a key with the right status (`keys create --operations status`)",
         )
     if answer.status != 200 or not isinstance(answer.content, dict):
         raise DeployError(
-            f"{address}/v1/status answers {answer.status}, not a status", hint="is --url a triton-gateway?"
+            f"{gateway}/v1/status answers {answer.status}, not a status", hint="is --url a triton-gateway?"
         )
-    sync = read_sync_status(state)
+    sync = read_sync_status(chosen_state_dir())
     if as_json:
         click.echo(json.dumps({"gateway": answer.content, "sync": sync}, indent=2, ensure_ascii=False))
     else:
-        for line in describe(address, answer.content, sync):
+        for line in describe(gateway, answer.content, sync):
             click.echo(line)
         if answer.content.get("shadows"):
-            for line in shadow.describe(answer.content, http_client.fetch_from_gateway(f"{address}/metrics")):
+            for line in shadow.describe(answer.content, http_client.fetch_from_gateway(f"{gateway}/metrics")):
                 click.echo(line)
     return 0 if all_is_well(answer.content, sync) else 3
 
@@ -122,11 +107,3 @@ def _state(endpoint: Mapping[str, Any]) -> str:
     successor = endpoint.get("successor")
     state = str(endpoint.get("state") or "-")
     return f"{state}; its new version is {successor.get('state')}: {successor.get('reason')}" if successor else state
-
-
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return rows under their headings, in columns."""
-    widths = [max(len(row[i]) for row in (head, *rows)) for i in range(len(head))]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in (head, *rows)
-    ]

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import signal
-import threading
 import time
 from pathlib import Path
 
 import click
 
-from deploy.admin.commands._options import PORT
+from deploy.admin.commands._options import PORT, Duration, stop_on_signal
 
 
 @click.command(
@@ -43,7 +41,7 @@ from deploy.admin.commands._options import PORT
     show_envvar=True, help="Id of the serving Task to follow.  [default: the only one that runs]",
 )  # fmt: skip
 @click.option(
-    "--poll-frequency", default="5s", show_default=True, metavar="DURATION",
+    "--poll-frequency", "poll_s", type=Duration(bare_unit="min"), default="5s", show_default=True,
     envvar=["TRITON_GATEWAY_POLL_FREQUENCY", "CLEARML_SERVING_POLL_FREQ"], show_envvar=True,
     help="How often the serving Task is looked at; a bare number counts minutes, as in clearml-serving.",
 )  # fmt: skip
@@ -63,7 +61,7 @@ from deploy.admin.commands._options import PORT
               envvar="TRITON_GATEWAY_LOG_FORMAT", show_envvar=True, help="Form of the log on stderr.")  # fmt: skip
 def command(
     state_dir: Path, repository: Path | None, triton_grpc: str, engine: str, serving_task_id: str,
-    poll_frequency: str, files_rewrite: str, health_port: int | None, triton_key_file: str, log_format: str,
+    poll_s: float, files_rewrite: str, health_port: int | None, triton_key_file: str, log_format: str,
 ) -> int:  # fmt: skip
     """Keep a Triton at the serving Task: fetch models, verify them, write, load, unload.
 
@@ -87,13 +85,9 @@ def command(
     from gateway import logs
     from gateway.errors import GatewayError
     from gateway.registry import ClearMLRegistry
-    from gateway.settings import Settings, parse_duration
+    from gateway.settings import Settings
     from gateway.triton.key import key_file
 
-    try:
-        poll_s = parse_duration(poll_frequency, bare_unit="min")
-    except ValueError as error:
-        raise click.BadParameter(str(error), param_hint="--poll-frequency") from error
     logs.configure(log_format)
     state_dir = state_dir.absolute()
     shared = Settings(files_rewrite=files_rewrite)  # what gateways and sync have in common
@@ -105,9 +99,7 @@ def command(
         # Gateways look as rarely as we do: what was replaced stays until each of them must have seen it.
         grace=Grace(settle_s=max(30.0, 2 * poll_s), most_s=max(600.0, 10 * poll_s)),
     )  # fmt: skip
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+    stop = stop_on_signal()
     try:
         registry = ClearMLRegistry(serving_task_id, files_rewrite=shared.files_rewrites())
         auto_update = AutoUpdate(

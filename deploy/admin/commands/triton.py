@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
-import threading
 from pathlib import Path
 
 import click
 
-from deploy.admin.commands._options import PORT
+from deploy.admin.commands._options import PORT, stop_on_signal
 
 _NEVER_BY_ITSELF = (3600.0, 3600.0)
 
@@ -47,9 +45,7 @@ def command(
     )
     from gateway.triton import key as control
 
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+    stop = stop_on_signal()
     server = detect_server()
     if isinstance(server, ExternalServer):
         raise DeployError("there is nothing to start for an existing Triton")

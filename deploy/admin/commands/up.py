@@ -3,61 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
-import shutil
 import sys
-import time
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import click
 
-from deploy.admin.commands._options import PORT
-
-
-class Terminal:
-    """Progress on stdout: lines with the seconds since the start; on a terminal also one line that changes."""
-
-    def __init__(self, out: TextIO) -> None:
-        self._out = out
-        self._began = time.monotonic()
-        self._is_tty = out.isatty()
-        self._live = ""
-        self._spoke_at = 0.0
-
-    def elapsed(self) -> float:
-        """Return the seconds since the start."""
-        return time.monotonic() - self._began
-
-    def say(self, text: str) -> None:
-        """Show a line that stays."""
-        self.show(f"[{self.elapsed():6.1f} s] {text}")
-
-    def show(self, text: str) -> None:
-        """Show a line as it is, fit to be copied."""
-        self._write(f"{self._clear()}{text}\n")
-        self._live = ""
-
-    def live(self, text: str) -> None:
-        """Show what is being waited for: in place on a terminal, else as a line now and then."""
-        if self._is_tty:
-            width = shutil.get_terminal_size().columns - 1
-            self._write(f"{self._clear()}[{self.elapsed():6.1f} s] {text} …"[: width + len(self._clear())])
-            self._live = text
-        elif text != self._live and self.elapsed() - self._spoke_at >= 5:
-            self.say(f"{text} …")
-            self._live = text
-
-    def _clear(self) -> str:
-        return "\r\x1b[2K" if self._is_tty else ""
-
-    def _write(self, text: str) -> None:
-        self._spoke_at = self.elapsed()
-        # a closed terminal or pipe must not keep the children from being stopped
-        with contextlib.suppress(OSError, ValueError):
-            self._out.write(text)
-            self._out.flush()
+from deploy.admin.commands._options import PORT, Duration
+from deploy.admin.terminal import Terminal
 
 
 @click.command(
@@ -127,8 +81,8 @@ class Terminal:
     help="While developing: upload the code of deployed endpoints again when its file in this folder changes.",
 )  # fmt: skip
 @click.option(
-    "--poll-freq", default="2s", show_default=True,
-    envvar=["TRITON_GATEWAY_POLL_FREQUENCY", "CLEARML_SERVING_POLL_FREQ"], show_envvar=True, metavar="DURATION",
+    "--poll-freq", type=Duration(bare_unit="min"), default="2s", show_default=True,
+    envvar=["TRITON_GATEWAY_POLL_FREQUENCY", "CLEARML_SERVING_POLL_FREQ"], show_envvar=True,
     help="How often the serving Task is looked at; a bare number counts minutes, as in clearml-serving.",
 )  # fmt: skip
 def command(
@@ -150,12 +104,8 @@ def command(
     from deploy.laptop.stack import UpOptions, run
     from deploy.laptop.state_dir import StateDir
     from deploy.tools.errors import DeployError
-    from gateway.settings import parse_duration
 
-    try:
-        given["poll_freq"] = f"{parse_duration(given['poll_freq'], bare_unit='min'):g}s"
-    except ValueError as error:
-        raise click.BadParameter(str(error), param_hint="--poll-freq") from error
+    given["poll_freq"] = f"{given['poll_freq']:g}s"
     if triton_grpc and model_repository is None:
         raise DeployError(
             "with --triton-grpc the folder that Triton loads models from has to be known",

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from deploy.admin.commands._options import OpenRegistry, registry_options
+from deploy.admin.commands._options import DURATION, OpenRegistry, gateways_options, registry_options
+from deploy.admin.terminal import Terminal
 from deploy.tools.errors import DeployError
 
 if TYPE_CHECKING:
@@ -19,7 +20,9 @@ if TYPE_CHECKING:
 _LOOKS = 3
 """Times in a row a gateway must say so: each answer comes from one of its workers."""
 
-_PATIENCE_S = 10.0
+_FAILING_S = 10.0
+"""How long a failure may last before it is told: what it lacks may come back."""
+
 _READ_S = 1.0
 
 Outlook = Literal["open", "failing", "final"]
@@ -27,20 +30,13 @@ Outlook = Literal["open", "failing", "final"]
 
 
 @click.command(name="wait", short_help="Wait until a change is live on every gateway.")
+@gateways_options
 @click.option(
-    "--gateway", "gateways", multiple=True, envvar="TRITON_GATEWAY_URL", show_envvar=True,
-    help="A gateway; give every one.  [default: the one `up` uses, else http://127.0.0.1:8080]",
-)  # fmt: skip
-@click.option(
-    "--timeout", default="120s", show_default=True, metavar="DURATION", envvar="TRITON_GATEWAY_WAIT_TIMEOUT",
+    "--timeout", type=DURATION, default="120s", show_default=True, envvar="TRITON_GATEWAY_WAIT_TIMEOUT",
     show_envvar=True, help="How long to wait.",
 )  # fmt: skip
-@click.option(
-    "--state-dir", type=click.Path(path_type=Path, file_okay=False), default=Path(".triton-gateway"),
-    show_default=True, envvar="TRITON_GATEWAY_STATE_DIR", show_envvar=True, help="State directory of `up`, if any.",
-)  # fmt: skip
 @registry_options
-def command(gateways: tuple[str, ...], timeout: str, state_dir: Path, open_registry: OpenRegistry) -> int:
+def command(gateways: tuple[str, ...], timeout: float, open_registry: OpenRegistry) -> int:
     """Wait until every gateway serves what the serving Task says now, including what is changed meanwhile.
 
     The exit code is 0 when it is live, 3 when a gateway reports that a version failed, 1 when the time is over. It ends
@@ -51,25 +47,18 @@ def command(gateways: tuple[str, ...], timeout: str, state_dir: Path, open_regis
     Example:
       clearml-serving model add … && triton-gateway wait --gateway http://gateway-1:8080 --gateway http://gateway-2:8080
     """
-    from deploy.laptop.state_dir import StateDir
     from deploy.tools import http_client
     from gateway.errors import RegistryUnavailable
-    from gateway.settings import parse_duration
 
-    try:
-        left = parse_duration(timeout)
-    except ValueError as error:
-        raise click.BadParameter(str(error), param_hint="--timeout") from error
+    terminal = Terminal(sys.stderr)
     registry = open_registry()
     revision, read_at = _revision(registry), time.monotonic()
-    addresses = gateways or (str(StateDir.at(state_dir).recall().get("gateway") or "http://127.0.0.1:8080"),)
-    began = time.monotonic()
-    agreed = dict.fromkeys(addresses, 0)
+    agreed = dict.fromkeys(gateways, 0)
     failing: dict[str, float] = {}
     while True:
         reasons = {}
-        for address in addresses:
-            answer = http_client.call_gateway(f"{address.rstrip('/')}/v1/status")
+        for address in gateways:
+            answer = http_client.call_gateway(f"{address}/v1/status")
             content = answer.content if answer is not None and answer.status == 200 else None
             reason, outlook = missing(content, revision)
             now = time.monotonic()
@@ -82,18 +71,22 @@ def command(gateways: tuple[str, ...], timeout: str, state_dir: Path, open_regis
                 read_at = now
             # Builds are tried again: a failure counts when it stays.
             failing[address] = failing.get(address, now) if outlook != "open" else now
-            if outlook == "final" or now - failing[address] > _PATIENCE_S:
+            if outlook == "final" or now - failing[address] > _FAILING_S:
+                terminal.clear()
                 click.echo(f"{address}: {reason}", err=True)
                 return 3
             agreed[address] = 0 if reason else agreed[address] + 1
             if reason:
                 reasons[address] = reason
         if all(count >= _LOOKS for count in agreed.values()):
-            click.echo(f"live on {', '.join(addresses)} after {time.monotonic() - began:.1f} s")
+            terminal.clear()
+            click.echo(f"live on {', '.join(gateways)} after {terminal.elapsed():.1f} s")
             return 0
-        if time.monotonic() - began > left:
-            told = "; ".join(f"{address}: {reason}" for address, reason in reasons.items())
-            raise DeployError(f"not live after {left:g} s: {told}", hint="`triton-gateway status` says more")
+        told = "; ".join(f"{address}: {reason}" for address, reason in reasons.items())
+        if terminal.elapsed() > timeout:
+            terminal.clear()
+            raise DeployError(f"not live after {timeout:g} s: {told}", hint="`triton-gateway status` says more")
+        terminal.live(told or "asking again")
         time.sleep(0.3)
 
 

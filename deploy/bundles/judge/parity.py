@@ -266,7 +266,8 @@ def excesses(found: Parity, tolerance: Tolerance, *, what: str = "answers") -> l
         if not getattr(found, name) >= least:
             lines.append(f"{name.replace('_', ' ')} {getattr(found, name):.5f} (at least {least:g})")
     if not found.decisions >= tolerance.decisions:
-        lines.append(f"{1 - found.decisions:.1%} of the {what} changed (at most {1 - tolerance.decisions:.1%})")
+        changed, most = _percent(1 - found.decisions, 1 - tolerance.decisions)
+        lines.append(f"{changed} of the {what} changed (at most {most})")
     if not abs(found.gain - 1) <= tolerance.gain:
         lines.append(f"outputs are multiplied by {found.gain:.3f} (1 within {tolerance.gain:g})")
     if not found.bias <= tolerance.bias:
@@ -274,10 +275,18 @@ def excesses(found: Parity, tolerance: Tolerance, *, what: str = "answers") -> l
     if not found.shift <= tolerance.shift:
         lines.append(f"a class shifted by {found.shift:.3f} (at most {tolerance.shift:g})")
     if found.neighbours is not None and not found.neighbours >= tolerance.neighbours:
-        lines.append(
-            f"{1 - found.neighbours:.1%} of the nearest neighbours changed (at most {1 - tolerance.neighbours:.1%})"
-        )
+        changed, most = _percent(1 - found.neighbours, 1 - tolerance.neighbours)
+        lines.append(f"{changed} of the nearest neighbours changed (at most {most})")
     return lines
+
+
+def _percent(share: float, limit: float) -> tuple[str, str]:
+    """Return both in percent, with as many digits as it takes to tell them apart."""
+    for digits in range(1, 8):
+        shown, most = f"{share:.{digits}%}", f"{limit:.{digits}%}"
+        if shown != most:
+            break
+    return shown, most
 
 
 def trend(true: Sequence[NDArray[Any]], found: Sequence[NDArray[Any]]) -> tuple[float, float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.server
+import inspect
 import json
 import os
 import re
@@ -74,6 +75,25 @@ def test_every_option_has_a_variable_that_help_shows(name: str) -> None:
         assert option.envvar, option.name
         assert option.show_envvar, option.name
         assert option.help, option.name
+
+
+def leaves(command: click.Command) -> Iterator[click.Command]:
+    """Yield a command, or those of a group."""
+    if isinstance(command, click.Group):
+        for sub in command.commands.values():
+            yield from leaves(sub)
+    else:
+        yield command
+
+
+def test_every_command_that_reads_the_registry_can_be_told_whose() -> None:
+    """Beside an `up` nobody has to source its file: its state directory says which server and Task are meant."""
+    found = [one for name in (*COMMANDS, *ONE_MODEL, *GROUPS) for one in leaves(load(name))]
+    called = {one: inspect.unwrap(one.callback) for one in found if one.callback is not None}
+    asking = [one for one, function in called.items() if "open_registry" in inspect.signature(function).parameters]
+    assert len(asking) > 10
+    without = [one.name for one in asking if [] == [p for p in one.params if p.name == "state_dir"]]
+    assert without == []
 
 
 def test_serve_has_an_option_for_every_setting() -> None:

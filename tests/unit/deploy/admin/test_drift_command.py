@@ -127,6 +127,24 @@ def test_reference_of_too_few_values_is_refused(served: tuple[Gateway, str], tmp
     assert not (tmp_path / "r.json").exists()
 
 
+def test_a_version_without_variables_is_told_apart_from_one_with_few(served: tuple[Gateway, str]) -> None:
+    """More traffic would not help it; and a url is repeated as it was typed."""
+    gateway, url = served
+    gateway.page = b'gateway_requests_total{endpoint="plain",version="2"} 7\n'
+    with pytest.raises(DeployError) as caught:
+        run("capture", "--url", url, "--endpoint", "plain/2")
+    assert caught.value.message == "no variable of plain/2 has been counted"
+    assert "clearml-serving metrics add" in caught.value.hint
+    gateway.watch({})
+    gateway.see([1.0] * 10, ["cat"] * 10)
+    with pytest.raises(DeployError) as caught:
+        run("capture", "--url", url, "--endpoint", "e/1")
+    assert caught.value.message == "e/1 has at most 10 observations of a variable, 1000 are asked for"
+    with pytest.raises(DeployError) as caught:
+        run("capture", "--url", url, "--endpoint", "e/7")
+    assert caught.value.hint == "variables were counted of e/1; name one of them with --endpoint"
+
+
 def test_captured_reference_lies_where_the_gateway_of_up_looks(served: tuple[Gateway, str], tmp_path: Path) -> None:
     """ENDPOINT/VERSION.json below `references` of the state directory."""
     gateway, url = served
@@ -173,4 +191,4 @@ def test_report_is_of_one_endpoint_if_it_is_named(served: tuple[Gateway, str]) -
     with pytest.raises(DeployError) as caught:
         run("report", "--url", url, "--endpoint", "other")
     assert "no variable of other has a reference" in caught.value.message
-    assert "e 1" in caught.value.hint
+    assert "e/1" in caught.value.hint

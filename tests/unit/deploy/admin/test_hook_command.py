@@ -132,3 +132,18 @@ def test_a_bundle_that_is_not_there_is_named(tmp_path: Path, capsys: pytest.Capt
     code.write_text("class Preprocess:\n    pass\n")
     assert 2 == main(["hook", "test", str(code), "--body", "{}", "--bundle", str(tmp_path / "missing")])
     assert "missing' does not exist" in capsys.readouterr().err
+
+
+def test_a_bundle_that_cannot_be_read_is_one_line(
+    code: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A place that does not exist, and a file that is no model: neither is a fault of ours to report."""
+    file = code(DIVIDES)
+    assert 2 == main(["hook", "test", file, "--body", "{}", "--bundle", str(tmp_path / "nowhere")])
+    assert "nowhere' does not exist" in capsys.readouterr().err
+    (tmp_path / "model.onnx").write_text("no model")
+    assert 1 == main(["hook", "test", file, "--body", "{}", "--bundle", str(tmp_path / "model.onnx")])
+    err = capsys.readouterr().err
+    assert "model.onnx cannot be loaded by ONNX Runtime" in err
+    assert "unexpected" not in err
+    assert 1 == len(err.splitlines())

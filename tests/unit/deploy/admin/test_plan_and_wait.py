@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -139,8 +140,8 @@ def wait():
         values = command.make_context(
             "wait", ["--gateway", f"http://127.0.0.1:{server.server_port}", *arguments]
         ).params
-        values.pop("serving_task_id")
-        return command.callback.__wrapped__(**values, open_registry=lambda: store)
+        given = {name: values[name] for name in ("gateways", "timeout")}
+        return inspect.unwrap(command.callback)(**given, open_registry=lambda: store)
 
     yield run
     for server in servers:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -71,8 +73,6 @@ def test_precision_decides_what_is_asked_and_the_user_may_ask_for_something_else
 )
 def test_each_excess_says_how_much_and_what_is_allowed(change, says):
     """Also where the number is not a number."""
-    from dataclasses import replace
-
     assert [] == excesses(GOOD, EXACT)
     (line,) = excesses(replace(GOOD, **change), EXACT)
     assert line.startswith(says)
@@ -99,3 +99,11 @@ def test_padding_of_a_text_of_several_rows_is_not_compared(side, kept):
     # one number per label: as many labels as tokens are no tokens
     whole = read(outputs, prepared, TaskConfig(task="text-classification", padding_side=side))
     assert (2, 3) == whole["start_logits"].shape
+
+
+def test_a_share_beyond_its_limit_never_reads_like_the_limit():
+    """`1.0% changed (at most 1.0%)` is no reason."""
+    (line,) = excesses(replace(GOOD, decisions=0.98998), replace(EXACT, decisions=0.99))
+    assert line == "1.002% of the answers changed (at most 1.000%)"
+    (line,) = excesses(replace(GOOD, neighbours=0.5), replace(EXACT, neighbours=0.98))
+    assert line == "50.0% of the nearest neighbours changed (at most 2.0%)"

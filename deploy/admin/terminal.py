@@ -1,0 +1,72 @@
+"""What a person sees while a command works: lines that stay, and one that changes.
+
+Used by every command that can take longer than two seconds. Lines carry the seconds since the start. Where nobody looks
+(a log, a pipe) the changing line is printed now and then instead. Must never raise: a closed terminal is no reason to
+leave children running.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import time
+from typing import Final, TextIO
+
+_QUIET_S: Final = 2.0
+"""So long after the last line, a log gets the line that a terminal would show."""
+
+
+class Terminal:
+    """Progress on one stream: lines with the seconds since the start; on a terminal also one line that changes."""
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+        self._began = time.monotonic()
+        self._is_tty = out.isatty()
+        self._live = ""
+        self._spoke_at = 0.0
+
+    def elapsed(self) -> float:
+        """Return the seconds since the start."""
+        return time.monotonic() - self._began
+
+    def say(self, text: str) -> None:
+        """Show a line that stays."""
+        self.show(f"[{self.elapsed():6.1f} s] {text}")
+
+    def show(self, text: str) -> None:
+        """Show a line as it is, fit to be copied."""
+        self._write(f"{self._erase()}{text}\n")
+        self._live = ""
+
+    def live(self, text: str, *, topic: str = "") -> None:
+        """Show what is being waited for, in place; in a log as a line when ``topic`` changes, or now and then."""
+        if self._is_tty:
+            width = shutil.get_terminal_size().columns - 1
+            self._write(f"{self._erase()}[{self.elapsed():6.1f} s] {text} …"[: width + len(self._erase())])
+            self._live = text
+        elif (topic or text) != self._live and (topic or self.elapsed() - self._spoke_at >= _QUIET_S):
+            self.say(f"{text} …")
+            self._live = topic or text
+
+    def clear(self) -> None:
+        """Take the changing line away, before something else prints."""
+        if self._is_tty and self._live:
+            self._write(self._erase())
+            self._live = ""
+
+    def _erase(self) -> str:
+        return "\r\x1b[2K" if self._is_tty else ""
+
+    def _write(self, text: str) -> None:
+        self._spoke_at = self.elapsed()
+        # a closed terminal or pipe must not keep the children from being stopped
+        with contextlib.suppress(OSError, ValueError):
+            self._out.write(text)
+            self._out.flush()
+
+
+def table(head: list[str], rows: list[list[str]]) -> list[str]:
+    """Return rows under their headings, in columns as wide as they need to be, wherever they are printed."""
+    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in (head, *rows)]

@@ -1,0 +1,85 @@
+"""What a person sees while a command works."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+
+import pytest
+
+from deploy.admin import terminal
+from deploy.admin.terminal import Terminal, table
+
+
+class Clock:
+    """Time that a test moves."""
+
+    now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+class Tty(io.StringIO):
+    """A stream that says somebody looks."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
+    """The clock of new terminals."""
+    clock = Clock()
+    monkeypatch.setattr(terminal, "time", clock)
+    return clock
+
+
+def test_a_terminal_shows_the_changing_line_in_place_and_takes_it_away(clock: Clock) -> None:
+    """The line that stays stands where the changing one stood."""
+    out = Tty()
+    screen = Terminal(out)
+    screen.live("loading")
+    clock.now = 3.0
+    screen.say("loaded")
+    screen.live("asking")
+    screen.clear()
+    assert out.getvalue().split("\r\x1b[2K") == [
+        "", "[   0.0 s] loading …", "[   3.0 s] loaded\n", "[   3.0 s] asking …", "",
+    ]  # fmt: skip
+
+
+def test_a_log_gets_what_is_waited_for_after_two_quiet_seconds_and_once(clock: Clock) -> None:
+    """A pipe is neither silent nor full of the same line."""
+    out = io.StringIO()
+    screen = Terminal(out)
+    for second in range(6):
+        clock.now = float(second)
+        screen.live("waiting")
+    assert out.getvalue() == "[   2.0 s] waiting …\n"
+
+
+def test_a_log_gets_a_new_topic_at_once_and_its_details_never(clock: Clock) -> None:
+    """Counting down is for eyes; what is being done now is for logs too."""
+    out = io.StringIO()
+    screen = Terminal(out)
+    for second in range(9):
+        clock.now = float(second)
+        screen.live(f"{9 - second} s more", topic="first" if second < 5 else "second")
+    assert out.getvalue() == "[   0.0 s] 9 s more …\n[   5.0 s] 4 s more …\n"
+
+
+def test_a_closed_stream_keeps_nobody_from_working() -> None:
+    """Children have to be stopped whether or not anybody reads."""
+    out = io.StringIO()
+    screen = Terminal(out)
+    out.close()
+    screen.say("stopping")
+    screen.live("stopping", topic="stopping")
+
+
+def test_a_table_is_as_wide_as_its_content_also_without_rows() -> None:
+    """No column is cut, wherever it is printed: programs read it too."""
+    wide, narrow = "x" * 130, "y".ljust(130)
+    assert table(["A", "LONG"], [[wide, "1"], ["y", "2"]]) == ["A".ljust(130) + "  LONG", f"{wide}  1", f"{narrow}  2"]
+    assert table(["A", "B"], []) == ["A  B"]
