@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ from deploy.controlplane.server import bind, url_of
 from deploy.controlplane.store import Store
 
 LIMITS = Limits(size=1 << 20, idle_s=0.5, whole_s=2.0, discard_s=2.0)
+IMPATIENT = replace(LIMITS, whole_s=0.5, discard_s=0.2)
+"""For bodies of which nothing more will come."""
 
 
 class Running:
@@ -62,14 +65,21 @@ async def serving(app: Starlette) -> AsyncIterator[str]:
 
 
 @pytest.fixture
-async def running(tmp_path: Path) -> AsyncIterator[Running]:
+def limits() -> Limits:
+    """What the server of a test allows."""
+    return LIMITS
+
+
+@pytest.fixture
+async def running(tmp_path: Path, limits: Limits) -> AsyncIterator[Running]:
     credentials = Credentials.generate()
     store = Store(tmp_path / "db")
-    async with serving(build(state_dir=tmp_path, store=store, credentials=credentials, limits=LIMITS)) as url:
+    async with serving(build(state_dir=tmp_path, store=store, credentials=credentials, limits=limits)) as url:
         yield Running(url, credentials)
     store.close()
 
 
+@pytest.mark.parametrize("limits", [IMPATIENT], ids=["impatient"])
 @pytest.mark.parametrize("path", ["/tasks.get_all", "/files/", "/auth.login"])
 async def test_unknown_caller_is_refused_before_the_body_has_come(running: Running, path: str) -> None:
     """Announced are 1,000 bytes, one is sent: the answer does not wait for the others."""
@@ -99,6 +109,7 @@ async def test_size_that_is_not_announced_is_refused_while_it_comes(running: Run
     assert status == 413
 
 
+@pytest.mark.parametrize("limits", [IMPATIENT], ids=["impatient"])
 @pytest.mark.parametrize(
     "head",
     [
@@ -111,6 +122,7 @@ async def test_body_that_stops_coming_is_refused(running: Running, head: str) ->
     assert status == 408
 
 
+@pytest.mark.parametrize("limits", [IMPATIENT], ids=["impatient"])
 async def test_unknown_call_is_refused_before_its_body_has_come(running: Running) -> None:
     status, _ = await running.raw("POST /no.such HTTP/1.1\r\nContent-Length: 1000", b"{", auth=True)
     assert status == 404

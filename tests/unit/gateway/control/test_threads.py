@@ -13,6 +13,7 @@ import pytest
 
 from gateway.app import Gateway
 from gateway.control import packages, reconcile
+from gateway.hooks import executor
 from gateway.testing import FakeRegistry
 
 LONG = {"text": "good film " * 4000}
@@ -171,8 +172,11 @@ class Preprocess:
 """
 
 
-async def test_code_that_never_ends_unloading_holds_no_threads_of_requests(make_stack: Callable[..., Any]) -> None:
+async def test_code_that_never_ends_unloading_holds_no_threads_of_requests(
+    make_stack: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """However many endpoints with such code are removed."""
+    monkeypatch.setattr(executor, "_UNLOAD_S", 0.5)  # what is given up goes on in its thread
     stack = make_stack()
     async with stack.gateway.running():
         urls = [f"h{number}" for number in range(40)]

@@ -21,6 +21,7 @@ from gateway.errors import (
     ModelFailed,
     ModelNotReady,
 )
+from gateway.triton import replicas
 from gateway.triton.addresses import http_hosts
 from gateway.triton.backend import TritonBackend
 from gateway.triton.errors import TransportError
@@ -315,15 +316,16 @@ async def test_a_stopped_server_among_several_costs_its_calls_one_question() -> 
     await two.stop()
 
 
-async def test_a_slow_server_that_lives_keeps_its_calls() -> None:
-    """A long model is no reason to run it twice."""
+async def test_a_slow_server_that_lives_keeps_its_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A long model is no reason to run it twice, however often it is asked whether it lives."""
+    monkeypatch.setattr(replicas, "_QUIET_S", 0.2)
     one, two = HttpServer(), HttpServer()
     await one.start()
     await two.start()
     answer = two.answer
 
     async def slowly(head: bytes, body: bytes) -> bytes | None:
-        await asyncio.sleep(5)
+        await asyncio.sleep(1.2)
         return await answer(head, body)
 
     two.answer = slowly  # type: ignore[method-assign]

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.errors import BackendUnavailable, ModelNotReady
+from gateway.triton import replicas
 from gateway.triton.addresses import Target, parse_address
 from gateway.triton.backend import TritonBackend
 from gateway.triton.grpc import TritonTls
@@ -146,13 +147,14 @@ async def test_stopped_replica_costs_its_calls_one_question() -> None:
         await backend.close()
 
 
-async def test_slow_replica_that_lives_keeps_its_calls() -> None:
+async def test_slow_replica_that_lives_keeps_its_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     """A long model is no reason to run it twice; and a caller that leaves takes its call along."""
+    monkeypatch.setattr(replicas, "_QUIET_S", 0.2)
     async with tritons("a", "b") as (a, b):
         backend = TritonBackend(together(a, b))
         a.hold = b.hold = asyncio.Event()
         running = [asyncio.create_task(call(backend, timeout=3600)) for _ in range(4)]
-        await asyncio.sleep(4)
+        await asyncio.sleep(1.0)
         running[0].cancel()
         with pytest.raises(asyncio.CancelledError):
             await running[0]
