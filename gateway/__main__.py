@@ -145,15 +145,20 @@ def _problem_of_callers(settings: Settings) -> str:
 
     Once it runs, what is wrong with the keys leaves them as they were; at its start there is nothing to leave.
     """
-    if not settings.keys_file:
+    if not settings.knows_callers:
         return ""
-    from gateway.callers.files import KeyFile
     from gateway.callers.keys import BadKeys
+    from gateway.callers.sources import KEYS_FILE, sources_of
 
     try:
-        KeyFile(settings.keys_file, settings.pepper_file).look()
+        # An issuer may be away for a moment; what is on this machine is there or is not.
+        file = sources_of(settings).get(KEYS_FILE)
+        if file is not None:
+            file.look()
     except BadKeys as error:
         return f"TRITON_GATEWAY_KEYS_FILE: {error}"
+    except ValueError as error:
+        return str(error)
     return ""
 
 

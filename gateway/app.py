@@ -30,8 +30,8 @@ from fastapi import FastAPI
 from gateway import logs
 from gateway.admission import Permits
 from gateway.callers.access import Access
-from gateway.callers.files import KeyFile
 from gateway.callers.following import Following as FollowingCallers
+from gateway.callers.sources import sources_of
 from gateway.control.assemble import Assembler
 from gateway.control.hooks import HookSettings
 from gateway.control.reconcile import Following, Reconciler
@@ -178,7 +178,7 @@ class Gateway:
                 await self._infer(scope, receive, send, reading)
                 return
             try:
-                caller = self._gate.caller_of(scope)
+                caller = await self._gate.caller_of(scope)
             except GatewayError as error:
                 await self._gate.refuse(scope, send, error)
                 return
@@ -195,9 +195,7 @@ class Gateway:
         if not settings.knows_callers:
             return None
         access = Access(allows_anonymous=settings.allow_anonymous, count=self.observer.refused_caller)
-        return FollowingCallers(
-            access, {"keys_file": KeyFile(settings.keys_file, settings.pepper_file)}, self.observer.callers_source
-        )
+        return FollowingCallers(access, sources_of(settings), self.observer.callers_source)
 
     @asynccontextmanager
     async def _lifespan(self, _app: FastAPI) -> AsyncIterator[None]:

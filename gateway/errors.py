@@ -140,9 +140,11 @@ class NotAuthenticated(RequestError):
 
     kind = "unauthenticated"
 
-    def __init__(self, message: str, *, because: str, hint: str = "") -> None:
+    def __init__(self, message: str, *, because: str, hint: str = "", ask_again: str = "") -> None:
+        """``ask_again`` names the source that may know by now what it did not know."""
         super().__init__(message, hint=hint)
         self.because = because
+        self.ask_again = ask_again
 
 
 class NotPermitted(RequestError):

@@ -109,6 +109,31 @@ class Settings(BaseSettings):
         description="File of the secret that keys were hashed with; empty: beside the file of keys, its name and "
         "`.pepper`.",
     )  # fmt: skip
+    jwt_issuer: str = Field(
+        "", validation_alias=_names("jwt_issuer"),
+        description="Whose tokens (JWT, OpenID Connect) are believed, exactly as their `iss` says: from then on "
+        "callers must be known.",
+    )  # fmt: skip
+    jwt_audience: str = Field(
+        "", validation_alias=_names("jwt_audience"),
+        description="What a token's `aud` must name, comma separated if any of several will do; needed with an issuer.",
+    )  # fmt: skip
+    jwt_keys: str = Field(
+        "", validation_alias=_names("jwt_keys"),
+        description="Address or file of the issuer's public keys (a JWKS); empty: found through the issuer's "
+        "`/.well-known/openid-configuration`. An address is asked again every five minutes, and for a key that is not "
+        "known at most every ten seconds.",
+    )  # fmt: skip
+    jwt_algorithms: str = Field(
+        "RS256,PS256,ES256,EdDSA", validation_alias=_names("jwt_algorithms"),
+        description="Signatures that are believed, comma separated; those with a shared secret are none.",
+    )  # fmt: skip
+    jwt_claims: str = Field(
+        "", validation_alias=_names("jwt_claims"),
+        description="Which claim tells what, e.g. `tenant=org,endpoints=gateway.endpoints,operations=scope,"
+        "class=priority`. Without a claim the tenant is `sub`, endpoints are all, operations are infer and metadata, "
+        "the class is default; what a named claim does not tell is not granted.",
+    )  # fmt: skip
     allow_anonymous: bool = Field(
         False, validation_alias=_names("allow_anonymous"),
         description="Whether callers without credentials are let in: a proxy in front of this gateway knows who they "
@@ -379,7 +404,7 @@ class Settings(BaseSettings):
     @property
     def knows_callers(self) -> bool:
         """Whether callers show who they are."""
-        return bool(self.keys_file)
+        return bool(self.keys_file or self.jwt_issuer or self.tls_client_authority)
 
     def environment(self) -> dict[str, str]:
         """Return these settings as environment variables: how they reach worker processes."""

@@ -11,15 +11,18 @@ import base64
 import binascii
 import math
 import time
-from collections.abc import Callable, Mapping
-from typing import Final
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from fnmatch import fnmatchcase
+from typing import Final, Protocol
 
-from gateway.callers.keys import Keys, digest, is_key
 from gateway.callers.rights import OPERATIONS, Caller
 from gateway.errors import NotAuthenticated, NotPermitted
 
 ByName = Mapping[bytes, bytes]
 """Headers by their names in lower case."""
+
+Names = tuple[str, ...]
+"""What a client's certificate calls it: its common name and its alternative names."""
 
 ANONYMOUS: Final = Caller("anonymous", "anonymous", operations=frozenset(OPERATIONS))
 """Who shows no credentials, where that is allowed."""
@@ -29,6 +32,32 @@ _BEARER: Final = b"bearer "
 _MAX_RECENT: Final = 1024
 _MAX_RECENT_BYTES: Final = 8192
 _BASIC: Final = b"basic "
+
+
+class Known(Protocol):
+    """What a source of callers knows; immutable."""
+
+    @property
+    def certificates(self) -> tuple[tuple[str, Caller], ...]:
+        """Patterns of names in clients' certificates, and who shows one."""
+        ...
+
+    @property
+    def ended(self) -> frozenset[str]:
+        """Names that nobody is known by any more."""
+        ...
+
+    def told(self) -> str:
+        """Return what there is, for the log and the status."""
+        ...
+
+    def ends(self) -> Iterable[float]:
+        """Return when callers end (Unix seconds)."""
+        ...
+
+    def find(self, shown: bytes, now: float) -> Caller | None:
+        """Return who shows this; None if this source does not know it. Raises ``NotAuthenticated``."""
+        ...
 
 
 class Access:
@@ -44,19 +73,25 @@ class Access:
         self._allows_anonymous = allows_anonymous
         self._count = count
         self._clock = clock
-        self._peppers: dict[str, bytes] = {}
-        self._keys: dict[str, Keys] = {}
+        self._sources: dict[str, Known] = {}
+        self._certificates: tuple[tuple[str, Caller], ...] = ()
+        self._ended: frozenset[str] = frozenset()
         self._recent: dict[bytes, Caller] = {}
         """Who has sent an ``authorization`` lately, so that most requests are not hashed for."""
-        self._listeners: list[Callable[[], None]] = [self._recent.clear]
+        self._recent_names: dict[Names, Caller] = {}
+        """The same for certificates."""
+        self._listeners: list[Callable[[], None]] = [self._recent.clear, self._recent_names.clear]
+        self.renew: Callable[[str], Awaitable[bool]] | None = None
+        """Looks once more at a source (by name) that may know by now what it did not; see ``caller``."""
         self._next_end = math.inf
 
     # --- what is known ------------------------------------------------------------------------------------------------
 
-    def put(self, source: str, keys: Keys, pepper: bytes) -> None:
-        """Take over all keys of a source, in the place of those it had."""
-        self._keys[source] = keys
-        self._peppers[source] = pepper
+    def put(self, source: str, known: Known) -> None:
+        """Take over all that a source knows, in the place of what it knew."""
+        self._sources[source] = known
+        self._certificates = tuple(one for each in self._sources.values() for one in each.certificates)
+        self._ended = frozenset().union(*(each.ended for each in self._sources.values()))
         self._changed()
 
     def on_change(self, forget: Callable[[], None]) -> None:
@@ -70,15 +105,18 @@ class Access:
 
     def _changed(self) -> None:
         now = self._clock()
-        ends = (caller.expires for keys in self._keys.values() for caller in keys.callers.values())
+        ends = (end for known in self._sources.values() for end in known.ends())
         self._next_end = min((end for end in ends if end > now), default=math.inf)
         for forget in self._listeners:
             forget()
 
     # --- who asks -----------------------------------------------------------------------------------------------------
 
-    def caller_of(self, headers: ByName, *, is_read: bool = False, counts: bool = True) -> Caller:
-        """Return who sends these headers. Raises ``NotAuthenticated``, which is counted if it ``counts``.
+    def caller_of(self, headers: ByName, names: Names = (), *, is_read: bool = False, counts: bool = True) -> Caller:
+        """Return who sends these headers, on a connection whose client is called ``names`` by its certificate.
+
+        Raises ``NotAuthenticated``, which is counted if it ``counts``. What is shown in a header counts before the
+        certificate.
 
         ``is_read``: nothing is changed or computed for the answer, so that what a browser keeps of a person's key
         (``Authorization: Basic``, the key as password) will do.
@@ -91,6 +129,8 @@ class Access:
         try:
             shown = _credentials(headers, is_read=is_read)
             if shown is None:
+                if names:
+                    return self._of_certificate(names)
                 if self._allows_anonymous:
                     return ANONYMOUS
                 raise NotAuthenticated("this gateway answers callers it knows", because="no_credentials", hint=_HINT)
@@ -103,7 +143,17 @@ class Access:
             if len(self._recent) >= _MAX_RECENT:
                 self._recent.clear()
             self._recent[sent] = caller
+            self._next_end = min(self._next_end, caller.expires)
         return caller
+
+    async def caller(self, headers: ByName, names: Names = (), *, is_read: bool = False) -> Caller:
+        """Do what ``caller_of`` does; wait a little for the keys of whoever vouches for callers, if they are new."""
+        try:
+            return self.caller_of(headers, names, is_read=is_read)
+        except NotAuthenticated as error:
+            if not error.ask_again or self.renew is None or not await self.renew(error.ask_again):
+                raise
+        return self.caller_of(headers, names, is_read=is_read)
 
     def require(self, caller: Caller, operation: str, path: str | None = None) -> None:
         """Raise ``NotPermitted``, and count it, unless ``caller`` may do this; see ``Caller.require``."""
@@ -114,19 +164,35 @@ class Access:
             raise
 
     def _known(self, shown: bytes) -> Caller:
-        if is_key(shown):
-            for source, keys in self._keys.items():
-                found = digest(self._peppers[source], shown)
-                # Looked up by what only the pepper's holder can compute: how long it takes tells nothing of a key.
-                caller = keys.callers.get(found)
-                if caller is None:
-                    continue
-                if found in keys.revoked:
-                    raise NotAuthenticated("this key was revoked", because="revoked", hint="ask for a new one")
-                if caller.expires <= self._clock():
-                    raise NotAuthenticated("this key has expired", because="expired", hint="ask for a new one")
+        now = self._clock()
+        for known in self._sources.values():
+            caller = known.find(shown, now)
+            if caller is not None:
+                self._check_end(caller.name, *caller.also)
                 return caller
         raise NotAuthenticated("nobody is known by this key", because="unknown_key", hint=_HINT)
+
+    def _of_certificate(self, names: Names) -> Caller:
+        """Return who shows a certificate, which TLS has verified."""
+        recent = self._recent_names.get(names)
+        if recent is not None:
+            return recent
+        self._check_end(*names)
+        for pattern, caller in self._certificates:
+            if any(fnmatchcase(name, pattern) for name in names):
+                if len(self._recent_names) >= _MAX_RECENT:
+                    self._recent_names.clear()
+                self._recent_names[names] = caller
+                return caller
+        if self._certificates or not names:
+            raise NotAuthenticated(
+                f"nobody is known by the certificate of {ascii(names[:1])[2:-3][:100]}", because="unknown_certificate"
+            )
+        return Caller(names[0], names[0][:100], operations=frozenset(OPERATIONS))
+
+    def _check_end(self, *names: str) -> None:
+        if not self._ended.isdisjoint(names):
+            raise NotAuthenticated("this caller was revoked", because="revoked", hint="ask whoever runs the gateway")
 
 
 def _credentials(headers: ByName, *, is_read: bool) -> bytes | None:

@@ -25,8 +25,8 @@ class KeyFile:
         self.pepper = Path(pepper or default_pepper(path))
         self._seen: object = None
 
-    def look(self) -> tuple[Keys, bytes] | None:
-        """Return the keys and their pepper; None if nothing has changed since they were last returned.
+    def look(self) -> Keys | None:
+        """Return the keys; None if nothing has changed since they were last returned.
 
         Raises ``BadKeys``.
         """
@@ -39,12 +39,14 @@ class KeyFile:
         except OSError as error:
             raise BadKeys(f"{error.filename or self.path} cannot be read: {error.strerror}") from error
         try:
-            secret = read_pepper(pepper)
-            found = usable(*read_file(content), secret)
+            found = usable(*read_file(content), read_pepper(pepper))
         except BadKeys as error:
             raise BadKeys(f"{self.path} cannot be used: {error}") from error
         self._seen = now
-        return found, secret
+        return found
+
+    def hurry(self) -> None:
+        """See ``following.Source``: every look does."""
 
 
 def default_pepper(path: str | Path) -> str:

@@ -6,28 +6,37 @@ What is wrong with a source is told in the log (once), in a metric, and in ``/v1
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
 
-from gateway.callers.access import Access
-from gateway.callers.keys import BadKeys, Keys, written
+from gateway.callers.access import Access, Known
+from gateway.callers.keys import BadKeys, written
 
 _log = logging.getLogger("triton_gateway.callers")
 
 LOOK_S: Final = 1.0
 """Seconds between two looks."""
+AGAIN_S: Final = 10.0
+"""Seconds in which a source is not asked once more for what it did not know."""
+PATIENCE_S: Final = 6.0
+"""Seconds that a request waits for a source at most."""
 
 
 class Source(Protocol):
-    """Where keys come from."""
+    """Where callers are known from."""
 
-    def look(self) -> tuple[Keys, bytes] | None:
-        """Return keys and pepper; None if nothing has changed since they were last returned. Raises ``BadKeys``.
+    def look(self) -> Known | None:
+        """Return who is known; None if nothing has changed since that was last returned. Raises ``BadKeys``.
 
-        Called in a thread, one call at a time; may block for a bounded time.
+        Called in a thread; may block for a bounded time.
         """
+        ...
+
+    def hurry(self) -> None:
+        """Have the next look see what is new, whatever the time: somebody shows what is not known."""
         ...
 
 
@@ -37,11 +46,11 @@ class _State:
     def __init__(self) -> None:
         self.problem = ""
         self.at = 0.0
-        self.keys = 0
+        self.known = ""
 
     def told(self) -> dict[str, Any]:
         read = written(self.at) if self.at else None
-        return {"keys": self.keys, "read": read, "problem": self.problem or None}
+        return {"known": self.known, "read": read, "problem": self.problem or None}
 
 
 class Following:
@@ -59,6 +68,9 @@ class Following:
         self._sources = sources
         self._tell = tell
         self._states = {name: _State() for name in sources}
+        self._again: dict[str, float] = {}
+        self._renewals: dict[str, asyncio.Future[None]] = {}
+        access.renew = self.renewed
 
     async def run(self) -> None:
         """Look until cancelled."""
@@ -71,16 +83,33 @@ class Following:
         await asyncio.gather(*(self._look_at(name, source) for name, source in self._sources.items()))
         self.access.tick()
 
+    async def renewed(self, name: str) -> bool:
+        """Look at one source now, because somebody shows what it may know by now; return whether it was worth it.
+
+        At most once in ``AGAIN_S``: whoever makes things up does not make this process ask for them.
+        """
+        now = asyncio.get_running_loop().time()
+        if now < self._again.get(name, 0.0):
+            return False
+        pending = self._renewals.get(name)
+        if pending is None:
+            pending = self._renewals[name] = asyncio.ensure_future(self._renew(name))
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(pending), PATIENCE_S)
+        return pending.done()
+
+    async def _renew(self, name: str) -> None:
+        source = self._sources[name]
+        try:
+            source.hurry()
+            await self._look_at(name, source)
+        finally:
+            self._again[name] = asyncio.get_running_loop().time() + AGAIN_S
+            self._renewals.pop(name, None)
+
     def status(self) -> dict[str, Any]:
-        """Return what is known of each source: how many keys, since when, and what is wrong with its newest state."""
-        return {
-            name: {
-                "keys": state.keys,
-                "read": written(state.at) if state.at else None,
-                "problem": state.problem or None,
-            }
-            for name, state in self._states.items()
-        }
+        """Return what is known of each source: what it knows, since when, and what is wrong with its newest state."""
+        return {name: state.told() for name, state in self._states.items()}
 
     async def _look_at(self, name: str, source: Source) -> None:
         state = self._states[name]
@@ -93,10 +122,9 @@ class Following:
             self._complain(name, state, f"{type(error).__name__}: {error}")
             return
         if found is not None:
-            keys, pepper = found
-            self.access.put(name, keys, pepper)
-            state.keys, state.at = len(keys), time.time()
-            _log.info("%s: %d keys, %d of them revoked", name, len(keys), len(keys.revoked))
+            self.access.put(name, found)
+            state.known, state.at = found.told(), time.time()
+            _log.info("%s: %s", name, state.known)
         elif state.problem:
             _log.info("%s: in order again", name)
         state.problem = ""
@@ -105,6 +133,6 @@ class Following:
     def _complain(self, name: str, state: _State, problem: str) -> None:
         self._tell(name, False)
         if problem != state.problem:
-            kept = f"the {state.keys} keys of {written(state.at)} stay in use" if state.at else "nobody is known by it"
+            kept = f"what was read {written(state.at)} stays in use" if state.at else "nobody is known by it"
             _log.error("%s: %s; %s", name, problem, kept)
         state.problem = problem

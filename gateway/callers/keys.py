@@ -21,12 +21,13 @@ import hmac
 import json
 import math
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
 from gateway.callers.rights import ANYTHING, INFER, METADATA, Caller, checked
+from gateway.errors import NotAuthenticated
 
 PREFIX: Final = "tgk_"
 _ID_BYTES: Final = 5
@@ -109,13 +110,39 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """Keys that were made with one pepper, by their hashes."""
+    """Keys that were made with one pepper, by their hashes. A source of callers (see ``access.Known``)."""
 
+    pepper: bytes = b""
     callers: Mapping[bytes, Caller] = field(default_factory=dict)
     revoked: frozenset[bytes] = frozenset()
+    certificates: tuple[tuple[str, Caller], ...] = ()
+    """Patterns of names in clients' certificates, and who shows one; the first that matches counts."""
+    ended: frozenset[str] = frozenset()
+    """Names (subjects, ids of tokens) that nobody is known by any more, whoever vouches for them."""
 
-    def __len__(self) -> int:
-        return len(self.callers)
+    def told(self) -> str:
+        """Return what there is, for the log and the status."""
+        parts = [f"{len(self.callers)} keys", f"{len(self.revoked)} of them revoked"]
+        return ", ".join([*parts, f"{len(self.certificates)} names of certificates"][: 2 + bool(self.certificates)])
+
+    def ends(self) -> Iterable[float]:
+        """Return when callers end (Unix seconds)."""
+        return (caller.expires for caller in self.callers.values())
+
+    def find(self, shown: bytes, now: float) -> Caller | None:
+        """See ``Known.find``."""
+        if not is_key(shown):
+            return None
+        # Looked up by what only the pepper's holder can compute: how long it takes tells nothing of a key.
+        found = digest(self.pepper, shown)
+        caller = self.callers.get(found)
+        if caller is None:
+            return None
+        if found in self.revoked:
+            raise NotAuthenticated("this key was revoked", because="revoked", hint="ask for a new one")
+        if caller.expires <= now:
+            raise NotAuthenticated("this key has expired", because="expired", hint="ask for a new one")
+        return caller
 
 
 def key_of(item: object) -> Key:
@@ -128,12 +155,7 @@ def key_of(item: object) -> Key:
             raise ValueError("it has no id")
         if len(bytes.fromhex(str(item.get("hash", "")))) != hashlib.sha256().digest_size:
             raise ValueError("its hash is not one")
-        tenant = item.get("tenant")
-        if not isinstance(tenant, str) or not 0 < len(tenant) <= 100 or not tenant.isprintable():
-            raise ValueError("it has no tenant")
-        endpoints, operations = _texts(item, "endpoints", ANYTHING), _texts(item, "operations", (INFER, METADATA))
-        priority = str(item.get("class", "default"))
-        checked(operations, endpoints, priority)
+        tenant, priority, endpoints, operations = _rights(item)
         for field_name in ("expires", "revoked"):
             if item.get(field_name):
                 seconds(str(item[field_name]))
@@ -168,9 +190,41 @@ def usable(content: Mapping[str, Any], keys: Sequence[Key], pepper: bytes) -> Ke
     if keys and named and named != name_of(pepper):
         raise BadKeys(f"its keys were made with the pepper {named}, and the pepper here is {name_of(pepper)}")
     return Keys(
+        pepper,
         {bytes.fromhex(key.hash): key.caller() for key in keys},
         frozenset(bytes.fromhex(key.hash) for key in keys if key.revoked),
+        tuple(certificate_of(item) for item in _list(content, "certificates")),
+        frozenset(str(name) for name in _list(content, "ended")),
     )
+
+
+def certificate_of(item: object) -> tuple[str, Caller]:
+    """Return a pattern of names, and who shows a certificate with one, as the file has it. Raises ``BadKeys``."""
+    if not isinstance(item, dict) or not isinstance(item.get("name"), str) or not item["name"]:
+        raise BadKeys("an entry of certificates has no name")
+    try:
+        tenant, priority, endpoints, operations = _rights(item)
+    except (ValueError, TypeError) as error:
+        raise BadKeys(f"certificate {ascii(item['name'])[1:-1][:60]}: {error}") from None
+    return item["name"], Caller(item["name"], tenant, endpoints, frozenset(operations), priority)
+
+
+def _rights(item: Mapping[str, Any]) -> tuple[str, str, tuple[str, ...], tuple[str, ...]]:
+    """Return tenant, class, endpoints and operations. Raises ``ValueError``."""
+    tenant = item.get("tenant")
+    if not isinstance(tenant, str) or not 0 < len(tenant) <= 100 or not tenant.isprintable():
+        raise ValueError("it has no tenant")
+    endpoints, operations = _texts(item, "endpoints", ANYTHING), _texts(item, "operations", (INFER, METADATA))
+    priority = str(item.get("class", "default"))
+    checked(operations, endpoints, priority)
+    return tenant, priority, endpoints, operations
+
+
+def _list(content: Mapping[str, Any], name: str) -> list[Any]:
+    found = content.get(name, [])
+    if not isinstance(found, list):
+        raise BadKeys(f'"{name}" is no list')
+    return found
 
 
 def seconds(text: str) -> float:

@@ -57,6 +57,8 @@ class Caller:
     priority: str = "default"
     """Its class."""
     expires: float = inf
+    also: tuple[str, ...] = ()
+    """Other names it can be revoked by: the id of its token."""
     _known: dict[str, bool] = field(default_factory=dict, init=False, repr=False)
     """Paths that were looked at: callers ask the same few again."""
 

@@ -99,14 +99,15 @@ WORD_CACHE: Final = Metric(
 )  # fmt: skip
 REFUSED_CALLERS: Final = Metric(
     "gateway_refused_callers_total", "counter",
-    "Requests refused for who asked, by why: no_credentials, unknown_key, expired, revoked, operation_not_permitted, "
-    "endpoint_not_permitted. Inference is in gateway_requests_total too, as unauthenticated or permission_denied.",
+    "Requests refused for who asked, by why: no_credentials, unknown_key, unknown_certificate, expired, revoked, "
+    "bad_token, unknown_signing_key, operation_not_permitted, endpoint_not_permitted. Inference is in "
+    "gateway_requests_total too, as unauthenticated or permission_denied.",
     ("reason",),
 )  # fmt: skip
 CALLERS_SOURCE: Final = Metric(
     "gateway_callers_source_good", "gauge",
-    "1 when the newest state of where callers are known from (keys_file) is in use, 0 when it cannot be used and an "
-    "older one is.", ("source",),
+    "1 when the newest state of where callers are known from (keys_file, jwt) is in use, 0 when it cannot be used and "
+    "an older one is.", ("source",),
 )  # fmt: skip
 _VARIABLE: Final = ("endpoint", "version", "variable")
 

@@ -22,7 +22,7 @@ from google.protobuf import json_format
 from google.protobuf.message import DecodeError
 from tritonclient.grpc import service_pb2 as pb
 
-from gateway.callers.access import Access
+from gateway.callers.access import Access, Names
 from gateway.callers.rights import INFER, METADATA, PINS, Caller
 from gateway.dataplane.inflight import InFlight, Send, too_late
 from gateway.dataplane.routing.table import RoutingTable
@@ -219,7 +219,7 @@ class RpcServer:
 
     # --- who asks -----------------------------------------------------------------------------------------------------
 
-    def _caller(self, operation: str, context: Any) -> Caller | None:
+    async def _caller(self, operation: str, context: Any) -> Caller | None:
         """Return who asks for ``operation``; None if nobody has to be known. Raises ``GatewayError``."""
         if self._access is None or operation == OPEN:
             return None
@@ -228,7 +228,7 @@ class RpcServer:
             for name, value in context.invocation_metadata() or ()
             if name in _CREDENTIALS
         }
-        caller = self._access.caller_of(headers)
+        caller = await self._access.caller(headers, _names_of(context))
         self._access.require(caller, operation)
         return caller
 
@@ -240,7 +240,7 @@ class RpcServer:
     async def _parsed(self, name: str, method: Method, kind: Any, raw: bytes, context: Any) -> Any:
         """Call ``method`` with the message that ``raw`` is, and with who has sent it."""
         try:
-            caller = self._caller(RPC[name], context)
+            caller = await self._caller(RPC[name], context)
         except GatewayError as error:
             if RPC[name] == INFER:
                 self._plane.refuse(self._plane.open(_id_of(context)), error)
@@ -316,7 +316,7 @@ class RpcServer:
     async def _stream(self, requests: AsyncIterator[Any], context: Any) -> None:
         async for raw in requests:
             try:  # each time: a stream may live longer than its caller's key
-                caller = self._caller(INFER, context)
+                caller = await self._caller(INFER, context)
             except GatewayError as error:
                 self._plane.refuse(self._plane.open(_id_of(context)), error)
                 await _refuse(context, error)
@@ -494,6 +494,12 @@ def _request_id(value: object) -> str:
 
 def _sentence(error: GatewayError) -> str:
     return f"{error.message}: {error.hint}" if error.hint else error.message
+
+
+def _names_of(context: Any) -> Names:
+    found = context.auth_context() or {}
+    parts = (found.get("x509_common_name", ()), found.get("x509_subject_alternative_name", ()))
+    return tuple(dict.fromkeys(value.decode("utf-8", "replace") for part in parts for value in part))
 
 
 def _id_of(context: Any) -> str:

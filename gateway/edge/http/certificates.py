@@ -1,4 +1,4 @@
-"""The TLS side of the port: certificates are read again when their files are replaced, without a restart.
+"""The TLS side of the port: whom a certificate names, and our own, read again when its files are replaced.
 
 ``__main__`` hands ``tls_context`` to uvicorn, which calls it in every worker. A cluster renews certificates by
 replacing files; new connections get the new one, those that are open go on.
@@ -6,6 +6,7 @@ replacing files; new connections get the new one, those that are open go on.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import ssl
 import time
@@ -15,10 +16,14 @@ from typing import Final
 
 from uvicorn import Config
 
+from gateway.callers.access import Names
+
 _log = logging.getLogger("triton_gateway.tls")
 
 LOOK_S: Final = 10.0
 """Seconds between two looks at the files."""
+
+_NAMED: Final = ("DNS", "URI", "email", "IP Address")
 
 
 class Renewed:
@@ -57,6 +62,17 @@ class Renewed:
 
     def _changed(self) -> tuple[float, ...]:
         return tuple(Path(name).stat().st_mtime for name in self._files)
+
+
+def names_of_peer(transport: asyncio.BaseTransport) -> Names:
+    """Return what a connection's client is called by its verified certificate; nothing if it has shown none."""
+    connection = transport.get_extra_info("ssl_object")
+    found = connection.getpeercert() if connection is not None else None
+    if not found:
+        return ()
+    common = [value for part in found.get("subject", ()) for name, value in part if name == "commonName"]
+    others = [value for kind, value in found.get("subjectAltName", ()) if kind in _NAMED]
+    return tuple(dict.fromkeys([*common, *others]))
 
 
 def tls_context(config: Config, default: Callable[[], ssl.SSLContext]) -> ssl.SSLContext:

@@ -11,9 +11,10 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from gateway.call import Headers, Reply
+from gateway.callers.access import Names
 from gateway.dataplane.inflight import InFlight
 from gateway.edge.http.fast import EXTENSION
-from gateway.edge.http.protocol import TAKEN
+from gateway.edge.http.protocol import NAMES, TAKEN
 from gateway.errors import RequestError
 from gateway.trace import Trace
 
@@ -81,6 +82,12 @@ async def taken(scope: Scope) -> None:
     wait = scope.get("extensions", _NO_EXTENSIONS).get(TAKEN)
     if wait is not None:
         await wait()
+
+
+def names_of(scope: Scope) -> Names:
+    """Return what the client is called by its certificate; nothing if it has shown none."""
+    found: Names = scope.get("extensions", _NO_EXTENSIONS).get(NAMES, ())
+    return found
 
 
 def served_by(trace: Trace) -> Headers:

@@ -15,6 +15,7 @@ else, and whatever the application leaves, goes the ordinary way as if nothing o
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import random
 import re
@@ -25,6 +26,7 @@ from typing import Any, Final, Protocol
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
+from gateway.callers.access import Names
 from gateway.edge.http.problems import problem
 from gateway.edge.http.protocol import BETWEEN, GatewayProtocol, HeaderList
 from gateway.errors import InternalError
@@ -60,7 +62,11 @@ class FastPathLike(Protocol):
     heads: HeadCache
     """Heads of requests that were taken."""
 
-    def read(self, path: str, headers: HeaderList) -> object | None:
+    def heads_of(self, names: Names) -> HeadCache:
+        """Return those that were taken on connections whose client has these names by its certificate."""
+        ...
+
+    def read(self, path: str, headers: HeaderList, names: Names = ()) -> object | None:
         """Return all that is needed of a request's head; None if the request is not for the fast path."""
         ...
 
@@ -246,14 +252,23 @@ class FastProtocol(GatewayProtocol):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._fast_path: FastPathLike | None = getattr(self.config.loaded_app, "fast_path", None)
+        self._own_heads: HeadCache | None = None
+        """Heads of clients with this one's certificate: who has sent a head is known with it."""
         self.unread: list[Releasable] = []
         """What answers hold that the client has not read yet."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """See ``GatewayProtocol``."""
+        super().connection_made(transport)
+        if self._fast_path is not None and self.names:
+            self._own_heads = self._fast_path.heads_of(self.names)
 
     def data_received(self, data: bytes) -> None:
         """Offer a whole, plain request to the fast path; the rest, and what it leaves, goes the ordinary way."""
         fast_path = self._fast_path
         if fast_path is not None and self._phase == BETWEEN and self._is_free():
-            known = fast_path.heads.find(data)
+            heads = fast_path.heads if self._own_heads is None else self._own_heads
+            known = heads.find(data)
             if known is not None:
                 if self._is_taken(fast_path, *known):
                     return
@@ -261,11 +276,11 @@ class FastProtocol(GatewayProtocol):
                 found = read_head(data, self._room.max_headers)
                 if found is not None and found[2] <= self._room.max_head_bytes:
                     url, headers, end = found
-                    plain = fast_path.read(url.decode("ascii"), headers)
+                    plain = fast_path.read(url.decode("ascii"), headers, self.names)
                     if plain is not None:
                         head = Head(headers, plain)
                         if self._is_taken(fast_path, head, data[end:]):
-                            fast_path.heads.remember(data, head, end)
+                            heads.remember(data, head, end)
                             return
         super().data_received(data)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gateway.callers.access import Access
 from gateway.callers.rights import Caller
-from gateway.edge.http.edge import Scope, Send, clean_id, send_reply
+from gateway.edge.http.edge import Scope, Send, clean_id, names_of, send_reply
 from gateway.edge.http.problems import oip_problem, openai_problem, problem
 from gateway.edge.rules import OPEN, rule_of
 from gateway.errors import EndpointNotFound, GatewayError
@@ -16,7 +16,7 @@ class Gate:
     def __init__(self, access: Access | None) -> None:
         self._access = access
 
-    def caller_of(self, scope: Scope) -> Caller | None:
+    async def caller_of(self, scope: Scope) -> Caller | None:
         """Return who asks; None if nobody has to be known. Raises ``GatewayError``."""
         access = self._access
         if access is None:
@@ -25,7 +25,9 @@ class Gate:
         rule = rule_of(path)
         if rule is not None and rule.operation == OPEN:
             return None
-        caller = access.caller_of(dict(scope["headers"]), is_read=scope["method"] in ("GET", "HEAD"))
+        caller = await access.caller(
+            dict(scope["headers"]), names_of(scope), is_read=scope["method"] in ("GET", "HEAD")
+        )
         if rule is None:
             raise EndpointNotFound(f"nothing is at {ascii(path)[1:-1][:100]}")
         access.require(caller, rule.operation, rule.endpoint)

@@ -24,6 +24,8 @@ from typing import Any, Final
 import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
+from gateway.callers.access import Names
+from gateway.edge.http.certificates import names_of_peer
 from gateway.edge.http.connections import Connections
 from gateway.edge.http.problems import problem
 from gateway.errors import (
@@ -45,6 +47,9 @@ TAKEN: Final = "gateway.taken"
 """The ASGI extension ``await taken()``: returns when the client has taken so much of the answer that there is room for
 more, or has left.
 """
+
+NAMES: Final = "gateway.names"
+"""The ASGI extension with what the client is called by its certificate (``callers.access.Names``), if it shows one."""
 
 HeaderList = Sequence[tuple[bytes, bytes]]
 
@@ -96,6 +101,8 @@ class GatewayProtocol(HttpToolsProtocol):
         connections = getattr(self.config.loaded_app, "connections", None)
         self._room: Connections = Connections() if connections is None else connections
         self._room.open = self.connections
+        self.names: Names = ()
+        """What the client is called by the certificate it has shown."""
         self._stays = not self._room.is_leaving
         self._age: asyncio.TimerHandle | None = None
         if self._room.age:
@@ -119,6 +126,8 @@ class GatewayProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Let the connection wait for its first head, if there is room for it."""
         super().connection_made(transport)
+        if self.scheme == "https":
+            self.names = names_of_peer(transport)
         if self._room.has_room():
             self._wait_in(self._room.heads)
         else:
@@ -334,7 +343,7 @@ class GatewayProtocol(HttpToolsProtocol):
 
     def _extensions(self, _cycle: RequestResponseCycle) -> dict[str, Any]:
         """Return what the application may use beside ASGI's own messages."""
-        return {TAKEN: self.flow.drain}
+        return {TAKEN: self.flow.drain, NAMES: self.names} if self.names else {TAKEN: self.flow.drain}
 
     def on_response_complete(self) -> None:
         """Go on to the next request that waits, to a refusal that does, or to waiting for the client."""

@@ -13,10 +13,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, NamedTuple
+from weakref import WeakValueDictionary
 
 from gateway.admission import Permit
 from gateway.call import Call
-from gateway.callers.access import Access
+from gateway.callers.access import Access, Names
 from gateway.callers.rights import INFER, PINS, Caller
 from gateway.dataplane.inflight import ENDED, InFlight, too_late
 from gateway.dataplane.submit import DataPlane
@@ -29,6 +30,7 @@ from gateway.edge.http.edge import (
     Send,
     clean_id,
     head_of,
+    names_of,
     reply_of,
     send_reply,
     taken,
@@ -82,7 +84,7 @@ class InferRoute:
             try:
                 caller = trace.caller = None
                 if self._access is not None:
-                    caller = trace.caller = self._access.caller_of(headers)
+                    caller = trace.caller = await self._access.caller(headers, names_of(scope))
                     refuse = discreet(refuse, caller)
                     self._access.require(caller, INFER, path)
                 if scope["method"] != "POST":
@@ -164,15 +166,27 @@ class FastPath:
         self.starts = tuple(b"POST " + start for start in addresses.starts)
         self.max_bytes = min(_FAST_BYTES, limits.max_body_bytes)
         self.heads = HeadCache()
+        self._heads_of: WeakValueDictionary[Names, HeadCache] = WeakValueDictionary()
         self._access = access
         if access is not None:
             # Who sends a head is known with it, so that knowing callers costs a known head next to nothing.
-            access.on_change(self.heads.clear)
+            access.on_change(self._forget)
         self._plane = plane
         self._addresses = addresses
         self._key_header = limits.key_header.lower().encode()
 
-    def read(self, path: str, headers: HeaderList) -> Plain | None:
+    def heads_of(self, names: Names) -> HeadCache:
+        """See ``fast.FastPathLike``."""
+        found = self._heads_of.get(names)
+        if found is None:
+            found = self._heads_of[names] = HeadCache()  # lives as long as a connection has it
+        return found
+
+    def _forget(self) -> None:
+        for heads in (self.heads, *self._heads_of.values()):
+            heads.clear()
+
+    def read(self, path: str, headers: HeaderList, names: Names = ()) -> Plain | None:
         """See ``fast.FastPathLike``."""
         by_name = dict(headers)
         reading = self._addresses.at(path)
@@ -181,7 +195,7 @@ class FastPath:
         caller = None
         if self._access is not None:
             try:
-                caller = self._access.caller_of(by_name, counts=False)
+                caller = self._access.caller_of(by_name, names, counts=False)
                 caller.require(INFER, reading.path)
             except (NotAuthenticated, NotPermitted):
                 return None  # refused, and counted, on the ordinary way

@@ -46,7 +46,7 @@ class Keyring:
         access = Access(clock=lambda: time.time() if now is None else now)
         found = KeyFile(str(self.path)).look()
         assert found is not None
-        access.put("keys_file", *found)
+        access.put("keys_file", found)
         try:
             return access.caller_of({b"x-api-key": key.encode()}).tenant
         except NotAuthenticated as error:

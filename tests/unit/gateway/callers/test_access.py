@@ -24,7 +24,7 @@ class Known:
         self.kept = Key(name, digest(PEPPER, self.key.encode()).hex(), "acme", **fields)  # type: ignore[arg-type]
         self.access = Access(count=self.refused.append, clock=lambda: self.now)
         self.access.on_change(self.forget)
-        self.access.put("file", usable({}, [self.kept], PEPPER), PEPPER)
+        self.access.put("file", usable({}, [self.kept], PEPPER))
 
     def forget(self) -> None:
         self.forgot += 1
@@ -63,7 +63,7 @@ def test_a_key_ends_at_its_time_and_who_remembers_it_is_told() -> None:
     """At the first tick after it."""
     known = Known(expires="2001-09-09T01:46:40Z")
     known.now = seconds("2001-09-09T01:46:39Z")
-    known.access.put("file", usable({}, [known.kept], PEPPER), PEPPER)
+    known.access.put("file", usable({}, [known.kept], PEPPER))
     before = known.forgot
     known.access.tick()
     assert ("acme", before) == (known.ask(x_api_key=known.key), known.forgot)
@@ -79,12 +79,12 @@ def test_a_source_replaces_its_own_keys_only() -> None:
     known = Known()
     other, name = new_key()
     kept = Key(name, digest(b"q" * 32, other.encode()).hex(), "other")
-    known.access.put("registry", usable({}, [kept], b"q" * 32), b"q" * 32)
+    known.access.put("registry", usable({}, [kept], b"q" * 32))
     assert ("acme", "other") == (known.ask(x_api_key=known.key), known.ask(x_api_key=other))
-    known.access.put("registry", Keys(), b"q" * 32)
+    known.access.put("registry", Keys())
     assert ("acme", "unknown_key") == (known.ask(x_api_key=known.key), known.ask(x_api_key=other))
     revoked = Key(known.kept.id, known.kept.hash, "acme", revoked="2001-01-01")
-    known.access.put("file", usable({}, [revoked], PEPPER), PEPPER)
+    known.access.put("file", usable({}, [revoked], PEPPER))
     assert "revoked" == known.ask(x_api_key=known.key)
     assert 4 == known.forgot
 
@@ -111,9 +111,9 @@ def test_what_is_remembered_ends_with_what_it_was_made_of() -> None:
     """Callers that show the same again are not looked up again; not past a change, and not without bound."""
     known = Known()
     assert ["acme", "acme"] == [known.ask(authorization=f"Bearer {known.key}") for _ in range(2)]
-    known.access.put("file", Keys(), PEPPER)
+    known.access.put("file", Keys())
     assert "unknown_key" == known.ask(authorization=f"Bearer {known.key}")
-    known.access.put("file", usable({}, [known.kept], PEPPER), PEPPER)
+    known.access.put("file", usable({}, [known.kept], PEPPER))
     for spaces in range(3_000):
         assert "acme" == known.ask(authorization=f"Bearer {' ' * spaces}{known.key}")
     assert len(known.access._recent) <= 1024

@@ -1,0 +1,150 @@
+"""Clients known by their certificates: over HTTP, with the fast path and without, and over gRPC."""
+
+from __future__ import annotations
+
+import json
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+import trustme
+from tritonclient.grpc import service_pb2 as pb
+
+from gateway.callers.keys import Key, digest, new_key
+from gateway.edge.grpc.server import Tls
+from tests.unit.gateway.callers.test_keys import PEPPER, written_file
+from tests.unit.gateway.edge.grpc.test_server import Caller as Client
+from tests.unit.gateway.edge.grpc.test_server import make_server, texts
+from tests.unit.gateway.edge.http.serving import Wire, post, serving
+
+
+class Authority:
+    """An authority, a server's certificate and those of clients, as files and contexts."""
+
+    def __init__(self, folder: Path) -> None:
+        self._authority = trustme.CA()
+        self.folder = folder
+        server = self._authority.issue_cert("gateway", "127.0.0.1")
+        server.private_key_pem.write_to_path(folder / "key.pem")
+        for number, blob in enumerate(server.cert_chain_pems):
+            blob.write_to_path(folder / "chain.pem", append=number > 0)
+        self._authority.cert_pem.write_to_path(folder / "authority.pem")
+
+    def client(self, *names: str, common: str) -> tuple[ssl.SSLContext, Any]:
+        issued = self._authority.issue_cert(*names, common_name=common)
+        context = ssl.create_default_context(cafile=str(self.folder / "authority.pem"))
+        issued.configure_cert(context)
+        credentials = grpc.ssl_channel_credentials(
+            (self.folder / "authority.pem").read_bytes(), issued.private_key_pem.bytes(),
+            b"".join(blob.bytes() for blob in issued.cert_chain_pems),
+        )  # fmt: skip
+        return context, credentials
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return {
+            "ssl_certfile": str(self.folder / "chain.pem"), "ssl_keyfile": str(self.folder / "key.pem"),
+            "ssl_ca_certs": str(self.folder / "authority.pem"), "ssl_cert_reqs": ssl.CERT_REQUIRED,
+        }  # fmt: skip
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    """See the class."""
+    return Authority(tmp_path)
+
+
+def key_file(folder: Path, *keys: Key, **fields: Any) -> str:
+    """A file of keys and certificates."""
+    folder.joinpath("keys.json.pepper").write_bytes(PEPPER)
+    folder.joinpath("keys.json").write_bytes(written_file(*keys, **fields))
+    return str(folder / "keys.json")
+
+
+async def status(wire: Wire, *headers: str, path: str = "/serve/e") -> tuple[int, str]:
+    """Status of one inference, and why it was refused."""
+    wire.send(post(path=path) if not headers else post(b'{"text": "good"}', path, *headers))
+    found, lines, _ = await wire.answer()
+    return found, lines.get("x-refused-because", "")
+
+
+@pytest.mark.parametrize("fast", [True, False], ids=["fast", "ordinary"])
+async def test_equal_requests_of_different_clients_are_different(
+    fast: bool, authority: Authority, make_stack: Callable[..., Any], tmp_path: Path
+) -> None:
+    """The same bytes on two connections: what is remembered of one is not taken for the other. A key counts first."""
+    text, name = new_key()
+    keys = key_file(
+        tmp_path, Key(name, digest(PEPPER, text.encode()).hex(), "keyed", endpoints=("other",)),
+        certificates=[
+            {"name": "search-*", "tenant": "search", "endpoints": ["e"]},
+            {"name": "spiffe://cluster/*", "tenant": "mesh", "endpoints": ["other"]},
+        ],
+    )  # fmt: skip
+    stack = make_stack(fast_path=fast, keys_file=keys, tls_client_authority="set")
+    async with stack.gateway.running(), serving(stack, **authority.options) as port:
+        stack.deploy("e")
+        stack.deploy("other")
+        await stack.served("e", "other")
+        search, mesh, nobody = [
+            await port.connect(authority.client("x.example", common=common)[0])
+            for common in ("search-team", "spiffe://cluster/a", "stranger")
+        ]
+        for _ in range(3):
+            assert (200, "") == await status(search)
+            assert (403, "endpoint_not_permitted") == await status(mesh)
+            assert (401, "unknown_certificate") == await status(nobody)
+            assert (200, "") == await status(mesh, path="/serve/other")
+        assert (403, "endpoint_not_permitted") == await status(search, f"x-api-key: {text}")
+        assert (401, "unknown_key") == await status(search, "x-api-key: tgk_a_b")
+        if fast:
+            assert not len(stack.gateway.fast_path.heads)
+            assert len(stack.gateway.fast_path._heads_of) >= 2
+        # Revoked while it is in use.
+        key_file(tmp_path, certificates=[{"name": "search-*", "tenant": "search"}], ended=["search-team"])
+        await stack.gateway._callers.look()
+        assert (401, "revoked") == await status(search)
+
+
+async def test_without_a_list_every_certificate_of_the_authority_is_good(
+    authority: Authority, make_stack: Callable[..., Any]
+) -> None:
+    """Whoever asks the authority decides who gets one, as it was before there were keys."""
+    stack = make_stack(tls_client_authority="set")
+    async with stack.gateway.running(), serving(stack, **authority.options) as port:
+        stack.deploy("e")
+        await stack.served("e")
+        wire = await port.connect(authority.client("x.example", common="anybody")[0])
+        assert (200, "") == await status(wire)
+        wire.send(b"GET /v1/status HTTP/1.1\r\nhost: x\r\n\r\n")
+        assert 200 == (await wire.answer())[0]
+
+
+async def test_grpc_knows_clients_by_the_same_names(
+    authority: Authority, make_stack: Callable[..., Any], tmp_path: Path
+) -> None:
+    """Common name and alternative names."""
+    keys = key_file(tmp_path, certificates=[{"name": "svc.example", "tenant": "search", "endpoints": ["e"]}])
+    stack = make_stack(keys_file=keys, tls_client_authority="set")
+    async with stack.gateway.running():
+        stack.deploy("e")
+        await stack.served("e")
+        server = make_server(stack)
+        folder = authority.folder
+        tls = Tls(*(str(folder / name) for name in ("chain.pem", "key.pem", "authority.pem")))
+        port = await server.start("127.0.0.1", 0, tls)
+        found = []
+        for names in (("svc.example",), ("other.example",)):
+            credentials = authority.client(*names, common="x")[1]
+            async with grpc.aio.secure_channel(f"127.0.0.1:{port}", credentials) as channel:
+                try:
+                    await Client(channel).call("ModelInfer", texts("e", "good"), pb.ModelInferResponse)
+                    found.append("OK")
+                except grpc.aio.AioRpcError as error:
+                    found.append(error.code().name)
+        await server.stop(0)
+    assert ["OK", "UNAUTHENTICATED"] == found
+    assert json.loads(Path(keys).read_text())["certificates"]
