@@ -192,6 +192,7 @@ class Echo:
     prefix = b"/serve/"
     starts = (b"POST /serve/",)
     max_bytes = 64 << 10
+    admin_port = 0
 
     def __init__(self) -> None:
         self.fast_path = self
@@ -202,7 +203,7 @@ class Echo:
             max_headers=MAX_HEADERS,
         )  # fmt: skip
 
-    def read(self, path: str, headers: Sequence[tuple[bytes, bytes]]) -> Any:
+    def read(self, path: str, headers: Sequence[tuple[bytes, bytes]], _names: Sequence[str] = ()) -> Any:
         """See ``fast.FastPathLike``."""
         return None if path in ("/serve/skip", "/serve/pieces") else (path, headers)
 
