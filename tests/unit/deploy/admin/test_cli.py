@@ -114,7 +114,8 @@ def test_help_loads_nothing_heavy() -> None:
     """Help is fast because no part is imported to show it."""
     done = run(
         code="import sys; from deploy.admin.cli import main; code = main(['--help']); "
-        "print({'torch', 'clearml', 'grpc', 'fastapi', 'numpy', 'deploy.controlplane'} & set(sys.modules), code)"
+        "print({'torch', 'clearml', 'grpc', 'fastapi', 'numpy', 'deploy.controlplane', 'psutil', 'importlib.metadata', "
+        "'tempfile'} & set(sys.modules), code)"
     )
     assert done.stdout.splitlines()[-1] == "set() 0"
 
@@ -216,7 +217,8 @@ def test_unexpected_failure_is_one_line_and_a_log_file(capsys: pytest.CaptureFix
 @pytest.mark.parametrize(
     ("module", "line"),
     [
-        ("jwt.utils", 'the Python package jwt is not installed; run `pip install "triton-gateway[controlplane]"`'),
+        ("starlette.routing", 'package starlette is not installed; run `pip install "triton-gateway[controlplane]"`'),
+        ("jwt.utils", 'package jwt is not installed; run `pip install "triton-gateway"`, which brings it'),
         ("grafana_client", 'run `pip install "triton-gateway[grafana]"`'),
         ("orjson", 'run `pip install "triton-gateway"`, which brings it'),
         ("somebodys", "the Python package somebodys is not installed; run `pip install somebodys`"),
