@@ -29,7 +29,6 @@ _BODIES: Final = 5000
 
 @click.command(
     name="bench",
-    short_help="Measure a running endpoint: rate, latency, stages.",
     epilog="Numbers are of this machine as it is now; for the gateway against its peers see docs/benchmarks.md.",
 )
 @gateway_options

@@ -34,7 +34,7 @@ _ENDPOINT = click.option("--endpoint", required=True, help="The route, e.g. `sen
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 
 
-@click.group(name="canary", short_help="Set weights, or roll a version out step by step behind a statistical gate.")
+@click.group(name="canary")
 def command() -> None:
     """Set weights, or roll a version out step by step.
 

@@ -9,7 +9,7 @@ import click
 from deploy.admin.commands._options import DURATION, OpenRegistry, gateway_options, registry_options, stop_on_signal
 
 
-@click.command(name="clearml-log", short_help="Report what a gateway does to the serving Task in ClearML.")
+@click.command(name="clearml-log")
 @gateway_options
 @click.option("--every", type=DURATION, default="1m", show_default=True, show_envvar=True,
               envvar="TRITON_GATEWAY_CLEARML_LOG_EVERY", help="How often; 10s at the least.")  # fmt: skip

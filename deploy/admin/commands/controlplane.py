@@ -12,7 +12,6 @@ from deploy.admin.commands._options import PORT
 
 @click.command(
     name="controlplane",
-    short_help="Run the embedded ClearML-compatible server alone.",
     epilog="Bound to loopback with generated credentials unless told otherwise: do not expose it without a reason.",
 )
 @click.option(

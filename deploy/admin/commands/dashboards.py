@@ -10,7 +10,7 @@ import click
 from deploy.tools.errors import DeployError
 
 
-@click.group(name="dashboards", short_help="Put the Grafana boards into an existing Grafana, or into files.")
+@click.group(name="dashboards")
 def command() -> None:
     """Six boards: overview, latency, canary, drift, capacity, Triton.
 

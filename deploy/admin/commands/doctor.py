@@ -11,7 +11,6 @@ import click
 
 @click.command(
     name="doctor",
-    short_help="Show what is missing, on this machine or in a cluster.",
     epilog="Looks and changes nothing. The exit code is 1 when something is missing; notes alone are 0.",
 )
 @click.option("--kube", is_flag=True, envvar="TRITON_GATEWAY_DOCTOR_KUBE", show_envvar=True,

@@ -35,7 +35,7 @@ def _sources(command: Any) -> Any:
     return gateway_options(command)
 
 
-@click.group(name="drift", short_help="Capture reference distributions, report drift.")
+@click.group(name="drift")
 def command() -> None:
     """Compare what is served now with what was served when the model was judged good."""
 

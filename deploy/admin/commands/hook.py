@@ -16,7 +16,7 @@ from deploy.tools.errors import DeployError
 _REFUSED = 3
 
 
-@click.group(name="hook", short_help="Try a Preprocess class here; re-upload it while it is being written.")
+@click.group(name="hook")
 def command() -> None:
     """Try a Preprocess class on this machine, and keep deployed ones up to date while they are written."""
 

@@ -36,7 +36,7 @@ def _store_options(function: Callable[..., Any]) -> Callable[..., Any]:
     )(function)  # fmt: skip
 
 
-@click.group(name="keys", short_help="Give out keys, list, rotate and revoke them.")
+@click.group(name="keys")
 def command() -> None:
     """Give out keys to those who may ask a gateway, list, rotate and revoke them.
 

@@ -12,7 +12,7 @@ from deploy.admin.commands._options import OpenRegistry, registry_options
 from deploy.tools.errors import DeployError
 
 
-@click.command(name="lineage", short_help="Show where a served model comes from.")
+@click.command(name="lineage")
 @click.argument("url", metavar="ENDPOINT/VERSION|MODEL_ID")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, for programs.")
 @registry_options

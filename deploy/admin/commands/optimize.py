@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 @click.command(
     name="optimize",
-    short_help="Make the fastest bundle of a model that still answers the same.",
     epilog="docs/optimize.md explains every number of the report.",
 )
 @click.argument("model")

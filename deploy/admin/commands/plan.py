@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from gateway.control.compile import Plan
 
 
-@click.command(name="plan", short_help="Show what the serving Task would change, and its faults.")
+@click.command(name="plan")
 @gateway_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, for programs.")
 @registry_options

@@ -16,7 +16,6 @@ PREDICTOR_PORT = 9000
 
 @click.command(
     name="serve",
-    short_help="Run the gateway alone, for an existing ClearML server and Triton.",
     epilog="Stop it with SIGTERM or Ctrl-C: requests in flight are answered first.",
 )
 @settings_options(Settings)

@@ -18,7 +18,7 @@ from deploy.tools.errors import DeployError
 _FAILED = ("failed", "refused")
 
 
-@click.command(name="status", short_help="Show what is served: endpoints, versions, models, faults.")
+@click.command(name="status")
 @gateway_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, for programs.")
 def command(gateway: str, as_json: bool) -> int:

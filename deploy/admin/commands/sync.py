@@ -13,7 +13,6 @@ from deploy.admin.commands._options import PORT, Duration, stop_on_signal
 
 @click.command(
     name="sync",
-    short_help="Run model sync alone, beside an existing Triton.",
     epilog="STATE_DIR/sync-status.json says what it did; `triton-gateway status` shows it.",
 )
 @click.option(

@@ -16,7 +16,6 @@ from deploy.admin.terminal import Terminal
 
 @click.command(
     name="up",
-    short_help="Start everything on this machine: registry, Triton, model sync, gateway.",
     epilog="Stops with Ctrl-C or SIGTERM: the gateway answers what it has, then everything else ends, in order.",
 )
 @click.option(

@@ -29,7 +29,7 @@ Outlook = Literal["open", "failing", "final"]
 """It may come; it failed and is tried again; waiting is no use."""
 
 
-@click.command(name="wait", short_help="Wait until a change is live on every gateway.")
+@click.command(name="wait")
 @gateways_options
 @click.option(
     "--timeout", type=DURATION, default="120s", show_default=True, envvar="TRITON_GATEWAY_WAIT_TIMEOUT",
