@@ -182,7 +182,7 @@ def test_weights_that_were_decided_and_never_written_are_written(
     """Their writer died, or ClearML did: no other client is blamed, and one old copy is still put right afterwards."""
     caplog.set_level("INFO")
     world.look()
-    stale = dict(world.texts)
+    stale = dict(world.sections)
     decision = record.decided(world.task(), "e", {"e/2": 0.3, "e/1": 0.7}, now=world.now, by="ann", why="canary set")
     world.write({}, [decision])
     assert "e/2 0.3, e/1 0.7" == world.served
@@ -190,10 +190,10 @@ def test_weights_that_were_decided_and_never_written_are_written(
     assert {"e/2": 0.3, "e/1": 0.7} == world.told
     assert "another ClearML client" not in caplog.text
     assert "were not written" in caplog.text
-    world.texts = dict(stale)
+    world.sections = dict(stale)
     world.look()
     assert {"e/2": 0.3, "e/1": 0.7} == world.told
     assert "another ClearML client wrote an old copy" in caplog.text
-    world.texts = dict(stale)
+    world.sections = dict(stale)
     world.look()
     assert {"e/2": 0.2, "e/1": 0.8} == world.told, "the third time they are somebody's will"

@@ -432,7 +432,7 @@ def test_a_step_that_could_not_be_written_is_written_again_and_is_nobodys_will(w
     """ClearML goes away between the record of a step and its weights, or before both."""
     runner = world.runner()
     runner.start(fresh())
-    before, write = dict(world.texts), world.write
+    before, write = dict(world.sections), world.write
 
     def broken(changed, records=()):
         if not changed:
@@ -449,7 +449,7 @@ def test_a_step_that_could_not_be_written_is_written_again_and_is_nobodys_will(w
     progress = world.tick(runner, requests=0)
     assert ("running", {"e/2": 0.5, "e/1": 0.5}) == (progress.rollout.phase, record.weights(world.task(), "e"))
     assert ["start", "step"] == [decision.what for decision in progress.rollout.history]
-    world.texts = before  # the one old copy that is put right has not been used up
+    world.sections = before  # the one old copy that is put right has not been used up
     assert ["put right"] == [decision.what for decision in world.tick(runner, requests=0).decisions]
     assert {"e/2": 0.5, "e/1": 0.5} == record.weights(world.task(), "e")
 
