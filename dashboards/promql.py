@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from gateway.edge.http.problems import STATUS
+from gateway.errors import STATUS
 
 INSTANCE: Final = ("instance",)
 ENDPOINT: Final = ("endpoint",)

@@ -46,7 +46,7 @@ Adapters translate foreign exceptions into these with ``raise … from``.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Final
 
 
 class GatewayError(Exception):
@@ -298,3 +298,43 @@ class InternalError(GatewayError):
     """A bug of ours."""
 
     kind = "internal"
+
+
+STATUS: Final[dict[str, int]] = {
+    "bad_request": 400,
+    "malformed_request": 400,
+    "malformed_body": 400,
+    "unauthenticated": 401,
+    "permission_denied": 403,
+    "endpoint_not_found": 404,
+    "version_not_found": 404,
+    "method_not_allowed": 405,
+    "body_timeout": 408,
+    "head_timeout": 408,
+    "payload_too_large": 413,
+    "address_too_long": 414,
+    "unsupported_media": 415,
+    "input_refused": 422,
+    "backend_refused": 422,
+    "overloaded": 429,
+    "head_too_large": 431,
+    "client_gone": 499,
+    "internal": 500,
+    "hook_failed": 500,
+    "control": 500,
+    "spec_fault": 500,
+    "registry_unavailable": 500,
+    "registry_refused": 500,
+    "artifact_corrupt": 500,
+    "answers_disagree": 500,
+    "content_changed": 500,
+    "fails_on_requests": 500,
+    "backend_garbage": 502,
+    "model_failed": 502,
+    "unavailable": 503,
+    "draining": 503,
+    "model_not_ready": 503,
+    "backend_unavailable": 503,
+    "deadline_exceeded": 504,
+}
+"""HTTP status by ``kind``; the gRPC edge and what counts as a version's failure go by it too."""

@@ -241,6 +241,18 @@ class ServingSpec:
         """Every model id an endpoint refers to, once, in a stable order."""
         return tuple(sorted({e.model_id for e in self.endpoints.values() if e.model_id}))
 
+    def url_of(self, endpoint: str, version: str) -> str:
+        """Return the url of a version that a person names: its number, or all of its url.
+
+        Raises ``SpecFault``, with what there is, if there is none.
+        """
+        wanted = normalize_url(endpoint, version)
+        for url in (wanted, version.strip("/")):
+            if url in self.endpoints:
+                return url
+        known = ", ".join(sorted(self.endpoints)) or "none"
+        raise SpecFault(f"there is no endpoint {wanted}", hint=f"the serving Task has {known}")
+
 
 def triton_model_name(endpoint: EndpointSpec, model: ModelRecord) -> str:
     """Return the name under which Triton loads this endpoint's model.

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from gateway.errors import GatewayError
+from deploy.tools.errors import GatewayError
 
 MOST_SCALARS: Final = 500
 MOST_LINES: Final = 50

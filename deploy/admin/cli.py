@@ -16,7 +16,7 @@ from pathlib import Path
 
 import click
 
-from deploy.tools.errors import DeployError
+from deploy.tools.errors import DeployError, GatewayError, line_of
 
 _COMMANDS = {
     "up": "Start everything on this machine: registry, Triton, model sync, gateway.",
@@ -90,6 +90,8 @@ def main(argv: Sequence[str] | None = None, *, root: click.Group = group) -> int
         return _fail(error.format_message(), _FAILED)
     except DeployError as error:
         return _fail(error.line(), error.exit_code)
+    except GatewayError as error:
+        return _fail(line_of(error), _FAILED)
     except KeyboardInterrupt:
         return _INTERRUPTED
     except BrokenPipeError:

@@ -15,7 +15,6 @@ from collections.abc import Iterable
 from deploy.admin.metric_samples import Key, Sample, get
 from deploy.tools.errors import DeployError
 from gateway.metrics import catalog, drift
-from gateway.metrics.drift import Bins, Verdict
 
 _COUNTERS = (
     f"{catalog.VARIABLE_SCALAR.name}_bucket",
@@ -59,7 +58,7 @@ def difference(after: Iterable[Sample], before: Iterable[Sample]) -> list[Sample
     return found
 
 
-def references(samples: Iterable[Sample], endpoint: str, version: str) -> dict[str, Bins]:
+def references(samples: Iterable[Sample], endpoint: str, version: str) -> dict[str, drift.Bins]:
     """Make a reference of every variable of one version that has been seen."""
     buckets: dict[str, dict[float, float]] = defaultdict(dict)
     values: dict[str, dict[str, float]] = defaultdict(dict)
@@ -74,7 +73,7 @@ def references(samples: Iterable[Sample], endpoint: str, version: str) -> dict[s
             values[variable][sample.labels["value"]] = sample.value
         elif sample.name == catalog.VARIABLE_IGNORED.name:
             missing[variable] += sample.value
-    found: dict[str, Bins] = {}
+    found: dict[str, drift.Bins] = {}
     for variable, cumulative in buckets.items():
         bounds = sorted(cumulative)
         counts = [cumulative[b] - (cumulative[bounds[i - 1]] if i else 0.0) for i, b in enumerate(bounds)]
@@ -88,7 +87,7 @@ def references(samples: Iterable[Sample], endpoint: str, version: str) -> dict[s
     return found
 
 
-def verdicts(samples: Iterable[Sample]) -> list[Verdict]:
+def verdicts(samples: Iterable[Sample]) -> list[drift.Verdict]:
     """Return how every variable that has a reference stands."""
     counts: dict[tuple[Key, str], dict[str, float]] = defaultdict(dict)
     ratios: dict[tuple[Key, str], dict[str, float]] = defaultdict(dict)
@@ -103,7 +102,7 @@ def verdicts(samples: Iterable[Sample]) -> list[Verdict]:
         elif sample.name == catalog.DRIFT_REFERENCE_SIZE.name:
             sizes[key] = sample.value
     return [
-        Verdict(
+        drift.Verdict(
             *key[0], tuple(shares), tuple(shares.values()), tuple(counts[key].get(name, 0.0) for name in shares),
             sizes.get(key, math.inf),
         )

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from deploy.tools import http_client
-from gateway.errors import GatewayError
+from deploy.tools.errors import GatewayError
 from gateway.registry import RegistryWriter
-from gateway.spec import EndpointSpec, decode
+from gateway.spec import EndpointSpec
 
 _LOOK_S: Final = 0.3
 _TASK_S: Final = 3.0
@@ -139,18 +139,18 @@ class Watcher:
 
     def _read_task(self) -> None:
         try:
-            task = self._store.task()
+            spec = self._store.spec()
         except GatewayError as error:
             self._say(f"the serving Task cannot be read: {error.message}")
             return
-        self._task_id = str(task.get("id", ""))
-        found = match(self._folder, decode(task).endpoints, self._known)
+        self._task_id = spec.task_id
+        found = match(self._folder, spec.endpoints, self._known)
         for key, watched in found.items():
             if key not in self._watched:
                 self._known[key] = watched.path
-                spec = decode(task).endpoints[watched.urls[0]]
-                assert spec.preprocess is not None  # noqa: S101 - matched for it
-                is_same = watched.path.is_file() and _sha256(watched.path) == spec.preprocess.sha256
+                code = spec.endpoints[watched.urls[0]].preprocess
+                assert code is not None  # noqa: S101 - matched for it
+                is_same = watched.path.is_file() and _sha256(watched.path) == code.sha256
                 # What differs from what is served is uploaded at once; a folder's archive cannot be compared.
                 self._prints[key] = _fingerprint(watched.path) if is_same or watched.path.is_dir() else ""
                 self._say(f"{watched.path.relative_to(self._folder)} is the code of {', '.join(watched.urls)}")

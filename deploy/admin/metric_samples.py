@@ -8,9 +8,10 @@ import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from prometheus_client.parser import text_string_to_metric_families
+
 from deploy.tools.errors import DeployError
 from deploy.tools.http_client import KEY, shown
-from gateway.metrics import exposition
 
 Key = tuple[str, str, str]
 """Endpoint, version, variable."""
@@ -34,7 +35,8 @@ def from_gateway(url: str) -> list[Sample]:
     """Return what the gateway at ``url`` has counted since it started. Raises ``DeployError``."""
     text = get(f"{url.rstrip('/')}/metrics", os.environ.get(KEY, ""))
     try:
-        return [Sample(*sample) for sample in exposition.parse(text.decode())]
+        families = text_string_to_metric_families(text.decode())
+        return [Sample(one.name, one.labels, one.value) for family in families for one in family.samples]
     except ValueError as error:
         raise DeployError(f"{url}/metrics is not Prometheus' text format: {error}") from error
 

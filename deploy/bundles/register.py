@@ -12,13 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from deploy.bundles.pack import manifest
-from deploy.tools.errors import DeployError
-from gateway.errors import ArtifactCorrupt, GatewayError
-from gateway.registry import manifest as judged
-from gateway.registry.cache import ArtifactCache
-from gateway.registry.clearml import ClearMLRegistry
-from gateway.registry.port import Publication, Published, is_id
-from gateway.spec import decode_model
+from deploy.tools.errors import DeployError, GatewayError
+from gateway.registry import ArtifactCache, ClearMLRegistry, Publication, Published, is_id
 
 
 def is_registered(source: str) -> bool:
@@ -33,8 +28,7 @@ def fetch_source(model_id: str, folder: Path) -> Path:
     there now. Raises ``DeployError``.
     """
     with _failing_clearly(f"model {model_id} cannot be fetched: "), contextlib.redirect_stdout(sys.stderr):
-        registry = ClearMLRegistry()
-        return ArtifactCache(folder, registry).model(decode_model(registry.model(model_id)))
+        return ArtifactCache(folder, ClearMLRegistry()).model_of(model_id)
 
 
 def register(
@@ -45,9 +39,9 @@ def register(
     Raises ``DeployError`` when the bundle is not what its manifest says, and when ClearML refuses or cannot be reached.
     """
     try:
-        judged.check(bundle, is_used=lambda _: True)
-    except ArtifactCorrupt as error:
-        raise DeployError(f"the bundle is not registered: {error.message}", hint=error.hint or "") from error
+        manifest.check(bundle)
+    except GatewayError as error:
+        raise DeployError(f"the bundle is not registered: {error.message}", hint=error.hint) from error
     chosen = values["chosen"]
     numbers = {f"mean cosine, {row['candidate']}": row["mean_cosine"] for row in values["parity"]}
     if chosen["times_pytorch"]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deploy.tools import process_family, process_logs, processes
-from deploy.tools.errors import DeployError
+from deploy.tools.errors import DeployError, GatewayError
 
 _TIMEOUT_S = 60.0
 
@@ -56,12 +56,10 @@ async def look(task_id: str, *, env: Mapping[str, str], log: Path) -> Seen:
 
 def main(task_id: str) -> int:
     """Print what the registry says as one JSON line."""
-    from gateway import spec
-    from gateway.errors import GatewayError, RegistryRefused
-    from gateway.registry.clearml import ClearMLRegistry
+    from gateway.registry import ClearMLRegistry, RegistryRefused
 
     try:
-        decoded = spec.decode(ClearMLRegistry(task_id).task())
+        decoded = ClearMLRegistry(task_id).spec()
     except RegistryRefused as error:
         if "nvalid task id" not in error.message:
             sys.stderr.write(f"error: {error.message}\n")

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from deploy.modelsync import monitoring
-from gateway.errors import GatewayError
+from deploy.tools.errors import GatewayError
 from gateway.registry import RegistryWriter, section_text
 from gateway.spec import MonitoringSpec, ServingSpec, decode
 

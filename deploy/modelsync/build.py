@@ -23,8 +23,8 @@ from deploy.modelsync.model_config import (
     cpu_instances,
 )
 from deploy.modelsync.onnx_signature import OnnxSignature, onnx_signature
+from gateway import manifest
 from gateway.errors import SpecFault
-from gateway.registry import manifest
 from gateway.spec import EndpointSpec, ModelRecord
 
 _PROGRAM = Path(__file__).parent / "runtime" / "onnx_model.py"

@@ -11,7 +11,7 @@ import sys
 from typing import Final
 
 from deploy.modelsync.client import AdminClient
-from gateway.errors import GatewayError
+from deploy.tools.errors import GatewayError
 
 _PATIENCE_S: Final = 3.0
 REMEDY: Final = "start it with a key: docs/triton.md#who-may-load-models"

@@ -13,10 +13,9 @@ from typing import Any, Final
 
 from deploy.rollout import record
 from deploy.rollout.runner import put_right
-from deploy.tools.errors import DeployError
+from deploy.tools.errors import DeployError, GatewayError
 from gateway import decisions
 from gateway.decisions import FORGOTTEN_S, Decision
-from gateway.errors import GatewayError
 from gateway.registry import RegistryWriter
 from gateway.spec import ServingSpec, described_weights, judged, records_of
 

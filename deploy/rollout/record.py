@@ -9,7 +9,7 @@ that an old copy which a slow ClearML client writes back is noticed.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
@@ -17,10 +17,7 @@ from deploy.rollout.steps import Command, Rollout
 from deploy.tools import sections
 from deploy.tools.errors import DeployError
 from gateway import decisions
-from gateway.dataplane.routing import canary
 from gateway.decisions import Decision, Verdict
-from gateway.errors import SpecFault
-from gateway.metrics import custom
 from gateway.registry import SYSTEM_TAG, Record, section_text
 from gateway.spec import (
     RECORDS,
@@ -157,41 +154,6 @@ def shares_of(rollout: Rollout) -> dict[str, float]:
     """Return the weights that ``rollout`` wants; the canary first, so that a growing weight keeps its callers."""
     share = round(rollout.weight / 100, 6)
     return {rollout.canary: share, rollout.stable: round(1 - share, 6)}
-
-
-def check_weights(spec: ServingSpec, endpoint: str, shares: Sequence[tuple[str, float]]) -> None:
-    """Raise ``DeployError`` where a gateway could not route by these weights, naming what is wrong."""
-    known = ", ".join(sorted(spec.endpoints)) or "none"
-    if len({url for url, _ in shares}) != len(shares):
-        raise DeployError("a version is named twice", hint="give each version one weight")
-    for url, _ in shares:
-        if url not in spec.endpoints:
-            raise DeployError(f"there is no endpoint {url}", hint=f"the serving Task has {known}")
-    try:
-        canary.resolve(CanarySpec(endpoint, tuple(w for _, w in shares), tuple(u for u, _ in shares)), spec.endpoints)
-    except SpecFault as fault:
-        raise DeployError(f"canary {endpoint} {fault.message}") from fault
-
-
-def check_counted(spec: ServingSpec, urls: Sequence[str], variable: str) -> None:
-    """Raise ``DeployError`` where gateways do not count every value of ``variable`` for these versions.
-
-    A sampled variable is counted scaled: it would look like more evidence than there is.
-    """
-    if variable == custom.LABEL:
-        return
-    for url in urls:
-        declared = custom.declared_for(url, spec.metrics, custom.frequency_of(spec.settings, 1.0))
-        if declared is None or not any(v.name == variable and v.type == "enum" for v in declared.variables):
-            raise DeployError(
-                f"{variable} is no enum variable of {url}",
-                hint=f"declare it: clearml-serving metrics add --endpoint {url} --variable-enum {variable}=VALUE …",
-            )
-        if declared.frequency < 1:
-            raise DeployError(
-                f"{variable} of {url} is counted for {declared.frequency:.0%} of the requests only",
-                hint="declare it with --log-freq 1.0",
-            )
 
 
 def _route(task: Mapping[str, Any], endpoint: str) -> CanarySpec | None:

@@ -16,9 +16,8 @@ from deploy.rollout import record, steps
 from deploy.rollout.record import LEASE_S, Lease
 from deploy.rollout.source import Look, Source, Version, between, missing_instances
 from deploy.rollout.steps import Decision, Rollout, Seen
-from deploy.tools.errors import DeployError
+from deploy.tools.errors import DeployError, GatewayError
 from gateway import decisions
-from gateway.errors import GatewayError
 from gateway.registry import Record, RegistryUnavailable, RegistryWriter
 from gateway.spec import decode
 

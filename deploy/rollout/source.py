@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 from deploy.rollout.gate import Counts
 from deploy.tools import http_client
-from gateway.edge.http.problems import STATUS
+from gateway.errors import STATUS
 from gateway.metrics.catalog import FALLBACKS, REQUEST_SECONDS, REQUESTS, VARIABLE_ENUM
 
 FAILURES: Final = frozenset(kind for kind, status in STATUS.items() if status >= 500) - {"draining"}

@@ -1,10 +1,32 @@
 """The failures the command line reports: one sentence saying what is wrong, one saying what to do.
 
-Raised by everything under ``deploy`` that a person starts; turned into one line on stderr and an exit code in
-``admin/cli.py`` and nowhere else. Anything that is not one of these is a bug of ours and gets a log file instead.
+``DeployError`` and its kinds are raised by everything under ``deploy`` that a person starts; ``GatewayError`` by what
+the gateway lends to it (the registry, Triton, the serving Task). Both have a message and a hint, and both are turned
+into one line on stderr and an exit code in ``admin/cli.py`` and nowhere else. Anything that is not one of these is a
+bug of ours and gets a log file instead.
 """
 
 from __future__ import annotations
+
+from gateway.errors import GatewayError
+
+__all__ = [
+    "ChildFailed",
+    "DeployError",
+    "ExportFailed",
+    "GatewayError",
+    "MissingPart",
+    "PortTaken",
+    "StateDirUnusable",
+    "StockCliFailed",
+    "line_of",
+]
+
+
+def line_of(error: Exception) -> str:
+    """Return message and hint of one of these as the one line that is shown."""
+    message, hint = str(getattr(error, "message", error)), str(getattr(error, "hint", ""))
+    return " ".join((f"{message}; {hint}" if hint else message).split())
 
 
 class DeployError(Exception):
@@ -19,8 +41,7 @@ class DeployError(Exception):
 
     def line(self) -> str:
         """Return message and hint as the one line that is shown."""
-        text = f"{self.message}; {self.hint}" if self.hint else self.message
-        return " ".join(text.split())
+        return line_of(self)
 
 
 class PortTaken(DeployError):

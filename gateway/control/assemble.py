@@ -15,12 +15,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, Final
 
-from gateway.control import samples, validate
+from gateway import manifest, samples
+from gateway.control import validate
 from gateway.control.compile import EndpointPlan, Plan
 from gateway.control.hooks import HookBuilder, HookParts, HookSettings
 from gateway.control.loading import CodeLoader
 from gateway.control.records import ModelRecords
-from gateway.control.samples import Samples
 from gateway.control.threads import ControlThreads, run_in
 from gateway.dataplane.routing import canary
 from gateway.dataplane.routing.canary import Weighted
@@ -37,7 +37,6 @@ from gateway.metrics import drift
 from gateway.metrics.drift import Bins
 from gateway.metrics.observer import Observer
 from gateway.pace import unhurried
-from gateway.registry import manifest
 from gateway.registry.cache import ArtifactCache
 from gateway.spec import EndpointSpec, Fault, ModelRecord, triton_model_name
 from gateway.triton.port import Backend, ModelInfo
@@ -393,7 +392,7 @@ class _Bundle:
     model: Path
     """What a hook is given: clearml hands it the file of a single-file model, the folder of a packaged one."""
     code: Path | None
-    samples: Samples | None
+    samples: samples.Samples | None
     reference: Mapping[str, Bins]
 
 

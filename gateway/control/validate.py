@@ -11,11 +11,11 @@ from typing import Any, Final
 
 import orjson
 
-from gateway.control.samples import Samples, difference
 from gateway.dataplane.submit import ask_version
 from gateway.endpoints.endpoint import Endpoint, Handler, Identity
 from gateway.errors import AnswersDisagree, FailsOnRequests, GatewayError, InputRefused
 from gateway.hooks.wire import json_form
+from gateway.samples import Samples, difference
 from gateway.trace import Trace
 
 TEXT_BODIES: Final = ({"text": "warm up"}, {"text": ["warm up", "a longer text to warm up with, in two rows"]})

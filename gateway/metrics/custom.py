@@ -22,7 +22,7 @@ from typing import Any, Final, Literal, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from gateway.metrics import catalog
+from gateway.metrics import catalog, variables
 from gateway.metrics.accumulator import Accumulator, Count, Distribution, Gauge
 from gateway.metrics.drift import MISSING, OTHER, Bins, chi2_quantile
 from gateway.spec import MetricSpec, MetricVariable
@@ -43,29 +43,13 @@ FREQUENCY_SETTING: Final = "metric_logging_freq"
 
 KINDS: Final = ("scalar", "enum", "value", "counter")
 
-TOKENS: Final = "token_length"
-UNKNOWN: Final = "unknown_token_ratio"
-TRUNCATED: Final = "truncated"
-LABEL: Final = "predicted_label"
-SCORE: Final = "top_score"
-ENTROPY: Final = "entropy"
-BUILT_IN: Final[Mapping[str, str]] = {
-    TOKENS: "tokens of a text, special tokens included",
-    UNKNOWN: "share of a text's tokens that the vocabulary does not know",
-    TRUNCATED: "whether a text was cut at the model's maximum length (`true`, `false`)",
-    LABEL: "the label with the highest score",
-    SCORE: "that label's score",
-    ENTROPY: "entropy of all labels' scores, as a share of the highest possible (1: the model does not know at all)",
-}
-"""Variables that text tasks have without any declaration, and what they mean."""
-
 _TEXT_BOUNDS: Final[Mapping[str, tuple[float, ...]]] = {
-    TOKENS: catalog.TEXT_TOKEN_BUCKETS,
-    UNKNOWN: catalog.RARE_RATIO_BUCKETS,
+    variables.TOKENS: catalog.TEXT_TOKEN_BUCKETS,
+    variables.UNKNOWN: catalog.RARE_RATIO_BUCKETS,
 }
 _ANSWER_BOUNDS: Final[Mapping[str, tuple[float, ...]]] = {
-    SCORE: catalog.RATIO_BUCKETS,
-    ENTROPY: catalog.RATIO_BUCKETS,
+    variables.SCORE: catalog.RATIO_BUCKETS,
+    variables.ENTROPY: catalog.RATIO_BUCKETS,
 }
 _PLAIN: Final = frozenset({str, float, int, bool})
 """Types of values that are one value, as they are."""
@@ -542,14 +526,14 @@ class _Text:
         """Of all labels, result after result, of those whose entropy is not counted yet."""
         numbers.pending.append(self.carry)
         labels = [label[:MAX_LABEL_CHARS] for label in served.labels[:MAX_BUCKETS]]
-        self._tokens, self._unknown = scalar(TOKENS, _TEXT_BOUNDS), scalar(UNKNOWN, _TEXT_BOUNDS)
-        self._truncated = enum(TRUNCATED, _BOOLEANS)
+        self._tokens, self._unknown = scalar(variables.TOKENS, _TEXT_BOUNDS), scalar(variables.UNKNOWN, _TEXT_BOUNDS)
+        self._truncated = enum(variables.TRUNCATED, _BOOLEANS)
         self._has_labels = bool(labels)
         self._n_labels = len(served.labels)
         self._log_labels = math.log(self._n_labels) if self._n_labels > 1 else 0.0
-        self._label = enum(LABEL, labels) if labels else None
-        self._score = scalar(SCORE, _ANSWER_BOUNDS) if labels else None
-        self._entropy = scalar(ENTROPY, _ANSWER_BOUNDS) if self._log_labels else None
+        self._label = enum(variables.LABEL, labels) if labels else None
+        self._score = scalar(variables.SCORE, _ANSWER_BOUNDS) if labels else None
+        self._entropy = scalar(variables.ENTROPY, _ANSWER_BOUNDS) if self._log_labels else None
 
     def look(self, traces: Sequence[Trace]) -> None:
         """Count the texts and the results of requests; an answer out of the response cache has no texts."""
@@ -702,7 +686,6 @@ def _leaves(value: object) -> Iterator[object]:
 
 
 __all__ = [
-    "BUILT_IN",
     "FREQUENCY_SETTING",
     "KINDS",
     "MISSING",

@@ -28,7 +28,7 @@ from gateway.registry import sweep
 from gateway.registry.contents import Contents
 from gateway.registry.port import Registry
 from gateway.registry.unpack import MAX_BYTES, unpack
-from gateway.spec import ArtifactRef, ModelRecord
+from gateway.spec import ArtifactRef, ModelRecord, decode_model
 
 _log = logging.getLogger("triton_gateway.cache")
 
@@ -103,6 +103,10 @@ class ArtifactCache:
         for entry in gone:
             _log.info("the download cache is full: %s is deleted, nobody needs it", entry)
         return bool(gone)
+
+    def model_of(self, model_id: str) -> Path:
+        """Return the folder holding the files of a model of the registry; see ``model``."""
+        return self.model(decode_model(self._registry.model(model_id)))
 
     def model(self, record: ModelRecord) -> Path:
         """Return the folder holding the model's files, downloading and unpacking them on first use.

@@ -14,9 +14,9 @@ from typing import Final
 from pydantic import AliasChoices
 
 from gateway import errors
-from gateway.edge.http.problems import STATUS
+from gateway.errors import STATUS
 from gateway.metrics.catalog import CATALOG
-from gateway.metrics.custom import BUILT_IN
+from gateway.metrics.variables import BUILT_IN
 from gateway.settings import SHARES, Settings
 
 _BLOCK: Final = "<!-- generated: {name} -->\n{text}\n<!-- end -->"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.edge.http.problems import STATUS
+from gateway.errors import STATUS
 from gateway.metrics.catalog import CATALOG
 from gateway.settings import Settings
 from tests.docs.generated_tables import PARTS, refresh

@@ -26,9 +26,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 S = TypeVar("S", bound="BaseSettings")
 
 OpenRegistry = Callable[[], "ClearMLRegistry"]
-"""Connects to the registry of the serving Task that is meant; raises its errors, which become ``DeployError``."""
+"""Connects to the registry of the serving Task that is meant; raises its errors."""
 
 PORT = click.IntRange(0, 65535)
+
 
 _EMPTY_VALUES = (None, "")
 _STATE_DIR: Final = "triton-gateway.state-dir"
@@ -100,25 +101,29 @@ def _default(value: object) -> str:
     return "" if value in _EMPTY_VALUES else f"  [default: {value}]"
 
 
-class Duration(click.ParamType):  # type: ignore[type-arg] # generic in new versions of click only
-    """Seconds, written as `90s`, `10m` or `1h`; a bare number counts ``bare_unit``."""
+class _Quantity(click.ParamType):  # type: ignore[type-arg] # generic in new versions of click only
+    """A number with a unit, as settings take it: ``parse(settings, text)`` raises ``ValueError``."""
 
-    name = "duration"
-
-    def __init__(self, bare_unit: str = "s") -> None:
-        self._bare_unit = bare_unit
+    def __init__(self, name: str, parse: Callable[[Any, str], float]) -> None:
+        self.name = name
+        self._parse = parse
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Return the seconds; a usage error that names the option for what is none."""
-        from gateway.settings import parse_duration
+        """Return the number; a usage error that names the option for what is none."""
+        from gateway import settings
 
         try:
-            return parse_duration(value, bare_unit=self._bare_unit)
+            return self._parse(settings, value)
         except ValueError as error:
             self.fail(str(error), param, ctx)
 
 
-DURATION: Final = Duration()
+DURATION: Final = _Quantity("duration", lambda settings, text: settings.parse_duration(text))
+"""Seconds, written as `90s`, `10m` or `1h`; a bare number counts seconds."""
+CLEARML_DURATION: Final = _Quantity("duration", lambda settings, text: settings.parse_duration(text, bare_unit="min"))
+"""The same; a bare number counts minutes, as in clearml-serving."""
+SIZE: Final = _Quantity("size", lambda settings, text: settings.parse_size(text))
+"""Bytes, written as `512M` or `2g`."""
 
 _DEFAULT_GATEWAY: Final = "http://127.0.0.1:8080"
 _GATEWAY_OF: Final = "[default: the one `up` uses, else http://127.0.0.1:8080]"
@@ -188,7 +193,7 @@ def registry_options(function: F) -> F:
     """Decorate a command with the options that name the serving Task; it gets ``open_registry``, which connects to it.
 
     What `up` wrote for the shell is used if ``--state-dir`` was given, or if nothing else says which ClearML server is
-    meant. Errors of the registry become ``DeployError`` wherever the command runs into them.
+    meant.
     """
 
     @click.option(
@@ -197,8 +202,6 @@ def registry_options(function: F) -> F:
     )  # fmt: skip
     @functools.wraps(function)
     def wrapped(*args: Any, serving_task_id: str, **kwargs: Any) -> Any:
-        from gateway.errors import GatewayError
-
         def open_registry() -> ClearMLRegistry:
             from gateway.registry import ClearMLRegistry
 
@@ -208,10 +211,7 @@ def registry_options(function: F) -> F:
             serving_task_id = serving_task_id or variables.get("CLEARML_SERVING_TASK_ID", "")
             return ClearMLRegistry(serving_task_id, say=lambda text: click.echo(text, err=True))
 
-        try:
-            return function(*args, open_registry=open_registry, **kwargs)
-        except GatewayError as error:
-            raise DeployError(error.message, hint=error.hint) from error
+        return function(*args, open_registry=open_registry, **kwargs)
 
     return cast(F, state_dir_option(wrapped))
 

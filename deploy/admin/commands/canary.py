@@ -62,18 +62,19 @@ def set_(endpoint: str, weights: tuple[str, ...], open_registry: OpenRegistry) -
     """
     from deploy.rollout import record
     from deploy.rollout.runner import write_decided
+    from gateway import preview
 
     endpoint = endpoint.strip("/")
     store = open_registry()
     task = store.task()
-    spec = _spec(task)
-    shares = [(_url(spec, endpoint, version), weight) for version, weight in map(_pair, weights)]
+    spec = store.spec()
+    shares = [(spec.url_of(endpoint, version), weight) for version, weight in map(_pair, weights)]
     rollout, _ = record.read(task, endpoint)
     if rollout is not None and not rollout.is_over:
         raise DeployError(
             f"a rollout of {endpoint} is {rollout.phase}", hint=f"`triton-gateway canary abort --endpoint {endpoint}`"
         )
-    record.check_weights(spec, endpoint, shares)
+    preview.check_weights(spec, endpoint, shares)
     wanted = dict(shares)
     decision = record.decided(task, endpoint, wanted, now=time.time(), by=who(), why="canary set")
     write_decided(store, record.with_weights(task, endpoint, wanted), [decision])
@@ -136,7 +137,9 @@ def run(
     fresh = None
     if to is not None:
         shift = (label_variable, label_shift / 100) if label_shift is not None else None
-        fresh = _fresh(store.task(), endpoint, to, from_, _percents(steps), min_requests, step_time, shift)
+        fresh = _fresh(
+            store.task(), store.spec(), endpoint, to, from_, _percents(steps), min_requests, step_time, shift
+        )
     if prometheus and click.get_current_context().get_parameter_source("gateways") is ParameterSource.DEFAULT:
         gateways = ()
     source: Source = PrometheusSource(prometheus) if prometheus else GatewaySource(gateways)
@@ -227,22 +230,21 @@ _order("abort", "Send everything back to stable now.")
 
 
 def _fresh(
-    task: Mapping[str, Any], endpoint: str, to: str, from_: str | None, steps: tuple[float, ...], min_requests: int,
-    step_s: float, shift: tuple[str, float] | None = None,
+    task: Mapping[str, Any], spec: ServingSpec, endpoint: str, to: str, from_: str | None, steps: tuple[float, ...],
+    min_requests: int, step_s: float, shift: tuple[str, float] | None = None,
 ) -> Rollout:  # fmt: skip
-    from deploy.rollout import record
     from deploy.rollout.gate import Gate
     from deploy.rollout.labels import LabelTest
     from deploy.rollout.steps import Rollout, Rules
+    from gateway import preview
 
-    spec = _spec(task)
-    canary = _url(spec, endpoint, to)
-    stable = _url(spec, endpoint, from_) if from_ else _stable(spec, task, endpoint, canary)
-    record.check_weights(spec, endpoint, [(canary, 0.0), (stable, 1.0)])
+    canary = spec.url_of(endpoint, to)
+    stable = spec.url_of(endpoint, from_) if from_ else _stable(spec, task, endpoint, canary)
+    preview.check_weights(spec, endpoint, [(canary, 0.0), (stable, 1.0)])
     if shift is None:
         return Rollout(endpoint, canary, stable, steps=steps, rules=Rules(min_requests, step_s))
     variable, most = shift
-    record.check_counted(spec, (canary, stable), variable)
+    preview.check_counted(spec, (canary, stable), variable)
     rules, gate = Rules(min_requests, step_s, variable), Gate(labels=LabelTest(most))
     return Rollout(endpoint, canary, stable, steps=steps, rules=rules, gate=gate)
 
@@ -259,24 +261,6 @@ def _stable(spec: ServingSpec, task: Mapping[str, Any], endpoint: str, canary: s
     raise DeployError(
         f"which version is stable? {endpoint} has {', '.join(sorted(others)) or 'no other version'}",
         hint="name it with --from",
-    )
-
-
-def _spec(task: Mapping[str, Any]) -> ServingSpec:
-    from gateway.spec import decode
-
-    return decode(task)
-
-
-def _url(spec: ServingSpec, endpoint: str, version: str) -> str:
-    from gateway.spec import normalize_url
-
-    for url in (normalize_url(endpoint, version), version.strip("/")):
-        if url in spec.endpoints:
-            return url
-    raise DeployError(
-        f"there is no endpoint {normalize_url(endpoint, version)}",
-        hint=f"the serving Task has {', '.join(sorted(spec.endpoints)) or 'none'}",
     )
 
 

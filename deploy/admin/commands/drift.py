@@ -18,7 +18,6 @@ from deploy.admin.metric_samples import Sample, from_gateway
 from deploy.admin.terminal import Terminal, table
 from deploy.tools.errors import DeployError
 from gateway.metrics import drift
-from gateway.metrics.drift import Verdict
 from gateway.spec import normalize_url
 
 _BAR = 40
@@ -180,7 +179,7 @@ def report(
     return 3 if any(v.state == "drift" for v in found) else 0
 
 
-def _drawer() -> Callable[[Sequence[Verdict], Path], None]:
+def _drawer() -> Callable[[Sequence[drift.Verdict], Path], None]:
     try:
         from deploy.admin.drift_picture import draw
     except ModuleNotFoundError as error:
@@ -197,7 +196,7 @@ def _read(gateway: str, prometheus: str | None, window: str) -> list[Sample]:
     return drift_counts.from_prometheus(prometheus, window) if prometheus else from_gateway(gateway)
 
 
-def _described(verdict: Verdict) -> dict[str, Any]:
+def _described(verdict: drift.Verdict) -> dict[str, Any]:
     bound = verdict.bound
     return {
         **asdict(verdict), "n": verdict.n, "psi": verdict.psi, "noise_bound": bound if verdict.n else None,
@@ -206,7 +205,7 @@ def _described(verdict: Verdict) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _drawn(verdict: Verdict) -> list[str]:
+def _drawn(verdict: drift.Verdict) -> list[str]:
     lines = ["", f"{verdict.endpoint} {verdict.version} {verdict.variable} ({verdict.state}): # now, . reference"]
     width = max(len(name) for name in verdict.bins)
     now = [count / verdict.n if verdict.n else 0.0 for count in verdict.counts]

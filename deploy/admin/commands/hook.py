@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from deploy.admin.commands._options import DURATION, OpenRegistry, gateway_options, registry_options
+from deploy.admin.commands._options import DURATION, SIZE, OpenRegistry, gateway_options, registry_options
 from deploy.tools.errors import DeployError
 
 _REFUSED = 3
@@ -42,10 +42,10 @@ def command() -> None:
     help="A gateway that answers send_request.  [default: send_request returns None]",
 )  # fmt: skip
 @click.option("--timeout", type=DURATION, default="60s", show_default=True, help="Time the request may take.")
-@click.option("--memory", default="0", metavar="SIZE", help="Memory the process may hold, e.g. 512M.  [default: half]")
+@click.option("--memory", default="0", type=SIZE, help="Memory the process may hold, e.g. 512M.  [default: half]")
 @click.option("--json", "as_json", is_flag=True, help="Print the answer only, as JSON, for programs.")
 def test(
-    code: Path, body: str, bundle: Path | None, engine: str, endpoint: str, url: str, timeout: float, memory: str,
+    code: Path, body: str, bundle: Path | None, engine: str, endpoint: str, url: str, timeout: float, memory: int,
     as_json: bool,
 ) -> int:  # fmt: skip
     """Run a Preprocess class on one body, in a process as a gateway would, and show the answer and each stage's time.
@@ -58,29 +58,25 @@ def test(
       triton-gateway hook test preprocess.py --body '{"x0": 1, "x1": 2}'
       triton-gateway hook test preprocess.py --bundle ./my-model --body @request.json
     """
-    from deploy.admin import hook_trial
     from deploy.tools import http_client
-    from gateway.settings import parse_size
-    from gateway.spec import normalize_url
-
-    try:
-        limit = parse_size(memory)
-    except ValueError as error:
-        raise click.BadParameter(str(error), param_hint="--memory") from error
+    from gateway import spec, trial
 
     async def send_request(name: str, version: str | None, data: Any) -> Any:
         if not url:
             click.echo(f"send_request({name!r}) returns None: no gateway is named with --url", err=True)
             return None
         answer = await asyncio.to_thread(
-            http_client.call_gateway, f"{url.rstrip('/')}/serve/{normalize_url(name, version)}", body=data, timeout=60
+            http_client.call_gateway,
+            f"{url.rstrip('/')}/serve/{spec.normalize_url(name, version)}",
+            body=data,
+            timeout=60,
         )
         return answer.content if answer is not None and answer.status == 200 else None
 
-    trial = hook_trial.Trial(code, _body(body), engine, bundle, endpoint, timeout, limit)
+    asked = trial.Trial(code, _body(body), engine, bundle, endpoint, timeout, memory)
     try:
-        report = asyncio.run(hook_trial.run(trial, send_request))
-    except hook_trial.HookFault as fault:
+        report = asyncio.run(trial.run(asked, send_request))
+    except trial.HookFault as fault:
         click.echo(f"{'refused' if fault.is_refusal else 'failed'}: {fault.message}", err=True)
         for line in fault.excerpt:
             click.echo(f"  {line}", err=True)
@@ -95,7 +91,7 @@ def test(
             click.echo(f"  {name:12} {spent:9.3f} ms", err=True)
         for name, value in report.statistics.items():
             click.echo(f"  statistics   {name} = {value}", err=True)
-    _write(report.answer, as_json=as_json)
+    click.echo(report.content(is_plain=as_json), nl=False)
     return 0
 
 
@@ -118,19 +114,6 @@ def _body(text: str) -> object:
         raise DeployError(
             f"{name} is not JSON: {error}", hint="""quote it for the shell: --body '{"text": "…"}'"""
         ) from error
-
-
-def _write(answer: object, *, as_json: bool) -> None:
-    content = getattr(answer, "body", answer)
-    if isinstance(content, bytes):
-        sys.stdout.buffer.write(content)
-        return
-    import orjson
-
-    from gateway.hooks.wire import JSON_OPTIONS, json_form
-
-    option = JSON_OPTIONS if as_json else JSON_OPTIONS | orjson.OPT_INDENT_2
-    click.echo(orjson.dumps(content, default=json_form, option=option).decode())
 
 
 @command.command(name="watch", short_help="Re-upload deployed code whenever its file changes.")

@@ -15,10 +15,11 @@ import click
 
 from deploy.admin.commands._options import who
 from deploy.tools.errors import DeployError
+from gateway.callers.keys import Key, digest, key_of, new_key, seconds, written
+from gateway.callers.rights import ANYTHING, INFER, METADATA
 
 if TYPE_CHECKING:
     from deploy.admin.key_file import KeyFileStore
-    from gateway.callers.keys import Key
 
 _DURATION: Final = re.compile(r"([0-9]+)\s*(m|h|d|w)$")
 _UNITS: Final = {"m": timedelta(minutes=1), "h": timedelta(hours=1), "d": timedelta(days=1), "w": timedelta(weeks=1)}
@@ -77,9 +78,6 @@ def create(
     operations: tuple[str, ...], expires: str, note: str, as_json: bool,
 ) -> int:  # fmt: skip
     """Make a key and print it: the only time it is shown."""
-    from gateway.callers.keys import Key, key_of, written
-    from gateway.callers.rights import ANYTHING, INFER, METADATA
-
     now = time.time()
     store = _store(path, pepper_file)
     text, name, kept = _made(store)
@@ -124,8 +122,6 @@ def list_(path: Path | None, pepper_file: Path | None, as_json: bool) -> int:
 @_JSON
 def rotate(path: Path | None, pepper_file: Path | None, key_id: str, grace: str, as_json: bool) -> int:
     """Make a new key with the rights of ID, and let ID end after the grace."""
-    from gateway.callers.keys import seconds, written
-
     now = time.time()
     end = _end_of(grace, now)
     store = _store(path, pepper_file)
@@ -149,8 +145,6 @@ def rotate(path: Path | None, pepper_file: Path | None, key_id: str, grace: str,
 @_store_options
 def revoke(path: Path | None, pepper_file: Path | None, key_ids: tuple[str, ...]) -> int:
     """End keys at once and for good. They stay in the list, so that whoever shows one is told."""
-    from gateway.callers.keys import written
-
     with _store(path, pepper_file).editing() as keys:
         for key_id in key_ids:
             place = _place_of(keys, key_id)
@@ -170,8 +164,6 @@ def _store(path: Path | None, pepper: Path | None) -> KeyFileStore:
 
 def _made(store: KeyFileStore) -> tuple[str, str, str]:
     """Return a new key, its id and what is kept of it."""
-    from gateway.callers.keys import digest, new_key
-
     text, name = new_key()
     return text, name, digest(store.pepper(), text.encode()).hex()
 
@@ -193,8 +185,6 @@ def _show(text: str, key: Key, store: KeyFileStore, *, as_json: bool) -> None:
 
 
 def _state(key: Key, now: float) -> str:
-    from gateway.callers.keys import seconds
-
     if key.revoked:
         return "revoked"
     return "expired" if key.expires and seconds(key.expires) <= now else "good"
@@ -205,8 +195,6 @@ def _several(given: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _end_of(text: str, now: float) -> str:
-    from gateway.callers.keys import seconds, written
-
     if not text:
         return ""
     found = _DURATION.match(text.strip())

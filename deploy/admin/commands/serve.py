@@ -8,7 +8,6 @@ import click
 
 from deploy.admin.commands._options import make_settings, settings_options
 from deploy.tools import ports
-from deploy.tools.errors import DeployError
 from gateway.settings import Settings
 
 PREDICTOR_PORT = 9000
@@ -44,13 +43,9 @@ def command(predictor_host: str, model_name: str, http_port: str, predictor_prot
     settings = make_settings(Settings, given)
     ports.require_free(settings.host, settings.port, what="gateway", option="--port")
     from gateway.__main__ import run
-    from gateway.errors import GatewayError
 
     ports.require_free(settings.host, settings.grpc_port, what="gateway's gRPC", option="--grpc-port")
-    try:
-        return run(settings)
-    except GatewayError as error:
-        raise DeployError(error.message, hint=error.hint) from error
+    return run(settings)
 
 
 def predictor_address(host: str) -> str:

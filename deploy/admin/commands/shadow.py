@@ -42,8 +42,7 @@ def command(
       triton-gateway canary shadow --endpoint sentiment --off
     """
     from deploy.rollout import record
-    from gateway.errors import SpecFault
-    from gateway.spec import ShadowSpec, check_shadow, normalize_url
+    from gateway.spec import ShadowSpec, check_shadow
 
     endpoint = endpoint.strip("/")
     store = open_registry()
@@ -59,14 +58,9 @@ def command(
         return 0
     if percent is None:
         raise DeployError("--to needs --percent", hint="for instance --percent 5")
-    urls = (normalize_url(endpoint, to), to.strip("/"))
-    target = next((url for url in urls if url in spec.endpoints), urls[0])
+    target = spec.url_of(endpoint, to)
     shadow = ShadowSpec(endpoint, target, percent, tolerance)
-    try:
-        check_shadow(shadow, spec.endpoints)
-    except SpecFault as fault:
-        known_urls = ", ".join(sorted(spec.endpoints)) or "none"
-        raise DeployError(fault.message, hint=f"the serving Task has {known_urls}") from fault
+    check_shadow(shadow, spec.endpoints)
     store.write({}, [record.shadow(endpoint, shadow)])
     click.echo(f"{endpoint}: {percent:g} % of its requests are mirrored to {target}")
     return 0

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from deploy.admin.commands._options import PORT, Duration, stop_on_signal
+from deploy.admin.commands._options import CLEARML_DURATION, PORT, stop_on_signal
 
 
 @click.command(
@@ -40,7 +40,7 @@ from deploy.admin.commands._options import PORT, Duration, stop_on_signal
     show_envvar=True, help="Id of the serving Task to follow.  [default: the only one that runs]",
 )  # fmt: skip
 @click.option(
-    "--poll-frequency", "poll_s", type=Duration(bare_unit="min"), default="5s", show_default=True,
+    "--poll-frequency", "poll_s", type=CLEARML_DURATION, default="5s", show_default=True,
     envvar=["TRITON_GATEWAY_POLL_FREQUENCY", "CLEARML_SERVING_POLL_FREQ"], show_envvar=True,
     help="How often the serving Task is looked at; a bare number counts minutes, as in clearml-serving.",
 )  # fmt: skip

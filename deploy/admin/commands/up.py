@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from deploy.admin.commands._options import PORT, Duration
+from deploy.admin.commands._options import CLEARML_DURATION, PORT
 from deploy.admin.terminal import Terminal
 
 
@@ -80,7 +80,7 @@ from deploy.admin.terminal import Terminal
     help="While developing: upload the code of deployed endpoints again when its file in this folder changes.",
 )  # fmt: skip
 @click.option(
-    "--poll-freq", type=Duration(bare_unit="min"), default="2s", show_default=True,
+    "--poll-freq", type=CLEARML_DURATION, default="2s", show_default=True,
     envvar=["TRITON_GATEWAY_POLL_FREQUENCY", "CLEARML_SERVING_POLL_FREQ"], show_envvar=True,
     help="How often the serving Task is looked at; a bare number counts minutes, as in clearml-serving.",
 )  # fmt: skip

@@ -48,7 +48,7 @@ def command(gateways: tuple[str, ...], timeout: float, open_registry: OpenRegist
       clearml-serving model add … && triton-gateway wait --gateway http://gateway-1:8080 --gateway http://gateway-2:8080
     """
     from deploy.tools import http_client
-    from gateway.errors import RegistryUnavailable
+    from gateway.registry import RegistryUnavailable
 
     terminal = Terminal(sys.stderr)
     registry = open_registry()

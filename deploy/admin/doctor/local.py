@@ -20,7 +20,7 @@ from typing import Any
 from deploy.admin.doctor.finding import Finding
 from deploy.laptop.state_dir import StateDir
 from deploy.tools import ports
-from deploy.tools.errors import DeployError
+from deploy.tools.errors import DeployError, GatewayError
 from deploy.tools.extras import requirements
 from deploy.tritonserver.launcher import ExternalServer, PathServer, TritonMissing, Wheel, WheelServer, detect_server
 from gateway.triton.key import key_file
@@ -198,19 +198,14 @@ def registry(
     task_id: str, environ: Mapping[str, str], connect: Callable[[str], Any] | None = None
 ) -> Iterator[Finding]:
     """Look at the ClearML server, the credentials and the serving Task."""
-    from gateway import spec
-    from gateway.control.compile import compile_spec
-    from gateway.control.records import ModelRecords
-    from gateway.errors import GatewayError, RegistryRefused
+    from gateway.preview import preview
+    from gateway.registry import ClearMLRegistry, RegistryRefused
 
-    if connect is None:
-        from gateway.registry.clearml import ClearMLRegistry
-
-        connect = ClearMLRegistry
+    connect = connect or ClearMLRegistry
     host = environ.get("CLEARML_API_HOST") or environ.get("CLEARML_CONFIG_FILE") or "~/clearml.conf"
     try:
         source = connect(task_id)
-        task = source.task()
+        decoded = source.spec()
     except RegistryRefused as error:
         if "no ClearML credentials" in error.message:
             yield Finding(
@@ -229,13 +224,11 @@ def registry(
         )
         return
     yield Finding("ClearML", "ok", f"answers ({host})")
-    decoded = spec.decode(task)
-    records = ModelRecords(source)
     try:
-        records.refresh(decoded.model_ids)
+        plan = preview(source, decoded)
     except GatewayError as error:
         yield Finding("models", "missing", error.message, error.hint)
-    plan = compile_spec(decoded, default_triton="", models=records.known(), namesakes=records.namesakes())
+        return
     what = f"{decoded.name} ({decoded.task_id}), {len(decoded.endpoints)} endpoints"
     if plan.faults:
         first = plan.faults[0]
@@ -262,7 +255,6 @@ def triton(address: str, *, http: str = "auto", key: Path | None = None) -> Iter
     """
     from deploy.modelsync.client import AdminClient
     from deploy.modelsync.doors import REMEDY, open_doors
-    from gateway.errors import GatewayError
     from gateway.triton.addresses import http_hosts
 
     grpc = address.removeprefix("dns:///")

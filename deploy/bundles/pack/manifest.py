@@ -19,7 +19,7 @@ from deploy.bundles.serving import Tuned
 from deploy.bundles.work import file_hash
 from deploy.modelsync.cores import available_cores
 from deploy.modelsync.execution import BF16, INT8, Execution, this_cpu
-from gateway.registry import manifest as judged
+from gateway import manifest as judged
 
 FILE: Final = judged.FILE
 FORMAT: Final = 1
@@ -118,3 +118,8 @@ def bundle_digest(values: Mapping[str, Any], files: Sequence[Path]) -> str:
     """Return the end of a bundle's name: the hash of its graph's ``files``, its source, candidate and target."""
     parts = [*map(file_hash, files), values["source"]["digest"], values["chosen"]["candidate"], values["target"]]
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:10]
+
+
+def check(bundle: Path) -> None:
+    """Raise ``GatewayError`` if the bundle's files are not what its manifest says was judged."""
+    judged.check(bundle, is_used=lambda _: True)

@@ -11,35 +11,36 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gateway.metrics import custom, drift
-from gateway.metrics.drift import BadReference, Bins
+from gateway.metrics import drift, variables
 from preprocessing.types import Prepared
 
 
-def distributions(prepared: Sequence[Prepared], answers: Sequence[Mapping[str, Any]], labels: int) -> dict[str, Bins]:
+def distributions(
+    prepared: Sequence[Prepared], answers: Sequence[Mapping[str, Any]], labels: int
+) -> dict[str, drift.Bins]:
     """Return the bins of every variable these requests and answers have."""
     rows = [row for request in prepared for row in request.rows]
-    found: dict[str, Bins] = {
-        custom.TOKENS: drift.scalar_bins([float(row.n_tokens) for row in rows]),
-        custom.UNKNOWN: drift.scalar_bins([row.n_unknown / row.n_tokens for row in rows]),
-        custom.TRUNCATED: drift.enum_bins(Counter(str(bool(row.truncated)).lower() for row in rows)),
+    found: dict[str, drift.Bins] = {
+        variables.TOKENS: drift.scalar_bins([float(row.n_tokens) for row in rows]),
+        variables.UNKNOWN: drift.scalar_bins([row.n_unknown / row.n_tokens for row in rows]),
+        variables.TRUNCATED: drift.enum_bins(Counter(str(bool(row.truncated)).lower() for row in rows)),
     }
     labelled = [answer for answer in answers if "label" in answer and "score" in answer]
     if labelled:
-        found[custom.LABEL] = drift.enum_bins(Counter(str(answer["label"]) for answer in labelled))
-        found[custom.SCORE] = drift.scalar_bins([float(answer["score"]) for answer in labelled])
+        found[variables.LABEL] = drift.enum_bins(Counter(str(answer["label"]) for answer in labelled))
+        found[variables.SCORE] = drift.scalar_bins([float(answer["score"]) for answer in labelled])
         entropies = [e for e in (_entropy(answer.get("scores", {}), labels) for answer in labelled) if e is not None]
         if entropies:
-            found[custom.ENTROPY] = drift.scalar_bins(entropies)
+            found[variables.ENTROPY] = drift.scalar_bins(entropies)
     return found
 
 
-def encode(found: Mapping[str, Bins], *, source: str) -> str:
+def encode(found: Mapping[str, drift.Bins], *, source: str) -> str:
     """Return the text of ``reference.json``."""
     return drift.encode(found, source=source)
 
 
-def describe(found: Mapping[str, Bins]) -> dict[str, dict[str, float]]:
+def describe(found: Mapping[str, drift.Bins]) -> dict[str, dict[str, float]]:
     """Return each variable's bins and counts, for people."""
     return {name: dict(zip(bins.names, bins.counts, strict=True)) for name, bins in found.items()}
 
@@ -50,4 +51,4 @@ def _entropy(scores: Mapping[str, float], labels: int) -> float | None:
     return -sum(s * math.log(s) for s in scores.values() if s > 0) / math.log(labels)
 
 
-__all__ = ["BadReference", "describe", "distributions", "encode"]
+__all__ = ["describe", "distributions", "encode"]

@@ -30,15 +30,13 @@ _OUTPUTS = (Tensor("logits", "float32", (-1, 2)),)
 
 def existing(wait_s: float) -> tuple[str, frozenset[str]]:
     """Return the serving Task's id and its endpoints, empty without one; waits for a registry that is starting."""
-    from gateway.errors import RegistryRefused, RegistryUnavailable
-    from gateway.registry.clearml import ClearMLRegistry
-    from gateway.spec import decode
+    from gateway.registry import ClearMLRegistry, RegistryRefused, RegistryUnavailable
 
     until = time.monotonic() + wait_s
     while True:
         try:
             registry = ClearMLRegistry(os.environ.get("CLEARML_SERVING_TASK_ID", ""))
-            return registry.followed(), frozenset(decode(registry.task()).endpoints)
+            return registry.followed(), frozenset(registry.spec().endpoints)
         except RegistryUnavailable as error:
             if time.monotonic() > until:
                 raise DeployError(f"the registry does not answer: {error}", hint="is its container running?") from error

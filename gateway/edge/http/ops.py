@@ -22,8 +22,7 @@ from swagger_ui_bundle import swagger_ui_path
 
 from gateway.edge.http import schemas
 from gateway.edge.http.page import POLICY, render_page
-from gateway.edge.http.problems import STATUS
-from gateway.errors import GatewayError
+from gateway.errors import STATUS, GatewayError
 from gateway.health import Health
 from gateway.protocols.oip import EXTENSIONS
 

@@ -21,7 +21,7 @@ from deploy.bundles.work import work_folder
 from deploy.controlplane.testing import RunningControlPlane, control_plane
 from deploy.modelsync import execution
 from deploy.tools.stock_cli import StockCli
-from gateway.control import samples as stored
+from gateway import samples as stored
 from gateway.metrics import drift
 from preprocessing.processor import TextProcessor
 

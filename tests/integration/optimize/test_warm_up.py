@@ -14,7 +14,7 @@ from deploy.bundles.judge.engine import Engine
 from deploy.bundles.pack import manifest, warm_up
 from deploy.modelsync.execution import Execution
 from deploy.tools.errors import DeployError
-from gateway.control import samples as stored
+from gateway import samples as stored
 from gateway.errors import GatewayError
 from preprocessing.processor import TextProcessor
 

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 from deploy.admin.commands.drift import command
 from deploy.tools.errors import DeployError
-from gateway.metrics import custom, drift, exposition
+from gateway.metrics import drift, exposition, variables
 from gateway.metrics.custom import Served
 from gateway.metrics.drift import Bins
 from gateway.metrics.observer import Observer
@@ -164,7 +164,7 @@ def test_gateway_that_does_not_answer_is_one_line() -> None:
 def test_built_in_variables_are_documented_by_name() -> None:
     """The names a reference file uses."""
     page = (Path(__file__).parents[4] / "docs" / "metrics.md").read_text()
-    assert [] == [name for name in custom.BUILT_IN if f"`{name}`" not in page]
+    assert [] == [name for name in variables.BUILT_IN if f"`{name}`" not in page]
 
 
 def test_capture_takes_a_url_and_names_what_was_counted(served: tuple[Gateway, str], tmp_path: Path) -> None:

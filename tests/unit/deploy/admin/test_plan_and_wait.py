@@ -6,22 +6,28 @@ import inspect
 import json
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
 
 from deploy.admin.commands.plan import changes
 from deploy.admin.commands.wait import command, missing
 from deploy.tools.errors import DeployError
-from gateway.control.compile import compile_spec
+from gateway.preview import preview
 from gateway.spec import decode
+from gateway.testing import FakeRegistry
 
 
-def plan_of(endpoints, canary=None):
-    """The plan of a serving Task with these endpoints (url to model id)."""
-    entries = {url: {"serving_url": url.partition("/")[0], "version": url.partition("/")[2], "engine_type": "triton",
-                     "model_id": model} for url, model in endpoints.items()}  # fmt: skip
-    texts = {"endpoints": json.dumps(entries), "canary": json.dumps(canary or {})}
-    return compile_spec(decode({"configuration": {n: {"value": t} for n, t in texts.items()}}), default_triton="")
+def plan_of(endpoints, canary=None, *, models=None):
+    """What a gateway would make of a serving Task with these endpoints (url to model id)."""
+    registry = FakeRegistry()
+    registry.canary = canary or {}
+    for url, model in endpoints.items():
+        registry.add_endpoint(url.partition("/")[0], model, version=url.partition("/")[2])
+        registry.add_model(model, Path(f"/{model}.onnx"))
+    if models is not None:
+        registry.models = models
+    return preview(registry, registry.spec())
 
 
 def status_of(endpoints, canaries=None):
@@ -34,14 +40,14 @@ def test_nothing_to_do_is_nothing():
     canary = {"e": {"endpoint": "e", "weights": [1, 3], "load_endpoints": ["e/2", "e/1"]}}
     plan = plan_of({"e/1": "a", "e/2": "b"}, canary)
     status = status_of({"e/1": "a", "e/2": "b"}, {"e": {"e/2": 0.25, "e/1": 0.75}})
-    assert {"changes": [], "faults": []} == changes(plan, {}, status)
+    assert {"changes": [], "faults": []} == changes(plan, status)
 
 
 def test_additions_changes_and_removals_are_told_apart():
     """Of endpoints and of canaries."""
     canary = {"e": {"endpoint": "e", "weights": [1, 1], "load_endpoints": ["e/2", "e/1"]}}
     plan = plan_of({"e/1": "new", "e/2": "b"}, canary)
-    found = changes(plan, {}, status_of({"e/1": "old", "f": "c"}, {"e": {"e/1": 1.0}, "g": {"e/1": 1.0}}))
+    found = changes(plan, status_of({"e/1": "old", "f": "c"}, {"e": {"e/1": 1.0}, "g": {"e/1": 1.0}}))
     assert [
         ("change", "e/1", "old → new"),
         ("add", "e/2", "b"),
@@ -56,17 +62,17 @@ def test_changed_code_and_options_are_changes():
     plan = plan_of({"e/1": "a"})
     status = status_of({"e/1": "a"})
     status["endpoints"][0]["content"] = plan.endpoints["e/1"].content
-    assert [] == changes(plan, {}, status)["changes"]
+    assert [] == changes(plan, status)["changes"]
     status["endpoints"][0]["content"] = "other"
     assert [("change", "its files, code or options")] == [
-        (c["what"], c["how"]) for c in changes(plan, {}, status)["changes"]
+        (c["what"], c["how"]) for c in changes(plan, status)["changes"]
     ]
 
 
 def test_faults_of_the_task_and_of_its_models_are_listed():
     """The same ones a gateway would find."""
     canary = {"e": {"endpoint": "e", "weights": [0], "load_endpoints": ["e/1"]}}
-    found = changes(plan_of({"e/1": "a"}, canary), {"a": "is not in the registry"}, status_of({"e/1": "a"}))
+    found = changes(plan_of({"e/1": "a"}, canary, models={}), status_of({"e/1": "a"}))
     assert ["canary e", "endpoint e/1"] == [fault["subject"] for fault in found["faults"]]
 
 

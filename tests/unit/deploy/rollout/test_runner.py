@@ -17,7 +17,8 @@ from deploy.rollout.steps import Rollout, Rules, Seen
 from deploy.tools import sections
 from deploy.tools.errors import DeployError
 from deploy.tools.http_client import Answer
-from gateway.errors import RegistryUnavailable
+from gateway import preview
+from gateway.errors import RegistryUnavailable, SpecFault
 from gateway.spec import ShadowSpec, decode
 from gateway.testing import FakeRegistry
 
@@ -237,8 +238,8 @@ def test_another_rollout_of_the_same_route_is_refused(world):
 )
 def test_weights_a_gateway_could_not_use_are_refused_at_once(world, shares, message):
     """With the reason, at the keyboard."""
-    with pytest.raises(DeployError, match=message):
-        record.check_weights(decode(world.task()), "e", shares)
+    with pytest.raises(SpecFault, match=message):
+        preview.check_weights(decode(world.task()), "e", shares)
 
 
 def test_a_restarted_gateway_gives_nothing_for_one_interval():
@@ -313,9 +314,9 @@ def test_answers_that_are_not_all_counted_are_not_compared(world, metrics, messa
     """What is sampled would look like more evidence than there is."""
     task = dict(world.task())
     task["configuration"] = {**task["configuration"], "metric_logging": {"value": metrics}}
-    with pytest.raises(DeployError, match=message):
-        record.check_counted(decode(task), ["e/1"], "verdict")
-    record.check_counted(decode(task), ["e/1"], "predicted_label")
+    with pytest.raises(SpecFault, match=message):
+        preview.check_counted(decode(task), ["e/1"], "verdict")
+    preview.check_counted(decode(task), ["e/1"], "predicted_label")
 
 
 def test_prometheus_is_read_by_instance():

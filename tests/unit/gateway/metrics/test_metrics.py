@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from gateway.edge.http.problems import STATUS
+from gateway.errors import STATUS
 from gateway.metrics import catalog, exposition
 from gateway.metrics.observer import Observer
 from gateway.metrics.sharing import Workers

@@ -90,7 +90,7 @@ def test_a_taken_port_is_a_note_with_its_holder() -> None:
 def test_the_registry_is_looked_at(error: Exception, seen: dict[str, str]) -> None:
     """Nothing configured is no fault: `up` brings its own."""
 
-    class Broken:
+    class Broken(FakeRegistry):
         def task(self) -> Any:
             raise error
 

@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2 as pb
 
 from gateway.edge.grpc.server import CODES, RpcServer, Tls
-from gateway.edge.http.problems import STATUS
-from gateway.errors import ModelFailed
+from gateway.errors import STATUS, ModelFailed
 
 
 async def _nothing() -> list[dict[str, Any]]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 
 from gateway import errors
-from gateway.edge.http.problems import STATUS, problem
+from gateway.edge.http.problems import problem
+from gateway.errors import STATUS
 
 
 def _all(error: type[errors.GatewayError]) -> list[type[errors.GatewayError]]:

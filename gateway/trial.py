@@ -1,7 +1,8 @@
 """Runs a ``Preprocess`` class on one body on this machine, the way a gateway would, and tells what each stage did.
 
-Called by ``commands/hook.py``. The code runs in a hook process with a gateway's limits; a model of an ONNX bundle runs
-in ONNX Runtime in place of Triton; ``send_request`` goes to a gateway that is named, and is None without one.
+Public: ``deploy`` may import it (``triton-gateway hook test`` does). The code runs in a hook process with a gateway's
+limits; a model of an ONNX bundle runs in ONNX Runtime in place of Triton; ``send_request`` goes to a gateway that is
+named, and is None without one.
 """
 
 from __future__ import annotations
@@ -19,17 +20,18 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 import numpy as np
+import orjson
 from numpy.typing import NDArray
 
-from deploy.tools.errors import DeployError, MissingPart
 from gateway.control import packages
 from gateway.endpoints.hook import HookHandler
 from gateway.endpoints.tensors import TritonCall
-from gateway.errors import DeadlineExceeded, GatewayError
+from gateway.errors import ControlError, DeadlineExceeded, GatewayError
 from gateway.hooks.engines import ENGINES
 from gateway.hooks.executor import ProcessExecutor
 from gateway.hooks.pool import HookPool, PoolLimits
 from gateway.hooks.process import Program
+from gateway.hooks.wire import JSON_OPTIONS, json_form
 from gateway.trace import Trace
 from gateway.triton.port import Backend, TensorInfo
 from preprocessing.errors import PreprocessingError
@@ -69,6 +71,14 @@ class Report:
     loading_s: float
     note: str = ""
 
+    def content(self, *, is_plain: bool) -> bytes:
+        """Return the answer as a gateway sends it; ``is_plain`` False: as people read JSON."""
+        body = getattr(self.answer, "body", self.answer)
+        if isinstance(body, bytes):
+            return body
+        option = JSON_OPTIONS | orjson.OPT_APPEND_NEWLINE | (0 if is_plain else orjson.OPT_INDENT_2)
+        return orjson.dumps(body, default=json_form, option=option)
+
 
 class HookFault(Exception):
     """The class failed or refused; ``excerpt`` are the lines of its own source around the place, if one is known."""
@@ -82,9 +92,9 @@ class HookFault(Exception):
 
 
 async def run(trial: Trial, send_request: SendRequest) -> Report:
-    """Run it. Raises ``HookFault`` for what the class does, ``DeployError`` for what keeps it from being run."""
+    """Run it. Raises ``HookFault`` for what the class does, ``ControlError`` for what keeps it from being run."""
     if not trial.code.exists():
-        raise DeployError(f"{trial.code} does not exist", hint="give a .py file, or a folder with preprocess.py")
+        raise ControlError(f"{trial.code} does not exist", hint="give a .py file, or a folder with preprocess.py")
     _check_packages(trial)
     session = _onnx_session(trial)
     engine = trial.engine or _guess_engine(trial, has_session=session is not None)
@@ -189,19 +199,19 @@ def _onnx_session(trial: Trial) -> Any:
     file = bundle if bundle.suffix == ".onnx" else bundle / "model.onnx"
     if not file.is_file():
         if trial.engine == "triton":
-            raise DeployError(f"{bundle} has no model.onnx", hint="only ONNX models can be run here without Triton")
+            raise ControlError(f"{bundle} has no model.onnx", hint="only ONNX models can be run here without Triton")
         return None
     try:
         runtime = importlib.import_module("onnxruntime")
     except ImportError as error:
-        raise MissingPart(
+        raise ControlError(
             "running the model here needs onnxruntime", hint='run `pip install "triton-gateway[triton]"`'
         ) from error
     try:
         return runtime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
     except Exception as error:  # its errors have no common base but this
         reason = str(error).splitlines()[0]
-        raise DeployError(
+        raise ControlError(
             f"{file} cannot be loaded by ONNX Runtime: {reason}", hint="give a model that was exported to ONNX"
         ) from error
 
@@ -211,7 +221,7 @@ def _model_path(trial: Trial) -> Path | None:
     if bundle is None:
         return None
     if not bundle.exists():
-        raise DeployError(f"{bundle} does not exist", hint="give the model's file or folder")
+        raise ControlError(f"{bundle} does not exist", hint="give the model's file or folder")
     return bundle.resolve()
 
 
@@ -237,7 +247,7 @@ def _check_packages(trial: Trial) -> None:
     file = packages.requirements_of(trial.code, trial.bundle)
     lacking = packages.missing(file) if file is not None else []
     if lacking:
-        raise MissingPart(
+        raise ControlError(
             f"{file} asks for packages that are not installed here: {', '.join(lacking)}",
             hint=f"run `pip install -r {file}`",
         )

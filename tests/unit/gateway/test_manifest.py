@@ -7,8 +7,8 @@ import json
 
 import pytest
 
+from gateway import manifest
 from gateway.errors import ArtifactCorrupt
-from gateway.registry import manifest
 
 FILES = {"model.onnx": b"graph", "tokenizer.json": b"{}", "1_Pooling/config.json": b"{}", "report.md": b"#"}
 

@@ -1,0 +1,25 @@
+"""The drift variables that text tasks have without any declaration: their names, as references and metrics have them.
+
+Public: ``deploy`` may import it, to write references of bundles. Data, no code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+TOKENS: Final = "token_length"
+UNKNOWN: Final = "unknown_token_ratio"
+TRUNCATED: Final = "truncated"
+LABEL: Final = "predicted_label"
+SCORE: Final = "top_score"
+ENTROPY: Final = "entropy"
+BUILT_IN: Final[Mapping[str, str]] = {
+    TOKENS: "tokens of a text, special tokens included",
+    UNKNOWN: "share of a text's tokens that the vocabulary does not know",
+    TRUNCATED: "whether a text was cut at the model's maximum length (`true`, `false`)",
+    LABEL: "the label with the highest score",
+    SCORE: "that label's score",
+    ENTROPY: "entropy of all labels' scores, as a share of the highest possible (1: the model does not know at all)",
+}
+"""Variables that text tasks have without any declaration, and what they mean."""

@@ -1,0 +1,100 @@
+"""What a gateway would do about a serving Task, asked before it does it: what it would serve, what it could not.
+
+Public: ``deploy`` may import it, so that the command line refuses at the keyboard what a gateway would refuse. Uses the
+gateway's own compiler, and reads; it must never have an opinion that a gateway does not have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from gateway.control.compile import compile_spec
+from gateway.dataplane.routing import canary
+from gateway.errors import SpecFault
+from gateway.metrics import custom, variables
+from gateway.registry.contents import namesakes
+from gateway.registry.port import Registry
+from gateway.spec import CanarySpec, Fault, ServingSpec, decode_model
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """One version as it would be served: ``content`` is equal for equal entries, models, code and options."""
+
+    model_id: str
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """What a gateway would make of the serving Task."""
+
+    spec: ServingSpec
+    endpoints: Mapping[str, Served]
+    routes: Mapping[str, Mapping[str, float]]
+    """Canary → url → share."""
+    faults: tuple[Fault, ...]
+    """Of the Task; what they concern is not served."""
+    missing: tuple[Fault, ...]
+    """Versions whose model is not in the registry, or holds nothing."""
+
+
+def preview(registry: Registry, spec: ServingSpec) -> Preview:
+    """Return what a gateway would make of ``spec`` with the models of ``registry``. Raises the registry's errors."""
+    found = registry.records(spec.model_ids)
+    records = {model_id: decode_model(record) for model_id, record in found.items()}
+    plan = compile_spec(
+        spec, default_triton="", models=records, namesakes=namesakes(registry, records.values())
+    )  # fmt: skip
+    routes: dict[str, Mapping[str, float]] = {}
+    for name, rule in spec.canaries.items():
+        try:
+            routes[name] = canary.weighted(canary.resolve(rule, plan.endpoints)).shares
+        except SpecFault:
+            continue  # is among the faults
+    missing = []
+    for url, endpoint in plan.endpoints.items():
+        model_id = endpoint.spec.model_id
+        if model_id and model_id not in records:
+            missing.append(Fault(f"endpoint {url}", f"model {model_id} is not in the registry"))
+        elif model_id and not records[model_id].has_data:
+            missing.append(Fault(f"endpoint {url}", f"model {model_id} has no data: its upload did not finish"))
+    served = {url: Served(endpoint.spec.model_id or "", endpoint.content) for url, endpoint in plan.endpoints.items()}
+    return Preview(spec, served, routes, plan.faults, tuple(missing))
+
+
+def check_weights(spec: ServingSpec, endpoint: str, shares: Sequence[tuple[str, float]]) -> None:
+    """Raise ``SpecFault`` if a gateway could not route ``endpoint`` by these weights, naming what is wrong."""
+    if len({url for url, _ in shares}) != len(shares):
+        raise SpecFault("a version is named twice", hint="give each version one weight")
+    for url, _ in shares:
+        if url not in spec.endpoints:
+            known = ", ".join(sorted(spec.endpoints)) or "none"
+            raise SpecFault(f"there is no endpoint {url}", hint=f"the serving Task has {known}")
+    rule = CanarySpec(endpoint, tuple(weight for _, weight in shares), tuple(url for url, _ in shares))
+    try:
+        canary.resolve(rule, spec.endpoints)
+    except SpecFault as fault:
+        raise SpecFault(f"canary {endpoint} {fault.message}") from fault
+
+
+def check_counted(spec: ServingSpec, urls: Sequence[str], variable: str) -> None:
+    """Raise ``SpecFault`` if gateways do not count every value of ``variable`` for these versions.
+
+    A sampled variable is counted scaled: it would look like more evidence than there is.
+    """
+    if variable == variables.LABEL:
+        return
+    for url in urls:
+        declared = custom.declared_for(url, spec.metrics, custom.frequency_of(spec.settings, 1.0))
+        if declared is None or not any(v.name == variable and v.type == "enum" for v in declared.variables):
+            raise SpecFault(
+                f"{variable} is no enum variable of {url}",
+                hint=f"declare it: clearml-serving metrics add --endpoint {url} --variable-enum {variable}=VALUE …",
+            )
+        if declared.frequency < 1:
+            raise SpecFault(
+                f"{variable} of {url} is counted for {declared.frequency:.0%} of the requests only",
+                hint="declare it with --log-freq 1.0",
+            )
