@@ -56,19 +56,23 @@ class Port:
             stack.gateway, host="127.0.0.1", port=0, http=stack.gateway.http_protocol,
             lifespan="off", log_config=None, ws="none", loop="none", proxy_headers=False, **options,
         )  # fmt: skip
+        self._callers: list[Caller] = []
         self._server = uvicorn.Server(config)
         self._task = asyncio.create_task(self._server._serve())
 
     async def connect(self, tls: ssl.SSLContext | None = None) -> Caller:
-        """Open a connection."""
+        """Open a connection; it ends with the port at the latest."""
         while not self._server.started:
             await asyncio.sleep(0.005)
         port = self._server.servers[0].sockets[0].getsockname()[1]
         name = "gateway" if tls else None
-        return Caller(*await asyncio.open_connection("127.0.0.1", port, ssl=tls, server_hostname=name))
+        self._callers.append(Caller(*await asyncio.open_connection("127.0.0.1", port, ssl=tls, server_hostname=name)))
+        return self._callers[-1]
 
     async def stop(self) -> None:
         """Stop the server."""
+        for caller in self._callers:
+            caller.close()
         self._server.should_exit = True
         await self._task
 

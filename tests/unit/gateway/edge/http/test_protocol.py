@@ -31,6 +31,7 @@ class Server:
             proxy_headers=False, loop="none",
         )  # fmt: skip
         self.stack = stack
+        self.wires: list[Wire] = []
         self._server = uvicorn.Server(config)
         self._task = asyncio.create_task(self._server._serve())
 
@@ -41,6 +42,8 @@ class Server:
         return int(self._server.servers[0].sockets[0].getsockname()[1])
 
     async def stop(self) -> None:
+        for wire in self.wires:
+            wire.writer.close()
         self._server.should_exit = True
         await self._task
 
@@ -84,8 +87,9 @@ class Wire:
 
 
 async def connect(server: Server) -> Wire:
-    """Open a connection."""
-    return Wire(*await asyncio.open_connection("127.0.0.1", await server.started()))
+    """Open a connection; it ends with the server."""
+    server.wires.append(Wire(*await asyncio.open_connection("127.0.0.1", await server.started())))
+    return server.wires[-1]
 
 
 async def deployed(server: Server) -> Wire:
