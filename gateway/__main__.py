@@ -48,14 +48,17 @@ def run(settings: Settings) -> int:
         print(f"error: {problem}", file=sys.stderr)  # noqa: T201 - as above
         return 2
     try:
-        port, name = settings.port, "port"
-        listener = _listen(settings.host, port)
+        port, name, host = settings.port, "port", settings.host
+        listeners = [_listen(settings.host, port)]
         port, name = settings.grpc_port, "grpc-port"
         reserved = _reserve(settings.host, port) if port else contextlib.nullcontext()
+        if settings.admin_port:
+            port, name, host = settings.admin_port, "admin-port", settings.admin_host
+            listeners.append(_listen(host, port))
     except OSError as error:
         reason = "is taken" if error.errno == errno.EADDRINUSE else f"cannot be used ({error.strerror})"
         print(  # noqa: T201 - the one thing a person at the terminal must see
-            f"error: port {port} on {settings.host} {reason}; choose another with --{name} or "
+            f"error: port {port} on {host} {reason}; choose another with --{name} or "
             f"TRITON_GATEWAY_{name.replace('-', '_').upper()}",
             file=sys.stderr,
         )
@@ -65,14 +68,15 @@ def run(settings: Settings) -> int:
     # fork after a parallel encode hangs the child.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     with contextlib.ExitStack() as stack:
-        stack.enter_context(listener)
+        for listener in listeners:
+            stack.enter_context(listener)
         stack.enter_context(reserved)
         os.environ.pop(NUMBERS_FOLDER, None)
         if settings.workers > 1:
             folder = stack.enter_context(_metrics_folder(settings.state_dir))
             if folder is not None:
                 os.environ[NUMBERS_FOLDER] = str(folder)
-        return _serve(settings, listener)
+        return _serve(settings, listeners)
 
 
 @contextlib.contextmanager
@@ -145,6 +149,12 @@ def _problem_of_callers(settings: Settings) -> str:
 
     Once it runs, what is wrong with the keys leaves them as they were; at its start there is nothing to leave.
     """
+    if settings.answers_strangers:
+        return (
+            f"this gateway would answer everybody who reaches {settings.host or 'it'}: give it keys "
+            "(TRITON_GATEWAY_KEYS_FILE, made by `triton-gateway keys create`) or an issuer, or say with "
+            "TRITON_GATEWAY_ALLOW_ANONYMOUS=true that a proxy in front of it knows the callers"
+        )
     if not settings.knows_callers:
         return ""
     from gateway.callers.keys import BadKeys
@@ -194,7 +204,7 @@ def _listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-def _serve(settings: Settings, listener: socket.socket) -> int:
+def _serve(settings: Settings, listeners: list[socket.socket]) -> int:
     import uvicorn
 
     from gateway import logs, workers
@@ -232,25 +242,25 @@ def _serve(settings: Settings, listener: socket.socket) -> int:
         # uvicorn raises the signal that stopped it once more when it is done: an orderly stop would end as a death.
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, stop)
-        server.run(sockets=[listener])
+        server.run(sockets=listeners)
         return 0 if server.started else 1
     with contextlib.suppress(ValueError):  # workers say what is wrong with the level
         logs.configure(settings.log_format, settings.log_level)
     os.environ[SUPERVISOR] = str(os.getpid())
     workers.warm(("gateway.app", "clearml.backend_api.session"))
     return workers.Workers(
-        lambda: _Sharing(uvicorn.Server(config), listener),
+        lambda: _Sharing(uvicorn.Server(config), listeners),
         settings.workers,
         drain=settings.drain_delay + settings.drain_timeout,
     ).run()
 
 
 class _Sharing:
-    """A server on a socket that others accept from too."""
+    """A server on sockets that others accept from too."""
 
-    def __init__(self, server: uvicorn.Server, listener: socket.socket) -> None:
+    def __init__(self, server: uvicorn.Server, listeners: list[socket.socket]) -> None:
         self._server = server
-        self._listener = listener
+        self._listeners = listeners
 
     @property
     def started(self) -> bool:
@@ -259,7 +269,7 @@ class _Sharing:
 
     def run(self) -> None:
         """Serve until the process is told to stop."""
-        self._server.run(sockets=[self._listener])
+        self._server.run(sockets=self._listeners)
 
 
 def main() -> int:

@@ -135,7 +135,7 @@ class Gateway:
         )  # fmt: skip
         self._callers = self._known_callers()
         access = None if self._callers is None else self._callers.access
-        self._gate = Gate(access)
+        self._gate = Gate(access, settings.admin_port)
         limits = Limits(
             settings.max_body_bytes, settings.request_timeout, settings.routing_key_header, settings.allow_pins
         )  # fmt: skip
@@ -144,7 +144,10 @@ class Gateway:
             key_field=settings.routing_key_field.split(".") if settings.routing_key_field else (),
         )  # fmt: skip
         self._infer = InferRoute(self.plane, limits, access)
-        self.fast_path = FastPath(self.plane, limits, self._addresses, access) if settings.fast_path else None
+        self.fast_path = (
+            FastPath(self.plane, limits, self._addresses, access, admin_port=settings.admin_port)
+            if settings.fast_path else None
+        )  # fmt: skip
         """How the server answers the common request without a task; see ``edge.http.fast``."""
         self._models = ModelRoutes(
             self.table, self.publisher.statistics, started=int(time.time()), access=access
@@ -174,7 +177,7 @@ class Gateway:
         if scope["type"] == "http":
             path = scope["path"]
             reading = self._addresses.at(path, scope["query_string"])
-            if reading is not None:
+            if reading is not None and not self._gate.is_admin(scope):
                 await self._infer(scope, receive, send, reading)
                 return
             try:

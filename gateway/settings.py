@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -71,6 +72,13 @@ def _names(name: str, *aliases: str) -> AliasChoices:
     return AliasChoices(f"TRITON_GATEWAY_{name.upper()}", *aliases, name)
 
 
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
 class Settings(BaseSettings):
     """Settings of ``triton-gateway serve``; each can be given as an environment variable.
 
@@ -87,6 +95,16 @@ class Settings(BaseSettings):
         0, ge=0, le=65535, validation_alias=_names("grpc_port"),
         description="Port of the Open Inference Protocol over gRPC (Triton's own protocol), on the same address; "
         "0 for none. All workers share it.",
+    )  # fmt: skip
+    admin_port: int = Field(
+        0, ge=0, le=65535, validation_alias=_names("admin_port"),
+        description="Port of its own for what tells of the whole gateway: `/metrics`, `/v1/status`, the page, `/docs`, "
+        "lineage. They are then answered there only, to whoever reaches it, without a key. 0: on the port of "
+        "inference, to those with a right to them.",
+    )  # fmt: skip
+    admin_host: str = Field(
+        "127.0.0.1", validation_alias=_names("admin_host"),
+        description="Address of that port; one that only operators and Prometheus reach.",
     )  # fmt: skip
     tls_certificate: str = Field(
         "", validation_alias=_names("tls_certificate"),
@@ -405,6 +423,11 @@ class Settings(BaseSettings):
     def knows_callers(self) -> bool:
         """Whether callers show who they are."""
         return bool(self.keys_file or self.jwt_issuer or self.tls_client_authority)
+
+    @property
+    def answers_strangers(self) -> bool:
+        """Whether it listens where others can reach it, and nobody has said how callers are known."""
+        return not (self.knows_callers or self.allow_anonymous or _is_loopback(self.host))
 
     def environment(self) -> dict[str, str]:
         """Return these settings as environment variables: how they reach worker processes."""

@@ -71,13 +71,13 @@ def fetch_from_gateway(url: str) -> str | None:
 
 
 async def call_async(url: str, *, body: object = None, timeout: float = 5.0) -> Answer | None:
-    """``call`` in a thread."""
-    return await asyncio.to_thread(call, url, body=body, timeout=timeout)
+    """``call_gateway`` in a thread."""
+    return await asyncio.to_thread(call_gateway, url, body=body, timeout=timeout)
 
 
 async def is_ok(url: str) -> bool:
     """Say whether ``url`` answers 200 within five seconds."""
-    answer = await call_async(url, timeout=5.0)
+    answer = await asyncio.to_thread(call, url, timeout=5.0)
     return answer is not None and answer.status == http.HTTPStatus.OK
 
 

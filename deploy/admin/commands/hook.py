@@ -65,11 +65,8 @@ def test(
         if not url:
             click.echo(f"send_request({name!r}) returns None: no gateway is named with --url", err=True)
             return None
-        answer = await asyncio.to_thread(
-            http_client.call_gateway,
-            f"{url.rstrip('/')}/serve/{spec.normalize_url(name, version)}",
-            body=data,
-            timeout=60,
+        answer = await http_client.call_async(
+            f"{url.rstrip('/')}/serve/{spec.normalize_url(name, version)}", body=data, timeout=60
         )
         return answer.content if answer is not None and answer.status == 200 else None
 

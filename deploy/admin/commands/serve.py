@@ -34,7 +34,8 @@ def command(predictor_host: str, model_name: str, http_port: str, predictor_prot
     \b
     Example:
       export CLEARML_API_HOST=https://api.clearml.example CLEARML_API_ACCESS_KEY=… CLEARML_API_SECRET_KEY=…
-      triton-gateway serve --host 0.0.0.0 --serving-task-id 1a2b… --triton-grpc triton:8001 --poll-frequency 5s
+      triton-gateway keys create --file keys.json --tenant my-team
+      triton-gateway serve --host 0.0.0.0 --keys-file keys.json --triton-grpc triton:8001 --poll-frequency 5s
     """
     del model_name, predictor_protocol  # names come from the serving Task; Triton is always asked over gRPC
     if predictor_host:

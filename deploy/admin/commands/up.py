@@ -103,7 +103,14 @@ def command(
     from deploy.laptop.stack import UpOptions, run
     from deploy.laptop.state_dir import StateDir
     from deploy.tools.errors import DeployError
+    from gateway.settings import Settings
 
+    if Settings(host=given["host"]).answers_strangers:
+        raise DeployError(
+            f"the gateway would answer everybody who reaches {given['host']}",
+            hint="set TRITON_GATEWAY_KEYS_FILE (`triton-gateway keys create --file …`), or "
+            "TRITON_GATEWAY_ALLOW_ANONYMOUS=true if a proxy in front of it knows the callers",
+        )
     given["poll_freq"] = f"{given['poll_freq']:g}s"
     if triton_grpc and model_repository is None:
         raise DeployError(

@@ -61,6 +61,8 @@ class FastPathLike(Protocol):
     """Bodies that may be taken are at most so long."""
     heads: HeadCache
     """Heads of requests that were taken."""
+    admin_port: int
+    """The port on which nothing is taken; 0 for none."""
 
     def heads_of(self, names: Names) -> HeadCache:
         """Return those that were taken on connections whose client has these names by its certificate."""
@@ -260,8 +262,13 @@ class FastProtocol(GatewayProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """See ``GatewayProtocol``."""
         super().connection_made(transport)
-        if self._fast_path is not None and self.names:
-            self._own_heads = self._fast_path.heads_of(self.names)
+        fast_path = self._fast_path
+        if fast_path is None:
+            return
+        if fast_path.admin_port and self.server is not None and self.server[1] == fast_path.admin_port:
+            self._fast_path = None
+        elif self.names:
+            self._own_heads = fast_path.heads_of(self.names)
 
     def data_received(self, data: bytes) -> None:
         """Offer a whole, plain request to the fast path; the rest, and what it leaves, goes the ordinary way."""

@@ -162,10 +162,19 @@ class FastPath:
     streams.
     """
 
-    def __init__(self, plane: DataPlane, limits: Limits, addresses: Addresses, access: Access | None = None) -> None:
+    def __init__(
+        self,
+        plane: DataPlane,
+        limits: Limits,
+        addresses: Addresses,
+        access: Access | None = None,
+        *,
+        admin_port: int = 0,
+    ) -> None:
         self.starts = tuple(b"POST " + start for start in addresses.starts)
         self.max_bytes = min(_FAST_BYTES, limits.max_body_bytes)
         self.heads = HeadCache()
+        self.admin_port = admin_port
         self._heads_of: WeakValueDictionary[Names, HeadCache] = WeakValueDictionary()
         self._access = access
         if access is not None:

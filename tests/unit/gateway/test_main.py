@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -74,4 +75,27 @@ def test_a_file_of_keys_that_cannot_be_used_stops_the_start(tmp_path: Path, caps
         error = capsys.readouterr().err
         assert "TRITON_GATEWAY_KEYS_FILE" in error
         assert str(keys) in error
+        assert 1 == error.count("\n")
+
+
+@pytest.mark.parametrize(
+    ("host", "fields", "starts"),
+    [
+        ("127.0.0.1", {}, True), ("127.8.8.8", {}, True), ("::1", {}, True), ("localhost", {}, True),
+        ("0.0.0.0", {}, False), ("::", {}, False), ("10.1.2.3", {}, False), ("gateway.example", {}, False),
+        ("", {}, False), ("0.0.0.0", {"allow_anonymous": True}, True), ("0.0.0.0", {"keys_file": "k"}, True),
+        ("0.0.0.0", {"jwt_issuer": "i"}, True), ("0.0.0.0", {"tls_client_authority": "a"}, True),
+    ],
+)  # fmt: skip
+def test_who_is_reached_by_others_says_how_callers_are_known(
+    host: str, fields: dict[str, Any], starts: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On a laptop nothing has to be said. Elsewhere a new process refuses to start, and an old one goes on."""
+    settings = Settings(host=host, state_dir=tmp_path, **fields)
+    assert starts is not settings.answers_strangers
+    if not starts:
+        assert 2 == run(settings)
+        error = capsys.readouterr().err
+        assert "TRITON_GATEWAY_KEYS_FILE" in error
+        assert "TRITON_GATEWAY_ALLOW_ANONYMOUS=true" in error
         assert 1 == error.count("\n")

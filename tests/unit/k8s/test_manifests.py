@@ -549,6 +549,23 @@ def test_the_charts_grpc_port_is_opened_all_the_way(helm: Callable[..., Objects]
     assert {"http", "grpc"} == {port["port"] for port in policy["spec"]["ingress"][0]["ports"]}
 
 
+def test_a_secret_of_keys_reaches_the_gateway_and_prometheus_has_its_own(helm: Callable[..., Objects]) -> None:
+    """Prometheus' key, which is readable there, is not mounted beside the hashes."""
+    by_itself = next(c for name, c in containers(helm()) if name == "triton-gateway/gateway")
+    assert "true" == environment(by_itself)["TRITON_GATEWAY_ALLOW_ANONYMOUS"]
+    objects = helm(gateway__keysSecret='"gateway-keys"', gateway__allowAnonymous="false")
+    gateway = next(container for name, container in containers(objects) if name == "triton-gateway/gateway")
+    assert "/callers/keys.json" == environment(gateway)["TRITON_GATEWAY_KEYS_FILE"]
+    assert "TRITON_GATEWAY_ALLOW_ANONYMOUS" not in environment(gateway)
+    assert "/callers" in {mount["mountPath"] for mount in gateway["volumeMounts"]}
+    deployment = next(each for each in of(objects, "Deployment") if each["metadata"]["name"] == "triton-gateway")
+    [volume] = [v for v in deployment["spec"]["template"]["spec"]["volumes"] if v["name"] == "callers"]
+    assert {"keys.json", "keys.json.pepper"} == {item["key"] for item in volume["secret"]["items"]}
+    monitors = {each["metadata"]["name"]: each["spec"]["endpoints"][0] for each in of(objects, "ServiceMonitor")}
+    assert {"name": "gateway-keys", "key": "prometheus"} == monitors["triton-gateway"]["authorization"]["credentials"]
+    assert "authorization" not in monitors["triton"]
+
+
 @pytest.mark.parametrize(
     ("pairs", "said"),
     [
@@ -561,6 +578,7 @@ def test_the_charts_grpc_port_is_opened_all_the_way(helm: Callable[..., Objects]
         ({"autoscaling__triton__max": "0"}, "autoscaling.triton"),
         ({"gateway__drainTimeout": '"300s"'}, "gateway.terminationGracePeriodSeconds: at least 317"),
         ({"gateway__drainTimeout": '"1.5m"'}, "gateway.terminationGracePeriodSeconds: at least 107"),
+        ({"gateway__allowAnonymous": "false"}, "gateway: keysSecret says who may ask"),
         ({"gateway__env": '{"TRITON_GATEWAY_DRAIN_TIMEOUT": "300s"}'}, "gateway.env.TRITON_GATEWAY_DRAIN_TIMEOUT"),
         ({"gateway__env": '{"CLEARML_API_HOST": "http://elsewhere"}'}, "gateway.env.CLEARML_API_HOST"),
     ],

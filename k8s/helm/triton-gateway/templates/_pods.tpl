@@ -5,6 +5,15 @@
 {{- $gateway := $.Values.gateway -}}
 - {name: TRITON_GATEWAY_HOST, value: 0.0.0.0}
 - {name: TRITON_GATEWAY_PORT, value: "8080"}
+{{- if not (or $gateway.allowAnonymous $gateway.keysSecret) }}
+{{- fail "gateway: keysSecret says who may ask, or allowAnonymous that a proxy in front knows them; without either a gateway does not start" }}
+{{- end }}
+{{- if $gateway.allowAnonymous }}
+- {name: TRITON_GATEWAY_ALLOW_ANONYMOUS, value: "true"} # what is in front of it knows who calls; else keys (docs/access.md)
+{{- end }}
+{{- if $gateway.keysSecret }}
+- {name: TRITON_GATEWAY_KEYS_FILE, value: /callers/keys.json} # read again when the Secret changes
+{{- end }}
 - {name: TRITON_GATEWAY_WORKERS, value: {{ $gateway.workers | quote }}} # one process per pod: the autoscaler counts pods
 - {name: TRITON_GATEWAY_TRITON_GRPC, value: {{ $.Values.triton.address | quote }}} # every Triton pod gets its share
 - {name: TRITON_GATEWAY_POLL_FREQUENCY, value: {{ $gateway.pollFrequency }}}
@@ -76,7 +85,16 @@ containers:
       - {name: state, mountPath: /var/lib/triton-gateway}
       - {name: tmp, mountPath: /tmp}
       - {name: triton-key, mountPath: /keys, readOnly: true}
+      {{- if $gateway.keysSecret }}
+      - {name: callers, mountPath: /callers, readOnly: true}
+      {{- end }}
 volumes:
+  {{- if $gateway.keysSecret }}
+  - name: callers
+    secret:
+      secretName: {{ $gateway.keysSecret }}
+      items: [{key: keys.json, path: keys.json}, {key: keys.json.pepper, path: keys.json.pepper}]
+  {{- end }}
   - {name: state, emptyDir: {sizeLimit: {{ $gateway.stateSize }}}}
   - {name: tmp, emptyDir: {sizeLimit: 1Gi}}
   # only to say why a model is not loaded: a gateway starts without it

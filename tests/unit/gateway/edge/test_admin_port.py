@@ -1,0 +1,90 @@
+"""A port of its own for what tells of the whole gateway."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvicorn
+
+from gateway.callers.keys import Key, digest, new_key
+from tests.unit.gateway.callers.test_keys import PEPPER, written_file
+from tests.unit.gateway.edge.http.serving import Wire, post
+
+TOLD_OF_ALL = ("/metrics", "/v1/status", "/", "/docs", "/openapi.json", "/v1/endpoints/e/lineage")
+
+
+@asynccontextmanager
+async def two_ports(make_stack: Callable[..., Any], **settings: Any) -> AsyncIterator[tuple[Wire, Wire]]:
+    """A gateway on two ports, with the endpoint `e`: a connection to each."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
+    ports = [one.getsockname()[1] for one in sockets]
+    stack = make_stack(admin_port=ports[1], **settings)
+    async with stack.gateway.running():
+        stack.deploy("e")
+        await stack.served("e")
+        config = uvicorn.Config(
+            stack.gateway, http=stack.gateway.http_protocol, lifespan="off", log_config=None, ws="none", loop="none",
+            proxy_headers=False,
+        )  # fmt: skip
+        server = uvicorn.Server(config)
+        task = asyncio.create_task(server._serve(sockets))
+        while not server.started:
+            await asyncio.sleep(0.005)
+        wires = [Wire(*await asyncio.open_connection("127.0.0.1", port)) for port in ports]
+        try:
+            yield wires[0], wires[1]
+        finally:
+            for wire in wires:
+                wire.close()
+            server.should_exit = True
+            await task
+
+
+async def get(wire: Wire, path: str, *headers: str) -> int:
+    """The status of a GET."""
+    wire.send("\r\n".join([f"GET {path} HTTP/1.1", "host: x", *headers, "", ""]).encode())
+    status, found = await wire.head()
+    await wire._reader.readexactly(int(found["content-length"]))
+    return status
+
+
+async def ask(wire: Wire, *headers: str) -> int:
+    """The status of an inference."""
+    wire.send(post(b'{"text": "good"}', "/serve/e", *headers))
+    return (await wire.answer())[0]
+
+
+@pytest.mark.parametrize("fast", [True, False], ids=["fast", "ordinary"])
+async def test_each_port_answers_what_is_its_own(fast: bool, make_stack: Callable[..., Any]) -> None:
+    """Health is on both."""
+    async with two_ports(make_stack, fast_path=fast) as (main, admin):
+        for path in TOLD_OF_ALL:
+            assert [404, 200] == [await get(main, path), await get(admin, path)], path
+        for path in ("/v1/models", "/v2/models/e", "/v2"):
+            assert [200, 404] == [await get(main, path), await get(admin, path)], path
+        assert [200, 200] == [await get(main, "/readyz"), await get(admin, "/readyz")]
+        for _ in range(2):
+            assert [200, 404] == [await ask(main), await ask(admin)]
+
+
+async def test_operators_need_no_key_there_and_callers_need_theirs_here(
+    make_stack: Callable[..., Any], tmp_path: Path
+) -> None:
+    """Nobody infers through the operators' port, whatever key is shown."""
+    text, name = new_key()
+    tmp_path.joinpath("keys.json.pepper").write_bytes(PEPPER)
+    tmp_path.joinpath("keys.json").write_bytes(written_file(Key(name, digest(PEPPER, text.encode()).hex(), "acme")))
+    async with two_ports(make_stack, keys_file=str(tmp_path / "keys.json")) as (main, admin):
+        assert [404, 200] == [await get(wire, "/metrics", f"x-api-key: {text}") for wire in (main, admin)]
+        assert [401, 200] == [await get(main, "/v1/models"), await get(admin, "/v1/status")]
+        assert [401, 200, 404] == [
+            await ask(main), await ask(main, f"x-api-key: {text}"), await ask(admin, f"x-api-key: {text}"),
+        ]  # fmt: skip
+    assert json.loads((tmp_path / "keys.json").read_text())
