@@ -14,9 +14,9 @@ class Permit:
 
     __slots__ = ("_permits", "size")
 
-    def __init__(self, permits: Permits) -> None:
+    def __init__(self, permits: Permits, size: int) -> None:
         self._permits: Permits | None = permits
-        self.size = 0
+        self.size = size
 
     def hold(self, size: int) -> None:
         """Count ``size`` more bytes that are held for this request. Raises ``Overloaded`` if there is no room.
@@ -28,10 +28,7 @@ class Permit:
             return
         held = permits.held_bytes
         if held + size > permits.max_bytes and held > self.size:
-            raise Overloaded(
-                f"this gateway already holds {held >> 20} MiB of requests", hint="try again, or send less at once",
-                retry_after=1,
-            )  # fmt: skip
+            raise _full(held)
         permits.held_bytes += size
         self.size += size
 
@@ -67,20 +64,21 @@ class Permits:
             raise Overloaded(
                 f"this gateway already works on {self.in_flight} requests", hint="try again", retry_after=1
             )
-        permit = Permit(self)
+        held = self.held_bytes
+        if held + size > self.max_bytes and held:
+            raise _full(held)
         self.in_flight += 1
-        if self.held_bytes + size <= self.max_bytes:
-            self.held_bytes += size
-            permit.size = size
-        else:
-            try:
-                permit.hold(size)
-            except Overloaded:
-                permit.release()
-                raise
-        return permit
+        self.held_bytes = held + size
+        return Permit(self, size)
 
     @property
     def is_half_full(self) -> bool:
         """True if work that nobody waits for should stay away."""
         return self.in_flight * 2 > self.max_requests or self.held_bytes * 2 > self.max_bytes
+
+
+def _full(held: int) -> Overloaded:
+    return Overloaded(
+        f"this gateway already holds {held >> 20} MiB of requests", hint="try again, or send less at once",
+        retry_after=1,
+    )  # fmt: skip

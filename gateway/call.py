@@ -38,7 +38,7 @@ class Call:
     the answer; or ``refuse``, once, with the error. For an answer in pieces, ``piece`` for each of them.
     """
 
-    path: str
+    path = ""
     """The endpoint's url, or a canary's name."""
     key: str | None = None
     """Keeps a caller on one side of a canary."""
@@ -56,9 +56,6 @@ class Call:
     """What closes a stream that went well."""
     needs_outputs = False
     """Whether ``render`` needs the model's own outputs, so that no remembered answer will do."""
-
-    def __init__(self, path: str) -> None:
-        self.path = path
 
     def body_key(self) -> str | None:
         """Return the routing key inside the body, if there is one."""
@@ -88,7 +85,7 @@ class Ask(Call):
     """A question of the gateway's own (a hook's ``send_request``, a shadow, a trial): no protocol on either side."""
 
     def __init__(self, path: str, body: object) -> None:
-        super().__init__(path)
+        self.path = path
         self._body = body
 
     def question(self, endpoint: Endpoint) -> Any:

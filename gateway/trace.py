@@ -6,6 +6,7 @@ than differences; nothing reads it before the request is over, except the answer
 
 from __future__ import annotations
 
+import random
 import re
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
@@ -25,6 +26,11 @@ FALLBACK: Final = "fallback"
 """The route of a request that the stable version answered after the canary's had failed."""
 
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
+
+
+def new_id() -> str:
+    """Return an id for a request that brought none: 16 hexadecimal digits."""
+    return random.getrandbits(64).to_bytes(8, "big").hex()
 
 
 def parse_traceparent(header: bytes) -> str:

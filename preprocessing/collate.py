@@ -75,11 +75,13 @@ def split_rows(outputs: Tensors, counts: Sequence[int]) -> list[dict[str, NDArra
                 f"Output {name} has shape {list(tensor.shape)}, but {total} rows were sent",
                 hint="its first dimension must be the batch",
             )
-    groups = []
-    start = 0
-    for count in counts:
-        groups.append({name: tensor[start : start + count] for name, tensor in outputs.items()})
-        start += count
+    groups: list[dict[str, NDArray[Any]]] = [{} for _ in counts]
+    for name, tensor in outputs.items():
+        start = 0
+        for group, count in zip(groups, counts, strict=True):
+            end = start + count
+            group[name] = tensor[start:end]
+            start = end
     return groups
 
 

@@ -107,7 +107,7 @@ class DataPlane:
 
     def refuse(self, trace: Trace, error: BaseException, refuse: Refuse | None = None) -> InFlight:
         """End a request that never became a call: no permit, a body that cannot be read. ``reply`` is there at once."""
-        call = Call("")
+        call = Call()
         call.refuse = refuse
         flight = InFlight(call, trace, _nobody, self, self._deadlines)
         flight.failed(error)

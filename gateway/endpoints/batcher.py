@@ -43,7 +43,9 @@ _LEAD_S: Final = 1.2e-3
 half of that one's time. It has to be made and sent by then, by a loop that may be busy.
 """
 _LEARNED: Final = 64
-"""Calls after which a lone row is no longer learned from every time."""
+"""Calls after which no longer every one is learned from."""
+_LEARN_EVERY_S: Final = 5e-3
+"""Learning takes some microseconds: of short calls some are enough."""
 _TRIED_EVERY: Final = 16
 _TRIED_FROM: Final = 8
 """While all calls are alike, every sixteenth is half of one, from so many entries on: what does a smaller one cost?"""
@@ -137,7 +139,7 @@ class Batcher(Generic[R]):
         self._leave_at: float | None = None
         """When a call may leave that would stand behind another one; None: not looked at since calls changed."""
         self._turn = 0
-        self._skipped = 0
+        self._learn_at = 0.0
         self._alarm: asyncio.TimerHandle | None = None
         self._due = math.inf
         """The earliest deadline, in loop time, that ``_timer`` is set for."""
@@ -195,12 +197,18 @@ class Batcher(Generic[R]):
         What ``submit`` does for a coroutine, for a caller that has none. ``abandon`` takes it back. One row may be
         ``count`` rows to the server; entries of another ``kind`` do not share a call.
         """
-        entry = Entry(rows, deadline, on_done, self._clock(), self._size, count, kind)
+        entry = Entry(rows, deadline, on_done, self._size, count, kind)
+        self.add(entry)
+        return entry
+
+    def add(self, entry: Entry[R]) -> None:
+        """Queue an entry; see ``begin``."""
+        entry.submitted = self._clock()
         self._waiting.append(entry)
         self._waiting_rows += entry.count
         self._waiting_tokens += entry.tokens
-        if deadline < self._due:
-            self._watch(deadline)
+        if entry.deadline < self._due:
+            self._watch(entry.deadline)
         if not self._is_flush_scheduled:
             calls = len(self._calls)
             if not calls or (calls < self._max_calls and self._may_leave()):
@@ -208,13 +216,12 @@ class Batcher(Generic[R]):
                 self._loop.call_soon(self._flush)
             elif self._alarm is None and calls < self._max_calls:
                 self._set_alarm()
-        return entry
 
     def abandon(self, entry: Entry[R]) -> None:
         """Forget an entry nobody waits for: its place is free at once; a call that served no other is cancelled."""
         if not entry.is_over:
-            call = entry.call
-            entry.forget()
+            call, entry.call = entry.call, None
+            entry.is_over, entry.on_done = True, None
             self._vacate(entry, call)
 
     async def close(self) -> None:
@@ -428,11 +435,9 @@ class Batcher(Generic[R]):
     def _learn(self, call: UnderWay, now: float) -> None:
         took = now - call.started
         self._recent.append(took)
-        if call.rows == 1 and not self._waiting and self.prices.calls > _LEARNED:
-            # Requests that come one by one have no use for prices: now and then is enough.
-            self._skipped = (self._skipped + 1) % 8
-            if self._skipped:
-                return
+        if now < self._learn_at and self.prices.calls > _LEARNED:
+            return
+        self._learn_at = now + _LEARN_EVERY_S
         self.prices.learn(call.rows, call.padded, max(call.front_ended - call.started, 0.0), took)
 
     def _halve(self, entries: list[Entry[R]], now: float) -> None:

@@ -53,10 +53,11 @@ OnDone = Callable[["Entry[Any]", Any, Exception | None], None]
 
 
 class Entry(Generic[R]):
-    """Rows of one request that travel together, and who is told what became of them.
+    """Rows of one request that travel together, and who is told what became of them: ``on_done``, or a subclass's own
+    ``tell``.
 
     ``size`` returns a row's cost without padding (its tokens); ``count`` is how many rows of a call they are, if not
-    one each. Only entries of the same ``kind`` share a call.
+    one each. Only entries of the same ``kind`` share a call. ``submitted`` is set by the batcher.
     """
 
     __slots__ = (
@@ -68,8 +69,7 @@ class Entry(Generic[R]):
         self,
         rows: Sequence[R],
         deadline: float,
-        on_done: OnDone,
-        now: float = 0.0,
+        on_done: OnDone | None = None,
         size: Callable[[R], int] = n_tokens,
         count: int = 0,
         kind: Hashable = None,
@@ -86,7 +86,7 @@ class Entry(Generic[R]):
         else:
             sizes = [size(row) for row in rows]
             self.longest, self.tokens = max(sizes), sum(sizes)
-        self.submitted = now
+        self.submitted = 0.0
         self.parent = TRACEPARENT.get()
         self.queued_ns = 0
         self.infer_ns = 0
@@ -96,19 +96,18 @@ class Entry(Generic[R]):
         """Tell the outcome, unless it was told or nobody waits any more. Never raises: others wait for their turn."""
         if self.is_over:
             return
+        self.is_over = True
+        self.call = None
         try:
-            self.forget()(self, outputs, error)
+            self.tell(outputs, error)
         except Exception:  # noqa: BLE001 - it must not reach the next entry
             _log.exception("telling a request's outcome failed")
 
-    def forget(self) -> OnDone:
-        """Be over; returns who was to be told. What an entry refers to refers to it: left as it is, every request would
-        leave a cycle behind that only the garbage collector can free.
-        """
-        told, self.on_done = self.on_done, _nobody
-        self.is_over = True
-        self.call = None
-        return told
+    def tell(self, outputs: Any, error: Exception | None) -> None:
+        """Tell what became of it; called once, by ``end``."""
+        told, self.on_done = self.on_done, None  # it may refer to the entry: a cycle that only the collector can free
+        if told is not None:
+            told(self, outputs, error)
 
 
 def cut(waiting: Sequence[Entry[R]], limits: BatchLimits, prices: Prices) -> list[Entry[R]]:
@@ -225,7 +224,3 @@ def merge(parts: Sequence[Outputs], order: Sequence[int], side: Literal["left", 
             filled.append(np.pad(array, [(0, 0), *gaps]) if any(g != (0, 0) for g in gaps) else array)
         merged[name] = np.concatenate(filled)[back]
     return merged
-
-
-def _nobody(_entry: Entry[Any], _outputs: Any, _error: Exception | None) -> None:
-    pass

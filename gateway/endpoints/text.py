@@ -92,8 +92,10 @@ class TextHandler:
         trace.prepare_ns = perf_counter_ns() - started
         batcher, rows = self._batcher, prepared.rows
         if len(rows) == 1 or batcher.fits(rows):
-            entry = batcher.begin(rows, job.deadline, partial(self._inferred, job, prepared))
-            job.queued(partial(batcher.abandon, entry), is_watched=True)
+            entry = _Asked(rows, job.deadline)
+            entry.handler, entry.job, entry.prepared = self, job, prepared
+            batcher.add(entry)
+            job.queued(entry.leave, is_watched=True)
         else:
             job.prepared()
             in_task(job, self._in_several_calls(job, prepared))
@@ -108,23 +110,12 @@ class TextHandler:
             return await asyncio.get_running_loop().run_in_executor(self._threads, self._written, job, prepared)
         return self._decode(job, prepared)
 
-    def _inferred(
-        self,
-        job: Job,
-        prepared: Prepared,
-        entry: Entry[Encoded],
-        outputs: Outputs | None,
-        error: Exception | None,
-    ) -> None:
-        # Called for every request of a call in turn.
-        if outputs is None:
-            if isinstance(error, BackendRefused):
-                error = _not_the_callers_fault(error)
-            job.failed(error or ModelFailed("the call to Triton ended without an answer"))
-            return
-        trace = job.trace
-        trace.queue_ns, trace.infer_ns = entry.queued_ns, entry.infer_ns
-        job.outputs = outputs
+    def leave(self, entry: Entry[Encoded]) -> None:
+        """Forget what nobody waits for any more."""
+        self._batcher.abandon(entry)
+
+    def finish(self, job: Job, prepared: Prepared) -> None:
+        """Answer a job that has the model's outputs; what takes milliseconds to decode, in a thread."""
         try:
             if self.processor.finishes_off_loop(prepared):
                 offload(job, self._threads, self._written, job, prepared, then=job.answered)
@@ -173,6 +164,33 @@ class TextHandler:
         return await self.backend.infer(
             self.model, processor.collate_rows(rows), processor.output_names or (), timeout=timeout
         )
+
+
+class _Asked(Entry[Encoded]):
+    """The rows of a job on their way through a call. Of a class of its own: one per request."""
+
+    __slots__ = ("handler", "job", "prepared")
+
+    handler: TextHandler
+    job: Job
+    prepared: Prepared
+
+    def tell(self, outputs: Outputs | None, error: Exception | None) -> None:
+        """See ``Entry.tell``; called for every entry of a call in turn."""
+        job = self.job
+        if outputs is None:
+            if isinstance(error, BackendRefused):
+                error = _not_the_callers_fault(error)
+            job.failed(error or ModelFailed("the call to Triton ended without an answer"))
+            return
+        trace = job.trace
+        trace.queue_ns, trace.infer_ns = self.queued_ns, self.infer_ns
+        job.outputs = outputs
+        self.handler.finish(job, self.prepared)
+
+    def leave(self) -> None:
+        """Give its place up: nobody waits for it any more."""
+        self.handler.leave(self)
 
 
 def _not_the_callers_fault(error: BackendRefused) -> ModelFailed:

@@ -20,7 +20,7 @@ class PredictCall(Call):
 
     def __init__(self, body: object, url: str) -> None:
         """Take a decoded body. Raises ``InputRefused``."""
-        super().__init__(url)
+        self.path = url
         if not isinstance(body, dict) or not isinstance(body.get("instances"), list):
             raise InputRefused("instances must be a list", hint=f"send {_EXAMPLE}")
         self._body: dict[str, Any] = body

@@ -233,7 +233,7 @@ class InferCall(Call):
         parameters = request.parameters
         if parameters and any(parameters.get(name) for name in _SEQUENCE):
             raise InputRefused("stateful sequences are not offered: requests of one sequence may meet other replicas")
-        super().__init__(request.path)
+        self.path = request.path
         self.request = request
         # The caller's own time-out, in the protocol's parameter (microseconds).
         value = parameters.get("timeout")

@@ -36,7 +36,7 @@ class EmbeddingsCall(Call):
         if not isinstance(body, dict):
             raise InputRefused("the body must be an object", hint=f"send {_EXAMPLE}")
         self._model = model_of(body)
-        super().__init__(normalize_url(self._model, None))
+        self.path = normalize_url(self._model, None)
         self._format = body.get("encoding_format") or "float"
         if self._format not in ("float", "base64"):
             raise InputRefused("encoding_format must be float or base64")

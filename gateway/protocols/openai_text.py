@@ -47,7 +47,7 @@ class TextCall(Call):
         if not isinstance(body, dict):
             raise InputRefused("the body must be an object")
         self._model = model_of(body)
-        super().__init__(normalize_url(self._model, None))
+        self.path = normalize_url(self._model, None)
         for name, neutral in _NEUTRAL.items():
             value = body.get(name)
             if value is not None and value not in neutral:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import orjson
@@ -41,10 +41,10 @@ class ServeCall(Call):
     _convert: huggingface.Convert | None = None
     _piece: Callable[[Event], bytes] = staticmethod(own_piece)
 
-    def __init__(self, path: str, raw: bytes, content_type: bytes, key_field: Sequence[str] = ()) -> None:
-        super().__init__(path)
+    def __init__(self, path: str, key_field: Sequence[str], raw: bytes, headers: Mapping[bytes, bytes]) -> None:
+        self.path = path
         self._raw = raw
-        self._content_type = content_type
+        self._content_type = headers.get(b"content-type", b"")
         self._key_field = key_field
 
     def body_key(self) -> str | None:

@@ -407,8 +407,9 @@ def refuse_non_finite(name: str, values: NDArray[Any]) -> None:
 def counts(prepared: Prepared) -> dict[str, object]:
     """`tokens` of every text, and `truncated` if any text was cut; single values for a single text."""
     rows = prepared.rows
-    if not prepared.is_batch:
-        return {"tokens": rows[0].n_tokens, **({"truncated": True} if rows[0].truncated else {})}
+    if not prepared.request.is_batch:
+        row = rows[0]
+        return {"tokens": row.n_tokens, "truncated": True} if row.truncated else {"tokens": row.n_tokens}
     answer: dict[str, object] = {"tokens": [row.n_tokens for row in rows]}
     if any(row.truncated for row in rows):
         answer["truncated"] = [row.truncated for row in rows]

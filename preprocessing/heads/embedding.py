@@ -79,7 +79,7 @@ class SentenceEmbedding:
             texts = [text.lower() for text in texts]
         skip = None if self._vocabulary is None or not prompt else self._vocabulary.prompt_size(prompt)
         if not parameters and skip is None:
-            return ParsedRequest(texts, is_batch)
+            return ParsedRequest(texts, is_batch, parameters)
         given = {
             "normalize": flag_of(parameters, "normalize"),
             "truncate_dim": count_of(parameters, "truncate_dim"),

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from math import exp, isfinite
-from operator import itemgetter
 from typing import Any, Final, cast
 
 import numpy as np
@@ -59,7 +58,7 @@ class SequenceClassification:
         """Texts or pairs, and how many labels to list."""
         texts, is_batch, parameters = parse_texts(body, self._config, pairs=True)
         if not parameters:
-            return ParsedRequest(texts, is_batch)
+            return ParsedRequest(texts, is_batch, parameters)
         refuse_unknown_parameters(parameters, _PARAMETERS)
         given = {
             "top_k": count_of(parameters, "top_k"),
@@ -85,10 +84,9 @@ class SequenceClassification:
         """Scores in descending order; equal scores in the order of the model's labels."""
         labels, options = self._config.labels, prepared.request.options
         name, logits = take(outputs, _OUTPUTS)
-        wanted = (len(prepared.rows), len(labels))
-        if logits.shape != wanted:
+        if logits.shape != (len(prepared.rows), len(labels)):
             raise InvalidOutput(
-                f"Output {name} has shape {list(logits.shape)}, expected {list(wanted)}",
+                f"Output {name} has shape {list(logits.shape)}, expected {[len(prepared.rows), len(labels)]}",
                 hint="rows × labels of config.json's id2label",
             )
         decode = self._decode_few if len(labels) <= _FEW_LABELS else self._decode_many
@@ -118,14 +116,18 @@ class SequenceClassification:
         for row in logits.tolist():
             if not isfinite(sum(row)):  # infinity and NaN survive a sum, and finite float32 numbers never overflow it
                 refuse_non_finite(name, logits)
-            ranked = sorted(zip(activate(row), labels, strict=True), key=_score, reverse=True)[:top_k]
-            results.append({"label": ranked[0][1], "score": ranked[0][0], "scores": {k: v for v, k in ranked}})
+            scores = activate(row)
+            order = sorted(range(len(scores)), key=scores.__getitem__, reverse=True)[:top_k]
+            best = order[0]
+            results.append(
+                {"label": labels[best], "score": scores[best], "scores": {labels[i]: scores[i] for i in order}}
+            )
         return results
 
     def render(self, results: Results, prepared: Prepared) -> dict[str, object]:
         """One text's result at the top level, a list's under `results`."""
         objects = cast("Sequence[Mapping[str, Any]]", results)
-        if not prepared.is_batch:
+        if not prepared.request.is_batch:
             return {**objects[0], **counts(prepared)}
         return {"results": list(objects), **counts(prepared)}
 
@@ -138,9 +140,6 @@ class SequenceClassification:
             "text_pairs": True,
             "example": {"text": "I like this very much."},
         }
-
-
-_score: Final = itemgetter(0)
 
 
 def _plain_softmax(row: list[float]) -> list[float]:

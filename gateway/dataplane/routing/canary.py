@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -30,10 +31,7 @@ class Weighted:
 
     def pick(self, position: float) -> str:
         """Return the url whose share contains ``position`` (0 ≤ position < 1)."""
-        for url, bound in zip(self.urls, self.bounds, strict=True):
-            if position < bound:
-                return url
-        return self.urls[-1]
+        return self.urls[bisect_right(self.bounds, position, 0, len(self.bounds) - 1)]
 
     @property
     def shares(self) -> dict[str, float]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -45,7 +44,7 @@ from gateway.protocols.tensors import (
     to_bytes,
 )
 from gateway.spec import normalize_url
-from gateway.trace import TRACEPARENT, Trace, parse_traceparent
+from gateway.trace import TRACEPARENT, Trace, new_id, parse_traceparent
 from gateway.triton.tensors import BYTES
 
 _log = logging.getLogger("triton_gateway.rpc")
@@ -352,7 +351,7 @@ class RpcServer:
         parent = parse_traceparent(str(metadata.get("traceparent", "")).encode("latin-1", "replace"))
         TRACEPARENT.set(parent)
         plane = self._plane
-        request_id = _request_id(metadata.get("x-request-id") or request.id) or f"{random.getrandbits(64):016x}"
+        request_id = _request_id(metadata.get("x-request-id") or request.id) or new_id()
         trace = plane.open(request_id, parent)
         trace.caller = caller
         try:
@@ -504,7 +503,7 @@ def _names_of(context: Any) -> Names:
 
 def _id_of(context: Any) -> str:
     metadata = dict(context.invocation_metadata() or ())
-    return _request_id(metadata.get("x-request-id")) or f"{random.getrandbits(64):016x}"
+    return _request_id(metadata.get("x-request-id")) or new_id()
 
 
 async def _message(raw: bytes, kind: Any, context: Any) -> Any:

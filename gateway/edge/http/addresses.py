@@ -66,7 +66,7 @@ class Addresses:
                 return Reading(partial(_chat, name[: -len(_CHAT)]), openai_problem)
             version = parse_qs(query.decode("latin-1")).get("version", [None])[0] if query else None
             url = normalize_url(name, version)
-            return Reading(partial(_serve, url, self._key_field), problem, url)
+            return Reading(partial(ServeCall, url, self._key_field), problem, url)
         if path in _OPENAI:
             return Reading(partial(_openai, _OPENAI[path]), openai_problem)
         if path == _PREDICT:
@@ -93,7 +93,7 @@ class Addresses:
         left = {url for url in snapshot.endpoints if not any(url in c.urls for c in snapshot.canaries.values())}
         found = sorted({*left, *snapshot.canaries})
         if len(found) == 1:
-            return ServeCall(found[0], raw, _type_of(headers))
+            return ServeCall(found[0], (), raw, headers)
         if not found:
             raise EndpointNotFound(
                 "nothing is served here", hint="deploy an endpoint with `clearml-serving model add …`"
@@ -102,10 +102,6 @@ class Addresses:
             f"/predict is for a gateway that serves one thing, this one serves {len(found)}",
             hint=f"call one of them by its name: {', '.join(found[:10])}",
         )
-
-
-def _serve(url: str, key_field: Sequence[str], raw: bytes, headers: ByName) -> Call:
-    return ServeCall(url, raw, headers.get(b"content-type", b""), key_field)
 
 
 def _chat(name: str, raw: bytes, headers: ByName) -> Call:

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -30,6 +29,7 @@ from gateway.callers.access import Names
 from gateway.edge.http.problems import problem
 from gateway.edge.http.protocol import BETWEEN, GatewayProtocol, HeaderList
 from gateway.errors import InternalError
+from gateway.trace import new_id
 
 _log = logging.getLogger("triton_gateway.http")
 
@@ -49,6 +49,8 @@ _HEAD: Final = re.compile(
 _LENGTH: Final = re.compile(rb"\r\n[Cc]ontent-[Ll]ength: ([0-9]{1,9})\r\n").search
 _NOT_PLAIN: Final = frozenset({b"transfer-encoding", b"expect", b"upgrade", b"proxy-connection", b"content-length"})
 """Headers that say how the request or the connection goes on; a second content-length among them."""
+_LENGTHS_PER_HEAD: Final = 4
+"""Heads are kept with so many lengths each, on average."""
 _NAMES_ITS_REQUEST: Final = frozenset({b"x-request-id"})
 
 
@@ -114,15 +116,18 @@ def read_head(data: bytes, max_headers: int) -> tuple[bytes, list[tuple[bytes, b
 
 
 class HeadCache:
-    """Heads of requests that were taken, by their bytes without the digits of their content-length.
+    """Heads of requests that were taken, by their bytes without the digits of their content-length; and, for a quicker
+    look, by all of their bytes.
 
     Each was read by ``read_head``: equal bytes mean an equal request, with a body of the length that they tell. Heads
-    that name their request are not worth a place. Bounded: when it is full it starts from nothing.
+    that name their request are not worth a place. Bounded: what is full starts from nothing.
     """
 
     def __init__(self, max_heads: int = 512) -> None:
         self._max_heads = max_heads
         self._known: dict[bytes, Head] = {}
+        self._whole: dict[bytes, tuple[Head, int]] = {}
+        """By all bytes: the head, and the length that it tells."""
 
     def __len__(self) -> int:
         return len(self._known)
@@ -130,18 +135,28 @@ class HeadCache:
     def clear(self) -> None:
         """Forget every head: one may mean something else from now on."""
         self._known.clear()
+        self._whole.clear()
 
     def find(self, data: bytes) -> tuple[Head, bytes] | None:
         """Return the head and the body of a request that ``data`` is exactly; None if that is not known."""
         end = data.find(b"\r\n\r\n") + 4
-        found = _LENGTH(data, 0, end)
+        whole = self._whole.get(data[:end]) or self._look(data[:end])
+        if whole is None or whole[1] != len(data) - end:
+            return None
+        return whole[0], data[end:]
+
+    def _look(self, lines: bytes) -> tuple[Head, int] | None:
+        found = _LENGTH(lines)
         if found is None:
             return None
         start, stop = found.span(1)
-        head = self._known.get(data[:start] + data[stop:end])
-        if head is None or int(data[start:stop]) != len(data) - end:
+        head = self._known.get(lines[:start] + lines[stop:])
+        if head is None:
             return None
-        return head, data[end:]
+        if len(self._whole) >= _LENGTHS_PER_HEAD * self._max_heads:
+            self._whole.clear()
+        whole = self._whole[lines] = head, int(found[1])
+        return whole
 
     def remember(self, data: bytes, head: Head, end: int) -> None:
         """Keep the head, the first ``end`` bytes of ``data``."""
@@ -149,7 +164,7 @@ class HeadCache:
         if found is None or any(name in _NAMES_ITS_REQUEST for name, _ in head.headers):
             return
         if len(self._known) >= self._max_heads:
-            self._known.clear()
+            self.clear()
         start, stop = found.span(1)
         self._known[data[:start] + data[stop:end]] = head
 
@@ -180,27 +195,32 @@ class PendingReply:
 
     def reply(self, status: int, headers: HeaderList, body: bytes) -> None:
         """Write the answer, unless the client has left."""
-        if self._may_write():
-            _write(self.transport, status, headers, body, keep_alive=self.keep_alive)
-            self._written()
+        self.send(*_checked(status, headers, body))
 
     def send(self, head: bytes, body: bytes) -> None:
         """Write an answer whose head is complete, save for how the connection goes on; else as ``reply``."""
-        if not self._may_write():
+        self.give_up = None  # it refers back to this request
+        permit = self.permit
+        if self.response_complete or self.disconnected:
+            if permit is not None:
+                permit.release()
             return
-        transport = self.transport
-        if self.keep_alive:
-            transport.write(b"%b\r\n%b" % (head, body))
-        else:
-            transport.write(b"%bconnection: close\r\n\r\n%b" % (head, body))
-            transport.close()
-        self._written()
+        self.response_complete = True
+        _write(self.transport, head, body, keep_alive=self.keep_alive)
+        protocol = self._protocol
+        if permit is not None:
+            if protocol.flow.write_paused:
+                protocol.unread.append(permit)
+            else:
+                permit.release()
+        protocol.on_response_complete()
 
     def abort(self) -> None:
         """Close the connection: there is no answer that could be written."""
-        if self._may_write():
+        if not self.response_complete:
             self.transport.close()
-            self._written()
+            self.disconnected = True
+            self.send(b"", b"")  # nobody gets it, and nothing is held for it any more
 
     def lost(self) -> None:
         """Say that the client has left."""
@@ -210,24 +230,6 @@ class PendingReply:
         give_up, self.give_up = self.give_up, None
         if give_up is not None:
             give_up()
-
-    def _may_write(self) -> bool:
-        self.give_up = None  # it refers back to this request
-        if not self.disconnected and not self.response_complete:
-            self.response_complete = True
-            return True
-        if self.permit is not None:
-            self.permit.release()
-        return False
-
-    def _written(self) -> None:
-        protocol, permit = self._protocol, self.permit
-        if permit is not None:
-            if protocol.flow.write_paused:
-                protocol.unread.append(permit)
-            else:
-                permit.release()
-        protocol.on_response_complete()
 
 
 class Releasable(Protocol):
@@ -272,8 +274,14 @@ class FastProtocol(GatewayProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Offer a whole, plain request to the fast path; the rest, and what it leaves, goes the ordinary way."""
-        fast_path = self._fast_path
-        if fast_path is not None and self._phase == BETWEEN and self._is_free():
+        fast_path, cycle = self._fast_path, self.cycle
+        if (
+            fast_path is not None
+            and self._phase == BETWEEN
+            # No other request is under way on the connection, and its client reads.
+            and (cycle is None or cycle.response_complete)
+            and not (self.flow.write_paused or self._is_deaf or self.transport.is_closing())
+        ):
             heads = fast_path.heads if self._own_heads is None else self._own_heads
             known = heads.find(data)
             if known is not None:
@@ -290,13 +298,6 @@ class FastProtocol(GatewayProtocol):
                             heads.remember(data, head, end)
                             return
         super().data_received(data)
-
-    def _is_free(self) -> bool:
-        """Return whether no other request is under way on the connection, and its client reads."""
-        cycle = self.cycle
-        return (cycle is None or cycle.response_complete) and not (
-            self.flow.write_paused or self._is_deaf or self.transport.is_closing()
-        )
 
     def _is_taken(self, fast_path: FastPathLike, head: Head, body: bytes) -> bool:
         if len(body) > fast_path.max_bytes:
@@ -348,13 +349,14 @@ def _reply(cycle: RequestResponseCycle, status: int, headers: HeaderList, body: 
     cycle.response_started = cycle.response_complete = True
     if cycle.scope["method"] == "HEAD":
         body = b""
-    _write(cycle.transport, status, headers, body, keep_alive=cycle.keep_alive)
+    _write(cycle.transport, *_checked(status, headers, body), keep_alive=cycle.keep_alive)
     cycle.message_event.set()
     cycle.on_response()
     return True
 
 
-def _write(transport: Any, status: int, headers: HeaderList, body: bytes, *, keep_alive: bool) -> None:
+def _checked(status: int, headers: HeaderList, body: bytes) -> tuple[bytes, bytes]:
+    """Return head and body of an answer as ``_write`` takes them."""
     parts = [STATUS_LINE[status]]
     for name, value in headers:
         parts += (name, b": ", value, b"\r\n")
@@ -364,8 +366,14 @@ def _write(transport: Any, status: int, headers: HeaderList, body: bytes, *, kee
         # Headers are checked where they come from; one that was not must not become two, or another answer.
         _log.error("an answer of status %d was not sent: a header of it has a line break", status)
         broken = InternalError("the answer had a header that cannot be sent")
-        _, headers, body = problem(broken, f"{random.getrandbits(64):016x}")
+        _, headers, body = problem(broken, new_id())
         head = b"%bcontent-type: application/json\r\ncontent-length: %d\r\n" % (STATUS_LINE[500], len(body))
-    transport.write(b"%b%b\r\n%b" % (head, b"" if keep_alive else b"connection: close\r\n", body))
-    if not keep_alive:
+    return head, body
+
+
+def _write(transport: Any, head: bytes, body: bytes, *, keep_alive: bool) -> None:
+    if keep_alive:
+        transport.write(b"%b\r\n%b" % (head, body))
+    else:
+        transport.write(b"%bconnection: close\r\n\r\n%b" % (head, body))
         transport.close()

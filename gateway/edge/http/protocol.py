@@ -39,6 +39,7 @@ from gateway.errors import (
     Overloaded,
     Unavailable,
 )
+from gateway.trace import new_id
 
 BETWEEN, HEAD, BODY = range(3)
 """What the parser is in the middle of."""
@@ -353,7 +354,8 @@ class GatewayProtocol(HttpToolsProtocol):
             if self.transport.get_write_buffer_size():
                 self._room.unread.enter(self, self.loop)
             return
-        self.flow.resume_reading()
+        if self.flow.read_paused:
+            self.flow.resume_reading()
         if self.pipeline:
             cycle, app = self.pipeline.pop()
             self._start_asgi_task(cycle, app)
@@ -389,7 +391,7 @@ class GatewayProtocol(HttpToolsProtocol):
             self._write_refusal(error)
 
     def _write_refusal(self, error: GatewayError, *, lingers: bool = True) -> None:
-        status, headers, content = problem(error, f"{random.getrandbits(64):016x}")
+        status, headers, content = problem(error, new_id())
         lines = [STATUS_LINE[status], *(b"%b: %b\r\n" % header for header in headers)]
         lines += (b"content-length: %d\r\nconnection: close\r\n\r\n" % len(content), content)
         transport = self.transport

@@ -8,7 +8,6 @@ stand in their way: a routed, validated FastAPI handler costs several times what
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -43,7 +42,7 @@ from gateway.edge.rules import discreet
 from gateway.edge.threads import MAX_INLINE_BYTES, in_thread
 from gateway.errors import BodyTimeout, ClientGone, MethodNotAllowed, NotAuthenticated, NotPermitted
 from gateway.spec import normalize_url
-from gateway.trace import TRACEPARENT, parse_traceparent
+from gateway.trace import TRACEPARENT, new_id, parse_traceparent
 
 _FAST_BYTES: Final = 64 << 10
 _NOT_FAST: Final = frozenset({b"content-encoding", b"x-request-timeout-ms", b"traceparent", b"x-route-to"})
@@ -76,7 +75,7 @@ class InferRoute:
         parent = parse_traceparent(headers[b"traceparent"]) if b"traceparent" in headers else ""
         TRACEPARENT.set(parent)  # always: a server may answer several requests in one context
         plane = self._plane
-        request_id = clean_id(headers.get(b"x-request-id", b"")) or f"{random.getrandbits(64):016x}"
+        request_id = clean_id(headers.get(b"x-request-id", b"")) or new_id()
         trace = plane.open(request_id, parent)
         permit: Permit | None = None
         pieces = EventSender(send)
@@ -218,7 +217,7 @@ class FastPath:
             return False
         plane = self._plane
         parse, refuse, _ = plain.reading
-        trace = plane.open(plain.request_id or f"{random.getrandbits(64):016x}")
+        trace = plane.open(plain.request_id or new_id())
         try:
             pending.permit = plane.permit(len(body))
             call = parse(body, plain.headers)

@@ -84,7 +84,7 @@ class Echo(Call):
     """A call whose reply is the answer's repr; ``refuses`` makes ``question`` raise for the endpoint of that url."""
 
     def __init__(self, path: str = "e", refuses: dict[str, Exception] | None = None) -> None:
-        super().__init__(path)
+        self.path = path
         self.refuses = refuses or {}
         self.rendered = 0
 

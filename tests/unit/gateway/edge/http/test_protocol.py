@@ -371,6 +371,27 @@ def test_heads_are_bounded() -> None:
         assert 0 < len(heads) <= 8
 
 
+def test_lengths_of_heads_are_bounded() -> None:
+    """Nor does one that never sends a body of the same length twice."""
+    heads = HeadCache(max_heads=8)
+    learn(heads, HEAD % b"content-length: 4\r\n" + b"body")
+    for number in range(100):
+        found = heads.find(HEAD % b"content-length: %d\r\n" % number + b"x" * number)
+        assert found is not None
+        assert b"x" * number == found[1]
+        assert 0 < len(heads._whole) <= 32
+
+
+def test_heads_that_are_forgotten_are_found_with_no_length() -> None:
+    """Whoever sends one may be somebody else by now."""
+    heads = HeadCache()
+    request = HEAD % b"content-length: 4\r\n" + b"body"
+    learn(heads, request)
+    assert heads.find(request) is not None
+    heads.clear()
+    assert heads.find(request) is None
+
+
 async def test_known_heads_are_answered_as_unknown_ones(stack: Any) -> None:
     """The same bytes, in the same pieces, to a server that remembers heads and to one that does not."""
     stack.deploy("e")
