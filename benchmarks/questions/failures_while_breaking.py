@@ -27,7 +27,7 @@ from benchmarks.shared.callers import Strict
 from benchmarks.shared.command import ROOT, parser, tell
 from benchmarks.shared.stack import Small
 from deploy.laptop.supervisor import read_record
-from deploy.tools.stock_cli import StockCli
+from deploy.tools.clearml_serving import ClearMLServing
 
 TAKES = "12 minutes"
 SAVES = ""
@@ -118,7 +118,7 @@ class Up:
         for line in (self.state / "env").read_text().splitlines():
             name, _, value = line.removeprefix("export ").partition("=")
             env[name] = shlex.split(value)[0]
-        cli = StockCli(env=env, log=folder / "clearml-serving.log")
+        cli = ClearMLServing(env=env, log=folder / "clearml-serving.log")
         model, code = tiny.multiplying(folder / "e.onnx", 2.0), tiny.code(folder / "code.py", "e")
         for arguments in (tiny.upload(model, "tiny model"), tiny.add("e", "tiny model", code)):
             asyncio.run(cli.run("--id", env["CLEARML_SERVING_TASK_ID"], *arguments))

@@ -29,7 +29,7 @@ from benchmarks.shared.callers import Callers
 from benchmarks.shared.command import ROOT, Say
 from benchmarks.shared.registry import Registry
 from benchmarks.shared.service import Loop, Service
-from deploy.tools.stock_cli import StockCli
+from deploy.tools.clearml_serving import ClearMLServing
 from gateway.metrics.exposition import parse
 
 NAME: Final = "triton.test"
@@ -114,7 +114,7 @@ class Fleet:
             clean = {k: v for k, v in registry.env.items() if not k.lower().endswith("_proxy")}
             key = {"TRITON_GATEWAY_TRITON_KEY_FILE": str(self.state / "triton-key")}
             self.env = {**clean, **key, "PYTHONPATH": str(ROOT)}
-            self.cli = StockCli(env=self.env, log=self.state / "logs" / "clearml-serving.log")
+            self.cli = ClearMLServing(env=self.env, log=self.state / "logs" / "clearml-serving.log")
             task = asyncio.run(self.cli.create_service("fleet"))
             self.env["CLEARML_SERVING_TASK_ID"] = task
             self._deploy(task)

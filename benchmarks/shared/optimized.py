@@ -15,7 +15,7 @@ from benchmarks.shared.command import STATE, Say
 from benchmarks.shared.stack import Small
 from deploy.bundles.serving import Tuned, add_arguments
 from deploy.modelsync import execution
-from deploy.tools.stock_cli import Tensor
+from deploy.tools.clearml_serving import Tensor
 
 FOLDER: Final = STATE / "infinity"
 """What these questions keep between runs: the models, their bundles, finished measurements."""

@@ -22,7 +22,7 @@ from typing import Any
 from benchmarks.shared import processes
 from benchmarks.shared.backends import Backend
 from deploy.controlplane import Credentials, environment
-from deploy.tools.stock_cli import StockCli, isolated
+from deploy.tools.clearml_serving import ClearMLServing, isolated
 
 _PEERS = Path(__file__).parents[1] / "peers" / "programs"
 HOOKS = {"lean": _PEERS / "clearml_hook_lean.py", "auto": _PEERS / "clearml_hook_auto.py"}
@@ -73,7 +73,7 @@ class Registry:
         known: dict[str, Any] = json.loads(note.read_text()) if note.exists() else {}
         if known.get("format") != _FORMAT:
             known = {"format": _FORMAT, "backends": []}
-        cli = StockCli(env=self.env, log=self._state / "logs" / "clearml-serving.log")
+        cli = ClearMLServing(env=self.env, log=self._state / "logs" / "clearml-serving.log")
         for side in ("gateway", "clearml"):
             if side not in known:
                 say(f"clearml-serving create --name bench-{side}")
@@ -123,7 +123,7 @@ def hooked(backend: Backend, hook: str) -> str:
     return f"{backend.name}-{hook}"
 
 
-async def _register(cli: StockCli, gateway: str, clearml: str, backend: Backend, bundle: Path) -> None:
+async def _register(cli: ClearMLServing, gateway: str, clearml: str, backend: Backend, bundle: Path) -> None:
     model = await cli.upload_model(gateway, bundle, name=f"bench-{backend.name}", project="benchmarks")
     described: list[str] = []
     for side, names, kind, width in (

@@ -18,7 +18,7 @@ from typing import Any
 from benchmarks.shared import processes, tiny
 from benchmarks.shared.command import ROOT
 from benchmarks.shared.registry import Registry
-from deploy.tools.stock_cli import StockCli
+from deploy.tools.clearml_serving import ClearMLServing
 
 _CORES = range(os.cpu_count() or 1)
 
@@ -45,7 +45,7 @@ class Small:
             # one key for all of them: the gateways ask every Triton with it
             key = {"TRITON_GATEWAY_TRITON_KEY_FILE": str(state / "triton-key")}
             self.env = {**self.registry.env, **key, "PYTHONPATH": str(ROOT)}
-            self.cli = StockCli(env=self.env, log=state / "logs" / "clearml-serving.log")
+            self.cli = ClearMLServing(env=self.env, log=state / "logs" / "clearml-serving.log")
             self.task = asyncio.run(self.cli.create_service("trial"))
             self.env["CLEARML_SERVING_TASK_ID"] = self.task
             flat = processes.free_ports(3 * tritons)

@@ -2,7 +2,7 @@
 
 A process of its own that asks the gateway for ``/v1/status`` now and then and adds events to the Task: requests never
 wait for ClearML, whatever it does. Bounded on both sides: so many scalars and lines per round, and a round that cannot
-be sent is left out, not kept. ``look`` is pure; ``follow`` is the loop. Called by ``commands/clearml_log.py``.
+be sent is left out, not kept. ``compare`` is pure; ``follow`` is the loop. Called by ``commands/clearml_log.py``.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Round:
     lines: tuple[str, ...]
 
 
-def look(status: Status | None, before: Status | None) -> Round:
+def compare(status: Status | None, before: Status | None) -> Round:
     """Return what there is to say of ``status`` (None: no gateway answers), given what it was at the last look."""
     if status is None:
         return Round((), ("the gateway does not answer",) if before is not None else ())
@@ -122,7 +122,7 @@ def follow(
     while True:
         now = clock()
         status = ask()
-        found = look(status, before)
+        found = compare(status, before)
         before = status
         made = events(found, task_id, iteration=int(now), now=now)
         try:

@@ -13,8 +13,8 @@ from deploy.bundles.judge.parity import EXACT, Parity
 from deploy.bundles.serving import Tuned
 from deploy.bundles.speed import Load
 from deploy.modelsync.execution import Target
+from deploy.tools.clearml_serving import Tensor
 from deploy.tools.errors import DeployError, ExportFailed
-from deploy.tools.stock_cli import Tensor
 
 Say = Callable[[str], None]
 

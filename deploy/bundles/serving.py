@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from deploy.modelsync.execution import Target
-from deploy.tools.stock_cli import Tensor
+from deploy.tools.clearml_serving import Tensor
 
 _LEAST_BATCH: Final = 8
 """Small requests may share a call even where batching gains nothing: each call costs Triton about 1 ms."""

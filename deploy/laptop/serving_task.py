@@ -21,14 +21,14 @@ _TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class TaskContents:
     """A serving Task as the registry has it: ``endpoints`` maps each endpoint (with version) to its model id."""
 
     exists: bool
     endpoints: Mapping[str, str]
 
 
-async def look(task_id: str, *, env: Mapping[str, str], log: Path) -> Seen:
+async def read_contents(task_id: str, *, env: Mapping[str, str], log: Path) -> TaskContents:
     """Ask the registry. Raises ``DeployError`` when it cannot be reached or refuses the credentials."""
     offset = process_logs.log_end(log)
     argv = [sys.executable, "-P", "-m", "deploy.laptop.serving_task", task_id]
@@ -47,7 +47,7 @@ async def look(task_id: str, *, env: Mapping[str, str], log: Path) -> Seen:
         for line in reversed(output.splitlines()):
             if line.startswith('{"seen"'):
                 seen = json.loads(line)["seen"]
-                return Seen(exists=seen["exists"], endpoints=seen["endpoints"])
+                return TaskContents(exists=seen["exists"], endpoints=seen["endpoints"])
     raise DeployError(
         f"the serving Task {task_id} cannot be read: {process_logs.last_error_line(output) or 'no answer'}",
         hint=f"check CLEARML_API_HOST and the access keys; the log is {log}",

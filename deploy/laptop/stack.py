@@ -23,19 +23,19 @@ from deploy.controlplane import BadCredentials, Credentials, environment
 from deploy.laptop import prometheus
 from deploy.laptop.demo import minilm
 from deploy.laptop.demo.encoder import is_complete
-from deploy.laptop.serving_task import Seen, look
+from deploy.laptop.serving_task import TaskContents, read_contents
 from deploy.laptop.state_dir import StateDir
 from deploy.laptop.supervisor import ChildSpec, Event, Probe, Supervisor, end_leftovers
 from deploy.tools import http_client, ports, process_logs
+from deploy.tools.clearml_serving import ClearMLServing, isolated
 from deploy.tools.errors import DeployError, StateDirUnusable
-from deploy.tools.stock_cli import StockCli, isolated
 from deploy.tritonserver.launcher import ExternalServer, ServerChoice, detect_server
 
 LOOPBACK = "127.0.0.1"
 SERVICE_NAME = "triton-gateway"
 CLEARML_KEYS = ("CLEARML_API_HOST", "CLEARML_API_ACCESS_KEY", "CLEARML_API_SECRET_KEY")
 NEEDS_MB = 100
-_SYNC_STANDS_STILL_S = 120.0
+_SYNC_TIMEOUT_S = 120.0
 """A round of model sync takes as long as Triton's answers: seconds."""
 
 _CLI_VARIABLES = (
@@ -164,10 +164,10 @@ class Stack:
         bundle = await asyncio.to_thread(minilm.check_parts, state.demo) if options.demo else None
         chosen = self._choose_ports(is_embedded=is_embedded, starts_triton=not isinstance(triton, ExternalServer))
         env = self._base_environment(chosen, is_embedded=is_embedded)
-        cli = StockCli(env=env, log=state.logs / "clearml-serving.log")
+        cli = ClearMLServing(env=env, log=state.logs / "clearml-serving.log")
         gateway = f"http://{http_client.reachable_host(options.host)}:{chosen.gateway}"
 
-        async with _together() as group:
+        async with _task_group() as group:
             # children stop in the reverse of the order in which these tasks begin
             registry_up = group.create_task(self._start_registry(env, chosen, is_embedded=is_embedded))
             triton_up = group.create_task(self._start_triton(triton, env, chosen))
@@ -176,7 +176,7 @@ class Stack:
                 task_id, seen = await self._serving_task(cli, env, is_embedded=is_embedded)
             else:
                 remembered = self._remembered_task(env, is_embedded=is_embedded)
-                task_id, seen, bundle = options.task_id or remembered, Seen(exists=True, endpoints={}), None
+                task_id, seen, bundle = options.task_id or remembered, TaskContents(exists=True, endpoints={}), None
             env["CLEARML_SERVING_TASK_ID"] = task_id
             triton_grpc = await triton_up
             sync_up = group.create_task(self._start_sync(triton, triton_grpc, env))
@@ -189,7 +189,7 @@ class Stack:
             state.remember(gateway=gateway)
             if options.watch is not None:
                 await self._start_watch(options.watch, gateway, env)
-            variables = _for_the_cli(env, is_embedded=is_embedded)
+            variables = _cli_environment(env, is_embedded=is_embedded)
             state.write_env(variables)
             if bundle is not None and exporting is not None:
                 await self._show_demo(cli, task_id, seen, bundle, exporting, gateway)
@@ -294,21 +294,21 @@ class Stack:
             self._screen.say(f"using the ClearML server at {server} (from the environment)")
             return True
         address = f"http://{LOOPBACK}:{chosen.controlplane}"
-        argv = _ours("controlplane", state_dir=self._state.controlplane, host=LOOPBACK, port=chosen.controlplane)
+        argv = _own_command("controlplane", state_dir=self._state.controlplane, host=LOOPBACK, port=chosen.controlplane)
         # On a full disk its database cannot be opened: what was served is served, and it comes when there is room.
         can_wait = self._is_short and bool(self._remembered_task(env, is_embedded=True))
-        spec = ChildSpec("controlplane", argv, env, _answers(f"{address}/healthz"))
+        spec = ChildSpec("controlplane", argv, env, _http_probe(f"{address}/healthz"))
         return await self._start(spec, address, or_later=can_wait)
 
     async def _start_triton(self, server: ServerChoice, env: Mapping[str, str], chosen: _Ports) -> str:
         if isinstance(server, ExternalServer):
             self._screen.say(f"using the Triton at {server.address}")
             return server.address
-        argv = _ours(
+        argv = _own_command(
             "triton", state_dir=self._state.root, repository=self._repository(), grpc_port=chosen.triton_grpc,
             http_port=chosen.triton_http, metrics_port=chosen.triton_metrics,
         )  # fmt: skip
-        live = _answers(f"http://{LOOPBACK}:{chosen.triton_http}/v2/health/live")
+        live = _http_probe(f"http://{LOOPBACK}:{chosen.triton_http}/v2/health/live")
         address = f"{LOOPBACK}:{chosen.triton_grpc}"
         # the server itself logs to triton.log
         await self._start(ChildSpec("triton", argv, env, live, stop_grace=20.0, log="triton-launcher"), address)
@@ -317,27 +317,27 @@ class Stack:
     async def _start_sync(self, triton: ServerChoice, triton_grpc: str, env: Mapping[str, str]) -> None:
         status = self._state.sync_status
 
-        async def is_going_round() -> bool:
-            return goes_round(status)
+        async def has_synced() -> bool:
+            return is_syncing(status)
 
         def forget() -> None:
-            forget_rounds(status)
+            reset_status(status)
 
-        argv = _ours(
+        argv = _own_command(
             "sync", state_dir=self._state.root, repository=self._repository(), triton_grpc=triton_grpc,
             engine=triton.engine, poll_frequency=self._options.poll_freq,
         )  # fmt: skip
-        await self._start(ChildSpec("sync", argv, env, is_going_round, before_start=forget))
+        await self._start(ChildSpec("sync", argv, env, has_synced, before_start=forget))
 
     async def _start_gateway(self, address: str, port: int, triton_grpc: str, env: Mapping[str, str]) -> None:
         options = self._options
-        argv = _ours(
+        argv = _own_command(
             "serve", state_dir=self._state.root, host=options.host, port=port, workers=options.workers,
             triton_grpc=triton_grpc, poll_frequency=options.poll_freq,
         )  # fmt: skip
         # its own limit for draining is 30 s
         await self._start(
-            ChildSpec("gateway", argv, env, _answers(f"{address}/v2/health/live"), stop_grace=40.0), address
+            ChildSpec("gateway", argv, env, _http_probe(f"{address}/v2/health/live"), stop_grace=40.0), address
         )
 
     async def _start_watch(self, folder: Path, gateway: str, env: Mapping[str, str]) -> None:
@@ -380,7 +380,7 @@ class Stack:
         address = f"http://{LOOPBACK}:{chosen.prometheus}"
         argv = prometheus.command(binary, config, chosen.prometheus)
         try:
-            await self._start(ChildSpec("prometheus", argv, env, _answers(f"{address}/-/ready")), address)
+            await self._start(ChildSpec("prometheus", argv, env, _http_probe(f"{address}/-/ready")), address)
         except DeployError as error:
             self._screen.say(f"prometheus is left out: {error.message}")
 
@@ -398,7 +398,9 @@ class Stack:
     def _repository(self) -> Path:
         return self._options.model_repository or self._state.repository
 
-    async def _serving_task(self, cli: StockCli, env: Mapping[str, str], *, is_embedded: bool) -> tuple[str, Seen]:
+    async def _serving_task(
+        self, cli: ClearMLServing, env: Mapping[str, str], *, is_embedded: bool
+    ) -> tuple[str, TaskContents]:
         """Return the Task to serve: the one named, the one of last time, or a new one."""
         state, screen = self._state, self._screen
         registry = _registry_name(env, is_embedded=is_embedded)
@@ -406,7 +408,7 @@ class Stack:
         task_id = self._options.task_id or remembered
         if task_id:
             screen.live(f"looking up serving Task {task_id}")
-            seen = await look(task_id, env=env, log=cli.log)
+            seen = await read_contents(task_id, env=env, log=cli.log)
             if seen.exists:
                 return task_id, seen
             if task_id != remembered:
@@ -418,7 +420,7 @@ class Stack:
         task_id = await cli.create_service(SERVICE_NAME)
         state.remember(task={"id": task_id, "registry": registry})
         screen.say(f"clearml-serving create --name {SERVICE_NAME}: serving Task {task_id}")
-        return task_id, Seen(exists=True, endpoints={})
+        return task_id, TaskContents(exists=True, endpoints={})
 
     def _remembered_task(self, env: Mapping[str, str], *, is_embedded: bool) -> str:
         known = self._state.recall().get("task", {})
@@ -436,7 +438,13 @@ class Stack:
         self._screen.say(f"{minilm.MODEL_NAME} is an ONNX graph ({took:.1f} s)")
 
     async def _show_demo(
-        self, cli: StockCli, task_id: str, seen: Seen, bundle: Path, exporting: asyncio.Task[None], gateway: str
+        self,
+        cli: ClearMLServing,
+        task_id: str,
+        seen: TaskContents,
+        bundle: Path,
+        exporting: asyncio.Task[None],
+        gateway: str,
     ) -> None:
         screen, state = self._screen, self._state
         screen.live(f"making an ONNX graph of {minilm.MODEL_NAME}")
@@ -487,14 +495,14 @@ class Stack:
         ]
 
 
-def goes_round(status: Path) -> bool:
+def is_syncing(status: Path) -> bool:
     """Say whether model sync has gone round lately: it touches its status file after each round."""
     with contextlib.suppress(OSError):
-        return time.time() - status.stat().st_mtime < _SYNC_STANDS_STILL_S
+        return time.time() - status.stat().st_mtime < _SYNC_TIMEOUT_S
     return False
 
 
-def forget_rounds(status: Path) -> None:
+def reset_status(status: Path) -> None:
     """Take what a model sync of before has said away.
 
     The file stays, empty and old: on a full disk no other could be made, and a model sync that cannot be seen to go
@@ -509,27 +517,27 @@ def _registry_name(env: Mapping[str, str], *, is_embedded: bool) -> str:
     return "embedded" if is_embedded else env["CLEARML_API_HOST"]
 
 
-def _answers(url: str) -> Probe:
+def _http_probe(url: str) -> Probe:
     async def probe() -> bool:
         return await http_client.is_ok(url)
 
     return probe
 
 
-def _ours(command: str, **options: object) -> tuple[str, ...]:
+def _own_command(command: str, **options: object) -> tuple[str, ...]:
     """Return the command line of one of our own sub-commands."""
     flags = [text for name, value in options.items() for text in (f"--{name.replace('_', '-')}", str(value))]
     return (sys.executable, "-P", "-m", "deploy.admin.cli", command, *flags)
 
 
-def _for_the_cli(env: Mapping[str, str], *, is_embedded: bool) -> dict[str, str]:
+def _cli_environment(env: Mapping[str, str], *, is_embedded: bool) -> dict[str, str]:
     """Return what a shell needs to reach the same registry; for a foreign server it has the secrets already."""
     names = _CLI_VARIABLES if is_embedded else ("CLEARML_SERVING_TASK_ID",)
     return {name: env[name] for name in names if env.get(name)}
 
 
 @contextlib.asynccontextmanager
-async def _together() -> AsyncIterator[asyncio.TaskGroup]:
+async def _task_group() -> AsyncIterator[asyncio.TaskGroup]:
     """A task group that raises its first failure itself, not a group of one."""
     try:
         async with asyncio.TaskGroup() as group:

@@ -1,8 +1,8 @@
 """The process supervisor behind ``triton-gateway up``: children are started, watched, restarted and stopped in order.
 
 ``stack.py`` is its one caller; it says what to start and shows the events. What happens next to a child is decided by
-two pure values, ``Restarts`` (how long to wait) and ``Life`` (which phase follows); the rest of this file is the I/O
-around them. It never prints, and it knows nothing of what its children do.
+two pure values, ``Restarts`` (how long to wait) and ``Lifecycle`` (which phase follows); the rest of this file is the
+I/O around them. It never prints, and it knows nothing of what its children do.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _ROTATE_BYTES = 10 << 20
 
 
 class Phase(enum.Enum):
-    """Where a child is in its life."""
+    """Where a child is in its lifecycle."""
 
     STARTING = "starting"
     READY = "ready"
@@ -59,24 +59,24 @@ class Restarts:
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
-    """How many seconds a child that was ready may give no answer before it is replaced like one that died.
+class HangTimeouts:
+    """After how many seconds without an answer a child that was ready is replaced like one that died.
 
-    One that uses no CPU meanwhile stands still (stopped, deadlocked); one that does may only be slow, or in a loop that
-    never ends. Both are generous: a child under load answers late, not never.
+    One that is ``idle`` (uses no CPU meanwhile) is stopped or deadlocked; one that is ``busy`` may only be slow, or in
+    a loop that never ends. Both are generous: a child under load answers late, not never.
     """
 
-    still: float = 15.0
+    idle: float = 15.0
     busy: float = 60.0
 
-    def is_over(self, silent: float, cpu: float) -> bool:
+    def are_over(self, silent: float, cpu: float) -> bool:
         """Say whether a child that was ``silent`` for so long, and used so many seconds of CPU meanwhile, is hung."""
-        return silent >= self.busy or (silent >= self.still and cpu < silent / 100)
+        return silent >= self.busy or (silent >= self.idle and cpu < silent / 100)
 
 
 @dataclass(frozen=True, slots=True)
-class Life:
-    """One child's phase, as values: every method returns the life that follows, or the same where nothing follows."""
+class Lifecycle:
+    """One child's phase, as values: every method returns the lifecycle that follows, or the same if nothing does."""
 
     phase: Phase = Phase.STARTING
     since: float = 0.0
@@ -84,19 +84,19 @@ class Life:
     has_been_ready: bool = False
     restart_in: float = 0.0
 
-    def started(self, now: float) -> Life:
+    def started(self, now: float) -> Lifecycle:
         """A process was started."""
         if self.phase in (Phase.STOPPING, Phase.STOPPED, Phase.FAILED):
             return self
         return replace(self, phase=Phase.STARTING, since=now, restart_in=0.0)
 
-    def answered(self, now: float) -> Life:
+    def answered(self, now: float) -> Lifecycle:
         """The probe found the child working."""
         if self.phase is not Phase.STARTING:
             return self
         return replace(self, phase=Phase.READY, since=now, has_been_ready=True)
 
-    def died(self, now: float, restarts: Restarts) -> Life:
+    def died(self, now: float, restarts: Restarts) -> Lifecycle:
         """The process ended: before it was ever ready that is a failure, afterwards it is started again."""
         if self.phase is Phase.STOPPING:
             return replace(self, phase=Phase.STOPPED, since=now)
@@ -108,7 +108,7 @@ class Life:
         deaths = 1 if was_calm else self.deaths + 1
         return replace(self, phase=Phase.WAITING, since=now, deaths=deaths, restart_in=restarts.delay(deaths))
 
-    def told_to_stop(self, now: float) -> Life:
+    def told_to_stop(self, now: float) -> Lifecycle:
         """The supervisor wants it gone; a child without a process is stopped already."""
         if self.phase in (Phase.STOPPED, Phase.FAILED):
             return self
@@ -130,7 +130,7 @@ class ChildSpec:
     log: str = ""
     """Name of its log file, where ``name`` is taken by a log of the program itself."""
     before_start: Callable[[], None] | None = None
-    """Called before each start, for instance to remove the sign of life of the process before."""
+    """Called before each start, for instance to remove the sign of lifecycle of the process before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +148,7 @@ class _Child:
     def __init__(self, spec: ChildSpec, log: Path) -> None:
         self.spec = spec
         self.log = log
-        self.life = Life()
+        self.lifecycle = Lifecycle()
         self.process: asyncio.subprocess.Process | None = None
         self.log_offset = 0
         self.mark = ""
@@ -171,7 +171,7 @@ class Supervisor:
     record: Path
     report: Callable[[Event], None]
     restarts: Restarts = Restarts()
-    patience: Patience = Patience()
+    hang_timeouts: HangTimeouts = HangTimeouts()
     watch_every: float = 2.0
     misses_before_warning: int = 5
     _children: list[_Child] = field(default_factory=list)
@@ -192,14 +192,14 @@ class Supervisor:
         try:
             await self._spawn(child)
         except OSError as error:
-            child.life = child.life.died(clock(), self.restarts)
+            child.lifecycle = child.lifecycle.died(clock(), self.restarts)
             raise ChildFailed(f"{spec.name} cannot be started: {error.strerror}: {spec.argv[0]}") from error
         is_ready = await self._wait_ready(child)
         if not is_ready and or_later:
-            child.life = replace(child.life, has_been_ready=True)
+            child.lifecycle = replace(child.lifecycle, has_been_ready=True)
         elif not is_ready:
-            code = await self._put_down(child)
-            child.life = child.life.died(clock(), self.restarts)
+            code = await self._end_rest(child)
+            child.lifecycle = child.lifecycle.died(clock(), self.restarts)
             raise ChildFailed(self._why_not(child, code), hint=f"its log is {child.log}")
         child.keeper = asyncio.create_task(self._keep(child), name=f"keep {spec.name}")
         child.keeper.add_done_callback(lambda keeper: self._keeper_ended(child, keeper))
@@ -217,7 +217,7 @@ class Supervisor:
 
     def phases(self) -> dict[str, Phase]:
         """Return the phase of each child, in starting order."""
-        return {child.spec.name: child.life.phase for child in self._children}
+        return {child.spec.name: child.lifecycle.phase for child in self._children}
 
     def pids(self) -> dict[str, int]:
         """Return the process id of each running child."""
@@ -232,7 +232,7 @@ class Supervisor:
         child.process = await processes.spawn(
             spec.argv, env=spec.env, log=child.log, mark=child.mark, death_signal=spec.death_signal
         )
-        child.life = child.life.started(asyncio.get_running_loop().time())
+        child.lifecycle = child.lifecycle.started(asyncio.get_running_loop().time())
         self._write_record()
 
     async def _wait_ready(self, child: _Child) -> bool:
@@ -242,7 +242,7 @@ class Supervisor:
         deadline = clock() + child.spec.ready_timeout
         while process.returncode is None and clock() < deadline:
             if await child.spec.probe() and process.returncode is None:
-                child.life = child.life.answered(clock())
+                child.lifecycle = child.lifecycle.answered(clock())
                 return True
             await asyncio.sleep(_LOOK_AGAIN_S)
         return False
@@ -252,20 +252,20 @@ class Supervisor:
         clock = asyncio.get_running_loop().time
         while True:
             silent = await self._watch(child)
-            code = await self._put_down(child, grace=_HUNG_S if silent else _ORPHANS_S)
-            child.life = child.life.died(clock(), self.restarts)
-            wait = child.life.restart_in
+            code = await self._end_rest(child, grace=_HUNG_S if silent else _ORPHANS_S)
+            child.lifecycle = child.lifecycle.died(clock(), self.restarts)
+            wait = child.lifecycle.restart_in
             why = f"gave no answer for {silent:.0f} s and was killed" if silent else self._why_died(child, code)
-            self._tell("died", child, f"{why}; restarting in {wait:.1f} s (log: {child.log})")
+            self._report_event("died", child, f"{why}; restarting in {wait:.1f} s (log: {child.log})")
             await asyncio.sleep(wait)
             try:
                 await self._spawn(child)
             except OSError as error:
-                self._tell("died", child, f"cannot be started: {error.strerror}")
+                self._report_event("died", child, f"cannot be started: {error.strerror}")
                 continue
             begun = clock()
             if await self._wait_ready(child):
-                self._tell("ready", child, f"is back after {clock() - begun:.1f} s")
+                self._report_event("ready", child, f"is back after {clock() - begun:.1f} s")
 
     async def _watch(self, child: _Child) -> float:
         """Return 0 when the process has ended, or the seconds without an answer after which it counts as hung.
@@ -277,7 +277,7 @@ class Supervisor:
         ended = asyncio.ensure_future(process.wait())
         misses, since, cpu, used = 0, 0.0, 0.0, 0.0
         try:
-            while child.life.phase is Phase.READY:
+            while child.lifecycle.phase is Phase.READY:
                 done, _ = await asyncio.wait({ended}, timeout=self.watch_every)
                 if done:
                     return 0.0
@@ -285,7 +285,7 @@ class Supervisor:
                 stopped = process_family.is_stopped(process.pid)
                 if not stopped and await child.spec.probe():
                     if misses >= self.misses_before_warning:
-                        self._tell("answers", child, "answers again")
+                        self._report_event("answers", child, "answers again")
                     misses = 0
                 elif process.returncode is None:
                     before, cpu = cpu, process_family.cpu_seconds(process.pid, child.mark)
@@ -295,15 +295,15 @@ class Supervisor:
                     used += max(0.0, cpu - before)
                     misses += 1
                     if misses == self.misses_before_warning:
-                        self._tell("silent", child, f"is running but does not answer (log: {child.log})")
+                        self._report_event("silent", child, f"is running but does not answer (log: {child.log})")
                     silent = clock() - since
-                    if self.patience.is_over(silent, 0.0 if stopped else used):
+                    if self.hang_timeouts.are_over(silent, 0.0 if stopped else used):
                         return silent
         finally:
             ended.cancel()
         return 0.0
 
-    async def _put_down(self, child: _Child, *, grace: float = _SWEEP_S) -> int | None:
+    async def _end_rest(self, child: _Child, *, grace: float = _SWEEP_S) -> int | None:
         """End the rest of the child's family; return its exit code when it had ended by itself."""
         process = child.process
         if process is None:
@@ -319,7 +319,7 @@ class Supervisor:
             await asyncio.wait({child.keeper})
         clock = asyncio.get_running_loop().time
         begun = clock()
-        child.life = child.life.told_to_stop(begun)
+        child.lifecycle = child.lifecycle.told_to_stop(begun)
         process = child.process
         if process is None:
             return
@@ -332,14 +332,14 @@ class Supervisor:
             if process.returncode is None:
                 process_family.signal_family(process.pid, child.mark, signal.SIGKILL)
                 why = "" if self._hurry.is_set() else f"did not stop within {clock() - begun:.0f} s and "
-                self._tell("killed", child, f"{why}was killed")
+                self._report_event("killed", child, f"{why}was killed")
                 is_worth_telling = False
         await processes.end_family(process.pid, child.mark, grace=_SWEEP_S, hurry=self._hurry)
         await process.wait()
-        child.life = child.life.died(clock(), self.restarts)
+        child.lifecycle = child.lifecycle.died(clock(), self.restarts)
         self._write_record()
         if is_worth_telling:
-            self._tell("stopped", child, f"stopped ({clock() - begun:.1f} s)")
+            self._report_event("stopped", child, f"stopped ({clock() - begun:.1f} s)")
 
     async def _exited(self, process: asyncio.subprocess.Process, *, within: float) -> None:
         ended = asyncio.ensure_future(process.wait())
@@ -350,7 +350,7 @@ class Supervisor:
 
     def _keeper_ended(self, child: _Child, keeper: asyncio.Task[None]) -> None:
         if not keeper.cancelled() and (error := keeper.exception()) is not None:
-            self._tell("unwatched", child, f"is no longer watched, a bug of triton-gateway: {error!r}")
+            self._report_event("unwatched", child, f"is no longer watched, a bug of triton-gateway: {error!r}")
 
     def _why_died(self, child: _Child, code: int | None) -> str:
         if code is None:
@@ -361,7 +361,7 @@ class Supervisor:
     def _why_not(self, child: _Child, code: int | None) -> str:
         return f"{child.spec.name} {self._why_died(child, code)}"
 
-    def _tell(self, kind: str, child: _Child, text: str) -> None:
+    def _report_event(self, kind: str, child: _Child, text: str) -> None:
         self.report(Event(kind, child.spec.name, text))
 
     def _write_record(self) -> None:

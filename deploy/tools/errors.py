@@ -12,13 +12,13 @@ from gateway.errors import GatewayError
 
 __all__ = [
     "ChildFailed",
+    "ClearMLServingFailed",
     "DeployError",
     "ExportFailed",
     "GatewayError",
     "MissingPart",
     "PortTaken",
     "StateDirUnusable",
-    "StockCliFailed",
     "line_of",
 ]
 
@@ -56,7 +56,7 @@ class ChildFailed(DeployError):
     """A child process could not be brought up."""
 
 
-class StockCliFailed(DeployError):
+class ClearMLServingFailed(DeployError):
     """The ``clearml-serving`` command line refused or died."""
 
 

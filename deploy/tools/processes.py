@@ -1,6 +1,6 @@
 """Starts a process as a family of its own, and ends a whole family; what a family is says ``process_family``.
 
-Called by ``supervisor.py`` and, for one-off commands, by ``stock_cli.py``. Never decides when to start or restart
+Called by ``supervisor.py`` and, for one-off commands, by ``clearml_serving.py``. Never decides when to start or restart
 anything.
 """
 

@@ -60,15 +60,15 @@ def command(
     from deploy.admin.doctor import local as machine
 
     if kube:
-        looked = cluster.look(cluster.Kubectl(namespace, context, kubectl), overlay)
+        checks = cluster.check(cluster.Kubectl(namespace, context, kubectl), overlay)
     else:
-        asked = machine.Asked(
+        options = machine.Options(
             state_dir=state_dir, triton_grpc=triton_grpc, serving_task_id=serving_task_id,
             ports={"gateway": 8080, "control plane": 8008}, triton_key_file=triton_key_file,
         )  # fmt: skip
-        looked = machine.look(asked, os.environ)
+        checks = machine.check(options, os.environ)
     findings = []
-    for each in looked:
+    for each in checks:
         findings.append(each)
         if not as_json:
             for line in finding.lines([each]):

@@ -192,10 +192,10 @@ def _register(outcome: Outcome, *, project: str, name: str, tags: tuple[str, ...
 
 
 def _deploy(arguments: list[str], serving_task_id: str, output: Path, screen: Screen) -> None:
-    from deploy.tools.stock_cli import StockCli
+    from deploy.tools.clearml_serving import ClearMLServing
 
     screen.progress("clearml-serving model add …")
     environment: dict[str, Any] = dict(os.environ)
-    cli = StockCli(env=environment, log=output.absolute() / "clearml-serving.log")
+    cli = ClearMLServing(env=environment, log=output.absolute() / "clearml-serving.log")
     asyncio.run(cli.run("--id", serving_task_id, *arguments))
     screen.say("clearml-serving model add: done")

@@ -1,6 +1,6 @@
 """A cluster, through kubectl: what an overlay (or the chart) needs and whether what is deployed runs.
 
-Reads only, with the caller's own rights; what the caller may not see is a note. ``look`` takes the program to run, so
+Reads only, with the caller's own rights; what the caller may not see is a note. ``check`` takes the program to run, so
 that a test can give it one of its own.
 """
 
@@ -80,7 +80,7 @@ class Kubectl:
         return Reply(done.returncode, done.stdout, done.stderr.strip())
 
 
-def look(kubectl: Kubectl, overlay: str) -> Iterator[Finding]:
+def check(kubectl: Kubectl, overlay: str) -> Iterator[Finding]:
     """Return everything about the cluster, in the order in which one would set it up."""
     server = kubectl("version", "--output=json")
     if server.code != 0 or not (server.json() or {}).get("serverVersion"):

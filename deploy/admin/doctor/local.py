@@ -39,7 +39,7 @@ _MISSING_LIBRARY = re.compile(r"^\s*(\S+) => not found", re.M)
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class Options:
     """What to look at: the options of the command."""
 
     state_dir: Path
@@ -49,21 +49,21 @@ class Asked:
     triton_key_file: str = ""
 
 
-def look(asked: Asked, environ: Mapping[str, str]) -> Iterator[Finding]:
+def check(options: Options, environ: Mapping[str, str]) -> Iterator[Finding]:
     """Return everything about this machine, cheapest first."""
     yield python()
     yield from packages(requirements())
-    yield from triton_server(asked.triton_grpc)
+    yield from triton_server(options.triton_grpc)
     yield from prometheus()
-    yield from disk(asked.state_dir)
-    for what, port in asked.ports.items():
+    yield from disk(options.state_dir)
+    for what, port in options.ports.items():
         yield port_free(what, port)
-    yield from registry(asked.serving_task_id, environ)
-    if asked.triton_grpc:
+    yield from registry(options.serving_task_id, environ)
+    if options.triton_grpc:
         http = environ.get("TRITON_GATEWAY_TRITON_HTTP", "auto")
-        yield from triton(asked.triton_grpc, http=http, key=key_file(asked.triton_key_file, asked.state_dir))
+        yield from triton(options.triton_grpc, http=http, key=key_file(options.triton_key_file, options.state_dir))
     else:
-        yield from _tritons_of_up(asked.state_dir)
+        yield from _tritons_of_up(options.state_dir)
 
 
 def python(version: tuple[int, ...] = sys.version_info[:3]) -> Finding:

@@ -32,10 +32,10 @@ from deploy.bundles.speed import ORIGINAL
 from deploy.bundles.work import link
 from deploy.modelsync import execution
 from deploy.modelsync.cores import available_cores
+from deploy.tools.clearml_serving import Tensor
 from deploy.tools.errors import ExportFailed
 from deploy.tools.folders import aside
 from deploy.tools.sentences import SENTENCES
-from deploy.tools.stock_cli import Tensor
 from preprocessing.continuation import Continuation
 from preprocessing.processor import TextProcessor
 

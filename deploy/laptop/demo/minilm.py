@@ -25,11 +25,11 @@ from deploy.laptop.demo.encoder import (
     locate_packaged_model,
     remove_leftovers,
 )
-from deploy.laptop.serving_task import Seen
+from deploy.laptop.serving_task import TaskContents
 from deploy.modelsync.sync import read_status
 from deploy.tools import http_client, process_family, process_logs, processes
+from deploy.tools.clearml_serving import ClearMLServing, Tensor
 from deploy.tools.errors import DeployError, ExportFailed, MissingPart
-from deploy.tools.stock_cli import StockCli, Tensor
 
 ENDPOINT = "minilm"
 MODEL_NAME = "all-MiniLM-L6-v2"
@@ -100,11 +100,11 @@ async def export(bundle: Path, *, env: Mapping[str, str], log: Path) -> None:
 
 
 async def register(
-    cli: StockCli,
+    cli: ClearMLServing,
     task_id: str,
     bundle: Path,
     *,
-    seen: Seen,
+    seen: TaskContents,
     remembered: Mapping[str, Any],
     say: Callable[[str], None],
     live: Callable[[str], None],

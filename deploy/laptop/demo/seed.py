@@ -16,8 +16,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from deploy.tools.clearml_serving import ClearMLServing, Tensor
 from deploy.tools.errors import DeployError
-from deploy.tools.stock_cli import StockCli, Tensor
 
 ENDPOINT = "demo"
 VERSIONS = ("1", "2")
@@ -53,7 +53,7 @@ def left_to_do(endpoints: frozenset[str]) -> list[str]:
     return [] if endpoints - ours.keys() else [version for url, version in ours.items() if url not in endpoints]
 
 
-async def register(cli: StockCli, task: str, versions: Sequence[str]) -> str:
+async def register(cli: ClearMLServing, task: str, versions: Sequence[str]) -> str:
     """Create the serving Task where there is none, and what it serves; returns its id."""
     task = task or await cli.create_service("triton-gateway")
     for version in versions:
@@ -92,7 +92,7 @@ def main() -> int:
             print(f"serving Task {task} serves {', '.join(sorted(endpoints))}: nothing to do")  # noqa: T201 - the container's log
             return 0
         with tempfile.TemporaryDirectory() as folder:
-            cli = StockCli(env=os.environ, log=Path(folder) / "clearml-serving.log")
+            cli = ClearMLServing(env=os.environ, log=Path(folder) / "clearml-serving.log")
             task = asyncio.run(register(cli, task, versions))
         mirror(task)
     except DeployError as error:

@@ -20,7 +20,7 @@ from deploy.bundles.pack import manifest
 from deploy.bundles.work import work_folder
 from deploy.controlplane.testing import RunningControlPlane, control_plane
 from deploy.modelsync import execution
-from deploy.tools.stock_cli import StockCli
+from deploy.tools.clearml_serving import ClearMLServing
 from gateway import samples as stored
 from gateway.metrics import drift
 from preprocessing.processor import TextProcessor
@@ -62,7 +62,7 @@ def optimize(
 async def test_a_model_becomes_a_registered_and_served_bundle(server: RunningControlPlane, place: Path) -> None:
     """One command; the registry then holds the bundle, how it was made, and the endpoint the stock CLI added."""
     environment = server.client_environment(os.environ, place)
-    cli = StockCli(env=environment, log=place / "cli.log")
+    cli = ClearMLServing(env=environment, log=place / "cli.log")
     task = await cli.create_service("optimize")
     done = optimize(place, environment, "--samples", "texts.txt", "--candidate", "openvino-fp32", "--name", "tiny",
                     "--tags", "nightly", "--deploy", "tiny/1", "--serving-task-id", task, "--json")  # fmt: skip

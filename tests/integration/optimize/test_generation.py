@@ -30,8 +30,8 @@ from deploy.bundles.generation.parity import TextParity, Truth
 from deploy.bundles.options import BeyondTolerance, Options
 from deploy.controlplane.testing import RunningControlPlane, control_plane
 from deploy.modelsync import execution
+from deploy.tools.clearml_serving import ClearMLServing
 from deploy.tools.errors import ExportFailed
-from deploy.tools.stock_cli import StockCli
 from preprocessing.processor import TextProcessor
 
 from . import sabotage, tiny
@@ -325,7 +325,7 @@ async def test_models_become_endpoints_that_generate(
     streamed and in OpenAI's form. A run that is refused leaves its work for the next.
     """
     environment = server.client_environment(os.environ, tmp_path)
-    task = await StockCli(env=environment, log=tmp_path / "cli.log").create_service("generation")
+    task = await ClearMLServing(env=environment, log=tmp_path / "cli.log").create_service("generation")
     gpt2, llama = (make_generator(kind).folder for kind in KINDS)
     done = optimize(tmp_path, environment, str(gpt2), "--candidate", "ort-fp32", "--name", "gpt2", "--deploy", "gpt2",
                     "--serving-task-id", task, "--json")  # fmt: skip

@@ -43,7 +43,7 @@ ELSEWHERE = {"opentelemetry": "otel", "onnxruntime": "triton"}
 
 WITHOUT_IMPORT = {
     "uvloop": "uvicorn takes it",
-    "clearml-serving": "a program, run by deploy/tools/stock_cli.py",
+    "clearml-serving": "a program, run by deploy/tools/clearml_serving.py",
     "nvidia-pytriton": "Triton's binary, found by deploy/tritonserver/launcher.py",
     "numpy": "a limit for the python backend",
     "onnxruntime": "imported inside Triton by deploy/modelsync/runtime",
@@ -130,8 +130,8 @@ def test_every_extra_that_is_named_somewhere_exists() -> None:
 @pytest.mark.parametrize(
     ("module", "command", "remedy"),
     [
-        ("jwt", "controlplane", '"triton-gateway[controlplane]"'),
-        ("jwt", "up", '"triton-gateway[laptop]"'),
+        ("starlette", "controlplane", '"triton-gateway[controlplane]"'),
+        ("starlette", "up", '"triton-gateway[laptop]"'),
         ("onnxruntime", "triton", '"triton-gateway[triton]"'),
         ("torch", "optimize", '"triton-gateway[bundles]"'),
         ("matplotlib.pyplot", "bench", '"triton-gateway[plot]"'),

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from deploy.admin.doctor.kube import KEYS, Kubectl, look
+from deploy.admin.doctor.kube import KEYS, Kubectl, check
 from k8s import tools
 
 NAMESPACE = "triton-gateway"
@@ -125,7 +125,7 @@ def test_a_cluster_that_has_everything(cluster: Callable[[dict[str, Any]], Kubec
             "Deployment", "triton-gateway", spec={"replicas": 2}, status={"readyReplicas": 2})),
         f"/api/v1{inside}/pods": listed("Pod"),
     }  # fmt: skip
-    found = list(look(cluster(answers), "gpu"))
+    found = list(check(cluster(answers), "gpu"))
     assert [] == [each for each in found if each.state != "ok"]
     details = {each.subject: each.detail for each in found}
     assert ("has both keys", "4 on 1 nodes") == (details["secret clearml-credentials"], details["GPUs"])
@@ -137,7 +137,7 @@ def test_an_empty_cluster_and_narrow_rights(cluster: Callable[[dict[str, Any]], 
     """What is not there is missing; what may not be seen is a note."""
     states = {
         each.subject: each.state
-        for each in look(cluster({f"/api/v1/namespaces/{NAMESPACE}/secrets/clearml-credentials": 403}), "cpu")
+        for each in check(cluster({f"/api/v1/namespaces/{NAMESPACE}/secrets/clearml-credentials": 403}), "cpu")
     }
     assert "note" == states["secret clearml-credentials"]
     assert {"namespace triton-gateway", "resource metrics (HPA on CPU)"} <= {

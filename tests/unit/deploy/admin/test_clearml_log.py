@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from deploy.admin.clearml_log import MOST_LINES, MOST_SCALARS, follow, look
+from deploy.admin.clearml_log import MOST_LINES, MOST_SCALARS, compare, follow
 from gateway.errors import RegistryUnavailable
 
 ROW = {"endpoint": "e", "version": "1", "route": "direct", "rate": 2.0, "share": 1.0, "failed": 0.0, "p50": 0.01,
@@ -30,7 +30,7 @@ def served(url: str, model: str) -> dict[str, Any]:
 
 def test_each_version_has_its_numbers() -> None:
     """By endpoint, version and route; paths that clients invent are not among them."""
-    found = look(status(last_minute=[ROW, {**ROW, "endpoint": ""}], drift=[DRIFT]), None)
+    found = compare(status(last_minute=[ROW, {**ROW, "endpoint": ""}], drift=[DRIFT]), None)
     assert {
         ("requests per second", "e 1 direct", 2.0), ("failed, share", "e 1 direct", 0.0),
         ("p50, ms", "e 1 direct", 10.0), ("p95, ms", "e 1 direct", 20.0),
@@ -41,17 +41,17 @@ def test_each_version_has_its_numbers() -> None:
 def test_a_line_is_said_once_when_something_changes() -> None:
     """Served, replaced, failed, faulty, gone; what stays as it is says nothing."""
     first = status(endpoints=[served("e/1", "a")], drift=[DRIFT])
-    lines = look(first, None).lines
+    lines = compare(first, None).lines
     assert {"gateway: ready", "endpoint e/1: is served with a id-a", "x of e 1: has drifted"} == set(lines)
-    assert () == look(first, first).lines
+    assert () == compare(first, first).lines
     pending = [{"url": "e/1", "state": "failed", "reason": "no such model"}]
     second = status(endpoints=[served("e/1", "b")], pending=pending, ready=False, not_ready_because=["Triton is away"])
     assert {
         "gateway: not ready: Triton is away", "endpoint e/1: is served with b id-b",
         "new version of e/1: failed: no such model", "x of e 1: no longer",
-    } == set(look(second, first).lines)  # fmt: skip
-    assert ("the gateway does not answer",) == look(None, second).lines
-    assert () == look(None, None).lines
+    } == set(compare(second, first).lines)  # fmt: skip
+    assert ("the gateway does not answer",) == compare(None, second).lines
+    assert () == compare(None, None).lines
 
 
 def test_a_round_is_bounded_whatever_is_deployed() -> None:
@@ -60,7 +60,7 @@ def test_a_round_is_bounded_whatever_is_deployed() -> None:
         endpoints=[served(f"e{i}/1", "m") for i in range(300)],
         last_minute=[{**ROW, "endpoint": f"e{i}"} for i in range(300)],
     )
-    found = look(many, None)
+    found = compare(many, None)
     assert (MOST_SCALARS, MOST_LINES) == (len(found.scalars), len(found.lines))
     assert "lines more" in found.lines[-1]
 

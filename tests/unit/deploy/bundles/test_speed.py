@@ -6,7 +6,7 @@ import numpy as np
 
 from deploy.bundles.serving import Tuned, add_arguments, batch_limit, command_line
 from deploy.bundles.speed import ORIGINAL, Cell, Timing, best_batch, fastest, grid, measure, of_size, score, shapes
-from deploy.tools.stock_cli import Tensor
+from deploy.tools.clearml_serving import Tensor
 
 
 class Clock:

@@ -1,31 +1,74 @@
-"""How `up` sees that model sync goes round: by the age of the file that it touches."""
+"""What `up` decides before it starts anything, and how it sees that model sync works; nothing is started."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
-from deploy.laptop.stack import forget_rounds, goes_round
+import pytest
+
+from deploy.controlplane import Credentials
+from deploy.laptop.stack import Stack, UpOptions, is_syncing, reset_status
+from deploy.laptop.state_dir import StateDir
+from deploy.tools.errors import DeployError
 
 
 def test_model_sync_is_seen_to_go_round_by_the_file_it_touches(tmp_path: Path) -> None:
     """No file, or one that was touched long ago, is no sign of life."""
     status = tmp_path / "sync-status.json"
-    assert not goes_round(status)
+    assert not is_syncing(status)
     status.write_text("{}")
-    assert goes_round(status)
+    assert is_syncing(status)
     os.utime(status, (1, 1))
-    assert not goes_round(status)
+    assert not is_syncing(status)
 
 
 def test_what_a_former_model_sync_said_is_forgotten_without_giving_up_its_place_on_the_disk(tmp_path: Path) -> None:
     """On a full disk no new file can be made; the old one can be touched, and its words are gone."""
     status = tmp_path / "sync-status.json"
-    forget_rounds(status)
+    reset_status(status)
     assert not status.exists()
     status.write_text('{"models": []}')
     before = status.stat().st_ino
-    forget_rounds(status)
-    assert ("", False) == (status.read_text(), goes_round(status))
+    reset_status(status)
+    assert ("", False) == (status.read_text(), is_syncing(status))
     os.utime(status)
-    assert (True, before) == (goes_round(status), status.stat().st_ino)
+    assert (True, before) == (is_syncing(status), status.stat().st_ino)
+
+
+class Silent:
+    """A screen nobody looks at."""
+
+    def say(self, text: str) -> None: ...
+    def show(self, text: str) -> None: ...
+    def live(self, text: str) -> None: ...
+    def elapsed(self) -> float:
+        return 0.0
+
+
+REAL = {"CLEARML_API_HOST": "http://clearml", "CLEARML_API_ACCESS_KEY": "k", "CLEARML_API_SECRET_KEY": "s"}
+
+
+def stack(tmp_path: Path, environ: dict[str, str], **options: Any) -> Stack:
+    """A stack that is not started."""
+    return Stack(UpOptions(state=StateDir.at(tmp_path), environ=environ, **options), Silent())
+
+
+def test_server_named_by_the_environment_is_used(tmp_path: Path) -> None:
+    """Host and both keys together name a ClearML server; the option turns them off."""
+    assert not stack(tmp_path, REAL)._is_embedded()
+    assert stack(tmp_path, REAL, embedded_controlplane=True)._is_embedded()
+    assert stack(tmp_path, {})._is_embedded()
+
+
+def test_half_a_configuration_is_refused(tmp_path: Path) -> None:
+    """A host without keys is a mistake, and guessing which way would be another."""
+    with pytest.raises(DeployError, match="CLEARML_API_SECRET_KEY"):
+        stack(tmp_path, {k: v for k, v in REAL.items() if "SECRET" not in k})._is_embedded()
+
+
+def test_our_own_environment_file_does_not_name_a_foreign_server(tmp_path: Path) -> None:
+    """A shell in which the file of an earlier run was sourced starts the embedded control plane as before."""
+    ours = Credentials.load_or_create(StateDir.at(tmp_path).controlplane)
+    assert stack(tmp_path, {**REAL, "CLEARML_API_ACCESS_KEY": ours.access_key})._is_embedded()

@@ -19,15 +19,15 @@ import pytest
 from deploy.laptop.supervisor import (
     ChildSpec,
     Event,
-    Life,
-    Patience,
+    HangTimeouts,
+    Lifecycle,
     Phase,
     Restarts,
     Supervisor,
     end_leftovers,
     read_record,
 )
-from deploy.tools import process_family, process_logs
+from deploy.tools import process_family
 from deploy.tools.errors import ChildFailed
 
 FAST = Restarts(first=0.01, ceiling=0.05)
@@ -114,69 +114,41 @@ def test_wait_doubles_up_to_the_ceiling() -> None:
 
 def test_death_before_first_readiness_is_a_failure() -> None:
     """What never worked is not tried again: its configuration is wrong."""
-    assert Life().started(0).died(1, FAST).phase is Phase.FAILED
+    assert Lifecycle().started(0).died(1, FAST).phase is Phase.FAILED
 
 
 def test_death_after_readiness_waits_to_restart() -> None:
     """What has worked is started again."""
-    life = Life().started(0).answered(1).died(2, Restarts(first=0.5))
-    assert (life.phase, life.deaths, life.restart_in) == (Phase.WAITING, 1, 0.5)
+    lifecycle = Lifecycle().started(0).answered(1).died(2, Restarts(first=0.5))
+    assert (lifecycle.phase, lifecycle.deaths, lifecycle.restart_in) == (Phase.WAITING, 1, 0.5)
 
 
 def test_deaths_in_a_row_count_until_a_calm_period() -> None:
     """A minute of work forgets the deaths before it; a second of work does not."""
     restarts = Restarts(first=1, calm=60)
-    life = Life().started(0).answered(0).died(1, restarts).started(2).answered(2).died(3, restarts)
-    assert (life.deaths, life.restart_in) == (2, 2.0)
-    life = life.started(5).answered(5).died(65, restarts)
-    assert (life.deaths, life.restart_in) == (1, 1.0)
+    lifecycle = Lifecycle().started(0).answered(0).died(1, restarts).started(2).answered(2).died(3, restarts)
+    assert (lifecycle.deaths, lifecycle.restart_in) == (2, 2.0)
+    lifecycle = lifecycle.started(5).answered(5).died(65, restarts)
+    assert (lifecycle.deaths, lifecycle.restart_in) == (1, 1.0)
 
 
 def test_death_while_restarting_keeps_the_count() -> None:
     """A restarted child that dies before it is ready again is one more death, not a failure of the whole."""
-    life = Life().started(0).answered(0).died(1, FAST).started(2).died(3, FAST)
-    assert (life.phase, life.deaths) == (Phase.WAITING, 2)
+    lifecycle = Lifecycle().started(0).answered(0).died(1, FAST).started(2).died(3, FAST)
+    assert (lifecycle.phase, lifecycle.deaths) == (Phase.WAITING, 2)
 
 
 def test_stopping_child_is_not_restarted() -> None:
     """Told to stop, its end is what was wanted."""
-    life = Life().started(0).answered(0).told_to_stop(1)
-    assert life.phase is Phase.STOPPING
-    assert life.died(2, FAST).phase is Phase.STOPPED
-    assert life.died(2, FAST).started(3).phase is Phase.STOPPED
+    lifecycle = Lifecycle().started(0).answered(0).told_to_stop(1)
+    assert lifecycle.phase is Phase.STOPPING
+    assert lifecycle.died(2, FAST).phase is Phase.STOPPED
+    assert lifecycle.died(2, FAST).started(3).phase is Phase.STOPPED
 
 
 def test_waiting_child_stops_at_once() -> None:
     """A child without a process has nothing to wait for."""
-    assert Life().started(0).answered(0).died(1, FAST).told_to_stop(2).phase is Phase.STOPPED
-
-
-@pytest.mark.parametrize(
-    ("log", "line"),
-    [
-        ("Traceback (most recent call last):\n  File x\nValueError: no such port\n", "ValueError: no such port"),
-        ("starting\nERROR: bind failed\nshutting down\n", "ERROR: bind failed"),
-        ("2026-01-01 10:00:00,123 - Address already in use\n\n", "Address already in use"),
-        ('{"level": "error", "message": "cannot open\\n the store"}\n', "cannot open the store"),
-        ("one\ntwo\n", "two"),
-        ("E0101 10:00:00.1 7 x.cc:1] bind: in use\nI0101 10:00:00.2 7 x.cc:2] no error\n", "x.cc:1] bind: in use"),
-        ("triton-gateway: port 1 is taken\n", "port 1 is taken"),
-        ("", ""),
-    ],
-)
-def test_last_error_line_says_why(log: str, line: str) -> None:
-    """The line shown is the last that reads like an error, without time stamps; else the last."""
-    assert line == process_logs.last_error_line(log)
-
-
-def test_last_line_that_is_no_error_can_be_left_out() -> None:
-    """What a killed process wrote last does not say why it was killed."""
-    assert process_logs.last_error_line("info all is well\n", otherwise_last=False) == ""
-
-
-def test_long_error_lines_are_cut() -> None:
-    """One line on a terminal stays one line."""
-    assert len(process_logs.last_error_line("error " * 100, width=50)) == 50
+    assert Lifecycle().started(0).answered(0).died(1, FAST).told_to_stop(2).phase is Phase.STOPPED
 
 
 # --- with processes
@@ -280,17 +252,17 @@ async def test_silent_child_is_reported_not_killed(stand: Stand) -> None:
 
 def test_a_child_that_stands_still_is_given_up_before_one_that_is_busy() -> None:
     """Seconds without an answer, and of CPU used meanwhile; both bounds are generous."""
-    patience = Patience()
-    assert not patience.is_over(14.0, 0.0)
-    assert patience.is_over(15.0, 0.0)
-    assert not patience.is_over(59.0, 20.0)
-    assert patience.is_over(60.0, 60.0)
-    assert min(patience.still, patience.busy) >= 10
+    hang_timeouts = HangTimeouts()
+    assert not hang_timeouts.are_over(14.0, 0.0)
+    assert hang_timeouts.are_over(15.0, 0.0)
+    assert not hang_timeouts.are_over(59.0, 20.0)
+    assert hang_timeouts.are_over(60.0, 60.0)
+    assert min(hang_timeouts.idle, hang_timeouts.busy) >= 10
 
 
 async def test_hung_child_is_replaced_like_a_dead_one(stand: Stand) -> None:
     """One that was stopped: its probe hangs no longer than its own deadline, and another process takes its place."""
-    stand.supervisor.patience = Patience(still=0.2, busy=60.0)
+    stand.supervisor.hang_timeouts = HangTimeouts(idle=0.2, busy=60.0)
     await stand.supervisor.start(stand.spec("a", SERVES))
     before = stand.pid("a")
     os.kill(before, signal.SIGSTOP)
@@ -304,7 +276,7 @@ async def test_hung_child_is_replaced_like_a_dead_one(stand: Stand) -> None:
 
 async def test_child_that_is_busy_is_given_longer(stand: Stand) -> None:
     """It does not answer, and works: it is said, and it is left alone until the longer bound."""
-    stand.supervisor.patience = Patience(still=0.2, busy=3600.0)
+    stand.supervisor.hang_timeouts = HangTimeouts(idle=0.2, busy=3600.0)
     answers = [True]
 
     async def probe() -> bool:
@@ -319,14 +291,14 @@ async def test_child_that_is_busy_is_given_longer(stand: Stand) -> None:
     answers[0] = True
     await stand.event("answers")
     assert before == stand.supervisor.pids()["a"]
-    stand.supervisor.patience = Patience(still=0.2, busy=0.4)
+    stand.supervisor.hang_timeouts = HangTimeouts(idle=0.2, busy=0.4)
     answers[0] = False
     await stand.event("died")
 
 
 async def test_child_whose_worker_is_replaced_is_not_taken_for_one_that_stands_still(stand: Stand) -> None:
     """A worker that ends takes its CPU seconds out of the family's; what the others do counts all the same."""
-    stand.supervisor.patience = Patience(still=0.4, busy=3600.0)
+    stand.supervisor.hang_timeouts = HangTimeouts(idle=0.4, busy=3600.0)
     answers = [True]
 
     async def probe() -> bool:
@@ -354,7 +326,7 @@ async def test_child_whose_worker_is_replaced_is_not_taken_for_one_that_stands_s
 
 async def test_child_at_its_start_is_not_judged(stand: Stand) -> None:
     """Whatever it takes to become ready within its own time."""
-    stand.supervisor.patience = Patience(still=0.0, busy=0.0)
+    stand.supervisor.hang_timeouts = HangTimeouts(idle=0.0, busy=0.0)
     slow = "import time; time.sleep(1)\n" + SERVES
     await stand.supervisor.start(stand.spec("a", slow))
     assert [] == [event for event in stand.events if event.kind == "died"]

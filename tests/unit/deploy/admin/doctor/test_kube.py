@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from deploy.admin.cli import main
-from deploy.admin.doctor.kube import KEYS, NEEDS, Kubectl, look
+from deploy.admin.doctor.kube import KEYS, NEEDS, Kubectl, check
 
 HEAD = """#!/bin/sh
 cd "$(dirname "$0")"
@@ -78,7 +78,7 @@ def kubectl(tmp_path: Path) -> Any:
 
 def found(kubectl: Kubectl, overlay: str = "gpu") -> dict[str, tuple[str, str]]:
     """State and detail by subject."""
-    return {each.subject: (each.state, each.detail) for each in look(kubectl, overlay)}
+    return {each.subject: (each.state, each.detail) for each in check(kubectl, overlay)}
 
 
 @pytest.mark.parametrize("overlay", list(NEEDS))
@@ -90,7 +90,7 @@ def test_a_cluster_with_everything_has_nothing_missing(kubectl: Any, overlay: st
 def test_every_remedy_says_what_to_do(kubectl: Any) -> None:
     """An empty cluster: every finding comes with a line to follow, and the command ends with 1."""
     bare = kubectl(**{name.replace(" ", "_"): None for name in HEALTHY if not name.startswith("version")})
-    findings = [each for overlay in NEEDS for each in look(bare, overlay)]
+    findings = [each for overlay in NEEDS for each in check(bare, overlay)]
     assert [] == [each for each in findings if each.state != "ok" and not each.remedy]
     missing = {each.subject for each in findings if each.state == "missing"}
     assert {
@@ -194,6 +194,6 @@ def test_no_cluster_is_one_finding_with_the_reason(
     path = shutil.which("kubectl") if program == "real" else "/nowhere/kubectl"
     if path is None:
         path = "kubectl"
-    seen = list(look(Kubectl("n", program=path), "gpu"))
+    seen = list(check(Kubectl("n", program=path), "gpu"))
     assert [("cluster", "missing")] == [(each.subject, each.state) for each in seen]
     assert seen[0].detail

@@ -12,7 +12,6 @@ import onnxruntime
 import pytest
 from tokenizers import Tokenizer
 
-from deploy import probe
 from deploy.laptop.demo import seed, traffic, words
 
 
@@ -73,27 +72,6 @@ async def test_traffic_counts_what_comes_back() -> None:
         counts = await traffic.run(f"http://127.0.0.1:{port}/serve", rate=200, seconds=0.2)
     assert {"200"} == set(counts)
     assert (await traffic.run(f"http://127.0.0.1:{port}/serve", rate=100, seconds=0.05))["ConnectionRefusedError"]
-
-
-async def test_probe_ends_with_the_answer(capsys: pytest.CaptureFixture[str]) -> None:
-    """0 for 2xx, 1 with a line otherwise: what HEALTHCHECK needs."""
-
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        head = await reader.readuntil(b"\r\n\r\n")
-        line = b"200 OK" if b"/good" in head else b"503 Unavailable"
-        writer.write(b"HTTP/1.1 " + line + b"\r\ncontent-length: 3\r\n\r\nwhy")
-        await writer.drain()
-        writer.close()
-
-    server = await asyncio.start_server(answer, "127.0.0.1", 0)
-    base = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    async with server:
-        assert 0 == await asyncio.to_thread(probe.main, [f"{base}/good"])
-        assert 1 == await asyncio.to_thread(probe.main, [f"{base}/bad"])
-    assert 1 == await asyncio.to_thread(probe.main, [f"{base}/good"])
-    said = capsys.readouterr().out
-    assert "answered 503: why" in said
-    assert "does not answer" in said
 
 
 def test_images_are_made_of_what_exists() -> None:

@@ -18,7 +18,7 @@ from importlib import util
 from pathlib import Path
 
 from deploy.tools import process_family, process_logs, processes
-from deploy.tools.errors import MissingPart, StockCliFailed
+from deploy.tools.errors import ClearMLServingFailed, MissingPart
 
 _FAILED = re.compile(
     r"(Action failed <|Exception encountered while uploading|^Error: |Could not |failed_uploading| - ERROR - )", re.M
@@ -56,7 +56,7 @@ class Tensor:
 
 
 @dataclass(frozen=True, slots=True)
-class StockCli:
+class ClearMLServing:
     """Runs ``clearml-serving`` of the environment this program runs in; every run is appended to ``log``."""
 
     env: Mapping[str, str]
@@ -93,8 +93,8 @@ class StockCli:
     async def run(self, *arguments: str) -> str:
         """Run one command and return what it printed.
 
-        Raises ``StockCliFailed`` with the tool's own reason when it failed, said so, or did not finish in time (it
-        retries an unreachable server in silence).
+        Raises ``ClearMLServingFailed`` with the tool's own reason when it failed, said so, or did not finish in time
+        (it retries an unreachable server in silence).
         """
         if util.find_spec("clearml_serving") is None:
             raise MissingPart("clearml-serving is not installed", hint='run `pip install "triton-gateway[cli]"`')
@@ -106,7 +106,7 @@ class StockCli:
             async with asyncio.timeout(self.timeout):
                 code = await process.wait()
         except TimeoutError as error:
-            raise StockCliFailed(
+            raise ClearMLServingFailed(
                 f"`{shown}` did not finish within {self.timeout:.0f} s",
                 hint=f"is {self.env.get('CLEARML_API_HOST', 'the ClearML server')} reachable? its log is {self.log}",
             ) from error
@@ -118,14 +118,14 @@ class StockCli:
         output = process_logs.read_from(self.log, offset)
         if code != 0 or _FAILED.search(output):
             reason = process_logs.last_error_line(output) or process_logs.describe_exit(code)
-            raise StockCliFailed(f"`{shown}` failed: {reason}", hint=f"its log is {self.log}")
+            raise ClearMLServingFailed(f"`{shown}` failed: {reason}", hint=f"its log is {self.log}")
         return output
 
 
 def _only(pattern: re.Pattern[str], output: str) -> str:
     found = pattern.findall(output)
     if not found:
-        raise StockCliFailed(
+        raise ClearMLServingFailed(
             f"clearml-serving printed no id: {process_logs.last_error_line(output)}",
             hint="is this clearml-serving 1.3.5? `pip install clearml-serving==1.3.5`",
         )

@@ -1,0 +1,17 @@
+"""Small HTTP calls of our own."""
+
+from __future__ import annotations
+
+import socket
+
+from deploy.tools import http_client
+
+
+async def test_server_that_does_not_listen_is_noticed_at_once() -> None:
+    """The stock tools would retry it for minutes in silence; behind a proxy only they can tell."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"http://127.0.0.1:{server.getsockname()[1]}"
+        assert await http_client.can_connect(address, {})
+    assert not await http_client.can_connect(address, {})
+    assert not await http_client.can_connect("http://:x", {})
+    assert await http_client.can_connect(address, {"http_proxy": "http://proxy:3128"})

@@ -1,0 +1,35 @@
+"""Which line of a log says why its process ended."""
+
+from __future__ import annotations
+
+import pytest
+
+from deploy.tools import process_logs
+
+
+@pytest.mark.parametrize(
+    ("log", "line"),
+    [
+        ("Traceback (most recent call last):\n  File x\nValueError: no such port\n", "ValueError: no such port"),
+        ("starting\nERROR: bind failed\nshutting down\n", "ERROR: bind failed"),
+        ("2026-01-01 10:00:00,123 - Address already in use\n\n", "Address already in use"),
+        ('{"level": "error", "message": "cannot open\\n the store"}\n', "cannot open the store"),
+        ("one\ntwo\n", "two"),
+        ("E0101 10:00:00.1 7 x.cc:1] bind: in use\nI0101 10:00:00.2 7 x.cc:2] no error\n", "x.cc:1] bind: in use"),
+        ("triton-gateway: port 1 is taken\n", "port 1 is taken"),
+        ("", ""),
+    ],
+)
+def test_last_error_line_says_why(log: str, line: str) -> None:
+    """The line shown is the last that reads like an error, without time stamps; else the last."""
+    assert line == process_logs.last_error_line(log)
+
+
+def test_last_line_that_is_no_error_can_be_left_out() -> None:
+    """What a killed process wrote last does not say why it was killed."""
+    assert process_logs.last_error_line("info all is well\n", otherwise_last=False) == ""
+
+
+def test_long_error_lines_are_cut() -> None:
+    """One line on a terminal stays one line."""
+    assert len(process_logs.last_error_line("error " * 100, width=50)) == 50
