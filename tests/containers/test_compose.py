@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -92,9 +93,14 @@ def podman() -> Iterator[None]:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     sh("podman", "healthcheck", "run", container, check=False, timeout=20)
 
+    def listening() -> bool:
+        with socket.socket(socket.AF_UNIX) as probe:
+            return 0 == probe.connect_ex(address.removeprefix("unix://"))
+
     ticking = threading.Thread(target=tick)
     ticking.start()
     try:
+        until(listening, what="podman's service")
         yield
     finally:
         stop.set()
