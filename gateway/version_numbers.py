@@ -4,7 +4,7 @@ clearml-serving's inference containers count versions for themselves, from 1 at 
 to ``model_monitoring_eps``. A number must not mean another model because of that, so numbers are given in our records
 (``registry/ledger.py``, kind ``version_number``), which no stock tool writes, and gateways and model sync read them
 there. The section is only a copy for stock readers. ``spec.decode`` asks this file what is served,
-``deploy/modelsync/monitoring`` what to write next.
+``deploy/modelsync/auto_update/rules`` what to write next.
 
 Several model syncs number at once and nothing can be compared and set. Records are therefore only ever added, in two
 steps. A *claim* names a number and a model. A claim that is the only one for its number, in a read that began after it

@@ -14,7 +14,7 @@ from typing import Any, Final
 from benchmarks.shared.command import STATE, Say
 from benchmarks.shared.stack import Small
 from deploy.bundles.serving import Tuned, add_arguments
-from deploy.modelsync import execution
+from deploy.modelsync.model_folder import execution
 from deploy.tools.clearml_serving import Tensor
 
 FOLDER: Final = STATE / "infinity"

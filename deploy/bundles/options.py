@@ -12,7 +12,7 @@ from deploy.bundles.export.tokens import Reads
 from deploy.bundles.judge.parity import EXACT, Parity
 from deploy.bundles.serving import Tuned
 from deploy.bundles.speed import Load
-from deploy.modelsync.execution import Target
+from deploy.modelsync.model_folder.execution import Target
 from deploy.tools.clearml_serving import Tensor
 from deploy.tools.errors import DeployError, ExportFailed
 

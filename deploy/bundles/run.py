@@ -33,8 +33,8 @@ from deploy.bundles.pack.manifest import bundle_digest
 from deploy.bundles.register import fetch_source, is_registered
 from deploy.bundles.speed import ORIGINAL, Cell, Timing
 from deploy.bundles.work import link, work_folder
-from deploy.modelsync import execution
-from deploy.modelsync.cores import available_cores
+from deploy.modelsync.model_folder import execution
+from deploy.modelsync.model_folder.cores import available_cores
 from deploy.tools.errors import DeployError, MissingPart
 from deploy.tools.folders import aside
 from deploy.tools.sentences import SENTENCES

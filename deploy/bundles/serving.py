@@ -1,7 +1,7 @@
 """The stock ``clearml-serving model add`` line that serves a bundle, tuned from what was measured.
 
 Pure: shapes and measurements in, arguments out. The same line works on the embedded server and on a full Triton: what
-is meant for one of them is translated by model sync (``deploy/modelsync/native.py``).
+is meant for one of them is translated by model sync (``deploy/modelsync/model_folder/native.py``).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from deploy.modelsync.execution import Target
+from deploy.modelsync.model_folder.execution import Target
 from deploy.tools.clearml_serving import Tensor
 
 _LEAST_BATCH: Final = 8

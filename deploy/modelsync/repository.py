@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO
 
-from gateway.errors import ControlError
+from deploy.modelsync.errors import RepositoryUnusable
 
 MARKER = ".triton-gateway.json"
 
@@ -51,7 +51,7 @@ class ModelRepository:
         return self._root
 
     def open(self) -> None:
-        """Create the folders, take the lock and clear what an earlier crash left. Raises ``ControlError``."""
+        """Create the folders, take the lock and clear what an earlier crash left. Raises ``RepositoryUnusable``."""
         with _told(f"cannot use the model repository {self._root}"):
             self._root.mkdir(parents=True, exist_ok=True)
             self._staging = self._choose_staging()
@@ -62,7 +62,7 @@ class ModelRepository:
             except OSError as error:
                 lock.close()
                 if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
-                    raise ControlError(
+                    raise RepositoryUnusable(
                         f"another model sync already writes to {self._root}",
                         hint="stop it, or give this one its own --repository",
                     ) from error
@@ -96,7 +96,7 @@ class ModelRepository:
         """Put a model in place in one rename, over an older build of the same name if there is one.
 
         ``files`` maps paths in the model folder to paths in ``source``; ``texts`` are small files given as text.
-        Raises ``ControlError`` (disk full, no permission) and then leaves nothing behind.
+        Raises ``RepositoryUnusable`` (disk full, no permission) and then leaves nothing behind.
         """
         with _told(f"cannot write model {model.name} to {self._root}"):
             part = Path(tempfile.mkdtemp(prefix=f"{model.name}.{os.getpid()}.", dir=self._staging))
@@ -132,7 +132,7 @@ class ModelRepository:
         old: Path | None = None
         if target.exists():
             if not (target / MARKER).exists():
-                raise ControlError(f"{target} exists and was not written by triton-gateway", hint="move it away")
+                raise RepositoryUnusable(f"{target} exists and was not written by triton-gateway", hint="move it away")
             old = Path(tempfile.mkdtemp(prefix=f"{target.name}.{os.getpid()}.old-", dir=self._staging))
             target.rename(old / target.name)
         part.rename(target)
@@ -153,7 +153,9 @@ class ModelRepository:
 def _place(root: Path, origin: Path, target: Path) -> None:
     real = origin.resolve(strict=True)
     if not real.is_relative_to(root.resolve()):
-        raise ControlError(f"{origin.name} is a link that leaves the model's folder", hint="upload the file itself")
+        raise RepositoryUnusable(
+            f"{origin.name} is a link that leaves the model's folder", hint="upload the file itself"
+        )
     target.parent.mkdir(parents=True, exist_ok=True)
     # Code may write beside itself or into itself; it gets a copy, big immutable weights are linked.
     if real.suffix != ".py":
@@ -187,4 +189,4 @@ def _told(what: str) -> Iterator[None]:
             errno.EPERM: "give this user write access",
             errno.EROFS: "mount it writable for model sync",
         }
-        raise ControlError(f"{what}: {error.strerror or error}", hint=hints.get(error.errno or 0, "")) from error
+        raise RepositoryUnusable(f"{what}: {error.strerror or error}", hint=hints.get(error.errno or 0, "")) from error

@@ -27,7 +27,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO
 
-from deploy.modelsync.layout import Engine
+from deploy.modelsync.model_folder.layout import Engine
 from deploy.tools import ports
 from deploy.tools.errors import ChildFailed, MissingPart
 from deploy.tools.process_family import members

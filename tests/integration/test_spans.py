@@ -25,9 +25,9 @@ from opentelemetry.proto.collector.trace.v1 import trace_service_pb2_grpc as rpc
 from opentelemetry.sdk.resources import Resource
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from deploy.modelsync.build import Builder
 from deploy.modelsync.client import AdminClient
-from deploy.modelsync.model_config import Tuning
+from deploy.modelsync.model_folder.build import Builder
+from deploy.modelsync.model_folder.model_config import Tuning
 from deploy.modelsync.repository import ModelRepository, OnDisk
 from deploy.tritonserver.launcher import PathServer, TritonLauncher, WheelServer, detect_server, trace_arguments
 from gateway.app import Gateway

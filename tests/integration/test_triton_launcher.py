@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 import tritonclient.grpc as triton
 
-from deploy.modelsync.build import Builder
 from deploy.modelsync.client import AdminClient
 from deploy.modelsync.doors import open_doors
-from deploy.modelsync.model_config import Tuning
+from deploy.modelsync.model_folder.build import Builder
+from deploy.modelsync.model_folder.model_config import Tuning
 from deploy.modelsync.repository import ModelRepository, OnDisk
 from deploy.modelsync.stubs import count_stubs
 from deploy.tools.errors import PortTaken

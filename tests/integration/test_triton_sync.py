@@ -17,10 +17,12 @@ import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException
 
 from deploy.modelsync.health import Readiness
-from deploy.modelsync.model_config import Tuning
+from deploy.modelsync.model_folder.model_config import Tuning
 from deploy.modelsync.plan import Grace
+from deploy.modelsync.run import run_sync
+from deploy.modelsync.settings import SyncSettings
+from deploy.modelsync.status import read_status
 from deploy.modelsync.stubs import count_stubs
-from deploy.modelsync.sync import SyncSettings, read_status, run_sync
 from deploy.tritonserver.launcher import TritonLauncher, detect_server
 from gateway.errors import RegistryRefused, RegistryUnavailable
 from gateway.registry.ledger import with_records

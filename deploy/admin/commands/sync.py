@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import time
 from pathlib import Path
 
 import click
@@ -74,50 +72,13 @@ def command(
       tritonserver --model-control-mode=explicit --model-repository=/models &
       triton-gateway sync --repository /models --triton-grpc 127.0.0.1:8001 --poll-frequency 10s
     """
-    from deploy.modelsync import health
-    from deploy.modelsync.auto_update import AutoUpdate
-    from deploy.modelsync.plan import Grace
-    from deploy.modelsync.sync import ModelSync, SyncSettings, run_sync
-    from deploy.rollout.keeper import WeightsKeeper
-    from deploy.tools import ports
-    from deploy.tools.errors import DeployError
-    from gateway import logs
-    from gateway.errors import GatewayError
-    from gateway.registry import ClearMLRegistry
-    from gateway.settings import Settings
-    from gateway.triton.key import key_file
+    from deploy.modelsync.run import run
 
-    logs.configure(log_format)
     state_dir = state_dir.absolute()
-    shared = Settings(files_rewrite=files_rewrite)  # what gateways and sync have in common
-    settings = SyncSettings(
-        cache_bytes=shared.cache_bytes, unpacked_bytes=shared.unpacked_bytes,
+    run(
         state_dir=state_dir, repository=(repository or state_dir / "triton" / "repository").absolute(),
-        triton_grpc=triton_grpc, engine="python" if engine == "python" else "native", poll_s=poll_s,
-        triton_key_file=key_file(triton_key_file, state_dir),
-        # Gateways look as rarely as we do: what was replaced stays until each of them must have seen it.
-        grace=Grace(settle_s=max(30.0, 2 * poll_s), most_s=max(600.0, 10 * poll_s)),
+        triton_grpc=triton_grpc, engine="python" if engine == "python" else "native", serving_task_id=serving_task_id,
+        poll_s=poll_s, files_rewrite=files_rewrite, health_port=health_port, triton_key_file=triton_key_file,
+        log_format=log_format, stop=stop_on_signal(),
     )  # fmt: skip
-    stop = stop_on_signal()
-    try:
-        registry = ClearMLRegistry(serving_task_id, files_rewrite=shared.files_rewrites())
-        auto_update = AutoUpdate(
-            registry, clock=time.monotonic, every_s=max(5.0, poll_s), settle_s=settings.grace.settle_s
-        )
-        steps = (auto_update, WeightsKeeper(registry, clock=time.monotonic, wall=time.time))
-        with contextlib.ExitStack() as stack:
-
-            def answer(sync: ModelSync) -> None:
-                auto_update.follow(sync.loaded)
-                if health_port is not None:
-                    server = health.serve(health_port, sync.status, lambda: sync.last_round, time.monotonic)
-                    stack.callback(server.shutdown)
-
-            if health_port:
-                ports.require_free("0.0.0.0", health_port, what="health probes", option="--health-port")  # noqa: S104 - probes come from outside
-            run_sync(
-                settings, registry, stop, started=answer, auto_update=lambda task: any(step(task) for step in steps)
-            )
-    except GatewayError as error:
-        raise DeployError(error.message, hint=error.hint) from error
     return 0

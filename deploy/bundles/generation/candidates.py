@@ -16,7 +16,7 @@ from typing import Any, Final
 from deploy.bundles.export.candidates import Candidate, without_weight_shapes
 from deploy.bundles.export.original import quietly
 from deploy.bundles.generation.original import GRAPH, MOST_INLINE, WEIGHTS
-from deploy.modelsync.execution import INT8
+from deploy.modelsync.model_folder.execution import INT8
 from deploy.tools.errors import ExportFailed
 
 CANDIDATES: Final = (

@@ -25,7 +25,7 @@ from deploy.bundles.generation.engine import Generator
 from deploy.bundles.generation.original import Continued
 from deploy.bundles.generation.probes import Probes
 from deploy.bundles.judge.parity import EXACT, Parity, Tolerance, changed_files, cosine, excesses
-from deploy.modelsync.execution import Precision
+from deploy.modelsync.model_folder.execution import Precision
 from deploy.tools.errors import DeployError, ExportFailed
 from preprocessing.chat import ChatTemplate
 from preprocessing.errors import PreprocessingError

@@ -30,8 +30,8 @@ from deploy.bundles.pack import manifest, reference, report
 from deploy.bundles.pack.manifest import bundle_digest
 from deploy.bundles.speed import ORIGINAL
 from deploy.bundles.work import link
-from deploy.modelsync import execution
-from deploy.modelsync.cores import available_cores
+from deploy.modelsync.model_folder import execution
+from deploy.modelsync.model_folder.cores import available_cores
 from deploy.tools.clearml_serving import Tensor
 from deploy.tools.errors import ExportFailed
 from deploy.tools.folders import aside

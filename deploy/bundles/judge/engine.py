@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from deploy.modelsync.execution import Execution
+from deploy.modelsync.model_folder.execution import Execution
 from deploy.modelsync.runtime.onnx_model import ENGINES, Runner, first_line
 from deploy.tools.errors import ExportFailed
 

@@ -24,7 +24,7 @@ from deploy.bundles.export.tokens import Reads, Tokenize, first_difference, read
 from deploy.bundles.judge import probes
 from deploy.bundles.judge.engine import Engine
 from deploy.bundles.judge.probes import PER_TOKEN, Probes
-from deploy.modelsync.execution import Precision
+from deploy.modelsync.model_folder.execution import Precision
 from deploy.tools.errors import DeployError
 from preprocessing.config import EMBEDDINGS, TaskConfig
 from preprocessing.errors import PreprocessingError

@@ -17,8 +17,8 @@ from deploy.bundles.judge.parity import Parity
 from deploy.bundles.options import Options
 from deploy.bundles.serving import Tuned
 from deploy.bundles.work import file_hash
-from deploy.modelsync.cores import available_cores
-from deploy.modelsync.execution import BF16, INT8, Execution, this_cpu
+from deploy.modelsync.model_folder.cores import available_cores
+from deploy.modelsync.model_folder.execution import BF16, INT8, Execution, this_cpu
 from gateway import manifest as judged
 
 FILE: Final = judged.FILE

@@ -15,7 +15,7 @@ import numpy as np
 
 from deploy.bundles.judge import samples
 from deploy.bundles.judge.parity import answer_of, read
-from deploy.modelsync.execution import Precision
+from deploy.modelsync.model_folder.execution import Precision
 from gateway.samples import difference
 from preprocessing.errors import PreprocessingError
 from preprocessing.processor import TextProcessor

@@ -26,7 +26,7 @@ from deploy.laptop.demo.encoder import (
     remove_leftovers,
 )
 from deploy.laptop.serving_task import TaskContents
-from deploy.modelsync.sync import read_status
+from deploy.modelsync.status import read_status
 from deploy.tools import http_client, process_family, process_logs, processes
 from deploy.tools.clearml_serving import ClearMLServing, Tensor
 from deploy.tools.errors import DeployError, ExportFailed, MissingPart

@@ -1,7 +1,7 @@
 """A causal language model on Triton's python backend: ONNX Runtime in a loop, one response per token (decoupled).
 
-Copied as ``1/model.py`` into the folder of every text-generation model by ``deploy/modelsync/build.py`` and run by
-Triton's stub process, so it imports nothing of ours: numpy, onnxruntime and the stub's own module only.
+Copied as ``1/model.py`` into the folder of every text-generation model by model sync (``model_folder/build``) and run
+by Triton's stub process, so it imports nothing of ours: numpy, onnxruntime and the stub's own module only.
 
 Takes ``input_ids`` (INT64, [tokens]) and ``parameters`` (BYTES, [1], a JSON object; see ``Settings``), answers each new
 token with ``token_ids`` (INT64, [1]) and ``finish_reason`` (BYTES, [1]: empty, ``eos`` or ``length``). The graph is in

@@ -1,8 +1,9 @@
 """An ONNX model on Triton's python backend: ONNX Runtime or OpenVINO behind ``execute``, for a Triton without those.
 
-Copied as ``1/model.py`` into every model's folder by ``deploy/modelsync/layout.py`` and run by Triton's stub process,
-so it imports nothing of ours: numpy, an engine and the stub's own module only. It must never fail a request because of
-another request that happened to arrive with it, and must never answer with a shape that depends on its neighbours.
+Copied as ``1/model.py`` into every model's folder by model sync (``model_folder/build``) and run by Triton's stub
+process, so it imports nothing of ours: numpy, an engine and the stub's own module only. It must never fail a request
+because of another request that happened to arrive with it, and must never answer with a shape that depends on its
+neighbours.
 Parameters of config.pbtxt: ``threads``, ``max_padding``, ``pad_values`` (JSON: input name → value to pad with),
 ``engine`` (``onnxruntime``, ``openvino``), ``precision`` (``bf16``, for OpenVINO), ``spinning`` (``true``, for ONNX
 Runtime), ``pad_to`` (lengths are padded to its multiples), ``max_length`` (up to which those are warmed up) and

@@ -19,7 +19,7 @@ from deploy.bundles.export.original import Original
 from deploy.bundles.pack import manifest
 from deploy.bundles.work import work_folder
 from deploy.controlplane.testing import RunningControlPlane, control_plane
-from deploy.modelsync import execution
+from deploy.modelsync.model_folder import execution
 from deploy.tools.clearml_serving import ClearMLServing
 from gateway import samples as stored
 from gateway.metrics import drift

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from deploy.modelsync.cores import available_cores, tuning_for
+from deploy.modelsync.model_folder.cores import available_cores, tuning_for
 
 
 @pytest.mark.parametrize(("cores", "expected"), [(1, (1, 1)), (2, (2, 1)), (4, (4, 1)), (8, (4, 2)), (30, (4, 7))])

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from deploy.modelsync.model_config import Tuning
+from deploy.modelsync.model_folder.model_config import Tuning
 
 _MOST_INSTANCES = 4
 """Each instance holds the weights once more."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from tritonclient.grpc import model_config_pb2
 
-from deploy.modelsync.execution import Execution
+from deploy.modelsync.model_folder.execution import Execution
 
 _TENSORRT_WORKSPACE = str(4 << 30)
 

@@ -12,9 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
-from deploy.modelsync.execution import check_cpu, read_execution, this_cpu
-from deploy.modelsync.layout import Engine, Layout, choose_kind, find_onnx, lay_out
-from deploy.modelsync.model_config import (
+from deploy.modelsync.errors import BadModel
+from deploy.modelsync.model_folder.execution import check_cpu, read_execution, this_cpu
+from deploy.modelsync.model_folder.layout import Engine, Layout, choose_kind, find_onnx, lay_out
+from deploy.modelsync.model_folder.model_config import (
     FORMAT,
     Tuning,
     auxiliary_backend,
@@ -22,13 +23,12 @@ from deploy.modelsync.model_config import (
     build_generation_config,
     cpu_instances,
 )
-from deploy.modelsync.onnx_signature import OnnxSignature, onnx_signature
+from deploy.modelsync.model_folder.onnx_signature import OnnxSignature, onnx_signature
 from gateway import manifest
-from gateway.errors import SpecFault
 from gateway.spec import EndpointSpec, ModelRecord
 
-_PROGRAM = Path(__file__).parent / "runtime" / "onnx_model.py"
-_GENERATOR = Path(__file__).parent / "runtime" / "generate_model.py"
+_PROGRAM = Path(__file__).parents[1] / "runtime" / "onnx_model.py"
+_GENERATOR = Path(__file__).parents[1] / "runtime" / "generate_model.py"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +62,10 @@ class Builder:
         self.recipe = hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
     def build(self, name: str, endpoint: EndpointSpec, record: ModelRecord, folder: Path) -> Build:
-        """Plan the folder of ``name`` from the model's files in ``folder``. Raises ``SpecFault``."""
+        """Plan the folder of ``name`` from the model's files in ``folder``. Raises ``BadModel``."""
         files = sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())
         if not files:
-            raise SpecFault(f"model {record.id} ({record.name}) holds no files", hint="upload it again")
+            raise BadModel(f"model {record.id} ({record.name}) holds no files", hint="upload it again")
         # What Triton loads is what was judged: weights are read here, once for each time they are written.
         manifest.check(folder, is_used=lambda name: not name.startswith("report."))
         kind = choose_kind(files, record.framework, auxiliary_backend(endpoint))

@@ -9,9 +9,18 @@ import pytest
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
-from deploy.modelsync.build import Builder
-from deploy.modelsync.execution import BF16, FILE, Execution, check_cpu, cpu_features, decode, encode, read_execution
-from deploy.modelsync.model_config import Tuning
+from deploy.modelsync.model_folder.build import Builder
+from deploy.modelsync.model_folder.execution import (
+    BF16,
+    FILE,
+    Execution,
+    check_cpu,
+    cpu_features,
+    decode,
+    encode,
+    read_execution,
+)
+from deploy.modelsync.model_folder.model_config import Tuning
 from gateway.errors import ArtifactCorrupt, SpecFault
 from gateway.spec import EndpointSpec, ModelRecord
 

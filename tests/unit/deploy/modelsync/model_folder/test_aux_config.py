@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tritonclient.grpc import model_config_pb2
 
-from deploy.modelsync.auxiliary import apply_pairs, parse_pbtxt, unquote
+from deploy.modelsync.model_folder.aux_config import apply_pairs, parse_pbtxt, unquote
 from gateway.errors import SpecFault
 
 WORDS = st.text(alphabet="abcxyz_0123456789 .-/", min_size=1, max_size=20).map(str.strip).filter(bool)

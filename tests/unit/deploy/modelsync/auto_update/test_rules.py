@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deploy.modelsync.auto_update import AutoUpdate
-from deploy.modelsync.monitoring import FORMER, SERVED, update
+from deploy.modelsync.auto_update.rules import FORMER, SERVED, update
 from deploy.tools import sections
 from gateway.errors import RegistryRefused
 from gateway.spec import RECORDS, decode

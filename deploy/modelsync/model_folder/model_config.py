@@ -1,7 +1,7 @@
 """Builds config.pbtxt: what an endpoint declares, what its ONNX graph says and what the user adds, each stated once.
 
 Pure: values in, text out; called by model sync. The text comes from Triton's own protobuf message, so it always
-parses. It must never let two sources contradict each other in silence: a conflict is a ``SpecFault`` that says which
+parses. It must never let two sources contradict each other in silence: a conflict is a ``BadModel`` that says which
 one to remove.
 """
 
@@ -16,12 +16,12 @@ from typing import Any
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
-from deploy.modelsync.auxiliary import apply_pairs, parse_pbtxt, unquote
-from deploy.modelsync.execution import Execution
-from deploy.modelsync.layout import Engine, Kind
-from deploy.modelsync.native import finish_natively, run_natively
-from deploy.modelsync.onnx_signature import GraphTensor, OnnxSignature
-from gateway.errors import SpecFault
+from deploy.modelsync.errors import BadModel
+from deploy.modelsync.model_folder.aux_config import apply_pairs, parse_pbtxt, unquote
+from deploy.modelsync.model_folder.execution import Execution
+from deploy.modelsync.model_folder.layout import Engine, Kind
+from deploy.modelsync.model_folder.native import finish_natively, run_natively
+from deploy.modelsync.model_folder.onnx_signature import GraphTensor, OnnxSignature
 from gateway.spec import EndpointSpec, TensorSpec
 
 FORMAT = 2
@@ -90,19 +90,19 @@ def build_config(
     execution: Execution | None = None,
     judged: Mapping[str, str] = _NOTHING,
 ) -> str:
-    """Return the text of config.pbtxt. Raises ``SpecFault`` when the sources contradict each other.
+    """Return the text of config.pbtxt. Raises ``BadModel`` when the sources contradict each other.
 
     ``judged``: hashes of the model's files, by name, which the embedded server's program compares before it loads them.
     """
     tuning = tuning or Tuning()
     if engine == "python" and kind not in ("onnx", "python"):
-        raise SpecFault(
+        raise BadModel(
             f"the embedded Triton runs ONNX models only, this one is {kind}",
             hint="export it to ONNX, or use a full Triton (--triton-grpc, or the NGC container)",
         )
     config, has_batch, user_max = _user_config(endpoint)
     if execution is not None and execution.target == "gpu" and engine == "python":
-        raise SpecFault(
+        raise BadModel(
             "the bundle was made for a Triton with a GPU, the embedded Triton has none",
             hint="make one with `triton-gateway optimize --target cpu`, or use NVIDIA's container (--triton-grpc)",
         )
@@ -201,7 +201,7 @@ def _triton_type(tensor: TensorSpec) -> str:
     known: dict[str, str] = {v.lower(): v for v in _TYPES.values()}
     known.update(_TYPES)
     if name not in known:
-        raise SpecFault(f"type {tensor.dtype!r} of {tensor.name!r} is not a numpy type Triton knows",
+        raise BadModel(f"type {tensor.dtype!r} of {tensor.name!r} is not a numpy type Triton knows",
                         hint=f"one of {', '.join(sorted(_TYPES))}")  # fmt: skip
     return known[name]
 
@@ -212,7 +212,7 @@ def _merge(side: str, declared: Sequence[TensorSpec], block: Any) -> list[_Tenso
     for message in block:
         dtype = model_config_pb2.DataType.Name(message.data_type).removeprefix("TYPE_")
         if message.name in merged:
-            raise SpecFault(f"{side} {message.name!r} is declared twice in the auxiliary configuration; remove one")
+            raise BadModel(f"{side} {message.name!r} is declared twice in the auxiliary configuration; remove one")
         copied = type(message)()
         copied.CopyFrom(message)
         merged[message.name] = _Tensor(message.name, "" if dtype == "INVALID" else dtype, tuple(message.dims), copied)
@@ -225,7 +225,7 @@ def _merge(side: str, declared: Sequence[TensorSpec], block: Any) -> list[_Tenso
         same_shape = not there.dims or spec.shape in (there.dims, (-1, *there.dims), (1, *there.dims)) or (
             there.dims in ((-1, *spec.shape), (1, *spec.shape)))  # fmt: skip
         if (there.dtype and there.dtype != dtype) or not same_shape:
-            raise SpecFault(
+            raise BadModel(
                 f"{side} {spec.name!r} is {dtype} {list(spec.shape)} on the command line and "
                 f"{there.dtype} {list(there.dims)} in the auxiliary configuration: "
                 f"remove --{side}-name {spec.name} from the command or its {side} block from config.pbtxt"
@@ -246,7 +246,7 @@ def _decide_batch(config: Any, has_batch: bool, user_says: bool, inputs: Sequenc
         )
         if has_batch and not can_batch:
             fixed = next((t for t in tensors if not t.dims or isinstance(t.dims[0], int)), tensors[0])
-            raise SpecFault(
+            raise BadModel(
                 f"max_batch_size {config.max_batch_size} is asked for, but the first dimension of {fixed.name!r} "
                 f"is not a dynamic one ({_shown(fixed)})",
                 hint="export the model with a dynamic batch dimension, or remove max_batch_size",
@@ -268,14 +268,14 @@ def _with_graph(side: str, declared: Sequence[_Tensor], graph: Sequence[GraphTen
     by_name = {t.name: t for t in graph}
     unknown = [t.name for t in declared if t.name not in by_name]
     if unknown:
-        raise SpecFault(f"{side} {unknown[0]!r} is declared, but the model has {', '.join(by_name)}",
+        raise BadModel(f"{side} {unknown[0]!r} is declared, but the model has {', '.join(by_name)}",
                         hint=f"correct --{side}-name (or the {side} block of config.pbtxt)")  # fmt: skip
     result: list[_Tensor] = []
     for tensor in declared:
         actual = by_name[tensor.name]
         tensor.dtype = tensor.dtype or actual.dtype
         if tensor.dtype != actual.dtype and not (is_lenient and _castable(tensor.dtype, actual.dtype)):
-            raise SpecFault(f"{side} {tensor.name!r} is declared {tensor.dtype}, the model has {actual.dtype}",
+            raise BadModel(f"{side} {tensor.name!r} is declared {tensor.dtype}, the model has {actual.dtype}",
                             hint=f"correct --{side}-type (or data_type in config.pbtxt)")  # fmt: skip
         tensor.dims = _joined(side, tensor, actual, is_batched)
         result.append(tensor)
@@ -298,13 +298,13 @@ def _joined(side: str, tensor: _Tensor, actual: GraphTensor, is_batched: bool) -
     elif len(tensor.dims) == len(sizes) - 1:
         given = (sizes[0], *tensor.dims)
     else:
-        raise SpecFault(
+        raise BadModel(
             f"{side} {tensor.name!r} is declared {list(tensor.dims)}, the model has {_shown(actual)}",
             hint=f"correct --{side}-size: the shape with or without its batch dimension",
         )
     for position, (mine, theirs) in enumerate(zip(given, sizes, strict=True)):
         if mine != theirs and -1 not in (mine, theirs) and not (position == 0 and is_batched):
-            raise SpecFault(
+            raise BadModel(
                 f"{side} {tensor.name!r} is declared {list(tensor.dims)}, the model has {_shown(actual)}",
                 hint=f"correct --{side}-size",
             )
@@ -333,7 +333,7 @@ def _fill(message: Any, name: str, dtype: str, dims: Sequence[int]) -> None:
     try:
         message.data_type = model_config_pb2.DataType.Value(f"TYPE_{dtype}")
     except ValueError as error:
-        raise SpecFault(f"{name!r} has the type {dtype}, which Triton cannot carry") from error
+        raise BadModel(f"{name!r} has the type {dtype}, which Triton cannot carry") from error
     del message.dims[:]
     message.dims.extend(dims)
 
@@ -344,7 +344,7 @@ def _choose_backend(config: Any, kind: Kind, *, runs_here: bool) -> None:
         config.backend = "python"
     elif not config.platform and not config.backend and config.WhichOneof("scheduling_choice") != "ensemble_scheduling":
         if kind not in _NATIVE:
-            raise SpecFault(
+            raise BadModel(
                 "cannot tell which Triton backend runs this model",
                 hint="say it: --aux-config backend=NAME (or platform=…), or upload with --framework",
             )

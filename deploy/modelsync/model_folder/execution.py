@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
-from gateway.errors import SpecFault
+from deploy.modelsync.errors import BadModel
 
 FILE: Final = "runtime.json"
 FORMAT: Final = 1
@@ -62,7 +62,7 @@ def this_cpu() -> frozenset[str]:
 
 
 def read_execution(folder: Path) -> Execution | None:
-    """Return what a model folder's ``runtime.json`` asks for, None without the file. Raises ``SpecFault``."""
+    """Return what a model folder's ``runtime.json`` asks for, None without the file. Raises ``BadModel``."""
     try:
         text = (folder / FILE).read_text(encoding="utf-8")
     except OSError:
@@ -70,7 +70,7 @@ def read_execution(folder: Path) -> Execution | None:
     try:
         return decode(json.loads(text))
     except (ValueError, KeyError, TypeError) as error:
-        raise SpecFault(
+        raise BadModel(
             f"{FILE} of the model cannot be used: {error}",
             hint="make the bundle again with `triton-gateway optimize`, or remove the file",
         ) from error
@@ -117,12 +117,12 @@ def decode(values: Any) -> Execution:
 
 
 def check_cpu(execution: Execution, features: frozenset[str]) -> None:
-    """Raise ``SpecFault`` that names the missing feature and the fallback. A CPU that tells nothing passes."""
+    """Raise ``BadModel`` that names the missing feature and the fallback. A CPU that tells nothing passes."""
     if execution.target != "cpu" or not features:
         return
     for group in execution.needs:
         if not features.intersection(group):
-            raise SpecFault(
+            raise BadModel(
                 f"the bundle runs in {execution.precision} on {execution.engine} and needs a CPU with "
                 f"{_any(group)}, which this machine does not have",
                 hint=execution.fallback or "make a bundle on this kind of machine with `triton-gateway optimize`",

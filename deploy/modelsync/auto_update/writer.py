@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from deploy.modelsync import monitoring
+from deploy.modelsync.auto_update import rules
 from deploy.tools.errors import GatewayError
 from gateway.registry import RegistryWriter, section_text
 from gateway.spec import MonitoringSpec, ServingSpec, decode
@@ -54,11 +54,11 @@ class AutoUpdate:
 
     def __call__(self, task: Mapping[str, Any]) -> bool:
         """Bring the versions up to date; True when something was changed and the Task has to be read again."""
-        rules = section_text(task, monitoring.RULES)
-        if len(rules.strip()) <= 2 and len(section_text(task, monitoring.SERVED).strip()) <= 2:
+        wanted = section_text(task, rules.RULES)
+        if len(wanted.strip()) <= 2 and len(section_text(task, rules.SERVED).strip()) <= 2:
             return False  # no rule, nothing left of one
         now = self._clock()
-        if rules == self._rules and now < self._due:
+        if wanted == self._rules and now < self._due:
             return False
         notes: list[str] = []
         spec = decode(task)
@@ -72,8 +72,8 @@ class AutoUpdate:
         has_changed = False
         try:
             for _ in range(_MOST_ROUNDS):
-                update = monitoring.update(task, found, is_good=self._is_good)
-                if not self._write(update, section_text(task, monitoring.SERVED)):
+                update = rules.update(task, found, is_good=self._is_good)
+                if not self._write(update, section_text(task, rules.SERVED)):
                     break
                 has_changed = True
                 task = self._store.task()
@@ -81,23 +81,23 @@ class AutoUpdate:
         except GatewayError as error:
             notes.append(f"auto-update could not write its versions: {error}")
         self._say(tuple(notes))
-        self._rules, self._due = rules, now + self._every_s
+        self._rules, self._due = wanted, now + self._every_s
         return has_changed
 
     def _models(self, endpoint: str, rule: MonitoringSpec, spec: ServingSpec) -> Sequence[str]:
         """Return what a rule selects: its newest models, and beyond its limit those that are served and still match."""
         served = {e.model_id for e in spec.endpoints.values() if e.is_auto and e.endpoint == endpoint and e.model_id}
-        query = replace(monitoring.query_of(rule), served=tuple(sorted(served)))
+        query = replace(rules.query_of(rule), served=tuple(sorted(served)))
         found = list(self._store.find_models(query))
         more = sorted(served - {*found})
         if rule.max_versions is None or not more:
             return found
         return [*found, *self._store.find_models(replace(query, ids=tuple(more), most=None))]
 
-    def _write(self, update: monitoring.Update, found: str) -> bool:
+    def _write(self, update: rules.Update, found: str) -> bool:
         """Write what there is to write over the section's text that was ``found``; False when there is nothing."""
         sections = {} if update.is_claim else update.sections
-        if sections and (found, sections[monitoring.SERVED]) == self._tried:
+        if sections and (found, sections[rules.SERVED]) == self._tried:
             # The embedded control plane takes a text that we have written before for an old copy, and keeps what it
             # has: it is not written for ever. Nothing of ours reads it.
             sections = {}
@@ -109,7 +109,7 @@ class AutoUpdate:
             return False
         self._store.write(sections, update.records)
         if sections:
-            self._tried = (found, sections[monitoring.SERVED])
+            self._tried = (found, sections[rules.SERVED])
             log.info("auto-update: versions are %s", _shown(sections))
         return True
 
@@ -131,5 +131,5 @@ class AutoUpdate:
 
 
 def _shown(changed: Mapping[str, str]) -> str:
-    auto = decode({"configuration": {monitoring.SERVED: {"value": changed[monitoring.SERVED]}}}).endpoints
+    auto = decode({"configuration": {rules.SERVED: {"value": changed[rules.SERVED]}}}).endpoints
     return ", ".join(f"{url}={endpoint.model_id}" for url, endpoint in sorted(auto.items())) or "none"

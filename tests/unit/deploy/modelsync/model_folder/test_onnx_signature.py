@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
-from deploy.modelsync.onnx_signature import GraphTensor, OnnxSignature, onnx_signature
+from deploy.modelsync.model_folder.onnx_signature import GraphTensor, OnnxSignature, onnx_signature
 from gateway.errors import SpecFault
 
 

@@ -1,60 +1,44 @@
-"""Model sync: keeps one Triton at the serving Task. One per model repository, beside its Triton.
+"""Model sync's loop: keeps one Triton at what ``follow`` says the serving Task wants.
 
-Follows the registry, fetches models, writes them aside, loads them, waits until they are ready, unloads what nobody
-needs. Every model goes its own way: its failure is recorded with Triton's own reason, retried with growing delays and
-harms no other. The loop itself never blocks: the registry and every model have threads of their own, so neither a
-dead registry nor a slow download delays what Triton needs. It must never act on a desired state it could not read.
+Observes, plans (``plan``, pure), fetches models, writes them aside, loads them, waits until they are ready, unloads
+what nobody needs. Every model goes its own way: its failure is recorded with Triton's own reason, retried with growing
+delays and harms no other. The loop itself never blocks: the registry and every model have threads of their own, so
+neither a dead registry nor a slow download delays what Triton needs. It must never act on a desired state it could not
+read.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
-import math
 import os
-import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor, Future
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
-from deploy.modelsync.build import Builder
-from deploy.modelsync.client import AdminClient, IndexEntry, TritonAdmin, first_line
-from deploy.modelsync.cores import available_cores, tuning_for
-from deploy.modelsync.layout import Engine
-from deploy.modelsync.model_config import Tuning
-from deploy.modelsync.plan import Action, Grace, Observed, Situation, Wanted, dispensable, plan
+from deploy.modelsync.client import IndexEntry, TritonAdmin
+from deploy.modelsync.errors import EndedWhileLoading, verdict_of
+from deploy.modelsync.follow import AutoUpdate, Desired, Follower, Target
+from deploy.modelsync.model_folder.build import Builder
+from deploy.modelsync.plan import Action, Observed, Situation, dispensable, plan
 from deploy.modelsync.pool import DaemonPool
 from deploy.modelsync.repository import ModelRepository, OnDisk
+from deploy.modelsync.settings import Retry, SyncSettings
+from deploy.modelsync.status import ModelStatus, State, StatusBoard, iso
 from deploy.modelsync.stubs import count_stubs
-from gateway.errors import (
-    BackendRefused,
-    BackendUnavailable,
-    DeadlineExceeded,
-    GatewayError,
-    ModelNotReady,
-    RegistryRefused,
-    RegistryUnavailable,
-    SpecFault,
-)
-from gateway.registry import ArtifactCache, Registry, SpecStore
-from gateway.spec import EndpointSpec, ModelRecord, ServingSpec, decode, decode_model, triton_model_name
-from gateway.triton.verdicts import Verdict
-from gateway.triton.verdicts import config as verdict_config
-from gateway.triton.verdicts import decode as decode_verdict
+from gateway.errors import BackendRefused, BackendUnavailable, GatewayError, ModelNotReady
+from gateway.registry import Registry, SpecStore
+from gateway.spec import ModelRecord
+from gateway.triton import verdicts
 
 log = logging.getLogger("triton_gateway.sync")
 
-State = Literal["pending", "downloading", "loading", "ready", "failed", "leaving"]
-
 _AWAY_S = 0.2
 """How often a Triton that does not answer is looked at: it may be back, and empty."""
-_SECTIONS = ("section endpoints", "section model_monitoring", "section model_monitoring_eps")
 
 
 class ModelCache(Protocol):
@@ -71,219 +55,6 @@ class ModelCache(Protocol):
     def keep(self, models: Iterable[ModelRecord]) -> None:
         """Forget the files of all models but these."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class SyncSettings:
-    """Everything a model sync needs to know; times in seconds."""
-
-    state_dir: Path
-    repository: Path
-    triton_grpc: str
-    engine: Engine = "native"
-    triton_key_file: Path | None = None
-    """Holds the key of Triton's control APIs, where it was started with one."""
-    cache_bytes: int = 20 << 30
-    """Size above which downloads that nobody needs are deleted; 0: never."""
-    unpacked_bytes: int = 64 << 30
-    """Most that one model's archive may hold unpacked."""
-    cache_dir: Path | None = None
-    """Shared by all processes of this machine; ``state_dir/cache`` when not given."""
-    poll_s: float = 2.0
-    """How often the serving Task is looked at."""
-    observe_s: float = 1.0
-    """How often Triton is looked at, whatever ``poll_s``: a restarted Triton is empty and must not wait."""
-    records_s: float = 30.0
-    """How often model records are read again although the serving Task did not change."""
-    retry_first_s: float = 2.0
-    retry_most_s: float = 300.0
-    load_timeout_s: float = 300.0
-    downloads: int = 4
-    grace: Grace = field(default_factory=Grace)
-    tuning: Tuning = field(default_factory=lambda: tuning_for(available_cores()))
-
-    @property
-    def status_path(self) -> Path:
-        """The file that tells what sync did: read by the gateway's status page and by ``doctor``."""
-        return self.state_dir / "sync-status.json"
-
-
-@dataclass(frozen=True, slots=True)
-class ModelStatus:
-    """One endpoint's model as published: ``since`` is when this state began."""
-
-    url: str
-    name: str
-    model_id: str
-    state: State
-    reason: str = ""
-    since: str = ""
-    is_final: bool = False
-    """Of one that failed: it would fail everywhere, whatever is tried; not so what could not be fetched."""
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """A wanted model with what it takes to build it."""
-
-    wanted: Wanted
-    endpoint: EndpointSpec
-    record: ModelRecord
-
-
-@dataclass(frozen=True, slots=True)
-class Desired:
-    """What the serving Task asks for, as far as it could be read."""
-
-    revision: str = ""
-    targets: Mapping[str, Target] = field(default_factory=dict)
-    unresolved: Mapping[str, tuple[str, Verdict]] = field(default_factory=dict)
-    """Endpoint url → (model id, why no model can be named for it)."""
-    held_urls: frozenset[str] = frozenset()
-    is_readable: bool = True
-
-
-AutoUpdate = Callable[[Mapping[str, Any]], bool]
-"""Looks at the serving Task, brings the versions of auto-update rules up to date, says whether the Task changed."""
-
-
-@dataclass(slots=True)
-class _Retry:
-    """Failures in a row of one thing, and when it may be tried again."""
-
-    count: int = 0
-    at: float = 0.0
-    is_suspect: bool = False
-    """Triton ended while it loaded this model: perhaps because of it."""
-
-
-class _EndedWhileLoading(Exception):
-    """Triton answered, was told to load a model, and is away."""
-
-
-class Follower:
-    """Reads the registry and keeps the last answers: the desired state's source. Runs in one thread at a time."""
-
-    def __init__(self, registry: Registry, store: SpecStore, settings: SyncSettings, recipe: Callable[[], str],
-                 clock: Callable[[], float], auto_update: AutoUpdate | None = None,
-                 learn: Callable[[Mapping[str, Any]], None] = lambda _task: None) -> None:  # fmt: skip
-        self._learn = learn
-        self._registry = registry
-        self._auto_update = auto_update
-        self._store = store
-        self._settings = settings
-        self._recipe = recipe
-        self._clock = clock
-        self._marker: str | None = None
-        self._task: Mapping[str, Any] | None = None
-        self._spec = ServingSpec("", "")
-        self._records: dict[str, Mapping[str, Any]] = {}
-        self._problems: dict[str, Verdict] = {}
-        self._retries: dict[str, _Retry] = {}
-        self._records_read_at = 0.0
-
-    def remembered(self) -> Desired | None:
-        """Return the last desired state stored on disk, for a start without the registry."""
-        stored = self._store.load()
-        if stored is None:
-            return None
-        self._task, models = stored
-        self._spec = decode(self._task)
-        self._records = dict(models)
-        return self._desired()
-
-    def poll(self) -> Desired | None:
-        """Return the desired state when something may have changed, else None. Raises the registry's errors."""
-        marker = self._registry.marker()
-        now = self._clock()
-        has_changed = marker != self._marker
-        if has_changed:
-            self._task = self._registry.task()
-            self._spec = decode(self._task)
-            self._retries.clear()
-        if self._task is None:
-            return None
-        if self._auto_update is not None and self._auto_update(self._task):
-            marker, has_changed = self._registry.marker(), True
-            self._task = self._registry.task()
-            self._spec = decode(self._task)
-        if has_changed:
-            self._learn(self._task)
-        ids = sorted({e.model_id for e in self._spec.endpoints.values() if e.engine == "triton" and e.model_id})
-        read_all = has_changed or now - self._records_read_at >= self._settings.records_s
-        due = [i for i in ids if read_all or (i in self._problems and now >= self._retries.get(i, _Retry()).at)]
-        if not due and not has_changed:
-            return None
-        found: Mapping[str, Mapping[str, Any]] = {}
-        with contextlib.suppress(RegistryUnavailable, RegistryRefused):  # each is asked for alone, which says why
-            found = self._registry.records(due)
-        for model_id in due:
-            self._read(model_id, now, found.get(model_id))
-        if read_all:
-            self._records_read_at = now
-        self._records = {i: r for i, r in self._records.items() if i in ids}
-        self._problems = {i: p for i, p in self._problems.items() if i in ids}
-        self._retries = {i: r for i, r in self._retries.items() if i in ids}
-        self._marker = marker
-        with contextlib.suppress(OSError):
-            self._store.save(self._task, self._records)
-        return self._desired()
-
-    def next_retry(self) -> float:
-        """Return when the next unusable record is due to be read again."""
-        return min((r.at for r in self._retries.values()), default=math.inf)
-
-    def _read(self, model_id: str, now: float, record: Mapping[str, Any] | None) -> None:
-        try:
-            record = self._registry.model(model_id) if record is None else record
-            model = decode_model(record)
-            problem: Verdict | None = None
-            if not model.has_data:
-                problem = Verdict(f"model {model_id} ({model.name}) has no data: its upload did not finish; upload it "
-                                  "again: clearml-serving model upload …", is_final=True)  # fmt: skip
-            else:
-                self._records[model_id] = record
-        except RegistryUnavailable as error:
-            # The record known from before stays valid: models do not disappear because the registry does.
-            problem = None if model_id in self._records else Verdict(str(error), is_final=False)
-        except (RegistryRefused, KeyError, TypeError, ValueError) as error:
-            problem = Verdict(f"model {model_id}: {first_line(str(error))}", is_final=True)
-            self._records.pop(model_id, None)
-        if problem is not None:
-            retry = self._retries.setdefault(model_id, _Retry())
-            retry.count += 1
-            retry.at = now + _delay(retry.count, self._settings)
-            self._problems[model_id] = problem
-        else:
-            self._problems.pop(model_id, None)
-            self._retries.pop(model_id, None)
-
-    def _desired(self) -> Desired:
-        spec = self._spec
-        targets: dict[str, Target] = {}
-        unresolved: dict[str, tuple[str, Verdict]] = {}
-        for url, endpoint in spec.endpoints.items():
-            if endpoint.engine != "triton":
-                continue
-            if not endpoint.model_id:
-                why = "the endpoint names no model: add it with --model-id or --name/--project"
-                unresolved[url] = ("", Verdict(why, is_final=True))
-            elif endpoint.model_id in self._problems:
-                unresolved[url] = (endpoint.model_id, self._problems[endpoint.model_id])
-            elif endpoint.model_id not in self._records:
-                why = f"the record of model {endpoint.model_id} was not read yet"
-                unresolved[url] = (endpoint.model_id, Verdict(why, is_final=False))
-            else:
-                record = decode_model(self._records[endpoint.model_id])
-                name = triton_model_name(endpoint, record)
-                targets[name] = Target(Wanted(name, url, self._recipe()), endpoint, record)
-        return Desired(
-            revision=spec.revision,
-            targets=targets,
-            unresolved=unresolved,
-            held_urls=frozenset(unresolved) | _faulty_urls(spec),
-            is_readable=not any(f.subject in _SECTIONS for f in spec.faults),
-        )
 
 
 class ModelSync:
@@ -319,11 +90,9 @@ class ModelSync:
         self._registry_failures = 0
         self._last_contact: float | None = None
         self._jobs: dict[str, Future[None]] = {}
-        self._retries: dict[str, _Retry] = {}
+        self._retries: dict[str, Retry] = {}
         self._dispensable_since: dict[str, float] = {}
-        self._status: dict[tuple[str, str], ModelStatus] = {}
-        self._status_lock = threading.Lock()
-        self._published = ""
+        self._board = StatusBoard(settings.status_path, wall)
         self._triton_answers = False
         self._triton_error = ""
         self._is_refused = False
@@ -337,8 +106,7 @@ class ModelSync:
 
     def loaded(self) -> frozenset[tuple[str, str]]:
         """Return url and model id of every version that Triton has ready. Safe from any thread."""
-        with self._status_lock:
-            return frozenset((one.url, one.model_id) for one in self._status.values() if one.state == "ready")
+        return self._board.ready()
 
     def open(self) -> None:
         """Take the repository and what was known before; a start needs no registry. Raises ``ControlError``."""
@@ -403,14 +171,12 @@ class ModelSync:
         for name in dict.fromkeys(a.name for a in actions if a.kind != "keep"):
             if self._may_start(name):
                 self._start(name, [a for a in actions if a.name == name], desired.targets.get(name))
-        self._publish(desired)
+        self._board.publish(self.status())
         return actions
 
     def status(self) -> dict[str, Any]:
         """Return what ``sync-status.json`` holds."""
         desired = self._desired or Desired()
-        with self._status_lock:
-            models = sorted(self._status.values(), key=lambda s: (s.url, s.name))
         return {
             "revision": desired.revision,
             "triton": {
@@ -418,13 +184,10 @@ class ModelSync:
                 "error": self._triton_error,
             },
             "registry": {
-                "last_contact": _iso(self._last_contact) if self._last_contact else None,
+                "last_contact": iso(self._last_contact) if self._last_contact else None,
                 "error": self._registry_error,
             },
-            "models": [
-                {"name": m.name, "endpoint": m.url, "model_id": m.model_id, "state": m.state, "reason": m.reason,
-                 "is_final": m.is_final, "since": m.since} for m in models
-            ],
+            "models": self._board.models(),
         }  # fmt: skip
 
     # --- registry -----------------------------------------------------------------------------------------------
@@ -443,7 +206,7 @@ class ModelSync:
             desired = following.result()
         except GatewayError as error:
             text = str(error)
-            self._next_poll = now + min(self._settings.poll_s, _delay(self._registry_failures, self._settings))
+            self._next_poll = now + min(self._settings.poll_s, self._settings.delay(self._registry_failures))
             if text != self._registry_error:
                 log.warning("registry not readable, what is loaded stays: %s", text)
             self._registry_error = text
@@ -543,18 +306,18 @@ class ModelSync:
     def _perform(self, name: str, actions: list[Action], target: Target | None) -> None:
         try:
             self._take(name, actions, target)
-        except (BackendUnavailable, _EndedWhileLoading):
+        except (BackendUnavailable, EndedWhileLoading):
             raise
         except Exception as error:
             if target is not None:
-                self._tell(name, target, _verdict(error))
+                self._tell(name, target, verdict_of(error))
             raise
 
-    def _tell(self, name: str, target: Target, verdict: Verdict) -> None:
+    def _tell(self, name: str, target: Target, verdict: verdicts.Verdict) -> None:
         """Let gateways read in Triton why it does not have the model; what is loaded under the name stays."""
         with contextlib.suppress(GatewayError):
             entry = self._triton.index().get(name, IndexEntry(name, "absent"))
-            told = decode_verdict(entry.reason)
+            told = verdicts.decode(entry.reason)
             # What Triton refuses itself it tells itself, unless it never got so far as to remember it.
             if entry.state not in ("absent", "failed") or (entry.state == "failed" and told in (None, verdict)):
                 return
@@ -563,7 +326,7 @@ class ModelSync:
                 return  # an earlier build that may be all there is
             files = {"1/reason.txt": str(verdict)}
             marker = OnDisk(name, target.wanted.url, target.record.id, recipe="")
-            self._repository.write(marker, verdict_config(name, verdict), self._repository.root, {}, files)
+            self._repository.write(marker, verdicts.config(name, verdict), self._repository.root, {}, files)
             self._triton.load(name)
 
     def _take(self, name: str, actions: list[Action], target: Target | None) -> None:
@@ -595,7 +358,7 @@ class ModelSync:
         try:
             self._triton.load(name)
         except BackendUnavailable as error:
-            raise _EndedWhileLoading(f"Triton ended while it loaded this model ({error.message})") from error
+            raise EndedWhileLoading(f"Triton ended while it loaded this model ({error.message})") from error
 
     def _is_unloaded(self, name: str) -> bool:
         entry = self._triton.index().get(name)
@@ -617,9 +380,9 @@ class ModelSync:
             target = self._desired.targets.get(name) if self._desired else None
             try:
                 job.result()
-            except _EndedWhileLoading as error:
+            except EndedWhileLoading as error:
                 self._triton_answers = False
-                self._failed(name, target, Verdict(str(error), is_final=False), is_suspect=True)
+                self._failed(name, target, verdicts.Verdict(str(error), is_final=False), is_suspect=True)
                 continue
             except BackendUnavailable as error:
                 # Triton is away, which says nothing about this model: no delay once it is back.
@@ -628,19 +391,19 @@ class ModelSync:
                     self._set(target, "pending", str(error))
                 continue
             except GatewayError as error:
-                self._failed(name, target, _verdict(error))
+                self._failed(name, target, verdict_of(error))
                 continue
             except Exception as error:
                 log.exception("model %s: a step failed unexpectedly", name)
-                self._failed(name, target, _verdict(error))
+                self._failed(name, target, verdict_of(error))
                 continue
             self._retries.pop(name, None)
 
-    def _failed(self, name: str, target: Target | None, verdict: Verdict, *, is_suspect: bool = False) -> None:
-        retry = self._retries.setdefault(name, _Retry())
+    def _failed(self, name: str, target: Target | None, verdict: verdicts.Verdict, *, is_suspect: bool = False) -> None:
+        retry = self._retries.setdefault(name, Retry())
         retry.count += 1
         retry.is_suspect = is_suspect
-        delay = _delay(retry.count, self._settings)
+        delay = self._settings.delay(retry.count)
         retry.at = self._clock() + delay
         log.warning("model %s failed, next try in %.0f s: %s", name, delay, verdict.reason)
         if target is not None:
@@ -663,15 +426,14 @@ class ModelSync:
             elif name not in self._retries:
                 why = self._triton_error if self._is_refused else "Triton does not answer"
                 self._set(target, "pending", "" if self._triton_answers else why)
-        for url, (model_id, verdict) in desired.unresolved.items():
-            self._set_entry(ModelStatus(url, "", model_id, "failed", verdict.reason, is_final=verdict.is_final))
+        for url, (model_id, why_not) in desired.unresolved.items():
+            self._set_entry(ModelStatus(url, "", model_id, "failed", why_not.reason, is_final=why_not.is_final))
         leaving = {a.name: a.reason for a in actions if a.name not in desired.targets and observed[a.name].recipe != ""}
         for name, reason in leaving.items():
             self._set_entry(ModelStatus(observed[name].url, name, "", "leaving", reason))
         current = {(t.wanted.url, n) for n, t in desired.targets.items()}
         current |= {(url, "") for url in desired.unresolved} | {(observed[n].url, n) for n in leaving}
-        with self._status_lock:
-            self._status = {key: status for key, status in self._status.items() if key in current}
+        self._board.keep_only(current)
 
     def _progress(self, target: Target, state: State) -> None:
         # A model that failed stays failed, with its reason, until a retry succeeds: that is what a reader needs.
@@ -683,108 +445,11 @@ class ModelSync:
         self._set_entry(ModelStatus(wanted.url, wanted.name, target.record.id, state, reason, is_final=is_final))
 
     def _set_entry(self, status: ModelStatus) -> None:
-        key = (status.url, status.name)
-        with self._status_lock:
-            old = self._status.get(key)
-            if old is not None and replace(old, since="") == status:
-                return
-            self._status[key] = replace(status, since=_iso(self._wall()))
-        if status.state in ("ready", "failed") and (old is None or old.state != status.state):
-            log.info("endpoint %s model %s is %s%s", status.url, status.name or status.model_id, status.state,
-                     f": {status.reason}" if status.reason else "")  # fmt: skip
-        self._wake.set()
-
-    def _publish(self, desired: Desired) -> None:
-        del desired
-        text = json.dumps(self.status(), indent=1)
-        if text == self._published:
-            return
-        path = self._settings.status_path
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-            with os.fdopen(handle, "w") as out:
-                out.write(text)
-            Path(name).chmod(0o644)
-            Path(name).replace(path)
-        except OSError as error:
-            log.warning("cannot write %s: %s", path, error)
-            return
-        self._published = text
+        if self._board.set(status):
+            self._wake.set()
 
     def _pause(self) -> float:
         soonest = [self._settings.poll_s, self._settings.observe_s if self._triton_answers else _AWAY_S]
         now = self._clock()
         soonest.extend(max(0.05, retry.at - now) for retry in self._retries.values())
         return min(soonest)
-
-
-def run_sync(settings: SyncSettings, registry: Registry, stop: threading.Event, *,
-             started: Callable[[ModelSync], None] | None = None,
-             auto_update: AutoUpdate | None = None) -> None:  # fmt: skip
-    """Run model sync until ``stop`` is set: the composition root of ``triton-gateway sync`` and of ``up``.
-
-    ``started`` receives the ModelSync, whose ``wake`` belongs into the launcher's ``on_restart``. Without
-    ``auto_update`` the versions of auto-update rules are only read.
-    """
-    client = AdminClient(
-        settings.triton_grpc, key_file=settings.triton_key_file, load_timeout_s=settings.load_timeout_s
-    )
-    try:
-        sync = ModelSync(
-            settings,
-            registry,
-            cache=ArtifactCache(
-                settings.cache_dir or settings.state_dir / "cache",
-                registry,
-                max_bytes=settings.cache_bytes,
-                max_unpacked=settings.unpacked_bytes,
-                name="sync",
-            ),
-            store=SpecStore(settings.state_dir / "sync"),
-            triton=client,
-            repository=ModelRepository(settings.repository),
-            auto_update=auto_update,
-        )
-        if started is not None:
-            started(sync)
-        sync.run(stop)
-    finally:
-        client.close()
-
-
-def read_status(path: Path) -> dict[str, Any] | None:
-    """Return the published status, or None when there is none yet."""
-    try:
-        status: dict[str, Any] = json.loads(path.read_text())
-    except (OSError, ValueError):
-        return None
-    return status
-
-
-def _verdict(error: Exception) -> Verdict:
-    """Say why a model failed. What Triton refused, or cannot be built, would fail everywhere; what could not be fetched
-    (the file store is away, a file is damaged, the disk is full) is loaded where it was fetched before.
-    """
-    if not isinstance(error, GatewayError):
-        return Verdict(f"internal error: {error!r}", is_final=True)
-    reason = f"{error}" + (f" ({error.hint})" if error.hint else "")
-    return Verdict(reason, is_final=isinstance(error, (SpecFault, ModelNotReady, DeadlineExceeded)))
-
-
-def _faulty_urls(spec: ServingSpec) -> frozenset[str]:
-    return frozenset(_urls_of_faults(spec))
-
-
-def _urls_of_faults(spec: ServingSpec) -> Iterator[str]:
-    for fault in spec.faults:
-        if fault.subject.startswith("endpoint "):
-            yield fault.subject.removeprefix("endpoint ").strip("/")
-
-
-def _delay(failures: int, settings: SyncSettings) -> float:
-    return float(min(settings.retry_most_s, settings.retry_first_s * 2 ** min(failures - 1, 30)))
-
-
-def _iso(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")

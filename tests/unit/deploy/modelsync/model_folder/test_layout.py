@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from deploy.modelsync.layout import choose_kind, lay_out
+from deploy.modelsync.model_folder.layout import choose_kind, lay_out
 from gateway.errors import SpecFault
 
 

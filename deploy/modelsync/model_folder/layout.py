@@ -1,7 +1,7 @@
 """Which file of a registry's model goes where in Triton's model folder, and what kind of model that makes it.
 
 Pure: a list of relative paths in, a mapping out. Called by model sync before anything is written. It must never guess
-between two candidates: an ambiguous folder is a ``SpecFault`` that names them.
+between two candidates: an ambiguous folder is a ``BadModel`` that names them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Literal
 
-from gateway.errors import SpecFault
+from deploy.modelsync.errors import BadModel
 
 Engine = Literal["python", "native"]
 """``python``: a server that has only the python backend (the wheel's); ``native``: a full Triton."""
@@ -88,7 +88,7 @@ def find_onnx(files: Sequence[str]) -> str:
         return found[0]
     if not found and len(files) == 1:
         return files[0]  # uploaded under another name; the reader says when it is not ONNX
-    raise SpecFault(
+    raise BadModel(
         f"the model holds {len(found)} .onnx files ({', '.join(found[:5]) or 'none'})",
         hint="name the one to serve model.onnx",
     )
@@ -97,7 +97,7 @@ def find_onnx(files: Sequence[str]) -> str:
 def lay_out(kind: Kind, files: Sequence[str], *, external: Sequence[str] = ()) -> Layout:
     """Map files into ``1/`` as Triton's backends expect them.
 
-    ``external`` are an ONNX file's weight files, relative to it. Raises ``SpecFault`` when one is missing.
+    ``external`` are an ONNX file's weight files, relative to it. Raises ``BadModel`` when one is missing.
     """
     if kind == "onnx":
         main = find_onnx(files)
@@ -106,7 +106,7 @@ def lay_out(kind: Kind, files: Sequence[str], *, external: Sequence[str] = ()) -
         for name in external:
             source = str(beside / name)
             if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts or source not in files:
-                raise SpecFault(
+                raise BadModel(
                     f"{main} keeps weights in {name!r}, which is not among the uploaded files",
                     hint="upload the folder, or save the model with its weights inside (one file)",
                 )

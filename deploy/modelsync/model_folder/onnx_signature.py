@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from gateway.errors import SpecFault
+from deploy.modelsync.errors import BadModel
 
 DTYPES = {
     1: "FP32", 2: "UINT8", 3: "INT8", 4: "UINT16", 5: "INT16", 6: "INT32", 7: "INT64", 8: "STRING", 9: "BOOL",
@@ -40,7 +40,7 @@ class OnnxSignature:
 
 
 def onnx_signature(path: Path) -> OnnxSignature:
-    """Read the signature of an ONNX file. Raises ``SpecFault`` when it is not one."""
+    """Read the signature of an ONNX file. Raises ``BadModel`` when it is not one."""
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             graphs = [(start, end) for number, start, end in _fields(data, 0, len(data)) if number == 7]
@@ -48,7 +48,7 @@ def onnx_signature(path: Path) -> OnnxSignature:
                 raise ValueError("it has no graph")
             return _graph(data, *graphs[0])
     except (ValueError, IndexError, UnicodeDecodeError) as error:
-        raise SpecFault(f"{path.name} is not a readable ONNX model: {error}", hint="export it again") from error
+        raise BadModel(f"{path.name} is not a readable ONNX model: {error}", hint="export it again") from error
 
 
 def _graph(data: mmap.mmap, start: int, end: int) -> OnnxSignature:

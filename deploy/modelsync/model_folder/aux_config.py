@@ -1,7 +1,7 @@
 """``--aux-config`` as a ModelConfig message: a whole config.pbtxt, or key=value pairs in every form users type them.
 
 Pure: text and nested values in, a protobuf message out; called by ``model_config.py`` only. Nothing is dropped in
-silence: what Triton does not know is a ``SpecFault`` that names the field and the nearest known one.
+silence: what Triton does not know is a ``BadModel`` that names the field and the nearest known one.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from google.protobuf import text_format
 from google.protobuf.descriptor import EnumDescriptor, FieldDescriptor
 from tritonclient.grpc import model_config_pb2
 
-from gateway.errors import SpecFault
+from deploy.modelsync.errors import BadModel
 
 _PAIRS = (('\\"', '\\"'), ("\\'", "\\'"), ('"', '"'), ("'", "'"), ("\\", "\\"))
 _INTEGERS = (FieldDescriptor.CPPTYPE_INT32, FieldDescriptor.CPPTYPE_INT64, FieldDescriptor.CPPTYPE_UINT32,
@@ -39,7 +39,7 @@ def unquote(value: str) -> str:
 
 
 def parse_pbtxt(text: str) -> Any:
-    """Parse a config.pbtxt. Raises ``SpecFault`` with the line, the field and a suggestion."""
+    """Parse a config.pbtxt. Raises ``BadModel`` with the line, the field and a suggestion."""
     try:
         return text_format.Parse(text, model_config_pb2.ModelConfig())
     except text_format.ParseError as error:
@@ -51,7 +51,7 @@ def parse_pbtxt(text: str) -> Any:
             for part in unknown[1].split("."):
                 kind = (kind.message_types_by_name if kind is descriptor else kind.nested_types_by_name)[part]
             raise _unknown_field(unknown[2], kind, "config.pbtxt", message.split(" : ")[0]) from error
-        raise SpecFault(f"config.pbtxt cannot be parsed: {message.splitlines()[0][:300]}",
+        raise BadModel(f"config.pbtxt cannot be parsed: {message.splitlines()[0][:300]}",
                         hint="check it against Triton's model configuration") from error  # fmt: skip
 
 
@@ -83,7 +83,7 @@ def _apply_message(message: Any, field: Any, value: Any, where: str) -> None:
     elif not isinstance(value, list) and _word(value) == "false":
         message.ClearField(field.name)
     else:
-        raise SpecFault(f"--aux-config {where} is a group of fields, not {value!r}: write {where}.FIELD=value")
+        raise BadModel(f"--aux-config {where} is a group of fields, not {value!r}: write {where}.FIELD=value")
 
 
 def _apply_repeated(message: Any, field: Any, value: Any, where: str) -> None:
@@ -94,7 +94,7 @@ def _apply_repeated(message: Any, field: Any, value: Any, where: str) -> None:
             # input.0.format=…: the element of that number, made when it is the next one.
             for number, element in sorted((int(unquote(str(k))), v) for k, v in value.items()):
                 if number > len(target):
-                    raise SpecFault(f"--aux-config {where}.{number} is given without {where}.{len(target)}")
+                    raise BadModel(f"--aux-config {where}.{number} is given without {where}.{len(target)}")
                 inner = target[number] if number < len(target) else target.add()
                 apply_pairs(inner, _fields_of(element, f"{where}.{number}"), f"{where}.{number}")
             return
@@ -120,12 +120,12 @@ def _apply_map(message: Any, field: Any, value: Any, where: str) -> None:
         elif "string_value" in inner.message_type.fields_by_name:  # parameters.threads=2
             target[key].string_value = _text(item)
         else:
-            raise SpecFault(f"--aux-config {where}.{key} is a group of fields, not {item!r}")
+            raise BadModel(f"--aux-config {where}.{key} is a group of fields, not {item!r}")
 
 
 def _scalar(field: Any, value: Any, where: str) -> Any:
     if isinstance(value, Mapping | list):
-        raise SpecFault(f"--aux-config {where} is one value, not {value!r}")
+        raise BadModel(f"--aux-config {where} is one value, not {value!r}")
     word = _text(value)
     if field.enum_type is not None:
         return _enum(field.enum_type, word, where)
@@ -134,12 +134,12 @@ def _scalar(field: Any, value: Any, where: str) -> Any:
             return True
         if word.lower() in ("false", "0", "no", "off"):
             return False
-        raise SpecFault(f"--aux-config {where} is true or false, not {word!r}")
+        raise BadModel(f"--aux-config {where} is true or false, not {word!r}")
     if field.cpp_type in _INTEGERS or field.cpp_type in _FLOATS:
         try:
             return int(word) if field.cpp_type in _INTEGERS else float(word)
         except ValueError as error:
-            raise SpecFault(f"--aux-config {where} is a number, not {word!r}") from error
+            raise BadModel(f"--aux-config {where} is a number, not {word!r}") from error
     return word
 
 
@@ -148,7 +148,7 @@ def _enum(enum: EnumDescriptor, word: str, where: str) -> int:
         return int(enum.values_by_name[word].number)
     if word.isdigit() and int(word) in enum.values_by_number:
         return int(word)
-    raise SpecFault(f"--aux-config {where}={word}: no such value{_suggest(word, enum.values_by_name)}; "
+    raise BadModel(f"--aux-config {where}={word}: no such value{_suggest(word, enum.values_by_name)}; "
                     f"one of {', '.join(enum.values_by_name)}")  # fmt: skip
 
 
@@ -158,7 +158,7 @@ def _is_map(field: Any) -> bool:
 
 def _fields_of(value: Any, where: str) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
-        raise SpecFault(f"--aux-config {where} is a group of fields, not {value!r}: write {where}.FIELD=value")
+        raise BadModel(f"--aux-config {where} is a group of fields, not {value!r}: write {where}.FIELD=value")
     return value
 
 
@@ -183,10 +183,10 @@ def _word(value: Any) -> str:
     return _text(value).lower()
 
 
-def _unknown_field(name: str, descriptor: Any, where: str, at: str = "") -> SpecFault:
+def _unknown_field(name: str, descriptor: Any, where: str, at: str = "") -> BadModel:
     known = [f.name for f in descriptor.fields]
     place = f" (line:column {at})" if re.fullmatch(r"\d+:\d+", at) else ""
-    return SpecFault(
+    return BadModel(
         f"{where}: Triton's {descriptor.name} has no field {name!r}{place}{_suggest(name, known)}",
         hint="see Triton's model configuration" if len(known) > 8 else f"known fields: {', '.join(known)}",
     )

@@ -12,10 +12,12 @@ import pytest
 from onnx import TensorProto, helper
 
 from deploy.modelsync.client import IndexEntry
-from deploy.modelsync.execution import Execution, encode
-from deploy.modelsync.model_config import Tuning
+from deploy.modelsync.model_folder.execution import Execution, encode
+from deploy.modelsync.model_folder.model_config import Tuning
+from deploy.modelsync.reconcile import ModelSync
 from deploy.modelsync.repository import ModelRepository
-from deploy.modelsync.sync import ModelSync, SyncSettings, read_status
+from deploy.modelsync.settings import SyncSettings
+from deploy.modelsync.status import read_status
 from gateway.errors import (
     ArtifactCorrupt,
     BackendRefused,

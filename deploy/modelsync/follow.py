@@ -1,0 +1,182 @@
+"""What the serving Task asks of this Triton: reads the registry, keeps the last answers, on disk too.
+
+Called by ``reconcile`` in a thread of its own. It must never take for gone what could not be read: a record that is
+known stays valid while the registry is away, and an entry that cannot be read holds what serves it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from deploy.modelsync.client import first_line
+from deploy.modelsync.plan import Wanted
+from deploy.modelsync.settings import Retry, SyncSettings
+from gateway.registry import Registry, RegistryRefused, RegistryUnavailable, SpecStore
+from gateway.spec import EndpointSpec, ModelRecord, ServingSpec, decode, decode_model, triton_model_name
+from gateway.triton.verdicts import Verdict
+
+_SECTIONS = ("section endpoints", "section model_monitoring", "section model_monitoring_eps")
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A wanted model with what it takes to build it."""
+
+    wanted: Wanted
+    endpoint: EndpointSpec
+    record: ModelRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Desired:
+    """What the serving Task asks for, as far as it could be read."""
+
+    revision: str = ""
+    targets: Mapping[str, Target] = field(default_factory=dict)
+    unresolved: Mapping[str, tuple[str, Verdict]] = field(default_factory=dict)
+    """Endpoint url → (model id, why no model can be named for it)."""
+    held_urls: frozenset[str] = frozenset()
+    is_readable: bool = True
+
+
+AutoUpdate = Callable[[Mapping[str, Any]], bool]
+"""Looks at the serving Task, brings the versions of auto-update rules up to date, says whether the Task changed."""
+
+
+class Follower:
+    """Reads the registry and keeps the last answers: the desired state's source. Runs in one thread at a time."""
+
+    def __init__(self, registry: Registry, store: SpecStore, settings: SyncSettings, recipe: Callable[[], str],
+                 clock: Callable[[], float], auto_update: AutoUpdate | None = None,
+                 learn: Callable[[Mapping[str, Any]], None] = lambda _task: None) -> None:  # fmt: skip
+        self._learn = learn
+        self._registry = registry
+        self._auto_update = auto_update
+        self._store = store
+        self._settings = settings
+        self._recipe = recipe
+        self._clock = clock
+        self._marker: str | None = None
+        self._task: Mapping[str, Any] | None = None
+        self._spec = ServingSpec("", "")
+        self._records: dict[str, Mapping[str, Any]] = {}
+        self._problems: dict[str, Verdict] = {}
+        self._retries: dict[str, Retry] = {}
+        self._records_read_at = 0.0
+
+    def remembered(self) -> Desired | None:
+        """Return the last desired state stored on disk, for a start without the registry."""
+        stored = self._store.load()
+        if stored is None:
+            return None
+        self._task, models = stored
+        self._spec = decode(self._task)
+        self._records = dict(models)
+        return self._desired()
+
+    def poll(self) -> Desired | None:
+        """Return the desired state when something may have changed, else None. Raises the registry's errors."""
+        marker = self._registry.marker()
+        now = self._clock()
+        has_changed = marker != self._marker
+        if has_changed:
+            self._task = self._registry.task()
+            self._spec = decode(self._task)
+            self._retries.clear()
+        if self._task is None:
+            return None
+        if self._auto_update is not None and self._auto_update(self._task):
+            marker, has_changed = self._registry.marker(), True
+            self._task = self._registry.task()
+            self._spec = decode(self._task)
+        if has_changed:
+            self._learn(self._task)
+        ids = sorted({e.model_id for e in self._spec.endpoints.values() if e.engine == "triton" and e.model_id})
+        read_all = has_changed or now - self._records_read_at >= self._settings.records_s
+        due = [i for i in ids if read_all or (i in self._problems and now >= self._retries.get(i, Retry()).at)]
+        if not due and not has_changed:
+            return None
+        found: Mapping[str, Mapping[str, Any]] = {}
+        with contextlib.suppress(RegistryUnavailable, RegistryRefused):  # each is asked for alone, which says why
+            found = self._registry.records(due)
+        for model_id in due:
+            self._read(model_id, now, found.get(model_id))
+        if read_all:
+            self._records_read_at = now
+        self._records = {i: r for i, r in self._records.items() if i in ids}
+        self._problems = {i: p for i, p in self._problems.items() if i in ids}
+        self._retries = {i: r for i, r in self._retries.items() if i in ids}
+        self._marker = marker
+        with contextlib.suppress(OSError):
+            self._store.save(self._task, self._records)
+        return self._desired()
+
+    def next_retry(self) -> float:
+        """Return when the next unusable record is due to be read again."""
+        return min((r.at for r in self._retries.values()), default=math.inf)
+
+    def _read(self, model_id: str, now: float, record: Mapping[str, Any] | None) -> None:
+        try:
+            record = self._registry.model(model_id) if record is None else record
+            model = decode_model(record)
+            problem: Verdict | None = None
+            if not model.has_data:
+                problem = Verdict(f"model {model_id} ({model.name}) has no data: its upload did not finish; upload it "
+                                  "again: clearml-serving model upload …", is_final=True)  # fmt: skip
+            else:
+                self._records[model_id] = record
+        except RegistryUnavailable as error:
+            # The record known from before stays valid: models do not disappear because the registry does.
+            problem = None if model_id in self._records else Verdict(str(error), is_final=False)
+        except (RegistryRefused, KeyError, TypeError, ValueError) as error:
+            problem = Verdict(f"model {model_id}: {first_line(str(error))}", is_final=True)
+            self._records.pop(model_id, None)
+        if problem is not None:
+            retry = self._retries.setdefault(model_id, Retry())
+            retry.count += 1
+            retry.at = now + self._settings.delay(retry.count)
+            self._problems[model_id] = problem
+        else:
+            self._problems.pop(model_id, None)
+            self._retries.pop(model_id, None)
+
+    def _desired(self) -> Desired:
+        spec = self._spec
+        targets: dict[str, Target] = {}
+        unresolved: dict[str, tuple[str, Verdict]] = {}
+        for url, endpoint in spec.endpoints.items():
+            if endpoint.engine != "triton":
+                continue
+            if not endpoint.model_id:
+                why = "the endpoint names no model: add it with --model-id or --name/--project"
+                unresolved[url] = ("", Verdict(why, is_final=True))
+            elif endpoint.model_id in self._problems:
+                unresolved[url] = (endpoint.model_id, self._problems[endpoint.model_id])
+            elif endpoint.model_id not in self._records:
+                why = f"the record of model {endpoint.model_id} was not read yet"
+                unresolved[url] = (endpoint.model_id, Verdict(why, is_final=False))
+            else:
+                record = decode_model(self._records[endpoint.model_id])
+                name = triton_model_name(endpoint, record)
+                targets[name] = Target(Wanted(name, url, self._recipe()), endpoint, record)
+        return Desired(
+            revision=spec.revision,
+            targets=targets,
+            unresolved=unresolved,
+            held_urls=frozenset(unresolved) | _faulty_urls(spec),
+            is_readable=not any(f.subject in _SECTIONS for f in spec.faults),
+        )
+
+
+def _faulty_urls(spec: ServingSpec) -> frozenset[str]:
+    return frozenset(_urls_of_faults(spec))
+
+
+def _urls_of_faults(spec: ServingSpec) -> Iterator[str]:
+    for fault in spec.faults:
+        if fault.subject.startswith("endpoint "):
+            yield fault.subject.removeprefix("endpoint ").strip("/")

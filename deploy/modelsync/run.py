@@ -1,0 +1,94 @@
+"""Composes a model sync and runs it: ``triton-gateway sync``, which ``up`` and the container beside Triton run.
+
+The one place of this room that knows settings, the real registry and what else is done after each look at the serving
+Task: auto-update, and keeping decided weights (``deploy/rollout``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from deploy.modelsync import health
+from deploy.modelsync.auto_update import AutoUpdate
+from deploy.modelsync.client import AdminClient
+from deploy.modelsync.follow import AutoUpdate as Step
+from deploy.modelsync.model_folder.layout import Engine
+from deploy.modelsync.plan import Grace
+from deploy.modelsync.reconcile import ModelSync
+from deploy.modelsync.repository import ModelRepository
+from deploy.modelsync.settings import SyncSettings
+from deploy.rollout.keeper import WeightsKeeper
+from deploy.tools import ports
+from gateway import logs
+from gateway.registry import ArtifactCache, ClearMLRegistry, Registry, SpecStore
+from gateway.settings import Settings
+from gateway.triton.key import key_file
+
+
+def run(
+    *, state_dir: Path, repository: Path, triton_grpc: str, engine: Engine, serving_task_id: str, poll_s: float,
+    files_rewrite: str, health_port: int | None, triton_key_file: str, log_format: str, stop: threading.Event,
+) -> None:  # fmt: skip
+    """Run model sync until ``stop`` is set; times in seconds. Raises ``GatewayError`` and ``DeployError``."""
+    logs.configure(log_format)
+    shared = Settings(files_rewrite=files_rewrite)  # what gateways and sync have in common
+    settings = SyncSettings(
+        cache_bytes=shared.cache_bytes, unpacked_bytes=shared.unpacked_bytes, state_dir=state_dir,
+        repository=repository, triton_grpc=triton_grpc, engine=engine, poll_s=poll_s,
+        triton_key_file=key_file(triton_key_file, state_dir),
+        # Gateways look as rarely as we do: what was replaced stays until each of them must have seen it.
+        grace=Grace(settle_s=max(30.0, 2 * poll_s), most_s=max(600.0, 10 * poll_s)),
+    )  # fmt: skip
+    registry = ClearMLRegistry(serving_task_id, files_rewrite=shared.files_rewrites())
+    auto_update = AutoUpdate(registry, clock=time.monotonic, every_s=max(5.0, poll_s), settle_s=settings.grace.settle_s)
+    steps = (auto_update, WeightsKeeper(registry, clock=time.monotonic, wall=time.time))
+    with contextlib.ExitStack() as stack:
+
+        def answer(sync: ModelSync) -> None:
+            auto_update.follow(sync.loaded)
+            if health_port is not None:
+                server = health.serve(health_port, sync.status, lambda: sync.last_round, time.monotonic)
+                stack.callback(server.shutdown)
+
+        if health_port:
+            ports.require_free("0.0.0.0", health_port, what="health probes", option="--health-port")  # noqa: S104 - probes come from outside
+        run_sync(settings, registry, stop, started=answer, auto_update=lambda task: any(step(task) for step in steps))
+
+
+def run_sync(
+    settings: SyncSettings, registry: Registry, stop: threading.Event, *,
+    started: Callable[[ModelSync], None] | None = None, auto_update: Step | None = None,
+) -> None:  # fmt: skip
+    """Run model sync until ``stop`` is set.
+
+    ``started`` receives the ModelSync, whose ``wake`` belongs into the launcher's ``on_restart``. Without
+    ``auto_update`` the versions of auto-update rules are only read.
+    """
+    client = AdminClient(
+        settings.triton_grpc, key_file=settings.triton_key_file, load_timeout_s=settings.load_timeout_s
+    )
+    try:
+        sync = ModelSync(
+            settings,
+            registry,
+            cache=ArtifactCache(
+                settings.cache_dir or settings.state_dir / "cache",
+                registry,
+                max_bytes=settings.cache_bytes,
+                max_unpacked=settings.unpacked_bytes,
+                name="sync",
+            ),
+            store=SpecStore(settings.state_dir / "sync"),
+            triton=client,
+            repository=ModelRepository(settings.repository),
+            auto_update=auto_update,
+        )
+        if started is not None:
+            started(sync)
+        sync.run(stop)
+    finally:
+        client.close()

@@ -1,0 +1,109 @@
+"""What model sync says of itself: one file, which gateways' pages, ``status``, ``doctor`` and ``up`` read.
+
+Written whole, and only when something changed. Safe from any thread.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import tempfile
+import threading
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+log = logging.getLogger("triton_gateway.sync")
+
+State = Literal["pending", "downloading", "loading", "ready", "failed", "leaving"]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelStatus:
+    """One endpoint's model as published: ``since`` is when this state began."""
+
+    url: str
+    name: str
+    model_id: str
+    state: State
+    reason: str = ""
+    since: str = ""
+    is_final: bool = False
+    """Of one that failed: it would fail everywhere, whatever is tried; not so what could not be fetched."""
+
+
+class StatusBoard:
+    """The state of every model, by endpoint and name. ``wall`` counts Unix seconds."""
+
+    def __init__(self, path: Path, wall: Callable[[], float]) -> None:
+        self._path = path
+        self._wall = wall
+        self._models: dict[tuple[str, str], ModelStatus] = {}
+        self._lock = threading.Lock()
+        self._published = ""
+
+    def set(self, status: ModelStatus) -> bool:
+        """Take over one model's state; False if it is the one it had."""
+        key = (status.url, status.name)
+        with self._lock:
+            old = self._models.get(key)
+            if old is not None and replace(old, since="") == status:
+                return False
+            self._models[key] = replace(status, since=iso(self._wall()))
+        if status.state in ("ready", "failed") and (old is None or old.state != status.state):
+            log.info("endpoint %s model %s is %s%s", status.url, status.name or status.model_id, status.state,
+                     f": {status.reason}" if status.reason else "")  # fmt: skip
+        return True
+
+    def keep_only(self, current: Collection[tuple[str, str]]) -> None:
+        """Forget every other (endpoint, name)."""
+        with self._lock:
+            self._models = {key: status for key, status in self._models.items() if key in current}
+
+    def ready(self) -> frozenset[tuple[str, str]]:
+        """Return url and model id of every version that Triton has ready."""
+        with self._lock:
+            return frozenset((one.url, one.model_id) for one in self._models.values() if one.state == "ready")
+
+    def models(self) -> list[dict[str, Any]]:
+        """Return every model's state as it is published."""
+        with self._lock:
+            models = sorted(self._models.values(), key=lambda s: (s.url, s.name))
+        return [
+            {"name": m.name, "endpoint": m.url, "model_id": m.model_id, "state": m.state, "reason": m.reason,
+             "is_final": m.is_final, "since": m.since} for m in models
+        ]  # fmt: skip
+
+    def publish(self, status: Mapping[str, Any]) -> None:
+        """Write the file if it would say something else; what keeps it from being written is logged."""
+        text = json.dumps(status, indent=1)
+        if text == self._published:
+            return
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            handle, name = tempfile.mkstemp(prefix=f".{self._path.name}.", dir=self._path.parent)
+            with os.fdopen(handle, "w") as out:
+                out.write(text)
+            Path(name).chmod(0o644)
+            Path(name).replace(self._path)
+        except OSError as error:
+            log.warning("cannot write %s: %s", self._path, error)
+            return
+        self._published = text
+
+
+def read_status(path: Path) -> dict[str, Any] | None:
+    """Return the published status, or None when there is none yet."""
+    try:
+        status: dict[str, Any] = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return None
+    return status
+
+
+def iso(seconds: float) -> str:
+    """Return Unix seconds as text, in UTC."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
