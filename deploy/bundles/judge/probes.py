@@ -4,8 +4,9 @@ Texts are of the lengths that texts happen to have; a graph may be wrong from 60
 or in batches of more than eight. Probes are put together from the tokens of running text instead, between the special
 tokens of the task: every length up to 128, every multiple of 16 and its neighbours up to 512, powers of two above that,
 the longest row; each row alone, every batch size up to ``ROWS``, and short rows beside long ones in every order, padded
-by Triton's program as well as by the tokenizer. A row's answer must be PyTorch's wherever the row stands. Then rows
-that together hold every token of the vocabulary, since a graph may be wrong for one of them alone.
+by Triton's program as well as by the tokenizer; rows that are padded though they are alone. A row's answer must be
+PyTorch's wherever the row stands. Then rows that together hold every token of the vocabulary, since a graph may be
+wrong for one of them alone.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 from deploy.bundles.export.original import first_line
 from deploy.bundles.judge.engine import Engine
 from deploy.bundles.judge.samples import bodies_of, judged_length
+from deploy.modelsync.model_folder.execution import MOST_ROWS
 from deploy.tools.errors import ExportFailed
 from deploy.tools.sentences import SENTENCES
 from preprocessing.config import CLASSIFICATION, FEATURES, FILL_MASK, QUESTION_ANSWERING, TOKENS, TaskConfig
@@ -29,13 +31,14 @@ from preprocessing.types import Encoded
 
 Say = Callable[[str], None]
 
-ROWS: Final = 64
-"""The largest batch that is judged, and the largest that a bundle is configured for."""
+ROWS: Final = MOST_ROWS
 
 _EVERY: Final = 128
 """Every length up to this one is tried."""
 _BUCKET: Final = 16
 _DENSE: Final = 512
+_PADDED: Final = 12
+"""How many rows are padded though they are alone."""
 _SHORT: Final = 10
 """How many different lengths the rows of large batches have."""
 _MOST_TOKENS: Final = 16384
@@ -76,6 +79,8 @@ class Probes:
     calls: tuple[tuple[int, ...], ...]
     shortest: int
     """Tokens of the shortest row that a text can become; what is shorter need not be answered, but not wrongly."""
+    padded: tuple[tuple[int, int], ...] = ()
+    """Rows that are asked alone, each padded to the length of another."""
     vocabulary_rows: int = 0
     """How many rows, the last ones, together hold the tokens of the vocabulary."""
 
@@ -130,6 +135,7 @@ def make(processor: TextProcessor, run: Callable[[Mapping[str, Any]], Mapping[st
     if config.task == CLASSIFICATION and "token_type_ids" in processor.input_names:
         pairs = _Builder(processor, lambda text: {"text": SENTENCES[0], "text_pair": text})
         wanted += [pairs.row(n, start=n * 11) for n in _PAIRS if pairs.shortest <= n <= longest]
+    wanted += [build.with_padding_inside(min(longest, 2 * build.shortest + 8), config.pad_id)]
     few = [min(build.shortest + i % _SHORT, config.max_length) for i in range(ROWS)]
     wanted += [build.row(n, start=1000 + 13 * i) for i, n in enumerate(few)]
     first_vocabulary = len(wanted)
@@ -155,7 +161,10 @@ def make(processor: TextProcessor, run: Callable[[Mapping[str, Any]], Mapping[st
         raise ExportFailed(f"PyTorch cannot run the model on most lengths: {reason or 'its answers are not numbers'}")
     first = len(rows) - vocabulary
     calls = (*_calls(rows[:first], short, config), *((i,) for i in range(first, len(rows))))
-    return Probes(tuple(rows), tuple(truths), calls, build.shortest, vocabulary)
+    dense = sorted(range(first - short), key=lambda i: rows[i].n_tokens)
+    dense = [i for i in dense if build.shortest <= rows[i].n_tokens <= _EVERY]
+    padded = tuple((i, dense[-1 - n % 2]) for n, i in enumerate(dense[: -2 : max(1, len(dense) // _PADDED)]))
+    return Probes(tuple(rows), tuple(truths), calls, build.shortest, padded, vocabulary)
 
 
 def depends_on_what_came_before(
@@ -205,8 +214,20 @@ def judge(probes: Probes, processor: TextProcessor, engine: Engine, difference: 
             answers.append(_compared(i, number, position, true, own, usual_size))
         if number % 50 == 49:
             say(f"{number + 1} of {len(probes.calls)} batches of every size and length")
+    alone = {call: number for number, call in enumerate(probes.calls) if len(call) == 1}
+    padded: list[_Answer] = []
+    for i, longer in probes.padded:
+        both = processor.collate_rows([probes.rows[i], probes.rows[longer]])
+        (found_alone,) = engine.answer_together([{name: value[:1] for name, value in both.items()}])
+        if isinstance(found_alone, str):
+            fault = f"the graph cannot run a row of {probes.rows[i].n_tokens} tokens that is padded: {found_alone}"
+            return Finding((fault,), (), float("nan"), len(probes.rows), len(probes.calls))
+        own = _cut(found_alone, 0, i, probes, processor, probes.rows[longer].n_tokens)
+        padded.append(_compared(i, alone[i,], 0, probes.truths[i], own, usual_size))
     faults, excesses = _verdict(probes, answers, difference)
-    largest = max((a.difference for a in answers), default=0.0)
+    for said, more in zip((faults, excesses), _verdict(probes, padded, difference), strict=True):
+        said += [f"padded though alone, {text}" for text in more]
+    largest = max((a.difference for a in (*answers, *padded)), default=0.0)
     return Finding(tuple(faults), tuple(excesses), largest, len(probes.rows), len(probes.calls))
 
 
@@ -244,6 +265,13 @@ class _Builder:
         if room > 0:
             ids, types = [*self._before[0], *ids, *self._after[0]], [*self._before[1], *types, *self._after[1]]
         return Encoded(np.array(ids), np.array(types) if any(types) else None)
+
+    def with_padding_inside(self, tokens: int, pad_id: int) -> Encoded:
+        """Return a row in whose middle the padding token stands as a word: `[PAD]` in a text, which is read."""
+        row = self.row(tokens, start=0)
+        ids = row.ids.copy()
+        ids[tokens // 2] = pad_id
+        return Encoded(ids, row.type_ids)
 
     def vocabulary(self, tokens: int, pad_id: int) -> list[Encoded]:
         """Return rows of at most ``tokens`` that together hold every token, save those that frame a text and padding:
@@ -305,17 +333,22 @@ def _answer(
     if not collated:
         return [{n: _kept(v, i) for n, v in answer.items()} for i, answer in zip(call, answers, strict=True)]  # type: ignore[union-attr]
     longest = max(row.n_tokens for row in rows)
-    found = []
-    for position, (i, row) in enumerate(zip(call, rows, strict=True)):
-        start = longest - row.n_tokens if processor.config.padding_side == "left" else 0
-        own = {}
-        for name, value in answers[0].items():  # type: ignore[union-attr]
-            part = value[position : position + 1]
-            if part.ndim > 1 and part.shape[1] == longest and is_per_token(processor.config, part):
-                part = part[:, start : start + row.n_tokens]
-            own[name] = _kept(part, i)
-        found.append(own)
-    return found
+    return [_cut(answers[0], position, i, probes, processor, longest) for position, i in enumerate(call)]  # type: ignore[arg-type]
+
+
+def _cut(
+    answer: Mapping[str, NDArray[Any]], position: int, i: int, probes: Probes, processor: TextProcessor, longest: int
+) -> dict[str, NDArray[Any]]:
+    """Return the outputs of row ``i``, which stands at ``position`` of a call that is padded to ``longest``."""
+    tokens = probes.rows[i].n_tokens
+    start = longest - tokens if processor.config.padding_side == "left" else 0
+    own = {}
+    for name, value in answer.items():
+        part = value[position : position + 1]
+        if part.ndim > 1 and part.shape[1] == longest and is_per_token(processor.config, part):
+            part = part[:, start : start + tokens]
+        own[name] = _kept(part, i)
+    return own
 
 
 def is_per_token(config: TaskConfig, output: NDArray[Any]) -> bool:

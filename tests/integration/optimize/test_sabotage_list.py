@@ -1,4 +1,4 @@
-"""Every way in ``sabotage`` is refused by the gate: all of them with ``make models``, every fourth in the suite."""
+"""Every way in ``sabotage`` and ``hostile`` is refused: all of them with ``make models``, some of them in the suite."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from . import sabotage, tiny
+from . import hostile, sabotage, tiny
 from .conftest import Case
+from .test_sabotage import exported
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
@@ -17,6 +18,7 @@ SHOWN = ("negated from 127 tokens", "batches above 8", "a weight × 1.05", "only
          "a rare token forgotten", "odd batches reversed", "not a number for one token",
          "one token that no text has", "types are not read", "exactly 100 pads")  # fmt: skip
 GRAPH = list(sabotage.GRAPH) if tiny.IS_ALL else SHOWN
+WAYS = list(hostile.WAYS) if tiny.IS_ALL else ("one row unmasked", "padding by its token")
 FILES = list(sabotage.FILES) if tiny.IS_ALL else list(sabotage.FILES)[3:8:2]
 
 
@@ -31,6 +33,17 @@ def test_a_spoiled_graph_is_refused(
     assert not found.is_within, name
     rounded = case.judge(bundle, name="openvino-bf16")
     assert rounded.faults, (name, rounded)
+
+
+@pytest.mark.parametrize("name", WAYS)
+def test_a_mistake_in_the_program_is_refused(
+    name: str, case: Case, tmp_path: Path, make_bundle: Callable[[Case, Path], Path]
+) -> None:
+    """All weights are right, and the exporter has optimised around the mistake."""
+    wrong = hostile.Wrong(case.original.module.model, hostile.WAYS[name]).eval()
+    bundle = make_bundle(case, exported(wrong, case, tmp_path / "wrong.onnx", {0: "batch", 1: "sequence"}))
+    assert not case.judge(bundle).is_within, name
+    assert case.judge(bundle, name="openvino-bf16").faults, name
 
 
 @pytest.mark.parametrize("name", FILES)

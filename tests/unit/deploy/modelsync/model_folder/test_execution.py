@@ -128,6 +128,18 @@ def test_engine_and_precision_reach_the_embedded_servers_program(tmp_path):
     assert "python" == config.backend
 
 
+@pytest.mark.parametrize("engine", ["python", "native"])
+def test_a_bundle_is_never_given_more_rows_than_it_was_judged_with(tmp_path, engine, caplog):
+    """A graph may be right up to 64 rows and wrong above: lowered, and said, since the endpoint shall serve."""
+    folder = graph(tmp_path / "m")
+    pairs = {"max_batch_size": "128", "dynamic_batching": {"preferred_batch_size": [8, 64, 128]}}
+    assert 128 == built(folder, engine=engine, pairs=pairs).max_batch_size, "nobody judged it, so nobody limits it"
+    (folder / FILE).write_text(encode(Execution()))
+    config = built(folder, engine=engine, pairs=pairs)
+    assert (64, [8, 64]) == (config.max_batch_size, list(config.dynamic_batching.preferred_batch_size))
+    assert "judged in batches of up to 64 rows: max_batch_size 128 is lowered" in caplog.text
+
+
 def test_a_full_triton_gets_its_own_backend_and_parameters(tmp_path):
     """The same bundle, the same --aux-config."""
     folder = graph(tmp_path / "m")
