@@ -57,6 +57,7 @@ from gateway.health import Health
 from gateway.metrics.observer import Observer
 from gateway.metrics.publisher import Publisher
 from gateway.metrics.references import References
+from gateway.pace import unhurried
 from gateway.parent_death import end_with_parent
 from gateway.registry.cache import ArtifactCache, SpecStore
 from gateway.registry.clearml import ClearMLRegistry
@@ -268,6 +269,7 @@ class Gateway:
             references=References(Path(settings.reference_dir or state_dir / "references")),
             mirror=self._mirror,
             threads=control,
+            settled=_keep_from_collections if self._is_whole_process else unhurried,
         )
         following: asyncio.Task[None] | None = None
         if self._callers is not None:
@@ -451,6 +453,14 @@ def _calm_garbage_collection() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(2_000, 4, 2_500)
+
+
+def _keep_from_collections() -> None:
+    # A full collection of a thousand endpoints stops every thread for about 70 ms, and one is due when as many objects
+    # are new as a change of all leaves. Endpoints go without a collection when they are replaced (a test holds them to
+    # that), so none needs to look at them; what nobody can reach any more and no collection has met yet stays, too.
+    gc.collect(1)
+    gc.freeze()
 
 
 def _share_the_interpreter() -> None:

@@ -34,6 +34,11 @@ class Afterwards:
         self._tidier: asyncio.Future[None] | None = None
         self._closing = asyncio.Event()
 
+    @property
+    def is_calm(self) -> bool:
+        """Nothing is left to do."""
+        return self._worker is None or self._worker.done()
+
     def save_soon(self) -> None:
         """The state on disk is not the present one any more."""
         now = asyncio.get_running_loop().time()
@@ -48,7 +53,7 @@ class Afterwards:
         self._begin()
 
     def _begin(self) -> None:
-        if self._worker is None or self._worker.done():
+        if self.is_calm:
             self._worker = asyncio.create_task(self._work(), name="afterwards")
 
     async def _work(self) -> None:

@@ -31,7 +31,7 @@ _APART_S: Final = 0.1
 class RoutePublisher:
     """Keeps the routing table, the metrics and the shadows equal to ``versions`` under ``plan()``.
 
-    ``published`` is called after each swap; its argument says whether something new serves.
+    ``published`` is called after each swap with the number of endpoints that serve since.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class RoutePublisher:
         references: References,
         *,
         metric_log_frequency: float,
-        published: Callable[[bool], None],
+        published: Callable[[int], None],
     ) -> None:
         self._versions = versions
         self._plan = plan
@@ -87,7 +87,7 @@ class RoutePublisher:
         self._table.swap(assemble_snapshot(plan, versions.endpoints(), versions.pending(), self._table.current))
         self._publish_states(plan)
         self._retire()
-        self._published(bool(finished))
+        self._published(len(finished))
         if self._watch_due is None:
             self._watch_due = asyncio.get_running_loop().call_soon(self.watch)
 

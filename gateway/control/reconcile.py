@@ -33,7 +33,7 @@ from gateway.errors import GatewayError, RegistryRefused, RegistryUnavailable
 from gateway.health import Health
 from gateway.metrics.observer import Observer
 from gateway.metrics.references import References
-from gateway.pace import Pace
+from gateway.pace import Pace, unhurried
 from gateway.registry.cache import SpecStore
 from gateway.registry.port import Registry
 from gateway.spec import Fault, ServingSpec, decode, decode_model
@@ -45,6 +45,8 @@ _PROBE_S: Final = 1.0
 _FIRST_LOOK_S: Final = 3.0
 _TIDY_S: Final = 600.0
 _MAX_LOGGED: Final = 20
+MANY_NEW: Final = 200
+"""So many new endpoints are worth telling of when they have settled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +80,9 @@ class Reconciler:
         references: References,
         mirror: Mirror,
         threads: ControlThreads,
+        settled: Callable[[], None] = unhurried,
     ) -> None:
+        """``settled`` is called when many endpoints are new and nothing changes any more."""
         self._following = following
         self._registry = registry
         self._store = store
@@ -116,6 +120,9 @@ class Reconciler:
         self._before: frozenset[str] | None = None
         """Urls that were served before this process started; None: nobody has written them down."""
         self._waits_until = 0.0
+        self._settled = settled
+        self._new = 0
+        """Endpoints that began to serve since ``settled`` was called."""
         self._tidy_due, self._tidied = 0.0, ""
         self.last_error = ""
         self.last_contact = 0.0
@@ -271,12 +278,13 @@ class Reconciler:
         self._publisher.soon()
         return True
 
-    def _published(self, is_new: bool) -> None:
+    def _published(self, served: int) -> None:
         if not self._health.first_sync_done:
             self._health.first_sync_done = True
             self._waits_until = asyncio.get_running_loop().time() + self._following.startup_wait
         self._health.note()
-        if is_new:
+        if served:
+            self._new += served
             self._afterwards.save_soon()
 
     # What is needed on disk
@@ -315,6 +323,9 @@ class Reconciler:
             _log.warning("the last-good state cannot be stored: %s", error)
         except Exception:  # noqa: BLE001 - a bug of ours here must not keep the process from stopping in order
             _log.exception("storing the last-good state failed unexpectedly")
+        if self._new >= MANY_NEW:
+            self._new = 0
+            self._settled()
 
     def _store_all(
         self,

@@ -230,12 +230,14 @@ class Batcher(Generic[R]):
         self._waiting, self._waiting_rows, self._waiting_tokens = [], 0, 0
         self._halves.clear()
         for entry in waiting:
-            entry.end(None, ModelNotReady("this version was just replaced", retry_after=0))
+            entry.end(None, _replaced())
         while tasks := [call.task for call in self._calls if call.task is not None]:
             await asyncio.wait(tasks)
         for timer in (self._alarm, self._timer):
             if timer is not None:
                 timer.cancel()
+        # Who closes this may own it and be what it runs: both go at once then, without a collection.
+        self._run = _closed
 
     # --- entries that end before their call does ----------------------------------------------------------------------
 
@@ -461,6 +463,14 @@ def _tell_all(call: UnderWay, now: float, outputs: Sequence[Any], error: BaseExc
             entry.end(None, output)
         else:
             entry.end(output, None)
+
+
+async def _closed(_rows: object, _timeout: float) -> Any:
+    raise _replaced()
+
+
+def _replaced() -> ModelNotReady:
+    return ModelNotReady("this version was just replaced", retry_after=0)
 
 
 def _too_late() -> DeadlineExceeded:

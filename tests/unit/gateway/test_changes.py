@@ -4,8 +4,10 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import threading
+import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
@@ -14,6 +16,7 @@ import pytest
 
 from gateway import hocon
 from gateway.app import Gateway
+from gateway.control import reconcile
 from gateway.registry.cache import SpecStore
 from gateway.testing import FakeRegistry
 
@@ -149,3 +152,52 @@ async def test_a_state_that_cannot_be_stored_keeps_nobody_from_serving_or_stoppi
         await stack.served("e")
     assert "storing the last-good state failed unexpectedly" in caplog.text
     assert {} == stack.gateway._tritons._backends
+
+
+HOOK = "class Preprocess:\n    def process(self, data, state, collect):\n        return {'n': %d}\n"
+
+
+async def test_endpoints_that_are_replaced_go_without_a_collection(stack: Any) -> None:
+    """What a change of all leaves is kept from collections: whatever held itself in a circle would stay for ever."""
+    stack.deploy("text", "m1")
+    stack.deploy("tensors", "m1", auxiliary_cfg={"gateway": {"task": "tensors"}})
+    stack.add_hook("code", HOOK % 1)
+    stack.add_hook("front", HOOK % 1, "m1", engine="triton")
+    stack.load("front")
+    urls = ("text", "tensors", "code", "front")
+    await stack.served(*urls)
+    for url in urls:
+        await stack.client.post(f"/serve/{url}", json={"text": "good"})
+    served = stack.gateway.table.current.endpoints
+    kinds = {type(one.handler).__name__ for one in served.values()}
+    assert len(kinds) >= 3, kinds
+    gc.collect()
+    gc.disable()
+    try:
+        before = {url: weakref.ref(served[url].handler) for url in urls}
+        del served
+        stack.deploy("text", "m2")
+        stack.deploy("tensors", "m2", auxiliary_cfg={"gateway": {"task": "tensors"}})
+        stack.add_hook("code", HOOK % 2)
+        stack.add_hook("front", HOOK % 2, "m2", engine="triton")
+        stack.load("front")
+        await stack.until(lambda: all(one() is None for one in before.values()))
+    finally:
+        gc.enable()
+
+
+async def test_many_new_endpoints_are_told_of_once_when_they_have_settled(
+    stack: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A few are not worth it."""
+    settled: list[int] = []
+    follower = stack.gateway._reconciler
+    monkeypatch.setattr(reconcile, "MANY_NEW", 5)
+    follower._settled = lambda: settled.append(len(stack.gateway.table.current.endpoints))
+    stack.add_text_model("m1")
+    for number in range(4):
+        stack.deploy(f"few{number}")
+    await stack.until(lambda: 4 == len(stack.gateway.table.current.endpoints) and follower._afterwards.is_calm)
+    assert [] == settled
+    stack.deploy("one")
+    await stack.until(lambda: [5] == settled)
