@@ -1,1 +1,1 @@
-"""Operators' side: the CLI, the embedded control plane, the embedded Triton and model sync."""
+"""Everything around the gateway: rooms by where their code runs. docs/architecture.md has the map of them."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 import time
+from collections.abc import Iterator
 from typing import Final, TextIO
 
 _QUIET_S: Final = 2.0
@@ -48,6 +49,15 @@ class Terminal:
         elif (topic or text) != self._live and (topic or self.elapsed() - self._spoke_at >= _QUIET_S):
             self.say(f"{text} …")
             self._live = topic or text
+
+    @contextlib.contextmanager
+    def waiting(self, text: str) -> Iterator[None]:
+        """Show what is being waited for while the context lasts; nothing of it stays."""
+        self.live(text)
+        try:
+            yield
+        finally:
+            self.clear()
 
     def clear(self) -> None:
         """Take the changing line away, before something else prints."""

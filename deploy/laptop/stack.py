@@ -120,6 +120,7 @@ async def run(options: UpOptions, screen: Screen) -> int:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, on_signal, number)
         is_up = False
+        screen.say("starting; Ctrl-C stops everything, in order")
         try:
             boot = asyncio.create_task(stack.bring_up())
             stopping = asyncio.create_task(stop.wait())
@@ -489,8 +490,6 @@ class Stack:
             "Try it:",
             f"  curl -s {gateway}/serve/{endpoint} -H 'content-type: application/json'"
             """ -d '{"text": "Hello there"}'""",
-            "",
-            "Ctrl-C stops everything, in order.",
             "",
         ]
 

@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from deploy.admin.commands._options import DURATION, SIZE, OpenRegistry, gateway_options, registry_options
+from deploy.admin.terminal import Terminal
 from deploy.tools.errors import DeployError
 
 _REFUSED = 3
@@ -61,9 +62,11 @@ def test(
     from deploy.tools import http_client
     from gateway import spec, trial
 
+    terminal = Terminal(sys.stderr)
+
     async def send_request(name: str, version: str | None, data: Any) -> Any:
         if not url:
-            click.echo(f"send_request({name!r}) returns None: no gateway is named with --url", err=True)
+            terminal.show(f"send_request({name!r}) returns None: no gateway is named with --url")
             return None
         answer = await http_client.call_async(
             f"{url.rstrip('/')}/serve/{spec.normalize_url(name, version)}", body=data, timeout=60
@@ -72,7 +75,8 @@ def test(
 
     asked = trial.Trial(code, _body(body), engine, bundle, endpoint, timeout, memory)
     try:
-        report = asyncio.run(trial.run(asked, send_request))
+        with terminal.waiting(f"loading {code}"):
+            report = asyncio.run(trial.run(asked, send_request))
     except trial.HookFault as fault:
         click.echo(f"{'refused' if fault.is_refusal else 'failed'}: {fault.message}", err=True)
         for line in fault.excerpt:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping
 from typing import Any
 
 import click
 
 from deploy.admin.commands._options import OpenRegistry, registry_options
+from deploy.admin.terminal import Terminal
 from deploy.tools.errors import DeployError
 
 
@@ -29,8 +31,10 @@ def command(url: str, as_json: bool, open_registry: OpenRegistry) -> int:
     """
     from gateway.registry import is_id, lineage_of
 
-    registry = open_registry()
-    endpoints = registry.spec().endpoints
+    terminal = Terminal(sys.stderr)
+    with terminal.waiting("reading the serving Task"):
+        registry = open_registry()
+        endpoints = registry.spec().endpoints
     endpoint = endpoints.get(url.strip("/"))
     if endpoint is None and not is_id(url):
         raise DeployError(
@@ -43,7 +47,8 @@ def command(url: str, as_json: bool, open_registry: OpenRegistry) -> int:
     model_id = url if endpoint is None else str(endpoint.model_id)
     urls = sorted(one.url for one in endpoints.values() if one.model_id == model_id)
     url = endpoint.url if endpoint is not None else ""
-    found = {"url": url, "served_as": urls, **lineage_of(registry, model_id)}
+    with terminal.waiting(f"reading where model {model_id} comes from"):
+        found = {"url": url, "served_as": urls, **lineage_of(registry, model_id)}
     if as_json:
         click.echo(json.dumps(found, indent=2, ensure_ascii=False))
     else:

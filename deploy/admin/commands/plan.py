@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from deploy.admin.commands._options import OpenRegistry, gateway_options, registry_options
+from deploy.admin.terminal import Terminal
 from deploy.tools.errors import DeployError
 
 if TYPE_CHECKING:
@@ -31,8 +33,9 @@ def command(gateway: str, as_json: bool, open_registry: OpenRegistry) -> int:
     from deploy.tools import http_client
     from gateway.preview import preview
 
-    registry = open_registry()
-    planned = preview(registry, registry.spec())
+    with Terminal(sys.stderr).waiting("reading the serving Task and its models"):
+        registry = open_registry()
+        planned = preview(registry, registry.spec())
     answer = http_client.call_gateway(f"{gateway}/v1/status")
     if answer is None or answer.status != 200 or not isinstance(answer.content, dict):
         raise DeployError(f"no gateway answers at {gateway}", hint="name one with --url")

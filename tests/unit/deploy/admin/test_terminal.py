@@ -69,6 +69,19 @@ def test_a_log_gets_a_new_topic_at_once_and_its_details_never(clock: Clock) -> N
     assert out.getvalue() == "[   0.0 s] 9 s more …\n[   5.0 s] 4 s more …\n"
 
 
+def test_what_was_waited_for_leaves_nothing_also_when_it_fails() -> None:
+    """The error stands where the line stood."""
+    out = Tty()
+
+    def fail() -> None:
+        with Terminal(out).waiting("reading"):
+            raise ValueError
+
+    with pytest.raises(ValueError):
+        fail()
+    assert out.getvalue().endswith("reading …\r\x1b[2K")
+
+
 def test_a_closed_stream_keeps_nobody_from_working() -> None:
     """Children have to be stopped whether or not anybody reads."""
     out = io.StringIO()

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
+import socket
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from deploy.controlplane import Credentials
-from deploy.laptop.stack import Stack, UpOptions, is_syncing, reset_status
+from deploy.laptop.stack import Stack, UpOptions, is_syncing, reset_status, run
 from deploy.laptop.state_dir import StateDir
-from deploy.tools.errors import DeployError
+from deploy.tools.errors import DeployError, PortTaken
 
 
 def test_model_sync_is_seen_to_go_round_by_the_file_it_touches(tmp_path: Path) -> None:
@@ -37,14 +38,29 @@ def test_what_a_former_model_sync_said_is_forgotten_without_giving_up_its_place_
     assert (True, before) == (is_syncing(status), status.stat().st_ino)
 
 
-class Silent:
-    """A screen nobody looks at."""
+class Screen:
+    """A screen nobody looks at; what was said stays."""
 
-    def say(self, text: str) -> None: ...
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def say(self, text: str) -> None:
+        self.said.append(text)
+
     def show(self, text: str) -> None: ...
     def live(self, text: str) -> None: ...
     def elapsed(self) -> float:
         return 0.0
+
+
+async def test_how_to_stop_is_said_before_anything_starts(tmp_path: Path) -> None:
+    """A cold start takes a minute: somebody may have changed their mind."""
+    screen = Screen()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        options = UpOptions(state=StateDir.at(tmp_path), environ={}, port=taken.getsockname()[1])
+        with pytest.raises(PortTaken):
+            await run(options, screen)
+    assert screen.said[:1] == ["starting; Ctrl-C stops everything, in order"]
 
 
 REAL = {"CLEARML_API_HOST": "http://clearml", "CLEARML_API_ACCESS_KEY": "k", "CLEARML_API_SECRET_KEY": "s"}
@@ -52,7 +68,7 @@ REAL = {"CLEARML_API_HOST": "http://clearml", "CLEARML_API_ACCESS_KEY": "k", "CL
 
 def stack(tmp_path: Path, environ: dict[str, str], **options: Any) -> Stack:
     """A stack that is not started."""
-    return Stack(UpOptions(state=StateDir.at(tmp_path), environ=environ, **options), Silent())
+    return Stack(UpOptions(state=StateDir.at(tmp_path), environ=environ, **options), Screen())
 
 
 def test_server_named_by_the_environment_is_used(tmp_path: Path) -> None:
