@@ -193,15 +193,25 @@ FORMS: Final = {
 """Short name of a protocol → its title, path and body; the system is ``gateway_`` and the name."""
 
 
-def gateway_of(checkout: Path, python: Path, name: str, *, has_word_cache: bool = True) -> Start:
-    """Return how another checkout's gateway is started, with its own Python if there is one."""
+NOW: Final = "gateway"
+BEFORE: Final = "gateway_before"
+
+
+def another_checkout(checkout: Path, name: str = BEFORE, *, has_word_cache: bool = True) -> System:
+    """Return the gateway of another checkout as a system; its own Python runs it if it has a ``.venv``.
+
+    Raises ``ValueError`` if that is no checkout of this project.
+    """
+    if not (checkout / "gateway" / "__init__.py").is_file():
+        raise ValueError(f"{checkout} is no checkout of this project: `git worktree add FOLDER COMMIT` makes one")
+    python = checkout / ".venv" / "bin" / "python"
     settings = {} if has_word_cache else {"TRITON_GATEWAY_WORD_CACHE_WORDS": "0"}
 
     def begin(bench: Bench, backend: Backend) -> Running:
         own = python if python.exists() else None
         return _gateway(bench, backend, name=name, settings=settings, checkout=checkout, python=own)
 
-    return begin
+    return System(name, f"the other checkout{'' if has_word_cache else ', word cache off'}", begin)
 
 
 def _without_word_cache(bench: Bench, backend: Backend) -> Running:

@@ -67,3 +67,4 @@ def test_documents_name_questions_that_there_are() -> None:
         text = path.read_text()
         named = set(re.findall(r"python -m benchmarks ([a-z][a-z-]+)", text))
         assert named <= known, path
+        assert set(re.findall(r"python -m benchmarks\.([a-z.]+)", text)) <= {"shared.load"}, path

@@ -1,4 +1,4 @@
-"""``python -m benchmarks.batching``: throughput over servers whose calls cost differently, beside what is possible.
+"""How many answers per second over servers whose calls cost differently, beside what is possible?
 
 Real HTTP, the real Triton, one gateway as it is by default. The models take their time per call (``gpu``), per padded
 token (``tokens``) or for both. Beside each cell stands what two full calls taking turns could give, computed from the
@@ -9,13 +9,11 @@ time of Triton itself, nor this machine: so those two calls are made, too, strai
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import http.client
 import itertools
 import random
 import statistics
-import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -27,15 +25,18 @@ import numpy as np
 import orjson
 from tokenizers import Tokenizer
 
-from benchmarks.compare import BEFORE, NOW
 from benchmarks.peers.plan import Scenario
-from benchmarks.peers.run import Say, bring_up, measure_cell, start
-from benchmarks.peers.systems import SYSTEMS, Bench, Running, System, gateway_of
-from benchmarks.shared import processes as servers
+from benchmarks.peers.run import bring_up, measure_cell, start
+from benchmarks.peers.systems import BEFORE, NOW, SYSTEMS, Bench, Running, another_checkout
 from benchmarks.shared.backends import BACKENDS, TOKENS
+from benchmarks.shared.command import STATE, Say, narrator, parser
 from benchmarks.shared.corpus import Corpus
+from benchmarks.shared.processes import ServerFailed
+from benchmarks.shared.results import table
 from benchmarks.shared.simulated import CONNECTIONS, Lengths, Price, best, bound, turns
 
+TAKES = "20 minutes"
+SAVES = ""
 PRICED: Final = ("gpu", "tokens", "both")
 TEXTS: Final = ("short", "mixed")
 _HEADS: Final = (
@@ -61,9 +62,7 @@ def lengths_of(bench: Bench, kind: str) -> Lengths:
 def run(cells: Sequence[Scenario], before: Path | None, state: Path, say: Say) -> list[tuple[str, ...]]:
     """Measure all cells; returns the rows of the table."""
     if before is not None:
-        SYSTEMS[BEFORE] = System(
-            BEFORE, "the other checkout", gateway_of(before, before / ".venv" / "bin" / "python", BEFORE)
-        )
+        SYSTEMS[BEFORE] = another_checkout(before)
     systems = [NOW] if before is None else [NOW, BEFORE]
     rows = []
     with contextlib.ExitStack() as stack:
@@ -112,7 +111,7 @@ def _straight(address: str, model: str, calls: Sequence[tuple[int, int]], second
                 with connection.getresponse() as response:
                     response.read()
                     if response.status != HTTPStatus.OK:
-                        raise servers.ServerFailed(f"Triton answered {response.status} to {model}")
+                        raise ServerFailed(f"Triton answered {response.status} to {model}")
                 answered += rows
         return answered
 
@@ -151,48 +150,33 @@ def _row(
     return (*row, str(sum(one["errors"] for rounds in found.values() for one in rounds)))
 
 
-def table(rows: Sequence[Sequence[str]]) -> str:
-    """Return the rows as Markdown."""
-    lines = [_HEADS, ("---",) * len(_HEADS), *rows]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
-
-
 def main(argv: Sequence[str] | None = None) -> int:
-    """Parse the command line, measure, print the table."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.batching", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    """Measure and print the table."""
+    arguments = parser(__name__, __doc__)
+    arguments.add_argument("--before", type=Path, help="folder with another checkout, measured in the same rounds")
+    arguments.add_argument("--state-dir", type=Path, default=STATE, help="kept between runs")
+    arguments.add_argument(
+        "--price", action="append", default=[], choices=PRICED, help="only this one; may be repeated"
     )
-    parser.add_argument("--before", type=Path, help="folder with another checkout, measured in the same rounds")
-    parser.add_argument("--state-dir", type=Path, default=Path(".triton-gateway/bench"), help="kept between runs")
-    parser.add_argument("--price", action="append", default=[], choices=PRICED, help="only this one; may be repeated")
-    parser.add_argument("--texts", action="append", default=[], choices=TEXTS, help="only these; may be repeated")
-    parser.add_argument("--connections", action="append", type=int, default=[], help="only so many; may be repeated")
-    parser.add_argument("--rounds", type=int, default=5, help="rounds of every cell [5]")
-    parser.add_argument("--seconds", type=float, default=3.0, help="seconds of every round [3]")
-    options = parser.parse_args(argv)
+    arguments.add_argument("--texts", action="append", default=[], choices=TEXTS, help="only these; may be repeated")
+    arguments.add_argument("--connections", action="append", type=int, default=[], help="only so many; may be repeated")
+    arguments.add_argument("--rounds", type=int, default=5, help="rounds of every cell [5]")
+    arguments.add_argument("--seconds", type=float, default=3.0, help="seconds of every round [3]")
+    options = arguments.parse_args(argv)
     cells = [
         Scenario(price, texts, connections, (NOW,), options.rounds, options.seconds)
         for price in options.price or PRICED
         for texts in options.texts or TEXTS
         for connections in options.connections or CONNECTIONS
     ]
-    began = time.monotonic()
-
-    def say(text: str) -> None:
-        sys.stderr.write(f"{time.monotonic() - began:6.1f} s  {text}\n")
-        sys.stderr.flush()
-
+    say = narrator()
     before: Path | None = options.before.resolve() if options.before else None
-    if before is not None and not (before / "gateway" / "__init__.py").is_file():
-        parser.error(f"{before} is no checkout of this project: `git worktree add FOLDER COMMIT` makes one")
     try:
         rows = run(cells, before, options.state_dir.absolute(), say)
-    except servers.ServerFailed as error:
+    except ValueError as error:
+        arguments.error(str(error))
+    except ServerFailed as error:
         say(f"error: {error}")
         return 1
-    sys.stdout.write(table(rows))
+    print(table([_HEADS, *rows]))
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,4 +1,4 @@
-"""``python -m benchmarks.changes``: how long requests wait while the configuration of 1,000 endpoints changes.
+"""How long do requests wait while the configuration of 1,000 endpoints changes?
 
 One gateway process over real HTTP; the registry is in memory and answers the sections as the clearml SDK writes them,
 the backend answers at once, so that only the gateway's own work counts. Requests go out one after the other to
@@ -21,18 +21,22 @@ import gc
 import http.client
 import json
 import os
-import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.shared.command import again, parser, tell
+from benchmarks.shared.processes import Child
+from benchmarks.shared.results import RESULTS
 from gateway.registry.ledger import with_records
 from gateway.testing import FakeRegistry
 
+TAKES = "2 minutes"
+SAVES = "results/changes.jsonl"
 SHARE = """{endpoint} {{
   endpoint = "{endpoint}"
   weights = [{left}, {right}]
@@ -239,7 +243,7 @@ def serve(folder: Path, count: int) -> None:
 
     def commands(loop: asyncio.AbstractEventLoop) -> None:
         for line in sys.stdin:
-            what = line.strip()
+            what = json.loads(line)
             if what == "quiet":
                 print(json.dumps(steps.take()), flush=True)
                 continue
@@ -308,52 +312,43 @@ class Caller(threading.Thread):
         }  # fmt: skip
 
 
-def main() -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Measure and print one JSON line per change."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.changes", description=__doc__)
-    parser.add_argument("--endpoints", type=int, default=1000)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--changes", default="add,replace,weights,remove,all")
-    parser.add_argument("--steps", action="store_true", help="also the longest steps of the loop, by name")
-    parser.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    arguments = parser(__name__, __doc__, saves=SAVES)
+    arguments.add_argument("--endpoints", type=int, default=1000)
+    arguments.add_argument("--rounds", type=int, default=3)
+    arguments.add_argument("--changes", default="add,replace,weights,remove,all")
+    arguments.add_argument("--steps", action="store_true", help="also the longest steps of the loop, by name")
+    arguments.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
+    options = arguments.parse_args(argv)
     if options.serve:
         serve(options.serve, options.endpoints)
         return 0
+
+    shown: list[dict[str, Any]] = []
+
+    def show(found: dict[str, Any]) -> None:
+        shown.append({name: value for name, value in found.items() if options.steps or name != "steps"})
+        tell(shown[-1])
+
     with tempfile.TemporaryDirectory() as folder:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.changes", "--serve", folder, "--endpoints", str(options.endpoints)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[1],
-        )  # fmt: skip
-        assert process.stdin is not None
-        assert process.stdout is not None
-
-        def show(found: dict[str, Any]) -> None:
-            if not options.steps:
-                found.pop("steps", None)
-            print(json.dumps(found), flush=True)
-
+        gateway = Child(again(__name__, "--serve", folder, "--endpoints", str(options.endpoints)))
         try:
-            ready = json.loads(process.stdout.readline())
+            ready = gateway.hear()
             show({"change": "boot", **ready})
-            caller = Caller(ready["port"], process.pid)
+            caller = Caller(ready["port"], gateway.pid)
             caller.start()
             for what in ("quiet", *options.changes.split(",") * options.rounds):
                 time.sleep(2.0)
                 caller.take()
                 if what == "quiet":
                     time.sleep(5.0)
-                process.stdin.write(what + "\n")
-                process.stdin.flush()
-                found = json.loads(process.stdout.readline())
+                found = gateway.ask(what)
                 show({"change": what, **caller.take(), **found})
             caller.is_over = True
             caller.join(5)
         finally:
-            process.kill()
-            process.wait()
+            gateway.stop()
+    if options.save:
+        (RESULTS / "changes.jsonl").write_text("".join(json.dumps(one) + "\n" for one in shown))
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

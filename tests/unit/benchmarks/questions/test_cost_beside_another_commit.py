@@ -1,4 +1,4 @@
-"""What ``benchmarks.compare`` makes of paired rounds."""
+"""What is made of paired rounds, and of a folder that is no checkout."""
 
 from __future__ import annotations
 
@@ -6,22 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.compare import CELLS, FIGURES, PAIRS, Ratio, is_worse, main, ratio
 from benchmarks.peers.systems import SYSTEMS
-
-
-def test_a_ratio_is_formed_within_rounds() -> None:
-    """A round that was disturbed was disturbed for both."""
-    found = ratio([(11.0, 10.0), (110.0, 100.0), (11.0, 10.0)])
-    assert found.median == pytest.approx(1.1)
-    assert (found.low, found.high) == (pytest.approx(1.1), pytest.approx(1.1))
-
-
-def test_an_interval_holds_its_median_and_stays_within_the_rounds() -> None:
-    """It is drawn from the rounds, so it cannot leave them."""
-    pairs = [(float(now), 10.0) for now in (9, 10, 11, 12, 30)]
-    found = ratio(pairs)
-    assert 0.9 <= found.low <= found.median <= found.high <= 3.0
+from benchmarks.questions.cost_beside_another_commit import CELLS, FIGURES, PAIRS, is_worse, main
+from benchmarks.shared.statistics import Ratio
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""``python -m benchmarks.protocols``: what a request costs the gateway in each protocol, measured side by side.
+"""What does a request cost the gateway in each protocol, measured side by side?
 
 One gateway in this process, in front of a model that answers at once; bytes go in and out of its HTTP protocol without
 a socket, many connections at a time. Rounds are interleaved: every protocol within moments of the others, in an order
@@ -17,15 +17,20 @@ import sys
 import tempfile
 import time
 import zipfile
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
 from benchmarks.shared import corpus
+from benchmarks.shared.command import ROOT, again, parser
+from benchmarks.shared.results import save
+from benchmarks.shared.statistics import ratio
+from benchmarks.shared.words import text_bundle
 
+TAKES = "half a minute"
+SAVES = "results/protocols.json"
 CONNECTIONS: Final = 64
 BASE: Final = "serve"
 WIDTH: Final = 384
@@ -73,25 +78,6 @@ class Wire(asyncio.Transport):
         """Nothing is buffered."""
 
 
-def bundle(folder: Path, architecture: str) -> Path:
-    """A model folder whose tokenizer knows the corpus' words."""
-    folder.mkdir()
-    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *corpus.vocabulary()[:8000]]
-    tokenizer = Tokenizer(models.WordPiece({w: i for i, w in enumerate(dict.fromkeys(words))}, unk_token="[UNK]"))
-    tokenizer.normalizer = normalizers.BertNormalizer()
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
-    )
-    tokenizer.save(str(folder / "tokenizer.json"))
-    (folder / "config.json").write_text(json.dumps({
-        "architectures": [architecture], "model_type": "bert", "pad_token_id": 0, "hidden_size": WIDTH,
-        "id2label": {"0": "BAD", "1": "GOOD"}, "max_position_embeddings": 512, "vocab_size": len(words),
-    }))  # fmt: skip
-    (folder / "model.onnx").write_bytes(b"not read by the gateway")
-    return folder
-
-
 def gateway_in(state: Path) -> Any:
     """A gateway with both endpoints over a model in memory that answers at once."""
     from gateway.app import Gateway
@@ -100,6 +86,7 @@ def gateway_in(state: Path) -> Any:
     from gateway.testing import FakeBackend, FakeRegistry
 
     registry, backend = FakeRegistry(), FakeBackend()
+    words = corpus.vocabulary()[:8000]
     vectors = np.random.default_rng(0).normal(size=(1024, WIDTH)).astype(np.float32)
     answers: dict[str, tuple[str, Any]] = {
         "labels": ("logits", lambda inputs: {"logits": vectors[: len(inputs["input_ids"]), :2]}),
@@ -110,7 +97,7 @@ def gateway_in(state: Path) -> Any:
     for name, architecture in ENDPOINTS.items():
         archive = state / f"{name}.zip"
         with zipfile.ZipFile(archive, "w") as packed:
-            for file in bundle(state / name, architecture).iterdir():
+            for file in text_bundle(state / name, architecture, words=words, hidden_size=WIDTH).iterdir():
                 packed.write(file, file.name)
         registry.add_model(f"m-{name}", archive, is_package=True)
         registry.add_endpoint(name, f"m-{name}")
@@ -189,8 +176,8 @@ async def grpc_cost(gateway: Any, name: str, texts: list[str]) -> float:
     )  # fmt: skip
     port = await server.start("127.0.0.1", 0)
     client = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "benchmarks.protocols", "--grpc-client", str(port), name,
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=Path(__file__).parents[1],
+        *again(__name__, "--grpc-client", str(port), name),
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT,
     )  # fmt: skip
     assert client.stdin is not None
     assert client.stdout is not None
@@ -262,41 +249,33 @@ async def measure(rounds: int, each: int) -> dict[str, dict[str, list[float]]]:
 def report(found: Mapping[str, Mapping[str, list[float]]]) -> list[str]:
     """One line per endpoint and protocol."""
     lines = []
-    rng = np.random.default_rng(0)
     for name, forms in found.items():
-        base = np.array(forms[BASE])
+        base = forms[BASE]
         for form, costs in forms.items():
             line = f"{name:8} {form:12} {np.median(costs):7.1f} µs"
             if form in (BASE, "grpc"):
                 lines.append(line + (f"  {np.median(costs) / np.median(base):.2f} ×" if form != BASE else ""))
                 continue
-            ratios = np.array(costs) / base
-            draws = np.median(rng.choice(ratios, (2000, len(ratios))), axis=1)
-            low, high = np.quantile(draws, (0.025, 0.975))
-            lines.append(f"{line}  {np.median(ratios):.2f} × ({low:.2f} to {high:.2f})")
+            one = ratio(list(zip(costs, base, strict=True)))
+            lines.append(f"{line}  {one.median:.2f} × ({one.low:.2f} to {one.high:.2f})")
     return lines
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> int:
     """Measure and print."""
     import uvloop
 
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--requests", type=int, default=1280, help="of one protocol in one round")
-    parser.add_argument("--save", type=Path, help="a JSON file for the numbers")
-    parser.add_argument("--grpc-client", nargs=2, metavar=("PORT", "ENDPOINT"), help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.grpc_client:
-        port, name = arguments.grpc_client
+    arguments = parser(__name__, __doc__, saves=SAVES)
+    arguments.add_argument("--rounds", type=int, default=15)
+    arguments.add_argument("--requests", type=int, default=1280, help="of one protocol in one round")
+    arguments.add_argument("--grpc-client", nargs=2, metavar=("PORT", "ENDPOINT"), help=argparse.SUPPRESS)
+    options = arguments.parse_args(argv)
+    if options.grpc_client:
+        port, name = options.grpc_client
         asyncio.run(grpc_client(int(port), name))
-        return
-    found = uvloop.run(measure(arguments.rounds, arguments.requests))
-    for line in report(found):
-        print(line)
-    if arguments.save:
-        arguments.save.write_text(json.dumps(found, indent=1) + "\n")
-
-
-if __name__ == "__main__":
-    main()
+        return 0
+    found = uvloop.run(measure(options.rounds, options.requests))
+    print("\n".join(report(found)))
+    if options.save:
+        save("protocols", found)
+    return 0

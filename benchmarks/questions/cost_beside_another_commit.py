@@ -1,4 +1,4 @@
-"""``python -m benchmarks.compare --before CHECKOUT``: this gateway beside that of another checkout, in one run.
+"""Is this checkout dearer or slower than another one, cell by cell?
 
 Both follow the same serving Task, have the same core, the same Triton, texts and load. Within a round they are measured
 seconds apart, in an order that changes, and what is compared is formed within rounds: what disturbs a round disturbs
@@ -11,28 +11,28 @@ CPU per request is above ``--worse`` (1.05), or the lower end of its throughput'
 
 from __future__ import annotations
 
-import argparse
 import contextlib
-import json
 import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
 from benchmarks.peers.plan import Scenario
-from benchmarks.peers.run import Say, bring_up, commit, measure_cell, start
-from benchmarks.peers.systems import SYSTEMS, System, gateway_of
-from benchmarks.shared import machine as measure
-from benchmarks.shared import processes as servers
+from benchmarks.peers.run import bring_up, commit, measure_cell, start
+from benchmarks.peers.systems import BEFORE, NOW, SYSTEMS, another_checkout
+from benchmarks.shared import machine
+from benchmarks.shared.command import STATE, Say, narrator, parser
+from benchmarks.shared.processes import ServerFailed
+from benchmarks.shared.results import save
+from benchmarks.shared.statistics import Ratio, ratio
 
-RESULTS: Final = Path(__file__).parent / "results" / "compare.json"
-NOW: Final = "gateway"
-BEFORE: Final = "gateway_before"
+TAKES = "25 minutes"
+SAVES = "results/compare.json"
 PAIRS: Final = {NOW: BEFORE, "gateway_nocache": "gateway_nocache_before"}
 FIGURES: Final = {
     "own_us": "CPU per request", "rps": "throughput", "p50_ms": "p50", "p99_ms": "p99", "batch": "rows a call",
@@ -52,23 +52,6 @@ CELLS: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Ratio:
-    """This checkout over the other: the median over rounds and its 95 % bootstrap interval."""
-
-    median: float
-    low: float
-    high: float
-
-
-def ratio(pairs: Sequence[tuple[float, float]], *, draws: int = 4000) -> Ratio:
-    """Return now over before of ``pairs``, at least one; pure (the bootstrap has a fixed seed)."""
-    each = np.array([now / before for now, before in pairs])
-    drawn = np.random.default_rng(1).choice(each, (draws, len(each)))
-    low, high = np.quantile(np.median(drawn, axis=1), (0.025, 0.975))
-    return Ratio(float(np.median(each)), float(low), float(high))
-
-
 def is_worse(ratios: Mapping[str, Ratio], bound: float) -> bool:
     """Whether a cell is worse by more than ``bound``, by the unfavourable end of its intervals."""
     return ratios["own_us"].high > bound or ratios["rps"].low < 1 / bound
@@ -76,15 +59,9 @@ def is_worse(ratios: Mapping[str, Ratio], bound: float) -> bool:
 
 def run(before: Path, cells: Sequence[Scenario], state: Path, say: Say) -> list[dict[str, Any]]:
     """Measure all cells; returns one row per cell."""
-    python = before / ".venv" / "bin" / "python"
-    others = {
-        BEFORE: System(BEFORE, "the other checkout", gateway_of(before, python, BEFORE)),
-        PAIRS["gateway_nocache"]: System(
-            PAIRS["gateway_nocache"], "the other checkout, word cache off",
-            gateway_of(before, python, PAIRS["gateway_nocache"], has_word_cache=False),
-        ),
-    }  # fmt: skip
-    SYSTEMS.update(others)
+    nocache = PAIRS["gateway_nocache"]
+    SYSTEMS[BEFORE] = another_checkout(before)
+    SYSTEMS[nocache] = another_checkout(before, nocache, has_word_cache=False)
     rows = []
     with contextlib.ExitStack() as stack:
         bench = bring_up(stack, cells, state, say)
@@ -132,33 +109,24 @@ def line(row: Mapping[str, Any]) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Parse the command line, measure, print; 1 when a cell is worse than ``--worse``."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.compare", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--before", type=Path, required=True, help="folder with the other checkout")
-    parser.add_argument("--state-dir", type=Path, default=Path(".triton-gateway/bench"), help="kept between runs")
-    parser.add_argument("--cell", action="append", default=[], help="only cells whose name contains this")
-    parser.add_argument("--rounds", type=int, default=0, help="rounds of every cell")
-    parser.add_argument("--worse", type=float, default=1.05, help="what is too much [1.05]")
-    parser.add_argument("--save", action="store_true", help=f"write benchmarks/results/{RESULTS.name}")
-    options = parser.parse_args(argv)
-    before = options.before.resolve()
-    if not (before / "gateway" / "__init__.py").is_file():
-        parser.error(f"{before} is no checkout of this project: `git worktree add FOLDER COMMIT` makes one")
-    began = time.monotonic()
-
-    def say(text: str) -> None:
-        sys.stderr.write(f"{time.monotonic() - began:6.1f} s  {text}\n")
-        sys.stderr.flush()
-
+    """Measure and print; 1 when a cell is worse than ``--worse``."""
+    arguments = parser(__name__, __doc__, saves=SAVES)
+    arguments.add_argument("--before", type=Path, required=True, help="folder with the other checkout")
+    arguments.add_argument("--state-dir", type=Path, default=STATE, help="kept between runs")
+    arguments.add_argument("--cell", action="append", default=[], help="only cells whose name contains this")
+    arguments.add_argument("--rounds", type=int, default=0, help="rounds of every cell")
+    arguments.add_argument("--worse", type=float, default=1.05, help="what is too much [1.05]")
+    options = arguments.parse_args(argv)
+    say = narrator()
     cells = [c for c in CELLS if not options.cell or any(part in c.name for part in options.cell)]
     if options.rounds:
-        cells = [Scenario(c.backend, c.texts, c.connections, c.systems, options.rounds, c.seconds) for c in cells]
+        cells = [replace(cell, rounds=options.rounds) for cell in cells]
     load = os.getloadavg()
     try:
-        rows = run(before, cells, options.state_dir.absolute(), say)
-    except servers.ServerFailed as error:
+        rows = run(options.before.resolve(), cells, options.state_dir.absolute(), say)
+    except ValueError as error:
+        arguments.error(str(error))
+    except ServerFailed as error:
         say(f"error: {error}")
         return 1
     worse = [
@@ -168,12 +136,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     sys.stdout.write(f"worse than {options.worse:g}: {', '.join(worse) or 'none'}\n")
     if options.save:
         facts = {
-            "now": commit(), "before": commit(before), "cpu": measure.cpu_model(), "cores": os.cpu_count(),
-            "load_average": load, "began": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
+            "now": commit(), "before": commit(options.before.resolve()), "cpu": machine.cpu_model(),
+            "cores": os.cpu_count(), "load_average": load,
+            "began": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
         }  # fmt: skip
-        RESULTS.write_text(json.dumps({"facts": facts, "cells": rows}, indent=1) + "\n")
+        save("compare", {"facts": facts, "cells": rows})
     return 1 if worse else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
