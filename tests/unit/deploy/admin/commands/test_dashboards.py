@@ -172,7 +172,7 @@ def test_client_library_that_is_not_installed_is_one_line(monkeypatch: pytest.Mo
 def test_export_writes_what_can_be_imported(tmp_path: Path) -> None:
     """The committed files, byte by byte."""
     run("export", tmp_path / "boards")
-    source = Path(__file__).parents[4] / "dashboards" / "grafana"
+    source = Path(__file__).parents[5] / "dashboards" / "grafana"
     assert {p.name: p.read_text() for p in source.glob("*.json")} == {
         p.name: p.read_text() for p in (tmp_path / "boards").iterdir()
     }
