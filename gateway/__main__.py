@@ -3,6 +3,8 @@
 Sets what must be set before anything else is imported (tokenizers' threads, the workers' shared folder), then
 opens the port. One worker is this process; several share the port under ``workers.Workers``, which replaces those that
 end or hang and lets requests finish on SIGTERM.
+
+Public: ``deploy`` may import it.
 """
 
 from __future__ import annotations

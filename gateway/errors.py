@@ -1,7 +1,7 @@
 """Every failure the gateway can report, as one tree; each has a stable ``kind`` and says whether a retry can help.
 
-Raised anywhere in the gateway, turned into HTTP in one place (``gateway/edge/http/problems.py``); nothing here knows
-HTTP.
+Raised anywhere in the gateway, turned into HTTP in one place (``gateway/edge/http/problems.py``) by the statuses of
+``STATUS``. Public: ``deploy`` may import it.
 Adapters translate foreign exceptions into these with ``raise … from``.
 
 ::

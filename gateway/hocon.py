@@ -6,6 +6,8 @@ goes to pyhocon in a process of its own, which is killed when it takes too long:
 endpoints and a minute for deep nesting, all under the interpreter's lock. Both give the same values (a property test
 holds them equal). Includes, substitutions and durations are refused: a text from outside must not read files,
 addresses or the environment.
+
+Public: ``deploy`` may import it.
 """
 
 from __future__ import annotations

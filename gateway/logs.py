@@ -2,6 +2,8 @@
 
 Configured once by the composition root; everybody else uses ``logging.getLogger("triton_gateway.…")`` and passes
 fields in ``extra``. Never logs request bodies.
+
+Public: ``deploy`` may import it.
 """
 
 from __future__ import annotations

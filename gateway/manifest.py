@@ -3,6 +3,8 @@
 Asked by ``assemble`` for the files a gateway reads, by model sync for the model it gives to Triton. A folder without a
 manifest of ours is a model like any other. What a user may add to a bundle afterwards (a hook, drift references) is
 never asked for.
+
+Public: ``deploy`` may import it.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 A child that is ours calls ``end_with_parent`` when it starts. Any other program is started with the command line of
 ``ending_with_parent``, which runs this file first: code between fork and exec of a process that has threads may
 deadlock. The one place that asks the kernel for it. Imports nothing of ours and little else: a child waits for it.
+
+Public: ``deploy`` may import it.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 Written when a model is exported or registered, read by ``assemble`` when a version is built: the answers that a version
 gives here, on this Triton and this machine, are compared with those it gave when it was made. Pure but for ``read``.
 The format is documented in docs/canary.md.
+
+Public: ``deploy`` may import it.
 """
 
 from __future__ import annotations

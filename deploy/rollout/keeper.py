@@ -15,7 +15,6 @@ from deploy.rollout import record
 from deploy.rollout.runner import put_right
 from deploy.tools.errors import DeployError, GatewayError
 from gateway import decisions
-from gateway.decisions import FORGOTTEN_S, Decision
 from gateway.registry import RegistryWriter
 from gateway.spec import ServingSpec, described_weights, judged, records_of
 
@@ -68,7 +67,7 @@ class WeightsKeeper:
         self._settled = None if self._since else task
         return _CHANGED in done
 
-    def _settle(self, task: Mapping[str, Any], decision: Decision, says: ServingSpec) -> str:
+    def _settle(self, task: Mapping[str, Any], decision: decisions.Decision, says: ServingSpec) -> str:
         """Return the key of what is being waited for, ``_CHANGED``, or nothing."""
         marks, endpoint = records_of(task, decisions.MARK), decision.endpoint
         route = says.canaries.get(endpoint)
@@ -85,7 +84,7 @@ class WeightsKeeper:
         key = decisions.meant(decision, found)
         if self._clock() - self._since.setdefault(key, self._clock()) < SETTLED_S:
             return key
-        if self._wall() - decision.replaced[found] > FORGOTTEN_S:
+        if self._wall() - decision.replaced[found] > decisions.FORGOTTEN_S:
             self._mark(key)
             log.info("%s has the weights of before again, which are meant: %s", endpoint, found or "no such route")
             return _CHANGED

@@ -17,7 +17,6 @@ from deploy.rollout.steps import Command, Rollout
 from deploy.tools import sections
 from deploy.tools.errors import DeployError
 from gateway import decisions
-from gateway.decisions import Decision, Verdict
 from gateway.registry import SYSTEM_TAG, Record, section_text
 from gateway.spec import (
     RECORDS,
@@ -110,12 +109,12 @@ def decided(
     return Record("decision", endpoint, made.to_json())
 
 
-def decision(task: Mapping[str, Any], endpoint: str) -> Decision | None:
+def decision(task: Mapping[str, Any], endpoint: str) -> decisions.Decision | None:
     """Return what was decided last about the weights of ``endpoint``."""
     return decisions.read(records_of(task, decisions.DECISION)).get(endpoint)
 
 
-def verdict(task: Mapping[str, Any], endpoint: str) -> Verdict:
+def verdict(task: Mapping[str, Any], endpoint: str) -> decisions.Verdict:
     """Say whether the Task has the weights that were decided; ``changed`` also where nothing was."""
     made = decision(task, endpoint)
     if made is None:

@@ -2,6 +2,8 @@
 
 A file may be replaced by a rename, by the swap of a symlink above it (a mounted Secret), or be written in place, so
 that it is seen half-written: what cannot be used is said, and looked at again until it can.
+
+Public: ``deploy`` may import it.
 """
 
 from __future__ import annotations

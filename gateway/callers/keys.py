@@ -11,6 +11,8 @@ The file is a JSON object::
      "pepper": "…"}
 
 ``pepper`` names the pepper that the hashes were made with. A key that was revoked stays in the list and says when.
+
+Public: ``deploy`` may import it.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 A pattern of endpoints is read part by part: ``sentiment`` means the endpoint and every version of it, ``sentiment/2``
 one version, ``team-*/public`` what its parts match (``*``, ``?`` and ``[a-c]`` within one part, as file names have
 them), ``*`` everything.
+
+Public: ``deploy`` may import it.
 """
 
 from __future__ import annotations

@@ -1,1 +1,6 @@
-"""From traces to Prometheus: the catalogue (data), the observer that counts, and the exposition."""
+"""What is counted: the catalogue (data), the observer that counts, drift, and the page that shows it.
+
+Called by the data plane when a request ends and by the edge when somebody asks for ``/metrics``; ``catalog``,
+``drift`` and ``variables`` are public, for boards, rules and ``deploy``. It must never make a request wait, nor grow
+with what clients invent.
+"""

@@ -1,4 +1,7 @@
-"""THE table of metrics: names, types, help, labels, buckets. Data, no code; boards, rules and docs read it too."""
+"""THE table of metrics: names, types, help, labels, buckets. Data, no code; boards, rules and docs read it too.
+
+Public: ``deploy`` may import it.
+"""
 
 from __future__ import annotations
 

@@ -7,6 +7,8 @@ to this file.
 Noise: two samples of one distribution (``n`` and ``m`` values in ``B`` bins) have a PSI of about
 ``(B−1)·(1/n + 1/m)``; divided by ``1/n + 1/m`` it is distributed like chi-square with ``B−1`` degrees of freedom. So a
 PSI says something only above ``noise_bound``, and only with ``enough`` observations per bin.
+
+Public: ``deploy`` may import it.
 """
 
 from __future__ import annotations

@@ -1,1 +1,5 @@
-"""What runs tensors: the port, and the adapter for Triton."""
+"""What runs tensors: the port, and the adapter for Triton over gRPC and HTTP, with all its replicas.
+
+Called by ``endpoints`` and ``control``; ``key``, ``verdicts`` and ``addresses`` are public, for who starts or fills a
+Triton. It must never load or unload a model, know what a task means, or take what a caller does for a server's fault.
+"""

@@ -1,4 +1,7 @@
-"""Which Tritons an address names, and which HTTP address belongs to which of them. Pure but for ``resolve``."""
+"""Which Tritons an address names, and which HTTP address belongs to which of them. Pure but for ``resolve``.
+
+Public: ``deploy`` may import it.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,8 @@
 A Triton started with a key lets only its holder load models (which runs code), read its index, share memory with it and
 change its log and trace settings; inference, health and metadata stay open. Triton's name for this is restricted APIs.
 The file is read for every call that needs it (they are rare): a key that was replaced is used at once.
+
+Public: ``deploy`` may import it.
 """
 
 from __future__ import annotations

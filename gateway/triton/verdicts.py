@@ -3,6 +3,8 @@
 Sync cannot talk to gateways, and a gateway cannot know which Tritons there are. Both know Triton: for a model that it
 cannot load, sync writes a folder under the model's name that asks for a backend which does not exist and whose name is
 the reason. Triton refuses that, and keeps the name in its repository index. Pure: reason to name, index to reason.
+
+Public: ``deploy`` may import it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,9 @@
-"""The only list of tasks: a name and what builds its head. A new task is a file in this folder and a line here."""
+"""What tasks mean: one file each, and the only list of them. A new task is a file in this folder and a line here.
+
+A head says what a request may look like and makes an answer of what the model gives; called by ``processor``, and
+through it by the gateway and by ``deploy/bundles``. It must never see bytes, HTTP or Triton, nor keep anything between
+requests.
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
-"""docs/architecture.md shows the layers that are enforced, and stations that exist."""
+"""docs/architecture.md shows the layers that are enforced, stations that exist, and every folder that there is."""
 
 from __future__ import annotations
 
 import ast
 import re
+import subprocess
 import tomllib
 from pathlib import Path
 
@@ -23,16 +24,6 @@ def test_the_layers_of_the_page_are_those_of_the_import_rules(package: str) -> N
     assert enforced == [layer.strip() for layer in shown[1].replace("\n", " ").split(">")]
 
 
-def test_the_rooms_of_deploy_are_those_of_the_map() -> None:
-    """Each folder or file with code has a row, and says itself in a paragraph what it owns."""
-    deploy = ROOT / "deploy"
-    rooms = {path.parent.name for path in deploy.glob("*/__init__.py")} | {
-        path.stem for path in deploy.glob("*.py") if path.stem != "__init__"
-    }
-    table = PAGE[PAGE.index("| room | runs | started by |") :].split("\n\n")[0]
-    assert rooms == set(re.findall(r"^\| `(\w+)` ", table, re.MULTILINE))
-
-
 def test_the_stations_of_a_request_are_in_the_code() -> None:
     """Each ``Class.method`` that the page names in the table's last column."""
     methods = {
@@ -47,3 +38,45 @@ def test_the_stations_of_a_request_are_in_the_code() -> None:
     stations = re.findall(r"`(\w+)\.(\w+)`", " ".join(row.split("|")[3] for row in table.splitlines()[2:]))
     assert len(stations) > 10
     assert [] == [station for station in stations if station not in methods]
+
+
+MAPPED = ("gateway", "preprocessing", "deploy", "dashboards", "k8s", "benchmarks", "tests")
+
+
+def test_the_map_has_a_line_for_each_package_and_room() -> None:
+    """And none for a folder that is gone, in the order in which they lie there. A room of ``deploy`` may be a file."""
+    kept = subprocess.run(["git", "ls-files", *MAPPED], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    folders = {"/".join(file.split("/")[:2]) for file in kept.split() if file.count("/") > 1}
+    folders |= {f"deploy/{file.stem}" for file in (ROOT / "deploy").glob("*.py") if file.stem != "__init__"}
+    table = PAGE[PAGE.index("## Map") :].split("\n## ")[0]
+    rows = re.findall(r"^\| `([\w/]+)` \| (\S.*?) \| (\S.*?) \|$", table, re.MULTILINE)
+    assert sorted(folders, key=lambda folder: (MAPPED.index(folder.split("/")[0]), folder)) == [row[0] for row in rows]
+
+
+PACKAGES = [
+    str(file.parent.relative_to(ROOT))
+    for top in ("gateway", "preprocessing", "deploy", "dashboards")
+    for file in sorted((ROOT / top).rglob("__init__.py"))
+]
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_a_package_says_who_calls_it_and_what_it_must_never_do(package: str) -> None:
+    """In its docstring, after the line that says what it owns."""
+    said = " ".join((ast.get_docstring(ast.parse((ROOT / package / "__init__.py").read_text())) or "").split())
+    assert re.search(r"\b([Cc]alled by|[Uu]sed by|[Rr]uns?\b|[Mm]ade once|only place)", said), said
+    assert re.search(r"\b[Nn]ever\b", said), said
+    assert len(re.findall(r"[.;:](?= |$)", said)) >= 2, said
+
+
+def test_what_deploy_may_import_says_so() -> None:
+    """The gateway's public modules, as the contract lists them, say in their own words that they are."""
+    rules = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    [allowed] = [rule["ignore_imports"] for rule in rules if rule["name"].startswith("deploy uses public modules")]
+    silent = []
+    for name in (rule.removeprefix("deploy.** -> ") for rule in allowed):
+        path = ROOT / name.replace(".", "/")
+        source = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+        if "deploy" not in (ast.get_docstring(ast.parse(source.read_text())) or ""):
+            silent.append(name)
+    assert [] == silent

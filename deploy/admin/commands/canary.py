@@ -24,11 +24,12 @@ from deploy.admin.commands._options import (
 )
 from deploy.admin.terminal import Terminal, table
 from deploy.tools.errors import DeployError
+from gateway import preview
+from gateway.spec import ServingSpec
 
 if TYPE_CHECKING:
     from deploy.rollout.runner import Progress
     from deploy.rollout.steps import Decision, Rollout
-    from gateway.spec import ServingSpec
 
 _ENDPOINT = click.option("--endpoint", required=True, help="The route, e.g. `sentiment`; versions are `sentiment/2`.")
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
@@ -62,7 +63,6 @@ def set_(endpoint: str, weights: tuple[str, ...], open_registry: OpenRegistry) -
     """
     from deploy.rollout import record
     from deploy.rollout.runner import write_decided
-    from gateway import preview
 
     endpoint = endpoint.strip("/")
     store = open_registry()
@@ -236,7 +236,6 @@ def _fresh(
     from deploy.rollout.gate import Gate
     from deploy.rollout.labels import LabelTest
     from deploy.rollout.steps import Rollout, Rules
-    from gateway import preview
 
     canary = spec.url_of(endpoint, to)
     stable = spec.url_of(endpoint, from_) if from_ else _stable(spec, task, endpoint, canary)

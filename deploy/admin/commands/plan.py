@@ -5,16 +5,14 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from deploy.admin.commands._options import OpenRegistry, gateway_options, registry_options
 from deploy.admin.terminal import Terminal
 from deploy.tools.errors import DeployError
-
-if TYPE_CHECKING:
-    from gateway.preview import Preview
+from gateway.preview import Preview, preview
 
 
 @click.command(name="plan")
@@ -31,7 +29,6 @@ def command(gateway: str, as_json: bool, open_registry: OpenRegistry) -> int:
       triton-gateway plan --url http://gateway:8080
     """
     from deploy.tools import http_client
-    from gateway.preview import preview
 
     with Terminal(sys.stderr).waiting("reading the serving Task and its models"):
         registry = open_registry()

@@ -6,16 +6,14 @@ import contextlib
 import sys
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import click
 
 from deploy.admin.commands._options import DURATION, OpenRegistry, gateways_options, registry_options
 from deploy.admin.terminal import Terminal
 from deploy.tools.errors import DeployError
-
-if TYPE_CHECKING:
-    from gateway.registry import RegistryWriter
+from gateway.registry import RegistryUnavailable, RegistryWriter
 
 _LOOKS = 3
 """Times in a row a gateway must say so: each answer comes from one of its workers."""
@@ -48,7 +46,6 @@ def command(gateways: tuple[str, ...], timeout: float, open_registry: OpenRegist
       clearml-serving model add … && triton-gateway wait --gateway http://gateway-1:8080 --gateway http://gateway-2:8080
     """
     from deploy.tools import http_client
-    from gateway.registry import RegistryUnavailable
 
     terminal = Terminal(sys.stderr)
     registry = open_registry()

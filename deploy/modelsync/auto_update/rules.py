@@ -17,7 +17,6 @@ from deploy.tools import sections
 from gateway import version_numbers
 from gateway.registry import ModelQuery, Record, section_text
 from gateway.spec import MonitoringSpec, ServingSpec, decode, normalize_url, records_of
-from gateway.version_numbers import Numbers
 
 RULES: Final = "model_monitoring"
 SERVED: Final = "model_monitoring_eps"
@@ -78,7 +77,7 @@ def update(
     for endpoint, fields in by_endpoint.items():
         mine = {key: entry for key, entry in written.items() if version_numbers.endpoint_of(key, entry) == endpoint}
         bindings = [bound for entry in mine.values() if (bound := version_numbers.binding_of(entry)) is not None]
-        numbers = numbered.get(endpoint, Numbers())
+        numbers = numbered.get(endpoint, version_numbers.Numbers())
         rule, models = spec.monitoring.get(endpoint), found.get(endpoint)
         if rule is None or models is None:
             copy.update(mine)
@@ -104,7 +103,7 @@ def update(
             serve = _served(endpoint, rule, given, before, list(dict.fromkeys(models)), _routed(spec), is_good)
         if numbers.served is None or serve != set(numbers.served):
             records.append(_record(version_numbers.service(endpoint, serve)))
-        is_contested = is_contested or bool(version_numbers.others(Numbers(given), bindings))
+        is_contested = is_contested or bool(version_numbers.others(version_numbers.Numbers(given), bindings))
         copy.update({
             f"{endpoint}/{number}": version_numbers.entry(fields, endpoint, number, given[number])
             for number in sorted(serve)
@@ -128,7 +127,7 @@ def _served(
         # Whether other engines can load a model is known to gateways only.
         return rule.engine != "triton" or is_good(f"{endpoint}/{number}", given[number])
 
-    by_model = Numbers(given).by_model
+    by_model = version_numbers.Numbers(given).by_model
     serve = {by_model[model] for model in models[: rule.max_versions]}
     missing = (rule.max_versions or 0) - sum(works(number) for number in serve)
     leaving = [by_model[model] for model in models if by_model.get(model) in before - serve]
