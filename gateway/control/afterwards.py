@@ -62,7 +62,7 @@ class Afterwards:
                 await self._calm()
                 self._latest = None
                 await self._save()
-            elif self._is_untidy and (self._tidier is None or self._tidier.done()):
+            elif self._is_untidy and not self._closing.is_set() and (self._tidier is None or self._tidier.done()):
                 self._is_untidy = False
                 self._tidier = asyncio.ensure_future(self._tidy())
             else:

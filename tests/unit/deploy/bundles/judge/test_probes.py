@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -103,6 +104,19 @@ def test_a_wrong_answer_is_never_accepted_and_says_where(probed, spoil, says):
     for difference in (1e-4, float("inf")):
         (fault,) = verdict(probed, spoil, difference).faults
         assert says in fault
+
+
+def test_a_row_that_is_padded_though_it_is_alone_is_judged(probed):
+    """Somebody may think that one row has no padding: a caller who pads it, or Triton's program, shows it."""
+    wrong = replace(probed, padded=tuple((n - 1, 23) for n in range(4, 20)))
+
+    def spoil(answer, rows, longest):
+        return -answer if rows == 1 and longest > answer[0, 1] else answer
+
+    assert () == verdict(probed, spoil).faults, "no other probe shows it"
+    for difference in (1e-4, float("inf")):
+        (fault,) = verdict(wrong, spoil, difference).faults
+        assert fault.startswith("padded though alone, rows of 4 to 19 tokens")
 
 
 def test_a_little_is_beyond_the_tolerance_of_fp32_alone(probed):
