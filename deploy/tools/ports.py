@@ -62,9 +62,11 @@ def choose(host: str, port: int, *, remembered: int, avoid: set[int]) -> int:
 
 
 def held_by(port: int) -> str:
-    """Describe the process that listens on a port (``uvicorn (pid 123)``); empty when it is another user's."""
-    import psutil  # here: who starts a server on a free port does not wait for it
-
+    """Describe the process that listens on a port (``uvicorn (pid 123)``); empty when it cannot be told."""
+    try:
+        import psutil  # here: who starts a server on a free port does not wait for it
+    except ImportError:  # the control plane's image has none
+        return ""
     with contextlib.suppress(psutil.Error, OSError):
         for connection in psutil.net_connections("tcp"):
             if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port and connection.pid:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 
 import pytest
 
@@ -30,3 +31,12 @@ def test_the_port_of_last_time_is_taken_again_unless_it_is_taken() -> None:
     assert ports.choose("127.0.0.1", 0, remembered=first, avoid=used) != first
     with socket.create_server(("127.0.0.1", first)):
         assert ports.choose("127.0.0.1", 0, remembered=first, avoid=set()) != first
+
+
+def test_a_taken_port_is_told_without_psutil_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The image of the control plane has no psutil: it does not know who holds the port, and that is all."""
+    monkeypatch.setitem(sys.modules, "psutil", None)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        with pytest.raises(PortTaken, match=f"port {port} for the control plane is taken$"):
+            ports.require_free("127.0.0.1", port, what="control plane", option="--port")
