@@ -17,6 +17,8 @@ import httpx
 import numpy as np
 import pytest
 
+from tests.waiting import until
+
 pytestmark = pytest.mark.integration
 
 TOKENS, IDENTITY = "tokens", "team/identity"
@@ -126,7 +128,7 @@ def test_config_has_what_clients_read(target: Target) -> None:
 
 
 def test_statistics_count_requests_and_rows(target: Target) -> None:
-    """Statistics count requests and rows."""
+    """Statistics count requests and rows; Triton counts a request after it has answered it."""
 
     def count() -> tuple[int, int]:
         row = target.get("/stats").json()["model_stats"][0]
@@ -134,10 +136,11 @@ def test_statistics_count_requests_and_rows(target: Target) -> None:
         assert "compute_infer" in row["inference_stats"]
         return row["inference_stats"]["success"]["count"], row["inference_count"]
 
-    target.post({"inputs": [ids([1, 2]), mask()]})
     requests, rows = count()
+    target.post({"inputs": [ids([1, 2]), mask()]})
+    until(lambda: (requests + 1, rows + 1) == count(), what="the count of a request of one row")
     target.post({"inputs": [ids([1, 2], [3, 4]), mask(2)]})
-    assert (requests + 1, rows + 2) == count()
+    until(lambda: (requests + 2, rows + 3) == count(), what="the count of a request of two rows")
 
 
 def test_statistics_of_all_models(target: Target) -> None:
