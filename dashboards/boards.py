@@ -152,6 +152,14 @@ OVERVIEW: Final = Board(
                    by(("kind",), catalog.CONFIGURATION_FAULTS.name, "max"), "{{kind}}", thresholds=((1.0, _RED),)),
             _lines("Refused callers", "Requests refused for who asked, by why.",
                    by(("reason",), _rate(catalog.REFUSED_CALLERS, "")), "{{reason}}", "ops"),
+            _lines("Tenants", "Requests answered, by who is to pay for them.",
+                   by(("tenant",), _rate(catalog.TENANT_REQUESTS, "")), "{{tenant}}", "ops"),
+            _lines("Tokens in by tenant", "Tokens sent to models.",
+                   by(("tenant",), _rate(catalog.TENANT_TOKENS_IN, "")), "{{tenant}}", "ops"),
+            _lines("Tokens out by tenant", "Tokens generated.",
+                   by(("tenant",), _rate(catalog.TENANT_TOKENS_OUT, "")), "{{tenant}}", "ops"),
+            _lines("Over quota", "Times a tenant was over a limit, refused or (a shadow's) only counted.",
+                   by(("tenant", "reason"), _rate(catalog.OVER_QUOTA, "")), "{{tenant}} {{reason}}", "ops"),
             _lines("Sources of callers", "1 where the newest keys are in use, 0 where they cannot be used and older "
                    "ones are.", by(("source",), catalog.CALLERS_SOURCE.name, "min"), "{{source}}", most=1.0),
             Panel("Models", "What each version is made of. A click leads to the model in ClearML, or to its lineage "

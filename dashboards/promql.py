@@ -21,7 +21,7 @@ VARIABLE: Final = ("endpoint", "version", "variable", "reference")
 BIN: Final = (*VARIABLE, "bin")
 
 FAILED_OUTCOMES: Final = "|".join(
-    kind for kind, status in STATUS.items() if status >= 500 or status == 429
+    kind for kind, status in STATUS.items() if status >= 500 or kind == "overloaded"
 )  # fmt: skip
 """Outcomes that are not the caller's doing: what availability is measured by."""
 

@@ -31,7 +31,9 @@ from gateway import logs
 from gateway.admission import Permits
 from gateway.callers.access import Access
 from gateway.callers.following import Following as FollowingCallers
+from gateway.callers.siblings import follow_siblings
 from gateway.callers.sources import sources_of
+from gateway.callers.usage import Usage
 from gateway.control.assemble import Assembler
 from gateway.control.hooks import HookSettings
 from gateway.control.reconcile import Following, Reconciler
@@ -198,7 +200,9 @@ class Gateway:
         settings = self._settings
         if not settings.knows_callers:
             return None
-        access = Access(allows_anonymous=settings.allow_anonymous, count=self.observer.refused_caller)
+        access = Access(
+            allows_anonymous=settings.allow_anonymous, count=self.observer.refused_caller, over=self.observer.over_quota
+        )  # fmt: skip
         return FollowingCallers(access, sources_of(settings), self.observer.callers_source)
 
     @asynccontextmanager
@@ -271,10 +275,14 @@ class Gateway:
             threads=control,
             settled=_keep_from_collections if self._is_whole_process else unhurried,
         )
-        following: asyncio.Task[None] | None = None
+        following: asyncio.Future[Any] | None = None
         if self._callers is not None:
             await self._callers.look()
-            following = asyncio.create_task(self._callers.run(), name="callers")
+            following = asyncio.gather(
+                self._callers.run(),
+                follow_siblings(self._callers.access.quotas, settings.replicas, workers=settings.workers),
+            )
+            self.plane.subscribe(Usage(self.observer.used).finished)
         loop = asyncio.create_task(reconciler.run(), name="reconcile")
         publishing = asyncio.create_task(self.publisher.run())
         rpc: RpcServer | None = None
@@ -342,7 +350,9 @@ class Gateway:
     def _status(self) -> dict[str, Any]:
         assert self._reconciler is not None  # noqa: S101 - routes exist only while `running` is open
         found = self._reconciler.status()
-        return found if self._callers is None else {**found, "callers": self._callers.status()}
+        return found if self._callers is None else {
+            **found, "callers": self._callers.status(), "quotas": self._callers.access.quotas.told(),
+        }  # fmt: skip
 
     async def _lineage(self, url: str) -> dict[str, Any] | None:
         endpoint = self.table.current.endpoints.get(url)

@@ -19,6 +19,7 @@ Adapters translate foreign exceptions into these with ``raise … from``.
     │   ├── BodyTimeout             the body came too slowly
     │   ├── NotAuthenticated        nobody is known by the credentials, or there are none
     │   ├── NotPermitted            the caller is known and lacks a right
+    │   ├── QuotaExceeded           the caller's tenant has used what it may
     │   ├── InputRefused            the task or the hook refused well-formed input
     │   ├── EndpointNotFound
     │   └── VersionNotFound
@@ -154,6 +155,17 @@ class NotPermitted(RequestError):
 
     def __init__(self, message: str, *, because: str, hint: str = "") -> None:
         super().__init__(message, hint=hint)
+        self.because = because
+
+
+class QuotaExceeded(RequestError):
+    """The caller's tenant has used what it may for now; `x-refused-because` says what of."""
+
+    kind = "quota_exceeded"
+    retryable = True
+
+    def __init__(self, message: str, *, because: str, retry_after: float, hint: str = "") -> None:
+        super().__init__(message, hint=hint, retry_after=retry_after)
         self.because = because
 
 
@@ -316,6 +328,7 @@ STATUS: Final[dict[str, int]] = {
     "unsupported_media": 415,
     "input_refused": 422,
     "backend_refused": 422,
+    "quota_exceeded": 429,
     "overloaded": 429,
     "head_too_large": 431,
     "client_gone": 499,

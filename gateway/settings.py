@@ -152,6 +152,11 @@ class Settings(BaseSettings):
         "class=priority`. Without a claim the tenant is `sub`, endpoints are all, operations are infer and metadata, "
         "the class is default; what a named claim does not tell is not granted.",
     )  # fmt: skip
+    replicas: str = Field(
+        "1", min_length=1, validation_alias=_names("replicas"),
+        description="How many gateways share the tenants' quotas: a number, or a host name whose addresses are counted "
+        "every five seconds (a headless Service). Each worker lets its share through.",
+    )  # fmt: skip
     allow_anonymous: bool = Field(
         False, validation_alias=_names("allow_anonymous"),
         description="Whether callers without credentials are let in: a proxy in front of this gateway knows who they "

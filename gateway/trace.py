@@ -62,9 +62,9 @@ class Trace:
     """
 
     __slots__ = (
-        "answer", "body", "caller", "custom", "encoded", "endpoint", "error", "finish_ns", "infer_ns", "model_id",
-        "outcome", "prepare_ns", "prepared", "queue_ns", "request_id", "route", "rows", "started_ns", "status",
-        "tokens", "total_ns", "trace_id", "truncated", "unknown_tokens", "url", "version",
+        "answer", "body", "caller", "custom", "encoded", "endpoint", "error", "finish_ns", "generated_tokens", "hold",
+        "infer_ns", "model_id", "outcome", "prepare_ns", "prepared", "queue_ns", "request_id", "route", "rows",
+        "started_ns", "status", "tokens", "total_ns", "trace_id", "truncated", "unknown_tokens", "url", "version",
     )  # fmt: skip
 
     is_recorded = True
@@ -85,6 +85,10 @@ class Trace:
         self.error: BaseException | None = None
         self.caller: object = None
         """Who asks (``callers.rights.Caller``), where callers have to be known."""
+        self.hold: object = None
+        """What its tenant's quota has let it in with (``callers.quotas.Hold``), if there is one."""
+        self.generated_tokens = 0
+        """Tokens that were made for an answer in pieces."""
         self.custom: dict[str, object] | None = None
         """What a hook reported through ``collect_custom_statistics_fn``."""
         self.encoded: Sequence[TextRow] | None = None

@@ -13,7 +13,7 @@ from typing import Any
 
 from deploy.tools.errors import DeployError
 from gateway.callers.files import default_pepper
-from gateway.callers.keys import BadKeys, Key, name_of, new_pepper, read_file, read_pepper
+from gateway.callers.keys import BadKeys, Key, name_of, new_pepper, quotas_of, read_file, read_pepper
 
 
 class KeyFileStore:
@@ -45,17 +45,37 @@ class KeyFileStore:
     @contextlib.contextmanager
     def editing(self) -> Iterator[list[Key]]:
         """Hold the list of keys, which is written when the context ends well."""
+        with self._editing() as content:
+            _, keys = read_file(json.dumps(content).encode())
+            yield keys
+            content["keys"] = [key.to_json() for key in keys]
+
+    def quotas(self) -> dict[str, Any]:
+        """Return the limits of tenants, as they are written."""
+        with _told():
+            quotas_of(content := self._content())
+            return dict(content.get("quotas", {}))
+
+    @contextlib.contextmanager
+    def editing_quotas(self) -> Iterator[dict[str, Any]]:
+        """Hold the limits of tenants, which are written when the context ends well."""
+        with self._editing() as content:
+            found = content.setdefault("quotas", {})
+            yield found
+            quotas_of(content)
+
+    @contextlib.contextmanager
+    def _editing(self) -> Iterator[dict[str, Any]]:
         with _told(), _locked(self.path):
             content = self._content()
-            _, keys = read_file(json.dumps(content).encode())
             secret = self.pepper()
             if content["keys"] and content.get("pepper", name_of(secret)) != name_of(secret):
                 raise DeployError(
                     f"the keys in {self.path} were made with another pepper than {self.pepper_path}",
                     hint="say where it is with --pepper-file",
                 )
-            yield keys
-            content |= {"pepper": name_of(secret), "keys": [key.to_json() for key in keys]}
+            yield content
+            content["pepper"] = name_of(secret)
             _write(self.path, json.dumps(content, indent=1).encode() + b"\n")
 
     def _content(self) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import Final, Protocol
 
+from gateway.callers.quotas import Limits, Quota, Quotas
 from gateway.callers.rights import OPERATIONS, Caller
 from gateway.errors import NotAuthenticated, NotPermitted
 
@@ -47,6 +48,11 @@ class Known(Protocol):
         """Names that nobody is known by any more."""
         ...
 
+    @property
+    def quotas(self) -> Mapping[str, Limits]:
+        """Limits by tenant."""
+        ...
+
     def told(self) -> str:
         """Return what there is, for the log and the status."""
         ...
@@ -61,18 +67,24 @@ class Known(Protocol):
 
 
 class Access:
-    """Who may come in. ``count`` is told why somebody may not; ``clock`` gives Unix seconds. One per event loop."""
+    """Who may come in. One per event loop.
+
+    ``count`` is told why somebody may not, ``over`` which tenant is over which limit; ``clock`` gives Unix seconds.
+    """
 
     def __init__(
         self,
         *,
         allows_anonymous: bool = False,
         count: Callable[[str], None] = lambda _reason: None,
+        over: Callable[[str, str], None] = lambda _tenant, _reason: None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._allows_anonymous = allows_anonymous
         self._count = count
         self._clock = clock
+        self.quotas = Quotas(over)
+        self._has_quotas = False
         self._sources: dict[str, Known] = {}
         self._certificates: tuple[tuple[str, Caller], ...] = ()
         self._ended: frozenset[str] = frozenset()
@@ -92,6 +104,9 @@ class Access:
         self._sources[source] = known
         self._certificates = tuple(one for each in self._sources.values() for one in each.certificates)
         self._ended = frozenset().union(*(each.ended for each in self._sources.values()))
+        limits = {tenant: one for each in self._sources.values() for tenant, one in each.quotas.items()}
+        self._has_quotas = bool(limits)
+        self.quotas.configure(limits, None, time.monotonic())
         self._changed()
 
     def on_change(self, forget: Callable[[], None]) -> None:
@@ -154,6 +169,10 @@ class Access:
             if not error.ask_again or self.renew is None or not await self.renew(error.ask_again):
                 raise
         return self.caller_of(headers, names, is_read=is_read)
+
+    def quota_of(self, caller: Caller) -> Quota | None:
+        """Return what the caller's tenant has used here; None if it has no limits."""
+        return self.quotas.of(caller.tenant, time.monotonic()) if self._has_quotas else None
 
     def require(self, caller: Caller, operation: str, path: str | None = None) -> None:
         """Raise ``NotPermitted``, and count it, unless ``caller`` may do this; see ``Caller.require``."""

@@ -28,6 +28,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from gateway.callers.quotas import Limits, limits_of
 from gateway.callers.rights import ANYTHING, INFER, METADATA, Caller, checked
 from gateway.errors import NotAuthenticated
 
@@ -122,6 +123,9 @@ class Keys:
     ended: frozenset[str] = frozenset()
     """Names (subjects, ids of tokens) that nobody is known by any more, whoever vouches for them."""
 
+    quotas: Mapping[str, Limits] = field(default_factory=dict)
+    """Limits by tenant."""
+
     def told(self) -> str:
         """Return what there is, for the log and the status."""
         parts = [f"{len(self.callers)} keys", f"{len(self.revoked)} of them revoked"]
@@ -197,6 +201,7 @@ def usable(content: Mapping[str, Any], keys: Sequence[Key], pepper: bytes) -> Ke
         frozenset(bytes.fromhex(key.hash) for key in keys if key.revoked),
         tuple(certificate_of(item) for item in _list(content, "certificates")),
         frozenset(str(name) for name in _list(content, "ended")),
+        quotas_of(content),
     )
 
 
@@ -209,6 +214,20 @@ def certificate_of(item: object) -> tuple[str, Caller]:
     except (ValueError, TypeError) as error:
         raise BadKeys(f"certificate {ascii(item['name'])[1:-1][:60]}: {error}") from None
     return item["name"], Caller(item["name"], tenant, endpoints, frozenset(operations), priority)
+
+
+def quotas_of(content: Mapping[str, Any]) -> dict[str, Limits]:
+    """Return the limits of tenants in the file's object. Raises ``BadKeys``."""
+    found = content.get("quotas", {})
+    if not isinstance(found, dict):
+        raise BadKeys('"quotas" is no object')
+    limits = {}
+    for tenant, item in found.items():
+        try:
+            limits[tenant] = limits_of(item)
+        except ValueError as error:
+            raise BadKeys(f"the quota of {ascii(tenant)[1:-1][:60]}: {error}") from None
+    return limits
 
 
 def _rights(item: Mapping[str, Any]) -> tuple[str, str, tuple[str, ...], tuple[str, ...]]:

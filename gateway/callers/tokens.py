@@ -12,7 +12,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 import jwt
 
 from gateway.callers.keys import BadKeys
+from gateway.callers.quotas import Limits
 from gateway.callers.rights import ANYTHING, CLASSES, INFER, METADATA, OPERATIONS, Caller
 from gateway.errors import NotAuthenticated
 
@@ -61,6 +62,7 @@ class Tokens:
     """By their ids; those without one under the empty id."""
     certificates: tuple[tuple[str, Caller], ...] = ()
     ended: frozenset[str] = frozenset()
+    quotas: Mapping[str, Limits] = field(default_factory=dict)
 
     def told(self) -> str:
         """See ``Known.told``."""

@@ -192,6 +192,7 @@ class InFlight:
 
     async def _send_piece(self, event: Event) -> None:
         self._pieces += 1
+        self.trace.generated_tokens = event.generated_tokens
         if self._send is not None:
             await self._send(self, event)
 

@@ -107,6 +107,22 @@ REFUSED_CALLERS: Final = Metric(
     "gateway_requests_total too, as unauthenticated or permission_denied.",
     ("reason",),
 )  # fmt: skip
+OVER_QUOTA: Final = Metric(
+    "gateway_over_quota_total", "counter",
+    "Times a tenant was over a limit, by which: quota_requests, quota_tokens, quota_concurrent_tokens. Refused, unless "
+    "the limit is a shadow's.", ("tenant", "reason"),
+)  # fmt: skip
+_TENANT: Final = ("tenant", "endpoint")
+TENANT_REQUESTS: Final = Metric(
+    "gateway_tenant_requests_total", "counter",
+    "Requests answered, by who is to pay for them. After 1,000 tenants further ones are counted as other.", _TENANT,
+)  # fmt: skip
+TENANT_TOKENS_IN: Final = Metric(
+    "gateway_tenant_tokens_in_total", "counter", "Tokens sent to models in those requests.", _TENANT
+)
+TENANT_TOKENS_OUT: Final = Metric(
+    "gateway_tenant_tokens_out_total", "counter", "Tokens generated in those requests.", _TENANT
+)
 CALLERS_SOURCE: Final = Metric(
     "gateway_callers_source_good", "gauge",
     "1 when the newest state of where callers are known from (keys_file, jwt) is in use, 0 when it cannot be used and "
@@ -214,6 +230,7 @@ CATALOG: Final = (
     REQUESTS, FALLBACKS, REQUEST_SECONDS, FAILURE_SECONDS,
     STAGE_SECONDS, IN_FLIGHT, CPU_WAIT, ROWS, TOKENS, UNKNOWN_TOKENS, TRUNCATED,
     BATCH_ROWS, BATCH_TOKENS, BATCH_REAL_TOKENS, CACHE, WORD_CACHE, REFUSED_CALLERS, CALLERS_SOURCE,
+    OVER_QUOTA, TENANT_REQUESTS, TENANT_TOKENS_IN, TENANT_TOKENS_OUT,
     VARIABLE_SCALAR, VARIABLE_ENUM, VARIABLE_VALUE, VARIABLE_COUNTER, VARIABLE_IGNORED,
     DRIFT_OBSERVATIONS, DRIFT_REFERENCE, DRIFT_REFERENCE_SIZE, DRIFT_CHI2,
     SHADOWS, SHADOW_DIFFERENCE, SHADOW_SECONDS,

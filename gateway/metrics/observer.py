@@ -33,6 +33,11 @@ _MAX_ASIDE: Final = 2000
 _SETTLED_AT_ONCE: Final = 32
 """Answers after which what was put aside is added up, so that it stays small."""
 
+MAX_TENANTS: Final = 1000
+"""Tenants with numbers of their own; whoever signs tokens may make them up."""
+OTHER: Final = "other"
+"""All others together."""
+
 _COMPLAIN_EVERY_S: Final = 60.0
 
 _log = logging.getLogger("triton_gateway.metrics")
@@ -88,6 +93,8 @@ class Observer:
         self._in_flight = 0
         self._begun = 0
         self._cpu_wait = self._numbers.count(catalog.CPU_WAIT)
+        self._tenants: set[str] = set()
+        self._used: dict[tuple[str, str], tuple[Count, ...]] = {}
         self._aside = 0
         self._complain_at = 0.0
 
@@ -261,6 +268,37 @@ class Observer:
     def refused_caller(self, reason: str) -> None:
         """Count a request that was refused for who asked."""
         self._numbers.count(catalog.REFUSED_CALLERS, reason).value += 1
+
+    @_harmless
+    def over_quota(self, tenant: str, reason: str) -> None:
+        """Count that a tenant was over a limit."""
+        self._numbers.count(catalog.OVER_QUOTA, self._tenant(tenant), reason).value += 1
+
+    @_harmless
+    def used(self, tenant: str, endpoint: str, tokens_in: int, tokens_out: int) -> None:
+        """Count one answered request to a tenant."""
+        key = (tenant, endpoint)
+        counts = self._used.get(key)
+        if counts is None:
+            tenant = self._tenant(tenant)
+            if tenant == OTHER and (tenant, endpoint) in self._used:
+                counts = self._used[tenant, endpoint]
+            else:
+                counts = self._used[tenant, endpoint] = tuple(
+                    self._numbers.count(metric, tenant, endpoint)
+                    for metric in (catalog.TENANT_REQUESTS, catalog.TENANT_TOKENS_IN, catalog.TENANT_TOKENS_OUT)
+                )
+        requests, came, went = counts
+        requests.value += 1
+        came.value += tokens_in
+        went.value += tokens_out
+
+    def _tenant(self, tenant: str) -> str:
+        if tenant not in self._tenants:
+            if len(self._tenants) >= MAX_TENANTS:
+                return OTHER
+            self._tenants.add(tenant)
+        return tenant
 
     @_harmless
     def callers_source(self, name: str, is_good: bool) -> None:

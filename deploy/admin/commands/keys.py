@@ -52,6 +52,7 @@ def command() -> None:
       triton-gateway keys list --file keys.json
       triton-gateway keys rotate --file keys.json abcd2345 --grace 24h
       triton-gateway keys revoke --file keys.json abcd2345
+      triton-gateway keys quota --file keys.json --tenant search-team --requests-per-minute 600
       curl -H "Authorization: Bearer tgk_…" http://gateway:8080/serve/embed -d '{"text": "hello"}'
     """
 
@@ -151,6 +152,45 @@ def revoke(path: Path | None, pepper_file: Path | None, key_ids: tuple[str, ...]
             if not keys[place].revoked:
                 keys[place] = replace(keys[place], revoked=written(time.time()))
     click.echo(f"revoked: {', '.join(key_ids)}")
+    return 0
+
+
+@command.command(name="quota")
+@click.option("--tenant", default="", help="Whose; `*` for each tenant that has none of its own.  [default: show all]")
+@click.option("--requests-per-minute", type=click.FloatRange(min=0), help="Requests in a minute, over all gateways.")
+@click.option("--tokens-per-minute", type=click.FloatRange(min=0), help="Tokens in a minute, in and out.")
+@click.option("--concurrent-tokens", type=click.FloatRange(min=0), help="Tokens of requests under way at a time.")
+@click.option("--shadow", is_flag=True, help="Only count who is over a limit (gateway_over_quota_total).")
+@click.option("--off", is_flag=True, help="No limits for this tenant.")
+@_store_options
+def quota(
+    path: Path | None, pepper_file: Path | None, tenant: str, requests_per_minute: float | None,
+    tokens_per_minute: float | None, concurrent_tokens: float | None, shadow: bool, off: bool,
+) -> int:  # fmt: skip
+    """Limit what a tenant may use; what is given takes the place of all its limits.
+
+    \b
+    Examples:
+      triton-gateway keys quota --file keys.json --tenant search-team --requests-per-minute 600 --shadow
+      triton-gateway keys quota --file keys.json --tenant '*' --tokens-per-minute 100000
+      triton-gateway keys quota --file keys.json
+    """
+    store = _store(path, pepper_file)
+    given = {"requests_per_minute": requests_per_minute, "tokens_per_minute": tokens_per_minute,
+             "concurrent_tokens": concurrent_tokens}  # fmt: skip
+    limits: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    if tenant and not limits and not off:
+        raise DeployError("no limit is given", hint="for instance --requests-per-minute 600, or --off")
+    if tenant:
+        with store.editing_quotas() as found:
+            found.pop(tenant, None)
+            if not off:
+                found[tenant] = {**limits, **({"shadow": True} if shadow else {})}
+    elif limits or off:
+        raise DeployError("nobody is named", hint="give --tenant, or --tenant '*' for everybody")
+    for name, one in store.quotas().items():
+        click.echo(f"{name}: " + ", ".join(f"{key} {value:g}" for key, value in one.items() if key != "shadow")
+                   + (" (shadow)" if one.get("shadow") else ""))  # fmt: skip
     return 0
 
 

@@ -26,6 +26,7 @@ from gateway.callers.rights import INFER, METADATA, PINS, Caller
 from gateway.dataplane.inflight import InFlight, Send, too_late
 from gateway.dataplane.routing.table import RoutingTable
 from gateway.dataplane.submit import DataPlane
+from gateway.edge.quotas import hold, quota_left
 from gateway.edge.rules import OPEN, RPC, rows_for, snapshot_for, told_to
 from gateway.edge.threads import MAX_INLINE_BYTES, in_thread
 from gateway.endpoints.endpoint import Endpoint, Event
@@ -58,6 +59,7 @@ CODES: Final = {
     "version_not_found": grpc.StatusCode.NOT_FOUND,
     "method_not_allowed": grpc.StatusCode.UNIMPLEMENTED,
     "overloaded": grpc.StatusCode.RESOURCE_EXHAUSTED,
+    "quota_exceeded": grpc.StatusCode.RESOURCE_EXHAUSTED,
     "payload_too_large": grpc.StatusCode.RESOURCE_EXHAUSTED,
     "client_gone": grpc.StatusCode.CANCELLED,
     "unavailable": grpc.StatusCode.UNAVAILABLE,
@@ -362,6 +364,8 @@ class RpcServer:
         timeout = self._timeout if left is None else min(self._timeout, max(left, 0.001))
         with permit:
             try:
+                if caller is not None and self._access is not None:
+                    hold(trace, self._access.quota_of(caller), permit.size)
                 call = RpcCall(await self._read_aside(request, permit.size, timeout), streams=send is not None)
                 self._address(call, metadata, timeout, caller)
             except asyncio.CancelledError as error:
@@ -483,7 +487,8 @@ def _trailing(flight: InFlight) -> tuple[tuple[str, str], ...]:
              trace.prepare_ns + trace.infer_ns + trace.finish_ns)  # fmt: skip
     times = tuple((name, f"{ns * 1e-6:.3f}") for name, ns in zip(_STAGES, parts, strict=True))
     headers = tuple((name.decode(), value.decode("latin-1")) for name, value in endpoint.headers) if endpoint else ()
-    return (("x-request-id", trace.request_id), ("x-route", trace.route), *headers, *times)
+    left = tuple((name.decode(), value.decode()) for name, value in quota_left(trace))
+    return (("x-request-id", trace.request_id), ("x-route", trace.route), *headers, *times, *left)
 
 
 def _request_id(value: object) -> str:

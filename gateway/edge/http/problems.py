@@ -10,12 +10,12 @@ from typing import Final
 import orjson
 
 from gateway.call import Headers, Reply
-from gateway.errors import STATUS, ControlError, GatewayError
+from gateway.errors import STATUS, ControlError, GatewayError, Overloaded
 
 _CONTROL: Final = {ControlError.kind, *(error.kind for error in ControlError.__subclasses__())}
 FAILURES: Final = tuple(
     kind for kind, status in STATUS.items()
-    if (status >= 500 or status == 429) and kind not in _CONTROL
+    if (status >= 500 or kind == Overloaded.kind) and kind not in _CONTROL
 )  # fmt: skip
 """The kinds a request can fail with that are not its caller's doing."""
 

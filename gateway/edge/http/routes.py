@@ -17,6 +17,7 @@ from weakref import WeakValueDictionary
 from gateway.admission import Permit
 from gateway.call import Call
 from gateway.callers.access import Access, Names
+from gateway.callers.quotas import Quota
 from gateway.callers.rights import INFER, PINS, Caller
 from gateway.dataplane.inflight import ENDED, InFlight, too_late
 from gateway.dataplane.submit import DataPlane
@@ -38,6 +39,7 @@ from gateway.edge.http.edge import (
 from gateway.edge.http.fast import HeadCache, PendingReply
 from gateway.edge.http.protocol import HeaderList
 from gateway.edge.http.sse import EventSender
+from gateway.edge.quotas import hold
 from gateway.edge.rules import discreet
 from gateway.edge.threads import MAX_INLINE_BYTES, in_thread
 from gateway.errors import BodyTimeout, ClientGone, MethodNotAllowed, NotAuthenticated, NotPermitted
@@ -93,6 +95,8 @@ class InferRoute:
                 if path is not None and b"x-route-to" not in headers:
                     plane.expect(path)
                 call = await self._read(receive, headers, permit, timeout, parse)
+                if caller is not None and self._access is not None:
+                    hold(trace, self._access.quota_of(caller), permit.size)
                 self._address(call, headers, timeout, caller)
             except asyncio.CancelledError as error:
                 plane.refuse(trace, error)
@@ -153,6 +157,7 @@ class Plain(NamedTuple):
     key: str | None
     headers: Mapping[bytes, bytes]
     caller: Caller | None
+    quota: Quota | None
 
 
 class FastPath:
@@ -200,7 +205,7 @@ class FastPath:
         reading = self._addresses.at(path)
         if reading is None or not _NOT_FAST.isdisjoint(by_name):
             return None
-        caller = None
+        caller = quota = None
         if self._access is not None:
             try:
                 caller = self._access.caller_of(by_name, names, counts=False)
@@ -208,8 +213,9 @@ class FastPath:
             except (NotAuthenticated, NotPermitted):
                 return None  # refused, and counted, on the ordinary way
             reading = reading._replace(refuse=discreet(reading.refuse, caller))
+            quota = self._access.quota_of(caller)
         key = by_name.get(self._key_header, b"").decode("latin-1")
-        return Plain(reading, clean_id(by_name.get(b"x-request-id", b"")), key or None, by_name, caller)
+        return Plain(reading, clean_id(by_name.get(b"x-request-id", b"")), key or None, by_name, caller, quota)
 
     def take(self, pending: PendingReply, plain: Plain, body: bytes) -> bool:
         """See ``fast.FastPathLike``."""
@@ -224,6 +230,8 @@ class FastPath:
             caller = plain.caller
             if caller is not None:
                 trace.caller = caller
+                if plain.quota is not None:
+                    hold(trace, plain.quota, len(body))
                 if not caller.reaches(call.path):  # the body may name it
                     self._access.require(caller, INFER, call.path)  # type: ignore[union-attr]
         except Exception as error:  # noqa: BLE001 - the edge: every failure becomes an answer

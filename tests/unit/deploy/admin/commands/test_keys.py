@@ -122,6 +122,25 @@ def test_what_else_is_in_the_file_stays(keyring: Keyring) -> None:
     assert ([1], 2) == (content["more"], len(content["keys"]))
 
 
+def test_quotas_are_written_beside_the_keys(keyring: Keyring) -> None:
+    """Set, shown, replaced as a whole, taken away; keys stay."""
+    made = keyring.create("--tenant", "acme")
+    keyring.run("quota", "--tenant", "acme", "--requests-per-minute", "600", "--shadow")
+    result = keyring.run("quota", "--tenant", "*", "--tokens-per-minute", "1000", "--concurrent-tokens", "50")
+    assert ["acme: requests_per_minute 600 (shadow)", "*: tokens_per_minute 1000, concurrent_tokens 50"] == (
+        result.stdout.splitlines()
+    )
+    found = KeyFile(str(keyring.path)).look()
+    assert found is not None
+    assert (600, True, 1000) == (
+        found.quotas["acme"].requests_per_minute, found.quotas["acme"].is_shadow, found.quotas["*"].tokens_per_minute,
+    )  # fmt: skip
+    assert "acme" == keyring.ask(made["key"])
+    keyring.run("quota", "--tenant", "*", "--off")
+    keyring.create("--tenant", "b")
+    assert "acme: requests_per_minute 600 (shadow)" == keyring.run("quota").stdout.strip()
+
+
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
@@ -131,6 +150,8 @@ def test_what_else_is_in_the_file_stays(keyring: Keyring) -> None:
         (["create", "--tenant", ""], "no tenant"),
         (["revoke", "nobody"], "there is no key nobody"),
         (["rotate", "nobody"], "there is no key nobody"),
+        (["quota", "--tenant", "a"], "no limit is given"),
+        (["quota", "--requests-per-minute", "1"], "nobody is named"),
     ],
 )
 def test_a_mistake_is_one_line_and_changes_nothing(

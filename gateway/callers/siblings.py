@@ -1,0 +1,42 @@
+"""How many gateways there are, so that each lets its share of a quota through."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import time
+from collections.abc import Callable
+from typing import Final
+
+from gateway.callers.quotas import Quotas
+
+_log = logging.getLogger("triton_gateway.callers")
+
+LOOK_S: Final = 5.0
+
+
+async def follow_siblings(
+    quotas: Quotas, replicas: str, *, workers: int, count: Callable[[str], int] | None = None, pause: float = LOOK_S
+) -> None:
+    """Keep the share right until cancelled. ``replicas``: a number, or a name whose addresses are counted."""
+    count = count or addresses_of
+    known = 1
+    while True:
+        try:
+            found = int(replicas) if replicas.isdecimal() else await asyncio.to_thread(count, replicas)
+        except OSError as error:
+            _log.warning("the gateways behind %s cannot be counted, %d are assumed: %s", replicas, known, error)
+        else:
+            if found > 0 and found != known:
+                known = found
+                _log.info("quotas are shared by %d gateways", known)
+        quotas.configure(None, 1.0 / (known * workers), time.monotonic())
+        if replicas.isdecimal():
+            return
+        await asyncio.sleep(pause)
+
+
+def addresses_of(name: str) -> int:
+    """Return how many addresses a name has. Raises ``OSError``."""
+    return len({found[4][0] for found in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)})

@@ -1,0 +1,194 @@
+"""Quotas in simulated time: never more than was said, not less either, and all gateways together about the same."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.callers.quotas import Bucket, Limits, Quotas, limits_of
+from gateway.errors import QuotaExceeded
+
+
+class Tenant:
+    """One tenant of one gateway."""
+
+    def __init__(self, share: float = 1.0, **limits: float) -> None:
+        self.over: list[str] = []
+        self.quotas = Quotas(lambda _tenant, reason: self.over.append(reason))
+        self.quotas.configure({"t": Limits(**limits)}, share, 0.0)  # type: ignore[arg-type]
+
+    def ask(self, now: float, size: int = 0, tokens: int | None = None) -> bool:
+        quota = self.quotas.of("t", now)
+        assert quota is not None
+        try:
+            hold = quota.take(size, now)
+        except QuotaExceeded:
+            return False
+        if tokens is not None:
+            hold.settle(tokens, now)
+        return True
+
+
+@given(
+    st.integers(1, 1000), st.lists(st.floats(0, 5), min_size=1, max_size=300), st.integers(1, 20),
+)  # fmt: skip
+def test_in_no_time_more_gets_through_than_a_bucket_and_what_flows_in(
+    per_minute: int, pauses: list[float], burst: int
+) -> None:
+    """Over every stretch of time that begins with the first request."""
+    tenant = Tenant(requests_per_minute=per_minute)
+    now, passed = 0.0, 0
+    for pause in pauses:
+        now += pause
+        passed += sum(tenant.ask(now, 0, 0) for _ in range(burst))
+        assert passed <= per_minute + now * per_minute / 60 + 1e-6
+
+
+@given(st.integers(60, 6000))
+def test_who_stays_below_the_limit_is_never_refused(per_minute: int) -> None:
+    """At nine tenths of it, for ten minutes."""
+    tenant = Tenant(requests_per_minute=per_minute)
+    gap = 60 / per_minute / 0.9
+    assert all(tenant.ask(number * gap, 0, 0) for number in range(min(3000, int(600 / gap))))
+    assert not tenant.over
+
+
+@given(
+    st.integers(0, 10_000),
+    st.lists(st.tuples(st.floats(0, 30), st.integers(0, 8000), st.integers(0, 4000)), max_size=60),
+)
+def test_tokens_are_those_that_were_used(per_minute: int, requests: list[tuple[float, int, int]]) -> None:
+    """Whatever was estimated: what got through is no more than flowed in, and one request's too much."""
+    tenant = Tenant(tokens_per_minute=per_minute)
+    now, used, largest = 0.0, 0, 0
+    for pause, size, tokens in requests:
+        now += pause
+        if tenant.ask(now, size, tokens):
+            used += tokens
+            largest = max(largest, tokens)
+    assert used <= per_minute + now * per_minute / 60 + largest + 1e-6
+
+
+@pytest.mark.parametrize("gateways", [1, 4, 16])
+def test_gateways_together_let_about_the_limit_through(gateways: int) -> None:
+    """Spread at random, ten times as much as is allowed, for ten minutes."""
+    tenants = [Tenant(1 / gateways, requests_per_minute=600) for _ in range(gateways)]
+    source = random.Random(7)
+    passed = sum(source.choice(tenants).ask(number / 100, 0, 0) for number in range(60_000))
+    assert 0.9 * 6000 <= passed <= 6000 + 600 + gateways
+
+
+def test_a_small_limit_over_many_gateways_lets_somebody_through() -> None:
+    """A share of less than one request is one request, less often."""
+    tenant = Tenant(1 / 16, requests_per_minute=8)
+    assert tenant.ask(0.0, 0, 0)
+    assert not tenant.ask(60.0, 0, 0)
+    assert tenant.ask(121.0, 0, 0)
+
+
+def test_tokens_at_a_time_are_given_back() -> None:
+    """One that is larger than the limit gets in alone."""
+    tenant = Tenant(concurrent_tokens=100)
+    quota = tenant.quotas.of("t", 0.0)
+    assert quota is not None
+    first = quota.take(240, 0.0)
+    with pytest.raises(QuotaExceeded) as refused:
+        quota.take(240, 0.0)
+    assert "quota_concurrent_tokens" == refused.value.because
+    first.settle(61, 0.0)
+    first.settle(61, 0.0)
+    assert 0 == quota.held
+    large = quota.take(100_000, 0.0)
+    large.settle(0, 0.0)
+    assert 0 == quota.held
+
+
+def test_a_shadow_counts_and_refuses_nobody() -> None:
+    """To see what a limit would do before it does it."""
+    tenant = Tenant(requests_per_minute=1, is_shadow=True)
+    assert [True] * 5 == [tenant.ask(0.0, 0, 0) for _ in range(5)]
+    assert ["quota_requests"] * 4 == tenant.over
+
+
+def test_a_limit_of_nothing_lets_nobody_through() -> None:
+    """And is not waited for for ever."""
+    for name in ("requests_per_minute", "tokens_per_minute", "concurrent_tokens"):
+        tenant = Tenant(**{name: 0})
+        assert not tenant.ask(0.0)
+        assert not tenant.ask(10_000.0)
+
+
+def test_changed_limits_and_shares_keep_what_was_used() -> None:
+    """Half empty stays half empty; tenants without limits are not kept; one without its own has everybody's."""
+    tenant = Tenant(requests_per_minute=100)
+    for _ in range(50):
+        tenant.ask(0.0, 0, 0)
+    tenant.quotas.configure({"t": Limits(requests_per_minute=10)}, 1.0, 0.0)
+    assert 5 == sum(tenant.ask(0.0, 0, 0) for _ in range(20))
+    tenant.quotas.configure(None, 0.5, 0.0)
+    assert not tenant.ask(0.0, 0, 0)
+    tenant.quotas.configure({"*": Limits(requests_per_minute=2)}, 1.0, 0.0)
+    other = tenant.quotas.of("other", 0.0)
+    assert other is not None
+    assert 2 == other.limits.requests_per_minute
+    tenant.quotas.configure({}, 1.0, 0.0)
+    assert None is tenant.quotas.of("t", 0.0)
+
+
+def test_a_request_that_began_before_a_change_settles_after_it() -> None:
+    """Nothing is held for ever."""
+    tenant = Tenant(concurrent_tokens=10)
+    quota = tenant.quotas.of("t", 0.0)
+    assert quota is not None
+    hold = quota.take(20, 0.0)
+    tenant.quotas.configure({"t": Limits(concurrent_tokens=20)}, 1.0, 0.0)
+    hold.settle(3, 0.0)
+    again = tenant.quotas.of("t", 0.0)
+    assert again is not None
+    assert 0 == again.held
+
+
+def test_tenants_are_bounded() -> None:
+    """Whoever signs tokens may make them up."""
+    quotas = Quotas()
+    quotas.configure({"*": Limits(requests_per_minute=1)}, 1.0, 0.0)
+    for number in range(12_000):
+        quotas.of(f"t{number}", 0.0)
+    assert len(quotas._quotas) <= 10_000
+
+
+def test_headers_tell_what_is_left_as_openai_does() -> None:
+    """In terms of the limit that was given out, not of this gateway's share."""
+    tenant = Tenant(0.25, requests_per_minute=40, tokens_per_minute=4000)
+    quota = tenant.quotas.of("t", 0.0)
+    assert quota is not None
+    for _ in range(5):
+        quota.take(396, 0.0).settle(100, 0.0)
+    found = {name.decode(): value.decode() for name, value in quota.headers(0.0)}
+    assert {
+        "x-ratelimit-limit-requests": "40", "x-ratelimit-remaining-requests": "20",
+        "x-ratelimit-reset-requests": "30.000s", "x-ratelimit-limit-tokens": "4000",
+        "x-ratelimit-remaining-tokens": "2000", "x-ratelimit-reset-tokens": "30.000s",
+    } == found  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "item", [[], {"requests": 1}, {"requests_per_minute": -1}, {"requests_per_minute": "1"}, {"shadow": "yes"},
+             {"tokens_per_minute": True}, {"tokens_per_minute": math.inf}, {"tokens_per_minute": math.nan}],
+)  # fmt: skip
+def test_limits_that_are_none_are_refused(item: object) -> None:
+    """With what a quota looks like."""
+    with pytest.raises(ValueError):
+        limits_of(item)
+
+
+def test_a_bucket_never_holds_more_than_a_minute() -> None:
+    """Whatever is given back, and however long nobody asks."""
+    bucket = Bucket(60, 1, 0.0)
+    bucket.take(-1000)
+    assert 60 == bucket.level(10_000.0)
+    assert 60 == bucket.level(0.0)  # a clock that goes back changes nothing

@@ -1,0 +1,188 @@
+"""Quotas and usage as callers and operators see them, over HTTP (by the fast path and without it) and over gRPC."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from tritonclient.grpc import service_pb2 as pb
+
+from gateway.callers.keys import Key, digest, new_key
+from gateway.callers.quotas import Quotas
+from gateway.callers.rights import OPERATIONS
+from gateway.callers.siblings import follow_siblings
+from gateway.callers.usage import Usage
+from gateway.metrics.observer import MAX_TENANTS, Observer
+from gateway.trace import Trace
+from tests.unit.gateway.callers.test_keys import PEPPER, written_file
+from tests.unit.gateway.edge.grpc.test_server import Caller as Client
+from tests.unit.gateway.edge.grpc.test_server import make_server, texts
+from tests.unit.gateway.edge.http.serving import Port, post, serving
+
+
+class Tenants:
+    """A file of keys with quotas."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "keys.json"
+        folder.joinpath("keys.json.pepper").write_bytes(PEPPER)
+        self.texts: dict[str, str] = {}
+        self._keys: list[Key] = []
+        for tenant in ("few", "free", "watched"):
+            text, name = new_key()
+            self.texts[tenant] = text
+            self._keys.append(Key(name, digest(PEPPER, text.encode()).hex(), tenant, operations=tuple(OPERATIONS)))
+        self.write(few={"requests_per_minute": 3}, watched={"requests_per_minute": 1, "shadow": True})
+
+    def write(self, **quotas: Any) -> None:
+        new = self.path.with_name("new")
+        new.write_bytes(written_file(*self._keys, quotas=quotas))
+        new.replace(self.path)
+
+
+@pytest.fixture
+def tenants(tmp_path: Path) -> Tenants:
+    """See the class."""
+    return Tenants(tmp_path)
+
+
+@pytest.fixture(params=[True, False], ids=["fast", "ordinary"])
+async def port(request: Any, tenants: Tenants, make_stack: Callable[..., Any]) -> AsyncIterator[Port]:
+    """A gateway with the endpoint `e` on a real port."""
+    stack = make_stack(fast_path=request.param, keys_file=str(tenants.path))
+    async with stack.gateway.running(), serving(stack) as port:
+        stack.deploy("e")
+        await stack.served("e")
+        yield port
+
+
+async def ask(port: Port, key: str, times: int) -> list[tuple[int, dict[str, str], Any]]:
+    """So many inferences on one connection."""
+    wire = await port.connect()
+    found = []
+    for _ in range(times):
+        wire.send(post(b'{"text": "good film"}', "/serve/e", f"authorization: Bearer {key}"))
+        found.append(await wire.answer())
+    return found
+
+
+async def test_a_tenant_is_told_what_is_left_and_refused_when_nothing_is(port: Port, tenants: Tenants) -> None:
+    """As OpenAI tells it; others are not touched, nor is one whose limit is a shadow's."""
+    found = await ask(port, tenants.texts["few"], 5)
+    assert [200, 200, 200, 429, 429] == [status for status, _, _ in found]
+    assert ["2", "1", "0", "0", "0"] == [headers["x-ratelimit-remaining-requests"] for _, headers, _ in found]
+    assert {"3"} == {headers["x-ratelimit-limit-requests"] for _, headers, _ in found}
+    _, headers, body = found[-1]
+    assert "quota_requests" == headers["x-refused-because"]
+    assert 1 <= int(headers["retry-after"]) <= 20
+    assert "quota_exceeded" == body["code"]
+    assert [200] * 5 == [status for status, _, _ in await ask(port, tenants.texts["watched"], 5)]
+    free = await ask(port, tenants.texts["free"], 5)
+    assert [200] * 5 == [status for status, _, _ in free]
+    assert not [name for name in free[0][1] if name.startswith("x-ratelimit")]
+
+
+async def test_a_changed_quota_holds_for_heads_that_are_known(port: Port, tenants: Tenants) -> None:
+    """Raised, and taken away."""
+    assert 429 == (await ask(port, tenants.texts["few"], 4))[-1][0]
+    tenants.write()
+    await port.stack.gateway._callers.look()
+    assert [200] * 5 == [status for status, _, _ in await ask(port, tenants.texts["few"], 5)]
+    tenants.write(free={"requests_per_minute": 0})
+    await port.stack.gateway._callers.look()
+    assert 429 == (await ask(port, tenants.texts["free"], 1))[0][0]
+
+
+async def test_usage_is_counted_from_which_a_bill_can_be_made(port: Port, tenants: Tenants) -> None:
+    """What was answered, and its tokens; what was refused is not, but who was over a limit."""
+    await ask(port, tenants.texts["few"], 5)
+    await ask(port, tenants.texts["watched"], 2)
+    wire = await port.connect()
+    wire.send(f"GET /metrics HTTP/1.1\r\nhost: x\r\nx-api-key: {tenants.texts['free']}\r\n\r\n".encode())
+    _, headers = await wire.head()
+    text = (await wire._reader.readexactly(int(headers["content-length"]))).decode()
+    assert 'gateway_tenant_requests_total{endpoint="e",tenant="few"} 3' in text
+    assert 'gateway_tenant_tokens_in_total{endpoint="e",tenant="few"} 12' in text
+    assert 'gateway_tenant_requests_total{endpoint="e",tenant="watched"} 2' in text
+    assert 'gateway_over_quota_total{reason="quota_requests",tenant="few"} 2' in text
+    assert 'gateway_over_quota_total{reason="quota_requests",tenant="watched"} 1' in text
+
+
+async def test_grpc_has_the_same_quotas(tenants: Tenants, make_stack: Callable[..., Any]) -> None:
+    """Refused with its own code, told in its trailers."""
+    stack = make_stack(keys_file=str(tenants.path))
+    async with stack.gateway.running():
+        stack.deploy("e")
+        await stack.served("e")
+        server = make_server(stack)
+        port = await server.start("127.0.0.1", 0)
+        metadata = (("x-api-key", tenants.texts["few"]),)
+        left = []
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            for _ in range(3):
+                call = Client(channel).call("ModelInfer", texts("e", "good"), pb.ModelInferResponse, metadata=metadata)
+                await call
+                left.append(dict(await call.trailing_metadata())["x-ratelimit-remaining-requests"])
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await Client(channel).call("ModelInfer", texts("e", "good"), pb.ModelInferResponse, metadata=metadata)
+        await server.stop(0)
+    assert ["2", "1", "0"] == left
+    assert grpc.StatusCode.RESOURCE_EXHAUSTED is refused.value.code()
+    assert "quota_requests" == dict(refused.value.trailing_metadata())["x-refused-because"]
+
+
+def test_tokens_out_are_those_that_were_generated() -> None:
+    """Of a whole answer, of several, of pieces; what a hook makes up is no number of ours."""
+    found: list[int] = []
+    usage = Usage(lambda _tenant, _endpoint, _came, went: found.append(went))
+    from gateway.callers.rights import Caller
+
+    for answer in (
+        {"generated_tokens": 3}, {"results": [{"generated_tokens": 2}, {"generated_tokens": 4}]}, None,
+        {"generated_tokens": "many"}, {"results": "x"},
+    ):  # fmt: skip
+        trace = Trace("id")
+        trace.caller, trace.answer = Caller("k", "t"), answer
+        trace.generated_tokens = 7
+        usage.finished(trace)
+    assert [3, 6, 7, 0, 0] == found
+
+
+def test_tenants_of_metrics_are_bounded() -> None:
+    """The 1,001st and all after it are one."""
+    observer = Observer(later=lambda call: call())
+    for number in range(MAX_TENANTS + 50):
+        observer.used(f"t{number}", "e", 1, 0)
+    assert MAX_TENANTS + 1 == len({tenant for tenant, _ in observer._used})
+    assert 50 == observer._used["other", "e"][0].value
+
+
+async def test_the_share_follows_the_gateways_that_there_are() -> None:
+    """A number, or a name's addresses; a name that cannot be looked up leaves the last count."""
+    quotas = Quotas()
+    await follow_siblings(quotas, "4", workers=2)
+    assert 0.125 == quotas.told()["share"]
+    answers: list[Any] = [2, OSError("away"), 5]
+
+    def count(name: str) -> int:
+        assert "gateways" == name
+        answer = answers.pop(0) if answers else 5
+        if isinstance(answer, OSError):
+            raise answer
+        return int(answer)
+
+    task = asyncio.create_task(follow_siblings(quotas, "gateways", workers=1, count=count, pause=0.001))
+    seen: list[float] = []
+    async with asyncio.timeout(20):
+        while 0.2 not in seen:
+            seen.append(quotas.told()["share"])
+            await asyncio.sleep(0.0005)
+    task.cancel()
+    assert 0.5 in seen
+    assert 1.0 not in seen
+    assert json.dumps(quotas.told())
