@@ -35,7 +35,7 @@ _ROTATE_BYTES = 10 << 20
 
 
 class Phase(enum.Enum):
-    """Where a child is in its lifecycle."""
+    """Where a child is in its life."""
 
     STARTING = "starting"
     READY = "ready"
@@ -130,7 +130,7 @@ class ChildSpec:
     log: str = ""
     """Name of its log file, where ``name`` is taken by a log of the program itself."""
     before_start: Callable[[], None] | None = None
-    """Called before each start, for instance to remove the sign of lifecycle of the process before."""
+    """Called before each start, for instance to remove the sign of life of the process before."""
 
 
 @dataclass(frozen=True, slots=True)
