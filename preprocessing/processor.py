@@ -92,7 +92,8 @@ class TextProcessor:
         self._windower = tokenizer.make_windower() if head.needs_windows else None
         # Only a tokenizer that adds nothing can make a row without tokens.
         self._may_be_empty = not tokenizer.adds_special_tokens
-        self._text_fields = tuple(head.text_fields)
+        self.text_fields = tuple(head.text_fields)
+        """The fields of a body that hold texts."""
         self._dtypes = dict(input_dtypes or {})
         self._pad_to_multiple_of = pad_to_multiple_of
         row = head.row_cost
@@ -259,7 +260,7 @@ class TextProcessor:
                 for i, row in zip(cut, windower.encode(texts, windows), strict=True):
                     rows[i] = row
             return rows
-        field = self._text_fields[-1]
+        field = self.text_fields[-1]
         rows = list(
             windower.encode(request.texts, windows, refuse_many=lambda rows: refuse_many(rows, self.config, field))
         )
@@ -278,7 +279,7 @@ class TextProcessor:
             raise InvalidInput(
                 f"The model's outputs for this request take about {output_bytes} bytes, at most "
                 f"{config.max_output_bytes} are held for one request",
-                field=self._text_fields[-1],
+                field=self.text_fields[-1],
                 hint="send several requests; the endpoint's option max_output_bytes sets the limit",
             )
         answer_bytes, prepared.finish_work = self.head.cost(prepared, output_bytes)
@@ -286,7 +287,7 @@ class TextProcessor:
             raise InvalidInput(
                 f"The answer to this request has about {answer_bytes} bytes, at most {config.max_answer_bytes} are "
                 "written for one request",
-                field=self._text_fields[-1],
+                field=self.text_fields[-1],
                 hint="ask for fewer results, or send several requests; the endpoint's option max_answer_bytes sets "
                 "the limit",
             )
@@ -294,7 +295,7 @@ class TextProcessor:
 
     def _refuse_empty(self, rows: Sequence[Encoded]) -> None:
         if any(row.n_tokens == 0 for row in rows):
-            name = self._text_fields[0]
+            name = self.text_fields[0]
             raise InvalidInput(f"{name} has no tokens: nothing is left of it for the model to read", field=name)
 
     def _refuse_truncated(self, rows: Sequence[Encoded], request: ParsedRequest) -> None:

@@ -25,6 +25,7 @@ from gateway.endpoints.text import TextHandler
 from gateway.errors import EndpointNotFound, InputRefused
 from gateway.protocols.tensors import (
     DTYPES,
+    Numbers,
     Tensor,
     TensorRequest,
     Texts,
@@ -176,7 +177,7 @@ def statistics_of(snapshot: Snapshot, path: str, rows: Sequence[Mapping[str, Any
 def _tensors(endpoint: Endpoint) -> tuple[Any, Any, int]:
     if endpoint.text is not None:
         config = endpoint.text.processor.config
-        fields = _text_fields(endpoint.text)
+        fields = endpoint.text.processor.text_fields
         required = fields[:1] if fields == ("text", "text_pair") else fields
         inputs = tuple((name, BYTES, (-1, 1)) for name in required)
         if endpoint.task == _CLASSIFICATION:
@@ -216,10 +217,6 @@ def _config_type(datatype: str) -> str:
     return "TYPE_STRING" if datatype == BYTES else f"TYPE_{datatype}"
 
 
-def _text_fields(handler: TextHandler) -> tuple[str, ...]:
-    return tuple(getattr(handler.processor.head, "text_fields", ("text", "text_pair")))
-
-
 # --- one inference ----------------------------------------------------------------------------------------------------
 
 
@@ -244,10 +241,10 @@ class InferCall(Call):
         """See ``Call.question``: the text, for a text task whose fields are asked; else the tensors themselves."""
         request = self.request
         if endpoint.text is not None:
-            fields = _text_fields(endpoint.text)
-            if request.inputs and all(name in fields for name in request.inputs):
-                return self._text_body(fields)
             processor = endpoint.text.processor
+            fields = processor.text_fields
+            if request.inputs and request.inputs.keys() <= set(fields):
+                return self._text_body(fields, endpoint.task)
             if not request.inputs or any(name not in processor.input_names for name in request.inputs):
                 raise InputRefused(
                     f"the inputs are {_listed(request.inputs)}; this endpoint takes {', '.join(fields)} (BYTES), "
@@ -295,9 +292,12 @@ class InferCall(Call):
             raise InputRefused(f"the inputs are {_listed(self.request.inputs)}; this endpoint takes text (BYTES)")
         return {"text": _texts("text", self.request.inputs["text"]), "parameters": self._parameters()}
 
-    def _text_body(self, fields: Sequence[str]) -> dict[str, Any]:
+    def _text_body(self, fields: Sequence[str], task: str) -> dict[str, Any]:
         body: dict[str, Any] = {name: _texts(name, array) for name, array in self.request.inputs.items()}
-        if "text" not in fields:  # one question, one query: a list of them only if several were sent
+        if "text" in fields:
+            if task == _CLASSIFICATION and len(body) == 1 and len(body["text"]) == 1:
+                body = {"text": body["text"][0]}  # its answer has the same numbers, and costs less alone
+        else:  # one question, one query: a list of them only if several were sent
             body = {
                 name: texts[0] if len(texts) == 1 and name != "documents" else texts for name, texts in body.items()
             }
@@ -332,16 +332,23 @@ def _of_task(
         return {"result": _as_json(results)}
     logits = np.asarray(next(iter(outputs.values())), dtype=np.float32)
     config = handler.processor.config
-    if all([len(result["scores"]) == len(config.labels) for result in results]):  # noqa: C419 - few of them
-        scores: Any = [[result["scores"][label] for label in config.labels] for result in results]
-    else:  # the caller wants the best ones only
+    labels, rows = config.labels, len(results)
+    try:
+        scores: list[float] = []
+        for result in results:
+            every = result["scores"]
+            scores += [every[label] for label in labels]
+        probabilities: Tensor = Numbers(scores, (rows, len(labels)))
+    except KeyError:  # the caller wants the best ones only
         activation = prepared.request.options.get("function_to_apply", config.activation)
-        scores = logits if activation == "none" else sigmoid(logits) if activation == "sigmoid" else softmax(logits)
+        probabilities = (
+            logits if activation == "none" else sigmoid(logits) if activation == "sigmoid" else softmax(logits)
+        )
     return {
         "logits": logits,
-        "probabilities": np.asarray(scores, dtype=np.float32),
-        "label": Texts([str(result["label"]) for result in results], (len(results), 1)),
-        "score": np.array([[result["score"]] for result in results], dtype=np.float32),
+        "probabilities": probabilities,
+        "label": Texts([result["label"] for result in results], (rows, 1)),
+        "score": Numbers([result["score"] for result in results], (rows, 1)),
     }
 
 

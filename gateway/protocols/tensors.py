@@ -31,6 +31,7 @@ _MAX_EMPTY: Final = 65_536
 _MAX_DIGITS: Final = 18
 _LISTS: Final = (list, tuple)
 _NONE: Final[Mapping[str, Any]] = {}
+_NO_OUTPUTS: Final[tuple[tuple[str, ...], frozenset[str], frozenset[str]]] = ((), frozenset(), frozenset())
 _STRINGS = frozenset({str})
 _TRUTH, _WHOLE, _ANY_NUMBER = frozenset({bool}), frozenset({int}), frozenset({int, float})
 _EXAMPLE: Final = '{"inputs": [{"name": "text", "datatype": "BYTES", "shape": [1, 1], "data": ["…"]}]}'
@@ -61,12 +62,24 @@ class Texts(NamedTuple):
             raise InputRefused("a text is not valid Unicode") from error
 
 
-Tensor = Array | Texts
+class Numbers(NamedTuple):
+    """An FP32 tensor whose elements are numbers of Python already: few of them cost more as an array."""
+
+    items: list[float]
+    """In order, as many as the shape has places."""
+    shape: Sequence[int]
+
+    def array(self) -> Array:
+        """Return it as an array."""
+        return np.array(self.items, np.float32).reshape(self.shape)
+
+
+Tensor = Array | Texts | Numbers
 
 
 def as_array(tensor: Tensor) -> Array:
     """Return a tensor as numpy has it."""
-    return tensor.array() if type(tensor) is Texts else tensor  # type: ignore[return-value]  # one of two
+    return tensor if isinstance(tensor, np.ndarray) else tensor.array()
 
 
 @dataclass(slots=True)
@@ -232,12 +245,13 @@ def write_answer(
     buffers: list[bytes] = []
     for name, tensor in outputs.items():
         is_binary = name in request.binary or (request.all_binary and name not in request.as_json)
-        if type(tensor) is Texts and not is_binary:
-            described.append({"name": name, "datatype": BYTES, "shape": tensor.shape, "data": tensor.items})
+        if not is_binary and not isinstance(tensor, np.ndarray):
+            datatype = BYTES if type(tensor) is Texts else "FP32"
+            described.append({"name": name, "datatype": datatype, "shape": tensor.shape, "data": tensor.items})
             continue
         array = as_array(tensor)
         datatype = datatype_of(array)
-        entry: dict[str, Any] = {"name": name, "datatype": datatype, "shape": list(array.shape)}
+        entry: dict[str, Any] = {"name": name, "datatype": datatype, "shape": array.shape}
         if is_binary:
             buffers.append(to_bytes(array))
             entry["parameters"] = {"binary_data_size": len(buffers[-1])}
@@ -246,7 +260,7 @@ def write_answer(
         elif datatype == BYTES:
             entry["data"] = [_text(item) for item in array.ravel().tolist()]
         else:
-            entry["data"] = np.ascontiguousarray(array).ravel()
+            entry["data"] = array.ravel()  # contiguous, as orjson needs it
         described.append(entry)
     answer: dict[str, Any] = {"id": request.id} if request.id else {}
     answer |= {"model_name": model, "model_version": version, "outputs": described}
@@ -310,7 +324,7 @@ def _parameters(item: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _outputs(items: object) -> tuple[tuple[str, ...], frozenset[str], frozenset[str]]:
     if items is None:
-        return (), frozenset(), frozenset()
+        return _NO_OUTPUTS
     if not isinstance(items, list):
         raise InputRefused("outputs must be a list")
     names, binary, plain = [], set(), set()
