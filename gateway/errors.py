@@ -351,3 +351,9 @@ STATUS: Final[dict[str, int]] = {
     "deadline_exceeded": 504,
 }
 """HTTP status by ``kind``; the gRPC edge and what counts as a version's failure go by it too."""
+
+
+OF_CALLERS: Final = frozenset(
+    {ClientGone.kind, RequestError.kind, *(error.kind for error in RequestError.__subclasses__())}
+)
+"""Kinds of ends that are their callers' doing, whatever the transport."""

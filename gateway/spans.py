@@ -24,7 +24,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind, TraceFlags, set_span_in_context
 from opentelemetry.trace.status import Status, StatusCode
 
-from gateway.errors import MethodNotAllowed
+from gateway.errors import OF_CALLERS, MethodNotAllowed
 from gateway.trace import TRACEPARENT, Trace
 
 _STAGES: Final = ("prepare", "queue", "infer", "finish")
@@ -130,11 +130,11 @@ class Spans:
         }  # fmt: skip
         if trace.error is not None:
             attributes["error.type"] = trace.outcome
-        # A caller's mistake is no error of the server's, by OpenTelemetry's conventions for HTTP.
-        status = failed if trace.status >= 500 or trace.status == 0 else _OK
+        # By OpenTelemetry's conventions a caller's mistake is no error of the server's. gRPC has no status as HTTP has.
+        is_ours = trace.status >= 500 or (trace.status == 0 and trace.outcome not in OF_CALLERS)
         self._emit(
-            trace, f"POST {trace.url}".strip(), began, ended, status, attributes, span_id=trace.context.span_id,
-            above=trace.parent, kind=SpanKind.SERVER,
+            trace, f"POST {trace.url}".strip(), began, ended, failed if is_ours else _OK, attributes,
+            span_id=trace.context.span_id, above=trace.parent, kind=SpanKind.SERVER,
         )  # fmt: skip
 
     def close(self) -> None:

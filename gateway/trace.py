@@ -62,9 +62,10 @@ class Trace:
     """
 
     __slots__ = (
-        "answer", "body", "caller", "custom", "encoded", "endpoint", "error", "finish_ns", "generated_tokens", "hold",
-        "infer_ns", "model_id", "outcome", "prepare_ns", "prepared", "queue_ns", "request_id", "route", "rows",
-        "started_ns", "status", "tokens", "total_ns", "trace_id", "truncated", "unknown_tokens", "url", "version",
+        "answer", "body", "body_bytes", "caller", "custom", "encoded", "endpoint", "error", "finish_ns",
+        "generated_tokens", "hold", "infer_ns", "model_id", "outcome", "prepare_ns", "prepared", "queue_ns",
+        "request_id", "route", "rows", "started_ns", "status", "tokens", "total_ns", "trace_id", "truncated",
+        "unknown_tokens", "url", "version",
     )  # fmt: skip
 
     is_recorded = True
@@ -95,6 +96,8 @@ class Trace:
         """The encoded texts of a text task."""
         self.prepared: HasResults | None = None
         """The prepared request of a text task, as its head left it."""
+        self.body_bytes = 0
+        """How large the body was that came in, if the edge says so."""
         self.body: object = None
         self.answer: object = None
         """What came in and went out, for the variables counted after the answer."""

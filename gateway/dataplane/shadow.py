@@ -30,6 +30,8 @@ _log = logging.getLogger("triton_gateway.shadow")
 
 _AT_A_TIME: Final = 2
 _MAX_WAITING: Final = 64
+_MAX_WAITING_BYTES: Final = 16 << 20
+"""Of the bodies that wait."""
 _STALE_S: Final = 2.0
 _LARGE_ROWS: Final = 16
 _LATE_S: Final = 0.01
@@ -59,6 +61,7 @@ class _Waiting:
     answer: object
     at: float
     rows: int
+    size: int
 
 
 class Mirror:
@@ -94,6 +97,7 @@ class Mirror:
         self._shadows: dict[str, _Shadow] = {}
         self._by_url: dict[str, _Shadow] = {}
         self._waiting: deque[_Waiting] = deque()
+        self._waiting_bytes = 0
         self._tasks: set[asyncio.Task[None]] = set()
 
     def configure(self, shadows: Mapping[str, ShadowSpec], endpoints: Mapping[str, Endpoint]) -> None:
@@ -125,11 +129,14 @@ class Mirror:
             return
         # A request that waited for longer than Triton took says that Triton has no time for more.
         is_late = trace.queue_ns > max(self._late * 1e9, 2 * trace.infer_ns)
-        if is_late or len(self._waiting) >= _MAX_WAITING or self._is_busy():
+        size = trace.body_bytes
+        is_full = len(self._waiting) >= _MAX_WAITING or self._waiting_bytes + size > _MAX_WAITING_BYTES
+        if is_late or is_full or self._is_busy():
             self._drop(shadow)
             return
         loop = asyncio.get_running_loop()
-        self._waiting.append(_Waiting(shadow, trace.body, trace.answer, loop.time(), trace.rows))
+        self._waiting.append(_Waiting(shadow, trace.body, trace.answer, loop.time(), trace.rows, size))
+        self._waiting_bytes += size
         if len(self._tasks) < _AT_A_TIME:
             task = loop.create_task(self._work(), name="shadow")
             self._tasks.add(task)
@@ -153,6 +160,7 @@ class Mirror:
         """Give up what runs and what waits."""
         self._leave()
         self._waiting.clear()
+        self._waiting_bytes = 0
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -166,7 +174,9 @@ class Mirror:
     async def _work(self) -> None:
         TRACEPARENT.set("")  # no part of the caller's trace: the caller has its answer
         while self._waiting:
-            await self._mirror(self._waiting.popleft())
+            one = self._waiting.popleft()
+            self._waiting_bytes -= one.size
+            await self._mirror(one)
 
     async def _mirror(self, one: _Waiting) -> None:
         shadow = one.shadow

@@ -23,7 +23,7 @@ from gateway.dataplane.deadlines import Deadlines
 from gateway.dataplane.inflight import ENDED, Done, InFlight, Send
 from gateway.dataplane.routing.table import RoutingTable
 from gateway.endpoints.endpoint import Endpoint
-from gateway.errors import ClientGone, Draining, GatewayError, RequestError, Unavailable
+from gateway.errors import OF_CALLERS, Draining, GatewayError, Unavailable
 from gateway.health import Health
 from gateway.metrics.observer import Observer
 from gateway.trace import TRACEPARENT, Trace
@@ -31,8 +31,6 @@ from gateway.trace import TRACEPARENT, Trace
 _log = logging.getLogger("triton_gateway.request")
 
 _PINNED: Final = "pinned"
-_OF_CALLERS: Final = {ClientGone.kind, RequestError.kind, *(error.kind for error in RequestError.__subclasses__())}
-"""Ends that are their callers' doing, whatever the transport."""
 _TIMES: Final = ("total", "prepare", "queue", "infer", "finish")
 
 Listener = Callable[[Trace], None]
@@ -250,7 +248,7 @@ def _nobody(_flight: InFlight) -> None:
 def _write_log(trace: Trace) -> None:
     error = trace.error
     # A caller's mistake is the caller's news; what needs an operator is a warning. gRPC has no status as HTTP has.
-    is_news = error is None or 0 < trace.status < 500 or trace.outcome in _OF_CALLERS
+    is_news = error is None or 0 < trace.status < 500 or trace.outcome in OF_CALLERS
     level = logging.INFO if is_news else logging.WARNING
     _log.log(
         level,

@@ -357,7 +357,8 @@ class RpcServer:
         trace = plane.open(request_id, parent)
         trace.caller = caller
         try:
-            permit = plane.permit(request.ByteSize())
+            trace.body_bytes = request.ByteSize()
+            permit = plane.permit(trace.body_bytes)
         except GatewayError as error:
             return plane.refuse(trace, error)
         left = context.time_remaining()

@@ -95,6 +95,7 @@ class InferRoute:
                 if path is not None and b"x-route-to" not in headers:
                     plane.expect(path)
                 call = await self._read(receive, headers, permit, timeout, parse)
+                trace.body_bytes = permit.size
                 if caller is not None and self._access is not None:
                     hold(trace, self._access.quota_of(caller), permit.size)
                 self._address(call, headers, timeout, caller)
@@ -225,7 +226,8 @@ class FastPath:
         parse, refuse, _ = plain.reading
         trace = plane.open(plain.request_id or new_id())
         try:
-            pending.permit = plane.permit(len(body))
+            trace.body_bytes = size = len(body)
+            pending.permit = plane.permit(size)
             call = parse(body, plain.headers)
             caller = plain.caller
             if caller is not None:

@@ -12,7 +12,7 @@ from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 from opentelemetry.trace import SpanKind, StatusCode
 
 from gateway.app import Gateway
-from gateway.errors import ModelFailed
+from gateway.errors import ClientGone, GatewayError, InputRefused, ModelFailed
 from gateway.settings import trace_protocol
 from gateway.spans import Spans
 from gateway.trace import Trace
@@ -133,6 +133,18 @@ async def test_callers_mistake_is_a_span_without_an_error_status(spanned: Spanne
         await spanned.post(body, path)
         (span,) = spanned.kept.spans
         assert (StatusCode.UNSET, kind) == (span.status.status_code, (span.attributes or {})["error.type"])
+
+
+@pytest.mark.parametrize(("error", "code"), [
+    (InputRefused("text is empty"), StatusCode.UNSET), (ClientGone("it left"), StatusCode.UNSET),
+    (ModelFailed("boom"), StatusCode.ERROR),
+])  # fmt: skip
+async def test_a_refusal_over_grpc_is_no_error_either(spanned: Spanned, error: GatewayError, code: StatusCode) -> None:
+    """It has no status of HTTP: who is to blame says its kind."""
+    plane = spanned.gateway.plane
+    plane.refuse(plane.open("id"), error)
+    (span,) = spanned.kept.spans
+    assert (code, 0) == (span.status.status_code, (span.attributes or {})["http.response.status_code"])
 
 
 async def test_hooks_request_to_another_endpoint_is_a_part_of_its_trace(spanned: Spanned) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gateway.dataplane import shadow as shadow_module
 from gateway.dataplane.shadow import compare
 from gateway.endpoints.endpoint import in_task
 from gateway.errors import ModelFailed
@@ -132,6 +133,29 @@ async def test_what_a_slow_shadow_cannot_keep_up_with_is_dropped(stack: Any) -> 
     assert 100 - 64 - 2 == seen(stack)["e"]["dropped"]
     gate.set()
     await mirrored(stack, 100)
+
+
+@pytest.mark.parametrize("size", [50_000, 90_000])
+async def test_large_bodies_wait_within_bytes(stack: Any, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    """Whether they came the fast way or, being larger, the ordinary one: two are asked, two wait, one is dropped."""
+    monkeypatch.setattr(shadow_module, "_MAX_WAITING_BYTES", int(size * 2.5))
+    await start(stack)
+    second = stack.gateway.table.current.endpoints["e/2"]
+    gate = asyncio.Event()
+
+    async def slow(body: object, trace: object, deadline: float) -> object:
+        await gate.wait()
+        return {"label": "GOOD"}
+
+    second.start = lambda job: in_task(job, slow(job.question, job.trace, job.deadline))
+    for _ in range(5):
+        assert 200 == (await stack.client.post("/serve/e/1", json={"text": "good " * (size // 5)})).status_code
+    assert 1 == seen(stack)["e"]["dropped"]
+    gate.set()
+    await mirrored(stack, 5)
+    assert 200 == (await stack.client.post("/serve/e/1", json=BODY)).status_code
+    await mirrored(stack, 6)
+    assert 1 == seen(stack)["e"]["dropped"]
 
 
 async def test_a_busy_gateway_drops_its_shadows_first(make_stack: Any) -> None:
