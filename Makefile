@@ -53,10 +53,10 @@ lint: $(VENV)/.dev ## check style, types and the import rules
 	@echo "== lint-imports"
 	@$(BIN)/lint-imports
 
-ordinary: $(VENV)/.dev ## run the tests of the HTTP edge once more, without its fast path
-	@echo "== tests: the HTTP edge without its fast path"
+ordinary: $(VENV)/.dev ## run the gateway's unit tests, and its process, once more without the fast path
+	@echo "== tests: the gateway without its fast path"
 	@TRITON_GATEWAY_FAST_PATH=false $(BIN)/python -m pytest $(SHARED) --ignore tests/unit/gateway/edge/http/test_streams.py \
-	    tests/unit/gateway/edge/http tests/integration/test_gateway_process.py $(ARGS)
+	    tests/unit/gateway tests/integration/test_gateway_process.py $(ARGS)
 
 unit: $(VENV)/.dev ## run the unit tests only, in seconds
 	@$(BIN)/python -m pytest tests/unit $(ARGS)

@@ -24,7 +24,7 @@ MARK: Final = "decision_mark"
 Verdict = Literal["agrees", "reverted", "changed"]
 
 _RETIRED: Final = "retired"
-_MOST_REPLACED: Final = 30
+_MAX_REPLACED: Final = 30
 FORGOTTEN_S: Final = 3600.0
 """Nobody's call of the stock CLI takes this long: weights that were replaced before are meant when they appear."""
 
@@ -95,7 +95,7 @@ def decided(
     replaced[found] = now
     urls, weights = tuple(shares), tuple(float(weight) for weight in shares.values())
     replaced.pop(described(urls, weights), None)
-    newest = dict(sorted(replaced.items(), key=lambda item: item[1])[-_MOST_REPLACED:])
+    newest = dict(sorted(replaced.items(), key=lambda item: item[1])[-_MAX_REPLACED:])
     return Decision(endpoint, revision, urls, weights, now, by, why, newest)
 
 

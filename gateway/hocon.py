@@ -35,7 +35,7 @@ MOST_ENTRIES: Final = 10_000
 MOST_S: Final = 20.0
 _IDLE_S: Final = 60.0
 _AGAIN_S: Final = 300.0
-_MOST_UNSETTLED: Final = 32
+_MAX_UNSETTLED: Final = 32
 _BOOT: Final = "import sys; sys.path.append(sys.argv[1]); from gateway.hocon import serve; serve()"
 
 Entries = dict[str, Any]
@@ -96,7 +96,7 @@ def read(text: str) -> Mapping[str, Any]:
     try:
         found = _read(text)
     except Unsettled as error:
-        if len(_unsettled) >= _MOST_UNSETTLED:
+        if len(_unsettled) >= _MAX_UNSETTLED:
             _unsettled.clear()
         _unsettled[text] = (time.monotonic() + _AGAIN_S, error)
         raise

@@ -40,9 +40,9 @@ PUBLISHED = {8: 248, 16: 212, 32: 150, 64: 97, 128: 55, 256: 27, 384: 17, 512: 1
 """Requests per second of HF Infinity with DistilBERT on two Ice Lake cores, batch 1, by tokens."""
 CLIENTS = 16
 _TEXTS = 64
-_MOST_TOKENS = 8192
+_MAX_TOKENS = 8192
 """Of one request."""
-_MOST_AT_ONCE = 20_000
+_MAX_AT_ONCE = 20_000
 """Tokens of all clients' requests at a time."""
 
 
@@ -128,7 +128,7 @@ def run(state: Path, *, lengths: Sequence[int], seconds: float, most_minutes: fl
                 say(f"the time is over before {length} tokens; run it again to go on")
                 break
             texts = models.texts(folder, length, _TEXTS)
-            batches = [batch for batch in BATCHES if batch * length <= _MOST_TOKENS]
+            batches = [batch for batch in BATCHES if batch * length <= _MAX_TOKENS]
             rounds = [turn(small.url, plain, texts, chosen, batches, seconds) for _ in range(ROUNDS)]
             found["lengths"][str(length)] = {"rounds": rounds}
             note.write_text(json.dumps(found, indent=1) + "\n")
@@ -147,7 +147,7 @@ def turn(url: str, plain: Vanilla, texts: Sequence[str], chosen: Sequence[Settin
     for batch in batches:
         took["pipeline"][str(batch)] = plain.rate(texts, batch, seconds)
         # more at once than a few seconds' work would only wait
-        clients = max(1, min(CLIENTS, _MOST_AT_ONCE // (batch * len(texts[0].split()))))
+        clients = max(1, min(CLIENTS, _MAX_AT_ONCE // (batch * len(texts[0].split()))))
         for setting in chosen:
             found = cell(f"{url}/serve/{setting.endpoint}", texts, batch, clients, seconds)
             name = f"{setting.instances}x{setting.threads}"

@@ -21,9 +21,9 @@ from urllib.parse import urlsplit
 _LENGTH = re.compile(rb"(?i)\r\ncontent-length: *(\d+)")
 _GRACE_S = 5.0
 """How long answers to requests already sent are waited for when the time is over."""
-_MOST_SECONDS = 600.0
-_MOST_CONNECTIONS = 1024
-_MOST_FAILURES = 100
+_MAX_SECONDS = 600.0
+_MAX_CONNECTIONS = 1024
+_MAX_FAILURES = 100
 
 
 @dataclass(slots=True)
@@ -116,8 +116,8 @@ class Load:
     def __init__(
         self, url: str, requests: Sequence[bytes], *, connections: int, start: int = 0, anywhere: bool = False
     ) -> None:
-        if not 1 <= connections <= _MOST_CONNECTIONS:
-            raise ValueError(f"connections must be between 1 and {_MOST_CONNECTIONS}")
+        if not 1 <= connections <= _MAX_CONNECTIONS:
+            raise ValueError(f"connections must be between 1 and {_MAX_CONNECTIONS}")
         self._address = address_of(url, anywhere=anywhere)
         self._requests = requests
         self._next = start % len(requests)
@@ -256,7 +256,7 @@ class Load:
     def _lost(self, connection: _Connection, reason: str) -> tuple[_Connection, bool]:
         self._failed(reason, 1)
         self._failures += 1
-        if self._failures > _MOST_FAILURES:
+        if self._failures > _MAX_FAILURES:
             raise ConnectionError(f"the server closed {self._failures} connections: {self._outcome.first_error}")
         return self._replace(connection), False
 
@@ -273,5 +273,5 @@ class Load:
 
 
 def _check(seconds: float) -> None:
-    if not 0 < seconds <= _MOST_SECONDS:
-        raise ValueError(f"a load takes up to {_MOST_SECONDS:.0f} s")
+    if not 0 < seconds <= _MAX_SECONDS:
+        raise ValueError(f"a load takes up to {_MAX_SECONDS:.0f} s")

@@ -26,7 +26,7 @@ LENGTHS: Final = (16, 64, 128, 256, 512)
 ROUNDS: Final = 3
 _LEAST_CALLS: Final = 2
 _SLICE_S: Final = 0.12
-_MOST_TOKENS: Final = 2048
+_MAX_TOKENS: Final = 2048
 """Cells of more tokens take seconds in PyTorch and say nothing the others do not."""
 
 
@@ -60,7 +60,7 @@ def grid(max_length: int, threads: Iterable[int], *, lengths: Sequence[int] = LE
         for count in sorted(set(threads))
         for batch in batches
         for length in chosen
-        if batch * length <= max(_MOST_TOKENS, max_length)
+        if batch * length <= max(_MAX_TOKENS, max_length)
     ]
 
 

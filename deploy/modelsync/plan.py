@@ -48,7 +48,7 @@ class Grace:
 
     settle_s: float = 30.0
     idle_s: float = 10.0
-    most_s: float = 600.0
+    max_s: float = 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,9 +150,9 @@ def _away(seen: Observed, is_dispensable: bool, situation: Situation) -> list[Ac
     if since < grace.settle_s:
         return [Action("keep", name, "not wanted; gateways move over")]
     is_called = seen.state == "ready" and seen.idle_s is not None and seen.idle_s < grace.idle_s
-    if is_called and since < grace.most_s:
+    if is_called and since < grace.max_s:
         return [Action("keep", name, "not wanted, but still called")]
-    why = "not wanted" if not is_called else f"not wanted for {grace.most_s:.0f} s, though still called"
+    why = "not wanted" if not is_called else f"not wanted for {grace.max_s:.0f} s, though still called"
     if situation.retry_in.get(name, 0.0) > 0:
         return [Action("keep", name, f"unloading failed; tried again in {situation.retry_in[name]:.0f} s")]
     steps = [] if seen.state in ("absent", "failed") else [Action("unload", name, why)]

@@ -41,7 +41,7 @@ def run(
         repository=repository, triton_grpc=triton_grpc, engine=engine, poll_s=poll_s,
         triton_key_file=key_file(triton_key_file, state_dir),
         # Gateways look as rarely as we do: what was replaced stays until each of them must have seen it.
-        grace=Grace(settle_s=max(30.0, 2 * poll_s), most_s=max(600.0, 10 * poll_s)),
+        grace=Grace(settle_s=max(30.0, 2 * poll_s), max_s=max(600.0, 10 * poll_s)),
     )  # fmt: skip
     registry = ClearMLRegistry(serving_task_id, files_rewrite=shared.files_rewrites())
     auto_update = AutoUpdate(registry, clock=time.monotonic, every_s=max(5.0, poll_s), settle_s=settings.grace.settle_s)

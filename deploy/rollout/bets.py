@@ -13,7 +13,7 @@ from typing import Final
 RATIOS: Final = (2.0, 3.0, 6.0, 15.0, 50.0)
 _EPOCH: Final = 1000
 """Canary requests after which a new series of bets is begun beside the old ones."""
-_MOST_EPOCHS: Final = 40
+_MAX_EPOCHS: Final = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Bets:
 
     def renewed(self) -> Bets:
         """Return the stakes with a new epoch begun."""
-        if len(self.epochs) >= _MOST_EPOCHS:
+        if len(self.epochs) >= _MAX_EPOCHS:
             return replace(self, seen=0)
         return replace(self, epochs=(*self.epochs, (0.0,) * len(self.ratios)), seen=0)
 

@@ -17,7 +17,7 @@ from typing import Any, Final
 from deploy.rollout.bets import Bets, log_mean
 
 _RATIOS: Final = (1.1, 1.3, 1.7, 3.0, 8.0)
-_MOST_VALUES: Final = 8
+_MAX_VALUES: Final = 8
 _REST: Final = "(other values)"
 _SAMPLE: Final = 200
 """Stable's answers that are seen before anything is bet: its shares have to be known."""
@@ -65,7 +65,7 @@ class LabelTest:
     def log_evidence(self) -> float:
         """The logarithm of the fortune; places without a value hold their stake."""
         logs = [bets.log_evidence for bets in (*self.more.values(), *self.fewer.values())]
-        return log_mean([*logs, *[0.0] * (2 * (_MOST_VALUES + 1) - len(logs))])
+        return log_mean([*logs, *[0.0] * (2 * (_MAX_VALUES + 1) - len(logs))])
 
     def describe(self) -> dict[str, Any]:
         """Return the shares that were compared."""
@@ -95,7 +95,7 @@ class LabelTest:
         known = dict.fromkeys((*self.stable, *self.canary))
         fresh = sorted({*canary, *stable} - {*known}, key=lambda value: (-stable.get(value, 0), value))
         told_apart = [value for value in (*known, *fresh) if value != _REST]
-        return (*told_apart[:_MOST_VALUES], _REST)
+        return (*told_apart[:_MAX_VALUES], _REST)
 
 
 def _gathered(counts: Mapping[str, int], values: tuple[str, ...]) -> dict[str, int]:

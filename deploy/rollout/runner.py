@@ -240,7 +240,7 @@ def carried_out(rollout: Rollout, task: Mapping[str, Any], now: float) -> Rollou
 
 
 def act(store: RegistryWriter, endpoint: str, asked: record.Asked, *, me: str, clock: Callable[[], float] = time.time,
-        sleep: Callable[[float], None] = time.sleep, patience_s: float = 20.0) -> Rollout:  # fmt: skip
+        sleep: Callable[[float], None] = time.sleep, timeout_s: float = 20.0) -> Rollout:  # fmt: skip
     """Carry out a person's command: leave it for the runner and wait, or do it here when nobody runs the rollout.
 
     Returns the rollout after it. Raises ``DeployError`` when there is none, or its runner does not react.
@@ -252,7 +252,7 @@ def act(store: RegistryWriter, endpoint: str, asked: record.Asked, *, me: str, c
     if rollout.is_over:
         raise DeployError(f"the rollout of {endpoint} is over: {rollout.phase} ({rollout.why})")
     store.write({}, [record.command(endpoint, asked)])
-    until = clock() + patience_s
+    until = clock() + timeout_s
     while clock() < until:
         task = store.task()
         rollout, lease = record.read(task, endpoint)
@@ -265,7 +265,7 @@ def act(store: RegistryWriter, endpoint: str, asked: record.Asked, *, me: str, c
         sleep(0.5)
     if rollout is None or rollout.handled != asked.id:
         raise DeployError(
-            f"{lease.holder}, which runs the rollout of {endpoint}, has not reacted within {patience_s:.0f} s",
+            f"{lease.holder}, which runs the rollout of {endpoint}, has not reacted within {timeout_s:.0f} s",
             hint="it may have just been stopped: try again in half a minute",
         )
     return rollout

@@ -17,7 +17,7 @@ State = Literal["waiting", "inconclusive", "holding", "healthy", "over"]
 Command = Literal["pause", "resume", "promote", "abort"]
 
 STEPS: Final = (1.0, 5.0, 25.0, 50.0, 100.0)
-_MOST_HISTORY: Final = 60
+_MAX_HISTORY: Final = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,4 +204,4 @@ def _ended(rollout: Rollout, phase: Phase, now: float, what: str, why: str) -> R
 
 def _decided(rollout: Rollout, now: float, what: str, why: str) -> Rollout:
     decision = Decision(now, what, rollout.weight, why, rollout.gate.describe())
-    return replace(rollout, history=(*rollout.history, decision)[-_MOST_HISTORY:])
+    return replace(rollout, history=(*rollout.history, decision)[-_MAX_HISTORY:])

@@ -17,7 +17,7 @@ Section = dict[str, Any]
 
 # what the clearml SDK leaves unquoted and reads back unchanged
 _PLAIN_KEY = re.compile(r"^[A-Za-z_](?:[A-Za-z0-9_/-]| (?=[A-Za-z0-9_/-]))*$")
-_MOST_S = 5.0
+_MAX_S = 5.0
 _QUOTED = re.compile(r'""".*?"*"""|"(?:[^"\\\n]|\\.)*"', re.DOTALL)
 _INCLUDE = re.compile(r"(?m)^\s*include\s*(?:$|url|file|package|required|\()")
 _ENTRY = re.compile(r"^(?P<indent> *)(?P<key>\S.*?)(?P<sep> = | \{$| \{\}$)(?P<rest>.*)$")
@@ -42,7 +42,7 @@ def parse(text: str) -> Section:
     if "${" in bare or _INCLUDE.search(bare):
         raise Dynamic("substitutions and includes are not evaluated here")
     try:
-        return hocon.parse(text, seconds=_MOST_S)
+        return hocon.parse(text, seconds=_MAX_S)
     except hocon.Dynamic as exc:
         raise Dynamic(str(exc)) from exc
     except hocon.Unreadable as exc:

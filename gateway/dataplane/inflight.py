@@ -49,9 +49,9 @@ class State(enum.IntEnum):
     PREPARED = 1
     """It is ready for the backend."""
     QUEUED = 2
-    """It waits for a call to the backend."""
+    """A batcher has it: it waits for a call to the backend, or shares one."""
     SENT = 3
-    """The backend, or the user's code, works on it."""
+    """A coroutine of its own works on it: the backend, or the user's code."""
     ENDED = 4
     """Answered or not: nothing is held for it any more."""
 

@@ -25,7 +25,7 @@ _INERTIA: Final = 1e-4
 """How much a number resists being moved, as a share of what is known of it."""
 
 _ROW: Final = 1
-_MOST: Final = (float("inf"), float("inf"), float("inf"), 1.0)
+_MAX: Final = (float("inf"), float("inf"), float("inf"), 1.0)
 _KNOWN: Final = (1e-12, 1e-12, 1e-12, 0.1)
 """What must be known of a number before it is looked at: of ``queueing`` as much as a call tells that stood behind
 another one for a third of its time.
@@ -150,7 +150,7 @@ class Prices:
                 right = moments[i] - sum(of[j] * values[j] for j in held) + inertia * was
                 rows.append([of[j] + (inertia if j == i else 0.0) for j in free] + [right])
             found = _eliminate(rows)
-            bounded = [min(max(value, 0.0), _MOST[i]) for i, value in zip(free, found, strict=True)]
+            bounded = [min(max(value, 0.0), _MAX[i]) for i, value in zip(free, found, strict=True)]
             if found == bounded:
                 for i, value in zip(free, found, strict=True):
                     values[i] = value

@@ -20,7 +20,7 @@ _FOUND: Final = re.compile(f"({_FINAL}|{_TEMPORARY})([^'\n]*)")
 # Without quotes, which would end the name; slashes, which would make it a path; and colons, by which frames of Triton's
 # messages are told from what they say.
 _PLAIN: Final = " !#$&()*+,-.;<=>?@[]^_{|}~"
-_MOST: Final = 500
+_MAX: Final = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Verdict:
 def encode(verdict: Verdict) -> str:
     """Return the name of the backend that tells it; a long reason is cut."""
     words = " ".join("".join(c if c.isprintable() else " " for c in verdict.reason).split())
-    return (_FINAL if verdict.is_final else _TEMPORARY) + quote(words[:_MOST], safe=_PLAIN)
+    return (_FINAL if verdict.is_final else _TEMPORARY) + quote(words[:_MAX], safe=_PLAIN)
 
 
 def decode(told: str) -> Verdict | None:

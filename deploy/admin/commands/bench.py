@@ -22,7 +22,7 @@ from deploy.tools.sentences import SENTENCES
 from gateway.metrics import catalog
 from gateway.spec import normalize_url
 
-_MOST_LOADS: Final = 24
+_MAX_LOADS: Final = 24
 _STAGES: Final = ("prepare", "queue", "infer", "finish")
 _BODIES: Final = 5000
 
@@ -140,8 +140,8 @@ def _numbers(option: str, given: str, *, whole: bool) -> list[float]:
         numbers = [float(int(part)) if whole else float(part) for part in given.split(",") if part.strip()]
     except ValueError:
         numbers = []
-    if not numbers or len(numbers) > _MOST_LOADS or min(numbers) <= 0:
-        raise click.UsageError(f"{option} takes up to {_MOST_LOADS} numbers above 0, with commas: 1,16,64")
+    if not numbers or len(numbers) > _MAX_LOADS or min(numbers) <= 0:
+        raise click.UsageError(f"{option} takes up to {_MAX_LOADS} numbers above 0, with commas: 1,16,64")
     return numbers
 
 

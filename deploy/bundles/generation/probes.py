@@ -24,8 +24,8 @@ _LONGEST: Final = 256
 _EVERY: Final = 128
 """Every length up to this one is read as a prompt, above it every multiple of 16."""
 _ROW: Final = 128
-_MOST_TOKENS: Final = 1 << 16
-_MOST_WORK: Final = 4e12
+_MAX_TOKENS: Final = 1 << 16
+_MAX_WORK: Final = 4e12
 """Weights times tokens of the vocabulary: of a large model's every n-th is tried, all would take hours."""
 _WRONG: Final = 0.3
 """Relative difference from which a step has other logits, not less exact ones."""
@@ -49,7 +49,7 @@ def make(read: Read, text: Sequence[int], *, longest: int, vocabulary: int, weig
     many tokens there are, ``weights`` how many numbers the model has.
     """
     own = tuple(np.resize(text, min(longest, _LONGEST)).tolist())
-    most = max(1, min(_MOST_TOKENS, int(_MOST_WORK // max(weights, 1))))
+    most = max(1, min(_MAX_TOKENS, int(_MAX_WORK // max(weights, 1))))
     tried = list(range(0, vocabulary, max(1, -(-vocabulary // most))))
     size = min(longest, _ROW)
     rows = [tuple(tried[start : start + size]) for start in range(0, len(tried), size)]

@@ -46,7 +46,7 @@ OUTPUTS: Final = (Tensor("token_ids", "int64", (-1,)), Tensor("finish_reason", "
 NEW_TOKENS: Final = 16
 """Tokens each prompt is continued by; twice as many would take twice as long and find the same faults."""
 
-_MOST_PROMPTS: Final = 32
+_MAX_PROMPTS: Final = 32
 """Each is continued by PyTorch, which takes seconds, and keeps logits of the whole vocabulary for every token."""
 _BUILT_IN: Final = 12
 _LONG: Final = (1, 64, 200, 500, 2048)
@@ -56,7 +56,7 @@ _WARM_UP_TOKENS: Final = 8
 _WARM_UP_SAMPLES: Final = 4
 _CLEAR: Final = 0.05
 """A step whose two best logits are closer than this could end otherwise on another machine."""
-_MOST_INSTANCE_BYTES: Final = 2_000_000_000
+_MAX_INSTANCE_BYTES: Final = 2_000_000_000
 """Each instance holds the weights for itself: several are only tried where they are small."""
 
 
@@ -81,7 +81,7 @@ class CausalRun:
         self.texts = self._texts()
         self._hashes: dict[Path, dict[str, str]] = {}
         """Of every graph's files when it was judged."""
-        self.judged = self.texts[:: max(1, -(-len(self.texts) // _MOST_PROMPTS))]
+        self.judged = self.texts[:: max(1, -(-len(self.texts) // _MAX_PROMPTS))]
 
     def run(self, tried: Sequence[Candidate], left: Sequence[tuple[Candidate, str]]) -> Outcome:
         """Make the bundle. Raises ``DeployError``."""
@@ -215,7 +215,7 @@ class CausalRun:
     def _tune(self, chosen: Candidate, graph: Path) -> serving.Tuned:
         task = self.task_options.get("task", "")
         size = sum(path.stat().st_size for path in graph.iterdir())
-        most = int(_MOST_INSTANCE_BYTES // max(size, 1))
+        most = int(_MAX_INSTANCE_BYTES // max(size, 1))
         if self.options.load == "latency" or self.cores == 1 or most < 2:
             return serving.Tuned(1, self.cores, 0, task=task)
         prompt = self._prompt(self.judged[0])

@@ -17,7 +17,7 @@ from deploy.tools.errors import ExportFailed
 _ROWS: Final = 8
 """Texts that share a batch in the accuracy check; they are of all lengths, so most of them are padded."""
 
-_MOST_SHARED: Final = 512
+_MAX_SHARED: Final = 512
 """Tokens of the longest text that shares a batch there: eight of a model's longest would not fit into memory."""
 
 
@@ -60,7 +60,7 @@ class Engine:
         ``together``: requests share batches of different lengths, save the longest, else each runs alone.
         """
         answers: list[dict[str, Any] | str] = [""] * len(requests)
-        sharing = [i for i, feeds in enumerate(requests) if together and feeds["input_ids"].shape[1] <= _MOST_SHARED]
+        sharing = [i for i, feeds in enumerate(requests) if together and feeds["input_ids"].shape[1] <= _MAX_SHARED]
         # Every k-th text shares a batch: neighbours in the list are of similar length, these are not.
         step = max(1, -(-len(sharing) // _ROWS))
         groups = [sharing[start::step] for start in range(step)] if sharing else []

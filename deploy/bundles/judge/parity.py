@@ -36,7 +36,7 @@ Say = Callable[[str], None]
 
 BESIDE: Final = "depends on the padding or the texts beside it"
 """In the words of the fault that says so."""
-_MOST_TREND: Final = 1 << 22
+_MAX_TREND: Final = 1 << 22
 """Numbers that a trend is looked for in; of more every n-th."""
 _MASK_COSINE: Final = 0.99
 """Below this a text's answer beside others is another answer; int8 that scales whole batches stays above it."""
@@ -293,7 +293,7 @@ def trend(true: Sequence[NDArray[Any]], found: Sequence[NDArray[Any]]) -> tuple[
     """Return the factor and the shift between two lists of outputs: of vectors as long as each other about the mean of
     each place, of others about their common mean. Rounding goes both ways and leaves 1 and 0; a wrong scale does not.
     """
-    step = 1 + sum(v.size for v in true) // _MOST_TREND
+    step = 1 + sum(v.size for v in true) // _MAX_TREND
     if len({v.size for v in true}) == 1:
         t, f = (np.stack([v[::step] for v in vectors]).astype(np.float64) for vectors in (true, found))
     else:

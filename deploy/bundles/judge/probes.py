@@ -41,13 +41,13 @@ _PADDED: Final = 12
 """How many rows are padded though they are alone."""
 _SHORT: Final = 10
 """How many different lengths the rows of large batches have."""
-_MOST_TOKENS: Final = 16384
-_MOST_SCORES: Final = 1 << 26
-_MOST_VOCABULARY: Final = 1 << 16
+_MAX_TOKENS: Final = 16384
+_MAX_SCORES: Final = 1 << 26
+_MAX_VOCABULARY: Final = 1 << 16
 """Tokens of the vocabulary that are tried; of a larger one every n-th: all of them would take an hour."""
 _PAIRS: Final = (12, 16, 24, 32, 48, 64, 96, 128, 256, 512)
 """Lengths of the rows of two texts, where a model may be asked for one text as well as for two."""
-_MOST_KEPT: Final = 1 << 16
+_MAX_KEPT: Final = 1 << 16
 """Numbers of one output of one row that are compared; of larger ones every n-th column, another n for each row."""
 
 PER_TOKEN: Final = frozenset({TOKENS, QUESTION_ANSWERING, FILL_MASK, FEATURES})
@@ -278,7 +278,7 @@ class _Builder:
         some models find a text's end by them.
         """
         framing = {pad_id, *self._before[0], *self._after[0]}
-        step = -(-len(self._ids) // _MOST_VOCABULARY)
+        step = -(-len(self._ids) // _MAX_VOCABULARY)
         ids = [i for i in self._ids[:: max(1, step)] if i not in framing]
         room = max(1, tokens - len(self._before[0]) - len(self._after[0]))
         found = []
@@ -299,7 +299,7 @@ def _calls(rows: Sequence[Encoded], few: int, config: TaskConfig) -> Iterator[tu
         yield tuple(short[(size * 5 + i) % few] for i in range(size))
     by_length = sorted(range(count - few), key=lambda i: rows[i].n_tokens)
     dense = [i for i in by_length if rows[i].n_tokens <= _DENSE]
-    most = _MOST_SCORES // config.vocab_size if config.task == FILL_MASK and config.vocab_size else _MOST_TOKENS
+    most = _MAX_SCORES // config.vocab_size if config.task == FILL_MASK and config.vocab_size else _MAX_TOKENS
     mixed: list[list[int]] = []
     for low, high, size in ((0, 32, 8), (32, _EVERY, 8), (_EVERY, _DENSE, 4)):
         own = [i for i in dense if low < rows[i].n_tokens <= high]
@@ -455,7 +455,7 @@ def _spans(chosen: Sequence[int], among: Sequence[int]) -> str:
 
 
 def _kept(output: NDArray[Any], number: int) -> NDArray[Any]:
-    step = -(-output.size // _MOST_KEPT)
+    step = -(-output.size // _MAX_KEPT)
     return output if step <= 1 else np.ascontiguousarray(output[..., number % step :: step])
 
 

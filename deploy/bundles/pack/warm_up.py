@@ -30,8 +30,8 @@ _LEAST: Final[Mapping[Precision, float]] = {"fp32": 1e-4, "bf16": 1e-3, "fp16": 
 """What another processor of the same kind may add to the rounding that was measured."""
 _MARGIN: Final = 3.0
 """How many times the measured rounding a sample has to bear."""
-_MOST_BYTES: Final = 1 << 20
-_MOST_BYTES_TOGETHER: Final = 8 << 20
+_MAX_BYTES: Final = 1 << 20
+_MAX_BYTES_TOGETHER: Final = 8 << 20
 
 
 def bodies(processor: TextProcessor, own: Sequence[Body], rows: int) -> list[Body]:
@@ -69,7 +69,7 @@ def encode(processor: TextProcessor, asked: Sequence[Body], original: Run, candi
             continue
         needed = next((t for t in _TOLERANCES if all(not difference(answers[0], a, t) for a in answers[1:])), None)
         text = json.dumps(answers[0])
-        if needed is None or len(text) > _MOST_BYTES or size + len(text) > _MOST_BYTES_TOGETHER:
+        if needed is None or len(text) > _MAX_BYTES or size + len(text) > _MAX_BYTES_TOGETHER:
             continue
         tolerance, size = max(tolerance, needed), size + len(text)
         listed.append({"body": body, "answer": answers[0]})

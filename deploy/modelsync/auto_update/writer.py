@@ -19,7 +19,7 @@ from gateway.spec import MonitoringSpec, ServingSpec, decode
 
 log = logging.getLogger("triton_gateway.sync")
 
-_MOST_ROUNDS: Final = 8
+_MAX_ROUNDS: Final = 8
 """Writes of one look: claim, give; more only while others claim the same numbers."""
 
 Loaded = Callable[[], Collection[tuple[str, str]]]
@@ -71,7 +71,7 @@ class AutoUpdate:
         self._look(now)
         has_changed = False
         try:
-            for _ in range(_MOST_ROUNDS):
+            for _ in range(_MAX_ROUNDS):
                 update = rules.update(task, found, is_good=self._is_good)
                 if not self._write(update, section_text(task, rules.SERVED)):
                     break

@@ -10,13 +10,13 @@ from pathlib import Path
 
 from deploy.modelsync.model_folder.model_config import Tuning
 
-_MOST_INSTANCES = 4
+_MAX_INSTANCES = 4
 """Each instance holds the weights once more."""
 
 
 def tuning_for(cores: int) -> Tuning:
     """Return instances × threads for a model on ``cores`` cores: instances first, then threads."""
-    instances = max(1, min(_MOST_INSTANCES, cores))
+    instances = max(1, min(_MAX_INSTANCES, cores))
     return Tuning(instances=instances, threads=max(1, cores // instances))
 
 

@@ -233,7 +233,7 @@ class FastPath:
             if caller is not None:
                 trace.caller = caller
                 if plain.quota is not None:
-                    hold(trace, plain.quota, len(body))
+                    hold(trace, plain.quota, size)
                 if not caller.reaches(call.path):  # the body may name it
                     self._access.require(caller, INFER, call.path)  # type: ignore[union-attr]
         except Exception as error:  # noqa: BLE001 - the edge: every failure becomes an answer

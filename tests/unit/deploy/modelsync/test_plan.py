@@ -125,7 +125,7 @@ def kinds(actions, name):
 def test_a_called_model_stays_until_it_is_idle_but_not_for_ever():
     """Gateways that did not move over yet keep their model, up to the limit."""
     seen = {"a-1": Observed("a-1", "a", "r1", "ready", idle_s=2.0)}
-    grace = Grace(settle_s=30, idle_s=10, most_s=600)
+    grace = Grace(settle_s=30, idle_s=10, max_s=600)
     after = {
         s: kinds(plan({}, seen, Situation(grace=grace, unwanted_for={"a-1": s})), "a-1") for s in (29.0, 31.0, 601.0)
     }

@@ -208,7 +208,7 @@ def test_every_token_of_the_vocabulary_is_in_a_row_of_its_own(classifier):
 
 def test_of_a_large_vocabulary_every_nth_token_is_tried(classifier, monkeypatch):
     """As many as there is time for."""
-    monkeypatch.setattr(probes, "_MOST_VOCABULARY", 101)
+    monkeypatch.setattr(probes, "_MAX_VOCABULARY", 101)
     made = probes.make(classifier, original, str)
     held = [i for row in made.rows[-made.vocabulary_rows :] for i in row.ids.tolist() if i not in (0, 2, 3)]
     assert list(range(4, len(WORDS), 4)) == held
