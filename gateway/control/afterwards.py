@@ -1,8 +1,8 @@
 """What a change leaves to do once it is live: the last-good state on disk, and which downloaded files are needed.
 
-None of it is urgent, all of it grows with the number of endpoints, and a thread that computes makes requests wait for
-the interpreter's lock: several at a time make them wait for each other's turns as well. So it begins when changes have
-stopped coming, and one after the other.
+Both grow with the number of endpoints, and a thread that computes makes requests wait for the interpreter's lock:
+several at a time make them wait for each other's turns as well. So they are done one after the other, and the longer
+storing takes, the less often it is done: of few endpoints after every change, of a thousand about every two seconds.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ import contextlib
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-CALM_S: Final = 0.3
-LATEST_S: Final = 3.0
+REST: Final = 20
+"""How many times as long as storing took nothing is stored again."""
+MOST_REST_S: Final = 3.0
 _LAST_SAVE_S: Final = 5.0
 
 
 class Afterwards:
-    """Calls ``save`` when nobody has asked for it for a moment, or for too long; ``tidy`` when nothing is to be saved.
+    """Calls ``save`` when it was asked for and has rested since the last time, ``tidy`` when nothing is to be saved.
 
     Neither may raise. ``tidy`` may wait for others, and holds up no ``save``.
     """
@@ -26,9 +27,8 @@ class Afterwards:
     def __init__(self, save: Callable[[], Awaitable[None]], tidy: Callable[[], Awaitable[None]]) -> None:
         self._save = save
         self._tidy = tidy
-        self._due = 0.0
-        self._latest: float | None = None
-        """When the state is stored at the latest; None if what is stored is what is."""
+        self._is_unsaved = False
+        self._rests_until = 0.0
         self._is_untidy = False
         self._worker: asyncio.Task[None] | None = None
         self._tidier: asyncio.Future[None] | None = None
@@ -41,10 +41,7 @@ class Afterwards:
 
     def save_soon(self) -> None:
         """The state on disk is not the present one any more."""
-        now = asyncio.get_running_loop().time()
-        if self._latest is None:
-            self._latest = now + LATEST_S
-        self._due = min(now + CALM_S, self._latest)
+        self._is_unsaved = True
         self._begin()
 
     def tidy_soon(self) -> None:
@@ -57,21 +54,23 @@ class Afterwards:
             self._worker = asyncio.create_task(self._work(), name="afterwards")
 
     async def _work(self) -> None:
+        loop = asyncio.get_running_loop()
         while True:
-            if self._latest is not None:
-                await self._calm()
-                self._latest = None
+            if self._is_unsaved:
+                await self._rest()
+                self._is_unsaved, began = False, loop.time()
                 await self._save()
+                self._rests_until = loop.time() + min(REST * (loop.time() - began), MOST_REST_S)
             elif self._is_untidy and not self._closing.is_set() and (self._tidier is None or self._tidier.done()):
                 self._is_untidy = False
                 self._tidier = asyncio.ensure_future(self._tidy())
             else:
                 return
 
-    async def _calm(self) -> None:
-        loop = asyncio.get_running_loop()
+    async def _rest(self) -> None:
+        left = self._rests_until - asyncio.get_running_loop().time()
         with contextlib.suppress(TimeoutError):
-            while not self._closing.is_set() and (left := self._due - loop.time()) > 0:
+            if left > 0:
                 async with asyncio.timeout(left):
                     await self._closing.wait()
 

@@ -1,4 +1,4 @@
-"""What a change leaves to do: once, when it is over, and one thing after the other."""
+"""What a change leaves to do: seldom if it takes long, and one thing after the other."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from gateway.control.afterwards import Afterwards
 
 
 class Work:
-    """Counts what is called; ``tidying`` is held until ``may_tidy``."""
+    """Counts what is called; a ``save`` takes ``seconds``, tidying is held until ``may_tidy``."""
 
-    def __init__(self) -> None:
+    def __init__(self, seconds: float = 0.0) -> None:
         self.did: list[str] = []
+        self.seconds = seconds
         self.may_tidy = asyncio.Event()
         self.of = Afterwards(self._save, self._tidy)
 
     async def _save(self) -> None:
+        await asyncio.sleep(self.seconds)
         self.did.append("save")
-        await asyncio.sleep(0)
 
     async def _tidy(self) -> None:
         self.did.append("tidy")
@@ -32,33 +33,43 @@ class Work:
                 await asyncio.sleep(0.002)
 
 
-async def test_changes_that_come_together_are_stored_once_after_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A change of a thousand endpoints asks with each swap of the routes."""
-    monkeypatch.setattr(afterwards, "CALM_S", 0.2)
-    work = Work()
+async def test_what_takes_long_to_store_is_stored_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A change of a thousand endpoints asks with each swap of the routes: the first one and the last are stored."""
+    monkeypatch.setattr(afterwards, "MOST_REST_S", 1.0)
+    work = Work(0.05)
+    work.of.save_soon()
+    await work.until("save")
     for _ in range(20):
         work.of.save_soon()
         await asyncio.sleep(0.002)
-        assert [] == work.did
-    await work.until("save")
-    await asyncio.sleep(0.25)
     assert ["save"] == work.did
+    await work.until("save", "save")
+    assert work.of.is_calm or not work.of._is_unsaved
 
 
-async def test_changes_that_never_end_are_stored_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A version that fails again and again must not keep the others from being remembered."""
-    monkeypatch.setattr(afterwards, "CALM_S", 60.0)
-    monkeypatch.setattr(afterwards, "LATEST_S", 0.05)
+async def test_what_takes_no_time_is_stored_at_once() -> None:
+    """Who is asked next, a restart without the registry, finds what is served."""
     work = Work()
-    async with asyncio.timeout(20):
-        while len(work.did) < 2:
-            work.of.save_soon()
-            await asyncio.sleep(0.005)
+    for number in range(1, 5):
+        work.of.save_soon()
+        await work.until(*["save"] * number)
 
 
-async def test_tidying_waits_for_what_is_stored_and_holds_it_up_never(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_changes_while_it_is_stored_is_stored_again() -> None:
+    """Once, however often it was asked for."""
+    work = Work(0.01)
+    work.of.save_soon()
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    for _ in range(5):
+        work.of.save_soon()
+    await work.until("save", "save")
+    await asyncio.sleep(0.4)
+    assert ["save", "save"] == work.did
+
+
+async def test_tidying_waits_for_what_is_stored_and_holds_it_up_never() -> None:
     """Tidying may wait for the registry."""
-    monkeypatch.setattr(afterwards, "CALM_S", 0.02)
     work = Work()
     work.of.tidy_soon()
     work.of.save_soon()
@@ -74,12 +85,14 @@ async def test_tidying_waits_for_what_is_stored_and_holds_it_up_never(monkeypatc
 
 
 async def test_what_is_not_stored_yet_is_stored_before_the_process_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process that is told to stop has no moment of calm to wait for."""
-    monkeypatch.setattr(afterwards, "CALM_S", 60.0)
-    monkeypatch.setattr(afterwards, "LATEST_S", 60.0)
-    work = Work()
+    """A process that is told to stop does not rest."""
+    monkeypatch.setattr(afterwards, "MOST_REST_S", 60.0)
+    monkeypatch.setattr(afterwards, "REST", 10_000)
+    work = Work(0.01)
+    work.of.save_soon()
+    await work.until("save")
     work.of.save_soon()
     await asyncio.sleep(0.01)
-    assert [] == work.did
-    await work.of.close()
     assert ["save"] == work.did
+    await work.of.close()
+    assert ["save", "save"] == work.did
