@@ -203,7 +203,7 @@ class Gateway:
         access = Access(
             allows_anonymous=settings.allow_anonymous, count=self.observer.refused_caller, over=self.observer.over_quota
         )  # fmt: skip
-        return FollowingCallers(access, sources_of(settings), self.observer.callers_source)
+        return FollowingCallers(access, sources_of(settings, self._registry.ledger), self.observer.callers_source)
 
     @asynccontextmanager
     async def _lifespan(self, _app: FastAPI) -> AsyncIterator[None]:

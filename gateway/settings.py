@@ -122,6 +122,11 @@ class Settings(BaseSettings):
         "mounted Secret: from then on callers must be known. A file that is replaced is read again within two "
         "seconds; one that cannot be used leaves the keys as they were, and says so.",
     )  # fmt: skip
+    keys_from_registry: bool = Field(
+        False, validation_alias=_names("keys_from_registry"),
+        description="Whether keys are also those whose hashes `triton-gateway keys … --registry` keeps beside the "
+        "serving Task; they reach every gateway with its next look there. Needs `TRITON_GATEWAY_PEPPER_FILE`.",
+    )  # fmt: skip
     pepper_file: str = Field(
         "", validation_alias=_names("pepper_file"),
         description="File of the secret that keys were hashed with; empty: beside the file of keys, its name and "
@@ -427,7 +432,7 @@ class Settings(BaseSettings):
     @property
     def knows_callers(self) -> bool:
         """Whether callers show who they are."""
-        return bool(self.keys_file or self.jwt_issuer or self.tls_client_authority)
+        return bool(self.keys_file or self.keys_from_registry or self.jwt_issuer or self.tls_client_authority)
 
     @property
     def answers_strangers(self) -> bool:

@@ -1,4 +1,4 @@
-"""The file of keys as the command line edits it: whole or not at all, one writer at a time, readable by its owner."""
+"""Keys as the command line edits them: in a file (whole or not at all, one writer at a time), or in the registry."""
 
 from __future__ import annotations
 
@@ -7,13 +7,26 @@ import fcntl
 import json
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from deploy.tools.errors import DeployError
 from gateway.callers.files import default_pepper
 from gateway.callers.keys import BadKeys, Key, name_of, new_pepper, quotas_of, read_file, read_pepper
+from gateway.callers.registry_keys import keys_in, records_of
+
+
+class Ledger(Protocol):
+    """What is kept beside the serving Task; see ``gateway.registry``."""
+
+    def read(self) -> Mapping[str, Mapping[str, Mapping[str, Any]]]:
+        """Return every record."""
+        ...
+
+    def write(self, records: Iterable[Any]) -> None:
+        """Add these records, or replace those of the same kind and key."""
+        ...
 
 
 class KeyFileStore:
@@ -83,6 +96,42 @@ class KeyFileStore:
             return {"keys": []}
         content, _ = read_file(self.path.read_bytes())
         return {"keys": [], **content}
+
+
+class RegistryKeyStore:
+    """Keys beside the serving Task, with the pepper at ``pepper``. Raises ``DeployError`` for what cannot be used."""
+
+    def __init__(self, ledger: Ledger, pepper: Path) -> None:
+        self._ledger = ledger
+        self.pepper_path = pepper
+
+    def __str__(self) -> str:
+        return "the registry"
+
+    def pepper(self) -> bytes:
+        """Return the pepper; the first time there is none, it is made."""
+        with _told():
+            if not self.pepper_path.exists():
+                if self.keys():
+                    raise DeployError(
+                        f"the pepper of the registry's keys is not at {self.pepper_path}",
+                        hint="every gateway has it: copy it from TRITON_GATEWAY_PEPPER_FILE",
+                    )
+                _write(self.pepper_path, new_pepper())
+            return read_pepper(self.pepper_path.read_bytes())
+
+    def keys(self) -> list[Key]:
+        """Return the keys, revoked ones too."""
+        with _told():
+            return keys_in(self._ledger.read())
+
+    @contextlib.contextmanager
+    def editing(self) -> Iterator[list[Key]]:
+        """Hold the list of keys; what was changed in it is written when the context ends well."""
+        keys = self.keys()
+        before = list(keys)
+        yield keys
+        self._ledger.write(records_of(before, keys))
 
 
 @contextlib.contextmanager

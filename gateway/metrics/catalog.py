@@ -125,8 +125,8 @@ TENANT_TOKENS_OUT: Final = Metric(
 )
 CALLERS_SOURCE: Final = Metric(
     "gateway_callers_source_good", "gauge",
-    "1 when the newest state of where callers are known from (keys_file, jwt) is in use, 0 when it cannot be used and "
-    "an older one is.", ("source",),
+    "1 when the newest state of where callers are known from (keys_file, registry, jwt) is in use, 0 when it cannot "
+    "be used and an older one is.", ("source",),
 )  # fmt: skip
 _VARIABLE: Final = ("endpoint", "version", "variable")
 

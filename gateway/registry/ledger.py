@@ -25,7 +25,10 @@ from gateway.spec import RECORDS, RECORDS_PROBLEM
 
 _log = logging.getLogger("triton_gateway.ledger")
 
-Kind = Literal["content_hash", "decision", "decision_mark", "rollout", "command", "shadow", "version_number"]
+Kind = Literal[
+    "content_hash", "decision", "decision_mark", "rollout", "command", "shadow", "version_number", "caller_key",
+    "caller_key_end",
+]  # fmt: skip
 """What a record is about; the section of the companion Task's hyperparameters that holds it."""
 
 Records = Mapping[str, Mapping[str, Mapping[str, Any]]]
@@ -35,9 +38,9 @@ SYSTEM_TAG: Final = "triton-gateway-records"
 """Marks the companion Task; its ``parent`` is the serving Task."""
 
 _COMMENT: Final = (
-    "Written by triton-gateway: content hashes of models, decisions about canary weights, rollouts and version numbers "
-    "of the serving service that is this Task's parent. Keep it: without it a model that was overwritten, or weights "
-    "that were set back, are not noticed."
+    "Written by triton-gateway: content hashes of models, decisions about canary weights, rollouts, version numbers "
+    "and hashes of callers' keys of the serving service that is this Task's parent. Keep it: without it a model that "
+    "was overwritten, or weights that were set back, are not noticed, and keys end."
 )
 _MAX_COMPANIONS: Final = 100
 

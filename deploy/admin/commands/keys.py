@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import time
@@ -13,13 +14,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from deploy.admin.commands._options import who
+from deploy.admin.commands._options import registry_options, who
 from deploy.tools.errors import DeployError
 from gateway.callers.keys import Key, digest, key_of, new_key, seconds, written
 from gateway.callers.rights import ANYTHING, INFER, METADATA
 
 if TYPE_CHECKING:
-    from deploy.admin.key_file import KeyFileStore
+    from deploy.admin.key_file import KeyFileStore, RegistryKeyStore
+    from gateway.registry import ClearMLRegistry
+
+    Store = KeyFileStore | RegistryKeyStore
 
 _DURATION: Final = re.compile(r"([0-9]+)\s*(m|h|d|w)$")
 _UNITS: Final = {"m": timedelta(minutes=1), "h": timedelta(hours=1), "d": timedelta(days=1), "w": timedelta(weeks=1)}
@@ -27,14 +31,38 @@ _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON, for pr
 
 
 def _store_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    function = click.option(
-        "--pepper-file", type=click.Path(path_type=Path, dir_okay=False), envvar="TRITON_GATEWAY_PEPPER_FILE",
-        show_envvar=True, help="The secret that keys are hashed with.  [default: the file's name and .pepper]",
-    )(function)  # fmt: skip
-    return click.option(
+    """Decorate a command with the options that say where keys are; it gets ``store``."""
+
+    @click.option(
         "--file", "path", type=click.Path(path_type=Path, dir_okay=False), envvar="TRITON_GATEWAY_KEYS_FILE",
         show_envvar=True, help="The file of keys; the first `create` makes it.",
-    )(function)  # fmt: skip
+    )  # fmt: skip
+    @click.option(
+        "--registry", is_flag=True, help="Keep them beside the serving Task instead: one command reaches every gateway."
+    )
+    @click.option(
+        "--pepper-file", type=click.Path(path_type=Path, dir_okay=False), envvar="TRITON_GATEWAY_PEPPER_FILE",
+        show_envvar=True, help="The secret that keys are hashed with.  [default: the file's name and .pepper]",
+    )  # fmt: skip
+    @registry_options
+    @functools.wraps(function)
+    def wrapped(
+        *args: Any, path: Path | None, registry: bool, pepper_file: Path | None,
+        open_registry: Callable[[], ClearMLRegistry], **kwargs: Any,
+    ) -> Any:  # fmt: skip
+        from deploy.admin.key_file import KeyFileStore, RegistryKeyStore
+
+        if registry:
+            if pepper_file is None:
+                raise DeployError("keys in the registry need their pepper", hint="name its file with --pepper-file")
+            return function(*args, store=RegistryKeyStore(open_registry().ledger, pepper_file), **kwargs)
+        if path is None:
+            raise DeployError(
+                "nobody says where the keys are", hint="give --file, e.g. --file keys.json, or --registry"
+            )
+        return function(*args, store=KeyFileStore(path, pepper_file), **kwargs)
+
+    return wrapped
 
 
 @click.group(name="keys")
@@ -53,6 +81,7 @@ def command() -> None:
       triton-gateway keys rotate --file keys.json abcd2345 --grace 24h
       triton-gateway keys revoke --file keys.json abcd2345
       triton-gateway keys quota --file keys.json --tenant search-team --requests-per-minute 600
+      triton-gateway keys create --registry --pepper-file pepper --tenant search-team
       curl -H "Authorization: Bearer tgk_…" http://gateway:8080/serve/embed -d '{"text": "hello"}'
     """
 
@@ -75,12 +104,11 @@ def command() -> None:
 @_store_options
 @_JSON
 def create(
-    path: Path | None, pepper_file: Path | None, tenant: str, priority: str, endpoints: tuple[str, ...],
+    store: Store, tenant: str, priority: str, endpoints: tuple[str, ...],
     operations: tuple[str, ...], expires: str, note: str, as_json: bool,
 ) -> int:  # fmt: skip
     """Make a key and print it: the only time it is shown."""
     now = time.time()
-    store = _store(path, pepper_file)
     text, name, kept = _made(store)
     key = Key(
         name, kept, tenant, priority, _several(endpoints) or ANYTHING, _several(operations) or (INFER, METADATA),
@@ -99,9 +127,9 @@ def create(
 @command.command(name="list")
 @_store_options
 @_JSON
-def list_(path: Path | None, pepper_file: Path | None, as_json: bool) -> int:
+def list_(store: Store, as_json: bool) -> int:
     """Show every key: its id, whose it is, what it may do, and until when. Never the key itself."""
-    keys = _store(path, pepper_file).keys()
+    keys = store.keys()
     now = time.time()
     if as_json:
         rows = [{**key.to_json(), "state": _state(key, now)} for key in keys]
@@ -121,11 +149,10 @@ def list_(path: Path | None, pepper_file: Path | None, as_json: bool) -> int:
 @click.option("--grace", default="24h", show_default=True, help="How long the old key goes on working; 0m: not at all.")
 @_store_options
 @_JSON
-def rotate(path: Path | None, pepper_file: Path | None, key_id: str, grace: str, as_json: bool) -> int:
+def rotate(store: Store, key_id: str, grace: str, as_json: bool) -> int:
     """Make a new key with the rights of ID, and let ID end after the grace."""
     now = time.time()
     end = _end_of(grace, now)
-    store = _store(path, pepper_file)
     text, name, kept = _made(store)
     with store.editing() as keys:
         place = _place_of(keys, key_id)
@@ -144,9 +171,9 @@ def rotate(path: Path | None, pepper_file: Path | None, key_id: str, grace: str,
 @command.command(name="revoke")
 @click.argument("key_ids", metavar="ID…", nargs=-1, required=True)
 @_store_options
-def revoke(path: Path | None, pepper_file: Path | None, key_ids: tuple[str, ...]) -> int:
+def revoke(store: Store, key_ids: tuple[str, ...]) -> int:
     """End keys at once and for good. They stay in the list, so that whoever shows one is told."""
-    with _store(path, pepper_file).editing() as keys:
+    with store.editing() as keys:
         for key_id in key_ids:
             place = _place_of(keys, key_id)
             if not keys[place].revoked:
@@ -164,7 +191,7 @@ def revoke(path: Path | None, pepper_file: Path | None, key_ids: tuple[str, ...]
 @click.option("--off", is_flag=True, help="No limits for this tenant.")
 @_store_options
 def quota(
-    path: Path | None, pepper_file: Path | None, tenant: str, requests_per_minute: float | None,
+    store: Store, tenant: str, requests_per_minute: float | None,
     tokens_per_minute: float | None, concurrent_tokens: float | None, shadow: bool, off: bool,
 ) -> int:  # fmt: skip
     """Limit what a tenant may use; what is given takes the place of all its limits.
@@ -175,9 +202,12 @@ def quota(
       triton-gateway keys quota --file keys.json --tenant '*' --tokens-per-minute 100000
       triton-gateway keys quota --file keys.json
     """
-    store = _store(path, pepper_file)
+    from deploy.admin.key_file import RegistryKeyStore
+
     given = {"requests_per_minute": requests_per_minute, "tokens_per_minute": tokens_per_minute,
              "concurrent_tokens": concurrent_tokens}  # fmt: skip
+    if isinstance(store, RegistryKeyStore):
+        raise DeployError("quotas are kept in a file", hint="give --file keys.json")
     limits: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     if tenant and not limits and not off:
         raise DeployError("no limit is given", hint="for instance --requests-per-minute 600, or --off")
@@ -194,15 +224,7 @@ def quota(
     return 0
 
 
-def _store(path: Path | None, pepper: Path | None) -> KeyFileStore:
-    from deploy.admin.key_file import KeyFileStore
-
-    if path is None:
-        raise DeployError("nobody says where the keys are", hint="give --file, e.g. --file keys.json")
-    return KeyFileStore(path, pepper)
-
-
-def _made(store: KeyFileStore) -> tuple[str, str, str]:
+def _made(store: Store) -> tuple[str, str, str]:
     """Return a new key, its id and what is kept of it."""
     text, name = new_key()
     return text, name, digest(store.pepper(), text.encode()).hex()
@@ -216,7 +238,7 @@ def _place_of(keys: list[Key], key_id: str) -> int:
     raise DeployError(f"there is no key {key_id}", hint=f"there are {known}: see `triton-gateway keys list`")
 
 
-def _show(text: str, key: Key, store: KeyFileStore, *, as_json: bool) -> None:
+def _show(text: str, key: Key, store: Store, *, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"key": text, "id": key.id, "tenant": key.tenant, "expires": key.expires or None}))
         return

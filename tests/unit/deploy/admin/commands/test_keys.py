@@ -229,3 +229,12 @@ def test_commands_show_the_key_in_their_environment(monkeypatch: pytest.MonkeyPa
     assert ["", "Bearer tgk_a_b"] == seen
     assert b"authorization: Bearer tgk_a_b\r\n" in render("http://x/serve/e", [b"{}"], "tgk_a_b")[0]
     assert b"authorization" not in render("http://x/serve/e", [b"{}"])[0]
+
+
+def test_keys_in_the_registry_need_a_pepper_that_is_named(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before anything is asked of the registry."""
+    monkeypatch.delenv("TRITON_GATEWAY_PEPPER_FILE", raising=False)
+    assert 1 == main(["keys", "list", "--registry"])
+    assert "--pepper-file" in capsys.readouterr().err

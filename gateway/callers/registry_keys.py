@@ -1,0 +1,127 @@
+"""Keys whose hashes are kept beside the serving Task, so that one command reaches every gateway.
+
+A key is one record, its end another that nothing ever changes: whoever writes an old copy of a key back, a tool of ours
+or a person, does not undo its end. Stock tools write neither (``registry/ledger``).
+
+Public: ``deploy`` may import it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from gateway.callers.keys import BadKeys, Key, Keys, key_of, read_file, read_pepper, usable
+from gateway.errors import GatewayError
+from gateway.registry.ledger import Ledger, Record
+
+_log = logging.getLogger("triton_gateway.callers")
+
+KEY: Final = "caller_key"
+END: Final = "caller_key_end"
+"""Kinds of records."""
+
+
+def keys_in(records: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[Key]:
+    """Return the recorded keys, ended ones as revoked. Raises ``BadKeys``."""
+    ends = records.get(END, {})
+    found = []
+    for name, item in records.get(KEY, {}).items():
+        key = key_of({**item, "id": name})
+        if name in ends:
+            key = replace(key, revoked=str(ends[name].get("at") or "1970-01-01"))
+        found.append(key)
+    return sorted(found, key=lambda key: (key.created, key.id))
+
+
+def records_of(before: Iterable[Key], after: Iterable[Key]) -> list[Record]:
+    """Return what has to be recorded so that keys are as they are ``after``."""
+    known = {key.id: key for key in before}
+    found = []
+    for key in after:
+        old = known.get(key.id)
+        if old is None or replace(old, revoked="") != replace(key, revoked=""):
+            found.append(Record(KEY, key.id, replace(key, revoked="").to_json()))
+        if key.revoked and (old is None or not old.revoked):
+            found.append(Record(END, key.id, {"at": key.revoked}))
+    return found
+
+
+class RegistryKeys:
+    """A source of callers (``following.Source``): the recorded keys, looked at every ``period`` seconds.
+
+    ``kept``: where the last good state lies, for a start while the registry is away; it holds hashes only.
+    """
+
+    def __init__(
+        self, ledger: Ledger, pepper: str, *, period: float, kept: Path, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._ledger = ledger
+        self._pepper = Path(pepper)
+        self._period = period
+        self._kept = kept
+        self._clock = clock
+        self._due = 0.0
+        self._seen: object = None
+        self._problem: BadKeys | None = None
+
+    def hurry(self) -> None:
+        """See ``Source.hurry``."""
+        self._due = 0.0
+
+    def look(self) -> Keys | None:
+        """See ``Source.look``."""
+        now = self._clock()
+        if now < self._due:
+            if self._problem is not None:
+                raise self._problem
+            return None
+        self._due = now + self._period
+        try:
+            pepper = read_pepper(self._pepper.read_bytes())
+            seen = (self._ledger.marker(), pepper)
+            found = None
+            if seen != self._seen:
+                keys = keys_in(self._ledger.read())
+                found = usable({}, keys, pepper)
+                self._keep(keys)
+        except OSError as error:
+            self._problem = BadKeys(f"{self._pepper} cannot be read: {error.strerror}")
+        except BadKeys as error:
+            self._problem = BadKeys(f"a recorded key cannot be used: {error}")
+        except GatewayError as error:
+            self._problem = BadKeys(f"the recorded keys cannot be read: {error.message}")
+            if self._seen is None:
+                self._seen = ()
+                known = self._last()
+                if known is not None:
+                    return known
+        else:
+            self._seen, self._problem = seen, None
+            return found
+        raise self._problem
+
+    def _keep(self, keys: Iterable[Key]) -> None:
+        try:
+            self._kept.parent.mkdir(parents=True, exist_ok=True)
+            descriptor, name = tempfile.mkstemp(prefix=".keys-", dir=self._kept.parent)
+            with os.fdopen(descriptor, "w") as file:
+                json.dump({"keys": [key.to_json() for key in keys]}, file)
+            Path(name).replace(self._kept)
+        except OSError as error:
+            _log.warning("the recorded keys cannot be kept for the next start: %s", error)
+
+    def _last(self) -> Keys | None:
+        try:
+            found = usable(*read_file(self._kept.read_bytes()), read_pepper(self._pepper.read_bytes()))
+        except (OSError, BadKeys):
+            return None
+        _log.warning("the registry is away: keys are those of the last time it was there")
+        return found

@@ -1,0 +1,151 @@
+"""Keys beside the serving Task: they reach gateways with their next look, and an end cannot be undone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deploy.admin.key_file import RegistryKeyStore
+from deploy.tools.errors import DeployError
+from gateway.callers.access import Access
+from gateway.callers.following import Following
+from gateway.callers.keys import Key, digest, new_key, written
+from gateway.callers.registry_keys import END, KEY, RegistryKeys, records_of
+from gateway.callers.sources import sources_of
+from gateway.errors import NotAuthenticated
+from gateway.registry import Record
+from gateway.settings import Settings
+from gateway.testing import FakeLedger
+from tests.unit.gateway.callers.test_keys import PEPPER
+
+
+class Fleet:
+    """A registry, the command that writes to it, and two gateways."""
+
+    def __init__(self, folder: Path) -> None:
+        self.ledger = FakeLedger()
+        self.pepper = folder / "pepper"
+        self.pepper.write_bytes(PEPPER)
+        self.folder = folder
+        self.now = 0.0
+        self.gateways = [self.gateway(name) for name in ("a", "b")]
+
+    def gateway(self, name: str) -> Following:
+        source = RegistryKeys(
+            self.ledger, str(self.pepper), period=5, kept=self.folder / name / "callers.json", clock=lambda: self.now
+        )
+        return Following(Access(), {"registry": source})
+
+    def store(self) -> RegistryKeyStore:
+        return RegistryKeyStore(self.ledger, self.pepper)
+
+    def create(self) -> tuple[str, Key]:
+        text, name = new_key()
+        key = Key(name, digest(PEPPER, text.encode()).hex(), "acme", created=written(1))
+        with self.store().editing() as keys:
+            keys.append(key)
+        return text, key
+
+    async def after(self, seconds: float) -> None:
+        self.now += seconds
+        for gateway in self.gateways:
+            await gateway.look()
+
+    def ask(self, text: str) -> list[str]:
+        return [_answer(gateway, text) for gateway in self.gateways]
+
+
+def _answer(gateway: Following, text: str) -> str:
+    try:
+        return gateway.access.caller_of({b"x-api-key": text.encode()}).tenant
+    except NotAuthenticated as error:
+        return error.because
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Fleet:
+    """See the class."""
+    return Fleet(tmp_path)
+
+
+async def test_one_command_reaches_every_gateway_with_its_next_look(fleet: Fleet) -> None:
+    """And what has not changed is not read."""
+    await fleet.after(0)
+    text, key = fleet.create()
+    await fleet.after(4)
+    assert ["unknown_key"] * 2 == fleet.ask(text)
+    await fleet.after(1)
+    assert ["acme"] * 2 == fleet.ask(text)
+    with fleet.store().editing() as keys:
+        keys[0] = Key(**{**{f: getattr(key, f) for f in Key.__slots__}, "revoked": written(2)})
+    await fleet.after(5)
+    assert ["revoked"] * 2 == fleet.ask(text)
+
+
+async def test_an_old_copy_that_is_written_back_does_not_undo_an_end(fleet: Fleet) -> None:
+    """Somebody rotates while somebody else revokes; or restores what was read before."""
+    text, key = fleet.create()
+    store = fleet.store()
+    with store.editing() as stale:
+        with fleet.store().editing() as keys:
+            keys[0] = Key(**{**{f: getattr(key, f) for f in Key.__slots__}, "revoked": written(2)})
+        stale[0] = Key(**{**{f: getattr(key, f) for f in Key.__slots__}, "note": "changed"})
+    await fleet.after(0)
+    assert ["revoked"] * 2 == fleet.ask(text)
+    fleet.ledger.write([Record(KEY, key.id, key.to_json())])
+    await fleet.after(5)
+    assert ["revoked"] * 2 == fleet.ask(text)
+    recorded = fleet.store().keys()
+    assert [True] == [bool(one.revoked) for one in recorded]
+
+
+async def test_a_registry_that_is_away_leaves_the_keys_and_a_start_finds_the_last_ones(fleet: Fleet) -> None:
+    """Hashes on disk; a gateway that never saw any knows nobody."""
+    text, _ = fleet.create()
+    await fleet.after(0)
+    fleet.ledger.is_up = False
+    await fleet.after(5)
+    assert ["acme"] * 2 == fleet.ask(text)
+    assert "cannot be read" in fleet.gateways[0].status()["registry"]["problem"]
+    fleet.gateways = [fleet.gateway("a"), fleet.gateway("new")]
+    await fleet.after(0)
+    assert ["acme", "unknown_key"] == fleet.ask(text)
+    assert text not in (fleet.folder / "a" / "callers.json").read_text()
+    await fleet.after(1)
+    assert fleet.gateways[0].status()["registry"]["problem"]
+    fleet.ledger.is_up = True
+    await fleet.after(5)
+    assert ["acme", "acme"] == fleet.ask(text)
+    assert None is fleet.gateways[0].status()["registry"]["problem"]
+
+
+async def test_a_record_that_cannot_be_used_changes_nothing(fleet: Fleet) -> None:
+    """Somebody edited it in ClearML."""
+    text, _ = fleet.create()
+    await fleet.after(0)
+    fleet.ledger.write([Record(KEY, "broken", {"hash": "x"})])
+    await fleet.after(5)
+    assert ["acme"] * 2 == fleet.ask(text)
+    assert "key broken" in fleet.gateways[0].status()["registry"]["problem"]
+
+
+def test_only_what_was_changed_is_written() -> None:
+    """Others may write other keys at the same time."""
+    old = [Key(name, "ab" * 32, "t") for name in ("a", "b")]
+    new = [old[0], Key("b", "ab" * 32, "t", revoked=written(0)), Key("c", "cd" * 32, "t")]
+    assert [(END, "b"), (KEY, "c")] == [(record.kind, record.key) for record in records_of(old, new)]
+    assert not records_of(new, new)
+
+
+def test_the_pepper_is_every_gateways(fleet: Fleet) -> None:
+    """Needed by the setting, and not made anew while there are keys."""
+    with pytest.raises(ValueError, match="PEPPER_FILE is needed"):
+        sources_of(Settings(keys_from_registry=True), fleet.ledger)
+    found: dict[str, Any] = sources_of(Settings(keys_from_registry=True, pepper_file="p"), fleet.ledger)
+    assert {"registry"} == set(found)
+    fleet.create()
+    fleet.pepper.unlink()
+    with pytest.raises(DeployError, match="pepper"):
+        fleet.store().pepper()
