@@ -102,6 +102,26 @@ def acceptable(judged: Sequence[tuple[Candidate, P]], accept: str) -> dict[str, 
     )  # fmt: skip
 
 
+def choose(
+    usable: Mapping[str, tuple[Candidate, P]], score: Callable[[str], float] | None, load: Load, say: Say
+) -> tuple[Candidate, P]:
+    """Return the fastest of the candidates that may be chosen; without a ``score`` (times PyTorch) the first."""
+    if score is None:
+        return next(iter(usable.values()))
+    name = max(usable, key=score)
+    say(f"chosen for {load}: {name}, ×{score(name):.1f} PyTorch")
+    return usable[name]
+
+
+def verdict(found: Parity, *answers: str) -> str:
+    """Return what was found of a candidate, in a line; ``answers`` is what its kind of model says of its answers."""
+    if found.faults:
+        return f"refused: {found.faults[0]}"
+    exact = f"mean cosine {found.mean_cosine:.5f}, largest difference {found.max_difference:.1e}"
+    end = "within tolerance" if found.is_within else "beyond tolerance: " + "; ".join(found.excesses)
+    return f"{', '.join((exact, *answers))}; {end}"
+
+
 def parse_tolerance(text: str) -> dict[str, float]:
     """Read ``mean_cosine=0.99,neighbours=0.9``. Raises ``DeployError``."""
     found: dict[str, float] = {}

@@ -126,11 +126,6 @@ def score(timings: Sequence[Timing], name: str, load: Load) -> float:
     return math.exp(statistics.fmean(math.log(r) for r in ratios)) if ratios else 0.0
 
 
-def fastest(timings: Sequence[Timing], names: Iterable[str], load: Load) -> str:
-    """Return the fastest of ``names`` for a load."""
-    return max(names, key=lambda name: score(timings, name, load))
-
-
 def best_batch(timings: Sequence[Timing], name: str, *, length: int = 64) -> int:
     """Return the smallest batch that gives at least 90 % of the most rows per second at about ``length`` tokens."""
     one = min(t.cell.threads for t in timings)
@@ -164,6 +159,22 @@ def shapes(count: int, cores: int) -> list[tuple[int, int]]:
     if cores >= 4:
         found.add((cores // 2, 2) if cores // 2 <= count else (count, cores // count))
     return sorted(found)
+
+
+def best_shape(
+    most: int, cores: int, open_call: Callable[[int], Call], say: Callable[[str], None],
+    progress: Callable[[str], None], *, per_call: int = 1, unit: str = "",
+) -> tuple[int, int]:  # fmt: skip
+    """Return the instances and threads, of at most ``most`` instances, that do most at once.
+
+    ``open_call`` opens an instance with a number of threads; each call of it counts ``per_call`` ``unit``.
+    """
+    rates: dict[tuple[int, int], float] = {}
+    for instances, threads in shapes(most, cores):
+        progress(f"{instances} instance(s) of {threads} thread(s)")
+        rates[instances, threads] = side_by_side([open_call(threads) for _ in range(instances)]) * per_call
+    say("instances × threads: " + ", ".join(f"{i} × {t}: {rate:.0f}{unit}/s" for (i, t), rate in rates.items()))
+    return max(rates, key=lambda shape: rates[shape])
 
 
 def _cells_of(timings: Sequence[Timing], load: Load) -> list[Timing]:

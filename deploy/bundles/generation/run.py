@@ -1,13 +1,13 @@
 """The way from a causal language model to a bundle: export with a cache, candidates, accuracy, pace, choice, files.
 
-Called by ``deploy/bundles/run.py`` for text generation, with this run's own work folder.
+Called by ``deploy/bundles/run.py`` with this run's own work folder.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,7 +16,7 @@ import numpy as np
 from deploy.bundles import serving
 from deploy.bundles import speed as cells
 from deploy.bundles.export.candidates import Candidate
-from deploy.bundles.export.source import Source, copy_texts, kept_files
+from deploy.bundles.export.source import Source, copy_texts
 from deploy.bundles.generation import parity, probes, speed
 from deploy.bundles.generation import report as tables
 from deploy.bundles.generation.candidates import CANDIDATES, make_graph
@@ -25,17 +25,14 @@ from deploy.bundles.generation.original import GRAPH, CausalOriginal, Continued
 from deploy.bundles.generation.parity import TextParity, Truth
 from deploy.bundles.generation.speed import Pace, Pacer
 from deploy.bundles.judge import samples, weights
-from deploy.bundles.options import BeyondTolerance, Options, Outcome, Say, acceptable, judge_each
+from deploy.bundles.options import Options, Outcome, Say, acceptable, choose, judge_each, verdict
 from deploy.bundles.pack import manifest, reference, report
-from deploy.bundles.pack.manifest import bundle_digest
+from deploy.bundles.pack.bundle import Made, write
 from deploy.bundles.speed import ORIGINAL
-from deploy.bundles.work import link
-from deploy.modelsync.model_folder import execution
 from deploy.modelsync.model_folder.cores import available_cores
-from deploy.tools.clearml_serving import Tensor
 from deploy.tools.errors import ExportFailed
-from deploy.tools.folders import aside
 from deploy.tools.sentences import SENTENCES
+from deploy.tools.clearml_serving import Tensor
 from preprocessing.continuation import Continuation
 from preprocessing.processor import TextProcessor
 
@@ -51,7 +48,6 @@ _MAX_PROMPTS: Final = 32
 _BUILT_IN: Final = 12
 _LONG: Final = (1, 64, 200, 500, 2048)
 """Lengths, in tokens, of the running texts among the built-in prompts."""
-_LEAST_REFERENCE: Final = 100
 _WARM_UP_TOKENS: Final = 8
 _WARM_UP_SAMPLES: Final = 4
 _CLEAR: Final = 0.05
@@ -61,7 +57,7 @@ _MAX_INSTANCE_BYTES: Final = 2_000_000_000
 
 
 class CausalRun:
-    """One run: the original and its answers, shared by every step."""
+    """Of a causal language model: judged on prompts that it continues, timed to the first token and after it."""
 
     def __init__(self, options: Options, source: Source, work: Path, say: Say, progress: Say) -> None:
         self.options = options
@@ -79,8 +75,6 @@ class CausalRun:
         if self.new_tokens < 2:
             raise ExportFailed(f"the model reads {source.config.max_length} tokens: nothing can be continued")
         self.texts = self._texts()
-        self._hashes: dict[Path, dict[str, str]] = {}
-        """Of every graph's files when it was judged."""
         self.judged = self.texts[:: max(1, -(-len(self.texts) // _MAX_PROMPTS))]
 
     def run(self, tried: Sequence[Candidate], left: Sequence[tuple[Candidate, str]]) -> Outcome:
@@ -97,7 +91,7 @@ class CausalRun:
                 candidate.name, folder, truth, self._opener(graph, self.cores),
                 parity.tolerance_for(candidate.precision, self.options.tolerance), self.task_options,
             )  # fmt: skip
-            self._hashes[graph] = manifest.hashes(graph)
+            hashes[graph] = manifest.hashes(graph)
             self.progress(f"{candidate.name}: comparing its weights")
             return replace(found, faults=(*found.faults, *weights.faults(self.named.weights(), graph / GRAPH)))
 
@@ -112,14 +106,33 @@ class CausalRun:
             excesses = [f"the graph it was made from is inexact: {why}" for why in exact[0].excesses[:1]]
             return replace(found, faults=(*found.faults, *faults), excesses=(*found.excesses, *excesses))
 
+        hashes: dict[Path, dict[str, str]] = {}
         exact: list[TextParity] = []
         judged, left_out = judge_each(
-            tried, left, lambda c: self._graph(c, exported), judge_with_origin, _sentence, self.say
+            tried, left, lambda c: self._graph(c, exported), judge_with_origin, _told, self.say
         )
+        usable = acceptable(judged, self.options.accept)
         paces = self._speed([c for c, p in judged if not p.faults], exported)
-        chosen, found = self._choose(judged, paces)
-        tuned = self._tune(chosen, self._graph(chosen, exported))
-        return self._bundle(chosen, found, judged, paces, tuned, truth, left_out)
+        load = self.options.load
+        chosen, found = choose(usable, lambda name: speed.score(paces, name, load), load, self.say)
+        graph = self._graph(chosen, exported)
+        parities = [p for _, p in judged]
+        lengths = [len(one.prompt) for one in truth.continued]
+        made = Made(
+            chosen, found, judged, left_out, chosen.execution(0, source=self.source.given), self._tune(chosen, graph),
+            times_pytorch=speed.score(paces, chosen.name, load), speed=speed.as_rows(paces),
+            graph={path.name: path for path in sorted(graph.iterdir())}, hashes=hashes[graph],
+            inputs=INPUTS, outputs=OUTPUTS, texts=len(self.texts), lengths=lengths,
+            drifts=reference.distributions([self.processor.prepare({"text": text}) for text in self.texts], [], 0),
+            notes=self._notes(max(lengths)), judged_on="prompts",
+            facts={"judged": len(self.judged), "new_tokens": self.new_tokens},
+        )  # fmt: skip
+        return write(
+            self.options, self.source, self.work, made,
+            warm_up=lambda folder: self._warm_up(truth, folder),
+            draw=lambda path: report.draw_ratios(path, parities, tables.cells(paces)),
+            page=lambda values, line: tables.render(values, parities, paces, line),
+        )  # fmt: skip
 
     # --- steps --------------------------------------------------------------------------------------------------
 
@@ -203,15 +216,6 @@ class CausalRun:
         finally:
             self.original.use_threads(self.cores)
 
-    def _choose(
-        self, judged: Sequence[tuple[Candidate, TextParity]], paces: Sequence[Pace]
-    ) -> tuple[Candidate, TextParity]:
-        usable = acceptable(judged, self.options.accept)
-        load = self.options.load
-        name = speed.fastest(paces, usable, load)
-        self.say(f"chosen for {load}: {name}, ×{speed.score(paces, name, load):.1f} PyTorch")
-        return usable[name]
-
     def _tune(self, chosen: Candidate, graph: Path) -> serving.Tuned:
         task = self.task_options.get("task", "")
         size = sum(path.stat().st_size for path in graph.iterdir())
@@ -219,64 +223,13 @@ class CausalRun:
         if self.options.load == "latency" or self.cores == 1 or most < 2:
             return serving.Tuned(1, self.cores, 0, task=task)
         prompt = self._prompt(self.judged[0])
-        rates: dict[tuple[int, int], float] = {}
-        for instances, threads in cells.shapes(min(4, most), self.cores):
-            self.progress(f"{chosen.name}: {instances} instance(s) of {threads} thread(s)")
-            engines = [self._opener(graph, threads)() for _ in range(instances)]
-            calls = [_bind(engine, prompt, self.new_tokens) for engine in engines]
-            rates[instances, threads] = cells.side_by_side(calls) * self.new_tokens
-        instances, threads = max(rates, key=lambda shape: rates[shape])
-        self.say("instances × threads: " + ", ".join(f"{i} × {t}: {r:.0f} tokens/s" for (i, t), r in rates.items()))
-        return serving.Tuned(instances, threads, 0, task=task)
+        shape = cells.best_shape(
+            min(4, most), self.cores, lambda threads: _bind(self._opener(graph, threads)(), prompt, self.new_tokens),
+            self.say, lambda what: self.progress(f"{chosen.name}: {what}"), per_call=self.new_tokens, unit=" tokens",
+        )  # fmt: skip
+        return serving.Tuned(*shape, 0, task=task)
 
     # --- files --------------------------------------------------------------------------------------------------
-
-    def _bundle(
-        self, chosen: Candidate, found: TextParity, judged: Sequence[tuple[Candidate, TextParity]],
-        paces: Sequence[Pace], tuned: serving.Tuned, truth: Truth, left_out: Mapping[str, str],
-    ) -> Outcome:  # fmt: skip
-        options, source = self.options, self.source
-        name = options.name or source.name
-        wanted = chosen.execution(0, source=source.given)
-        prepared = [self.processor.prepare({"text": text}) for text in self.texts]
-        lengths = [len(one.prompt) for one in truth.continued]
-        ratio = speed.score(paces, chosen.name, options.load)
-        drifts = reference.distributions(prepared, [], 0)
-        has_reference = options.samples is not None and len(self.texts) >= _LEAST_REFERENCE
-        values = {
-            **manifest.describe(options, source, name, chosen, found, wanted, tuned, ratio),
-            "samples": {
-                "count": len(self.texts), "judged": len(self.judged), "new_tokens": self.new_tokens,
-                "source": "the user's" if options.samples else "built in",
-                "shortest": min(lengths), "longest": max(lengths), "distributions": reference.describe(drifts),
-            },
-            "parity": [asdict(p) for _, p in judged],
-            "speed": speed.as_rows(paces),
-            "left_out": dict(left_out),
-            "notes": self._notes(max(lengths)),
-        }  # fmt: skip
-        graph = sorted(self._graph(chosen, self.work / "fp32").iterdir())
-        final = options.output / f"{name}-{chosen.name}-{bundle_digest(values, graph)}"
-        with aside(self.work, final) as folder:
-            for path in graph:
-                link(path, folder / path.name)
-            copy_texts(source.folder, folder)
-            (folder / execution.FILE).write_text(execution.encode(wanted), encoding="utf-8")
-            (folder / "warmup.json").write_text(self._warm_up(truth, folder), encoding="utf-8")
-            if has_reference:
-                text = reference.encode(drifts, source=f"{len(self.texts)} texts given to triton-gateway optimize")
-                (folder / "reference.json").write_text(text, encoding="utf-8")
-            report.draw_ratios(folder / "report.png", [p for _, p in judged], tables.cells(paces))
-            line = serving.command_line(serving.add_arguments("ENDPOINT", "MODEL_ID", INPUTS, OUTPUTS, tuned))
-            page = tables.render(values, [p for _, p in judged], paces, line)
-            (folder / "report.md").write_text(page, encoding="utf-8")
-            values["files"] = manifest.hashes(folder)
-            is_judged = all(values["files"][name] == h for name, h in self._hashes[graph[0].parent].items())
-            if not is_judged or kept_files(folder) != kept_files(self.work / "texts"):
-                raise BeyondTolerance("the files that were judged changed on the way into the bundle: nothing was made")
-            self.source.check_unchanged()
-            (folder / manifest.FILE).write_text(json.dumps(values, indent=1, default=str) + "\n", encoding="utf-8")
-        return Outcome(final, chosen, found, ratio, INPUTS, OUTPUTS, tuned, values)
 
     def _warm_up(self, truth: Truth, folder: Path) -> str:
         """Return ``warmup.json``: prompts which the bundle continues as PyTorch does and in which no step is close."""
@@ -316,7 +269,7 @@ class CausalRun:
 
     def _notes(self, longest: int) -> list[str]:
         """Return what the tables do not show; ``longest`` is the longest judged prompt, in tokens."""
-        notes = list(self.source.notes)
+        notes = []
         window = self.original.window
         if window is not None and longest + self.new_tokens <= window < self.source.config.max_length:
             notes.append(
@@ -324,15 +277,6 @@ class CausalRun:
             )
         if len(self.judged) < len(self.texts):
             notes.append(f"Judged on {len(self.judged)} of the {len(self.texts)} prompts, evenly spaced.")
-        if self.options.samples is None:
-            notes.append(
-                "Judged on the built-in prompts: with --samples FILE, on your own, accuracy means more, and the bundle "
-                "carries reference distributions for drift."
-            )
-        elif len(self.texts) < _LEAST_REFERENCE:
-            notes.append(
-                f"No reference distributions: they need {_LEAST_REFERENCE} texts, {len(self.texts)} were given."
-            )
         return notes
 
 
@@ -340,9 +284,5 @@ def _bind(engine: Generator, prompt: Sequence[int], tokens: int) -> cells.Call:
     return lambda: engine.continue_(prompt, tokens)
 
 
-def _sentence(found: TextParity) -> str:
-    if found.faults:
-        return f"refused: {found.faults[0]}"
-    exact = f"mean cosine {found.mean_cosine:.5f}, largest difference {found.max_difference:.1e}"
-    verdict = "within tolerance" if found.is_within else "beyond tolerance: " + "; ".join(found.excesses)
-    return f"{exact}, same next token {found.decisions:.1%}, same text until {found.continued:.1%}; {verdict}"
+def _told(found: TextParity) -> str:
+    return verdict(found, f"same next token {found.decisions:.1%}", f"same text until {found.continued:.1%}")

@@ -83,11 +83,6 @@ def score(paces: Sequence[Pace], name: str, load: Load) -> float:
     return math.exp(statistics.fmean(map(math.log, ratios))) if ratios else 0.0
 
 
-def fastest(paces: Sequence[Pace], names: Iterable[str], load: Load) -> str:
-    """Return the fastest of ``names`` for a load."""
-    return max(names, key=lambda name: score(paces, name, load))
-
-
 def as_rows(paces: Sequence[Pace]) -> list[dict[str, Any]]:
     """Return the table as plain values: two rows per cell, of the first token and of a token after it."""
     return [
