@@ -36,19 +36,19 @@ def requirements(project: Mapping[str, Any], image: str, more: Iterable[str] = (
     named = {_name(line): line for line in project["dependencies"]}
     found = [*named.values()] if chosen is None else [named[name] for name in chosen]
     for extra in (*extras, *more):
-        found += _extra(project, extra)
+        found += of_extra(project, extra)
     return list(dict.fromkeys(found))
 
 
-def _extra(project: Mapping[str, Any], name: str) -> Iterator[str]:
-    """An extra may name others of this package."""
+def of_extra(project: Mapping[str, Any], name: str) -> Iterator[str]:
+    """Return the requirements of an extra, which may name others of this package."""
     for line in project["optional-dependencies"][name]:
         others = re.fullmatch(rf"{project['name']}\[(.*)\]", line)
         if others is None:
             yield line
         else:
             for other in others[1].split(","):
-                yield from _extra(project, other.strip())
+                yield from of_extra(project, other.strip())
 
 
 def _name(requirement: str) -> str:

@@ -1,7 +1,7 @@
-"""How much of other people's packages each image carries: ``python -m deploy.docker.sizes``, where they are installed.
+"""How much of other people's packages each image and each extra bring: ``python -m deploy.docker.sizes [extras]``.
 
-Adds up the files of every distribution that an image's requirements lead to, as they are installed here; nothing is
-downloaded. The base image and this package itself (a few MB) are not counted.
+Adds up the files of every distribution that the requirements of an image lead to, or those of the base with an extra,
+as they are installed here; nothing is downloaded. The base image and this package itself (a few MB) are not counted.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from deploy.docker.requirements import IMAGES, requirements
+from deploy.docker.requirements import IMAGES, of_extra, requirements
 
 
 def closure(wanted: Iterable[str]) -> set[str]:
@@ -47,11 +47,16 @@ def installed_bytes(name: str) -> int:
 def main() -> int:
     """Print a table."""
     project = tomllib.loads(Path("pyproject.toml").read_text())["project"]
-    for image in IMAGES:
-        sizes = {name: installed_bytes(name) for name in closure(requirements(project, image))}
+    wanted = {image: requirements(project, image) for image in IMAGES}
+    if sys.argv[1:] == ["extras"]:
+        wanted = {
+            extra: [*project["dependencies"], *of_extra(project, extra)] for extra in project["optional-dependencies"]
+        }
+    for named, lines in wanted.items():
+        sizes = {name: installed_bytes(name) for name in closure(lines)}
         largest = sorted(sizes, key=lambda name: -sizes[name])[:5]
         told = ", ".join(f"{name} {sizes[name] / 1e6:.0f}" for name in largest)
-        sys.stdout.write(f"{image:<13} {sum(sizes.values()) / 1e6:>6,.0f} MB in {len(sizes)} packages ({told})\n")
+        sys.stdout.write(f"{named:<13} {sum(sizes.values()) / 1e6:>6,.0f} MB in {len(sizes)} packages ({told})\n")
     return 0
 
 

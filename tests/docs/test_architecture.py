@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from deploy.docker.requirements import IMAGES
+
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/architecture.md").read_text()
 
@@ -80,3 +82,12 @@ def test_what_deploy_may_import_says_so() -> None:
         if "deploy" not in (ast.get_docstring(ast.parse(source.read_text())) or ""):
             silent.append(name)
     assert [] == silent
+
+
+def test_every_unit_is_installed_by_an_extra_and_an_image_that_exist() -> None:
+    """And has a row that says how large that is."""
+    table = PAGE[PAGE.index("| extra | brings what runs |") :].split("\n\n")[0]
+    rows = [[cell.strip() for cell in row.strip("|").split("|")] for row in table.splitlines()[2:]]
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert [] == [name for row in rows for name in re.findall(r"`([\w-]+)`", row[0]) if name not in extras]
+    assert {*IMAGES} == {name for row in rows for name in re.findall(r"`([\w-]+)`", row[2])}

@@ -30,9 +30,9 @@ from deploy.bundles.pack import manifest, reference, report
 from deploy.bundles.pack.bundle import Made, write
 from deploy.bundles.speed import ORIGINAL
 from deploy.modelsync.model_folder.cores import available_cores
+from deploy.tools.clearml_serving import Tensor
 from deploy.tools.errors import ExportFailed
 from deploy.tools.sentences import SENTENCES
-from deploy.tools.clearml_serving import Tensor
 from preprocessing.continuation import Continuation
 from preprocessing.processor import TextProcessor
 

@@ -16,8 +16,8 @@ from deploy.bundles.options import BeyondTolerance, Options, Outcome
 from deploy.bundles.pack import manifest, reference
 from deploy.bundles.work import link
 from deploy.modelsync.model_folder import execution
-from deploy.tools.folders import aside
 from deploy.tools.clearml_serving import Tensor
+from deploy.tools.folders import aside
 from gateway.metrics.drift import Bins
 
 LEAST_REFERENCE: Final = 100
