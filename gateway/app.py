@@ -275,13 +275,11 @@ class Gateway:
             threads=control,
             settled=_keep_from_collections if self._is_whole_process else unhurried,
         )
-        following: asyncio.Future[Any] | None = None
+        following: list[asyncio.Task[None]] = []
         if self._callers is not None:
             await self._callers.look()
-            following = asyncio.gather(
-                self._callers.run(),
-                follow_siblings(self._callers.access.quotas, settings.replicas, workers=settings.workers),
-            )
+            shares = follow_siblings(self._callers.access.quotas, settings.replicas, workers=settings.workers)
+            following = [asyncio.create_task(self._callers.run()), asyncio.create_task(shares)]
             self.plane.subscribe(Usage(self.observer.used).finished)
         loop = asyncio.create_task(reconciler.run(), name="reconcile")
         publishing = asyncio.create_task(self.publisher.run())
@@ -304,8 +302,9 @@ class Gateway:
             await asyncio.gather(loop, return_exceptions=True)
             await self._mirror.close()
             await reconciler.close()
-            if following is not None:
-                following.cancel()
+            for task in following:
+                task.cancel()
+            await asyncio.gather(*following, return_exceptions=True)
             publishing.cancel()
             waits.cancel()
             models.cancel()

@@ -158,7 +158,8 @@ class Access:
             if len(self._recent) >= _MAX_RECENT:
                 self._recent.clear()
             self._recent[sent] = caller
-            self._next_end = min(self._next_end, caller.expires)
+        # Whoever asks may remember the caller: a token's end is not among those of the sources.
+        self._next_end = min(self._next_end, caller.expires)
         return caller
 
     async def caller(self, headers: ByName, names: Names = (), *, is_read: bool = False) -> Caller:
@@ -197,17 +198,19 @@ class Access:
         if recent is not None:
             return recent
         self._check_end(*names)
-        for pattern, caller in self._certificates:
-            if any(fnmatchcase(name, pattern) for name in names):
-                if len(self._recent_names) >= _MAX_RECENT:
-                    self._recent_names.clear()
-                self._recent_names[names] = caller
-                return caller
-        if self._certificates or not names:
-            raise NotAuthenticated(
-                f"nobody is known by the certificate of {ascii(names[:1])[2:-3][:100]}", because="unknown_certificate"
-            )
-        return Caller(names[0], names[0][:100], operations=frozenset(OPERATIONS))
+        callers = (who for pattern, who in self._certificates if any(fnmatchcase(name, pattern) for name in names))
+        caller = next(callers, None)
+        if caller is None:
+            if self._certificates:
+                raise NotAuthenticated(
+                    f"nobody is known by the certificate of {ascii(names[0])[1:-1][:100]}",
+                    because="unknown_certificate",
+                )
+            caller = Caller(names[0], names[0][:100], operations=frozenset(OPERATIONS))
+        if len(self._recent_names) >= _MAX_RECENT:
+            self._recent_names.clear()
+        self._recent_names[names] = caller
+        return caller
 
     def _check_end(self, *names: str) -> None:
         if not self._ended.isdisjoint(names):

@@ -25,7 +25,7 @@ async def follow_siblings(
     while True:
         try:
             found = int(replicas) if replicas.isdecimal() else await asyncio.to_thread(count, replicas)
-        except OSError as error:
+        except (OSError, UnicodeError) as error:  # a name that is none is a UnicodeError
             _log.warning("the gateways behind %s cannot be counted, %d are assumed: %s", replicas, known, error)
         else:
             if found > 0 and found != known:

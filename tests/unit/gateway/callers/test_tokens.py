@@ -161,6 +161,11 @@ async def test_a_token_ends_in_use(site: Site, signers: dict[str, Signer]) -> No
     believer.now += 631
     believer.access.tick()
     assert ([1], "expired") == (forgot, believer.ask(token))
+    other = signers["a"].sign(exp=NOW + 1200)
+    believer.access.caller_of({b"x-api-key": other})
+    believer.now += 600
+    believer.access.tick()
+    assert [1, 1] == forgot
 
 
 async def test_a_token_is_revoked_by_its_id_or_its_subject(site: Site, signers: dict[str, Signer]) -> None:
