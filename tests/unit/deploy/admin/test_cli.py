@@ -21,7 +21,8 @@ import pytest
 from deploy.admin.cli import group, main
 from deploy.admin.commands._options import make_settings
 from deploy.admin.commands.serve import predictor_address
-from deploy.tools.errors import DeployError
+from deploy.tools.errors import DeployError, GatewayError
+from gateway.errors import RegistryRefused, SpecFault
 from gateway.settings import Settings
 
 COMMANDS = ["up", "serve", "sync", "controlplane", "status", "plan", "wait", "lineage", "clearml-log", "doctor"]
@@ -196,9 +197,12 @@ def failing(error: BaseException) -> click.Group:
     return root
 
 
-def test_known_failure_is_one_line_with_its_hint(capsys: pytest.CaptureFixture[str]) -> None:
-    """Message and hint are joined into one line, whatever line breaks they came with."""
-    assert main(["fail"], root=failing(DeployError("it broke\nbadly", hint="mend it"))) == 1
+@pytest.mark.parametrize("kind", [DeployError, SpecFault, RegistryRefused])
+def test_known_failure_is_one_line_with_its_hint(
+    kind: type[DeployError | GatewayError], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Message and hint are joined into one line, whatever line breaks they came with; the gateway's parts' as well."""
+    assert main(["fail"], root=failing(kind("it broke\nbadly", hint="mend it"))) == 1
     assert only_line(capsys.readouterr().err) == "triton-gateway: it broke badly; mend it"
 
 
