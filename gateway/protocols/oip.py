@@ -333,13 +333,13 @@ def _of_task(
     logits = np.asarray(next(iter(outputs.values())), dtype=np.float32)
     config = handler.processor.config
     labels, rows = config.labels, len(results)
-    try:
-        scores: list[float] = []
-        for result in results:
-            every = result["scores"]
+    scores: list[float] = []
+    for result in results:
+        every = result["scores"]
+        if len(every) == len(labels):
             scores += [every[label] for label in labels]
-        probabilities: Tensor = Numbers(scores, (rows, len(labels)))
-    except KeyError:  # the caller wants the best ones only
+    probabilities: Tensor = Numbers(scores, (rows, len(labels)))
+    if len(scores) < rows * len(labels):  # the caller wants the best ones only
         activation = prepared.request.options.get("function_to_apply", config.activation)
         probabilities = (
             logits if activation == "none" else sigmoid(logits) if activation == "sigmoid" else softmax(logits)
