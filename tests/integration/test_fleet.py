@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from benchmarks.questions.failures_while_scaling import AGE, SPREAD
-from benchmarks.shared.fleet import Fleet, fleet, spread
+from benchmarks.questions.failures_while_scaling import SPREAD
+from benchmarks.shared.fleet import AGE, Fleet, fleet, unevenness
 
 pytestmark = pytest.mark.integration
 
@@ -38,4 +38,4 @@ def test_replicas_come_and_go_without_a_failed_request_and_share_alike(made: Fle
     assert seen.requests > 200
     for counts, earlier in zip(after, before, strict=True):
         shares = [count - start for count, start in zip(counts, earlier, strict=True)]
-        assert spread(shares) <= SPREAD, shares
+        assert unevenness(shares) <= SPREAD, shares

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import http.server
 import json
 import os
 import subprocess
 import sys
-import threading
 import zipfile
 from collections.abc import Callable, Iterator
 from concurrent import futures
@@ -36,6 +34,7 @@ from gateway.spans import exporting
 from gateway.spec import decode, decode_model, triton_model_name
 from gateway.testing import FakeRegistry
 from gateway.triton.backend import TritonBackend
+from tests.sites import Asked, site
 from tests.waiting import soon
 
 pytestmark = pytest.mark.integration
@@ -75,26 +74,15 @@ def over_http() -> Iterator[tuple[Receiver, str]]:
     """OTLP over HTTP: `POST /v1/traces`, protobuf."""
     receiver = Receiver()
 
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["content-length"]))
-            if self.path == "/v1/traces":
-                is_json = self.headers["content-type"] == "application/json"
-                receiver.take(_from_json(body) if is_json else pb.ExportTraceServiceRequest.FromString(body))
-            self.send_response(200 if self.path == "/v1/traces" else 404)
-            self.send_header("content-length", "0")
-            self.end_headers()
+    def answer(asked: Asked) -> tuple[int, bytes]:
+        if asked.path != "/v1/traces":
+            return 404, b""
+        is_json = asked.headers["content-type"] == "application/json"
+        receiver.take(_from_json(asked.body) if is_json else pb.ExportTraceServiceRequest.FromString(asked.body))
+        return 200, b""
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield receiver, f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with site(answer) as address:
+        yield receiver, address
 
 
 @pytest.fixture

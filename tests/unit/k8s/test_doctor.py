@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
-import threading
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -15,6 +14,7 @@ import pytest
 
 from deploy.admin.doctor.kube import KEYS, Kubectl, check
 from k8s import tools
+from tests.sites import Asked, site
 
 NAMESPACE = "triton-gateway"
 RESOURCES = {
@@ -59,38 +59,27 @@ def listed(kind: str, *items: dict[str, Any]) -> dict[str, Any]:
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Callable[[dict[str, Any]], Kubectl]]:
     """Start a server with these answers by path; returns kubectl pointed at it."""
-    servers: list[ThreadingHTTPServer] = []
+    sites = ExitStack()
 
     def start(answers: dict[str, Any]) -> Kubectl:
         known = {**discovery(), **answers}
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                found = known.get(urlsplit(self.path).path)
-                code = 200 if found is not None else 404
-                if isinstance(found, int):
-                    code, found = found, None
-                body = json.dumps(found if code == 200 else {
-                    "kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code,
-                    "reason": {403: "Forbidden", 404: "NotFound"}[code], "message": f"{self.path}: {code}",
-                }).encode()  # fmt: skip
-                self.send_response(code)
-                self.send_header("content-type", "application/json")
-                self.send_header("content-length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
+        def answer(asked: Asked) -> tuple[int, Any]:
+            found = known.get(urlsplit(asked.path).path)
+            if found is not None and not isinstance(found, int):
+                return 200, found
+            code = found or 404
+            return code, {
+                "kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code,
+                "reason": {403: "Forbidden", 404: "NotFound"}[code], "message": f"{asked.path}: {code}",
+            }  # fmt: skip
 
-            def log_message(self, *_: Any) -> None:
-                """Quiet."""
-
-        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        servers.append(server)
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = sites.enter_context(site(answer))
         config = tmp_path / "kubeconfig"
         config.write_text(json.dumps({
             "apiVersion": "v1", "kind": "Config", "current-context": "c",
             "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}], "users": [{"name": "u", "user": {}}],
-            "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{server.server_address[1]}"}}],
+            "clusters": [{"name": "c", "cluster": {"server": address}}],
         }))  # fmt: skip
         program = tmp_path / "kubectl"
         program.write_text(
@@ -100,10 +89,8 @@ def cluster(tmp_path: Path) -> Iterator[Callable[[dict[str, Any]], Kubectl]]:
         program.chmod(0o755)
         return Kubectl(NAMESPACE, program=str(program))
 
-    yield start
-    for server in servers:
-        server.shutdown()
-        server.server_close()
+    with sites:
+        yield start
 
 
 def test_a_cluster_that_has_everything(cluster: Callable[[dict[str, Any]], Kubectl]) -> None:

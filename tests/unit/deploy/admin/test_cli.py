@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.server
 import inspect
 import json
 import os
@@ -10,7 +9,6 @@ import re
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +22,7 @@ from deploy.admin.commands.serve import predictor_address
 from deploy.tools.errors import DeployError, GatewayError
 from gateway.errors import RegistryRefused, SpecFault
 from gateway.settings import Settings
+from tests.sites import site
 
 COMMANDS = ["up", "serve", "sync", "controlplane", "status", "plan", "wait", "lineage", "clearml-log", "doctor"]
 ONE_MODEL = ["optimize", "bench"]
@@ -259,32 +258,18 @@ def test_clearml_variable_keeps_its_meaning(monkeypatch: pytest.MonkeyPatch) -> 
 # --- status
 
 
-class Gateway(http.server.BaseHTTPRequestHandler):
-    """A gateway's /v1/status, as far as `status` reads it."""
+class Gateway:
+    """A gateway's /v1/status, as far as `status` reads it; ``content`` is what it answers."""
 
     content: Any = None
 
-    def do_GET(self) -> None:
-        body = json.dumps(self.content).encode()
-        self.send_response(200 if self.content is not None else 404)
-        self.send_header("content-length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        pass
-
 
 @pytest.fixture
-def gateway() -> Iterator[tuple[str, type[Gateway]]]:
-    """A gateway's address and its handler class, whose `content` is what it answers."""
-    handler = type("Handler", (Gateway,), {})
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_address[1]}", handler
-        server.shutdown()
-        thread.join()
+def gateway() -> Iterator[tuple[str, Gateway]]:
+    """Its address, and what it answers."""
+    made = Gateway()
+    with site(lambda _: (200 if made.content is not None else 404, made.content)) as address:
+        yield address, made
 
 
 SERVED = {
@@ -294,7 +279,7 @@ SERVED = {
 
 
 def test_status_json_is_all_there_is_on_stdout(
-    gateway: tuple[str, type[Gateway]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    gateway: tuple[str, Gateway], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """`--json` prints one object that programs can read, with model sync's account beside the gateway's."""
     address, handler = gateway
@@ -307,7 +292,7 @@ def test_status_json_is_all_there_is_on_stdout(
 
 
 def test_status_shows_endpoints_faults_and_failed_models(
-    gateway: tuple[str, type[Gateway]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    gateway: tuple[str, Gateway], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """People see what is served, and every reason why something is not; the exit code says so too."""
     address, handler = gateway
@@ -326,7 +311,7 @@ def test_status_shows_endpoints_faults_and_failed_models(
 
 
 def test_status_of_a_gateway_that_is_ready_without_a_triton_is_not_all_well(
-    gateway: tuple[str, type[Gateway]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    gateway: tuple[str, Gateway], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """What needs no Triton is answered, the rest is not."""
     address, handler = gateway
@@ -336,7 +321,7 @@ def test_status_of_a_gateway_that_is_ready_without_a_triton_is_not_all_well(
 
 
 def test_status_shows_a_new_version_that_failed_behind_the_one_that_serves(
-    gateway: tuple[str, type[Gateway]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    gateway: tuple[str, Gateway], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Nobody's requests fail, and still it is not what was asked for; shadows are shown as well."""
     address, handler = gateway
@@ -367,7 +352,7 @@ def test_status_of_what_is_no_address_is_refused(url: str, tmp_path: Path, capsy
 
 
 def test_status_of_another_server_is_refused(
-    gateway: tuple[str, type[Gateway]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    gateway: tuple[str, Gateway], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A server that is no gateway is named as such."""
     assert main(["status", "--url", gateway[0], "--state-dir", str(tmp_path)]) == 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import http.server
 import json
 import threading
 import time
@@ -23,6 +22,7 @@ from gateway.callers.sources import sources_of
 from gateway.callers.tokens import Issuer, JwksSource, caller_of, read_keys
 from gateway.errors import NotAuthenticated
 from gateway.settings import Settings
+from tests import sites
 
 ISSUER = "https://issuer.example/"
 NOW = 1_800_000_000
@@ -303,19 +303,13 @@ def slow() -> Iterator[str]:
     """A site that takes a connection and never answers."""
     release = threading.Event()
 
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            release.wait(20)
+    def wait(_: sites.Asked) -> tuple[int, bytes]:
+        release.wait(20)
+        return 200, b""
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}/jwks"
-    release.set()
-    server.shutdown()
-    server.server_close()
+    with sites.site(wait) as address:
+        yield f"{address}/jwks"
+        release.set()
 
 
 async def test_an_issuer_that_does_not_answer_costs_the_loop_nothing(slow: str, signers: dict[str, Signer]) -> None:

@@ -6,10 +6,7 @@ Not a real Grafana: there is none to be had here (docs/dashboards.md says so).
 from __future__ import annotations
 
 import copy
-import http.server
-import json
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +17,7 @@ from click.testing import CliRunner
 from deploy.admin.boards import boards
 from deploy.admin.commands.dashboards import command
 from deploy.tools.errors import DeployError
+from tests.sites import Asked, site
 
 TOKEN = "glsa_test"
 
@@ -78,34 +76,11 @@ def grafana() -> Iterator[tuple[Grafana, str]]:
     """One on a free port, and its address."""
     made = Grafana()
 
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def answer(self) -> None:
-            length = int(self.headers["content-length"] or 0)
-            body = json.loads(self.rfile.read(length)) if length else None
-            status, content = made.answer(self.command, self.path, self.headers["authorization"] or "", body)
-            data = json.dumps(content).encode()
-            self.send_response(status)
-            self.send_header("content-type", "application/json")
-            self.send_header("content-length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
+    def answer(asked: Asked) -> tuple[int, Any]:
+        return made.answer(asked.method, asked.path, asked.headers["authorization"] or "", asked.json)
 
-        def do_GET(self) -> None:
-            self.answer()
-
-        def do_POST(self) -> None:
-            self.answer()
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield made, f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with site(answer) as address:
+        yield made, address
 
 
 def run(*arguments: object, token: str = TOKEN) -> Any:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import http.server
 import json
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +19,7 @@ from gateway.metrics.drift import Bins
 from gateway.metrics.observer import Observer
 from gateway.spec import MetricSpec, MetricVariable
 from gateway.trace import Trace
+from tests.sites import site
 
 
 class Gateway:
@@ -51,22 +50,8 @@ def served() -> Iterator[tuple[Gateway, str]]:
     """A gateway and its address."""
     gateway = Gateway()
 
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200 if self.path == "/metrics" else 404)
-            self.end_headers()
-            self.wfile.write(gateway.page)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield gateway, f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with site(lambda asked: (200 if asked.path == "/metrics" else 404, gateway.page)) as address:
+        yield gateway, address
 
 
 def run(*arguments: object) -> Any:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import http.server
 import json
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -20,6 +18,7 @@ from deploy.tools.errors import DeployError
 from gateway.callers.access import Access
 from gateway.callers.files import KeyFile
 from gateway.errors import NotAuthenticated
+from tests.sites import Asked, site
 
 
 class Keyring:
@@ -204,28 +203,16 @@ def test_commands_show_the_key_in_their_environment(monkeypatch: pytest.MonkeyPa
     """To gateways; a refusal says which right is needed."""
     seen: list[str] = []
 
-    class Gateway(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            seen.append(self.headers.get("authorization", ""))
-            self.send_response(401)
-            self.send_header("content-length", "0")
-            self.end_headers()
+    def refuse(asked: Asked) -> tuple[int, bytes]:
+        seen.append(asked.headers.get("authorization", ""))
+        return 401, b""
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = http.server.HTTPServer(("127.0.0.1", 0), Gateway)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        address = f"http://127.0.0.1:{server.server_port}"
+    with site(refuse) as address:
         for key in ("", "tgk_a_b"):
             monkeypatch.setenv("TRITON_GATEWAY_KEY", key)
             with pytest.raises(DeployError, match="does not show its status") as error:
                 CliRunner().invoke(status, ["--url", address], catch_exceptions=False, standalone_mode=False)
             assert "TRITON_GATEWAY_KEY" in error.value.line()
-    finally:
-        server.shutdown()
-        server.server_close()
     assert ["", "Bearer tgk_a_b"] == seen
     assert b"authorization: Bearer tgk_a_b\r\n" in render("http://x/serve/e", [b"{}"], "tgk_a_b")[0]
     assert b"authorization" not in render("http://x/serve/e", [b"{}"])[0]

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ from deploy.tools.errors import DeployError
 from gateway.preview import preview
 from gateway.spec import decode
 from gateway.testing import FakeRegistry
+from tests.sites import site
 
 
 def plan_of(endpoints, canary=None, *, models=None):
@@ -126,33 +126,15 @@ class Following:
 @pytest.fixture
 def wait():
     """The command on a store, with a gateway on a real port that answers what the store's gateway says."""
-    servers = []
+    with ExitStack() as sites:
 
-    def run(store, *arguments):
-        class Gateway(BaseHTTPRequestHandler):
-            def do_GET(self):
-                content = json.dumps(store.status()).encode()
-                self.send_response(200)
-                self.send_header("content-length", str(len(content)))
-                self.end_headers()
-                self.wfile.write(content)
+        def run(store, *arguments):
+            address = sites.enter_context(site(lambda _: (200, store.status())))
+            values = command.make_context("wait", ["--gateway", address, *arguments]).params
+            given = {name: values[name] for name in ("gateways", "timeout")}
+            return inspect.unwrap(command.callback)(**given, open_registry=lambda: store)
 
-            def log_message(self, *_):
-                pass
-
-        server = ThreadingHTTPServer(("127.0.0.1", 0), Gateway)
-        servers.append(server)
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        values = command.make_context(
-            "wait", ["--gateway", f"http://127.0.0.1:{server.server_port}", *arguments]
-        ).params
-        given = {name: values[name] for name in ("gateways", "timeout")}
-        return inspect.unwrap(command.callback)(**given, open_registry=lambda: store)
-
-    yield run
-    for server in servers:
-        server.shutdown()
-        server.server_close()
+        yield run
 
 
 def test_a_change_made_meanwhile_is_waited_for_too(wait):

@@ -1,0 +1,59 @@
+"""HTTP servers of a few lines, each in a thread: what a test's program asks of a site is a function's to answer."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One request."""
+
+    method: str
+    path: str
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        """Its content, None without one."""
+        return json.loads(self.body) if self.body else None
+
+
+@contextmanager
+def site(answer: Callable[[Asked], tuple[int, Any]]) -> Iterator[str]:
+    """Serve on a free port while the context is open; yields the address.
+
+    ``answer`` returns a status and what is sent: bytes as they are, everything else as JSON.
+    """
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = self.rfile.read(int(self.headers["content-length"] or 0))
+            status, content = answer(Asked(self.command, self.path, self.headers, body))
+            sent = content if isinstance(content, bytes) else json.dumps(content).encode()
+            self.send_response(status)
+            self.send_header("content-type", "text/plain" if isinstance(content, bytes) else "application/json")
+            self.send_header("content-length", str(len(sent)))
+            self.end_headers()
+            self.wfile.write(sent)
+
+        do_POST = do_PUT = do_DELETE = do_GET  # noqa: N815 - http.server looks for these names
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
