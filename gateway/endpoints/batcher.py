@@ -425,11 +425,11 @@ class Batcher(Generic[R]):
                     live = []
                 call.entries = live
         self._leave_at = None
-        calls = len(self._calls)
-        if self._waiting or self._halves:
-            self._flush()
-        if len(self._calls) > calls:
-            # What has just left is sent before the answers of this one are made.
+        if (self._waiting or self._halves) and not self._is_flush_scheduled:
+            # The next call takes along what has come to the sockets meanwhile, which the loop reads first; it leaves
+            # before the answers of this one are made.
+            self._is_flush_scheduled = True
+            self._loop.call_soon(self._flush)
             self._loop.call_soon(_tell_all, call, now, outputs, error)
         else:
             _tell_all(call, now, outputs, error)
