@@ -43,6 +43,7 @@ class Loop:
             self.run(end(), within=5)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(5)
+        self._loop.close()
 
 
 class Service:
