@@ -162,6 +162,10 @@ class Access:
         self._next_end = min(self._next_end, caller.expires)
         return caller
 
+    def recent(self, headers: ByName) -> Caller | None:
+        """Return who has sent the same ``authorization`` lately; None if nobody has, which says nothing."""
+        return self._recent.get(headers.get(b"authorization", b""))
+
     async def caller(self, headers: ByName, names: Names = (), *, is_read: bool = False) -> Caller:
         """Do what ``caller_of`` does; wait a little for the keys of whoever vouches for callers, if they are new."""
         try:

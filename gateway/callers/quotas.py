@@ -142,19 +142,17 @@ class Quota:
 
     def headers(self, now: float) -> list[tuple[bytes, bytes]]:
         """Return what is left as OpenAI's headers tell it: this gateway's part, in terms of the whole."""
-        found = []
-        for name, bucket, limit in (
-            (b"requests", self.requests, self.limits.requests_per_minute),
-            (b"tokens", self.tokens, self.limits.tokens_per_minute),
-        ):
-            if bucket is not None:
-                left = max(0.0, bucket.level(now)) / bucket.most if bucket.most else 0.0
-                found += [
-                    (b"x-ratelimit-limit-" + name, b"%d" % limit),
-                    (b"x-ratelimit-remaining-" + name, b"%d" % (left * limit)),
-                    (b"x-ratelimit-reset-" + name, b"%.3fs" % bucket.wait(bucket.most, now)),
-                ]
-        return found
+        lines = self.head(now).split(b"\r\n")[:-1]
+        return [(name, value) for name, _, value in (line.partition(b": ") for line in lines)]
+
+    def head(self, now: float) -> bytes:
+        """Return ``headers`` as lines of a head; for one who is told with every answer."""
+        lines = b""
+        if self.requests is not None:
+            lines = _HEAD % _left(b"requests", self.requests, self.limits.requests_per_minute, now)
+        if self.tokens is not None:
+            lines += _HEAD % _left(b"tokens", self.tokens, self.limits.tokens_per_minute, now)
+        return lines
 
 
 class Hold:
@@ -225,6 +223,15 @@ class Quotas:
 
     def _limits_of(self, tenant: str) -> Limits | None:
         return self._limits.get(tenant) or self._limits.get(EVERYBODY)
+
+
+_HEAD: Final = b"x-ratelimit-limit-%b: %d\r\nx-ratelimit-remaining-%b: %d\r\nx-ratelimit-reset-%b: %.3fs\r\n"
+
+
+def _left(name: bytes, bucket: Bucket, limit: float, now: float) -> tuple[bytes, float, bytes, float, bytes, float]:
+    level, most = bucket.level(now), bucket.most
+    left = level / most * limit if level > 0 and most else 0.0
+    return name, limit, name, left, name, bucket.wait(most, now)
 
 
 def _bucket(per_minute: float, share: float, least: float, now: float) -> Bucket | None:

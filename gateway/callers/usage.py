@@ -21,12 +21,15 @@ class Usage:
 
     def finished(self, trace: Trace) -> None:
         """Take the record of a request that has ended."""
-        hold = trace.hold
-        if isinstance(hold, Hold):
-            hold.settle(trace.tokens + _generated(trace), time.monotonic())
         caller = trace.caller
-        if type(caller) is Caller and trace.outcome == "ok":
-            self._used(caller.tenant, trace.endpoint, trace.tokens, _generated(trace))
+        if type(caller) is not Caller:
+            return
+        tokens, generated = trace.tokens, _generated(trace)
+        hold = trace.hold
+        if type(hold) is Hold:
+            hold.settle(tokens + generated, time.monotonic())
+        if trace.outcome == "ok":
+            self._used(caller.tenant, trace.endpoint, tokens, generated)
 
 
 def _generated(trace: Trace) -> int:

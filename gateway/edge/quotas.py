@@ -20,3 +20,9 @@ def quota_left(trace: Trace) -> Headers:
     """Return what the tenant has left, as OpenAI's headers tell it; nothing for one without limits."""
     held = trace.hold
     return held.quota.headers(time.monotonic()) if isinstance(held, Hold) else []
+
+
+def quota_head(trace: Trace) -> bytes:
+    """Return ``quota_left`` as lines of a head."""
+    held = trace.hold
+    return held.quota.head(time.monotonic()) if isinstance(held, Hold) else b""

@@ -274,7 +274,6 @@ class Observer:
         """Count that a tenant was over a limit."""
         self._numbers.count(catalog.OVER_QUOTA, self._tenant(tenant), reason).value += 1
 
-    @_harmless
     def used(self, tenant: str, endpoint: str, tokens_in: int, tokens_out: int) -> None:
         """Count one answered request to a tenant."""
         key = (tenant, endpoint)

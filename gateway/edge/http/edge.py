@@ -15,7 +15,7 @@ from gateway.callers.access import Names
 from gateway.dataplane.inflight import InFlight
 from gateway.edge.http.fast import EXTENSION
 from gateway.edge.http.protocol import NAMES, TAKEN
-from gateway.edge.quotas import quota_left
+from gateway.edge.quotas import quota_head, quota_left
 from gateway.errors import RequestError
 from gateway.trace import Trace
 
@@ -127,7 +127,7 @@ _HEAD: Final = (
 def head_of(trace: Trace, endpoint_head: bytes, length: int) -> bytes:
     """Return the head of a JSON answer as bytes, without its last empty line: ``labels`` and the rest in one go."""
     if trace.hold is not None:
-        endpoint_head += b"".join(b"%b: %b\r\n" % header for header in quota_left(trace))
+        endpoint_head += quota_head(trace)
     prepare, infer = trace.prepare_ns, trace.infer_ns
     return _HEAD % (
         endpoint_head, trace.request_id.encode(), trace.route.encode(), trace.total_ns * 1e-6, prepare * 1e-6,

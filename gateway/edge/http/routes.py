@@ -85,7 +85,8 @@ class InferRoute:
             try:
                 caller = trace.caller = None
                 if self._access is not None:
-                    caller = trace.caller = await self._access.caller(headers, names_of(scope))
+                    caller = self._access.recent(headers) or await self._access.caller(headers, names_of(scope))
+                    trace.caller = caller
                     refuse = discreet(refuse, caller)
                     self._access.require(caller, INFER, path)
                 if scope["method"] != "POST":
@@ -98,7 +99,9 @@ class InferRoute:
                 trace.body_bytes = permit.size
                 if caller is not None and self._access is not None:
                     hold(trace, self._access.quota_of(caller), permit.size)
-                self._address(call, headers, timeout, caller)
+                self._address(call, headers, timeout)
+                if caller is not None:
+                    self._check(call, caller, path)
             except asyncio.CancelledError as error:
                 plane.refuse(trace, error)
                 raise
@@ -137,15 +140,19 @@ class InferRoute:
             raise BodyTimeout(f"the body did not arrive within {timeout:g} s") from None
         return parse(raw, headers)
 
-    def _address(self, call: Call, headers: Mapping[bytes, bytes], timeout: float, caller: Caller | None) -> None:
+    def _address(self, call: Call, headers: Mapping[bytes, bytes], timeout: float) -> None:
         call.timeout = min(call.timeout or timeout, timeout)
         key = headers.get(self._key_header)
         if key:
             call.key = key.decode("latin-1")
         if self._limits.allows_pins and b"x-route-to" in headers:
             call.pin = normalize_url(headers[b"x-route-to"].decode("latin-1"), None)
-        if caller is not None and self._access is not None:
-            self._access.require(caller, INFER, call.path)  # the body may name it
+
+    def _check(self, call: Call, caller: Caller, path: str | None) -> None:
+        """Raise ``NotPermitted`` if the body, or a pin, names what the address did not."""
+        if self._access is not None:
+            if call.path != path:
+                self._access.require(caller, INFER, call.path)
             if call.pin:
                 self._access.require(caller, PINS, call.pin)
 
