@@ -159,16 +159,10 @@ def _problem_of_callers(settings: Settings) -> str:
         )
     if not settings.knows_callers:
         return ""
-    from gateway.callers.keys import BadKeys
-    from gateway.callers.sources import KEYS_FILE, sources_of
+    from gateway.callers.sources import check
 
     try:
-        # An issuer may be away for a moment; what is on this machine is there or is not.
-        file = sources_of(settings).get(KEYS_FILE)
-        if file is not None:
-            file.look()
-    except BadKeys as error:
-        return f"TRITON_GATEWAY_KEYS_FILE: {error}"
+        check(settings)
     except ValueError as error:
         return str(error)
     return ""

@@ -47,7 +47,7 @@ class KeyFileStore:
                     raise DeployError(
                         f"the pepper of {self.path} is not at {self.pepper_path}", hint="say where with --pepper-file"
                     )
-                _write(self.pepper_path, new_pepper())
+                return first_pepper(self.pepper_path)
             return read_pepper(self.pepper_path.read_bytes())
 
     def keys(self) -> list[Key]:
@@ -89,7 +89,7 @@ class KeyFileStore:
                 )
             yield content
             content["pepper"] = name_of(secret)
-            _write(self.path, json.dumps(content, indent=1).encode() + b"\n")
+            _replace(self.path, json.dumps(content, indent=1).encode() + b"\n")
 
     def _content(self) -> dict[str, Any]:
         if not self.path.exists():
@@ -117,7 +117,7 @@ class RegistryKeyStore:
                         f"the pepper of the registry's keys is not at {self.pepper_path}",
                         hint="every gateway has it: copy it from TRITON_GATEWAY_PEPPER_FILE",
                     )
-                _write(self.pepper_path, new_pepper())
+                return first_pepper(self.pepper_path)
             return read_pepper(self.pepper_path.read_bytes())
 
     def keys(self) -> list[Key]:
@@ -152,14 +152,38 @@ def _locked(path: Path) -> Iterator[None]:
         yield
 
 
-def _write(path: Path, content: bytes) -> None:
-    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)  # for its owner only
+def first_pepper(path: Path) -> bytes:
+    """Make a pepper at ``path``, unless somebody else just did; return the one that is there."""
+    with _written(path, new_pepper()) as new, contextlib.suppress(FileExistsError):
+        path.hardlink_to(new)
+    return read_pepper(path.read_bytes())
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """Put a new file in the place of ``path``, for those who could read the old one: a gateway is another user."""
+    path = path.resolve()  # a link goes on leading there
+    with _written(path, content) as new:
+        new.replace(path)
+
+
+@contextlib.contextmanager
+def _written(path: Path, content: bytes) -> Iterator[Path]:
+    """Hold a file beside ``path``, with its owner and mode if there is one; for its owner only if not."""
+    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
     try:
         with os.fdopen(descriptor, "wb") as file:
+            if path.exists():
+                was = path.stat()
+                try:
+                    os.fchown(file.fileno(), was.st_uid, was.st_gid)
+                except PermissionError:
+                    raise DeployError(
+                        f"{path} belongs to somebody else, who could not read it any more", hint="run this as its owner"
+                    ) from None
+                os.fchmod(file.fileno(), was.st_mode & 0o777)
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        Path(name).replace(path)
-    except BaseException:
+        yield Path(name)
+    finally:
         Path(name).unlink(missing_ok=True)
-        raise

@@ -11,6 +11,7 @@ import base64
 import binascii
 import math
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import Final, Protocol
@@ -24,6 +25,9 @@ ByName = Mapping[bytes, bytes]
 
 Names = tuple[str, ...]
 """What a client's certificate calls it: its common name and its alternative names."""
+
+CREDENTIALS: Final = (b"authorization", b"x-api-key")
+"""Headers that say who asks."""
 
 ANONYMOUS: Final = Caller("anonymous", "anonymous", operations=frozenset(OPERATIONS))
 """Who shows no credentials, where that is allowed."""
@@ -161,6 +165,15 @@ class Access:
         # Whoever asks may remember the caller: a token's end is not among those of the sources.
         self._next_end = min(self._next_end, caller.expires)
         return caller
+
+    def check_once(self, names: Iterable[bytes], *, counts: bool = True) -> None:
+        """Raise ``NotAuthenticated``, counted if it ``counts``, if credentials are twice among headers' ``names``:
+        a proxy may have looked at the other ones.
+        """
+        if any(several > 1 for several in Counter(name for name in names if name in CREDENTIALS).values()):
+            if counts:
+                self._count("ambiguous_credentials")
+            raise NotAuthenticated("credentials are there twice", because="ambiguous_credentials", hint=_HINT)
 
     def recent(self, headers: ByName) -> Caller | None:
         """Return who has sent the same ``authorization`` lately; None if nobody has, which says nothing."""

@@ -47,6 +47,8 @@ class _State:
         self.problem = ""
         self.at = 0.0
         self.known = ""
+        self.looking = asyncio.Lock()
+        """Held during a look: what an older one has found must not come after what a newer one has."""
 
     def told(self) -> dict[str, Any]:
         read = written(self.at) if self.at else None
@@ -73,9 +75,17 @@ class Following:
         access.renew = self.renewed
 
     async def run(self) -> None:
-        """Look until cancelled."""
+        """Look until cancelled; a source that takes its time keeps no other waiting, nor the end of anybody's time."""
+        await asyncio.gather(self._tick(), *(self._follow(name, source) for name, source in self._sources.items()))
+
+    async def _tick(self) -> None:
         while True:
-            await self.look()
+            self.access.tick()
+            await asyncio.sleep(LOOK_S)
+
+    async def _follow(self, name: str, source: Source) -> None:
+        while True:
+            await self._look_at(name, source)
             await asyncio.sleep(LOOK_S)
 
     async def look(self) -> None:
@@ -113,6 +123,10 @@ class Following:
 
     async def _look_at(self, name: str, source: Source) -> None:
         state = self._states[name]
+        async with state.looking:
+            await self._looked(name, source, state)
+
+    async def _looked(self, name: str, source: Source, state: _State) -> None:
         try:
             found = await asyncio.to_thread(source.look)
         except BadKeys as error:

@@ -89,7 +89,8 @@ class Caller:
             )  # fmt: skip
         if path is not None and not self.reaches(path):
             raise NotPermitted(
-                f"this caller's right {operation} does not cover endpoint {ascii(path)[1:-1][:100]}",
+                # Without a version 1, which is asked for or not depending on whether there is an endpoint without any.
+                f"this caller's right {operation} does not cover endpoint {ascii(path.removesuffix('/1'))[1:-1][:100]}",
                 because="endpoint_not_permitted", hint="ask whoever gave out the key for it",
             )  # fmt: skip
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+
 from gateway.callers.files import KeyFile
 from gateway.callers.following import Source
+from gateway.callers.keys import BadKeys, read_pepper
 from gateway.callers.registry_keys import RegistryKeys
 from gateway.registry.ledger import Ledger
 from gateway.settings import Settings
@@ -43,11 +47,37 @@ def sources_of(settings: Settings, ledger: Ledger | None = None) -> dict[str, So
         algorithms = _parts(settings.jwt_algorithms)
         if not algorithms or not set(algorithms) <= set(ALGORITHMS):
             raise ValueError(f"TRITON_GATEWAY_JWT_ALGORITHMS must be of {', '.join(ALGORITHMS)}")
+        setting, place = ("KEYS", settings.jwt_keys) if settings.jwt_keys else ("ISSUER", settings.jwt_issuer)
+        if (setting == "ISSUER" or "://" in place) and not place.startswith(("https://", "http://")):
+            raise ValueError(f"TRITON_GATEWAY_JWT_{setting}: {place} is no https address")
         claims = dict(part.partition("=")[::2] for part in _parts(settings.jwt_claims))
         if not set(claims) <= set(CLAIMS) or not all(claims.values()):
             raise ValueError(f"TRITON_GATEWAY_JWT_CLAIMS must be NAME=CLAIM pairs, with NAME of {', '.join(CLAIMS)}")
         found[SOURCE] = JwksSource(Issuer(settings.jwt_issuer, audience, settings.jwt_keys, algorithms, claims))
     return found
+
+
+def check(settings: Settings) -> None:
+    """Look at what lies on this machine. Raises ``ValueError`` with the setting's name if callers are not known by it.
+
+    An issuer, or the registry, may be away for a moment; a file is there or is not.
+    """
+    for name, source in sources_of(settings).items():
+        if name == KEYS_FILE:
+            _told("KEYS_FILE", source.look)
+        elif settings.jwt_keys and "://" not in settings.jwt_keys:
+            _told("JWT_KEYS", source.look)
+    if settings.keys_from_registry:
+        _told("PEPPER_FILE", lambda: read_pepper(Path(settings.pepper_file).read_bytes()))
+
+
+def _told(setting: str, look: Callable[[], object]) -> None:
+    try:
+        look()
+    except OSError as error:
+        raise ValueError(f"TRITON_GATEWAY_{setting}: {error.filename} cannot be read: {error.strerror}") from error
+    except BadKeys as error:
+        raise ValueError(f"TRITON_GATEWAY_{setting}: {error}") from error
 
 
 def _parts(text: str) -> tuple[str, ...]:

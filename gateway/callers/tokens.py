@@ -79,8 +79,10 @@ class Tokens:
         issuer = self.issuer
         try:
             head = jwt.get_unverified_header(shown)
-        except jwt.InvalidTokenError:
+        except (jwt.InvalidTokenError, RecursionError):
             return None
+        if "crit" in head:
+            raise NotAuthenticated("this token asks for what is not understood here", because="bad_token")
         key = self.keys.get(str(head.get("kid", "")))
         if key is None:
             raise NotAuthenticated(
@@ -94,7 +96,7 @@ class Tokens:
                                            "verify_iat": False},
             )  # fmt: skip
             ends, begins = int(claims["exp"]) + _LEEWAY_S, int(claims.get("nbf", 0)) - _LEEWAY_S
-        except (jwt.InvalidTokenError, ValueError, TypeError, OverflowError) as error:
+        except (jwt.InvalidTokenError, ValueError, TypeError, OverflowError, RecursionError) as error:
             said = f": {error}" if isinstance(error, jwt.InvalidTokenError) else ""
             raise NotAuthenticated(f"this token is not good{said}", because="bad_token") from None
         if ends <= now:
@@ -164,10 +166,14 @@ class JwksSource:
     def _asked(self) -> bytes:
         address = self._issuer.keys
         if not address:
-            found = json.loads(self._fetch(self._issuer.issuer.rstrip("/") + _DISCOVERY))
+            issuer = self._issuer.issuer
+            found = json.loads(self._fetch(issuer.rstrip("/") + _DISCOVERY))
             address = str(found["jwks_uri"]) if isinstance(found, dict) and "jwks_uri" in found else ""
             if not address:
                 raise ValueError(f"{_DISCOVERY} names no jwks_uri")
+            if found.get("issuer", issuer) != issuer:
+                raise ValueError(f"{_DISCOVERY} is of another issuer")
+            _check_step(issuer, address)
         return self._fetch(address)
 
 
@@ -211,11 +217,27 @@ def _several(value: object) -> tuple[str, ...]:
     return tuple(one for one in value if isinstance(one, str)) if isinstance(value, list) else ()
 
 
+def _check_step(before: str, after: str) -> None:
+    """Raise ``ValueError`` if an address with TLS leads to one without: whoever is on the way there would give keys."""
+    if urlsplit(before).scheme == "https" and urlsplit(after).scheme != "https":
+        raise ValueError("it leads to an address without TLS")
+
+
+class Redirects(urllib.request.HTTPRedirectHandler):
+    """Follows those that stay as safe as they were."""
+
+    def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
+        """See ``HTTPRedirectHandler``. Raises ``ValueError``."""
+        _check_step(req.full_url, newurl)
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
 def _fetched(url: str) -> bytes:
     if urlsplit(url).scheme not in ("https", "http"):
         raise ValueError("it is not an http address")
     request = urllib.request.Request(url, headers={"accept": "application/json"})  # noqa: S310 - the scheme was checked
-    with urllib.request.urlopen(request, timeout=_TIMEOUT_S, context=ssl.create_default_context()) as reply:  # noqa: S310 - as above
+    opener = urllib.request.build_opener(Redirects(), urllib.request.HTTPSHandler(context=ssl.create_default_context()))
+    with opener.open(request, timeout=_TIMEOUT_S) as reply:
         raw: bytes = reply.read(_MAX_BYTES + 1)
     if len(raw) > _MAX_BYTES:
         raise ValueError(f"there are more than {_MAX_BYTES} bytes")

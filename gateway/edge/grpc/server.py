@@ -21,7 +21,7 @@ from google.protobuf import json_format
 from google.protobuf.message import DecodeError
 from tritonclient.grpc import service_pb2 as pb
 
-from gateway.callers.access import Access, Names
+from gateway.callers.access import CREDENTIALS, Access, Names
 from gateway.callers.rights import INFER, METADATA, PINS, Caller
 from gateway.dataplane.inflight import InFlight, Send, too_late
 from gateway.dataplane.routing.table import RoutingTable
@@ -91,7 +91,7 @@ _TYPED: Final = {
 _STAGES: Final = ("x-total-time", "x-tokenization-time", "x-queue-time", "x-inference-time", "x-compute-time")
 
 
-_CREDENTIALS: Final = ("authorization", "x-api-key")
+_CREDENTIALS: Final = frozenset(name.decode() for name in CREDENTIALS)
 
 Method = Callable[[Any, Any, Caller | None], Awaitable[Any]]
 """``method(request, context, caller)``: answers a request of a caller; None if nobody has to be known."""
@@ -224,11 +224,14 @@ class RpcServer:
         """Return who asks for ``operation``; None if nobody has to be known. Raises ``GatewayError``."""
         if self._access is None or operation == OPEN:
             return None
-        headers = {
-            str(name).encode(): value if isinstance(value, bytes) else str(value).encode("latin-1", "replace")
+        lines = [
+            (str(name).encode(), value if isinstance(value, bytes) else str(value).encode("latin-1", "replace"))
             for name, value in context.invocation_metadata() or ()
             if name in _CREDENTIALS
-        }
+        ]
+        headers = dict(lines)
+        if len(headers) != len(lines):
+            self._access.check_once(name for name, _ in lines)
         caller = await self._access.caller(headers, _names_of(context))
         self._access.require(caller, operation)
         return caller

@@ -11,10 +11,10 @@ from functools import partial
 from typing import Final, NamedTuple
 from urllib.parse import parse_qs
 
-from gateway.call import Call, Refuse
+from gateway.call import Call, Refuse, Reply
 from gateway.dataplane.routing.table import RoutingTable
 from gateway.edge.http.problems import oip_problem, openai_problem, problem
-from gateway.errors import EndpointNotFound
+from gateway.errors import EndpointNotFound, GatewayError, NotPermitted
 from gateway.protocols import kserve, oip, openai, openai_text
 from gateway.protocols.json_body import decode
 from gateway.protocols.serve import ServeCall
@@ -70,7 +70,7 @@ class Addresses:
         if path in _OPENAI:
             return Reading(partial(_openai, _OPENAI[path]), openai_problem)
         if path == _PREDICT:
-            return Reading(self._only, problem)
+            return Reading(self._only, _only_problem)
         if path.startswith(V1_MODELS) and path.endswith(":predict"):
             url = normalize_url(path[len(V1_MODELS) + 1 : -len(":predict")])
             return Reading(partial(_kserve, url), oip_problem, url)
@@ -102,6 +102,13 @@ class Addresses:
             f"/predict is for a gateway that serves one thing, this one serves {len(found)}",
             hint=f"call one of them by its name: {', '.join(found[:10])}",
         )
+
+
+def _only_problem(error: GatewayError, request_id: str) -> Reply:
+    """Whoever may not ask the one thing that is served has not named it, and is not told its name."""
+    if isinstance(error, NotPermitted) and error.because == "endpoint_not_permitted":
+        error = NotPermitted("this caller has no right to what is served here", because=error.because, hint=error.hint)
+    return problem(error, request_id)
 
 
 def _chat(name: str, raw: bytes, headers: ByName) -> Call:

@@ -44,9 +44,10 @@ class Gate:
             return None
         if rule is not None and rule.operation == OPEN:
             return None
-        caller = await access.caller(
-            dict(scope["headers"]), names_of(scope), is_read=scope["method"] in ("GET", "HEAD")
-        )
+        headers = dict(scope["headers"])
+        if len(headers) != len(scope["headers"]):
+            access.check_once(name for name, _ in scope["headers"])
+        caller = await access.caller(headers, names_of(scope), is_read=scope["method"] in ("GET", "HEAD"))
         if rule is None:
             raise EndpointNotFound(f"nothing is at {ascii(path)[1:-1][:100]}")
         access.require(caller, rule.operation, rule.endpoint)

@@ -48,6 +48,8 @@ from gateway.trace import TRACEPARENT, new_id, parse_traceparent
 
 _FAST_BYTES: Final = 64 << 10
 _NOT_FAST: Final = frozenset({b"content-encoding", b"x-request-timeout-ms", b"traceparent", b"x-route-to"})
+_OWN_HEADS: Final = 32
+"""Heads that are remembered of one client with a certificate: there may be thousands of clients."""
 _MAY_STREAM: Final = b'"stream"'
 
 
@@ -85,6 +87,8 @@ class InferRoute:
             try:
                 caller = trace.caller = None
                 if self._access is not None:
+                    if len(headers) != len(scope["headers"]):
+                        self._access.check_once(name for name, _ in scope["headers"])
                     caller = self._access.recent(headers) or await self._access.caller(headers, names_of(scope))
                     trace.caller = caller
                     refuse = discreet(refuse, caller)
@@ -200,7 +204,7 @@ class FastPath:
         """See ``fast.FastPathLike``."""
         found = self._heads_of.get(names)
         if found is None:
-            found = self._heads_of[names] = HeadCache()  # lives as long as a connection has it
+            found = self._heads_of[names] = HeadCache(_OWN_HEADS)  # lives as long as a connection has it
         return found
 
     def _forget(self) -> None:
@@ -216,6 +220,8 @@ class FastPath:
         caller = quota = None
         if self._access is not None:
             try:
+                if len(by_name) != len(headers):
+                    self._access.check_once((name for name, _ in headers), counts=False)
                 caller = self._access.caller_of(by_name, names, counts=False)
                 caller.require(INFER, reading.path)
             except (NotAuthenticated, NotPermitted):

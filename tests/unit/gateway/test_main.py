@@ -79,6 +79,30 @@ def test_a_file_of_keys_that_cannot_be_used_stops_the_start(tmp_path: Path, caps
 
 
 @pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"jwt_issuer": "https://i", "jwt_audience": "g", "jwt_keys": "FOLDER/none"}, "TRITON_GATEWAY_JWT_KEYS"),
+        ({"jwt_issuer": "https://i", "jwt_audience": "g", "jwt_keys": "FOLDER/bad"}, "TRITON_GATEWAY_JWT_KEYS"),
+        ({"jwt_issuer": "https://i", "jwt_audience": "g", "jwt_keys": "file:///bad"}, "TRITON_GATEWAY_JWT_KEYS"),
+        ({"jwt_issuer": "login.example", "jwt_audience": "g"}, "TRITON_GATEWAY_JWT_ISSUER"),
+        ({"keys_from_registry": True, "pepper_file": "FOLDER/none"}, "TRITON_GATEWAY_PEPPER_FILE"),
+        ({"keys_from_registry": True, "pepper_file": "FOLDER/bad"}, "TRITON_GATEWAY_PEPPER_FILE"),
+    ],
+)
+def test_what_callers_are_known_by_is_looked_at_before_anything_listens(
+    fields: dict[str, Any], named: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What lies on this machine, and what no address can be; an issuer may be away for a moment."""
+    (tmp_path / "bad").write_text("{")
+    placed = {name: value.replace("FOLDER", str(tmp_path)) if isinstance(value, str) else value
+              for name, value in fields.items()}  # fmt: skip
+    assert 2 == run(Settings(port=0, state_dir=tmp_path / "state", **placed))
+    error = capsys.readouterr().err
+    assert named in error
+    assert 1 == error.count("\n")
+
+
+@pytest.mark.parametrize(
     ("host", "fields", "starts"),
     [
         ("127.0.0.1", {}, True), ("127.8.8.8", {}, True), ("::1", {}, True), ("localhost", {}, True),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,7 @@ import pytest
 from gateway.callers.access import Access
 from gateway.callers.files import KeyFile
 from gateway.callers.following import Following
-from gateway.callers.keys import Key, digest, name_of, new_key
+from gateway.callers.keys import Key, Keys, digest, name_of, new_key
 from gateway.errors import NotAuthenticated
 from tests.unit.gateway.callers.test_keys import PEPPER, written_file
 
@@ -21,6 +23,7 @@ class Mounted:
 
     def __init__(self, root: Path) -> None:
         self._root, self._count = root, 0
+        self.keys_file = root / "keys.json"
         self.keys: list[Key] = []
         self.told: list[tuple[str, bool]] = []
         self.access = Access()
@@ -141,3 +144,35 @@ async def test_a_file_written_in_place_is_read(tmp_path: Path) -> None:
         assert "acme" == access.caller_of({b"x-api-key": text.encode()}).tenant
     with pytest.raises(NotAuthenticated):
         access.caller_of({b"x-api-key": texts[0][0].encode()})
+
+
+async def test_a_source_that_takes_its_time_keeps_no_other_waiting(mounted: Mounted) -> None:
+    """An issuer or a registry that does not answer: a key that is revoked, or whose time is over, ends nevertheless."""
+    answers = threading.Event()
+    mounted.access.put("slow", Keys())
+
+    class Slow:
+        def look(self) -> None:
+            answers.wait(60)
+
+        def hurry(self) -> None:
+            pass
+
+    key = mounted.add()
+    mounted.swap()
+    following = Following(mounted.access, {"slow": Slow(), "keys_file": KeyFile(str(mounted.keys_file))})
+    ticks: list[int] = []
+    mounted.access.tick = lambda: ticks.append(1)  # type: ignore[method-assign]
+    task = asyncio.create_task(following.run())
+    try:
+        async with asyncio.timeout(20):
+            while not mounted.knows(key):
+                await asyncio.sleep(0.01)
+            mounted.keys.clear()
+            mounted.swap()
+            while mounted.knows(key) or len(ticks) < 2:
+                await asyncio.sleep(0.01)
+    finally:
+        answers.set()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import threading
 import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,7 @@ from gateway.callers.access import Access
 from gateway.callers.following import Following
 from gateway.callers.keys import BadKeys, Keys
 from gateway.callers.sources import sources_of
-from gateway.callers.tokens import Issuer, JwksSource, caller_of, read_keys
+from gateway.callers.tokens import Issuer, JwksSource, Redirects, caller_of, read_keys
 from gateway.errors import NotAuthenticated
 from gateway.settings import Settings
 from tests import sites
@@ -324,3 +326,51 @@ async def test_an_issuer_that_does_not_answer_costs_the_loop_nothing(slow: str, 
     async with asyncio.timeout(15):
         await look
     assert "timed out" in following.status()["jwt"]["problem"]
+
+
+def _header(text: str) -> bytes:
+    return base64.urlsafe_b64encode(text.encode()).rstrip(b"=")
+
+
+async def test_a_header_that_is_made_to_break_its_reader_is_no_token(site: Site, signers: dict[str, Signer]) -> None:
+    """Nested without end, numbers without end, no object: anybody can send one."""
+    believer = Believer(site)
+    await believer.following.look()
+    for text in ('{"a":' + "[" * 9000, "[" * 9000, '{"a":' + "9" * 9000 + "}", "[]", '{"alg": "RS256", "kid": ["a"]}'):
+        assert believer.ask(_header(text) + b".e30.") in ("unknown_key", "bad_token", "unknown_signing_key")
+    head = _header('{"alg": "RS256", "kid": "a"}')
+    assert "bad_token" == believer.ask(head + b"." + _header("[" * 9000) + b".")
+
+
+async def test_a_token_that_asks_for_what_is_not_understood_here_is_not_good(
+    site: Site, signers: dict[str, Signer]
+) -> None:
+    """Its signer says that it must not be believed without (RFC 7515: crit)."""
+    believer = Believer(site)
+    await believer.following.look()
+    _, body, _ = signers["a"].sign().split(b".")
+    named = {"alg": "RS256", "kid": "a", "crit": ["x-bound-to"], "x-bound-to": "somebody"}
+    head = _header(json.dumps(named))
+    signed = RSAAlgorithm(RSAAlgorithm.SHA256).sign(head + b"." + body, signers["a"].private)
+    token = head + b"." + body + b"." + base64.urlsafe_b64encode(signed).rstrip(b"=")
+    assert believer.ask(token) in ("bad_token", "unknown_key")  # PyJWT's newer releases do not even read it
+
+
+async def test_an_issuer_behind_tls_leads_nowhere_without_it(site: Site, signers: dict[str, Signer]) -> None:
+    """Neither its description nor a redirect: whoever sits on the way would give it keys. Nor another's description."""
+    found = "https://issuer.example/.well-known/openid-configuration"
+    for document, why in (
+        ({"jwks_uri": "http://keys.example/jwks"}, "without TLS"),
+        ({"jwks_uri": "https://keys.example/jwks", "issuer": "https://other.example/"}, "of another issuer"),
+    ):
+        site.documents[found] = json.dumps(document).encode()
+        site.documents["http://keys.example/jwks"] = jwks(signers["a"])
+        believer = Believer(site, keys="")
+        await believer.following.look()
+        assert why in believer.following.status()["jwt"]["problem"]
+        assert "unknown_key" == believer.ask(signers["a"].sign())
+    asked = urllib.request.Request("https://issuer.example/jwks")
+    for address in ("http://issuer.example/jwks", "ftp://issuer.example/jwks"):
+        with pytest.raises(ValueError, match="without TLS"):
+            Redirects().redirect_request(asked, None, 302, "", {}, address)  # type: ignore[arg-type]
+    assert Redirects().redirect_request(asked, None, 302, "", {}, "https://b.example/")  # type: ignore[arg-type]

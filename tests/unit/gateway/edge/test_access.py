@@ -65,6 +65,7 @@ class Keyring:
         self.add("expired", operations=every, expires="2020-01-01")
         self.add("others", operations=every, endpoints=("other",))
         self.add("infers", operations=("infer",))
+        self.add("reads_infers", operations=("infer",), endpoints=("e",))
         self.add("reads", operations=("metadata",), endpoints=("e",))
         self.write()
 
@@ -296,7 +297,7 @@ async def test_refusals_are_counted_and_no_key_is_logged(
     logged = "".join(f"{record.getMessage()} {record.__dict__}" for record in caplog.records)
     assert not [name for name, key in keyring.texts.items() if key in logged]
     _, _, content = await ask(wire, "GET", "/v1/status", None, *keyring.lines("good"))
-    assert json.loads(content)["callers"]["keys_file"]["known"].startswith("6 keys")
+    assert json.loads(content)["callers"]["keys_file"]["known"].startswith("7 keys")
 
 
 # --- gRPC -------------------------------------------------------------------------------------------------------------
@@ -395,3 +396,56 @@ async def test_a_stream_ends_with_its_callers_key(rpc: Any, keyring: Keyring) ->
     await stack.gateway._callers.look()
     await stream.write(texts("e", "good"))
     assert grpc.StatusCode.UNAUTHENTICATED is await stream.code()
+
+
+async def test_a_refusal_does_not_tell_what_there_is(port: Port, keyring: Keyring) -> None:
+    """Neither by how a name is read (an endpoint without versions is its version 1), nor by naming the only one."""
+    wire = await port.connect()
+    seen = [
+        (await ask(wire, "POST", f"/v2/models/{name}/versions/1/infer", TENSORS, *keyring.lines("others")))[2].replace(
+            f"endpoint {name}".encode(), b"NAME"
+        )
+        for name in ("e", "none")
+    ] + [
+        (await ask(wire, "GET", f"/v2/models/{name}/versions/1", None, *keyring.lines("others")))[2].replace(
+            f"endpoint {name}".encode(), b"NAME"
+        )
+        for name in ("e", "none")
+    ]  # fmt: skip
+    assert seen[0] == seen[1]
+    assert seen[2] == seen[3]
+    del port.stack.registry.endpoints["e"]
+    await port.stack.served("other")
+    for _ in range(2):
+        status, _, content = await ask(wire, "POST", "/predict", TEXT, *keyring.lines("reads_infers"))
+        assert 403 == status
+        assert b"other" not in content
+
+
+async def test_credentials_that_are_there_twice_are_none(port: Port, keyring: Keyring) -> None:
+    """What is in front of the gateway may have looked at the other ones."""
+    wire = await port.connect()
+    good, wrong = f"Bearer {keyring.texts['good']}", f"Bearer {keyring.texts['wrong']}"
+    for lines in (
+        (f"authorization: {wrong}", f"authorization: {good}"), (f"Authorization: {good}", f"authorization: {good}"),
+        (f"x-api-key: {keyring.texts['wrong']}", f"X-Api-Key: {keyring.texts['good']}"),
+    ):  # fmt: skip
+        for method, path in (("POST", "/serve/e"), ("GET", "/v1/models")):
+            status, headers, _ = await ask(wire, method, path, TEXT if method == "POST" else None, *lines)
+            assert (401, "ambiguous_credentials") == (status, headers["x-refused-because"])
+    assert 200 == (await ask(wire, "POST", "/serve/e", TEXT, "x-a: 1", "x-a: 2", *keyring.lines("good")))[0]
+    if port.stack.gateway.fast_path is not None:
+        assert len(port.stack.gateway.fast_path.heads)
+
+
+async def test_a_header_made_to_break_its_reader_is_refused(port: Port, keyring: Keyring) -> None:
+    """By anybody, on a connection that goes on."""
+    wire = await port.connect()
+    for line in ("authorization: Bearer ..", f"authorization: Bearer {'W' * 3000}.W.W", "authorization: Basic W"):
+        assert 401 == (await ask(wire, "POST", "/serve/e", TEXT, line))[0]
+
+
+async def test_grpc_credentials_that_are_there_twice_are_none(rpc: Any, keyring: Keyring) -> None:
+    """As over HTTP."""
+    metadata = (*shown(keyring, "wrong"), *shown(keyring, "good"))
+    assert ("UNAUTHENTICATED", "ambiguous_credentials") == (await call(rpc, "ModelInfer", metadata))[:2]

@@ -15,6 +15,7 @@ from tritonclient.grpc import service_pb2 as pb
 
 from gateway.callers.keys import Key, digest, new_key
 from gateway.edge.grpc.server import Tls
+from gateway.edge.http.fast import Head
 from tests.unit.gateway.callers.test_keys import PEPPER, written_file
 from tests.unit.gateway.edge.grpc.test_server import Caller as Client
 from tests.unit.gateway.edge.grpc.test_server import make_server, texts
@@ -148,3 +149,14 @@ async def test_grpc_knows_clients_by_the_same_names(
         await server.stop(0)
     assert ["OK", "UNAUTHENTICATED"] == found
     assert json.loads(Path(keys).read_text())["certificates"]
+
+
+async def test_what_is_remembered_of_many_clients_is_bounded(make_stack: Callable[..., Any]) -> None:
+    """Each has heads of its own, and a head that differs each time is remembered in vain."""
+    fast_path = make_stack(tls_client_authority="set").gateway.fast_path
+    heads = fast_path.heads_of(("somebody",))
+    for number in range(500):
+        head = b"POST /serve/e HTTP/1.1\r\nx-b3: %d\r\ncontent-length: 0\r\n\r\n" % number
+        heads.remember(head, Head([], None), len(head))
+        heads.find(head)
+    assert 1 <= len(heads) <= 32

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -225,3 +226,46 @@ def test_keys_in_the_registry_need_a_pepper_that_is_named(
     monkeypatch.delenv("TRITON_GATEWAY_PEPPER_FILE", raising=False)
     assert 1 == main(["keys", "list", "--registry"])
     assert "--pepper-file" in capsys.readouterr().err
+
+
+def test_a_change_reaches_a_gateway_that_reads_the_file_as_another_user(keyring: Keyring, tmp_path: Path) -> None:
+    """What the file's owner has allowed stays allowed, and a link goes on leading to it: else an end would not come."""
+    key = keyring.create("--tenant", "acme")
+    real = tmp_path / "mounted"
+    real.mkdir()
+    for name in ("keys.json", "keys.json.pepper"):
+        keyring.path.with_name(name).replace(real / name)
+        (real / name).chmod(0o640)
+    keyring.path.symlink_to(real / "keys.json")
+    keyring.path.with_name("keys.json.pepper").symlink_to(real / "keys.json.pepper")
+    keyring.run("revoke", key["id"])
+    assert keyring.path.is_symlink()
+    assert 0o640 == (real / "keys.json").stat().st_mode & 0o777
+    assert "revoked" in (real / "keys.json").read_text()
+    assert "revoked" == keyring.ask(key["key"])
+
+
+def test_a_file_of_somebody_else_is_not_taken_from_him(
+    keyring: Keyring, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It stays as it is, and one line says who can change it."""
+    key = keyring.create("--tenant", "acme")
+    before = keyring.path.read_bytes()
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "fchown", refuse)
+    with pytest.raises(DeployError, match="belongs to somebody else"):
+        keyring.run("revoke", key["id"])
+    assert before == keyring.path.read_bytes()
+    assert not list(tmp_path.glob(".keys.json-*"))
+
+
+def test_two_that_make_the_first_key_make_one_pepper(keyring: Keyring) -> None:
+    """A pepper that is there already is never replaced: every key made with it would be gone."""
+    from deploy.admin import key_file
+
+    store = key_file.KeyFileStore(keyring.path)
+    first = store.pepper()
+    assert first == key_file.first_pepper(store.pepper_path)
