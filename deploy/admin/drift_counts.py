@@ -10,11 +10,14 @@ import json
 import math
 import urllib.parse
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from deploy.admin.metric_samples import Key, Sample, get
 from deploy.tools.errors import DeployError
 from gateway.metrics import catalog, drift
+
+Verdicts = Sequence[drift.Verdict]
+"""How variables stand, one after the other as they are shown."""
 
 _COUNTERS = (
     f"{catalog.VARIABLE_SCALAR.name}_bucket",
@@ -87,7 +90,7 @@ def references(samples: Iterable[Sample], endpoint: str, version: str) -> dict[s
     return found
 
 
-def verdicts(samples: Iterable[Sample]) -> list[drift.Verdict]:
+def verdicts(samples: Iterable[Sample]) -> Verdicts:
     """Return how every variable that has a reference stands."""
     counts: dict[tuple[Key, str], dict[str, float]] = defaultdict(dict)
     ratios: dict[tuple[Key, str], dict[str, float]] = defaultdict(dict)

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-from gateway.metrics.drift import Verdict
+from deploy.admin.drift_counts import Verdicts
 
 _COLUMNS: Final = 3
 _COLOURS: Final = {"drift": "#a3162a", "moved": "#8a5a00", "steady": "#0a6b38", "too few": "#5b6576"}
 
 
-def draw(found: Sequence[Verdict], path: Path) -> None:
+def draw(found: Verdicts, path: Path) -> None:
     """Write one picture with a panel per variable; the form follows the suffix (``.png``, ``.svg``, ``.pdf``).
 
     Raises ``ValueError`` for a suffix there is no form for, ``OSError`` where the file cannot be written.

@@ -19,8 +19,7 @@ from typing import Final, NoReturn
 
 from deploy.tools import http_client
 from deploy.tools.errors import GatewayError
-from gateway.registry import RegistryWriter
-from gateway.spec import EndpointSpec
+from gateway import registry, spec
 
 _LOOK_S: Final = 0.3
 _TASK_S: Final = 3.0
@@ -49,27 +48,27 @@ class Watched:
     path: Path
 
 
-def match(folder: Path, endpoints: Mapping[str, EndpointSpec], known: Mapping[str, Path]) -> dict[str, Watched]:
+def match(folder: Path, endpoints: Mapping[str, spec.EndpointSpec], known: Mapping[str, Path]) -> dict[str, Watched]:
     """Which artifact's source is where: as ``known``, else by equal content, else by name. Keys are artifact names."""
     urls: dict[str, list[str]] = {}
-    for url, spec in sorted(endpoints.items()):
-        if spec.preprocess is not None:
-            urls.setdefault(spec.preprocess.key, []).append(url)
+    for url, endpoint in sorted(endpoints.items()):
+        if endpoint.preprocess is not None:
+            urls.setdefault(endpoint.preprocess.key, []).append(url)
     by_hash = {_sha256(file): file for file in sorted(folder.rglob("*.py"), reverse=True)}
     found: dict[str, Watched] = {}
     for key, served in urls.items():
-        spec = endpoints[served[0]]
-        assert spec.preprocess is not None  # noqa: S101 - chosen for it
+        endpoint = endpoints[served[0]]
+        assert endpoint.preprocess is not None  # noqa: S101 - chosen for it
         path = known.get(key)
-        if path is None and not spec.preprocess.is_archive:
-            path = by_hash.get(spec.preprocess.sha256 or "")
+        if path is None and not endpoint.preprocess.is_archive:
+            path = by_hash.get(endpoint.preprocess.sha256 or "")
         for name in (
             *(n for url in served for n in (url, url.replace("/", "_"))),
             *(endpoints[u].endpoint for u in served),
         ):
             if path is not None:
                 break
-            path = _named(folder, name, is_archive=spec.preprocess.is_archive)
+            path = _named(folder, name, is_archive=endpoint.preprocess.is_archive)
         if path is not None:
             found[key] = Watched(key, tuple(served), path)
     return found
@@ -99,7 +98,7 @@ class Watcher:
     def __init__(
         self,
         folder: Path,
-        store: RegistryWriter,
+        store: registry.RegistryWriter,
         *,
         gateway: str,
         say: Callable[[str], object],
@@ -139,16 +138,16 @@ class Watcher:
 
     def _read_task(self) -> None:
         try:
-            spec = self._store.spec()
+            serving = self._store.spec()
         except GatewayError as error:
             self._say(f"the serving Task cannot be read: {error.message}")
             return
-        self._task_id = spec.task_id
-        found = match(self._folder, spec.endpoints, self._known)
+        self._task_id = serving.task_id
+        found = match(self._folder, serving.endpoints, self._known)
         for key, watched in found.items():
             if key not in self._watched:
                 self._known[key] = watched.path
-                code = spec.endpoints[watched.urls[0]].preprocess
+                code = serving.endpoints[watched.urls[0]].preprocess
                 assert code is not None  # noqa: S101 - matched for it
                 is_same = watched.path.is_file() and _sha256(watched.path) == code.sha256
                 # What differs from what is served is uploaded at once; a folder's archive cannot be compared.

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deploy.tools import process_family, process_logs, processes
-from deploy.tools.errors import DeployError, GatewayError
+from deploy.tools.errors import DeployError, GatewayError, RegistryRefused
 
 _TIMEOUT_S = 60.0
 
@@ -54,12 +54,21 @@ async def read_contents(task_id: str, *, env: Mapping[str, str], log: Path) -> T
     )
 
 
+def read(task_id: str) -> tuple[str, dict[str, str]]:
+    """Return the id of the serving Task that is meant, and the model id of each of its endpoints.
+
+    Through the SDK, so in a process of its own only. Raises ``RegistryRefused`` and ``RegistryUnavailable``.
+    """
+    from gateway.registry import ClearMLRegistry
+
+    task = ClearMLRegistry(task_id)
+    return task.followed(), {key: endpoint.model_id or "" for key, endpoint in task.spec().endpoints.items()}
+
+
 def main(task_id: str) -> int:
     """Print what the registry says as one JSON line."""
-    from gateway.registry import ClearMLRegistry, RegistryRefused
-
     try:
-        decoded = ClearMLRegistry(task_id).spec()
+        _, endpoints = read(task_id)
     except RegistryRefused as error:
         if "nvalid task id" not in error.message:
             sys.stderr.write(f"error: {error.message}\n")
@@ -69,7 +78,6 @@ def main(task_id: str) -> int:
         sys.stderr.write(f"error: {error.message}\n")
         return 1
     else:
-        endpoints = {key: endpoint.model_id or "" for key, endpoint in decoded.endpoints.items()}
         seen = {"exists": True, "endpoints": endpoints}
     sys.stdout.write(json.dumps({"seen": seen}) + "\n")
     return 0

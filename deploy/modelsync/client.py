@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-import tritonclient.grpc as triton
+import tritonclient.grpc
 from tritonclient.utils import InferenceServerException
 
-from gateway.errors import BackendRefused, BackendUnavailable, DeadlineExceeded, GatewayError, ModelNotReady
-from gateway.triton.key import GRPC_HEADER, is_refusal, read_key
+from gateway import errors, triton
 
 ModelState = Literal["absent", "loading", "ready", "unloading", "failed"]
 
@@ -84,7 +83,7 @@ class AdminClient:
         self._key_file = key_file
         self._timeout = timeout_s
         self._load_timeout = load_timeout_s
-        self._client = triton.InferenceServerClient(address, channel_args=list(_CHANNEL))
+        self._client = tritonclient.grpc.InferenceServerClient(address, channel_args=list(_CHANNEL))
 
     def is_live(self, timeout_s: float = 2.0) -> bool:
         """True when the server answers; never raises."""
@@ -149,10 +148,10 @@ class AdminClient:
 
     def _headers(self) -> dict[str, str]:
         try:
-            key = read_key(self._key_file or "")
+            key = triton.key.read_key(self._key_file or "")
         except ValueError as error:
-            raise BackendRefused(str(error)) from error
-        return {GRPC_HEADER: key} if key else {}
+            raise errors.BackendRefused(str(error)) from error
+        return {triton.key.GRPC_HEADER: key} if key else {}
 
     def _call(self, method: Literal["get_model_repository_index", "get_inference_statistics"]) -> Any:
         try:
@@ -162,31 +161,31 @@ class AdminClient:
         except InferenceServerException as error:
             raise self._translate(error) from error
 
-    def _translate(self, error: InferenceServerException, *, loading: str = "") -> GatewayError:
+    def _translate(self, error: InferenceServerException, *, loading: str = "") -> errors.GatewayError:
         status = str(error.status() or "").removeprefix("StatusCode.")
         text = first_line(error.message() or str(error))
-        if is_refusal(text):
+        if triton.key.is_refusal(text):
             return self._wants_key()
         if "not allowed" in text and "load" in text:
-            return BackendRefused(
+            return errors.BackendRefused(
                 f"Triton at {self._address} does not load models on request: {text}",
                 hint="start it with --model-control-mode=explicit",
             )
         if status == "DEADLINE_EXCEEDED":
-            return DeadlineExceeded(f"Triton at {self._address} did not answer in time" + (
+            return errors.DeadlineExceeded(f"Triton at {self._address} did not answer in time" + (
                 f": {loading} was not loaded within {self._load_timeout:g} s" if loading else ""))  # fmt: skip
         if status in ("UNAVAILABLE", "CANCELLED", "") or "closed channel" in text:
-            return BackendUnavailable(f"no Triton answers at {self._address}", hint="is tritonserver running?")
-        return ModelNotReady(text) if loading else BackendRefused(text)
+            return errors.BackendUnavailable(f"no Triton answers at {self._address}", hint="is tritonserver running?")
+        return errors.ModelNotReady(text) if loading else errors.BackendRefused(text)
 
-    def _wants_key(self) -> BackendRefused:
+    def _wants_key(self) -> errors.BackendRefused:
         if self._key_file is not None and self._key_file.exists():
-            return BackendRefused(
+            return errors.BackendRefused(
                 f"Triton at {self._address} refuses the key in {self._key_file} for its model-control API",
                 hint="Triton keeps the key it was started with: put that one there, or restart Triton with this one",
             )
         where = f" ({self._key_file} does not exist)" if self._key_file is not None else ""
-        return BackendRefused(
+        return errors.BackendRefused(
             f"Triton at {self._address} refuses its model-control API without a key{where}",
             hint="name the file with the key Triton was started with: TRITON_GATEWAY_TRITON_KEY_FILE",
         )

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from gateway.errors import ControlError, DeadlineExceeded, GatewayError, ModelNotReady, SpecFault
-from gateway.triton.verdicts import Verdict
+from gateway import errors, triton
 
 
-class BadModel(SpecFault):
+class BadModel(errors.SpecFault):
     """The model's files or its endpoint's options cannot be made a folder that Triton loads."""
 
 
-class RepositoryUnusable(ControlError):
+class RepositoryUnusable(errors.ControlError):
     """The model repository cannot be read or written: no space, no permission, another writer."""
 
 
@@ -18,11 +17,13 @@ class EndedWhileLoading(Exception):
     """Triton answered, was told to load a model, and is away."""
 
 
-def verdict_of(error: Exception) -> Verdict:
+def verdict_of(error: Exception) -> triton.verdicts.Verdict:
     """Say why a model failed. What Triton refused, or cannot be built, would fail everywhere; what could not be fetched
     (the file store is away, a file is damaged, the disk is full) is loaded where it was fetched before.
     """
-    if not isinstance(error, GatewayError):
-        return Verdict(f"internal error: {error!r}", is_final=True)
+    if not isinstance(error, errors.GatewayError):
+        return triton.verdicts.Verdict(f"internal error: {error!r}", is_final=True)
     reason = f"{error}" + (f" ({error.hint})" if error.hint else "")
-    return Verdict(reason, is_final=isinstance(error, (SpecFault, ModelNotReady, DeadlineExceeded)))
+    return triton.verdicts.Verdict(
+        reason, is_final=isinstance(error, (errors.SpecFault, errors.ModelNotReady, errors.DeadlineExceeded))
+    )

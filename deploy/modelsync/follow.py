@@ -15,9 +15,7 @@ from typing import Any
 from deploy.modelsync.client import first_line
 from deploy.modelsync.plan import Wanted
 from deploy.modelsync.settings import Retry, SyncSettings
-from gateway.registry import Registry, RegistryRefused, RegistryUnavailable, SpecStore
-from gateway.spec import EndpointSpec, ModelRecord, ServingSpec, decode, decode_model, triton_model_name
-from gateway.triton.verdicts import Verdict
+from gateway import registry, spec, triton
 
 _SECTIONS = ("section endpoints", "section model_monitoring", "section model_monitoring_eps")
 
@@ -27,8 +25,8 @@ class Target:
     """A wanted model with what it takes to build it."""
 
     wanted: Wanted
-    endpoint: EndpointSpec
-    record: ModelRecord
+    endpoint: spec.EndpointSpec
+    record: spec.ModelRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +35,7 @@ class Desired:
 
     revision: str = ""
     targets: Mapping[str, Target] = field(default_factory=dict)
-    unresolved: Mapping[str, tuple[str, Verdict]] = field(default_factory=dict)
+    unresolved: Mapping[str, tuple[str, triton.verdicts.Verdict]] = field(default_factory=dict)
     """Endpoint url → (model id, why no model can be named for it)."""
     held_urls: frozenset[str] = frozenset()
     is_readable: bool = True
@@ -50,11 +48,11 @@ AutoUpdate = Callable[[Mapping[str, Any]], bool]
 class Follower:
     """Reads the registry and keeps the last answers: the desired state's source. Runs in one thread at a time."""
 
-    def __init__(self, registry: Registry, store: SpecStore, settings: SyncSettings, recipe: Callable[[], str],
-                 clock: Callable[[], float], auto_update: AutoUpdate | None = None,
+    def __init__(self, source: registry.Registry, store: registry.SpecStore, settings: SyncSettings,
+                 recipe: Callable[[], str], clock: Callable[[], float], auto_update: AutoUpdate | None = None,
                  learn: Callable[[Mapping[str, Any]], None] = lambda _task: None) -> None:  # fmt: skip
         self._learn = learn
-        self._registry = registry
+        self._registry = source
         self._auto_update = auto_update
         self._store = store
         self._settings = settings
@@ -62,9 +60,9 @@ class Follower:
         self._clock = clock
         self._marker: str | None = None
         self._task: Mapping[str, Any] | None = None
-        self._spec = ServingSpec("", "")
+        self._spec = spec.ServingSpec("", "")
         self._records: dict[str, Mapping[str, Any]] = {}
-        self._problems: dict[str, Verdict] = {}
+        self._problems: dict[str, triton.verdicts.Verdict] = {}
         self._retries: dict[str, Retry] = {}
         self._records_read_at = 0.0
 
@@ -74,7 +72,7 @@ class Follower:
         if stored is None:
             return None
         self._task, models = stored
-        self._spec = decode(self._task)
+        self._spec = spec.decode(self._task)
         self._records = dict(models)
         return self._desired()
 
@@ -85,14 +83,14 @@ class Follower:
         has_changed = marker != self._marker
         if has_changed:
             self._task = self._registry.task()
-            self._spec = decode(self._task)
+            self._spec = spec.decode(self._task)
             self._retries.clear()
         if self._task is None:
             return None
         if self._auto_update is not None and self._auto_update(self._task):
             marker, has_changed = self._registry.marker(), True
             self._task = self._registry.task()
-            self._spec = decode(self._task)
+            self._spec = spec.decode(self._task)
         if has_changed:
             self._learn(self._task)
         ids = sorted({e.model_id for e in self._spec.endpoints.values() if e.engine == "triton" and e.model_id})
@@ -101,7 +99,9 @@ class Follower:
         if not due and not has_changed:
             return None
         found: Mapping[str, Mapping[str, Any]] = {}
-        with contextlib.suppress(RegistryUnavailable, RegistryRefused):  # each is asked for alone, which says why
+        with contextlib.suppress(
+            registry.RegistryUnavailable, registry.RegistryRefused
+        ):  # each is asked for alone, which says why
             found = self._registry.records(due)
         for model_id in due:
             self._read(model_id, now, found.get(model_id))
@@ -122,18 +122,21 @@ class Follower:
     def _read(self, model_id: str, now: float, record: Mapping[str, Any] | None) -> None:
         try:
             record = self._registry.model(model_id) if record is None else record
-            model = decode_model(record)
-            problem: Verdict | None = None
+            model = spec.decode_model(record)
+            problem: triton.verdicts.Verdict | None = None
             if not model.has_data:
-                problem = Verdict(f"model {model_id} ({model.name}) has no data: its upload did not finish; upload it "
-                                  "again: clearml-serving model upload …", is_final=True)  # fmt: skip
+                problem = triton.verdicts.Verdict(
+                    f"model {model_id} ({model.name}) has no data: its upload did not finish; upload it again: "
+                    "clearml-serving model upload …",
+                    is_final=True,
+                )
             else:
                 self._records[model_id] = record
-        except RegistryUnavailable as error:
+        except registry.RegistryUnavailable as error:
             # The record known from before stays valid: models do not disappear because the registry does.
-            problem = None if model_id in self._records else Verdict(str(error), is_final=False)
-        except (RegistryRefused, KeyError, TypeError, ValueError) as error:
-            problem = Verdict(f"model {model_id}: {first_line(str(error))}", is_final=True)
+            problem = None if model_id in self._records else triton.verdicts.Verdict(str(error), is_final=False)
+        except (registry.RegistryRefused, KeyError, TypeError, ValueError) as error:
+            problem = triton.verdicts.Verdict(f"model {model_id}: {first_line(str(error))}", is_final=True)
             self._records.pop(model_id, None)
         if problem is not None:
             retry = self._retries.setdefault(model_id, Retry())
@@ -145,38 +148,38 @@ class Follower:
             self._retries.pop(model_id, None)
 
     def _desired(self) -> Desired:
-        spec = self._spec
+        serving = self._spec
         targets: dict[str, Target] = {}
-        unresolved: dict[str, tuple[str, Verdict]] = {}
-        for url, endpoint in spec.endpoints.items():
+        unresolved: dict[str, tuple[str, triton.verdicts.Verdict]] = {}
+        for url, endpoint in serving.endpoints.items():
             if endpoint.engine != "triton":
                 continue
             if not endpoint.model_id:
                 why = "the endpoint names no model: add it with --model-id or --name/--project"
-                unresolved[url] = ("", Verdict(why, is_final=True))
+                unresolved[url] = ("", triton.verdicts.Verdict(why, is_final=True))
             elif endpoint.model_id in self._problems:
                 unresolved[url] = (endpoint.model_id, self._problems[endpoint.model_id])
             elif endpoint.model_id not in self._records:
                 why = f"the record of model {endpoint.model_id} was not read yet"
-                unresolved[url] = (endpoint.model_id, Verdict(why, is_final=False))
+                unresolved[url] = (endpoint.model_id, triton.verdicts.Verdict(why, is_final=False))
             else:
-                record = decode_model(self._records[endpoint.model_id])
-                name = triton_model_name(endpoint, record)
+                record = spec.decode_model(self._records[endpoint.model_id])
+                name = spec.triton_model_name(endpoint, record)
                 targets[name] = Target(Wanted(name, url, self._recipe()), endpoint, record)
         return Desired(
-            revision=spec.revision,
+            revision=serving.revision,
             targets=targets,
             unresolved=unresolved,
-            held_urls=frozenset(unresolved) | _faulty_urls(spec),
-            is_readable=not any(f.subject in _SECTIONS for f in spec.faults),
+            held_urls=frozenset(unresolved) | _faulty_urls(serving),
+            is_readable=not any(f.subject in _SECTIONS for f in serving.faults),
         )
 
 
-def _faulty_urls(spec: ServingSpec) -> frozenset[str]:
-    return frozenset(_urls_of_faults(spec))
+def _faulty_urls(serving: spec.ServingSpec) -> frozenset[str]:
+    return frozenset(_urls_of_faults(serving))
 
 
-def _urls_of_faults(spec: ServingSpec) -> Iterator[str]:
-    for fault in spec.faults:
+def _urls_of_faults(serving: spec.ServingSpec) -> Iterator[str]:
+    for fault in serving.faults:
         if fault.subject.startswith("endpoint "):
             yield fault.subject.removeprefix("endpoint ").strip("/")

@@ -30,10 +30,7 @@ from deploy.modelsync.repository import ModelRepository, OnDisk
 from deploy.modelsync.settings import Retry, SyncSettings
 from deploy.modelsync.status import ModelStatus, State, StatusBoard, iso
 from deploy.modelsync.stubs import count_stubs
-from gateway.errors import BackendRefused, BackendUnavailable, GatewayError, ModelNotReady
-from gateway.registry import Registry, SpecStore
-from gateway.spec import ModelRecord
-from gateway.triton import verdicts
+from gateway import errors, registry, spec, triton
 
 log = logging.getLogger("triton_gateway.sync")
 
@@ -44,7 +41,7 @@ _AWAY_S = 0.2
 class ModelCache(Protocol):
     """Where model files come from; ``gateway.registry.cache.ArtifactCache`` is the real one."""
 
-    def model(self, record: ModelRecord) -> Path:
+    def model(self, record: spec.ModelRecord) -> Path:
         """Return an immutable folder with the model's files."""
         ...
 
@@ -52,7 +49,7 @@ class ModelCache(Protocol):
         """Take over what was just read from the registry about models' files."""
         ...
 
-    def keep(self, models: Iterable[ModelRecord]) -> None:
+    def keep(self, models: Iterable[spec.ModelRecord]) -> None:
         """Forget the files of all models but these."""
         ...
 
@@ -60,10 +57,10 @@ class ModelCache(Protocol):
 class ModelSync:
     """The reconciler. ``step`` is one round; ``run`` repeats it until it is told to stop."""
 
-    def __init__(self, settings: SyncSettings, registry: Registry, *, cache: ModelCache, store: SpecStore,
-                 triton: TritonAdmin, repository: ModelRepository, clock: Callable[[], float] = time.monotonic,
-                 wall: Callable[[], float] = time.time, pool: Executor | None = None,
-                 auto_update: AutoUpdate | None = None,
+    def __init__(self, settings: SyncSettings, source: registry.Registry, *, cache: ModelCache,
+                 store: registry.SpecStore, triton: TritonAdmin, repository: ModelRepository,
+                 clock: Callable[[], float] = time.monotonic, wall: Callable[[], float] = time.time,
+                 pool: Executor | None = None, auto_update: AutoUpdate | None = None,
                  stubs: Callable[[Path], Mapping[str, int]] = count_stubs) -> None:  # fmt: skip
         self._settings = settings
         self._stubs = stubs
@@ -76,7 +73,7 @@ class ModelSync:
         self._wall = wall
         self._builder = Builder(settings.engine, settings.tuning)
         self._follower = Follower(
-            registry, store, settings, lambda: self._builder.recipe, clock, auto_update, cache.learn
+            source, store, settings, lambda: self._builder.recipe, clock, auto_update, cache.learn
         )
         # The registry is read in a thread of its own: waiting for a dead one must not keep models from being loaded.
         self._registry_pool = pool or DaemonPool(1, "sync-registry")
@@ -204,7 +201,7 @@ class ModelSync:
         self._registry_failures += 1
         try:
             desired = following.result()
-        except GatewayError as error:
+        except errors.GatewayError as error:
             text = str(error)
             self._next_poll = now + min(self._settings.poll_s, self._settings.delay(self._registry_failures))
             if text != self._registry_error:
@@ -238,8 +235,8 @@ class ModelSync:
                 called = self._triton.last_inference()
             self._is_refused = False
             self._set_triton(answers=True)
-        except GatewayError as error:
-            self._is_refused = isinstance(error, BackendRefused)
+        except errors.GatewayError as error:
+            self._is_refused = isinstance(error, errors.BackendRefused)
             self._set_triton(answers=False, why=f"{error.message}{f' ({error.hint})' if error.hint else ''}")
             if self._is_refused:
                 # It answers, but not to us: nothing can be changed. What it holds anybody may ask.
@@ -259,7 +256,7 @@ class ModelSync:
         return {n: o for n, o in seen.items() if o.recipe is not None or o.state != "absent"}
 
     def _is_held(self, name: str) -> bool:
-        with contextlib.suppress(GatewayError):
+        with contextlib.suppress(errors.GatewayError):
             return self._triton.is_ready(name)
         return False
 
@@ -306,18 +303,18 @@ class ModelSync:
     def _perform(self, name: str, actions: list[Action], target: Target | None) -> None:
         try:
             self._take(name, actions, target)
-        except (BackendUnavailable, EndedWhileLoading):
+        except (errors.BackendUnavailable, EndedWhileLoading):
             raise
         except Exception as error:
             if target is not None:
                 self._tell(name, target, verdict_of(error))
             raise
 
-    def _tell(self, name: str, target: Target, verdict: verdicts.Verdict) -> None:
+    def _tell(self, name: str, target: Target, verdict: triton.verdicts.Verdict) -> None:
         """Let gateways read in Triton why it does not have the model; what is loaded under the name stays."""
-        with contextlib.suppress(GatewayError):
+        with contextlib.suppress(errors.GatewayError):
             entry = self._triton.index().get(name, IndexEntry(name, "absent"))
-            told = verdicts.decode(entry.reason)
+            told = triton.verdicts.decode(entry.reason)
             # What Triton refuses itself it tells itself, unless it never got so far as to remember it.
             if entry.state not in ("absent", "failed") or (entry.state == "failed" and told in (None, verdict)):
                 return
@@ -326,7 +323,7 @@ class ModelSync:
                 return  # an earlier build that may be all there is
             files = {"1/reason.txt": str(verdict)}
             marker = OnDisk(name, target.wanted.url, target.record.id, recipe="")
-            self._repository.write(marker, verdicts.config(name, verdict), self._repository.root, {}, files)
+            self._repository.write(marker, triton.verdicts.config(name, verdict), self._repository.root, {}, files)
             self._triton.load(name)
 
     def _take(self, name: str, actions: list[Action], target: Target | None) -> None:
@@ -357,7 +354,7 @@ class ModelSync:
         self._triton.index()  # if it is away already, that says nothing about this model
         try:
             self._triton.load(name)
-        except BackendUnavailable as error:
+        except errors.BackendUnavailable as error:
             raise EndedWhileLoading(f"Triton ended while it loaded this model ({error.message})") from error
 
     def _is_unloaded(self, name: str) -> bool:
@@ -368,7 +365,7 @@ class ModelSync:
         until = self._clock() + min(60.0, self._settings.load_timeout_s)
         while not holds():
             if self._clock() >= until:
-                raise ModelNotReady(otherwise)
+                raise errors.ModelNotReady(otherwise)
             if self._stopping.wait(0.05):
                 return
 
@@ -382,15 +379,15 @@ class ModelSync:
                 job.result()
             except EndedWhileLoading as error:
                 self._triton_answers = False
-                self._failed(name, target, verdicts.Verdict(str(error), is_final=False), is_suspect=True)
+                self._failed(name, target, triton.verdicts.Verdict(str(error), is_final=False), is_suspect=True)
                 continue
-            except BackendUnavailable as error:
+            except errors.BackendUnavailable as error:
                 # Triton is away, which says nothing about this model: no delay once it is back.
                 self._triton_answers = False
                 if target is not None:
                     self._set(target, "pending", str(error))
                 continue
-            except GatewayError as error:
+            except errors.GatewayError as error:
                 self._failed(name, target, verdict_of(error))
                 continue
             except Exception as error:
@@ -399,7 +396,9 @@ class ModelSync:
                 continue
             self._retries.pop(name, None)
 
-    def _failed(self, name: str, target: Target | None, verdict: verdicts.Verdict, *, is_suspect: bool = False) -> None:
+    def _failed(
+        self, name: str, target: Target | None, verdict: triton.verdicts.Verdict, *, is_suspect: bool = False
+    ) -> None:
         retry = self._retries.setdefault(name, Retry())
         retry.count += 1
         retry.is_suspect = is_suspect

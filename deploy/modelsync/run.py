@@ -23,10 +23,7 @@ from deploy.modelsync.repository import ModelRepository
 from deploy.modelsync.settings import SyncSettings
 from deploy.rollout.keeper import WeightsKeeper
 from deploy.tools import ports
-from gateway import logs
-from gateway.registry import ArtifactCache, ClearMLRegistry, Registry, SpecStore
-from gateway.settings import Settings
-from gateway.triton.key import key_file
+from gateway import logs, registry, settings, triton
 
 
 def run(
@@ -35,17 +32,19 @@ def run(
 ) -> None:  # fmt: skip
     """Run model sync until ``stop`` is set; times in seconds. Raises ``GatewayError`` and ``DeployError``."""
     logs.configure(log_format)
-    shared = Settings(files_rewrite=files_rewrite)  # what gateways and sync have in common
-    settings = SyncSettings(
+    shared = settings.Settings(files_rewrite=files_rewrite)  # what gateways and sync have in common
+    sync_settings = SyncSettings(
         cache_bytes=shared.cache_bytes, unpacked_bytes=shared.unpacked_bytes, state_dir=state_dir,
         repository=repository, triton_grpc=triton_grpc, engine=engine, poll_s=poll_s,
-        triton_key_file=key_file(triton_key_file, state_dir),
+        triton_key_file=triton.key.key_file(triton_key_file, state_dir),
         # Gateways look as rarely as we do: what was replaced stays until each of them must have seen it.
         grace=Grace(settle_s=max(30.0, 2 * poll_s), max_s=max(600.0, 10 * poll_s)),
     )  # fmt: skip
-    registry = ClearMLRegistry(serving_task_id, files_rewrite=shared.files_rewrites())
-    auto_update = AutoUpdate(registry, clock=time.monotonic, every_s=max(5.0, poll_s), settle_s=settings.grace.settle_s)
-    steps = (auto_update, WeightsKeeper(registry, clock=time.monotonic, wall=time.time))
+    task = registry.ClearMLRegistry(serving_task_id, files_rewrite=shared.files_rewrites())
+    auto_update = AutoUpdate(
+        task, clock=time.monotonic, every_s=max(5.0, poll_s), settle_s=sync_settings.grace.settle_s
+    )
+    steps = (auto_update, WeightsKeeper(task, clock=time.monotonic, wall=time.time))
     with contextlib.ExitStack() as stack:
 
         def answer(sync: ModelSync) -> None:
@@ -56,11 +55,11 @@ def run(
 
         if health_port:
             ports.require_free("0.0.0.0", health_port, what="health probes", option="--health-port")  # noqa: S104 - probes come from outside
-        run_sync(settings, registry, stop, started=answer, auto_update=lambda task: any(step(task) for step in steps))
+        run_sync(sync_settings, task, stop, started=answer, auto_update=lambda task: any(step(task) for step in steps))
 
 
 def run_sync(
-    settings: SyncSettings, registry: Registry, stop: threading.Event, *,
+    sync_settings: SyncSettings, task: registry.Registry, stop: threading.Event, *,
     started: Callable[[ModelSync], None] | None = None, auto_update: Step | None = None,
 ) -> None:  # fmt: skip
     """Run model sync until ``stop`` is set.
@@ -69,22 +68,22 @@ def run_sync(
     ``auto_update`` the versions of auto-update rules are only read.
     """
     client = AdminClient(
-        settings.triton_grpc, key_file=settings.triton_key_file, load_timeout_s=settings.load_timeout_s
+        sync_settings.triton_grpc, key_file=sync_settings.triton_key_file, load_timeout_s=sync_settings.load_timeout_s
     )
     try:
         sync = ModelSync(
-            settings,
-            registry,
-            cache=ArtifactCache(
-                settings.cache_dir or settings.state_dir / "cache",
-                registry,
-                max_bytes=settings.cache_bytes,
-                max_unpacked=settings.unpacked_bytes,
+            sync_settings,
+            task,
+            cache=registry.ArtifactCache(
+                sync_settings.cache_dir or sync_settings.state_dir / "cache",
+                task,
+                max_bytes=sync_settings.cache_bytes,
+                max_unpacked=sync_settings.unpacked_bytes,
                 name="sync",
             ),
-            store=SpecStore(settings.state_dir / "sync"),
+            store=registry.SpecStore(sync_settings.state_dir / "sync"),
             triton=client,
-            repository=ModelRepository(settings.repository),
+            repository=ModelRepository(sync_settings.repository),
             auto_update=auto_update,
         )
         if started is not None:

@@ -14,9 +14,7 @@ from typing import Any, Final
 from deploy.rollout import record
 from deploy.rollout.runner import put_right
 from deploy.tools.errors import DeployError, GatewayError
-from gateway import decisions
-from gateway.registry import RegistryWriter
-from gateway.spec import ServingSpec, described_weights, judged, records_of
+from gateway import decisions, registry, spec
 
 log = logging.getLogger("triton_gateway.sync")
 
@@ -30,7 +28,12 @@ class WeightsKeeper:
     """Called with the serving Task after every look. ``clock`` counts seconds, ``wall`` Unix seconds. One thread."""
 
     def __init__(
-        self, store: RegistryWriter, *, clock: Callable[[], float], wall: Callable[[], float], me: str = "model sync"
+        self,
+        store: registry.RegistryWriter,
+        *,
+        clock: Callable[[], float],
+        wall: Callable[[], float],
+        me: str = "model sync",
     ) -> None:
         self._store = store
         self._clock = clock
@@ -48,7 +51,7 @@ class WeightsKeeper:
         """Put right what an old copy has undone; True when the Task was changed and has to be read again."""
         if task is self._settled:
             return False
-        made = decisions.read(records_of(task, decisions.DECISION))
+        made = decisions.read(spec.records_of(task, decisions.DECISION))
         revisions = {decision.revision for decision in made.values()}
         self._written = self._written & revisions if self._has_looked else revisions
         self._has_looked = True
@@ -67,11 +70,11 @@ class WeightsKeeper:
         self._settled = None if self._since else task
         return _CHANGED in done
 
-    def _settle(self, task: Mapping[str, Any], decision: decisions.Decision, says: ServingSpec) -> str:
+    def _settle(self, task: Mapping[str, Any], decision: decisions.Decision, says: spec.ServingSpec) -> str:
         """Return the key of what is being waited for, ``_CHANGED``, or nothing."""
-        marks, endpoint = records_of(task, decisions.MARK), decision.endpoint
+        marks, endpoint = spec.records_of(task, decisions.MARK), decision.endpoint
         route = says.canaries.get(endpoint)
-        verdict, found = judged(route, decision, marks, says.endpoints), described_weights(route)
+        verdict, found = spec.judged(route, decision, marks, says.endpoints), spec.described_weights(route)
         if verdict == "agrees":
             self._written.add(decision.revision)
             return ""

@@ -16,20 +16,7 @@ from typing import Any, Final
 from deploy.rollout.steps import Command, Rollout
 from deploy.tools import sections
 from deploy.tools.errors import DeployError
-from gateway import decisions
-from gateway.registry import SYSTEM_TAG, Record, section_text
-from gateway.spec import (
-    RECORDS,
-    ROLLOUT,
-    CanarySpec,
-    ServingSpec,
-    ShadowSpec,
-    decode,
-    described_weights,
-    judged,
-    kept,
-    records_of,
-)
+from gateway import decisions, registry, spec
 
 CANARY: Final = "canary"
 
@@ -59,7 +46,7 @@ class Asked:
 
 def read(task: Mapping[str, Any], endpoint: str) -> tuple[Rollout | None, Lease]:
     """Return the rollout of ``endpoint`` and its lease; None when there never was one."""
-    stored = kept(task, ROLLOUT).get(endpoint)
+    stored = spec.kept(task, spec.ROLLOUT).get(endpoint)
     if stored is None:
         return None, Lease()
     try:
@@ -67,51 +54,51 @@ def read(task: Mapping[str, Any], endpoint: str) -> tuple[Rollout | None, Lease]
     except (ValueError, KeyError, TypeError, IndexError) as error:
         raise DeployError(
             f"the record of {endpoint}'s rollout cannot be read ({error!r})",
-            hint=f"remove the parameter of {endpoint} in section {ROLLOUT} of the Task that has the system tag "
-            f"{SYSTEM_TAG}, in ClearML",
+            hint=f"remove the parameter of {endpoint} in section {spec.ROLLOUT} of the Task that has the system tag "
+            f"{registry.SYSTEM_TAG}, in ClearML",
         ) from error
 
 
 def rollouts(task: Mapping[str, Any]) -> list[tuple[Rollout, Lease]]:
     """Return every rollout."""
-    found = [read(task, endpoint) for endpoint in sorted(kept(task, ROLLOUT))]
+    found = [read(task, endpoint) for endpoint in sorted(spec.kept(task, spec.ROLLOUT))]
     return [(rollout, lease) for rollout, lease in found if rollout is not None]
 
 
-def written(rollout: Rollout, lease: Lease) -> Record:
+def written(rollout: Rollout, lease: Lease) -> registry.Record:
     """Return the record that holds ``rollout``."""
     stored = {**rollout.to_json(), "lease": {"holder": lease.holder, "until": round(lease.until, 1)}}
-    return Record("rollout", rollout.endpoint, stored)
+    return registry.Record("rollout", rollout.endpoint, stored)
 
 
 def asked(task: Mapping[str, Any], endpoint: str) -> Asked | None:
     """Return the last command for the rollout of ``endpoint``."""
-    stored = kept(task, "command").get(endpoint)
+    stored = spec.kept(task, "command").get(endpoint)
     try:
         return Asked(str(stored["id"]), stored["command"], str(stored.get("who", ""))) if stored else None
     except (KeyError, TypeError):
         return None
 
 
-def command(endpoint: str, asked: Asked) -> Record:
+def command(endpoint: str, asked: Asked) -> registry.Record:
     """Return the record that leaves a command."""
-    return Record("command", endpoint, {"id": asked.id, "command": asked.command, "who": asked.who})
+    return registry.Record("command", endpoint, {"id": asked.id, "command": asked.command, "who": asked.who})
 
 
 def decided(
     task: Mapping[str, Any], endpoint: str, shares: Mapping[str, float], *, now: float, by: str, why: str
-) -> Record:
+) -> registry.Record:
     """Return the record of a decision about the weights of ``endpoint``, to be written before the weights."""
     made = decisions.decided(
-        endpoint, shares, found_weights(task, endpoint), decision(task, endpoint), records_of(task, decisions.MARK),
-        revision=uuid.uuid4().hex, now=now, by=by, why=why,
+        endpoint, shares, found_weights(task, endpoint), decision(task, endpoint),
+        spec.records_of(task, decisions.MARK), revision=uuid.uuid4().hex, now=now, by=by, why=why,
     )  # fmt: skip
-    return Record("decision", endpoint, made.to_json())
+    return registry.Record("decision", endpoint, made.to_json())
 
 
 def decision(task: Mapping[str, Any], endpoint: str) -> decisions.Decision | None:
     """Return what was decided last about the weights of ``endpoint``."""
-    return decisions.read(records_of(task, decisions.DECISION)).get(endpoint)
+    return decisions.read(spec.records_of(task, decisions.DECISION)).get(endpoint)
 
 
 def verdict(task: Mapping[str, Any], endpoint: str) -> decisions.Verdict:
@@ -119,17 +106,17 @@ def verdict(task: Mapping[str, Any], endpoint: str) -> decisions.Verdict:
     made = decision(task, endpoint)
     if made is None:
         return "changed"
-    return judged(_route(task, endpoint), made, records_of(task, decisions.MARK), decode(task).endpoints)
+    return spec.judged(_route(task, endpoint), made, spec.records_of(task, decisions.MARK), spec.decode(task).endpoints)
 
 
-def marked(key: str, *, now: float, by: str) -> Record:
+def marked(key: str, *, now: float, by: str) -> registry.Record:
     """Return the record that says what is thought of weights (``decisions.meant``, ``decisions.retired``)."""
-    return Record("decision_mark", key, {"at": round(now, 3), "by": by})
+    return registry.Record("decision_mark", key, {"at": round(now, 3), "by": by})
 
 
 def found_weights(task: Mapping[str, Any], endpoint: str) -> str:
     """Return the weights that the Task itself has for ``endpoint``, as decisions remember them."""
-    return described_weights(_route(task, endpoint))
+    return spec.described_weights(_route(task, endpoint))
 
 
 def weights(task: Mapping[str, Any], endpoint: str) -> dict[str, float] | None:
@@ -155,18 +142,18 @@ def shares_of(rollout: Rollout) -> dict[str, float]:
     return {rollout.canary: share, rollout.stable: round(1 - share, 6)}
 
 
-def _route(task: Mapping[str, Any], endpoint: str) -> CanarySpec | None:
+def _route(task: Mapping[str, Any], endpoint: str) -> spec.CanarySpec | None:
     return without_decisions(task).canaries.get(endpoint)
 
 
-def without_decisions(task: Mapping[str, Any]) -> ServingSpec:
+def without_decisions(task: Mapping[str, Any]) -> spec.ServingSpec:
     """Return what the Task itself says, whatever was decided."""
-    return decode({name: value for name, value in task.items() if name != RECORDS})
+    return spec.decode({name: value for name, value in task.items() if name != spec.RECORDS})
 
 
 def _canaries(task: Mapping[str, Any]) -> dict[str, Any]:
     try:
-        parsed = sections.parse(section_text(task, CANARY) or "{}")
+        parsed = sections.parse(registry.section_text(task, CANARY) or "{}")
     except (sections.Unparsable, sections.Dynamic) as error:
         raise DeployError(
             f"the canary section of the serving Task cannot be read: {error}", hint="repair it in ClearML first"
@@ -174,6 +161,18 @@ def _canaries(task: Mapping[str, Any]) -> dict[str, Any]:
     return {key.strip("/"): fields for key, fields in parsed.items()}
 
 
-def shadow(endpoint: str, wanted: ShadowSpec | None) -> Record:
+def shadow_of(serving: spec.ServingSpec, endpoint: str, to: str, percent: float, tolerance: float) -> registry.Record:
+    """Return the record that has ``percent`` of the requests of ``endpoint`` mirrored to the url ``to``.
+
+    Raises ``SpecFault`` where gateways could not do so with what the Task serves.
+    """
+    wanted = spec.ShadowSpec(endpoint, to, percent, tolerance)
+    spec.check_shadow(wanted, serving.endpoints)
+    return shadow(endpoint, wanted)
+
+
+def shadow(endpoint: str, wanted: spec.ShadowSpec | None) -> registry.Record:
     """Return the record that has requests of ``endpoint`` mirrored; None: not any more."""
-    return Record("shadow", endpoint, {"endpoint": endpoint, "percent": 0} if wanted is None else asdict(wanted))
+    return registry.Record(
+        "shadow", endpoint, {"endpoint": endpoint, "percent": 0} if wanted is None else asdict(wanted)
+    )

@@ -17,9 +17,7 @@ from deploy.rollout.record import LEASE_S, Lease
 from deploy.rollout.source import Look, Source, Version, between, missing_instances
 from deploy.rollout.steps import Decision, Rollout, Seen
 from deploy.tools.errors import DeployError, GatewayError
-from gateway import decisions
-from gateway.registry import Record, RegistryUnavailable, RegistryWriter
-from gateway.spec import decode
+from gateway import decisions, registry, spec
 
 Statuses = Callable[[], Mapping[str, Mapping[str, Any] | None]]
 """Gateway address → its ``/v1/status``, None where nothing answers."""
@@ -43,7 +41,7 @@ class Runner:
 
     def __init__(
         self,
-        store: RegistryWriter,
+        store: registry.RegistryWriter,
         source: Source,
         statuses: Statuses,
         *,
@@ -108,7 +106,7 @@ class Runner:
         """
         try:
             return self._look()
-        except (RegistryUnavailable, Unwritten) as error:
+        except (registry.RegistryUnavailable, Unwritten) as error:
             return Progress(self._rollout, problem=f"waiting for ClearML: {error.message}")
 
     def _look(self) -> Progress:
@@ -148,7 +146,7 @@ class Runner:
         wanted, current = record.shares_of(rollout), record.weights(task, rollout.endpoint)
         if rollout.phase != "paused" and not rollout.is_over and not _equal(wanted, current):
             return Seen(foreign=f"somebody else changed the weights of {rollout.endpoint} to {current}")
-        endpoints = decode(task).endpoints
+        endpoints = spec.decode(task).endpoints
         gone = [url for url in wanted if url not in endpoints]
         if gone:
             return Seen(foreign=f"{', '.join(gone)} is no longer in the serving Task")
@@ -176,13 +174,15 @@ class Runner:
         lease = Lease("" if rollout.is_over else self._me, until)
         try:
             _write(self._store, task, rollout, lease, now=now, by=self._me)
-        except (RegistryUnavailable, Unwritten):
+        except (registry.RegistryUnavailable, Unwritten):
             self._unwritten = record.found_weights(task, rollout.endpoint)
             raise
         self._saved_at = now
 
 
-def write_decided(store: RegistryWriter, changed: Mapping[str, str], records: Sequence[Record]) -> None:
+def write_decided(
+    store: registry.RegistryWriter, changed: Mapping[str, str], records: Sequence[registry.Record]
+) -> None:
     """Record, then write the sections of the Task that follow from it.
 
     Raises ``Unwritten`` if only the first was possible, and what ``store`` raises if nothing was.
@@ -200,7 +200,13 @@ def write_decided(store: RegistryWriter, changed: Mapping[str, str], records: Se
 
 
 def put_right(
-    store: RegistryWriter, task: Mapping[str, Any], endpoint: str, *, now: float, by: str, is_undone: bool = True
+    store: registry.RegistryWriter,
+    task: Mapping[str, Any],
+    endpoint: str,
+    *,
+    now: float,
+    by: str,
+    is_undone: bool = True,
 ) -> None:
     """Write the decided weights of ``endpoint`` over the old copy that ``task`` has; a second time it is meant.
 
@@ -216,7 +222,7 @@ def put_right(
 
 
 def _write(
-    store: RegistryWriter, task: Mapping[str, Any], rollout: Rollout, lease: Lease, *, now: float, by: str
+    store: registry.RegistryWriter, task: Mapping[str, Any], rollout: Rollout, lease: Lease, *, now: float, by: str
 ) -> None:
     """Store a rollout, and the weights it wants where the Task has others or they were not decided yet."""
     records, changed, wanted = [record.written(rollout, lease)], {}, record.shares_of(rollout)
@@ -239,8 +245,9 @@ def carried_out(rollout: Rollout, task: Mapping[str, Any], now: float) -> Rollou
     return steps.commanded(rollout, waiting.command, waiting.id, now, waiting.who)
 
 
-def act(store: RegistryWriter, endpoint: str, asked: record.Asked, *, me: str, clock: Callable[[], float] = time.time,
-        sleep: Callable[[float], None] = time.sleep, timeout_s: float = 20.0) -> Rollout:  # fmt: skip
+def act(store: registry.RegistryWriter, endpoint: str, asked: record.Asked, *, me: str,
+        clock: Callable[[], float] = time.time, sleep: Callable[[float], None] = time.sleep,
+        timeout_s: float = 20.0) -> Rollout:  # fmt: skip
     """Carry out a person's command: leave it for the runner and wait, or do it here when nobody runs the rollout.
 
     Returns the rollout after it. Raises ``DeployError`` when there is none, or its runner does not react.

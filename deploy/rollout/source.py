@@ -15,10 +15,9 @@ from urllib.parse import quote
 
 from deploy.rollout.gate import Counts
 from deploy.tools import http_client
-from gateway.errors import STATUS
-from gateway.metrics.catalog import FALLBACKS, REQUEST_SECONDS, REQUESTS, VARIABLE_ENUM
+from gateway import errors, metrics
 
-FAILURES: Final = frozenset(kind for kind, status in STATUS.items() if status >= 500) - {"draining"}
+FAILURES: Final = frozenset(kind for kind, status in errors.STATUS.items() if status >= 500) - {"draining"}
 """Outcomes that speak against the version that answered; a caller's mistakes and full gateways do not."""
 
 _LINE = re.compile(
@@ -27,7 +26,10 @@ _LINE = re.compile(
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 _ESCAPE = re.compile(r"\\(.)")
 
-_WANTED: Final = (REQUESTS.name, f"{REQUEST_SECONDS.name}_bucket", FALLBACKS.name, VARIABLE_ENUM.name)
+_REQUESTS: Final = metrics.catalog.REQUESTS.name
+_FALLBACKS: Final = metrics.catalog.FALLBACKS.name
+_VARIABLE: Final = metrics.catalog.VARIABLE_ENUM.name
+_WANTED: Final = (_REQUESTS, f"{metrics.catalog.REQUEST_SECONDS.name}_bucket", _FALLBACKS, _VARIABLE)
 _LABELS: Final = frozenset({"endpoint", "version", "route", "outcome", "le", "variable", "value"})
 
 Series = tuple[str, tuple[tuple[str, str], ...]]
@@ -138,19 +140,19 @@ def between(before: Look, now: Look, version: Version, route: str, variable: str
             labels = dict(pairs)
             if labels.get("version") != version.version or labels.get("endpoint") != version.endpoint:
                 continue
-            if name == FALLBACKS.name:
+            if name == _FALLBACKS:
                 # Failed as canary, answered by stable: in the totals it is a request of stable's.
                 if route == "canary":
                     requests, failures = requests + grown, failures + grown
                 continue
-            if name == VARIABLE_ENUM.name:
+            if name == _VARIABLE:
                 if labels.get("variable") == variable:
                     value_name = labels.get("value", "")
                     values[value_name] = values.get(value_name, 0.0) + grown
                 continue
             if labels.get("route") != route:
                 continue
-            if name == REQUESTS.name:
+            if name == _REQUESTS:
                 outcome = labels.get("outcome", "")
                 if outcome == "ok" or outcome in FAILURES:
                     requests += grown

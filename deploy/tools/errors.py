@@ -8,7 +8,7 @@ bug of ours and gets a log file instead.
 
 from __future__ import annotations
 
-from gateway.errors import GatewayError
+from gateway.errors import GatewayError, RegistryRefused, RegistryUnavailable
 
 __all__ = [
     "ChildFailed",
@@ -18,6 +18,8 @@ __all__ = [
     "GatewayError",
     "MissingPart",
     "PortTaken",
+    "RegistryRefused",
+    "RegistryUnavailable",
     "StateDirUnusable",
     "line_of",
 ]

@@ -7,16 +7,31 @@ family also has a mark in its environment, which its members inherit.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import shutil
 import signal
+from collections.abc import Sequence
 
 import psutil
+
+from gateway import parent_death
 
 MARK = "TRITON_GATEWAY_FAMILY"
 """The variable that holds a family's mark."""
 
 NOBODY = -1
 """A leader that no process has."""
+
+
+def leader_of(argv: Sequence[str], death_signal: signal.Signals = signal.SIGKILL) -> list[str]:
+    """Return the command line that starts ``argv`` as a family's leader: the kernel sends it ``death_signal`` when this
+    process is gone. Raises ``FileNotFoundError`` when there is no such program.
+    """
+    program = shutil.which(argv[0])
+    if program is None:
+        raise FileNotFoundError(errno.ENOENT, "no such program", argv[0])
+    return parent_death.ending_with_parent([program, *argv[1:]], death_signal)
 
 
 def members(leader: int, mark: str = "") -> list[int]:

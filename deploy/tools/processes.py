@@ -7,16 +7,13 @@ anything.
 from __future__ import annotations
 
 import asyncio
-import errno
 import os
-import shutil
 import signal
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-from deploy.tools.process_family import MARK, members, signal_family
-from gateway.parent_death import ending_with_parent
+from deploy.tools.process_family import MARK, leader_of, members, signal_family
 
 _LOOK_AGAIN_S = 0.05
 
@@ -34,12 +31,10 @@ async def spawn(
     The kernel sends it ``death_signal`` when this process is gone, even after a SIGKILL. It counts the *thread* that
     forked as the parent, so call this from the main thread. Raises ``OSError`` when there is no such program.
     """
-    program = shutil.which(argv[0])
-    if program is None:
-        raise FileNotFoundError(errno.ENOENT, "no such program", argv[0])
+    command = leader_of(argv, death_signal)
     with _opened(log) as out:
         return await asyncio.create_subprocess_exec(
-            *ending_with_parent([program, *argv[1:]], death_signal),
+            *command,
             env={**env, MARK: mark},
             stdin=asyncio.subprocess.DEVNULL,
             stdout=out,

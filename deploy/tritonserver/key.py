@@ -11,19 +11,21 @@ import secrets
 from pathlib import Path
 from typing import Final
 
-from gateway.triton.key import HTTP_HEADER, read_key
+from gateway.triton import key as control
 
 RESTRICTED: Final = "model-repository,shared-memory,trace,logging"
 """What can run code, write files or read other callers' memory. The rest (inference, health, metadata, configuration of
 models, statistics) stays open: Triton's own clients use it, and it changes nothing."""
 
 
-def ensure_key(file: Path) -> str:
-    """Return the key in ``file``; made when there is none, readable by its owner only.
+def ensure_key(named: str, state_dir: Path) -> str:
+    """Return the key in the file that was named, else in the state folder's; one that only its owner may read is made
+    when there is none.
 
     Raises ``ValueError`` for a file that holds no key, ``OSError`` when none can be written.
     """
-    if key := read_key(file):
+    file = control.key_file(named, state_dir)
+    if key := control.read_key(file):
         return key
     file.parent.mkdir(parents=True, exist_ok=True)
     aside = file.with_name(f".{file.name}.{os.getpid()}.part")
@@ -35,18 +37,18 @@ def ensure_key(file: Path) -> str:
         try:
             os.link(aside, file)  # whoever is first, wins
         except FileExistsError:
-            if not read_key(file):
+            if not control.read_key(file):
                 raise
     finally:
         aside.unlink(missing_ok=True)
-    return read_key(file)
+    return control.read_key(file)
 
 
 def arguments(key: str) -> tuple[str, ...]:
     """Return what makes tritonserver ask for ``key``."""
     return (
-        f"--http-restricted-api={RESTRICTED}:{HTTP_HEADER}={key}",
-        f"--grpc-restricted-protocol={RESTRICTED}:{HTTP_HEADER}={key}",
+        f"--http-restricted-api={RESTRICTED}:{control.HTTP_HEADER}={key}",
+        f"--grpc-restricted-protocol={RESTRICTED}:{control.HTTP_HEADER}={key}",
     )
 
 

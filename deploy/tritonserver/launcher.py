@@ -30,10 +30,9 @@ from typing import IO
 from deploy.modelsync.model_folder.layout import Engine
 from deploy.tools import ports
 from deploy.tools.errors import ChildFailed, MissingPart
-from deploy.tools.process_family import members
+from deploy.tools.process_family import leader_of, members
 from deploy.tools.process_logs import describe_exit, last_error_line, read_from
 from deploy.tritonserver import key as control_key
-from gateway.parent_death import ending_with_parent
 
 log = logging.getLogger("triton_gateway.triton")
 
@@ -348,7 +347,7 @@ class TritonLauncher:
             # A session of its own: Ctrl-C on the terminal reaches us, not the server, and its stubs can be killed
             # as one group.
             process = subprocess.Popen(
-                ending_with_parent(command),
+                leader_of(command),
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=subprocess.STDOUT,

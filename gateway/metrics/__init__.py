@@ -4,3 +4,7 @@ Called by the data plane when a request ends and by the edge when somebody asks 
 ``drift`` and ``variables`` are public, for boards, rules and ``deploy``. It must never make a request wait, nor grow
 with what clients invent.
 """
+
+from gateway.metrics import catalog, drift, variables
+
+__all__ = ["catalog", "drift", "variables"]

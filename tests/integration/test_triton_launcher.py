@@ -188,7 +188,7 @@ def ask(address, path, body=b"", headers=None):
 def test_only_who_has_the_key_may_load_models(tmp_path, repository):
     """A load that brings its own code, the index for a foreign page, trace files, shared memory: refused without."""
     file = tmp_path / "state" / "triton" / "key"
-    key = ensure_key(file)
+    key = ensure_key(str(file), file.parent)
     launcher = TritonLauncher(detect_server(), state_dir=tmp_path / "state", repository=repository.root, key=key)
     addresses = launcher.start()
     proof = tmp_path / "somebody-elses-code-ran"

@@ -19,8 +19,7 @@ from deploy.admin.terminal import Terminal, table
 from deploy.tools import http_client
 from deploy.tools.errors import DeployError, MissingPart
 from deploy.tools.sentences import SENTENCES
-from gateway.metrics import catalog
-from gateway.spec import normalize_url
+from gateway import metrics, spec
 
 _MAX_LOADS: Final = 24
 _STAGES: Final = ("prepare", "queue", "infer", "finish")
@@ -63,7 +62,7 @@ def command(
       triton-gateway bench --endpoint minilm
       triton-gateway bench --endpoint sentiment/2 --rate 100,200,400 --texts mails.txt --plot latency.png
     """
-    path = normalize_url(endpoint, None)
+    path = spec.normalize_url(endpoint, None)
     try:
         address_of(gateway, anywhere=remote)
     except ValueError as error:
@@ -168,7 +167,9 @@ def _run(
 def _counted(address: str) -> dict[tuple[str, ...], float]:
     """Sums and counts of stages and calls, by (metric, url, stage)."""
     wanted = {
-        f"{metric.name}_{part}" for metric in (catalog.STAGE_SECONDS, catalog.BATCH_ROWS) for part in ("sum", "count")
+        f"{metric.name}_{part}"
+        for metric in (metrics.catalog.STAGE_SECONDS, metrics.catalog.BATCH_ROWS)
+        for part in ("sum", "count")
     }
     found: dict[tuple[str, ...], float] = {}
     for sample in from_gateway(address):
@@ -192,10 +193,12 @@ def _stages(
 
     found: dict[str, float] = {}
     for stage in _STAGES:
-        count = grown(f"{catalog.STAGE_SECONDS.name}_count", stage)
-        found[f"{stage}_ms"] = grown(f"{catalog.STAGE_SECONDS.name}_sum", stage) / count * 1000 if count else 0.0
-    calls = grown(f"{catalog.BATCH_ROWS.name}_count")
-    found["rows_per_call"] = grown(f"{catalog.BATCH_ROWS.name}_sum") / calls if calls else 0.0
+        count = grown(f"{metrics.catalog.STAGE_SECONDS.name}_count", stage)
+        found[f"{stage}_ms"] = (
+            grown(f"{metrics.catalog.STAGE_SECONDS.name}_sum", stage) / count * 1000 if count else 0.0
+        )
+    calls = grown(f"{metrics.catalog.BATCH_ROWS.name}_count")
+    found["rows_per_call"] = grown(f"{metrics.catalog.BATCH_ROWS.name}_sum") / calls if calls else 0.0
     return found
 
 

@@ -24,8 +24,7 @@ from deploy.admin.commands._options import (
 )
 from deploy.admin.terminal import Terminal, table
 from deploy.tools.errors import DeployError
-from gateway import preview
-from gateway.spec import ServingSpec
+from gateway import preview, spec
 
 if TYPE_CHECKING:
     from deploy.rollout.runner import Progress
@@ -67,14 +66,14 @@ def set_(endpoint: str, weights: tuple[str, ...], open_registry: OpenRegistry) -
     endpoint = endpoint.strip("/")
     store = open_registry()
     task = store.task()
-    spec = store.spec()
-    shares = [(spec.url_of(endpoint, version), weight) for version, weight in map(_pair, weights)]
+    serving = store.spec()
+    shares = [(serving.url_of(endpoint, version), weight) for version, weight in map(_pair, weights)]
     rollout, _ = record.read(task, endpoint)
     if rollout is not None and not rollout.is_over:
         raise DeployError(
             f"a rollout of {endpoint} is {rollout.phase}", hint=f"`triton-gateway canary abort --endpoint {endpoint}`"
         )
-    preview.check_weights(spec, endpoint, shares)
+    preview.check_weights(serving, endpoint, shares)
     wanted = dict(shares)
     decision = record.decided(task, endpoint, wanted, now=time.time(), by=who(), why="canary set")
     write_decided(store, record.with_weights(task, endpoint, wanted), [decision])
@@ -230,31 +229,31 @@ _order("abort", "Send everything back to stable now.")
 
 
 def _fresh(
-    task: Mapping[str, Any], spec: ServingSpec, endpoint: str, to: str, from_: str | None, steps: tuple[float, ...],
-    min_requests: int, step_s: float, shift: tuple[str, float] | None = None,
+    task: Mapping[str, Any], serving: spec.ServingSpec, endpoint: str, to: str, from_: str | None,
+    steps: tuple[float, ...], min_requests: int, step_s: float, shift: tuple[str, float] | None = None,
 ) -> Rollout:  # fmt: skip
     from deploy.rollout.gate import Gate
     from deploy.rollout.labels import LabelTest
     from deploy.rollout.steps import Rollout, Rules
 
-    canary = spec.url_of(endpoint, to)
-    stable = spec.url_of(endpoint, from_) if from_ else _stable(spec, task, endpoint, canary)
-    preview.check_weights(spec, endpoint, [(canary, 0.0), (stable, 1.0)])
+    canary = serving.url_of(endpoint, to)
+    stable = serving.url_of(endpoint, from_) if from_ else _stable(serving, task, endpoint, canary)
+    preview.check_weights(serving, endpoint, [(canary, 0.0), (stable, 1.0)])
     if shift is None:
         return Rollout(endpoint, canary, stable, steps=steps, rules=Rules(min_requests, step_s))
     variable, most = shift
-    preview.check_counted(spec, (canary, stable), variable)
+    preview.check_counted(serving, (canary, stable), variable)
     rules, gate = Rules(min_requests, step_s, variable), Gate(labels=LabelTest(most))
     return Rollout(endpoint, canary, stable, steps=steps, rules=rules, gate=gate)
 
 
-def _stable(spec: ServingSpec, task: Mapping[str, Any], endpoint: str, canary: str) -> str:
+def _stable(serving: spec.ServingSpec, task: Mapping[str, Any], endpoint: str, canary: str) -> str:
     from deploy.rollout import record
 
     current = {url: w for url, w in (record.weights(task, endpoint) or {}).items() if url != canary and w > 0}
     if current:
         return max(current, key=lambda url: current[url])
-    others = [url for url in spec.endpoints if url != canary and (url == endpoint or url.startswith(f"{endpoint}/"))]
+    others = [url for url in serving.endpoints if url != canary and (url == endpoint or url.startswith(f"{endpoint}/"))]
     if len(others) == 1:
         return others[0]
     raise DeployError(

@@ -17,8 +17,7 @@ from deploy.admin.commands._options import DURATION, chosen_state_dir, gateway_o
 from deploy.admin.metric_samples import Sample, from_gateway
 from deploy.admin.terminal import Terminal, table
 from deploy.tools.errors import DeployError
-from gateway.metrics import drift
-from gateway.spec import normalize_url
+from gateway import metrics, spec
 
 _BAR = 40
 
@@ -81,8 +80,10 @@ def capture(
             f"{_url(endpoint, model_version)} has at most {most:.0f} observations of a variable, {least} are asked for",
             hint="send more traffic, wait longer, or lower --least",
         )
-    text = drift.encode(enough, endpoint=endpoint, version=model_version, source=prometheus or "a gateway's /metrics")
-    path = output or chosen_state_dir().root / "references" / f"{normalize_url(endpoint, model_version)}.json"
+    text = metrics.drift.encode(
+        enough, endpoint=endpoint, version=model_version, source=prometheus or "a gateway's /metrics"
+    )
+    path = output or chosen_state_dir().root / "references" / f"{spec.normalize_url(endpoint, model_version)}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f".{path.name}.new")
     aside.write_text(text, encoding="utf-8")
@@ -159,9 +160,10 @@ def report(
     elif not found:
         click.echo("no variable has a reference; `triton-gateway drift capture` makes one", err=True)
     else:
+        unusual = (metrics.drift.OTHER, metrics.drift.MISSING)
         rows = [
             [v.endpoint, v.version or "-", v.variable, f"{v.n:.0f}", f"{v.psi:.4f}", f"{v.bound:.4f}",
-             f"{v.jensen_shannon:.4f}", f"{v.share_of(drift.OTHER):.1%}", f"{v.share_of(drift.MISSING):.1%}",
+             f"{v.jensen_shannon:.4f}", *(f"{v.share_of(name):.1%}" for name in unusual),
              f"{v.state}{' (' + ', '.join(v.shifted) + ')' if v.state == 'drift' and v.shifted else ''}"]
             for v in found
         ]  # fmt: skip
@@ -179,7 +181,7 @@ def report(
     return 3 if any(v.state == "drift" for v in found) else 0
 
 
-def _drawer() -> Callable[[Sequence[drift.Verdict], Path], None]:
+def _drawer() -> Callable[[drift_counts.Verdicts, Path], None]:
     try:
         from deploy.admin.drift_picture import draw
     except ModuleNotFoundError as error:
@@ -196,7 +198,7 @@ def _read(gateway: str, prometheus: str | None, window: str) -> list[Sample]:
     return drift_counts.from_prometheus(prometheus, window) if prometheus else from_gateway(gateway)
 
 
-def _described(verdict: drift.Verdict) -> dict[str, Any]:
+def _described(verdict: metrics.drift.Verdict) -> dict[str, Any]:
     bound = verdict.bound
     return {
         **asdict(verdict), "n": verdict.n, "psi": verdict.psi, "noise_bound": bound if verdict.n else None,
@@ -205,7 +207,7 @@ def _described(verdict: drift.Verdict) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _drawn(verdict: drift.Verdict) -> list[str]:
+def _drawn(verdict: metrics.drift.Verdict) -> list[str]:
     lines = ["", f"{verdict.endpoint} {verdict.version} {verdict.variable} ({verdict.state}): # now, . reference"]
     width = max(len(name) for name in verdict.bins)
     now = [count / verdict.n if verdict.n else 0.0 for count in verdict.counts]

@@ -8,7 +8,8 @@ import click
 
 from deploy.admin.commands._options import make_settings, settings_options
 from deploy.tools import ports
-from gateway.settings import Settings
+from deploy.tools.errors import DeployError
+from gateway import __main__, settings
 
 PREDICTOR_PORT = 9000
 
@@ -17,7 +18,7 @@ PREDICTOR_PORT = 9000
     name="serve",
     epilog="Stop it with SIGTERM or Ctrl-C: requests in flight are answered first.",
 )
-@settings_options(Settings)
+@settings_options(settings.Settings)
 @click.option(
     "--predictor_host", default="", envvar=["TRITON_GATEWAY_PREDICTOR_HOST"], show_envvar=True,
     metavar="HOST[:PORT]", help="KServe adds it to a transformer: the Triton behind it, gRPC on port 9000.",
@@ -41,12 +42,20 @@ def command(predictor_host: str, model_name: str, http_port: str, predictor_prot
     if predictor_host:
         given["triton_grpc"] = given["triton_grpc"] or predictor_address(predictor_host)
     given["port"] = given["port"] or http_port
-    settings = make_settings(Settings, given)
-    ports.require_free(settings.host, settings.port, what="gateway", option="--port")
-    from gateway.__main__ import run
+    chosen = make_settings(settings.Settings, given)
+    ports.require_free(chosen.host, chosen.port, what="gateway", option="--port")
+    ports.require_free(chosen.host, chosen.grpc_port, what="gateway's gRPC", option="--grpc-port")
+    return __main__.run(chosen)
 
-    ports.require_free(settings.host, settings.grpc_port, what="gateway's gRPC", option="--grpc-port")
-    return run(settings)
+
+def refuse_strangers(host: str) -> None:
+    """Raise ``DeployError`` where a gateway at ``host`` would answer callers that it does not know."""
+    if settings.Settings(host=host).answers_strangers:
+        raise DeployError(
+            f"the gateway would answer everybody who reaches {host}",
+            hint="set TRITON_GATEWAY_KEYS_FILE (`triton-gateway keys create --file …`), or "
+            "TRITON_GATEWAY_ALLOW_ANONYMOUS=true if a proxy in front of it knows the callers",
+        )
 
 
 def predictor_address(host: str) -> str:

@@ -42,7 +42,6 @@ def command(
       triton-gateway canary shadow --endpoint sentiment --off
     """
     from deploy.rollout import record
-    from gateway.spec import ShadowSpec, check_shadow
 
     endpoint = endpoint.strip("/")
     store = open_registry()
@@ -59,9 +58,7 @@ def command(
     if percent is None:
         raise DeployError("--to needs --percent", hint="for instance --percent 5")
     target = spec.url_of(endpoint, to)
-    shadow = ShadowSpec(endpoint, target, percent, tolerance)
-    check_shadow(shadow, spec.endpoints)
-    store.write({}, [record.shadow(endpoint, shadow)])
+    store.write({}, [record.shadow_of(spec, endpoint, target, percent, tolerance)])
     click.echo(f"{endpoint}: {percent:g} % of its requests are mirrored to {target}")
     return 0
 

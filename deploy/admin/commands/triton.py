@@ -43,15 +43,13 @@ def command(
         detect_server,
         trace_arguments,
     )
-    from gateway.triton import key as control
 
     stop = stop_on_signal()
     server = detect_server()
     if isinstance(server, ExternalServer):
         raise DeployError("there is nothing to start for an existing Triton")
     try:
-        file = control.key_file(key_file, state_dir.absolute())
-        key = ensure_key(file)
+        key = ensure_key(key_file, state_dir.absolute())
     except (OSError, ValueError) as error:
         raise ChildFailed(f"Triton has no key for its control APIs: {error}") from error
     launcher = TritonLauncher(

@@ -100,17 +100,12 @@ def command(
       triton-gateway up --port 9000 --workers 2 --state-dir /var/lib/triton-gateway
     """
     # after --help was answered: these import grpc and the control plane
+    from deploy.admin.commands import serve
     from deploy.laptop.stack import UpOptions, run
     from deploy.laptop.state_dir import StateDir
     from deploy.tools.errors import DeployError
-    from gateway.settings import Settings
 
-    if Settings(host=given["host"]).answers_strangers:
-        raise DeployError(
-            f"the gateway would answer everybody who reaches {given['host']}",
-            hint="set TRITON_GATEWAY_KEYS_FILE (`triton-gateway keys create --file …`), or "
-            "TRITON_GATEWAY_ALLOW_ANONYMOUS=true if a proxy in front of it knows the callers",
-        )
+    serve.refuse_strangers(given["host"])
     given["poll_freq"] = f"{given['poll_freq']:g}s"
     if triton_grpc and model_repository is None:
         raise DeployError(

@@ -20,10 +20,10 @@ from typing import Any
 from deploy.admin.doctor.finding import Finding
 from deploy.laptop.state_dir import StateDir
 from deploy.tools import ports
-from deploy.tools.errors import DeployError, GatewayError
+from deploy.tools.errors import DeployError, GatewayError, RegistryRefused
 from deploy.tools.extras import requirements
 from deploy.tritonserver.launcher import ExternalServer, PathServer, TritonMissing, Wheel, WheelServer, detect_server
-from gateway.triton.key import key_file
+from gateway.triton import addresses, key
 
 EXTRAS = {
     "controlplane": "the embedded control plane (`up`, `controlplane`)",
@@ -58,10 +58,11 @@ def check(options: Options, environ: Mapping[str, str]) -> Iterator[Finding]:
     yield from disk(options.state_dir)
     for what, port in options.ports.items():
         yield port_free(what, port)
-    yield from registry(options.serving_task_id, environ)
+    yield from clearml(options.serving_task_id, environ)
     if options.triton_grpc:
         http = environ.get("TRITON_GATEWAY_TRITON_HTTP", "auto")
-        yield from triton(options.triton_grpc, http=http, key=key_file(options.triton_key_file, options.state_dir))
+        file = key.key_file(options.triton_key_file, options.state_dir)
+        yield from triton(options.triton_grpc, http=http, key_file=file)
     else:
         yield from _tritons_of_up(options.state_dir)
 
@@ -194,14 +195,11 @@ def port_free(what: str, port: int) -> Finding:
     )  # fmt: skip
 
 
-def registry(
-    task_id: str, environ: Mapping[str, str], connect: Callable[[str], Any] | None = None
-) -> Iterator[Finding]:
+def clearml(task_id: str, environ: Mapping[str, str], connect: Callable[[str], Any] | None = None) -> Iterator[Finding]:
     """Look at the ClearML server, the credentials and the serving Task."""
-    from gateway.preview import preview
-    from gateway.registry import ClearMLRegistry, RegistryRefused
+    from gateway import preview, registry
 
-    connect = connect or ClearMLRegistry
+    connect = connect or registry.ClearMLRegistry
     host = environ.get("CLEARML_API_HOST") or environ.get("CLEARML_CONFIG_FILE") or "~/clearml.conf"
     try:
         source = connect(task_id)
@@ -225,7 +223,7 @@ def registry(
         return
     yield Finding("ClearML", "ok", f"answers ({host})")
     try:
-        plan = preview(source, decoded)
+        plan = preview.preview(source, decoded)
     except GatewayError as error:
         yield Finding("models", "missing", error.message, error.hint)
         return
@@ -245,20 +243,19 @@ def _tritons_of_up(state_dir: Path) -> Iterator[Finding]:
     known = StateDir.at(state_dir).recall().get("ports", {})
     grpc, http = int(known.get("triton_grpc", 0)), int(known.get("triton_http", 0))
     if grpc and not ports.is_free("127.0.0.1", grpc):
-        yield from triton(f"127.0.0.1:{grpc}", http=str(http), key=key_file("", state_dir))
+        yield from triton(f"127.0.0.1:{grpc}", http=str(http), key_file=key.key_file("", state_dir))
 
 
-def triton(address: str, *, http: str = "auto", key: Path | None = None) -> Iterator[Finding]:
+def triton(address: str, *, http: str = "auto", key_file: Path | None = None) -> Iterator[Finding]:
     """Look whether Triton answers, lets models be loaded, and lets nobody else do so.
 
-    ``http`` as the gateways' setting of that name; ``key`` is the file with the key it was started with.
+    ``http`` as the gateways' setting of that name; ``key_file`` holds the key it was started with.
     """
     from deploy.modelsync.client import AdminClient
     from deploy.modelsync.doors import REMEDY, open_doors
-    from gateway.triton.addresses import http_hosts
 
     grpc = address.removeprefix("dns:///")
-    client = AdminClient(grpc, key_file=key, timeout_s=3.0)
+    client = AdminClient(grpc, key_file=key_file, timeout_s=3.0)
     try:
         if not client.is_live():
             yield Finding(f"Triton at {address}", "missing", "does not answer", "start it, or correct --triton-grpc")
@@ -269,7 +266,7 @@ def triton(address: str, *, http: str = "auto", key: Path | None = None) -> Iter
         yield Finding(f"Triton at {address}", "missing", error.message, error.hint)
     finally:
         client.close()
-    hosts = http_hosts(grpc, http)
+    hosts = addresses.http_hosts(grpc, http)
     doors = open_doors(grpc, "{}:{}".format(*hosts[0]) if hosts else "")
     if doors:
         yield Finding(

@@ -18,7 +18,6 @@ from deploy.bundles.work import link
 from deploy.modelsync.model_folder import execution
 from deploy.tools.clearml_serving import Tensor
 from deploy.tools.folders import aside
-from gateway.metrics.drift import Bins
 
 LEAST_REFERENCE: Final = 100
 """Texts of the user's own from which reference distributions are made."""
@@ -47,7 +46,7 @@ class Made:
     """How many samples there are, judged or not."""
     lengths: Sequence[int]
     """Tokens of the judged ones."""
-    drifts: Mapping[str, Bins]
+    drifts: reference.Distributions
     notes: Sequence[str]
     judged_on: str
     """What the built-in samples are called in a note."""

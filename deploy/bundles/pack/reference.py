@@ -14,6 +14,9 @@ from typing import Any
 from gateway.metrics import drift, variables
 from preprocessing.types import Prepared
 
+Distributions = Mapping[str, drift.Bins]
+"""The bins of each variable, by its name."""
+
 
 def distributions(
     prepared: Sequence[Prepared], answers: Sequence[Mapping[str, Any]], labels: int
@@ -35,12 +38,12 @@ def distributions(
     return found
 
 
-def encode(found: Mapping[str, drift.Bins], *, source: str) -> str:
+def encode(found: Distributions, *, source: str) -> str:
     """Return the text of ``reference.json``."""
     return drift.encode(found, source=source)
 
 
-def describe(found: Mapping[str, drift.Bins]) -> dict[str, dict[str, float]]:
+def describe(found: Distributions) -> dict[str, dict[str, float]]:
     """Return each variable's bins and counts, for people."""
     return {name: dict(zip(bins.names, bins.counts, strict=True)) for name, bins in found.items()}
 

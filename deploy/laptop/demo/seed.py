@@ -16,8 +16,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from deploy.laptop import serving_task
 from deploy.tools.clearml_serving import ClearMLServing, Tensor
-from deploy.tools.errors import DeployError
+from deploy.tools.errors import DeployError, RegistryRefused, RegistryUnavailable
 
 ENDPOINT = "demo"
 VERSIONS = ("1", "2")
@@ -30,13 +31,11 @@ _OUTPUTS = (Tensor("logits", "float32", (-1, 2)),)
 
 def existing(wait_s: float) -> tuple[str, frozenset[str]]:
     """Return the serving Task's id and its endpoints, empty without one; waits for a registry that is starting."""
-    from gateway.registry import ClearMLRegistry, RegistryRefused, RegistryUnavailable
-
     until = time.monotonic() + wait_s
     while True:
         try:
-            registry = ClearMLRegistry(os.environ.get("CLEARML_SERVING_TASK_ID", ""))
-            return registry.followed(), frozenset(registry.spec().endpoints)
+            task, endpoints = serving_task.read(os.environ.get("CLEARML_SERVING_TASK_ID", ""))
+            return task, frozenset(endpoints)
         except RegistryUnavailable as error:
             if time.monotonic() > until:
                 raise DeployError(f"the registry does not answer: {error}", hint="is its container running?") from error

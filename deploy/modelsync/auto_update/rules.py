@@ -14,9 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from deploy.tools import sections
-from gateway import version_numbers
-from gateway.registry import ModelQuery, Record, section_text
-from gateway.spec import MonitoringSpec, ServingSpec, decode, normalize_url, records_of
+from gateway import registry, spec, version_numbers
 
 RULES: Final = "model_monitoring"
 SERVED: Final = "model_monitoring_eps"
@@ -31,7 +29,7 @@ Known = Mapping[str, int]
 class Update:
     """What to write (nothing: everything is as it should be) and what people should know."""
 
-    records: tuple[Record, ...] = ()
+    records: tuple[registry.Record, ...] = ()
     sections: Mapping[str, str] = field(default_factory=dict)
     is_claim: bool = False
     """Whether numbers were claimed: the Task has to be read again, and this asked again, before they are given."""
@@ -40,9 +38,9 @@ class Update:
     notes: tuple[str, ...] = ()
 
 
-def query_of(rule: MonitoringSpec) -> ModelQuery:
+def query_of(rule: spec.MonitoringSpec) -> registry.ModelQuery:
     """Return what to ask the registry for ``rule``."""
-    return ModelQuery(rule.project, rule.name, rule.tags, rule.only_published, rule.max_versions)
+    return registry.ModelQuery(rule.project, rule.name, rule.tags, rule.only_published, rule.max_versions)
 
 
 def update(
@@ -61,16 +59,16 @@ def update(
     rules that are gone are removed.
     """
     try:
-        rules = sections.parse(section_text(task, RULES) or "{}")
-        written = sections.parse(section_text(task, SERVED) or "{}")
-        fixed = sections.parse(section_text(task, "endpoints") or "{}")
-        former = _former(section_text(task, FORMER))
+        rules = sections.parse(registry.section_text(task, RULES) or "{}")
+        written = sections.parse(registry.section_text(task, SERVED) or "{}")
+        fixed = sections.parse(registry.section_text(task, "endpoints") or "{}")
+        former = _former(registry.section_text(task, FORMER))
     except (sections.Unparsable, sections.Dynamic) as error:
         return Update(notes=(f"auto-update waits until the serving Task can be read: {error}",))
-    spec = decode(task)
-    numbered = version_numbers.decode(records_of(task, version_numbers.KIND))
+    serving = spec.decode(task)
+    numbered = version_numbers.decode(spec.records_of(task, version_numbers.KIND))
     by_endpoint = version_numbers.rules_by_endpoint(rules)
-    records: list[Record] = []
+    records: list[registry.Record] = []
     notes: list[str] = []
     copy: dict[str, Any] = {}
     is_claim = is_contested = False
@@ -78,7 +76,7 @@ def update(
         mine = {key: entry for key, entry in written.items() if version_numbers.endpoint_of(key, entry) == endpoint}
         bindings = [bound for entry in mine.values() if (bound := version_numbers.binding_of(entry)) is not None]
         numbers = numbered.get(endpoint, version_numbers.Numbers())
-        rule, models = spec.monitoring.get(endpoint), found.get(endpoint)
+        rule, models = serving.monitoring.get(endpoint), found.get(endpoint)
         if rule is None or models is None:
             copy.update(mine)
             continue
@@ -100,7 +98,7 @@ def update(
             notes.append(f"auto-update of {endpoint} matches no model any more; its versions stay")
             serve = set(before)
         else:
-            serve = _served(endpoint, rule, given, before, list(dict.fromkeys(models)), _routed(spec), is_good)
+            serve = _served(endpoint, rule, given, before, list(dict.fromkeys(models)), _routed(serving), is_good)
         if numbers.served is None or serve != set(numbers.served):
             records.append(_record(version_numbers.service(endpoint, serve)))
         is_contested = is_contested or bool(version_numbers.others(version_numbers.Numbers(given), bindings))
@@ -118,7 +116,7 @@ def update(
 
 
 def _served(
-    endpoint: str, rule: MonitoringSpec, given: Mapping[int, str], before: frozenset[int], models: Sequence[str],
+    endpoint: str, rule: spec.MonitoringSpec, given: Mapping[int, str], before: frozenset[int], models: Sequence[str],
     routed: set[str], is_good: Callable[[str, str], bool],
 ) -> set[int]:  # fmt: skip
     """Return the numbers to serve: the newest, those that routes name, and old ones until enough new ones work."""
@@ -138,20 +136,20 @@ def _served(
     return serve | {number for number in before if f"{endpoint}/{number}" in routed}
 
 
-def _bindings(endpoint: str, step: version_numbers.Step) -> list[Record]:
+def _bindings(endpoint: str, step: version_numbers.Step) -> list[registry.Record]:
     claims = [_record(version_numbers.binding("claim", endpoint, number, model)) for number, model in step.claims]
     return claims + [_record(version_numbers.binding("given", endpoint, *bound)) for bound in step.given]
 
 
-def _record(stored: tuple[str, dict[str, Any]]) -> Record:
-    return Record(version_numbers.KIND, *stored)
+def _record(stored: tuple[str, dict[str, Any]]) -> registry.Record:
+    return registry.Record(version_numbers.KIND, *stored)
 
 
-def _routed(spec: ServingSpec) -> set[str]:
+def _routed(serving: spec.ServingSpec) -> set[str]:
     """Return the urls that canaries, rollouts and shadows name; a canary over a prefix names none."""
-    named = {url for canary in spec.canaries.values() for url in canary.load_endpoints}
-    named |= {url for shadow in spec.shadows.values() for url in (shadow.endpoint, shadow.to)}
-    return named | {*spec.stables.values()}
+    named = {url for canary in serving.canaries.values() for url in canary.load_endpoints}
+    named |= {url for shadow in serving.shadows.values() for url in (shadow.endpoint, shadow.to)}
+    return named | {*serving.stables.values()}
 
 
 def _known(written: Sequence[version_numbers.Binding], former: Known) -> dict[str, int]:
@@ -185,7 +183,7 @@ def _taken(fixed: Mapping[str, Any], endpoint: str) -> set[int]:
     found = set()
     for key, entry in fixed.items():
         fields = entry if isinstance(entry, Mapping) else {}
-        url = normalize_url(str(fields.get("serving_url") or key), str(fields.get("version") or ""))
+        url = spec.normalize_url(str(fields.get("serving_url") or key), str(fields.get("version") or ""))
         base, _, last = url.rpartition("/")
         if base == endpoint and last.isdecimal():
             found.add(int(last))

@@ -14,8 +14,7 @@ from typing import Any, Final
 
 from deploy.modelsync.auto_update import rules
 from deploy.tools.errors import GatewayError
-from gateway.registry import RegistryWriter, section_text
-from gateway.spec import MonitoringSpec, ServingSpec, decode
+from gateway import registry, spec
 
 log = logging.getLogger("triton_gateway.sync")
 
@@ -34,7 +33,12 @@ class AutoUpdate:
     """
 
     def __init__(
-        self, store: RegistryWriter, *, clock: Callable[[], float], every_s: float = 5.0, settle_s: float = 30.0
+        self,
+        store: registry.RegistryWriter,
+        *,
+        clock: Callable[[], float],
+        every_s: float = 5.0,
+        settle_s: float = 30.0,
     ) -> None:
         self._store = store
         self._clock = clock
@@ -54,18 +58,18 @@ class AutoUpdate:
 
     def __call__(self, task: Mapping[str, Any]) -> bool:
         """Bring the versions up to date; True when something was changed and the Task has to be read again."""
-        wanted = section_text(task, rules.RULES)
-        if len(wanted.strip()) <= 2 and len(section_text(task, rules.SERVED).strip()) <= 2:
+        wanted = registry.section_text(task, rules.RULES)
+        if len(wanted.strip()) <= 2 and len(registry.section_text(task, rules.SERVED).strip()) <= 2:
             return False  # no rule, nothing left of one
         now = self._clock()
         if wanted == self._rules and now < self._due:
             return False
         notes: list[str] = []
-        spec = decode(task)
+        serving = spec.decode(task)
         found = {}
-        for endpoint, rule in spec.monitoring.items():
+        for endpoint, rule in serving.monitoring.items():
             try:
-                found[endpoint] = self._models(endpoint, rule, spec)
+                found[endpoint] = self._models(endpoint, rule, serving)
             except GatewayError as error:
                 notes.append(f"auto-update of {endpoint}: {error}")
         self._look(now)
@@ -73,7 +77,7 @@ class AutoUpdate:
         try:
             for _ in range(_MAX_ROUNDS):
                 update = rules.update(task, found, is_good=self._is_good)
-                if not self._write(update, section_text(task, rules.SERVED)):
+                if not self._write(update, registry.section_text(task, rules.SERVED)):
                     break
                 has_changed = True
                 task = self._store.task()
@@ -84,9 +88,9 @@ class AutoUpdate:
         self._rules, self._due = wanted, now + self._every_s
         return has_changed
 
-    def _models(self, endpoint: str, rule: MonitoringSpec, spec: ServingSpec) -> Sequence[str]:
+    def _models(self, endpoint: str, rule: spec.MonitoringSpec, serving: spec.ServingSpec) -> Sequence[str]:
         """Return what a rule selects: its newest models, and beyond its limit those that are served and still match."""
-        served = {e.model_id for e in spec.endpoints.values() if e.is_auto and e.endpoint == endpoint and e.model_id}
+        served = {e.model_id for e in serving.endpoints.values() if e.is_auto and e.endpoint == endpoint and e.model_id}
         query = replace(rules.query_of(rule), served=tuple(sorted(served)))
         found = list(self._store.find_models(query))
         more = sorted(served - {*found})
@@ -131,5 +135,5 @@ class AutoUpdate:
 
 
 def _shown(changed: Mapping[str, str]) -> str:
-    auto = decode({"configuration": {rules.SERVED: {"value": changed[rules.SERVED]}}}).endpoints
+    auto = spec.decode({"configuration": {rules.SERVED: {"value": changed[rules.SERVED]}}}).endpoints
     return ", ".join(f"{url}={endpoint.model_id}" for url, endpoint in sorted(auto.items())) or "none"

@@ -24,8 +24,7 @@ from deploy.modelsync.model_folder.model_config import (
     cpu_instances,
 )
 from deploy.modelsync.model_folder.onnx_signature import OnnxSignature, onnx_signature
-from gateway import manifest
-from gateway.spec import EndpointSpec, ModelRecord
+from gateway import manifest, spec
 
 _PROGRAM = Path(__file__).parents[1] / "runtime" / "onnx_model.py"
 _GENERATOR = Path(__file__).parents[1] / "runtime" / "generate_model.py"
@@ -61,7 +60,7 @@ class Builder:
         ]
         self.recipe = hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
-    def build(self, name: str, endpoint: EndpointSpec, record: ModelRecord, folder: Path) -> Build:
+    def build(self, name: str, endpoint: spec.EndpointSpec, record: spec.ModelRecord, folder: Path) -> Build:
         """Plan the folder of ``name`` from the model's files in ``folder``. Raises ``BadModel``."""
         files = sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())
         if not files:
@@ -93,7 +92,7 @@ class Builder:
         return Build(config, layout.files, texts, cpu_instances(config) if texts else 0)
 
 
-def _generates(signature: OnnxSignature, endpoint: EndpointSpec) -> bool:
+def _generates(signature: OnnxSignature, endpoint: spec.EndpointSpec) -> bool:
     """A graph that takes a key/value cache can only be run in a loop; one without is, where the endpoint says so."""
     if dict(endpoint.options).get("task") == "text-generation":
         return True

@@ -18,9 +18,9 @@ from gateway.triton.key import key_file, read_key
 def test_a_key_is_made_once_and_is_its_owners_alone(tmp_path: Path) -> None:
     """A second start finds the first one's key."""
     file = tmp_path / "state" / "key"
-    key = ensure_key(file)
+    key = ensure_key(str(file), tmp_path)
     assert (64, 0o600) == (len(key), file.stat().st_mode & 0o777)
-    assert key == ensure_key(file) == read_key(file)
+    assert key == ensure_key(str(file), tmp_path) == read_key(file)
     assert [file] == list(file.parent.iterdir())
 
 
@@ -29,7 +29,7 @@ def test_a_key_that_was_given_is_used(tmp_path: Path) -> None:
     file = tmp_path / "key"
     file.write_text("given-by-a-person-1234\n")
     file.chmod(0o400)
-    assert "given-by-a-person-1234" == ensure_key(file)
+    assert "given-by-a-person-1234" == ensure_key(str(file), tmp_path)
 
 
 @pytest.mark.parametrize("content", ["", "short", "with a blank in it, and long enough", "a:colon=for-triton-1234567"])
@@ -38,7 +38,7 @@ def test_what_is_no_key_is_refused_with_what_one_is(tmp_path: Path, content: str
     file = tmp_path / "key"
     file.write_text(content)
     with pytest.raises(ValueError, match="holds no key: 16 or more of A-Z"):
-        ensure_key(file)
+        ensure_key(str(file), tmp_path)
     with pytest.raises(BackendRefused, match="holds no key"):
         AdminClient("127.0.0.1:1", key_file=file, timeout_s=0.2).index()
 

@@ -94,23 +94,23 @@ def test_the_registry_is_looked_at(error: Exception, seen: dict[str, str]) -> No
         def task(self) -> Any:
             raise error
 
-    assert seen == states(local.registry("", {}, connect=lambda _id: Broken()))
+    assert seen == states(local.clearml("", {}, connect=lambda _id: Broken()))
 
 
 def test_the_serving_task_is_read_and_its_faults_shown(tmp_path: Path) -> None:
     """As `plan` would."""
     registry = FakeRegistry()
     registry.add_endpoint("e", "m0", engine="custom")
-    assert {"ClearML": "ok", "serving Task": "ok"} == states(local.registry("", {}, connect=lambda _id: registry))
+    assert {"ClearML": "ok", "serving Task": "ok"} == states(local.clearml("", {}, connect=lambda _id: registry))
     file = tmp_path / "bundle.zip"
     file.write_bytes(b"x")
     registry.add_model("m1", file, name="film")
     registry.add_model("m2", file, name="news")
     registry.add_endpoint("f", "m1")
-    found = {f.subject: f for f in local.registry("", {}, connect=lambda _id: registry)}["serving Task"]
+    found = {f.subject: f for f in local.clearml("", {}, connect=lambda _id: registry)}["serving Task"]
     assert ("missing", True) == (found.state, "film (m1), news (m2) are all at" in found.detail)
     registry.sections["endpoints"] = "not json"
-    assert "missing" == states(local.registry("", {}, connect=lambda _id: registry))["serving Task"]
+    assert "missing" == states(local.clearml("", {}, connect=lambda _id: registry))["serving Task"]
 
 
 def test_a_triton_that_does_not_answer_is_missing() -> None:
