@@ -25,6 +25,8 @@ EVERYBODY: Final = "*"
 REQUESTS, TOKENS, CONCURRENT = "requests_per_minute", "tokens_per_minute", "concurrent_tokens"
 _MINUTE_S: Final = 60.0
 _MAX_TENANTS: Final = 10_000
+_LINES: Final = b"x-ratelimit-limit-%b: %d\r\nx-ratelimit-remaining-%b: %%d\r\nx-ratelimit-reset-%b: %%.3fs\r\n"
+"""All that does not change of what is told, and room for the rest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,26 +57,33 @@ def limits_of(item: object) -> Limits:
 
 
 class Bucket:
-    """So much a minute: holds what has come in since, a minute's worth at most."""
+    """So much a minute: holds what has come in since, a minute's worth at most. ``name`` and ``limit``: what ``told``
+    calls it, and the whole of which this is a share.
+    """
 
-    __slots__ = ("_at", "_level", "most", "per_second")
+    __slots__ = ("_at", "_lines", "_scale", "left", "most", "per_second")
 
-    def __init__(self, per_minute: float, least: float, now: float) -> None:
+    def __init__(self, per_minute: float, least: float, now: float, name: bytes = b"", limit: float = 0.0) -> None:
         self.most = max(per_minute, least)
         self.per_second = per_minute / _MINUTE_S
-        self._level = self.most
+        self.left = self.most
+        """What was left at the last look; below nothing after more was taken than there was."""
         self._at = now
+        self._scale = limit / self.most if self.most else 0.0
+        self._lines = _LINES % (name, limit, name, name)
 
     def level(self, now: float) -> float:
-        """Return what is left; below nothing after more was taken than there was."""
+        """Return what is left."""
         if now > self._at:
-            self._level = min(self.most, self._level + (now - self._at) * self.per_second)
+            left = self.left + (now - self._at) * self.per_second
+            self.left = left if left < self.most else self.most
             self._at = now
-        return self._level
+        return self.left
 
     def take(self, amount: float) -> None:
         """Take so much (or give it back), whatever is left."""
-        self._level = min(self.most, self._level - amount)
+        left = self.left - amount
+        self.left = left if left < self.most else self.most
 
     def wait(self, amount: float, now: float) -> float:
         """Return the seconds until so much is left: at most an hour, for what will never be."""
@@ -83,9 +92,13 @@ class Bucket:
             return 0.0
         return min(lacking / self.per_second, 3600.0) if self.per_second else 3600.0
 
-    def resized(self, per_minute: float, least: float, now: float) -> Bucket:
-        """Return a bucket of another size that is as full as this one."""
-        made = Bucket(per_minute, least, now)
+    def told(self, now: float) -> bytes:
+        """Return what is left, in terms of the whole, and the seconds until it is all there, as lines of a head."""
+        left = self.level(now)
+        return self._lines % (left * self._scale if left > 0 else 0, self.wait(self.most, now))
+
+    def resized(self, made: Bucket, now: float) -> Bucket:
+        """Return ``made``, a bucket of another size, as full as this one."""
         made.take(made.most * (1 - self.level(now) / self.most) if self.most else 0.0)
         return made
 
@@ -99,46 +112,35 @@ class Quota:
         self.tenant = tenant
         self.limits = limits
         self.share = share
-        self.requests = _bucket(limits.requests_per_minute, share, 1.0, now)
-        self.tokens = _bucket(limits.tokens_per_minute, share, 1.0, now)
+        self.requests = _bucket(b"requests", limits.requests_per_minute, share, now)
+        self.tokens = _bucket(b"tokens", limits.tokens_per_minute, share, now)
         self.held = 0.0
         """Tokens of requests that are under way, as estimated."""
         self._over = over
 
+    def admit(self, now: float) -> Hold:
+        """Let in a request whose size is not known yet. Raises ``QuotaExceeded``, unless the limits are a shadow's."""
+        requests = self.requests
+        if requests is not None:
+            if requests.level(now) < 1.0:
+                self.refuse("requests per minute", "quota_requests", requests.wait(1.0, now))
+            requests.left -= 1.0
+        return Hold(self)
+
     def take(self, size: int, now: float) -> Hold:
-        """Let in a request of ``size`` bytes. Raises ``QuotaExceeded``, unless the limits are a shadow's."""
-        estimate = 1 + size // BYTES_PER_TOKEN
-        refusal = self._refusal(estimate, now)
-        if refusal is not None:
-            self._over(self.tenant, refusal.because)
-            if not self.limits.is_shadow:
-                raise refusal
-        if self.requests is not None:
-            self.requests.take(1.0)
-        if self.tokens is not None:
-            self.tokens.take(estimate)
-        self.held += estimate
-        return Hold(self, estimate)
+        """Let in a request of ``size`` bytes: ``admit`` and ``charge``."""
+        hold = self.admit(now)
+        hold.charge(size, now)
+        return hold
 
-    def _refusal(self, estimate: float, now: float) -> QuotaExceeded | None:
-        if self.requests is not None and self.requests.level(now) < 1.0:
-            return self._exceeded("requests per minute", "quota_requests", self.requests.wait(1.0, now))
-        # A request larger than a minute's worth gets in when the bucket is full, and pays for it later.
-        tokens = self.tokens
-        if tokens is not None and (tokens.level(now) < min(estimate, tokens.most) or not tokens.most):
-            return self._exceeded(
-                "tokens per minute", "quota_tokens", tokens.wait(max(1.0, min(estimate, tokens.most)), now)
+    def refuse(self, what: str, because: str, wait: float) -> None:
+        """Count that the tenant is over a limit. Raises ``QuotaExceeded``, unless the limits are a shadow's."""
+        self._over(self.tenant, because)
+        if not self.limits.is_shadow:
+            raise QuotaExceeded(
+                f"tenant {self.tenant} has used its {what}", because=because, retry_after=max(1.0, math.ceil(wait)),
+                hint="wait as long as retry-after says",
             )  # fmt: skip
-        most = self.limits.concurrent_tokens * self.share
-        if self.held + estimate > most and (self.held or not most):
-            return self._exceeded("tokens at a time", "quota_concurrent_tokens", 1.0)
-        return None
-
-    def _exceeded(self, what: str, because: str, wait: float) -> QuotaExceeded:
-        return QuotaExceeded(
-            f"tenant {self.tenant} has used its {what}", because=because, retry_after=max(1.0, math.ceil(wait)),
-            hint="wait as long as retry-after says",
-        )  # fmt: skip
 
     def headers(self, now: float) -> list[tuple[bytes, bytes]]:
         """Return what is left as OpenAI's headers tell it: this gateway's part, in terms of the whole."""
@@ -147,12 +149,10 @@ class Quota:
 
     def head(self, now: float) -> bytes:
         """Return ``headers`` as lines of a head; for one who is told with every answer."""
-        lines = b""
-        if self.requests is not None:
-            lines = _HEAD % _left(b"requests", self.requests, self.limits.requests_per_minute, now)
-        if self.tokens is not None:
-            lines += _HEAD % _left(b"tokens", self.tokens, self.limits.tokens_per_minute, now)
-        return lines
+        requests, tokens = self.requests, self.tokens
+        if requests is None:
+            return b"" if tokens is None else tokens.told(now)
+        return requests.told(now) if tokens is None else requests.told(now) + tokens.told(now)
 
 
 class Hold:
@@ -160,20 +160,49 @@ class Hold:
 
     __slots__ = ("_estimate", "quota")
 
-    def __init__(self, quota: Quota, estimate: float = 0.0) -> None:
+    def __init__(self, quota: Quota) -> None:
         self.quota = quota
+        self._estimate = 0
+
+    def charge(self, size: int, now: float) -> None:
+        """Hold what ``size`` bytes are estimated at. Raises ``QuotaExceeded``, unless the limits are a shadow's; the
+        request is then one that was not made.
+        """
+        quota = self.quota
+        tokens, limits = quota.tokens, quota.limits
+        estimate = 1 + size // BYTES_PER_TOKEN
+        try:
+            if tokens is not None:
+                # A request larger than a minute's worth gets in when the bucket is full, and pays for it later.
+                needed = estimate if estimate < tokens.most else tokens.most
+                if tokens.level(now) < needed or not needed:
+                    quota.refuse("tokens per minute", "quota_tokens", tokens.wait(max(1.0, needed), now))
+            if limits.concurrent_tokens != math.inf:
+                most = limits.concurrent_tokens * quota.share
+                if quota.held + estimate > most and (quota.held or not most):
+                    quota.refuse("tokens at a time", "quota_concurrent_tokens", 1.0)
+        except QuotaExceeded:
+            if quota.requests is not None:
+                quota.requests.take(-1.0)
+            raise
+        if tokens is not None:
+            tokens.left -= estimate
+        quota.held += estimate
         self._estimate = estimate
 
     def settle(self, tokens: int, now: float) -> None:
         """Take what was used instead of what was estimated; a second call does nothing."""
-        estimate, self._estimate = self._estimate, 0.0
+        estimate = self._estimate
         if not estimate:
             return
+        self._estimate = 0
         quota = self.quota
-        quota.held = max(0.0, quota.held - estimate)
-        if quota.tokens is not None:
-            quota.tokens.level(now)
-            quota.tokens.take(tokens - estimate)
+        held = quota.held - estimate
+        quota.held = held if held > 0 else 0.0
+        bucket = quota.tokens
+        if bucket is not None:
+            bucket.level(now)
+            bucket.take(tokens - estimate)
 
 
 class Quotas:
@@ -199,9 +228,9 @@ class Quotas:
                 continue
             made = Quota(tenant, wanted, self._share, now, self._over)
             if quota.requests is not None and made.requests is not None:
-                made.requests = quota.requests.resized(wanted.requests_per_minute * self._share, 1.0, now)
+                made.requests = quota.requests.resized(made.requests, now)
             if quota.tokens is not None and made.tokens is not None:
-                made.tokens = quota.tokens.resized(wanted.tokens_per_minute * self._share, 1.0, now)
+                made.tokens = quota.tokens.resized(made.tokens, now)
             # The same object goes on: requests under way settle with it.
             quota.limits, quota.share, quota.requests, quota.tokens = wanted, self._share, made.requests, made.tokens
 
@@ -225,16 +254,7 @@ class Quotas:
         return self._limits.get(tenant) or self._limits.get(EVERYBODY)
 
 
-_HEAD: Final = b"x-ratelimit-limit-%b: %d\r\nx-ratelimit-remaining-%b: %d\r\nx-ratelimit-reset-%b: %.3fs\r\n"
-
-
-def _left(name: bytes, bucket: Bucket, limit: float, now: float) -> tuple[bytes, float, bytes, float, bytes, float]:
-    level, most = bucket.level(now), bucket.most
-    left = level / most * limit if level > 0 and most else 0.0
-    return name, limit, name, left, name, bucket.wait(most, now)
-
-
-def _bucket(per_minute: float, share: float, least: float, now: float) -> Bucket | None:
+def _bucket(name: bytes, per_minute: float, share: float, now: float) -> Bucket | None:
     if per_minute == math.inf:
         return None
-    return Bucket(per_minute * share, least if per_minute else 0.0, now)
+    return Bucket(per_minute * share, 1.0 if per_minute else 0.0, now, name, per_minute)

@@ -39,7 +39,7 @@ from gateway.edge.http.edge import (
 from gateway.edge.http.fast import HeadCache, PendingReply
 from gateway.edge.http.protocol import HeaderList
 from gateway.edge.http.sse import EventSender
-from gateway.edge.quotas import hold
+from gateway.edge.quotas import admit, charge, hold
 from gateway.edge.rules import discreet
 from gateway.edge.threads import MAX_INLINE_BYTES, in_thread
 from gateway.errors import BodyTimeout, ClientGone, MethodNotAllowed, NotAuthenticated, NotPermitted
@@ -99,10 +99,11 @@ class InferRoute:
                 permit = plane.permit()
                 if path is not None and b"x-route-to" not in headers:
                     plane.expect(path)
+                if caller is not None and self._access is not None:
+                    admit(trace, self._access.quota_of(caller))
                 call = await self._read(receive, headers, permit, timeout, parse)
                 trace.body_bytes = permit.size
-                if caller is not None and self._access is not None:
-                    hold(trace, self._access.quota_of(caller), permit.size)
+                charge(trace, permit.size)
                 self._address(call, headers, timeout)
                 if caller is not None:
                     self._check(call, caller, path)
@@ -241,14 +242,12 @@ class FastPath:
         try:
             trace.body_bytes = size = len(body)
             pending.permit = plane.permit(size)
+            trace.caller = caller = plain.caller
+            if plain.quota is not None:
+                hold(trace, plain.quota, size)
             call = parse(body, plain.headers)
-            caller = plain.caller
-            if caller is not None:
-                trace.caller = caller
-                if plain.quota is not None:
-                    hold(trace, plain.quota, size)
-                if not caller.reaches(call.path):  # the body may name it
-                    self._access.require(caller, INFER, call.path)  # type: ignore[union-attr]
+            if caller is not None and not caller.reaches(call.path):  # the body may name it
+                self._access.require(caller, INFER, call.path)  # type: ignore[union-attr]
         except Exception as error:  # noqa: BLE001 - the edge: every failure becomes an answer
             pending.reply(*reply_of(plane.refuse(trace, error, refuse)))
             return True

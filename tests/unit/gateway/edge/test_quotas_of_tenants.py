@@ -98,6 +98,30 @@ async def test_a_changed_quota_holds_for_heads_that_are_known(port: Port, tenant
     assert 429 == (await ask(port, tenants.texts["free"], 1))[0][0]
 
 
+async def test_who_has_no_requests_left_is_refused_before_the_body_is_read(port: Port, tenants: Tenants) -> None:
+    """Nothing of a large body has to come first; and one that cannot be read is a request, too."""
+    wire = await port.connect()
+    for body in (b"{", b'{"text": "good"}', b"{"):
+        wire.send(post(body, "/serve/e", f"authorization: Bearer {tenants.texts['few']}"))
+        await wire.answer()
+    wire = await port.connect()
+    key = f"authorization: Bearer {tenants.texts['few']}"
+    wire.send(f"POST /serve/e HTTP/1.1\r\nhost: x\r\n{key}\r\ncontent-length: 1000000\r\n\r\n{{".encode())
+    async with asyncio.timeout(10):
+        status, headers = await wire.head()
+    assert (429, "quota_requests") == (status, headers["x-refused-because"])
+
+
+async def test_what_is_refused_for_its_tokens_is_no_request(port: Port, tenants: Tenants) -> None:
+    """As before its body was read."""
+    tenants.write(few={"requests_per_minute": 3, "tokens_per_minute": 4})
+    await port.stack.gateway._callers.look()
+    found = await ask(port, tenants.texts["few"], 3)
+    assert [200, 429, 429] == [status for status, _, _ in found]
+    assert ["quota_tokens"] * 2 == [headers["x-refused-because"] for _, headers, _ in found[1:]]
+    assert ["2"] * 3 == [headers["x-ratelimit-remaining-requests"] for _, headers, _ in found]
+
+
 async def test_usage_is_counted_from_which_a_bill_can_be_made(port: Port, tenants: Tenants) -> None:
     """What was answered, and its tokens; what was refused is not, but who was over a limit."""
     await ask(port, tenants.texts["few"], 5)
