@@ -12,9 +12,18 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from deploy.tools.errors import DeployError
-from gateway.callers.files import default_pepper
-from gateway.callers.keys import BadKeys, Key, name_of, new_pepper, quotas_of, read_file, read_pepper
-from gateway.callers.registry_keys import keys_in, records_of
+from gateway.callers import (
+    BadKeys,
+    Key,
+    default_pepper,
+    keys_in,
+    name_of,
+    new_pepper,
+    quotas_of,
+    read_file,
+    read_pepper,
+    records_of,
+)
 
 
 class Ledger(Protocol):

@@ -17,7 +17,7 @@ from deploy.admin.commands._options import DURATION, chosen_state_dir, gateway_o
 from deploy.admin.metric_samples import Sample, from_gateway
 from deploy.admin.terminal import Terminal, table
 from deploy.tools.errors import DeployError
-from gateway import metrics, spec
+from gateway.metrics import drift
 
 _BAR = 40
 
@@ -80,10 +80,8 @@ def capture(
             f"{_url(endpoint, model_version)} has at most {most:.0f} observations of a variable, {least} are asked for",
             hint="send more traffic, wait longer, or lower --least",
         )
-    text = metrics.drift.encode(
-        enough, endpoint=endpoint, version=model_version, source=prometheus or "a gateway's /metrics"
-    )
-    path = output or chosen_state_dir().root / "references" / f"{spec.normalize_url(endpoint, model_version)}.json"
+    text = drift.encode(enough, endpoint=endpoint, version=model_version, source=prometheus or "a gateway's /metrics")
+    path = output or chosen_state_dir().root / "references" / f"{_url(endpoint, model_version)}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f".{path.name}.new")
     aside.write_text(text, encoding="utf-8")
@@ -160,7 +158,7 @@ def report(
     elif not found:
         click.echo("no variable has a reference; `triton-gateway drift capture` makes one", err=True)
     else:
-        unusual = (metrics.drift.OTHER, metrics.drift.MISSING)
+        unusual = (drift.OTHER, drift.MISSING)
         rows = [
             [v.endpoint, v.version or "-", v.variable, f"{v.n:.0f}", f"{v.psi:.4f}", f"{v.bound:.4f}",
              f"{v.jensen_shannon:.4f}", *(f"{v.share_of(name):.1%}" for name in unusual),
@@ -198,7 +196,7 @@ def _read(gateway: str, prometheus: str | None, window: str) -> list[Sample]:
     return drift_counts.from_prometheus(prometheus, window) if prometheus else from_gateway(gateway)
 
 
-def _described(verdict: metrics.drift.Verdict) -> dict[str, Any]:
+def _described(verdict: drift.Verdict) -> dict[str, Any]:
     bound = verdict.bound
     return {
         **asdict(verdict), "n": verdict.n, "psi": verdict.psi, "noise_bound": bound if verdict.n else None,
@@ -207,7 +205,7 @@ def _described(verdict: metrics.drift.Verdict) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _drawn(verdict: metrics.drift.Verdict) -> list[str]:
+def _drawn(verdict: drift.Verdict) -> list[str]:
     lines = ["", f"{verdict.endpoint} {verdict.version} {verdict.variable} ({verdict.state}): # now, . reference"]
     width = max(len(name) for name in verdict.bins)
     now = [count / verdict.n if verdict.n else 0.0 for count in verdict.counts]

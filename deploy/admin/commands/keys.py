@@ -14,14 +14,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from deploy.admin.commands._options import registry_options, who
+from deploy.admin.commands._options import OpenRegistry, registry_options, who
 from deploy.tools.errors import DeployError
-from gateway.callers.keys import Key, digest, key_of, new_key, seconds, written
-from gateway.callers.rights import ANYTHING, INFER, METADATA
+from gateway.callers import ANYTHING, INFER, METADATA, Key, digest, key_of, new_key, seconds, written
 
 if TYPE_CHECKING:
     from deploy.admin.key_file import KeyFileStore, RegistryKeyStore
-    from gateway.registry import ClearMLRegistry
 
     Store = KeyFileStore | RegistryKeyStore
 
@@ -48,7 +46,7 @@ def _store_options(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def wrapped(
         *args: Any, path: Path | None, registry: bool, pepper_file: Path | None,
-        open_registry: Callable[[], ClearMLRegistry], **kwargs: Any,
+        open_registry: OpenRegistry, **kwargs: Any,
     ) -> Any:  # fmt: skip
         from deploy.admin.key_file import KeyFileStore, RegistryKeyStore
 
