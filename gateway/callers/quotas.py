@@ -92,10 +92,15 @@ class Bucket:
             return 0.0
         return min(lacking / self.per_second, 3600.0) if self.per_second else 3600.0
 
-    def told(self, now: float) -> bytes:
-        """Return what is left, in terms of the whole, and the seconds until it is all there, as lines of a head."""
-        left = self.level(now)
-        return self._lines % (left * self._scale if left > 0 else 0, self.wait(self.most, now))
+    def told(self) -> bytes:
+        """Return what was left at the last look, in terms of the whole, and the seconds until it is all there, as lines
+        of a head.
+        """
+        left = self.left
+        missing, wait = self.most - left, 3600.0
+        if missing < wait * self.per_second or not missing:
+            wait = missing / self.per_second if missing else 0.0
+        return self._lines % (left * self._scale if left > 0 else 0, wait)
 
     def resized(self, made: Bucket, now: float) -> Bucket:
         """Return ``made``, a bucket of another size, as full as this one."""
@@ -142,17 +147,19 @@ class Quota:
                 hint="wait as long as retry-after says",
             )  # fmt: skip
 
-    def headers(self, now: float) -> list[tuple[bytes, bytes]]:
-        """Return what is left as OpenAI's headers tell it: this gateway's part, in terms of the whole."""
-        lines = self.head(now).split(b"\r\n")[:-1]
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        """Return what the newest request has left, as OpenAI's headers tell it: this gateway's part, in terms of the
+        whole.
+        """
+        lines = self.head().split(b"\r\n")[:-1]
         return [(name, value) for name, _, value in (line.partition(b": ") for line in lines)]
 
-    def head(self, now: float) -> bytes:
+    def head(self) -> bytes:
         """Return ``headers`` as lines of a head; for one who is told with every answer."""
         requests, tokens = self.requests, self.tokens
         if requests is None:
-            return b"" if tokens is None else tokens.told(now)
-        return requests.told(now) if tokens is None else requests.told(now) + tokens.told(now)
+            return b"" if tokens is None else tokens.told()
+        return requests.told() if tokens is None else requests.told() + tokens.told()
 
 
 class Hold:

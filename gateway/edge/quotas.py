@@ -40,10 +40,10 @@ def hold(trace: Trace, quota: Quota | None, size: int) -> None:
 def quota_left(trace: Trace) -> Headers:
     """Return what the tenant has left, as OpenAI's headers tell it; nothing for one without limits."""
     held = trace.hold
-    return held.quota.headers(time.monotonic()) if isinstance(held, Hold) else []
+    return held.quota.headers() if isinstance(held, Hold) else []
 
 
 def quota_head(trace: Trace) -> bytes:
     """Return ``quota_left`` as lines of a head."""
     held = trace.hold
-    return held.quota.head(time.monotonic()) if isinstance(held, Hold) else b""
+    return held.quota.head() if type(held) is Hold else b""

@@ -168,7 +168,7 @@ def test_headers_tell_what_is_left_as_openai_does() -> None:
     assert quota is not None
     for _ in range(5):
         quota.take(396, 0.0).settle(100, 0.0)
-    found = {name.decode(): value.decode() for name, value in quota.headers(0.0)}
+    found = {name.decode(): value.decode() for name, value in quota.headers()}
     assert {
         "x-ratelimit-limit-requests": "40", "x-ratelimit-remaining-requests": "20",
         "x-ratelimit-reset-requests": "30.000s", "x-ratelimit-limit-tokens": "4000",
