@@ -61,7 +61,7 @@ class Bucket:
     calls it, and the whole of which this is a share.
     """
 
-    __slots__ = ("_at", "_lines", "_scale", "left", "most", "per_second")
+    __slots__ = ("_at", "_lines", "_scale", "_text", "_told", "left", "most", "per_second")
 
     def __init__(self, per_minute: float, least: float, now: float, name: bytes = b"", limit: float = 0.0) -> None:
         self.most = max(per_minute, least)
@@ -71,6 +71,7 @@ class Bucket:
         self._at = now
         self._scale = limit / self.most if self.most else 0.0
         self._lines = _LINES % (name, limit, name, name)
+        self._text, self._told = b"", math.nan
 
     def level(self, now: float) -> float:
         """Return what is left."""
@@ -94,13 +95,16 @@ class Bucket:
 
     def told(self) -> bytes:
         """Return what was left at the last look, in terms of the whole, and the seconds until it is all there, as lines
-        of a head.
+        of a head; as it was told last as long as it differs by less than a thousandth of a minute's worth.
         """
         left = self.left
-        missing, wait = self.most - left, 3600.0
-        if missing < wait * self.per_second or not missing:
-            wait = missing / self.per_second if missing else 0.0
-        return self._lines % (left * self._scale if left > 0 else 0, wait)
+        if not abs(left - self._told) * 1000 < self.most:  # it is nan at first
+            missing, wait = self.most - left, 3600.0
+            if missing < wait * self.per_second or not missing:
+                wait = missing / self.per_second if missing else 0.0
+            self._told = left
+            self._text = self._lines % (left * self._scale if left > 0 else 0, wait)
+        return self._text
 
     def resized(self, made: Bucket, now: float) -> Bucket:
         """Return ``made``, a bucket of another size, as full as this one."""

@@ -176,6 +176,18 @@ def test_headers_tell_what_is_left_as_openai_does() -> None:
     } == found  # fmt: skip
 
 
+def test_a_small_limit_is_told_exactly_and_a_large_one_to_a_thousandth() -> None:
+    """Writing numbers takes longer than counting them."""
+    for limit, step in ((3, 1), (900, 1), (5_000_000, 5_001)):
+        tenant = Tenant(requests_per_minute=limit)
+        quota = tenant.quotas.of("t", 0.0)
+        assert quota is not None
+        for used in range(1, 1 + min(limit, 20_000)):
+            quota.take(0, 0.0)
+            told = int(dict(quota.headers())[b"x-ratelimit-remaining-requests"])
+            assert 0 <= told - (limit - used) < step, (limit, used)
+
+
 @pytest.mark.parametrize(
     "item", [[], {"requests": 1}, {"requests_per_minute": -1}, {"requests_per_minute": "1"}, {"shadow": "yes"},
              {"tokens_per_minute": True}, {"tokens_per_minute": math.inf}, {"tokens_per_minute": math.nan}],
