@@ -161,6 +161,7 @@ class Gateway:
             body_timeout=settings.request_timeout + 1,
             max_head_bytes=settings.max_head_bytes, max_headers=settings.max_headers,
             max_open=settings.max_connections or room_for_connections(2 if settings.grpc_port else 1),
+            count=self.observer.ended_connection,
         )  # fmt: skip
         self.http_protocol = http_protocol(fast_path=settings.fast_path)
         """What a server of this gateway is given as its protocol."""

@@ -100,6 +100,13 @@ WORD_CACHE: Final = Metric(
     "Texts tokenized, by result: hit (every word was known) or miss (the tokenizer library was asked).",
     ("endpoint", "version", "result"),
 )  # fmt: skip
+ENDED_CONNECTIONS: Final = Metric(
+    "gateway_ended_connections_total", "counter",
+    "HTTP connections ended though the client would have kept them, by why: no_room, made_room, nothing_asked, "
+    "not_read, or what the client was told (head_timeout, head_too_large, address_too_long, body_timeout, "
+    "malformed_request, overloaded, method_not_allowed).",
+    ("reason",),
+)  # fmt: skip
 REFUSED_CALLERS: Final = Metric(
     "gateway_refused_callers_total", "counter",
     "Requests refused for who asked, by why: no_credentials, unknown_key, unknown_certificate, expired, revoked, "
@@ -229,7 +236,7 @@ BUILD_INFO: Final = Metric("gateway_build_info", "gauge", "Always 1; the label t
 CATALOG: Final = (
     REQUESTS, FALLBACKS, REQUEST_SECONDS, FAILURE_SECONDS,
     STAGE_SECONDS, IN_FLIGHT, CPU_WAIT, ROWS, TOKENS, UNKNOWN_TOKENS, TRUNCATED,
-    BATCH_ROWS, BATCH_TOKENS, BATCH_REAL_TOKENS, CACHE, WORD_CACHE, REFUSED_CALLERS, CALLERS_SOURCE,
+    BATCH_ROWS, BATCH_TOKENS, BATCH_REAL_TOKENS, CACHE, WORD_CACHE, ENDED_CONNECTIONS, REFUSED_CALLERS, CALLERS_SOURCE,
     OVER_QUOTA, TENANT_REQUESTS, TENANT_TOKENS_IN, TENANT_TOKENS_OUT,
     VARIABLE_SCALAR, VARIABLE_ENUM, VARIABLE_VALUE, VARIABLE_COUNTER, VARIABLE_IGNORED,
     DRIFT_OBSERVATIONS, DRIFT_REFERENCE, DRIFT_REFERENCE_SIZE, DRIFT_CHI2,

@@ -265,6 +265,11 @@ class Observer:
                     self._numbers.count(catalog.FALLBACKS, endpoint, version, outcome)
 
     @_harmless
+    def ended_connection(self, reason: str) -> None:
+        """Count a connection that was ended though its client would have kept it."""
+        self._numbers.count(catalog.ENDED_CONNECTIONS, reason).value += 1
+
+    @_harmless
     def refused_caller(self, reason: str) -> None:
         """Count a request that was refused for who asked."""
         self._numbers.count(catalog.REFUSED_CALLERS, reason).value += 1

@@ -47,6 +47,7 @@ KNOWN_EMPTY = {
     ("Gateway · Triton", "GPU"): "no GPU here",
     ("Gateway · Triton", "GPU memory"): "no GPU here",
     ("Gateway · overview", "Alerts"): "nothing need be firing",
+    ("Gateway · overview", "Ended connections"): "every client is a good one",
     ("Gateway · overview", "Refused callers"): "this gateway asks nobody who they are",
     ("Gateway · overview", "Sources of callers"): "it has no keys",
 }

@@ -27,6 +27,18 @@ _SHARE_OF_FILES: Final = 0.75
 _STEP_S: Final = 0.02
 """A line is not looked at more often than this."""
 
+NO_ROOM: Final = "no_room"
+MADE_ROOM: Final = "made_room"
+NOTHING_ASKED: Final = "nothing_asked"
+NOT_READ: Final = "not_read"
+ENDS: Final = {
+    NO_ROOM: "refused, because every connection the process may hold is being answered",
+    MADE_ROOM: "ended for a new one, as the one that has waited longest",
+    NOTHING_ASKED: "no head has begun in time",
+    NOT_READ: "the client does not read what it is answered",
+}
+"""Why a connection ends, beside the kinds of refusals. One that is idle after an answer ends as agreed, uncounted."""
+
 
 class Connection(Protocol):
     """What a line needs of a connection; ``protocol.GatewayProtocol`` is one."""
@@ -100,6 +112,8 @@ class Connections:
     """The limits on connections, the lines they wait in, and those that are open. Times in seconds.
 
     ``age``: after about so long a connection's next answer is its last, 0 for no end. ``max_open`` 0: no limit.
+    ``count`` is told why a connection is ended that its client would have kept: a refusal's kind, or one of the words
+    of ``ENDS``.
     """
 
     def __init__(
@@ -112,7 +126,9 @@ class Connections:
         max_headers: int = 100,
         max_open: int = 0,
         age: float = 0.0,
+        count: Callable[[str], None] = lambda _reason: None,
     ) -> None:
+        self.count = count
         self.max_head_bytes = max_head_bytes
         self.max_headers = max_headers
         self.max_open = max_open
@@ -138,6 +154,7 @@ class Connections:
             return False
         _, connection = min(waiting, key=lambda found: found[0])
         self.forget(connection)
+        self.count(MADE_ROOM)
         connection.is_idle_too_long()
         return True
 

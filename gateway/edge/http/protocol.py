@@ -26,7 +26,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from gateway.callers.access import Names
 from gateway.edge.http.certificates import names_of_peer
-from gateway.edge.http.connections import Connections
+from gateway.edge.http.connections import NO_ROOM, NOT_READ, NOTHING_ASKED, Connections
 from gateway.edge.http.problems import problem
 from gateway.errors import (
     AddressTooLong,
@@ -132,6 +132,7 @@ class GatewayProtocol(HttpToolsProtocol):
         if self._room.has_room():
             self._wait_in(self._room.heads)
         else:
+            self._room.count(NO_ROOM)
             full = f"this process has all of its {self._room.max_open} connections in use"
             self._is_deaf = True
             hint = "try again in a second, or raise TRITON_GATEWAY_MAX_CONNECTIONS"
@@ -369,6 +370,7 @@ class GatewayProtocol(HttpToolsProtocol):
 
     def _refuse(self, error: GatewayError) -> None:
         """End the connection with a refusal, after the answers to the requests before it."""
+        self._room.count(error.kind)
         self._is_deaf = True
         self._unparsed = 0
         self._wait_in(None)
@@ -412,6 +414,7 @@ class GatewayProtocol(HttpToolsProtocol):
             late = f"the request's head did not arrive within {self._room.heads.timeout:g} s"
             self._refuse(HeadTimeout(late))
         else:
+            self._room.count(NOTHING_ASKED)
             self.transport.close()
 
     def body_is_late(self) -> None:
@@ -429,6 +432,7 @@ class GatewayProtocol(HttpToolsProtocol):
 
     def is_not_read(self) -> None:
         """See ``connections.Connection``."""
+        self._room.count(NOT_READ)
         self.transport.abort()
 
     def pause_writing(self) -> None:

@@ -106,6 +106,45 @@ async def test_an_address_that_is_too_long_is_refused_without_a_traceback(
         assert not caplog.records
 
 
+# --- what is counted --------------------------------------------------------------------------------------------------
+
+
+async def test_connections_that_are_ended_are_counted_by_why(make_stack: Callable[..., Any]) -> None:
+    """What the client was told, or what it did not do; one that is idle after its answer ends uncounted."""
+    stack = make_stack(max_head_bytes=4096, head_timeout="200ms", keep_alive="200ms")
+    async with stack.gateway.running(), stack.client:
+        stack.deploy("e")
+        await stack.served("e")
+        async with serving(stack) as served:
+            idle = await served.connect()
+            idle.send(post())
+            assert 200 == (await idle.answer())[0]
+            assert b"" == await idle.rest()
+            assert {} == await ended_connections(stack)
+            for sent in (b"", b"POST /ser", b"POST /" + b"x" * 5000, b"\x16\x03\x01"):
+                wire = await served.connect()
+                wire.send(sent)
+                await wire.rest()
+            expected = {"nothing_asked": 1, "head_timeout": 1, "head_too_large": 1, "malformed_request": 1}
+            assert expected == await ended_connections(stack)
+
+
+async def test_a_connection_that_makes_room_is_counted(make_stack: Callable[..., Any]) -> None:
+    """The one that has waited longest."""
+    stack = make_stack(max_connections=2)
+    async with stack.gateway.running(), stack.client, serving(stack) as served:
+        waits = [await served.connect() for _ in range(3)]
+        assert b"" == await waits[0].rest()
+        assert {"made_room": 1} == await ended_connections(stack)
+
+
+async def ended_connections(stack: Any) -> dict[str, float]:
+    """Return how many were counted by reason."""
+    text = (await stack.client.get("/metrics")).text
+    found = re.findall(r'gateway_ended_connections_total\{reason="(\w+)"\} (\S+)', text)
+    return {reason: float(number) for reason, number in found}
+
+
 # --- time -------------------------------------------------------------------------------------------------------------
 
 
