@@ -25,7 +25,7 @@ from gateway.errors import (
     RegistryRefused,
     RegistryUnavailable,
 )
-from gateway.registry.ledger import Record, Records, with_records
+from gateway.registry.ledger import Kind, Record, Records, with_records
 from gateway.registry.port import ModelQuery, Publication, Published
 from gateway.spec import ServingSpec, decode
 from gateway.trace import TRACEPARENT
@@ -175,6 +175,7 @@ class FakeRegistry:
         self.is_up = True
         self.downloads: list[str] = []
         self.ledger = FakeLedger()
+        self.history = FakeLedger()
 
     def add_model(self, model_id: str, path: Path, *, is_package: bool = False, **fields: Any) -> None:
         """Register a file (or a zip of a folder) as a model."""
@@ -348,6 +349,12 @@ class FakeLedger:
         for kind, key, text in texts:
             self._stored.setdefault(kind, {})[key] = text
         self.writes += bool(texts)
+
+    def remove(self, kind: Kind, keys: Iterable[str]) -> None:
+        """See ``Ledger.remove``."""
+        self._check()
+        for key in keys:
+            self._stored.get(kind, {}).pop(key, None)
 
     def _check(self) -> None:
         if not self.is_up:

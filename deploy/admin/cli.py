@@ -32,6 +32,7 @@ _COMMANDS = {
     "optimize": "Make the fastest bundle of a model that still answers the same.",
     "bench": "Measure a running endpoint: rate, latency, stages.",
     "keys": "Give out keys to those who may ask, list, rotate and revoke them.",
+    "history": "Show who changed what: endpoints, weights, defaults, keys, quotas.",
     "drift": "Capture reference distributions, report drift.",
     "dashboards": "Put the Grafana boards into an existing Grafana, or into files.",
     "hook": "Try a Preprocess class here; re-upload it while it is being written.",

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NoReturn
 
+from deploy.history.recorder import recorded
 from deploy.tools import http_client
 from deploy.tools.errors import GatewayError
 from gateway import registry, spec
@@ -103,10 +104,12 @@ class Watcher:
         gateway: str,
         say: Callable[[str], object],
         upload: Upload | None = None,
+        me: str = "somebody",
     ) -> None:
         self._folder = folder
         self._store = store
         self._gateway = gateway
+        self._me = me
         self._say = say
         self._upload = upload or upload_through_sdk
         self._known: dict[str, Path] = {}
@@ -163,7 +166,8 @@ class Watcher:
             self._say(f"{fault}; not uploaded")
             return
         before = self._serving(watched.urls[0])
-        reason = self._upload(self._task_id, watched.key, watched.path)
+        with recorded(self._store, endpoints=watched.urls, by=self._me, why="hook watch"):
+            reason = self._upload(self._task_id, watched.key, watched.path)
         if reason:
             self._say(f"{name} could not be uploaded: {reason}")
             return

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import fcntl
 import json
+import logging
 import os
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
+from deploy.history import key_file as history
+from deploy.history.recorder import recorded
 from deploy.tools.errors import DeployError
 from gateway.callers import (
     BadKeys,
@@ -24,25 +28,20 @@ from gateway.callers import (
     read_pepper,
     records_of,
 )
+from gateway.registry import RegistryWriter
 
-
-class Ledger(Protocol):
-    """What is kept beside the serving Task; see ``gateway.registry``."""
-
-    def read(self) -> Mapping[str, Mapping[str, Mapping[str, Any]]]:
-        """Return every record."""
-        ...
-
-    def write(self, records: Iterable[Any]) -> None:
-        """Add these records, or replace those of the same kind and key."""
-        ...
+_log = logging.getLogger("triton_gateway.callers")
 
 
 class KeyFileStore:
-    """Keys in a file, with the pepper beside it or at ``pepper``. Raises ``DeployError`` for what cannot be used."""
+    """Keys in a file, with the pepper beside it or at ``pepper``. Raises ``DeployError`` for what cannot be used.
 
-    def __init__(self, path: Path, pepper: Path | None = None) -> None:
+    What is changed is recorded beside the file, ``by`` whom.
+    """
+
+    def __init__(self, path: Path, pepper: Path | None = None, *, by: str = "") -> None:
         self.path = path
+        self._by = by
         self.pepper_path = pepper or Path(default_pepper(path))
 
     def __str__(self) -> str:
@@ -90,6 +89,7 @@ class KeyFileStore:
     def _editing(self) -> Iterator[dict[str, Any]]:
         with _told(), _locked(self.path):
             content = self._content()
+            before = copy.deepcopy(content)
             secret = self.pepper()
             if content["keys"] and content.get("pepper", name_of(secret)) != name_of(secret):
                 raise DeployError(
@@ -99,6 +99,10 @@ class KeyFileStore:
             yield content
             content["pepper"] = name_of(secret)
             _replace(self.path, json.dumps(content, indent=1).encode() + b"\n")
+            try:
+                history.add(self.path, before, content, by=self._by)
+            except OSError as error:
+                _log.warning("%s was changed, but its history cannot be written: %s", self.path, error.strerror)
 
     def _content(self) -> dict[str, Any]:
         if not self.path.exists():
@@ -108,11 +112,15 @@ class KeyFileStore:
 
 
 class RegistryKeyStore:
-    """Keys beside the serving Task, with the pepper at ``pepper``. Raises ``DeployError`` for what cannot be used."""
+    """Keys beside the serving Task, with the pepper at ``pepper``. Raises ``DeployError`` for what cannot be used.
 
-    def __init__(self, ledger: Ledger, pepper: Path) -> None:
-        self._ledger = ledger
+    What is changed is recorded, ``by`` whom.
+    """
+
+    def __init__(self, registry: RegistryWriter, pepper: Path, *, by: str = "") -> None:
+        self._registry = registry
         self.pepper_path = pepper
+        self._by = by
 
     def __str__(self) -> str:
         return "the registry"
@@ -132,7 +140,7 @@ class RegistryKeyStore:
     def keys(self) -> list[Key]:
         """Return the keys, revoked ones too."""
         with _told():
-            return keys_in(self._ledger.read())
+            return keys_in(self._registry.ledger.read())
 
     @contextlib.contextmanager
     def editing(self) -> Iterator[list[Key]]:
@@ -140,7 +148,8 @@ class RegistryKeyStore:
         keys = self.keys()
         before = list(keys)
         yield keys
-        self._ledger.write(records_of(before, keys))
+        with recorded(self._registry):
+            self._registry.ledger.write(records_of(before, keys, self._by))
 
 
 @contextlib.contextmanager

@@ -1,7 +1,7 @@
 """Composes a model sync and runs it: ``triton-gateway sync``, which ``up`` and the container beside Triton run.
 
 The one place of this room that knows settings, the real registry and what else is done after each look at the serving
-Task: auto-update, and keeping decided weights (``deploy/rollout``).
+Task: auto-update, keeping decided weights (``deploy/rollout``), and noticing who changed what (``deploy/history``).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from deploy.history.recorder import Observer
 from deploy.modelsync import health
 from deploy.modelsync.auto_update import AutoUpdate
 from deploy.modelsync.client import AdminClient
@@ -44,7 +45,7 @@ def run(
     auto_update = AutoUpdate(
         task, clock=time.monotonic, every_s=max(5.0, poll_s), settle_s=sync_settings.grace.settle_s
     )
-    steps = (auto_update, WeightsKeeper(task, clock=time.monotonic, wall=time.time))
+    steps = (auto_update, WeightsKeeper(task, clock=time.monotonic, wall=time.time), Observer(task))
     with contextlib.ExitStack() as stack:
 
         def answer(sync: ModelSync) -> None:

@@ -161,18 +161,19 @@ def _canaries(task: Mapping[str, Any]) -> dict[str, Any]:
     return {key.strip("/"): fields for key, fields in parsed.items()}
 
 
-def shadow_of(serving: spec.ServingSpec, endpoint: str, to: str, percent: float, tolerance: float) -> registry.Record:
+def shadow_of(
+    serving: spec.ServingSpec, endpoint: str, to: str, percent: float, tolerance: float, by: str = ""
+) -> registry.Record:
     """Return the record that has ``percent`` of the requests of ``endpoint`` mirrored to the url ``to``.
 
     Raises ``SpecFault`` where gateways could not do so with what the Task serves.
     """
     wanted = spec.ShadowSpec(endpoint, to, percent, tolerance)
     spec.check_shadow(wanted, serving.endpoints)
-    return shadow(endpoint, wanted)
+    return shadow(endpoint, wanted, by)
 
 
-def shadow(endpoint: str, wanted: spec.ShadowSpec | None) -> registry.Record:
-    """Return the record that has requests of ``endpoint`` mirrored; None: not any more."""
-    return registry.Record(
-        "shadow", endpoint, {"endpoint": endpoint, "percent": 0} if wanted is None else asdict(wanted)
-    )
+def shadow(endpoint: str, wanted: spec.ShadowSpec | None, by: str = "") -> registry.Record:
+    """Return the record that has requests of ``endpoint`` mirrored; None: not any more. ``by``: who wants it so."""
+    stored = {"endpoint": endpoint, "percent": 0} if wanted is None else asdict(wanted)
+    return registry.Record("shadow", endpoint, {**stored, **({"by": by} if by else {})})

@@ -7,11 +7,13 @@ that no weight is ever in force without its reason; gateways already prefer the 
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from deploy.history.recorder import recorded
 from deploy.rollout import record, steps
 from deploy.rollout.record import LEASE_S, Lease
 from deploy.rollout.source import Look, Source, Version, between, missing_instances
@@ -187,7 +189,8 @@ def write_decided(
 
     Raises ``Unwritten`` if only the first was possible, and what ``store`` raises if nothing was.
     """
-    store.write({}, records)
+    with recorded(store) if any(one.kind == "decision" for one in records) else contextlib.nullcontext():
+        store.write({}, records)
     if not changed:
         return
     try:

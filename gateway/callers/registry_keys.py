@@ -41,16 +41,17 @@ def keys_in(records: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[Key]
     return sorted(found, key=lambda key: (key.created, key.id))
 
 
-def records_of(before: Iterable[Key], after: Iterable[Key]) -> list[Record]:
-    """Return what has to be recorded so that keys are as they are ``after``."""
+def records_of(before: Iterable[Key], after: Iterable[Key], by: str = "") -> list[Record]:
+    """Return what has to be recorded so that keys are as they are ``after``; ``by``: who has changed them."""
+    author, ender = ({"changed_by": by}, {"by": by}) if by else ({}, {})
     known = {key.id: key for key in before}
     found = []
     for key in after:
         old = known.get(key.id)
         if old is None or replace(old, revoked="") != replace(key, revoked=""):
-            found.append(Record(KEY, key.id, replace(key, revoked="").to_json()))
+            found.append(Record(KEY, key.id, {**replace(key, revoked="").to_json(), **author}))
         if key.revoked and (old is None or not old.revoked):
-            found.append(Record(END, key.id, {"at": key.revoked}))
+            found.append(Record(END, key.id, {"at": key.revoked, **ender}))
     return found
 
 

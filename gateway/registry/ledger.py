@@ -27,7 +27,7 @@ _log = logging.getLogger("triton_gateway.ledger")
 
 Kind = Literal[
     "content_hash", "decision", "decision_mark", "rollout", "command", "shadow", "version_number", "caller_key",
-    "caller_key_end",
+    "caller_key_end", "history", "history_now", "history_begun", "history_dropped", "history_doing",
 ]  # fmt: skip
 """What a record is about; the section of the companion Task's hyperparameters that holds it."""
 
@@ -37,11 +37,21 @@ Records = Mapping[str, Mapping[str, Mapping[str, Any]]]
 SYSTEM_TAG: Final = "triton-gateway-records"
 """Marks the companion Task; its ``parent`` is the serving Task."""
 
+HISTORY_TAG: Final = "triton-gateway-history"
+"""Marks another companion, for the record of who changed what: it is long, and gateways never read it."""
+
 _COMMENT: Final = (
     "Written by triton-gateway: content hashes of models, decisions about canary weights, rollouts, version numbers "
     "and hashes of callers' keys of the serving service that is this Task's parent. Keep it: without it a model that "
     "was overwritten, or weights that were set back, are not noticed, and keys end."
 )
+_HISTORY_COMMENT: Final = (
+    "Written by triton-gateway: who changed endpoints, weights, defaults and callers' keys of the serving service that "
+    "is this Task's parent, when, from what to what (`triton-gateway history`). Without it what was changed before is "
+    "forgotten; nothing else depends on it."
+)
+_COMPANIONS: Final = {SYSTEM_TAG: ("records", _COMMENT), HISTORY_TAG: ("history", _HISTORY_COMMENT)}
+"""System tag → what the Task is called, and its comment."""
 _MAX_COMPANIONS: Final = 100
 
 
@@ -71,6 +81,10 @@ class Ledger(Protocol):
 
     def write(self, records: Iterable[Record]) -> None:
         """Add these records, or replace those of the same kind and key; all of one call together. Others stay."""
+        ...
+
+    def remove(self, kind: Kind, keys: Iterable[str]) -> None:
+        """Remove these records; one that is not there is no error. Only for kinds that nobody has to agree about."""
         ...
 
 
@@ -104,8 +118,9 @@ class ClearMLLedger:
     have a key the oldest one's value counts, so that everybody reads the same.
     """
 
-    def __init__(self, api: ServingApi) -> None:
+    def __init__(self, api: ServingApi, tag: str = SYSTEM_TAG) -> None:
         self._api = api
+        self._tag = tag
 
     def marker(self) -> str:
         """See ``Ledger.marker``."""
@@ -150,10 +165,17 @@ class ClearMLLedger:
                 hint="give it ClearML credentials that may create and edit Tasks in the serving Task's project",
             ) from error
 
+    def remove(self, kind: Kind, keys: Iterable[str]) -> None:
+        """See ``Ledger.remove``."""
+        items = [{"section": kind, "name": _name_of(key)} for key in keys]
+        for task in self._companions() if items else ():
+            body = {"task": task["id"], "hyperparams": items, "force": True}
+            self._api.call("tasks", "delete_hyper_params", body)
+
     def _companions(self, *fields: str) -> list[dict[str, Any]]:
         """Return the companion Tasks, the oldest first."""
         asked = {
-            "parent": self._api.followed(), "system_tags": [SYSTEM_TAG], "search_hidden": True,
+            "parent": self._api.followed(), "system_tags": [self._tag], "search_hidden": True,
             "only_fields": ["id", "created", *fields],
             "order_by": ["created"], "page": 0, "page_size": _MAX_COMPANIONS,
         }  # fmt: skip
@@ -166,9 +188,10 @@ class ClearMLLedger:
 
     def _created(self) -> str:
         serving = self._api.call("tasks", "get_by_id", {"task": self._api.followed()})["task"]
+        called, comment = _COMPANIONS[self._tag]
         body = {
-            "name": f"{serving.get('name') or 'serving'}: records of triton-gateway", "type": "custom",
-            "parent": self._api.followed(), "system_tags": [SYSTEM_TAG], "comment": _COMMENT,
+            "name": f"{serving.get('name') or 'serving'}: {called} of triton-gateway", "type": "custom",
+            "parent": self._api.followed(), "system_tags": [self._tag], "comment": comment,
             **({"project": serving["project"]} if serving.get("project") else {}),
         }  # fmt: skip
         made = str(self._api.call("tasks", "create", body)["id"])

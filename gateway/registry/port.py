@@ -118,6 +118,11 @@ class Published:
 class RegistryWriter(Registry, Protocol):
     """Also changes the serving Task, and asks for more than serving needs. The same errors, the same bounds."""
 
+    @property
+    def history(self) -> Ledger:
+        """The record of who changed what, apart from what gateways read."""
+        ...
+
     def followed(self) -> str:
         """Return the id of the serving Task.
 

@@ -123,6 +123,17 @@ def test_a_record_is_replaced_whole_and_the_marker_moves(ledger: Open) -> None:
     assert {"new": 2} == _decisions(mine)["replaced"]
 
 
+def test_what_is_removed_is_gone_and_the_rest_stays(ledger: Open) -> None:
+    """A record that is not there is no error."""
+    mine = ledger()
+    mine.write([_one(f"removed/{n}", n=n) for n in range(3)])
+    ledger().remove("decision", ["removed/0", "removed/2", "removed/3"])
+    assert {"removed/1"} == {key for key in _decisions(mine) if "removed" in key}
+    mine.remove("history", ["nothing"])
+    mine.remove("decision", [])
+    assert {"removed/1"} == {key for key in _decisions(ledger()) if "removed" in key}
+
+
 def test_a_ledger_that_cannot_be_reached_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
     """In bounded time, for reading and for writing; the fake says the same."""
     for name in ("API", "WEB", "FILES"):
@@ -139,7 +150,7 @@ def test_a_ledger_that_cannot_be_reached_is_unavailable(monkeypatch: pytest.Monk
 
 def test_a_stale_whole_configuration_write_loses_no_record(served: Served) -> None:
     """What the stock CLI does: it reads the serving Task, waits, and writes the whole configuration back."""
-    kinds: tuple[Kind, ...] = ("content_hash", "decision", "rollout", "command", "shadow", "version_number")
+    kinds: tuple[Kind, ...] = ("content_hash", "decision", "rollout", "command", "shadow", "version_number", "history")
     stale = dict(served.registry.task())
     mine = ClearMLLedger(served.registry)
     for kind in kinds:

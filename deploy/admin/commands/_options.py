@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import signal
 import socket
 import threading
@@ -101,6 +102,18 @@ def _default(value: object) -> str:
     return "" if value in _EMPTY_VALUES else f"  [default: {value}]"
 
 
+def _age(text: str) -> float:
+    from gateway.settings import parse_duration
+
+    found = re.fullmatch(r"([0-9]+)\s*([dw])", text.strip())
+    if found:
+        return int(found[1]) * {"d": 86400.0, "w": 604800.0}[found[2]]
+    try:
+        return parse_duration(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is no age; write 30m, 12h, 2d or 4w") from None
+
+
 class _Quantity(click.ParamType):  # type: ignore[type-arg] # generic in new versions of click only
     """A number with a unit, as settings take it: ``parse(settings, text)`` raises ``ValueError``."""
 
@@ -122,6 +135,8 @@ DURATION: Final = _Quantity("duration", lambda settings, text: settings.parse_du
 """Seconds, written as `90s`, `10m` or `1h`; a bare number counts seconds."""
 CLEARML_DURATION: Final = _Quantity("duration", lambda settings, text: settings.parse_duration(text, bare_unit="min"))
 """The same; a bare number counts minutes, as in clearml-serving."""
+AGE: Final = _Quantity("age", lambda _settings, text: _age(text))
+"""Seconds, written as durations are, or in days and weeks: `2d`, `4w`."""
 SIZE: Final = _Quantity("size", lambda settings, text: settings.parse_size(text))
 """Bytes, written as `512M` or `2g`."""
 
@@ -185,8 +200,9 @@ def _addresses(given: Iterable[str]) -> tuple[str, ...]:
 
 
 def who() -> str:
-    """Return who runs this command, as it is written down."""
-    return f"{os.environ.get('USER', 'somebody')}@{socket.gethostname()}"
+    """Return who runs this command, as it is written down: TRITON_GATEWAY_USER, else the user of this machine."""
+    named = os.environ.get("TRITON_GATEWAY_USER", "").strip()[:100]
+    return named or f"{os.environ.get('USER', 'somebody')}@{socket.gethostname()}"
 
 
 def registry_options(function: F) -> F:

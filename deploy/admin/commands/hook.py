@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from deploy.admin.commands._options import DURATION, SIZE, OpenRegistry, gateway_options, registry_options
+from deploy.admin.commands._options import DURATION, SIZE, OpenRegistry, gateway_options, registry_options, who
 from deploy.admin.terminal import Terminal
 from deploy.tools.errors import DeployError
 
@@ -134,6 +134,6 @@ def watch(folder: Path, gateway: str, open_registry: OpenRegistry) -> int:
     from deploy.admin import hook_watch
 
     try:
-        hook_watch.Watcher(folder.resolve(), open_registry(), gateway=gateway, say=click.echo).run()
+        hook_watch.Watcher(folder.resolve(), open_registry(), gateway=gateway, say=click.echo, me=who()).run()
     except KeyboardInterrupt:
         return 0

@@ -53,12 +53,12 @@ def _store_options(function: Callable[..., Any]) -> Callable[..., Any]:
         if registry:
             if pepper_file is None:
                 raise DeployError("keys in the registry need their pepper", hint="name its file with --pepper-file")
-            return function(*args, store=RegistryKeyStore(open_registry().ledger, pepper_file), **kwargs)
+            return function(*args, store=RegistryKeyStore(open_registry(), pepper_file, by=who()), **kwargs)
         if path is None:
             raise DeployError(
                 "nobody says where the keys are", hint="give --file, e.g. --file keys.json, or --registry"
             )
-        return function(*args, store=KeyFileStore(path, pepper_file), **kwargs)
+        return function(*args, store=KeyFileStore(path, pepper_file, by=who()), **kwargs)
 
     return wrapped
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from deploy.admin.commands._options import who
 from deploy.admin.terminal import Terminal
 from deploy.tools.errors import DeployError
 
@@ -106,7 +107,7 @@ def command(
         model_id = _register(outcome, project=project, name=name, tags=tags, source=model, screen=screen)
     arguments = serving.add_arguments(deploy or "ENDPOINT", model_id, outcome.inputs, outcome.outputs, outcome.tuned)
     if deploy is not None:
-        _deploy(arguments, serving_task_id, output, screen)
+        _deploy(arguments, deploy, serving_task_id, output, screen)
     line = serving.command_line([*(["--id", serving_task_id] if serving_task_id else []), *arguments])
     if as_json:
         values = {
@@ -191,11 +192,15 @@ def _register(outcome: Outcome, *, project: str, name: str, tags: tuple[str, ...
     return found.model_id
 
 
-def _deploy(arguments: list[str], serving_task_id: str, output: Path, screen: Screen) -> None:
+def _deploy(arguments: list[str], endpoint: str, serving_task_id: str, output: Path, screen: Screen) -> None:
+    from deploy.history.recorder import recorded
     from deploy.tools.clearml_serving import ClearMLServing
+    from gateway.registry import ClearMLRegistry
 
     screen.progress("clearml-serving model add …")
     environment: dict[str, Any] = dict(os.environ)
     cli = ClearMLServing(env=environment, log=output.absolute() / "clearml-serving.log")
-    asyncio.run(cli.run("--id", serving_task_id, *arguments))
+    registry = ClearMLRegistry(serving_task_id)
+    with recorded(registry, endpoints=[endpoint.strip("/")], by=who(), why="optimize --deploy"):
+        asyncio.run(cli.run("--id", serving_task_id, *arguments))
     screen.say("clearml-serving model add: done")

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from deploy.admin.commands._options import OpenRegistry, registry_options
+from deploy.admin.commands._options import OpenRegistry, registry_options, who
 from deploy.tools.errors import DeployError
 
 _COUNT = re.compile(r"^gateway_shadow_requests_total\{(?P<labels>[^}]*)\}\s+(?P<value>\S+)", re.M)
@@ -41,13 +41,15 @@ def command(
       triton-gateway canary shadow --endpoint sentiment --to 2 --percent 5
       triton-gateway canary shadow --endpoint sentiment --off
     """
+    from deploy.history.recorder import recorded
     from deploy.rollout import record
 
     endpoint = endpoint.strip("/")
     store = open_registry()
     spec = store.spec()
     if off:
-        store.write({}, [record.shadow(endpoint, None)])
+        with recorded(store):
+            store.write({}, [record.shadow(endpoint, None, who())])
         click.echo(f"{endpoint}: nothing is mirrored")
         return 0
     if to is None:
@@ -58,7 +60,9 @@ def command(
     if percent is None:
         raise DeployError("--to needs --percent", hint="for instance --percent 5")
     target = spec.url_of(endpoint, to)
-    store.write({}, [record.shadow_of(spec, endpoint, target, percent, tolerance)])
+    mirrored = record.shadow_of(spec, endpoint, target, percent, tolerance, who())
+    with recorded(store):
+        store.write({}, [mirrored])
     click.echo(f"{endpoint}: {percent:g} % of its requests are mirrored to {target}")
     return 0
 

@@ -20,7 +20,7 @@ from gateway.registry import following
 from gateway.registry.clearml.files import Files
 from gateway.registry.clearml.models import PAGE, ModelSearch, exactly
 from gateway.registry.clearml.session import Api
-from gateway.registry.ledger import ClearMLLedger, Ledger, Record, with_records
+from gateway.registry.ledger import HISTORY_TAG, ClearMLLedger, Ledger, Record, with_records
 from gateway.registry.port import ModelQuery, Publication, Published
 from gateway.spec import MODEL_FIELDS, ServingSpec, decode
 
@@ -52,6 +52,7 @@ class ClearMLRegistry:
         self._search = ModelSearch(self._api.call, self._files.size)
         self._say = say or (lambda text: _log.info("%s", text))
         self._ledger = ClearMLLedger(self)
+        self._history = ClearMLLedger(self, HISTORY_TAG)
         self._heartbeat = following.Heartbeat(clock)
         self._complaint = ""
 
@@ -59,6 +60,11 @@ class ClearMLRegistry:
     def ledger(self) -> Ledger:
         """See ``Registry.ledger``."""
         return self._ledger
+
+    @property
+    def history(self) -> Ledger:
+        """See ``RegistryWriter.history``."""
+        return self._history
 
     def marker(self) -> str:
         """Return when the Task and our records of it last changed; costs two small calls.

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from deploy.admin.hook_watch import Watcher, match, syntax_fault
+from deploy.history.recorder import read
 from gateway.spec import decode
 from gateway.testing import FakeRegistry
 
@@ -104,6 +105,21 @@ def test_file_that_differs_at_the_start_is_uploaded(registry: FakeRegistry, tmp_
     watcher.step()
     assert ["py_code_h"] == uploads
     assert "h.py could not be uploaded: the disk is full" in said
+
+
+def test_who_watches_is_told_in_the_history(registry: FakeRegistry, tmp_path: Path) -> None:
+    """The upload itself names nobody."""
+    hooks = tmp_path / "hooks"
+    hooks.mkdir()
+    deploy(registry, tmp_path, "h", SOURCE)
+    (hooks / "h.py").write_text(SOURCE + "# edited\n")
+
+    def upload(_task: str, _key: str, _path: Path) -> str:
+        deploy(registry, tmp_path, "h", SOURCE + "# edited\n")
+        return ""
+
+    Watcher(hooks, registry, gateway="http://127.0.0.1:9", say=[].append, upload=upload, me="ann").step()
+    assert [("h", "ann", "hook watch")] == [(one.subject, one.by, one.why) for one in read(registry).entries]
 
 
 def test_registry_that_is_away_is_told_and_asked_again(registry: FakeRegistry, tmp_path: Path) -> None:

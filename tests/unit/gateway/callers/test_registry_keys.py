@@ -17,7 +17,7 @@ from gateway.callers.sources import sources_of
 from gateway.errors import NotAuthenticated
 from gateway.registry import Record
 from gateway.settings import Settings
-from gateway.testing import FakeLedger
+from gateway.testing import FakeRegistry
 from tests.unit.gateway.callers.test_keys import PEPPER
 
 
@@ -25,7 +25,8 @@ class Fleet:
     """A registry, the command that writes to it, and two gateways."""
 
     def __init__(self, folder: Path) -> None:
-        self.ledger = FakeLedger()
+        self.registry = FakeRegistry()
+        self.ledger = self.registry.ledger
         self.pepper = folder / "pepper"
         self.pepper.write_bytes(PEPPER)
         self.folder = folder
@@ -39,7 +40,7 @@ class Fleet:
         return Following(Access(), {"registry": source})
 
     def store(self) -> RegistryKeyStore:
-        return RegistryKeyStore(self.ledger, self.pepper)
+        return RegistryKeyStore(self.registry, self.pepper)
 
     def create(self) -> tuple[str, Key]:
         text, name = new_key()

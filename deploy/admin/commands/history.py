@@ -1,0 +1,133 @@
+"""``triton-gateway history``: who changed what, when, from what to what."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from deploy.admin.commands._options import AGE, OpenRegistry, registry_options
+from deploy.tools.errors import DeployError, GatewayError
+
+if TYPE_CHECKING:
+    from deploy.history.changes import Entry
+    from deploy.history.recorder import Told
+
+_KINDS = ("weight", "endpoint", "default", "key", "quota")
+
+
+@click.command(name="history")
+@click.option(
+    "--endpoint", help="Only what concerns this endpoint: its versions, weights, rule, shadow, e.g. `sentiment`."
+)
+@click.option("--since", type=AGE, help="Only what is not older: 30m, 12h, 2d, 4w.  [default: all that is kept]")
+@click.option(
+    "--kind", "kinds", multiple=True, type=click.Choice(_KINDS), help="Only these; several times for several."
+)
+@click.option(
+    "--file", "path", type=click.Path(path_type=Path, dir_okay=False), envvar="TRITON_GATEWAY_KEYS_FILE",
+    show_envvar=True, help="Also what `keys --file` has changed in this file: keys and quotas.",
+)  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
+@registry_options
+def command(
+    endpoint: str | None, since: float | None, kinds: tuple[str, ...], path: Path | None, as_json: bool,
+    open_registry: OpenRegistry,
+) -> int:  # fmt: skip
+    """Show who changed endpoints, weights, defaults, keys and quotas: when, from what to what. The oldest comes first.
+
+    Our own commands (`canary`, `keys`, `hook watch`, `optimize --deploy`) and rollouts say who runs them:
+    TRITON_GATEWAY_USER, or the user of the machine. What `clearml-serving` or ClearML's pages change says nobody; it is
+    noticed by model sync with its next look, or by this command, and told as "seen", with the ClearML user who changed
+    the serving Task last. Defaults are the service's settings (`clearml-serving config`) and metrics.
+
+    \b
+    Examples:
+      triton-gateway history
+      triton-gateway history --endpoint sentiment --since 2d
+      triton-gateway history --kind key --kind quota --file keys.json
+      triton-gateway history --kind weight --json | jq -r '.entries[] | [.at, .by, .after] | @tsv'
+    """
+    told, failure = _of_registry(open_registry, path)
+    from_file = None if path is None else _of_file(path)
+    entries = sorted([*told.entries, *(from_file.entries if from_file else ())], key=lambda entry: entry.order)
+    oldest = time.time() - since if since is not None else 0.0
+    shown = [entry for entry in entries if entry.at >= oldest and _is_asked(entry, endpoint, kinds)]
+    parts = [told, *([from_file] if from_file else [])]
+    dropped, until = sum(one.dropped for one in parts), max(one.dropped_until for one in parts)
+    if as_json:
+        content = {"since": told.since or None, "dropped": dropped, "entries": [_json(entry) for entry in shown]}
+        click.echo(json.dumps(content, indent=1, ensure_ascii=False))
+    else:
+        for entry in shown:
+            for line in describe(entry):
+                click.echo(line)
+        click.echo(_end_of(shown, told, dropped, until, is_known=not failure), err=True)
+    if failure is not None:
+        click.echo(f"triton-gateway: the serving Task's history cannot be read: {failure.message}", err=True)
+    return 1 if failure is not None else 0
+
+
+def describe(entry: Entry) -> list[str]:
+    """Return an entry as lines for people."""
+    when = f"{_time_of(entry.at)}{' seen' if entry.is_seen else ''}"
+    why = f" ({entry.why})" if entry.why else ""
+    if not entry.before:
+        what = f"new: {entry.after}"
+    elif not entry.after:
+        what = f"removed; was: {entry.before}"
+    else:
+        what = f"{entry.before}\n      → {entry.after}"
+    return [f"{when}  {entry.kind} {entry.subject}  by {entry.by}{why}", *f"      {what}".splitlines()]
+
+
+def _of_registry(open_registry: OpenRegistry, path: Path | None) -> tuple[Told, GatewayError | None]:
+    from deploy.history import recorder
+
+    try:
+        store = open_registry()
+        try:
+            recorder.look(store)
+        except GatewayError as error:
+            click.echo(f"what was changed lately may be missing: {error.message}", err=True)
+        return recorder.read(store), None
+    except GatewayError as error:
+        if path is None:
+            raise
+        return recorder.Told(), error
+
+
+def _of_file(path: Path) -> Told:
+    from deploy.history import key_file
+
+    try:
+        return key_file.read(path)
+    except OSError as error:
+        raise DeployError(f"{error.filename} cannot be read: {error.strerror}") from error
+
+
+def _is_asked(entry: Entry, endpoint: str | None, kinds: tuple[str, ...]) -> bool:
+    from deploy.history.changes import concerns
+
+    return (not kinds or entry.kind in kinds) and (endpoint is None or concerns(entry, endpoint.strip("/")))
+
+
+def _end_of(shown: Iterable[Entry], told: Told, dropped: int, until: float, *, is_known: bool) -> str:
+    count = len(list(shown))
+    text = f"{count or 'no'} {'change' if count == 1 else 'changes'}"
+    if is_known and told.since:
+        text += f"; recorded since {_time_of(told.since)}"
+    return text + (f"; {dropped} older ones, until {_time_of(until)}, were dropped" if dropped else "")
+
+
+def _json(entry: Entry) -> dict[str, Any]:
+    names = ("kind", "subject", "before", "after", "by", "why", "is_seen")
+    return {"at": _time_of(entry.at), **{name: getattr(entry, name) for name in names}}
+
+
+def _time_of(at: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at))

@@ -1,0 +1,298 @@
+"""What can change (facts of the serving Task), and what is told of a change. Pure.
+
+Every entry names the entry before it of the same thing, and its key is a hash of that, of the thing and of both values.
+Ten observers of one change therefore write one entry, and the same change a second time is another entry.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from gateway import decisions
+from gateway.callers import END, KEY, Key, keys_in
+from gateway.registry import Record
+from gateway.spec import (
+    RECORDS_PROBLEM,
+    SHADOW,
+    CanarySpec,
+    EndpointSpec,
+    MonitoringSpec,
+    ServingSpec,
+    TensorSpec,
+    decode,
+    kept,
+    records_of,
+)
+
+ENDPOINT: Final = "endpoint"
+WEIGHT: Final = "weight"
+DEFAULT: Final = "default"
+KEY_: Final = "key"
+QUOTA: Final = "quota"
+KINDS: Final = (WEIGHT, ENDPOINT, DEFAULT, KEY_, QUOTA)
+
+STOCK: Final = "clearml-serving or ClearML's pages"
+AUTO: Final = "model sync, by the auto-update rule"
+
+_MAX_TEXT: Final = 300
+_SLACK_S: Final = 2.0
+"""Times of keys are whole seconds."""
+_CLOCKS_S: Final = 60.0
+"""Clocks of two machines may differ by as much: what is found later is then not told as earlier."""
+
+Thing = tuple[str, str]
+"""A kind and what of it: ``("weight", "sentiment")``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """What something is now. ``by``: who said so, if it is recorded; ``at``: when (Unix seconds), 0 if nobody says."""
+
+    says: str
+    by: str = ""
+    at: float = 0.0
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One change. ``before`` is empty for what is new, ``after`` for what was removed."""
+
+    kind: str
+    subject: str
+    before: str
+    after: str
+    at: float
+    """When it was made, or seen if nobody recorded it (Unix seconds)."""
+    by: str
+    why: str = ""
+    is_seen: bool = False
+    """Whether it was noticed: when exactly it was made, and by whom, is only known as far as ClearML tells it."""
+    follows: str = ""
+    """Key of the entry before it of the same thing."""
+    place: int = 0
+    """Among the changes that were found together."""
+
+    @property
+    def key(self) -> str:
+        """What the entry is recorded under."""
+        parts = [self.follows, self.kind, self.subject, self.before, self.after]
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
+
+    @property
+    def order(self) -> tuple[float, int, str]:
+        """By this entries are sorted."""
+        return self.at, self.place, self.key
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What was recorded last of one thing, under which entry, when and by whom."""
+
+    kind: str
+    subject: str
+    says: str
+    key: str = ""
+    at: float = 0.0
+    by: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Doing:
+    """Somebody is changing an endpoint with a tool that does not say who uses it."""
+
+    by: str
+    why: str
+    until: float
+
+
+def facts_of(task: Mapping[str, Any]) -> dict[Thing, Fact] | None:
+    """Return what the serving Task and our records beside it say; None if a part of it cannot be read."""
+    spec = decode(task)
+    if task.get(RECORDS_PROBLEM) or any(fault.subject.startswith("section ") for fault in spec.faults):
+        return None
+    found: dict[Thing, Fact] = dict(_endpoints(spec))
+    found |= _weights(task, spec)
+    for name, value in spec.settings.items():
+        found[DEFAULT, name] = Fact(_short(value))
+    for name, metrics in spec.metrics.items():
+        declared = ", ".join(f"{variable.name} {variable.type}" for variable in metrics.variables)
+        frequency = f"{metrics.log_frequency:g}" if metrics.log_frequency is not None else "default"
+        found[DEFAULT, f"{name} (metrics)"] = Fact(_short(f"{declared or 'none'}; frequency {frequency}"))
+    found |= _keys(task)
+    return {thing: fact for thing, fact in found.items() if fact.says}
+
+
+def changed(
+    known: Mapping[Thing, Known] | None, facts: Mapping[Thing, Fact], doing: Mapping[str, Doing], *, now: float,
+    latest: float = 0.0, user: str = "",
+) -> list[Entry]:  # fmt: skip
+    """Return what has changed since what is ``known``, in a stable order.
+
+    ``latest``: when the last entry of all was made. ``user``: who changed the Task last, as ClearML names them.
+    """
+    found: list[Entry] = []
+    before = known or {}
+    if latest - now < _CLOCKS_S:
+        now = max(now, latest + 0.001)
+    stock = f"{STOCK} (user {user})" if user else STOCK
+    for thing in sorted({*before, *facts}, key=lambda one: (KINDS.index(one[0]), one[1])):
+        kind, subject = thing
+        last, fact = before.get(thing, Known(kind, subject, "")), facts.get(thing, Fact(""))
+        if last.says == fact.says:
+            continue
+        by, why, at = "", "", now
+        under_way = doing.get(subject)
+        if fact.by and (not fact.at or fact.at >= last.at - _SLACK_S):
+            by, why = fact.by, fact.why
+            at = fact.at if latest < fact.at < now else now
+        elif under_way is not None and kind == ENDPOINT and now < under_way.until:
+            by, why = under_way.by, under_way.why
+        elif not fact.says and last.by == AUTO:
+            by = AUTO
+        found.append(
+            Entry(kind, subject, last.says, fact.says, round(at, 3), by or stock, why, not by, last.key, len(found))
+        )
+    return found
+
+
+def key_facts(keys: Iterable[Key]) -> dict[Thing, Fact]:
+    """Return what keys are: whose, for what, until when; never a key nor its hash."""
+    found = {}
+    for key in keys:
+        text = f"{key.tenant} ({key.priority}): {','.join(key.operations)} on {','.join(key.endpoints)}"
+        text += f" until {key.expires}" if key.expires else ""
+        found[KEY_, key.id] = Fact("revoked" if key.revoked else _short(text), key.by)
+    return found
+
+
+def quota_facts(quotas: Mapping[str, Any]) -> dict[Thing, Fact]:
+    """Return what tenants are limited to."""
+    found = {}
+    for tenant, limits in quotas.items():
+        if not isinstance(limits, Mapping):
+            continue  # an editor's; gateways say that it cannot be used
+        numbers = {name: f"{value:g}" if isinstance(value, float) else value for name, value in limits.items()}
+        parts = [f"{name.replace('_', ' ')} {value}" for name, value in sorted(numbers.items()) if name != "shadow"]
+        found[QUOTA, tenant] = Fact(", ".join(parts) + (" (only counted)" if limits.get("shadow") else ""))
+    return found
+
+
+def to_json(entry: Entry) -> dict[str, Any]:
+    """Return an entry as it is recorded."""
+    return asdict(entry)
+
+
+def from_json(stored: Mapping[str, Any]) -> Entry:
+    """Return a recorded entry. Raises ``KeyError``, ``TypeError`` or ``ValueError``."""
+    return Entry(
+        str(stored["kind"]), str(stored["subject"]), str(stored["before"]), str(stored["after"]), float(stored["at"]),
+        str(stored["by"]), str(stored.get("why", "")), bool(stored.get("is_seen")), str(stored.get("follows", "")),
+        int(stored.get("place", 0)),
+    )  # fmt: skip
+
+
+def concerns(entry: Entry, endpoint: str) -> bool:
+    """Say whether an entry is about ``endpoint``: itself, a version of it, its route, its rule or its shadow."""
+    subject = entry.subject.partition(" (")[0]
+    return entry.kind in (ENDPOINT, WEIGHT, DEFAULT) and (subject == endpoint or subject.startswith(f"{endpoint}/"))
+
+
+def _endpoints(spec: ServingSpec) -> Iterator[tuple[Thing, Fact]]:
+    for url, endpoint in spec.endpoints.items():
+        yield (ENDPOINT, url), Fact(_endpoint(endpoint), AUTO if endpoint.is_auto else "")
+    for name, rule in spec.monitoring.items():
+        yield (ENDPOINT, f"{name} (auto-update rule)"), Fact(_rule(rule))
+    for fault in spec.faults:
+        subject = fault.subject.removeprefix("endpoint ").strip("/")
+        if subject != fault.subject and subject not in spec.endpoints:
+            yield (ENDPOINT, subject), Fact(_short(f"cannot be used: {fault.message}"))
+
+
+def _endpoint(one: EndpointSpec) -> str:
+    parts = [one.engine]
+    if one.model_id:
+        parts.append(f"model {one.model_id}")
+    if one.preprocess is not None:
+        parts.append(f"code {(one.preprocess.sha256 or _hash(one.preprocess.uri))[:8]}")
+    if one.inputs or one.outputs:
+        parts.append(f"{_tensors(one.inputs)} → {_tensors(one.outputs)}")
+    if one.auxiliary_pbtxt or one.auxiliary_json not in ("", "{}"):
+        parts.append(f"configuration {_hash(one.auxiliary_pbtxt + one.auxiliary_json)[:8]}")
+    parts += [f"{name}={value}" for name, value in one.options]
+    return _short(", ".join(parts))
+
+
+def _tensors(tensors: Iterable[TensorSpec]) -> str:
+    return " ".join(f"{one.name}:{one.dtype}{list(one.shape)}".replace(", ", ",") for one in tensors) or "?"
+
+
+def _rule(rule: MonitoringSpec) -> str:
+    asked = {"project": rule.project, "name": rule.name, "tags": ",".join(rule.tags), "versions": rule.max_versions}
+    parts = [f"{name} {value}" for name, value in asked.items() if value]
+    parts += ["only published"] if rule.only_published else []
+    return _short(f"{', '.join(parts)}; each as {_endpoint(rule.template)}")
+
+
+def _weights(task: Mapping[str, Any], spec: ServingSpec) -> dict[Thing, Fact]:
+    found: dict[Thing, Fact] = {}
+    made = decisions.read(records_of(task, decisions.DECISION))
+    for name, route in spec.canaries.items():
+        says, decision = _route(route), made.get(name)
+        fact = Fact(says)
+        if decision is not None and says == _route(CanarySpec(name, decision.weights, decision.urls)):
+            fact = Fact(says, decision.by, decision.at, _short(decision.why))
+        found[WEIGHT, name] = fact
+    stored = kept(task, SHADOW)
+    for name, value in stored.items():
+        shadow, by = spec.shadows.get(name), str(value.get("by", ""))
+        if shadow is not None:
+            found[WEIGHT, f"{name} (shadow)"] = Fact(f"{shadow.percent:g} % to {shadow.to}", by)
+        elif by:
+            found[WEIGHT, f"{name} (shadow)"] = Fact("nothing", by)
+    return found
+
+
+def _route(route: CanarySpec) -> str:
+    """Return shares as gateways normalise them: sorted, without zeros, so that one route has one text."""
+    total = sum(route.weights)
+    if not total > 0 or route.prefix:
+        return _short(decisions.described(route.load_endpoints, route.weights, route.prefix))
+    shares = sorted((url, weight / total) for url, weight in zip(route.load_endpoints, route.weights, strict=False))
+    return _short(", ".join(f"{url} {round(100 * share, 2):g} %" for url, share in shares if share))
+
+
+def _keys(task: Mapping[str, Any]) -> dict[Thing, Fact]:
+    records = {kind: records_of(task, kind) for kind in (KEY, END)}
+    found: dict[Thing, Fact] = {}
+    for name, value in records[KEY].items():
+        try:
+            (key,) = keys_in({KEY: {name: value}, END: {name: records[END][name]} if name in records[END] else {}})
+        except ValueError:
+            continue  # who uses it is told
+        by = str((records[END].get(name) or {}).get("by") or "") if key.revoked else str(value.get("changed_by", ""))
+        found |= {thing: Fact(fact.says, by or fact.by) for thing, fact in key_facts([key]).items()}
+    return found
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _short(text: str) -> str:
+    """Return a text that is never long, and still another one wherever what it says is another."""
+    return text if len(text) <= _MAX_TEXT else f"{text[: _MAX_TEXT - 20]}… ({_hash(text)[:12]})"
+
+
+def record_of(entry: Entry) -> Record:
+    """Return the record of an entry."""
+    return Record("history", entry.key, to_json(entry))
+
+
+def known_after(entry: Entry) -> Known:
+    """Return what is known after an entry."""
+    return Known(entry.kind, entry.subject, entry.after, entry.key, entry.at, entry.by)

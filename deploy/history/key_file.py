@@ -1,0 +1,80 @@
+"""What was changed in a file of keys, in a file beside it: one JSON object per line, the oldest first.
+
+Written by whoever changes the file of keys with our command, while they hold its lock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from deploy.history import changes
+from deploy.history.changes import Entry, Known, Thing
+from deploy.history.recorder import BLOCK, KEPT, Told
+from gateway.callers import read_file
+
+
+def beside(path: Path) -> Path:
+    """Return where the history of a file of keys is."""
+    return path.with_name(f"{path.name}.history")
+
+
+def add(
+    path: Path, before: Mapping[str, Any], after: Mapping[str, Any], *, by: str, clock: Callable[[], float] = time.time
+) -> None:
+    """Record how the contents of a file of keys differ. Raises ``OSError``."""
+    told = read(path)
+    last = {(entry.kind, entry.subject): changes.known_after(entry) for entry in told.entries}
+    known = {
+        thing: Known(*thing, says, last[thing].key if thing in last else "") for thing, says in _says(before).items()
+    }
+    facts = {thing: changes.Fact(says, by) for thing, says in _says(after).items()}
+    found = [
+        Entry(one.kind, one.subject, one.before, one.after, one.at, by, "", is_seen=False, follows=one.follows,
+              place=one.place)
+        for one in changes.changed(known, facts, {}, now=clock())
+    ]  # fmt: skip
+    if not found:
+        return
+    entries, dropped, until = [*told.entries, *found], told.dropped, told.dropped_until
+    place = beside(path)
+    if len(entries) >= KEPT + BLOCK:
+        until, dropped = entries[BLOCK - 1].at, dropped + BLOCK
+        _write(place, [{"dropped": dropped, "until": until}, *map(changes.to_json, entries[BLOCK:])])
+        return
+    descriptor = os.open(place, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.writelines(json.dumps(changes.to_json(entry)) + "\n" for entry in found)
+
+
+def read(path: Path) -> Told:
+    """Return what was recorded of a file of keys; a line that cannot be read is left out. Raises ``OSError``."""
+    place = beside(path)
+    entries, dropped, until = [], 0, 0.0
+    for line in place.read_text(encoding="utf-8", errors="replace").splitlines() if place.exists() else ():
+        with contextlib.suppress(ValueError, KeyError, TypeError):
+            stored = json.loads(line)
+            if "dropped" in stored:
+                dropped, until = int(stored["dropped"]), float(stored["until"])
+            else:
+                entries.append(changes.from_json(stored))
+    return Told(tuple(entries), 0.0, dropped, until)
+
+
+def _says(content: Mapping[str, Any]) -> dict[Thing, str]:
+    quotas = content.get("quotas")
+    _, keys = read_file(json.dumps(content).encode())
+    facts = changes.key_facts(keys) | changes.quota_facts(quotas if isinstance(quotas, Mapping) else {})
+    return {thing: fact.says for thing, fact in facts.items()}
+
+
+def _write(place: Path, lines: Sequence[Mapping[str, Any]]) -> None:
+    fresh = place.with_name(f".{place.name}.new")  # only one writes: who has the lock of the file of keys
+    with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
+        file.writelines(json.dumps(line) + "\n" for line in lines)
+    fresh.replace(place)

@@ -1,0 +1,140 @@
+"""Who did it, with the unmodified clearml-serving CLI, our own commands and two observers on a real control plane."""
+
+# ruff: noqa: D103 - a test's name states its rule
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deploy.controlplane.testing import control_plane
+from deploy.history.recorder import Observer, look, read
+from gateway.registry import ClearMLRegistry
+
+pytestmark = pytest.mark.integration
+
+INPUT = ["--input-size", "2", "--input-name", "x", "--input-type", "float32"]
+SIGNATURE = [*INPUT, "--output-size", "2", "--output-name", "y", "--output-type", "float32"]
+
+
+@dataclass
+class Served:
+    """A serving Task on a server; ``stock`` and ``ours`` run the two command lines."""
+
+    task: str
+    stock: Callable[..., str]
+    ours: Callable[..., str]
+
+
+@pytest.fixture
+def served(tmp_path: Path, strict: bool) -> Iterator[Served]:
+    with control_plane(tmp_path / "state", strict=strict) as server:
+        environ = {
+            **server.client_environment(os.environ, tmp_path), "TRITON_GATEWAY_USER": "ann",
+            "PYTHONPATH": str(Path(__file__).resolve().parents[2]),
+        }  # fmt: skip
+
+        def run(module: str, *arguments: str) -> str:
+            ended = subprocess.run(
+                [sys.executable, "-m", module, *arguments], capture_output=True, text=True, env=environ, cwd=tmp_path,
+                timeout=120, check=False,
+            )  # fmt: skip
+            assert ended.returncode == 0, ended.stdout + ended.stderr
+            return ended.stdout
+
+        created = re.search(r"id=([0-9a-f]{32})", run("clearml_serving", "create", "--name", "history"))
+        assert created
+        with pytest.MonkeyPatch.context() as patch:
+            for name in environ:
+                if name.startswith("CLEARML_"):
+                    patch.setenv(name, environ[name])
+            yield Served(
+                created[1],
+                lambda *arguments: run("clearml_serving", "--id", created[1], *arguments),
+                lambda *arguments: run("deploy.admin.cli", *arguments, "--serving-task-id", created[1]),
+            )
+
+
+class Sync:
+    """What model sync does about history, as often as it can."""
+
+    def __init__(self, task: str) -> None:
+        self._registry = ClearMLRegistry(task)
+        self._observer = Observer(self._registry)
+        self._stop = threading.Event()
+        self.looks = 0
+        self._observer(self._registry.task())
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stop.wait(0.1):
+            self._observer(self._registry.task())
+            self.looks += 1
+
+    def __enter__(self) -> Sync:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join(60)
+        assert not self._thread.is_alive()
+
+
+def test_each_change_is_told_once_in_order_with_two_syncs_running(served: Served) -> None:
+    with Sync(served.task) as first, Sync(served.task) as second:
+        uploaded = served.stock(
+            "model", "upload", "--name", "tiny-model", "--project", "models", "--framework", "custom", "--url",
+            "https://example.com/m.bin",
+        )  # fmt: skip
+        model = re.search(r"model.*?([0-9a-f]{32})", uploaded, re.S | re.I)
+        assert model
+        for version in ("1", "2"):
+            served.stock(
+                "model", "add", "--engine", "triton", "--endpoint", "e", "--version", version, "--model-id", model[1],
+                *SIGNATURE,
+            )  # fmt: skip
+        served.stock("model", "canary", "--endpoint", "e", "--weights", "0.5", "0.5", "--input-endpoints", "e/1", "e/2")
+        served.ours("canary", "set", "--endpoint", "e", "2=10", "1=90")
+        made = json.loads(
+            served.ours("keys", "create", "--registry", "--pepper-file", "pepper", "--tenant", "acme", "--json")
+        )
+        served.ours("keys", "revoke", made["id"], "--registry", "--pepper-file", "pepper")
+        served.stock("model", "remove", "--endpoint", "e/2")
+    assert first.looks
+    assert second.looks
+    shown: dict[str, Any] = json.loads(served.ours("history", "--json"))
+    told = [(one["kind"], one["subject"], one["after"]) for one in shown["entries"] if one["kind"] != "default"]
+    code = f"triton, model {model[1]}, x:float32[2] → y:float32[2]"
+    assert [
+        ("endpoint", "e/1", code), ("endpoint", "e/2", code), ("weight", "e", "e/1 50 %, e/2 50 %"),
+        ("weight", "e", "e/1 90 %, e/2 10 %"), ("key", made["id"], "acme (default): infer,metadata on *"),
+        ("key", made["id"], "revoked"), ("endpoint", "e/2", ""),
+    ] == told  # fmt: skip
+    by = [one["by"] for one in shown["entries"] if one["kind"] in ("weight", "key")]
+    assert ["ann", "ann", "ann"] == by[1:]
+    assert by[0].startswith("clearml-serving or ClearML's pages (user ")
+    assert made["key"] not in json.dumps(shown)
+
+
+def test_a_stale_write_of_everything_loses_nothing(served: Served) -> None:
+    registry = ClearMLRegistry(served.task)
+    look(registry)
+    stale = dict(registry.task())
+    served.ours("keys", "create", "--registry", "--pepper-file", "pepper", "--tenant", "acme")
+    before = read(registry).entries
+    for field in ("configuration", "hyperparams", "runtime"):
+        registry.call("tasks", "edit", {"task": stale["id"], "force": True, field: stale.get(field) or {}})
+    look(registry)
+    assert 1 == len(before)
+    assert before == read(ClearMLRegistry(served.task)).entries

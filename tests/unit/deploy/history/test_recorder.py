@@ -1,0 +1,261 @@
+"""What is recorded of changes, over the registry fake: each once, whoever looks, and by whom."""
+
+# ruff: noqa: D103 - a test's name states its rule
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from deploy.history import recorder
+from deploy.history.recorder import BLOCK, KEPT, Observer, look, read, recorded
+from deploy.rollout import record
+from deploy.rollout.runner import write_decided
+from gateway.callers import Key, records_of, written
+from gateway.registry import Record, RegistryUnavailable
+from gateway.spec import ShadowSpec
+from gateway.testing import FakeRegistry
+
+A, B = "a" * 32, "b" * 32
+
+
+@pytest.fixture
+def clock() -> Callable[[], float]:
+    now: Iterator[float] = iter(range(1000, 10**6))
+    return lambda: float(next(now))
+
+
+@pytest.fixture
+def store() -> FakeRegistry:
+    found = FakeRegistry()
+    found.add_endpoint("e", A, version="1")
+    return found
+
+
+def _told(store: FakeRegistry) -> list[tuple[str, str, str, str]]:
+    return [(one.kind, one.subject, one.before, one.after) for one in read(store).entries]
+
+
+def _set(store: FakeRegistry, *weights: float, by: str = "ann@laptop") -> None:
+    shares = {f"e/{len(weights) - place}": weight for place, weight in enumerate(weights)}
+    task = store.task()
+    decision = record.decided(task, "e", shares, now=time.time(), by=by, why="canary set")
+    write_decided(store, record.with_weights(task, "e", shares), [decision])
+
+
+def test_what_is_there_at_the_first_look_is_no_change(store: FakeRegistry, clock: Callable[[], float]) -> None:
+    look(store, clock=clock)
+    assert ([], 1000.0) == (_told(store), read(store).since)
+
+
+def test_what_stock_tools_change_is_told_once_with_what_it_was(store: FakeRegistry, clock: Callable[[], float]) -> None:
+    look(store, clock=clock)
+    store.add_endpoint("e", B, version="2")
+    store.settings["metric_logging_freq"] = "1.0"
+    look(store, clock=clock)
+    look(store, clock=clock)
+    store.add_endpoint("e", A, version="2")
+    look(store, clock=clock)
+    del store.endpoints["e/2"]
+    look(store, clock=clock)
+    a, b = f"triton, model {A}", f"triton, model {B}"
+    assert [
+        ("endpoint", "e/2", "", b), ("default", "metric_logging_freq", "", "1.0"),
+        ("endpoint", "e/2", b, a), ("endpoint", "e/2", a, ""),
+    ] == _told(store)  # fmt: skip
+    assert {("clearml-serving or ClearML's pages", True)} == {(one.by, one.is_seen) for one in read(store).entries}
+
+
+def test_the_user_that_the_task_names_is_told(
+    store: FakeRegistry, clock: Callable[[], float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look(store, clock=clock)
+    store.add_endpoint("e", B, version="2")
+    task = dict(store.task())
+    monkeypatch.setattr(store, "task", lambda: {**task, "last_changed_by": "u1"})
+    look(store, clock=clock)
+    assert ["clearml-serving or ClearML's pages (user u1)"] == [one.by for one in read(store).entries]
+
+
+def test_ten_observers_tell_one_change_once(store: FakeRegistry, clock: Callable[[], float]) -> None:
+    observers = [Observer(store, clock=clock) for _ in range(10)]
+    for observer in observers:
+        observer(store.task())
+    store.add_endpoint("e", B, version="2")
+    for observer in observers:
+        observer(store.task())
+    assert [("endpoint", "e/2", "", f"triton, model {B}")] == _told(store)
+
+
+class _AtOnce(FakeRegistry):
+    """Another observer does all of its look after what was recorded is read here."""
+
+    other: Callable[[], None] | None = None
+
+    def task(self) -> Mapping[str, Any]:
+        other, self.other = self.other, None
+        found = super().task()
+        if other is not None:
+            other()
+        return found
+
+
+def test_two_that_look_at_the_same_moment_write_one_entry(clock: Callable[[], float]) -> None:
+    store = _AtOnce()
+    look(store, clock=clock)
+    store.add_endpoint("e", B, version="2")
+    store.other = lambda: look(store, clock=clock)
+    look(store, clock=clock)
+    assert [("endpoint", "e/2", "", f"triton, model {B}")] == _told(store)
+
+
+def test_an_observer_with_an_old_task_takes_nothing_for_changed_back(
+    store: FakeRegistry, clock: Callable[[], float]
+) -> None:
+    slow = Observer(store, clock=clock)
+    slow(store.task())
+    old = store.task()
+    store.add_endpoint("e", B, version="2")
+    look(store, clock=clock)
+    slow(dict(old))
+    slow(store.task())
+    assert 1 == len(_told(store))
+
+
+def test_what_changes_there_and_back_is_told_each_time(store: FakeRegistry, clock: Callable[[], float]) -> None:
+    look(store, clock=clock)
+    for model in (B, A, B, A):
+        store.add_endpoint("e", model, version="1")
+        look(store, clock=clock)
+    a, b = f"triton, model {A}", f"triton, model {B}"
+    assert [(a, b), (b, a), (a, b), (b, a)] == [(before, after) for _, _, before, after in _told(store)]
+
+
+def test_changes_while_nobody_looked_are_found_by_the_next_look(
+    store: FakeRegistry, clock: Callable[[], float]
+) -> None:
+    look(store, clock=clock)
+    store.add_endpoint("e", B, version="2")
+    Observer(store, clock=clock)(store.task())  # started after the change
+    assert 1 == len(_told(store))
+
+
+def test_decided_weights_are_told_by_whoever_decided_them(store: FakeRegistry) -> None:
+    store.add_endpoint("e", B, version="2")
+    _set(store, 1, 9)
+    _set(store, 5, 5, by="rollout")
+    Observer(store)(store.task())
+    ten, half = "e/1 90 %, e/2 10 %", "e/1 50 %, e/2 50 %"
+    assert [("weight", "e", "", ten), ("weight", "e", ten, half)] == _told(store)
+    assert [("canary set", False)] * 2 == [(one.why, one.is_seen) for one in read(store).entries]
+    assert ["ann@laptop", "rollout"] == [one.by for one in read(store).entries]
+
+
+def test_an_old_copy_of_weights_that_a_decision_fences_is_no_change(store: FakeRegistry) -> None:
+    store.add_endpoint("e", B, version="2")
+    _set(store, 1, 9)
+    stale = store.sections["canary"]
+    _set(store, 5, 5)
+    store.sections["canary"] = stale
+    look(store)
+    assert 2 == len(_told(store))
+
+
+def test_keys_are_told_by_whoever_made_and_ended_them_and_never_shown(store: FakeRegistry) -> None:
+    key = Key("k1", "0" * 64, "acme", created=written(5), by="ann")
+    ended = Key("k1", "0" * 64, "acme", created=written(5), by="ann", revoked=written(6))
+    for before, after, by in (([], [key], "ann"), ([key], [ended], "bob")):
+        with recorded(store):
+            store.ledger.write(records_of(before, after, by))
+    says = "acme (default): infer,metadata on *"
+    assert [("key", "k1", "", says), ("key", "k1", says, "revoked")] == _told(store)
+    assert ["ann", "bob"] == [one.by for one in read(store).entries]
+    assert "0" * 64 not in json.dumps(store.history.read())
+
+
+def test_a_shadow_is_told_when_it_begins_and_ends(store: FakeRegistry) -> None:
+    store.add_endpoint("e", B, version="2")
+    for wanted in (ShadowSpec("e", "e/2", 5.0), None):
+        with recorded(store):
+            store.write({}, [record.shadow("e", wanted, "ann")])
+    assert [("5 % to e/2", "ann"), ("nothing", "ann")] == [(one.after, one.by) for one in read(store).entries]
+
+
+def test_a_tool_that_names_nobody_is_told_by_who_runs_it_even_if_another_notices(store: FakeRegistry) -> None:
+    observer = Observer(store)
+    observer(store.task())
+    with recorded(store, endpoints=["e/2"], by="ann", why="optimize --deploy"):
+        store.add_endpoint("e", B, version="2")
+        store.add_endpoint("other", B)
+        observer(store.task())
+    store.add_endpoint("e", A, version="2")
+    look(store)
+    stock = "clearml-serving or ClearML's pages"
+    assert [("e/2", "ann"), ("other", stock), ("e/2", stock)] == [(e.subject, e.by) for e in read(store).entries]
+
+
+def test_what_nobody_can_read_is_not_told_as_removed(store: FakeRegistry, clock: Callable[[], float]) -> None:
+    look(store, clock=clock)
+    store.sections["endpoints"] = "{ broken"
+    look(store, clock=clock)
+    del store.sections["endpoints"]
+    look(store, clock=clock)
+    assert [] == _told(store)
+
+
+def test_a_registry_that_is_away_neither_stops_a_change_nor_loses_it(store: FakeRegistry) -> None:
+    look(store)
+    store.history.is_up = False
+    store.add_endpoint("e", B, version="2")
+    _set(store, 1, 9)
+    observer = Observer(store)
+    task = store.task()
+    assert observer(task) is False
+    store.history.is_up = True
+    observer(task)
+    assert [("weight", "ann@laptop"), ("endpoint", "clearml-serving or ClearML's pages")] == [
+        (one.kind, one.by) for one in sorted(read(store).entries, key=lambda one: one.place)
+    ]
+
+
+def test_the_oldest_are_dropped_in_blocks_and_counted_once(
+    store: FakeRegistry, clock: Callable[[], float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recorder, "KEPT", 10)
+    monkeypatch.setattr(recorder, "BLOCK", 4)
+    look(store, clock=clock)
+    models = [f"{number:032x}" for number in range(30)]
+    for model in models:
+        store.add_endpoint("e", model, version="1")
+        look(store, clock=clock)
+    told = read(store)
+    assert 30 == len(told.entries) + told.dropped
+    assert 10 <= len(told.entries) < 14
+    assert f"triton, model {models[-1]}" == told.entries[-1].after
+    assert told.dropped_until < told.entries[0].at
+
+
+def test_kept_numbers_are_those_that_are_documented() -> None:
+    assert (1000, 200) == (KEPT, BLOCK)
+
+
+def test_entries_that_somebody_made_unreadable_are_left_out(store: FakeRegistry, clock: Callable[[], float]) -> None:
+    look(store, clock=clock)
+    store.history.write([Record("history", "x", {"kind": 1}), Record("history_now", "y", {"kind": "weight"})])
+    store.add_endpoint("e", B, version="2")
+    look(store, clock=clock)
+    assert 1 == len(_told(store))
+
+
+def test_an_observer_asks_nothing_while_nothing_is_said_anew(store: FakeRegistry) -> None:
+    observer = Observer(store)
+    observer(task := store.task())
+    store.history.is_up = store.is_up = False
+    observer(task)
+    observer(dict(task))
+    with pytest.raises(RegistryUnavailable):
+        look(store)
