@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ def store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeRegistry:
     monkeypatch.setenv("TRITON_GATEWAY_USER", "ann")
     monkeypatch.delenv("TRITON_GATEWAY_KEYS_FILE", raising=False)
     monkeypatch.chdir(tmp_path)
-    look(found)
+    look(found, clock=lambda: time.time() - 7 * 86400)
     found.add_endpoint("e", A, version="1")
     found.add_endpoint("other", B)
     return found
@@ -50,13 +51,22 @@ def test_what_nobody_has_recorded_yet_is_shown_too(store: FakeRegistry, capsys: 
     [
         (("--endpoint", "e"), ["e/1"]), (("--endpoint", "/e/1"), ["e/1"]), (("--endpoint", "o"), []),
         (("--kind", "weight"), []), (("--kind", "weight", "--kind", "endpoint"), ["e/1", "other"]),
-        (("--since", "2d"), ["e/1", "other"]), (("--since", "0s"), []),
+        (("--since", "2d"), ["e/1", "other"]), (("--since", "5m", "--kind", "key"), []),
     ],
 )  # fmt: skip
 def test_what_is_asked_for_is_shown(
     store: FakeRegistry, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], expected: list[str]
 ) -> None:
     assert expected == [one["subject"] for one in _shown(capsys, *arguments)["entries"]]
+
+
+def test_what_is_older_than_asked_for_is_not_shown(store: FakeRegistry, capsys: pytest.CaptureFixture[str]) -> None:
+    look(store, clock=lambda: time.time() - 3 * 86400)
+    store.add_endpoint("new", A)
+    shown = {since: _shown(capsys, "--since", since)["entries"] for since in ("2d", "4w")}
+    assert {"2d": ["new"], "4w": ["e/1", "new", "other"]} == {
+        since: sorted(one["subject"] for one in entries) for since, entries in shown.items()
+    }
 
 
 def test_lines_say_when_by_whom_and_from_what_to_what(store: FakeRegistry, capsys: pytest.CaptureFixture[str]) -> None:
@@ -84,7 +94,7 @@ def test_a_file_of_keys_is_shown_with_the_rest_and_without_the_registry(
     shown = _shown(capsys, "--file", "keys.json", code=1)
     assert ["key", "quota"] == [one["kind"] for one in shown["entries"]]
     assert 1 == cli.main(["history"])
-    assert "the fake registry is down" in capsys.readouterr().err or "ledger is down"
+    assert "is down" in capsys.readouterr().err
 
 
 def test_keys_in_the_registry_are_told_by_whoever_runs_the_command(
