@@ -12,21 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from gateway import decisions
-from gateway.callers import END, KEY, Key, keys_in
-from gateway.registry import Record
-from gateway.spec import (
-    RECORDS_PROBLEM,
-    SHADOW,
-    CanarySpec,
-    EndpointSpec,
-    MonitoringSpec,
-    ServingSpec,
-    TensorSpec,
-    decode,
-    kept,
-    records_of,
-)
+from gateway import callers, decisions, registry, spec
 
 ENDPOINT: Final = "endpoint"
 WEIGHT: Final = "weight"
@@ -112,14 +98,14 @@ class Doing:
 
 def facts_of(task: Mapping[str, Any]) -> dict[Thing, Fact] | None:
     """Return what the serving Task and our records beside it say; None if a part of it cannot be read."""
-    spec = decode(task)
-    if task.get(RECORDS_PROBLEM) or any(fault.subject.startswith("section ") for fault in spec.faults):
+    serving = spec.decode(task)
+    if task.get(spec.RECORDS_PROBLEM) or any(fault.subject.startswith("section ") for fault in serving.faults):
         return None
-    found: dict[Thing, Fact] = dict(_endpoints(spec))
-    found |= _weights(task, spec)
-    for name, value in spec.settings.items():
+    found: dict[Thing, Fact] = dict(_endpoints(serving))
+    found |= _weights(task, serving)
+    for name, value in serving.settings.items():
         found[DEFAULT, name] = Fact(_short(value))
-    for name, metrics in spec.metrics.items():
+    for name, metrics in serving.metrics.items():
         declared = ", ".join(f"{variable.name} {variable.type}" for variable in metrics.variables)
         frequency = f"{metrics.log_frequency:g}" if metrics.log_frequency is not None else "default"
         found[DEFAULT, f"{name} (metrics)"] = Fact(_short(f"{declared or 'none'}; frequency {frequency}"))
@@ -160,7 +146,7 @@ def changed(
     return found
 
 
-def key_facts(keys: Iterable[Key]) -> dict[Thing, Fact]:
+def key_facts(keys: Iterable[callers.Key]) -> dict[Thing, Fact]:
     """Return what keys are: whose, for what, until when; never a key nor its hash."""
     found = {}
     for key in keys:
@@ -202,18 +188,18 @@ def concerns(entry: Entry, endpoint: str) -> bool:
     return entry.kind in (ENDPOINT, WEIGHT, DEFAULT) and (subject == endpoint or subject.startswith(f"{endpoint}/"))
 
 
-def _endpoints(spec: ServingSpec) -> Iterator[tuple[Thing, Fact]]:
-    for url, endpoint in spec.endpoints.items():
+def _endpoints(serving: spec.ServingSpec) -> Iterator[tuple[Thing, Fact]]:
+    for url, endpoint in serving.endpoints.items():
         yield (ENDPOINT, url), Fact(_endpoint(endpoint), AUTO if endpoint.is_auto else "")
-    for name, rule in spec.monitoring.items():
+    for name, rule in serving.monitoring.items():
         yield (ENDPOINT, f"{name} (auto-update rule)"), Fact(_rule(rule))
-    for fault in spec.faults:
+    for fault in serving.faults:
         subject = fault.subject.removeprefix("endpoint ").strip("/")
-        if subject != fault.subject and subject not in spec.endpoints:
+        if subject != fault.subject and subject not in serving.endpoints:
             yield (ENDPOINT, subject), Fact(_short(f"cannot be used: {fault.message}"))
 
 
-def _endpoint(one: EndpointSpec) -> str:
+def _endpoint(one: spec.EndpointSpec) -> str:
     parts = [one.engine]
     if one.model_id:
         parts.append(f"model {one.model_id}")
@@ -227,29 +213,29 @@ def _endpoint(one: EndpointSpec) -> str:
     return _short(", ".join(parts))
 
 
-def _tensors(tensors: Iterable[TensorSpec]) -> str:
+def _tensors(tensors: Iterable[spec.TensorSpec]) -> str:
     return " ".join(f"{one.name}:{one.dtype}{list(one.shape)}".replace(", ", ",") for one in tensors) or "?"
 
 
-def _rule(rule: MonitoringSpec) -> str:
+def _rule(rule: spec.MonitoringSpec) -> str:
     asked = {"project": rule.project, "name": rule.name, "tags": ",".join(rule.tags), "versions": rule.max_versions}
     parts = [f"{name} {value}" for name, value in asked.items() if value]
     parts += ["only published"] if rule.only_published else []
     return _short(f"{', '.join(parts)}; each as {_endpoint(rule.template)}")
 
 
-def _weights(task: Mapping[str, Any], spec: ServingSpec) -> dict[Thing, Fact]:
+def _weights(task: Mapping[str, Any], serving: spec.ServingSpec) -> dict[Thing, Fact]:
     found: dict[Thing, Fact] = {}
-    made = decisions.read(records_of(task, decisions.DECISION))
-    for name, route in spec.canaries.items():
+    made = decisions.read(spec.records_of(task, decisions.DECISION))
+    for name, route in serving.canaries.items():
         says, decision = _route(route), made.get(name)
         fact = Fact(says)
-        if decision is not None and says == _route(CanarySpec(name, decision.weights, decision.urls)):
+        if decision is not None and says == _route(spec.CanarySpec(name, decision.weights, decision.urls)):
             fact = Fact(says, decision.by, decision.at, _short(decision.why))
         found[WEIGHT, name] = fact
-    stored = kept(task, SHADOW)
+    stored = spec.kept(task, spec.SHADOW)
     for name, value in stored.items():
-        shadow, by = spec.shadows.get(name), str(value.get("by", ""))
+        shadow, by = serving.shadows.get(name), str(value.get("by", ""))
         if shadow is not None:
             found[WEIGHT, f"{name} (shadow)"] = Fact(f"{shadow.percent:g} % to {shadow.to}", by)
         elif by:
@@ -257,7 +243,7 @@ def _weights(task: Mapping[str, Any], spec: ServingSpec) -> dict[Thing, Fact]:
     return found
 
 
-def _route(route: CanarySpec) -> str:
+def _route(route: spec.CanarySpec) -> str:
     """Return shares as gateways normalise them: sorted, without zeros, so that one route has one text."""
     total = sum(route.weights)
     if not total > 0 or route.prefix:
@@ -267,14 +253,15 @@ def _route(route: CanarySpec) -> str:
 
 
 def _keys(task: Mapping[str, Any]) -> dict[Thing, Fact]:
-    records = {kind: records_of(task, kind) for kind in (KEY, END)}
+    ends = spec.records_of(task, callers.END)
     found: dict[Thing, Fact] = {}
-    for name, value in records[KEY].items():
+    for name, value in spec.records_of(task, callers.KEY).items():
+        end = {name: ends[name]} if name in ends else {}
         try:
-            (key,) = keys_in({KEY: {name: value}, END: {name: records[END][name]} if name in records[END] else {}})
+            (key,) = callers.keys_in({callers.KEY: {name: value}, callers.END: end})
         except ValueError:
             continue  # who uses it is told
-        by = str((records[END].get(name) or {}).get("by") or "") if key.revoked else str(value.get("changed_by", ""))
+        by = str((ends.get(name) or {}).get("by") or "") if key.revoked else str(value.get("changed_by", ""))
         found |= {thing: Fact(fact.says, by or fact.by) for thing, fact in key_facts([key]).items()}
     return found
 
@@ -288,9 +275,9 @@ def _short(text: str) -> str:
     return text if len(text) <= _MAX_TEXT else f"{text[: _MAX_TEXT - 20]}… ({_hash(text)[:12]})"
 
 
-def record_of(entry: Entry) -> Record:
+def record_of(entry: Entry) -> registry.Record:
     """Return the record of an entry."""
-    return Record("history", entry.key, to_json(entry))
+    return registry.Record("history", entry.key, to_json(entry))
 
 
 def known_after(entry: Entry) -> Known:

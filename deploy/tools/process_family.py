@@ -1,5 +1,5 @@
-"""A family: a process with everything it started. Says how its leader is started, finds its
-members and signals them; starting is ``processes``'.
+"""A family: a process with everything it started. Says how its leader is started, finds its members and signals them;
+starting is ``processes``'.
 
 A process group alone does not cover that: the embedded Triton is a session of its own below its launcher. So each
 family also has a mark in its environment, which its members inherit.

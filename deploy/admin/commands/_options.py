@@ -102,14 +102,12 @@ def _default(value: object) -> str:
     return "" if value in _EMPTY_VALUES else f"  [default: {value}]"
 
 
-def _age(text: str) -> float:
-    from gateway.settings import parse_duration
-
+def _age(settings: Any, text: str) -> float:
     found = re.fullmatch(r"([0-9]+)\s*([dw])", text.strip())
     if found:
         return int(found[1]) * {"d": 86400.0, "w": 604800.0}[found[2]]
     try:
-        return parse_duration(text)
+        return float(settings.parse_duration(text))
     except ValueError:
         raise ValueError(f"{text!r} is no age; write 30m, 12h, 2d or 4w") from None
 
@@ -135,7 +133,7 @@ DURATION: Final = _Quantity("duration", lambda settings, text: settings.parse_du
 """Seconds, written as `90s`, `10m` or `1h`; a bare number counts seconds."""
 CLEARML_DURATION: Final = _Quantity("duration", lambda settings, text: settings.parse_duration(text, bare_unit="min"))
 """The same; a bare number counts minutes, as in clearml-serving."""
-AGE: Final = _Quantity("age", lambda _settings, text: _age(text))
+AGE: Final = _Quantity("age", _age)
 """Seconds, written as durations are, or in days and weeks: `2d`, `4w`."""
 SIZE: Final = _Quantity("size", lambda settings, text: settings.parse_size(text))
 """Bytes, written as `512M` or `2g`."""
