@@ -14,7 +14,7 @@ from typing import Final
 
 REST: Final = 20
 """How many times as long as storing took nothing is stored again."""
-MOST_REST_S: Final = 3.0
+MAX_REST_S: Final = 3.0
 _LAST_SAVE_S: Final = 5.0
 
 
@@ -32,7 +32,9 @@ class Afterwards:
         self._is_untidy = False
         self._worker: asyncio.Task[None] | None = None
         self._tidier: asyncio.Future[None] | None = None
-        self._closing = asyncio.Event()
+        self._is_closing = False
+        self._hurry = asyncio.Event()
+        """Rest no longer."""
 
     @property
     def is_calm(self) -> bool:
@@ -60,8 +62,8 @@ class Afterwards:
                 await self._rest()
                 self._is_unsaved, began = False, loop.time()
                 await self._save()
-                self._rests_until = loop.time() + min(REST * (loop.time() - began), MOST_REST_S)
-            elif self._is_untidy and not self._closing.is_set() and (self._tidier is None or self._tidier.done()):
+                self._rests_until = loop.time() + min(REST * (loop.time() - began), MAX_REST_S)
+            elif self._is_untidy and not self._is_closing and (self._tidier is None or self._tidier.done()):
                 self._is_untidy = False
                 self._tidier = asyncio.ensure_future(self._tidy())
             else:
@@ -72,12 +74,19 @@ class Afterwards:
         with contextlib.suppress(TimeoutError):
             if left > 0:
                 async with asyncio.timeout(left):
-                    await self._closing.wait()
+                    await self._hurry.wait()
+
+    async def stored(self) -> None:
+        """Store what is not stored yet, at once, and wait for it a few seconds at most."""
+        if self._worker is not None and not self._worker.done():
+            self._hurry.set()
+            await asyncio.wait({self._worker}, timeout=_LAST_SAVE_S)
+            if not self._is_closing:
+                self._hurry.clear()
 
     async def close(self) -> None:
-        """Store what is not stored yet, at once, and wait for it a few seconds at most."""
-        self._closing.set()
-        if self._worker is not None:
-            await asyncio.wait({self._worker}, timeout=_LAST_SAVE_S)
+        """Store what is not stored yet, as ``stored`` does, and do nothing more."""
+        self._is_closing = True
+        await self.stored()
         if self._tidier is not None:
             self._tidier.cancel()

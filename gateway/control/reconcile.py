@@ -207,6 +207,9 @@ class Reconciler:
         plan = await self._local(self._compile, spec)
         if self._plan is None and _unreadable(plan):
             await self._boot_from_disk("a section of the serving Task cannot be read")
+        if self._plan is not None and _unreadable(plan):
+            # Who starts from now on has only what is stored.
+            await self._afterwards.stored()
         is_new = self._apply(task, plan)
         self._marker, self._newest = marker, task
         self._afterwards.save_soon()

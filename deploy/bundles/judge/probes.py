@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from deploy.bundles.export.original import first_line
 from deploy.bundles.judge.engine import Engine
 from deploy.bundles.judge.samples import bodies_of, judged_length
-from deploy.modelsync.model_folder.execution import MOST_ROWS
+from deploy.modelsync.model_folder.execution import MAX_ROWS
 from deploy.tools.errors import ExportFailed
 from deploy.tools.sentences import SENTENCES
 from preprocessing.config import CLASSIFICATION, FEATURES, FILL_MASK, QUESTION_ANSWERING, TOKENS, TaskConfig
@@ -31,7 +31,7 @@ from preprocessing.types import Encoded
 
 Say = Callable[[str], None]
 
-ROWS: Final = MOST_ROWS
+ROWS: Final = MAX_ROWS
 
 _EVERY: Final = 128
 """Every length up to this one is tried."""

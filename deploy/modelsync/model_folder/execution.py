@@ -28,7 +28,7 @@ BF16: Final = ("amx_bf16", "avx512_bf16", "bf16")
 INT8: Final = ("amx_int8", "avx512_vnni", "avx_vnni", "i8mm", "asimddp")
 """Names of Linux' ``/proc/cpuinfo``, x86 and ARM: any one of them is enough."""
 
-MOST_ROWS: Final = 64
+MAX_ROWS: Final = 64
 """The largest batch a bundle was judged with (``bundles/judge/probes``), and so the largest it is ever given."""
 
 _CPUINFO: Final = Path("/proc/cpuinfo")

@@ -19,7 +19,7 @@ from tritonclient.grpc import model_config_pb2
 
 from deploy.modelsync.errors import BadModel
 from deploy.modelsync.model_folder.aux_config import apply_pairs, parse_pbtxt, unquote
-from deploy.modelsync.model_folder.execution import MOST_ROWS, Execution
+from deploy.modelsync.model_folder.execution import MAX_ROWS, Execution
 from deploy.modelsync.model_folder.layout import Engine, Kind
 from deploy.modelsync.model_folder.native import finish_natively, run_natively
 from deploy.modelsync.model_folder.onnx_signature import GraphTensor, OnnxSignature
@@ -114,10 +114,10 @@ def build_config(
     inputs = _merge("input", endpoint.inputs, config.input)
     outputs = _merge("output", endpoint.outputs, config.output)
     batch = _decide_batch(config, has_batch, user_max, inputs, outputs, signature, tuning)
-    if execution is not None and batch > MOST_ROWS:
-        _log.warning("%s was judged in batches of up to %d rows: max_batch_size %d is lowered", name, MOST_ROWS, batch)
-        batch = MOST_ROWS
-        preferred = [size for size in config.dynamic_batching.preferred_batch_size if size <= MOST_ROWS]
+    if execution is not None and batch > MAX_ROWS:
+        _log.warning("%s was judged in batches of up to %d rows: max_batch_size %d is lowered", name, MAX_ROWS, batch)
+        batch = MAX_ROWS
+        preferred = [size for size in config.dynamic_batching.preferred_batch_size if size <= MAX_ROWS]
         if config.WhichOneof("scheduling_choice") == "dynamic_batching":
             config.dynamic_batching.preferred_batch_size[:] = preferred
     if signature is not None:

@@ -35,7 +35,7 @@ class Work:
 
 async def test_what_takes_long_to_store_is_stored_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
     """A change of a thousand endpoints asks with each swap of the routes: the first one and the last are stored."""
-    monkeypatch.setattr(afterwards, "MOST_REST_S", 1.0)
+    monkeypatch.setattr(afterwards, "MAX_REST_S", 1.0)
     work = Work(0.05)
     work.of.save_soon()
     await work.until("save")
@@ -53,6 +53,21 @@ async def test_what_takes_no_time_is_stored_at_once() -> None:
     for number in range(1, 5):
         work.of.save_soon()
         await work.until(*["save"] * number)
+
+
+async def test_what_must_be_stored_now_waits_for_no_rest() -> None:
+    """And rests again afterwards."""
+    work = Work(0.05)
+    work.of.save_soon()
+    await work.until("save")
+    work.of.save_soon()
+    await work.of.stored()
+    assert ["save", "save"] == work.did
+    work.of.save_soon()
+    await asyncio.sleep(0.1)
+    assert ["save", "save"] == work.did
+    await work.of.close()
+    assert ["save", "save", "save"] == work.did
 
 
 async def test_what_changes_while_it_is_stored_is_stored_again() -> None:
@@ -86,7 +101,7 @@ async def test_tidying_waits_for_what_is_stored_and_holds_it_up_never() -> None:
 
 async def test_what_is_not_stored_yet_is_stored_before_the_process_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that is told to stop does not rest."""
-    monkeypatch.setattr(afterwards, "MOST_REST_S", 60.0)
+    monkeypatch.setattr(afterwards, "MAX_REST_S", 60.0)
     monkeypatch.setattr(afterwards, "REST", 10_000)
     work = Work(0.01)
     work.of.save_soon()
