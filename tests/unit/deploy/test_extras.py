@@ -27,7 +27,7 @@ UNITS = {
     "triton": {"deploy.tritonserver", f"{COMMANDS}.triton"},
     "laptop": {"deploy.laptop", f"{COMMANDS}.up"},
     "bundles": {"deploy.bundles", f"{COMMANDS}.optimize"},
-    "admin": {"deploy.admin", "deploy.rollout"},
+    "admin": {"deploy.admin", "deploy.rollout", "deploy.history"},
 }
 """Extra → the packages and modules that run there, with all of ours that they import."""
 
