@@ -136,12 +136,6 @@ class Quota:
             requests.left -= 1.0
         return Hold(self)
 
-    def take(self, size: int, now: float) -> Hold:
-        """Let in a request of ``size`` bytes: ``admit`` and ``charge``."""
-        hold = self.admit(now)
-        hold.charge(size, now)
-        return hold
-
     def refuse(self, what: str, because: str, wait: float) -> None:
         """Count that the tenant is over a limit. Raises ``QuotaExceeded``, unless the limits are a shadow's."""
         self._over(self.tenant, because)

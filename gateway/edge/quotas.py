@@ -30,11 +30,8 @@ def charge(trace: Trace, size: int) -> None:
 def hold(trace: Trace, quota: Quota | None, size: int) -> None:
     """Let a request of ``size`` bytes in. Raises ``QuotaExceeded``; what was held is settled with the trace."""
     if quota is not None:
-        try:
-            trace.hold = quota.take(size, time.monotonic())
-        except QuotaExceeded:
-            trace.hold = Hold(quota)
-            raise
+        admit(trace, quota)
+        charge(trace, size)
 
 
 def quota_left(trace: Trace) -> Headers:

@@ -58,11 +58,14 @@ class Exemplars:
         return self.seen()
 
 
-def share(seen: Mapping[Key, Seen], folder: Path) -> None:
-    """Leave this process's exemplars where the other workers look. Raises ``OSError``."""
-    aside = folder / f"{sharing.this_process()}{sharing.ASIDE}"
+def share(seen: Mapping[Key, Seen], numbers: Path) -> None:
+    """Leave this process's exemplars beside the file of its ``numbers``, for the other workers. Raises ``OSError``.
+
+    Not while the numbers are written: both are written under the same name, then renamed.
+    """
+    aside = numbers.with_suffix(sharing.ASIDE)
     aside.write_text(json.dumps([[*key, *one] for key, one in seen.items()]))
-    aside.replace(aside.with_suffix(sharing.EXEMPLARS))
+    aside.replace(numbers.with_suffix(sharing.EXEMPLARS))
 
 
 def gathered(folder: Path, own: Mapping[Key, Seen]) -> dict[Key, Seen]:

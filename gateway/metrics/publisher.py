@@ -144,11 +144,11 @@ class Publisher:
             await asyncio.sleep(LOOK_S)
 
     def _write(self, snapshot: Snapshot, news: dict[exemplars.Key, exemplars.Seen] | None, asked: int) -> None:
-        assert self._folder is not None and self._share is not None  # noqa: S101, PT018 - as above
+        assert self._share is not None  # noqa: S101 - as above
         try:
             self._share.write(snapshot, asked, self._new_pace())
             if news:
-                exemplars.share(news, self._folder)
+                exemplars.share(news, self._share.path)
         except Exception:  # noqa: BLE001 - a full disk, a removed folder: the others see the last numbers
             self._observer.complain()
 

@@ -96,8 +96,9 @@ for ms in map(float, sys.argv[3:]):
     trace.total_ns = int(ms * 1e6)
     observer.started()
     observer.finished(trace)
-Share(folder).write(observer.snapshot())
-exemplars.share(observer.exemplars.seen(), folder)
+share = Share(folder)
+share.write(observer.snapshot())
+exemplars.share(observer.exemplars.seen(), share.path)
 """
 
 
