@@ -107,7 +107,7 @@ class Up:
         )  # fmt: skip
         try:
             if is_new:
-                self._wait(lambda: "Ctrl-C stops everything" in log.read_text(), "up is up")
+                self._wait(lambda: "ready in " in log.read_text(), "up is up")
                 self._register(folder, env)
             self._wait(lambda: processes.has_answered(self.url, tiny.BODY), "the endpoint is served")
         except BaseException:
