@@ -162,7 +162,7 @@ _COMPONENTS: Final = {
         "Triton for CPUs in place of NVIDIA's container: the server of the nvidia-pytriton wheel, ONNX models only.",
     ),
     "controlplane": (
-        "dev", ("clearml", "controlplane"),
+        "dev", ("controlplane",),
         "The embedded control plane instead of a ClearML server, and a small model to begin with: one pod, one disk.",
     ),
 }  # fmt: skip

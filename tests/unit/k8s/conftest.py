@@ -43,10 +43,10 @@ def kustomize() -> Callable[[str], Objects]:
 
 @pytest.fixture(scope="session")
 def helm() -> Callable[..., Objects]:
-    """Render the chart with a values file and further `--set` pairs; a refusal is an AssertionError with its reason."""
+    """Render a release with a values file and `--set` pairs; a refusal is an AssertionError that says why."""
 
-    def template(values: str = "", **pairs: object) -> Objects:
-        command = [str(tools.unpacked("helm")), "template", "triton-gateway", str(render.CHART)]
+    def template(values: str = "", release: str = "triton-gateway", **pairs: object) -> Objects:
+        command = [str(tools.unpacked("helm")), "template", release, str(render.CHART)]
         command += ["--namespace", "triton-gateway"]
         command += ["--values", str(render.CHART / "values" / f"{values}.yaml")] if values else []
         for name, value in pairs.items():

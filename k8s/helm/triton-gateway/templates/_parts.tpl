@@ -3,17 +3,51 @@ Pieces that more than one object has. Every one takes a list whose first item is
 triton, sync, controlplane or setup. Comments that begin with # reach whoever reads the rendered objects; these do not.
 */ -}}
 
-{{- define "labels" -}}
-app.kubernetes.io/name: triton-gateway
-app.kubernetes.io/component: {{ index . 1 }}
+{{- /* What the objects of a release begin with. 40 characters leave room for `-triton-POOL` in the name of a Service. */ -}}
+{{- define "fullname" -}}
+{{- $ := index . 0 -}}
+{{- $own := $.Release.Name -}}
+{{- if not (contains $.Chart.Name $own) -}}
+{{- $own = printf "%s-%s" $own $.Chart.Name -}}
+{{- end -}}
+{{ default $own $.Values.fullnameOverride | trunc 40 | trimSuffix "-" }}
 {{- end }}
 
-{{- /* What finds the pods of a component. KServe gives those that it makes labels of its own. */ -}}
+{{- /*
+Name of an object: (list $ component), or (list $ "triton" pool). The gateway's is the release's; where that is
+`triton-gateway`, as in the kustomize folders, the others have short names: triton, sync, controlplane.
+*/ -}}
+{{- define "name" -}}
+{{- $full := include "fullname" . -}}
+{{- $component := index . 1 -}}
+{{- $name := $component -}}
+{{- if eq $component "gateway" -}}
+{{- $name = $full -}}
+{{- else if ne $full "triton-gateway" -}}
+{{- $name = printf "%s-%s" $full $component -}}
+{{- end -}}
+{{- if and (gt (len .) 2) (ne (index . 2) "default") -}}
+{{- $name = printf "%s-%s" $name (index . 2) -}}
+{{- end -}}
+{{ $name }}
+{{- end }}
+
+{{- /* (list $ component), or (list $ "triton" pool) */ -}}
+{{- define "labels" -}}
+app.kubernetes.io/name: triton-gateway
+app.kubernetes.io/instance: {{ (index . 0).Release.Name }}
+app.kubernetes.io/component: {{ index . 1 }}
+{{- if gt (len .) 2 }}
+triton-gateway/pool: {{ index . 2 }}
+{{- end }}
+{{- end }}
+
+{{- /* What finds the pods of a component, or of one pool of it. KServe gives those that it makes labels of its own. */ -}}
 {{- define "podLabels" -}}
 {{- $ := index . 0 -}}
 {{- $part := get (dict "gateway" "transformer" "triton" "predictor") (index . 1) -}}
 {{- if and $.Values.kserve.enabled $part -}}
-serving.kserve.io/inferenceservice: triton-gateway
+serving.kserve.io/inferenceservice: {{ include "fullname" . }}
 component: {{ $part }}
 {{- else -}}
 {{ include "labels" . }}
@@ -24,23 +58,23 @@ component: {{ $part }}
 matchLabels: {{ include "podLabels" . | nindent 2 }}
 {{- end }}
 
+{{- /* (list what finds the pods, e.g. (list $ component) topologyKey…) */ -}}
 {{- define "spread" -}}
-{{- $ := index . 0 -}}
-{{- $component := index . 1 -}}
+{{- $pods := index . 0 -}}
 topologySpreadConstraints:
-  {{- range index . 2 }}
+  {{- range rest . }}
   - maxSkew: 1
     topologyKey: {{ . }}
     whenUnsatisfiable: ScheduleAnyway
-    labelSelector: {{ include "selector" (list $ $component) | nindent 6 }}
+    labelSelector: {{ include "selector" $pods | nindent 6 }}
   {{- end }}
 {{- end }}
 
-{{- /* What every pod says first: (list $ name of its ServiceAccount). KServe's pods run as the namespace's default. */ -}}
+{{- /* What every pod says first: (list $ component whose ServiceAccount it has). KServe's pods run as the namespace's default. */ -}}
 {{- define "pod" -}}
 {{- $ := index . 0 -}}
 {{- if not $.Values.kserve.enabled -}}
-serviceAccountName: {{ index . 1 }}
+serviceAccountName: {{ include "name" . }}
 {{ end -}}
 automountServiceAccountToken: false
 enableServiceLinks: false # its TRITON_* variables would only be noise
@@ -103,9 +137,14 @@ failureThreshold: {{ index . 5 }}
 
 {{- define "clearml" -}}
 {{- $ := index . 0 -}}
-- {name: CLEARML_API_HOST, value: {{ $.Values.clearml.apiHost | quote }}}
-- {name: CLEARML_FILES_HOST, value: {{ $.Values.clearml.filesHost | quote }}}
-- {name: CLEARML_WEB_HOST, value: {{ $.Values.clearml.webHost | quote }}}
+{{- $server := $.Values.clearml -}}
+{{- if $.Values.controlplane.enabled -}}
+{{- $own := printf "http://%s:8008" (include "name" (list $ "controlplane")) -}}
+{{- $server = dict "apiHost" $own "filesHost" (printf "%s/files" $own) "webHost" $own -}}
+{{- end -}}
+- {name: CLEARML_API_HOST, value: {{ $server.apiHost | quote }}}
+- {name: CLEARML_FILES_HOST, value: {{ $server.filesHost | quote }}}
+- {name: CLEARML_WEB_HOST, value: {{ $server.webHost | quote }}}
 {{ include "credentials" (list $ "CLEARML") }}
 {{- end }}
 
@@ -131,6 +170,19 @@ failureThreshold: {{ index . 5 }}
     {{- if index . 1 }}
     optional: true
     {{- end }}
+{{- end }}
+
+{{- /* Where gateways find Triton: by its headless Service, the one that KServe makes, or the address that is said. */ -}}
+{{- define "tritonAddress" -}}
+{{- $ := index . 0 -}}
+{{- $service := include "name" (list $ "triton") -}}
+{{- if $.Values.kserve.enabled -}}
+{{- $service = printf "%s-predictor" (include "fullname" .) -}}
+{{- end -}}
+{{- if not (or $.Values.triton.enabled $.Values.triton.address) -}}
+{{- fail "triton.address: where your Triton is, as dns:///host:port" -}}
+{{- end -}}
+{{ default (printf "dns:///%s:8001" $service) $.Values.triton.address }}
 {{- end }}
 
 {{- /* Pods of a Triton of ours, or the namespace of one that is not. */ -}}

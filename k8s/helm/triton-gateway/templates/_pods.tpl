@@ -15,7 +15,7 @@
 - {name: TRITON_GATEWAY_KEYS_FILE, value: /callers/keys.json} # read again when the Secret changes
 {{- end }}
 - {name: TRITON_GATEWAY_WORKERS, value: {{ $gateway.workers | quote }}} # one process per pod: the autoscaler counts pods
-- {name: TRITON_GATEWAY_TRITON_GRPC, value: {{ $.Values.triton.address | quote }}} # every Triton pod gets its share
+- {name: TRITON_GATEWAY_TRITON_GRPC, value: {{ include "tritonAddress" (list $) | quote }}} # every Triton pod gets its share
 - {name: TRITON_GATEWAY_POLL_FREQUENCY, value: {{ $gateway.pollFrequency }}}
 - {name: TRITON_GATEWAY_CONNECTION_AGE, value: 60s} # callers that keep connections find new pods
 - {name: TRITON_GATEWAY_DRAIN_DELAY, value: 2s} # tells callers that it leaves, with their answers
@@ -39,11 +39,11 @@
 {{- if lt (int $gateway.terminationGracePeriodSeconds) $least -}}
 {{- fail (printf "gateway.terminationGracePeriodSeconds: at least %d, so that a pod is not killed while it drains: preStopSeconds + 2 + drainTimeout + 5" $least) -}}
 {{- end -}}
-{{ include "pod" (list $ "triton-gateway") }}
+{{ include "pod" (list $ "gateway") }}
 # preStop 10 s + drain delay 2 s + what requests in flight may take (TRITON_GATEWAY_DRAIN_TIMEOUT) + 8 s
 terminationGracePeriodSeconds: {{ $gateway.terminationGracePeriodSeconds }}
 {{- include "placement" (list $ $gateway) }}
-{{ include "spread" (list $ "gateway" (list "topology.kubernetes.io/zone" "kubernetes.io/hostname")) }}
+{{ include "spread" (list (list $ "gateway") "topology.kubernetes.io/zone" "kubernetes.io/hostname") }}
 containers:
   - name: {{ ternary "kserve-container" "gateway" $kserve }}
     {{- include "image" (list $ $.Values.images.gateway) | nindent 4 }}
@@ -113,7 +113,7 @@ volumes:
 {{ include "pod" (list $ "triton") }}
 terminationGracePeriodSeconds: {{ $triton.terminationGracePeriodSeconds }}
 {{- include "placement" (list $ $triton) }}
-{{ include "spread" (list $ "triton" (list "kubernetes.io/hostname")) }}
+{{ include "spread" (list (list $ "triton" "default") "kubernetes.io/hostname") }}
 containers:
   - name: {{ ternary "kserve-container" "triton" $kserve }}
     {{- include "image" (list $ $.Values.images.triton) | nindent 4 }}

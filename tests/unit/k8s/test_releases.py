@@ -1,0 +1,105 @@
+"""More than one of us in a namespace: names by release, and selectors that stay within one release and one pool."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+Objects = list[dict[str, Any]]
+Render = Callable[..., Objects]
+
+POOL = "triton-gateway/pool"
+
+
+def names(objects: Objects) -> set[tuple[str, str]]:
+    """Kinds and names."""
+    return {(each["kind"], each["metadata"]["name"]) for each in objects}
+
+
+def named(objects: Objects, kind: str, name: str) -> dict[str, Any]:
+    """One object."""
+    [found] = [each for each in objects if (kind, name) == (each["kind"], each["metadata"]["name"])]
+    return found
+
+
+def selectors(value: Any, field: str = "") -> Iterator[dict[str, str]]:
+    """Every set of labels that something selects pods or Services by, peers of policies included."""
+    if isinstance(value, list):
+        for each in value:
+            yield from selectors(each)
+    elif isinstance(value, dict):
+        for key, each in value.items():
+            if "matchLabels" == key or ("selector" == key and "matchLabels" not in each):
+                yield each
+            else:
+                yield from selectors(each, key)
+
+
+def pods(objects: Objects) -> dict[str, dict[str, str]]:
+    """Labels of the pods of every workload."""
+    return {
+        each["metadata"]["name"]: each["spec"]["template"]["metadata"]["labels"]
+        for each in objects if each["kind"] in ("Deployment", "Job")
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("values", ["gpu", "cpu", "dev", "existing", "kserve"])
+def test_two_releases_in_one_namespace_share_nothing(values: str, helm: Render) -> None:
+    """No name twice; no selector finds pods of the other; no word of one's objects names the other's."""
+    one, other = (helm(values, release=name) for name in ("team-a", "team-b"))
+    assert set() == names(one) & names(other)
+    for mine, others in ((one, other), (other, one)):
+        for selector in selectors([each["spec"] for each in mine if "spec" in each]):
+            foreign = [name for name, labels in pods(others).items() if selector.items() <= labels.items()]
+            assert not foreign or {"kubernetes.io/metadata.name"} == {*selector}, selector
+    assert "team-b" not in json.dumps(one)
+
+
+def test_objects_are_named_after_their_release(helm: Render) -> None:
+    """As Helm's own charts do it; where that name is `triton-gateway`, names are as short as in the manifests."""
+    assert {("Deployment", "tg-triton-gateway"), ("Service", "tg-triton-gateway-triton")} <= names(helm(release="tg"))
+    assert ("Deployment", "ml-triton-gateway-triton") in names(helm(release="ml-triton-gateway"))
+    assert names(helm()) == names(helm(release="tg", fullnameOverride='"triton-gateway"'))
+    assert {"triton", "triton-gateway"} == {name for kind, name in names(helm()) if kind == "Deployment"}
+    long = helm(release="r" * 53)
+    assert all(len(name) <= 63 for _, name in names(long))
+
+
+def test_what_is_called_by_name_is_called_by_its_new_name(helm: Render) -> None:
+    """Triton's Service, the control plane's, claims and ServiceAccounts."""
+    objects = helm("dev", release="a")
+    text = json.dumps(objects)
+    assert "dns:///a-triton-gateway-triton:8001" in text
+    assert "http://a-triton-gateway-controlplane:8008/files" in text
+    assert {"a-triton-gateway", "a-triton-gateway-triton"} == {
+        each["metadata"]["name"] for each in objects if each["kind"] == "ServiceAccount"
+    }  # fmt: skip
+    kserve = helm("kserve", release="a")
+    assert "dns:///a-triton-gateway-predictor:8001" in json.dumps(kserve)
+    assert {"a-triton-gateway-transformer", "a-triton-gateway-predictor"} == {
+        each["spec"]["scaleTargetRef"]["name"] for each in kserve
+        if each["kind"] in ("HorizontalPodAutoscaler", "ScaledObject")
+    }  # fmt: skip
+
+
+def test_what_selects_tritons_selects_those_of_one_pool(helm: Render) -> None:
+    """A Deployment's selector can never be changed: what tells pools apart is in it from the beginning."""
+    objects = helm()
+    for kind in ("Deployment", "Service", "PodDisruptionBudget", "NetworkPolicy"):
+        spec = named(objects, kind, "triton")["spec"]
+        selector = spec.get("podSelector", spec.get("selector"))
+        assert "default" == selector.get("matchLabels", selector)[POOL], kind
+    assert all(POOL not in selector for selector in selectors(named(objects, "Deployment", "triton-gateway")["spec"]))
+    [to] = named(objects, "NetworkPolicy", "triton-gateway")["spec"]["egress"][0]["to"]
+    assert POOL not in to["podSelector"]["matchLabels"], "gateways call the Tritons of every pool"
+
+
+def test_every_workload_says_which_release_it_belongs_to(helm: Render) -> None:
+    """In its own labels, its pods' and every selector."""
+    for each in helm("dev", release="a"):
+        assert "a" == each["metadata"]["labels"]["app.kubernetes.io/instance"], each["metadata"]["name"]
+        for selector in selectors(each.get("spec")):
+            assert "a" == selector["app.kubernetes.io/instance"]
