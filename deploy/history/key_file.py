@@ -9,13 +9,14 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from deploy.history import changes
 from deploy.history.changes import Entry, Known, Thing
 from deploy.history.recorder import BLOCK, KEPT, Told
+from gateway import durable
 from gateway.callers import read_file
 
 
@@ -45,7 +46,8 @@ def add(
     place = beside(path)
     if len(entries) >= KEPT + BLOCK:
         until, dropped = entries[BLOCK - 1].at, dropped + BLOCK
-        _write(place, [{"dropped": dropped, "until": until}, *map(changes.to_json, entries[BLOCK:])])
+        lines = [{"dropped": dropped, "until": until}, *map(changes.to_json, entries[BLOCK:])]
+        durable.replace(place, "".join(json.dumps(line) + "\n" for line in lines))
         return
     descriptor = os.open(place, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
@@ -71,10 +73,3 @@ def _says(content: Mapping[str, Any]) -> dict[Thing, str]:
     _, keys = read_file(json.dumps(content).encode())
     facts = changes.key_facts(keys) | changes.quota_facts(quotas if isinstance(quotas, Mapping) else {})
     return {thing: fact.says for thing, fact in facts.items()}
-
-
-def _write(place: Path, lines: Sequence[Mapping[str, Any]]) -> None:
-    fresh = place.with_name(f".{place.name}.new")  # only one writes: who has the lock of the file of keys
-    with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
-        file.writelines(json.dumps(line) + "\n" for line in lines)
-    fresh.replace(place)

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from deploy.tools.errors import StateDirUnusable
+from gateway import durable
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,16 +169,9 @@ def uses_no_clearml(environ: Mapping[str, str]) -> bool:
 
 
 def _replace(path: Path, text: str, *, mode: int) -> None:
-    aside = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
-        with os.fdopen(descriptor, "w") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        aside.replace(path)
+        durable.replace(path, text, mode=mode)
     except OSError as error:
-        aside.unlink(missing_ok=True)
         # what is remembered makes the next start quicker; without a former file there is nothing to go on with
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) or not path.exists():
             raise

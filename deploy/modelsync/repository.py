@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import IO
 
 from deploy.modelsync.errors import RepositoryUnusable
+from gateway import durable
 
 MARKER = ".triton-gateway.json"
 
@@ -110,8 +111,8 @@ class ModelRepository:
                     (part / target).parent.mkdir(parents=True, exist_ok=True)
                     (part / target).write_text(text)
                 for path in sorted(part.rglob("*"), reverse=True):
-                    _fsync(path)
-                _fsync(part)
+                    durable.sync(path)
+                durable.sync(part)
                 return self._swap_in(part, self._root / model.name)
             except BaseException:
                 shutil.rmtree(part, ignore_errors=True)
@@ -125,7 +126,7 @@ class ModelRepository:
                 return
             gone = Path(tempfile.mkdtemp(prefix=f"{name}.{os.getpid()}.old-", dir=self._staging))
             target.rename(gone / name)
-            _fsync(self._root)
+            durable.sync(self._root)
             shutil.rmtree(gone, ignore_errors=True)
 
     def _swap_in(self, part: Path, target: Path) -> Path:
@@ -136,7 +137,7 @@ class ModelRepository:
             old = Path(tempfile.mkdtemp(prefix=f"{target.name}.{os.getpid()}.old-", dir=self._staging))
             target.rename(old / target.name)
         part.rename(target)
-        _fsync(self._root)
+        durable.sync(self._root)
         if old is not None:
             shutil.rmtree(old, ignore_errors=True)
         return target
@@ -167,14 +168,6 @@ def _place(root: Path, origin: Path, target: Path) -> None:
         else:
             return
     shutil.copyfile(real, target)
-
-
-def _fsync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 @contextlib.contextmanager

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import json
 import logging
-import os
-import tempfile
 import threading
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
+
+from gateway import durable
 
 log = logging.getLogger("triton_gateway.sync")
 
@@ -83,12 +83,7 @@ class StatusBoard:
         if text == self._published:
             return
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            handle, name = tempfile.mkstemp(prefix=f".{self._path.name}.", dir=self._path.parent)
-            with os.fdopen(handle, "w") as out:
-                out.write(text)
-            Path(name).chmod(0o644)
-            Path(name).replace(self._path)
+            durable.replace(self._path, text, mode=0o644)
         except OSError as error:
             log.warning("cannot write %s: %s", self._path, error)
             return

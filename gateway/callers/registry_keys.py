@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import json
 import logging
-import os
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+from gateway import durable
 from gateway.callers.keys import BadKeys, Key, Keys, key_of, read_file, read_pepper, usable
 from gateway.errors import GatewayError
 from gateway.registry.ledger import Ledger, Record
@@ -111,11 +110,7 @@ class RegistryKeys:
 
     def _keep(self, keys: Iterable[Key]) -> None:
         try:
-            self._kept.parent.mkdir(parents=True, exist_ok=True)
-            descriptor, name = tempfile.mkstemp(prefix=".keys-", dir=self._kept.parent)
-            with os.fdopen(descriptor, "w") as file:
-                json.dump({"keys": [key.to_json() for key in keys]}, file)
-            Path(name).replace(self._kept)
+            durable.replace(self._kept, json.dumps({"keys": [key.to_json() for key in keys]}))
         except OSError as error:
             _log.warning("the recorded keys cannot be kept for the next start: %s", error)
 

@@ -22,6 +22,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
+from gateway import durable
 from gateway.errors import ArtifactCorrupt, ContentChanged, RegistryUnavailable, SpecFault
 from gateway.pace import Pace
 from gateway.registry import sweep
@@ -210,11 +211,11 @@ class ArtifactCache:
                 "sha256": actual,
                 "files": {str(p.relative_to(files)): p.stat().st_size for p in sorted(files.rglob("*")) if p.is_file()},
             }
-            _write_durably(part / _MANIFEST, json.dumps(manifest, indent=1))
+            durable.replace(part / _MANIFEST, json.dumps(manifest, indent=1))
             if entry.exists():  # incomplete or damaged
                 shutil.rmtree(entry)
             part.rename(entry)
-            _fsync_folder(entry.parent)
+            durable.sync(entry.parent)
         except BaseException:
             shutil.rmtree(part, ignore_errors=True)
             raise
@@ -242,8 +243,7 @@ class SpecStore:
         with contextlib.suppress(OSError):
             if self._path.read_text() == text:
                 return
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        _write_durably(self._path, text)
+        durable.replace(self._path, text)
 
     def load(self) -> tuple[Mapping[str, Any], Mapping[str, Mapping[str, Any]]] | None:
         """Return ``(task, models by id)``, or None when nothing (readable) is stored."""
@@ -343,25 +343,3 @@ def _locked(path: Path) -> Iterator[None]:
     with path.open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
-
-
-def _write_durably(path: Path, text: str) -> None:
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(handle, "w") as out:
-            out.write(text)
-            out.flush()
-            os.fsync(out.fileno())
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
-    _fsync_folder(path.parent)
-
-
-def _fsync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

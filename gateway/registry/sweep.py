@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
 
+from gateway import durable
 from gateway.pace import unhurried
 
 UNTOUCHED_S: Final = 3600.0
@@ -34,18 +35,13 @@ def need(root: Path, name: str, entries: Iterable[str], now: float, pause: Calla
     ``pause`` is called between entries. Raises ``OSError``.
     """
     wanted = sorted(set(entries))
-    folder = root / _KEEP
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{name}.json"
+    path = root / _KEEP / f"{name}.json"
     text = json.dumps(wanted)
     with contextlib.suppress(OSError):
         if path.read_text() == text:
             text = ""
     if text:
-        handle, aside = tempfile.mkstemp(prefix=f".{name}.", dir=folder)
-        with os.fdopen(handle, "w") as out:
-            out.write(text)
-        Path(aside).replace(path)
+        durable.replace(path, text)
     os.utime(path, (now, now))
     for entry in wanted:
         with contextlib.suppress(OSError):

@@ -1,0 +1,41 @@
+"""Small files that are there whole or not at all, whatever happens while they are written.
+
+Public: ``deploy`` may import it.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+
+def replace(path: Path, text: str, *, mode: int = 0o600) -> None:
+    """Write ``text`` to ``path`` in one step, on disk when this returns; a reader finds the old file or the new one.
+
+    ``path.parent`` is made if it is missing. Raises ``OSError`` (disk full, no permission) and then leaves what was
+    there.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    aside = Path(name)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as out:
+            out.write(text)
+            out.flush()
+            os.fsync(out.fileno())
+        aside.chmod(mode)
+        aside.replace(path)
+    except BaseException:
+        aside.unlink(missing_ok=True)
+        raise
+    sync(path.parent)
+
+
+def sync(path: Path) -> None:
+    """Return when a file, or the names in a folder, are on disk. Raises ``OSError``."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
