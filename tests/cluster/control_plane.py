@@ -1,0 +1,271 @@
+"""A real control plane on loopback: etcd, API server, controllers, scheduler, and kwok for nodes and pods.
+
+``python -m tests.cluster`` starts one and keeps it until Ctrl-C. Everything it writes is in a folder of its own; ports
+are free ones, so that several run beside each other; every process ends with the one that started it.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import os
+import signal
+import socket
+import ssl
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from gateway.parent_death import ending_with_parent
+from k8s import tools
+from tests.cluster import programs
+from tests.cluster.certificates import Authority
+from tests.cluster.nodes import Machines, Played, stages
+
+_START: Final = 120.0
+"""Seconds within which a part has to answer; a machine with other work to do needs some of them."""
+
+
+_MACHINES: Final = Machines()
+_PLAYED: Final = Played()
+
+
+class NotStarted(RuntimeError):
+    """A part of the cluster ended, or did not answer in time; the message has the end of its log."""
+
+
+def free_port() -> int:
+    """Return a port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@dataclass
+class Cluster:
+    """A running control plane; ``started`` makes one."""
+
+    folder: Path
+    authority: Authority
+    server: str
+    paths: Mapping[str, Path]
+    processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+
+    @property
+    def kubeconfig(self) -> Path:
+        """What kubectl and helm need to be its administrator."""
+        return self.folder / "admin.kubeconfig"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Variables for kubectl, helm and our own commands."""
+        home = {"HOME": str(self.folder), "XDG_CACHE_HOME": str(self.folder / "cache")}
+        return os.environ | home | {"KUBECONFIG": str(self.kubeconfig)}
+
+    # --- what tests do ---
+
+    def kubectl(
+        self, *arguments: str, given: str | None = None, ok: Sequence[int] = (0,), within: float = 120
+    ) -> subprocess.CompletedProcess[str]:
+        """Run kubectl; AssertionError with its words unless it ends with one of ``ok``."""
+        return self._run("kubectl", arguments, given, ok, within)
+
+    def helm(
+        self, *arguments: str, given: str | None = None, ok: Sequence[int] = (0,), within: float = 120
+    ) -> subprocess.CompletedProcess[str]:
+        """The same with helm."""
+        return self._run("helm", arguments, given, ok, within)
+
+    def get(self, kind: str, *arguments: str) -> Any:
+        """Return an object or a list of objects as the API has them."""
+        return json.loads(self.kubectl("get", kind, *arguments, "--output", "json").stdout)
+
+    def raw(self, path: str) -> Any:
+        """Return what the API answers at a path; None if it has nothing there, or what serves it is away."""
+        done = self.kubectl("get", "--raw", path, ok=range(256))
+        return json.loads(done.stdout) if done.returncode == 0 else None
+
+    def apply(self, *objects: Mapping[str, Any]) -> None:
+        """Create or change objects."""
+        self.kubectl("apply", "--server-side", "--filename", "-", given=yaml.safe_dump_all(objects))
+
+    def define(self, *names: str) -> None:
+        """Add custom resource definitions: those of ``programs.RESOURCES``."""
+        for name in names:
+            files = [part for path in programs.definitions(name) for part in ("--filename", str(path))]
+            self.kubectl("apply", "--server-side", *files)
+            self.kubectl("wait", "--for=condition=Established", "--timeout=60s", *files)
+
+    def _run(
+        self, name: str, arguments: Sequence[str], given: str | None, ok: Sequence[int], within: float
+    ) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            [str(tools.unpacked(name)), *arguments], input=given, capture_output=True, text=True, check=False,
+            env=self.environment, timeout=within,
+        )  # fmt: skip
+        assert done.returncode in ok, f"{name} {' '.join(arguments)}: {done.returncode}\n{done.stdout}\n{done.stderr}"
+        return done
+
+    # --- processes ---
+
+    def run(self, name: str, *command: str | Path, env: Mapping[str, str] | None = None) -> None:
+        """Start a process; what it says goes to ``NAME.log`` in the folder."""
+        with (self.folder / f"{name}.log").open("ab") as log:
+            self.processes[name] = subprocess.Popen(
+                ending_with_parent([str(each) for each in command]), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                cwd=self.folder, env=os.environ | (env or {}), start_new_session=True,
+            )  # fmt: skip
+
+    def end(self, name: str, number: int = signal.SIGTERM) -> None:
+        """End a process and wait until it is gone."""
+        process = self.processes.pop(name)
+        process.send_signal(number)
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def wait(self, name: str, fact: Callable[[], object], within: float = _START) -> None:
+        """Wait until ``fact()`` is true; NotStarted if the process ends before, or if it takes too long."""
+        deadline = time.monotonic() + within
+        while not fact():
+            ended = self.processes[name].poll()
+            if ended is not None or time.monotonic() > deadline:
+                said = (self.folder / f"{name}.log").read_text(errors="replace").splitlines()[-15:]
+                how = f"ended with {ended}" if ended is not None else f"did not answer within {within:.0f} s"
+                raise NotStarted("\n".join([f"{name} {how}; the end of its log:", *said]))
+            time.sleep(0.1)
+
+    def answers(self, address: str) -> bool:
+        """Whether an address answers 200 to the administrator."""
+        context = ssl.create_default_context(cafile=str(self.authority.certificate))
+        context.load_cert_chain(self.authority.folder / "admin.crt", self.authority.folder / "admin.key")
+        with contextlib.suppress(OSError, urllib.error.URLError):
+            with urllib.request.urlopen(address, timeout=5, context=context) as answer:
+                return bool(answer.status == 200)
+        return False
+
+    def login(self, name: str, user: str) -> Path:
+        """Write the kubeconfig of a user, and return where it is."""
+        certificate, key = self.authority.sign(name, user)
+        cluster = {"server": self.server, "certificate-authority-data": _text(self.authority.certificate)}
+        login = {"client-certificate-data": _text(certificate), "client-key-data": _text(key)}
+        path = self.folder / f"{name}.kubeconfig"
+        content = {
+            "apiVersion": "v1", "kind": "Config", "current-context": name,
+            "clusters": [{"name": name, "cluster": cluster}],
+            "users": [{"name": name, "user": login}],
+            "contexts": [{"name": name, "context": {"cluster": name, "user": name}}],
+        }  # fmt: skip
+        path.touch(mode=0o600)
+        path.write_text(yaml.safe_dump(content))
+        return path
+
+
+def _text(path: Path) -> str:
+    return base64.b64encode(path.read_bytes()).decode()
+
+
+@contextlib.contextmanager
+def started(
+    folder: Path, *, kubernetes: str = "kubernetes", machines: Machines = _MACHINES, played: Played = _PLAYED
+) -> Iterator[Cluster]:
+    """Start a cluster in an empty folder, and end it with the context.
+
+    ``kubernetes`` is the folder of ``programs/`` that pins its version. Raises CannotBuild and NotStarted.
+    """
+    paths = programs.paths("etcd", kubernetes, "kwok")
+    authority = Authority(folder / "pki")
+    cluster = Cluster(folder, authority, f"https://127.0.0.1:{free_port()}", paths)
+    try:
+        _start_api(cluster)
+        _start_controllers(cluster)
+        _start_nodes(cluster, machines, played)
+        yield cluster
+    finally:
+        for name in reversed([*cluster.processes]):
+            cluster.end(name, signal.SIGKILL)  # its state is thrown away: no reason to wait for a shutdown
+
+
+def _start_api(cluster: Cluster) -> None:
+    pki = cluster.authority
+    client, peer = (f"http://127.0.0.1:{free_port()}" for _ in range(2))
+    cluster.run(
+        "etcd", cluster.paths["etcd"], "--data-dir", cluster.folder / "etcd", "--unsafe-no-fsync",
+        "--listen-client-urls", client, "--advertise-client-urls", client, "--listen-peer-urls", peer,
+        "--initial-advertise-peer-urls", peer, "--initial-cluster", f"default={peer}", "--log-level", "warn",
+    )  # fmt: skip
+    cluster.login("admin", "admin")
+    cluster.wait("etcd", lambda: cluster.answers(f"{client}/health"))
+    serving, serving_key = pki.sign("apiserver", "kube-apiserver")
+    proxy, proxy_key = pki.sign("proxy", "front-proxy-client")
+    cluster.run(
+        "kube-apiserver", cluster.paths["kube-apiserver"], f"--etcd-servers={client}",
+        "--bind-address=127.0.0.1", "--advertise-address=127.0.0.1",
+        f"--secure-port={cluster.server.rpartition(':')[2]}",
+        "--endpoint-reconciler-type=none", "--service-cluster-ip-range=10.96.0.0/16", "--authorization-mode=Node,RBAC",
+        f"--client-ca-file={pki.certificate}", f"--tls-cert-file={serving}", f"--tls-private-key-file={serving_key}",
+        f"--service-account-key-file={pki.account_key}", f"--service-account-signing-key-file={pki.account_key}",
+        "--service-account-issuer=https://kubernetes.default.svc",
+        f"--requestheader-client-ca-file={pki.certificate}", "--requestheader-allowed-names=front-proxy-client",
+        "--requestheader-username-headers=X-Remote-User", "--requestheader-group-headers=X-Remote-Group",
+        "--requestheader-extra-headers-prefix=X-Remote-Extra-", f"--proxy-client-cert-file={proxy}",
+        f"--proxy-client-key-file={proxy_key}", "--enable-aggregator-routing=false", "--allow-privileged=true",
+        "--profiling=false", f"--cert-dir={cluster.folder / 'apiserver-certs'}", "--event-ttl=3h",
+    )  # fmt: skip
+    cluster.wait("kube-apiserver", lambda: cluster.answers(f"{cluster.server}/readyz"))
+
+
+def _start_controllers(cluster: Cluster) -> None:
+    pki = cluster.authority
+    for name, user, flags in (
+        (
+            "kube-controller-manager", "system:kube-controller-manager",
+            [
+                f"--service-account-private-key-file={pki.account_key}", f"--root-ca-file={pki.certificate}",
+                "--use-service-account-credentials", "--horizontal-pod-autoscaler-sync-period=5s",
+                "--controllers=*,-nodeipam,-node-route-controller,-cloud-node-lifecycle,-service-lb-controller",
+                f"--cluster-signing-cert-file={pki.certificate}", f"--cluster-signing-key-file={pki.folder / 'ca.key'}",
+            ],
+        ),
+        ("kube-scheduler", "system:kube-scheduler", []),
+    ):  # fmt: skip
+        login = cluster.login(name, user)
+        port = free_port()
+        cluster.run(
+            name, cluster.paths[name], f"--kubeconfig={login}", f"--authentication-kubeconfig={login}",
+            f"--authorization-kubeconfig={login}", "--bind-address=127.0.0.1", f"--secure-port={port}",
+            "--leader-elect=false", f"--cert-dir={cluster.folder / f'{name}-certs'}", *flags,
+        )  # fmt: skip
+
+
+def _start_nodes(cluster: Cluster, machines: Machines, played: Played) -> None:
+    (cluster.folder / "stages.yaml").write_text(stages(played))
+    cluster.run(
+        "kwok", cluster.paths["kwok"], f"--kubeconfig={cluster.kubeconfig}",
+        f"--config={cluster.folder / 'stages.yaml'}",
+        "--manage-all-nodes=true", "--manage-nodes-with-annotation-selector=", "--node-ip=127.0.0.1",
+        "--cidr=10.244.0.1/16", f"--server-address=127.0.0.1:{free_port()}", "--node-lease-duration-seconds=40",
+    )  # fmt: skip
+    nodes = machines.objects()
+    cluster.kubectl("create", "--filename", "-", given=yaml.safe_dump_all(nodes))
+
+    def ready() -> bool:
+        items = cluster.get("nodes")["items"]
+        return len(items) == len(nodes) and all(
+            any(each["type"] == "Ready" and each["status"] == "True" for each in item["status"].get("conditions", ()))
+            and not any("not-ready" in taint["key"] for taint in item["spec"].get("taints", ()))
+            for item in items
+        )
+
+    cluster.wait("kwok", ready)
+    cluster.wait("kube-controller-manager", lambda: cluster.raw("/api/v1/namespaces/default/serviceaccounts/default"))

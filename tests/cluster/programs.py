@@ -1,0 +1,234 @@
+"""The programs of a real Kubernetes, built from their Go modules; ``python -m tests.cluster.programs`` builds them all.
+
+Each folder of ``programs/`` is a Go module of tool dependencies: its go.mod and go.sum pin every module that a program
+is made of. A module's ``replace`` lines count only in the main module, so each upstream has a folder of its own,
+written by ``python -m tests.cluster.programs --pin kubernetes=1.36.3``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+FOLDER: Final = Path(__file__).parent / "programs"
+
+_KUBERNETES: Final = {
+    name: f"cmd/{name}" for name in ("kube-apiserver", "kube-controller-manager", "kube-scheduler")
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Module:
+    """An upstream module, and the package that each program of ours is built from."""
+
+    path: str
+    packages: Mapping[str, str]
+
+
+MODULES: Final = {
+    "etcd": Module("go.etcd.io/etcd/server/v3", {"etcd": ""}),
+    "kubernetes": Module("k8s.io/kubernetes", _KUBERNETES),
+    "kwok": Module("sigs.k8s.io/kwok", {"kwok": "cmd/kwok"}),
+    "prometheus-adapter": Module("sigs.k8s.io/prometheus-adapter", {"prometheus-adapter": "cmd/adapter"}),
+    "keda": Module(
+        "github.com/kedacore/keda/v2",
+        {"keda-operator": "cmd/operator", "keda-adapter": "cmd/adapter", "keda-webhooks": "cmd/webhooks"},
+    ),
+}
+"""By folder of ``programs/``."""
+
+RESOURCES: Final = {
+    "keda": ("github.com/kedacore/keda/v2@v2.20.2", "config/crd/bases"),
+    "prometheus-operator": (
+        "github.com/prometheus-operator/prometheus-operator@v0.85.0", "example/prometheus-operator-crd",
+    ),
+    "kserve": ("github.com/kserve/kserve@v0.15.2", "config/crd/full"),
+}  # fmt: skip
+"""Modules that bring custom resource definitions, and the folder these lie in; checked by Go's checksum database."""
+
+_AWAY: Final = re.compile(
+    r"dial tcp|i/o timeout|TLS handshake|connection re(?:set|fused)|unexpected EOF|server misbehaving"
+    r"|no such host|50\d |context deadline"
+)
+_ATTEMPTS: Final = 5
+
+
+class CannotBuild(RuntimeError):
+    """A program could not be built; the message says why in a line or two."""
+
+
+def paths(*names: str) -> dict[str, Path]:
+    """Return the paths of all programs of folders of ``programs/`` (all folders if none is named), built if needed.
+
+    Raises CannotBuild if Go is missing, or a module cannot be downloaded or built.
+    """
+    found: dict[str, Path] = {}
+    for name in names or MODULES:
+        given = {program: _given(program) for program in MODULES[name].packages}
+        built = _built(name) if None in given.values() else {}
+        found |= {program: path or built[program] for program, path in given.items()}
+    return found
+
+
+def version(name: str) -> str:
+    """Return the version of the upstream module that a folder of ``programs/`` pins, with its ``v``."""
+    text = (FOLDER / name / "go.mod").read_text()
+    pinned = re.search(rf"^\s*(?:require )?{re.escape(MODULES[name].path)} (v\S+)", text, re.MULTILINE)
+    if pinned is None:
+        raise ValueError(f"{FOLDER / name / 'go.mod'} requires no {MODULES[name].path}")
+    return pinned[1]
+
+
+def definitions(name: str) -> list[Path]:
+    """Return the files of an upstream's custom resource definitions."""
+    module, folder = RESOURCES[name]
+    with tempfile.TemporaryDirectory() as empty:
+        answer = json.loads(_go("mod", "download", "-json", module, cwd=Path(empty)))
+    return sorted(path for path in (Path(answer["Dir"]) / folder).glob("*.yaml") if path.name != "kustomization.yaml")
+
+
+def _given(program: str) -> Path | None:
+    """The program in the folder that KUBEBUILDER_ASSETS names, as the tests of Kubernetes controllers have it."""
+    assets = os.environ.get("KUBEBUILDER_ASSETS")
+    path = Path(assets or "/nonexistent") / program
+    return path if path.is_file() else None
+
+
+def _built(name: str) -> dict[str, Path]:
+    source, module = FOLDER / name, MODULES[name]
+    flags = ["-trimpath", "-mod=readonly", "-ldflags", _ldflags(name)]
+    pinned = "".join((source / file).read_text() for file in ("go.mod", "go.sum"))
+    digest = hashlib.sha256(repr((pinned, flags, sorted(module.packages.items()))).encode()).hexdigest()[:16]
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "triton-gateway" / "cluster"
+    folder = cache / f"{name}-{version(name)}-{digest}"
+    for program, package in module.packages.items():
+        if (folder / program).exists():
+            continue
+        folder.mkdir(parents=True, exist_ok=True)
+        sys.stderr.write(f"== building {program} {version(name)}: minutes the first time\n")
+        began = time.monotonic()
+        with tempfile.TemporaryDirectory(dir=folder) as work:
+            made = Path(work) / program
+            _go("build", *flags, "-o", str(made), _joined(module.path, package), cwd=source)
+            made.replace(folder / program)
+        sys.stderr.write(f"== built {program} in {(time.monotonic() - began) / 60:.1f} min\n")
+    return {program: folder / program for program in module.packages}
+
+
+def _joined(path: str, package: str) -> str:
+    return f"{path}/{package}" if package else path
+
+
+def _ldflags(name: str) -> str:
+    """Clients refuse an API server that does not say its version; the upstreams' own builds set the same variables."""
+    flags = ["-s", "-w"]
+    if MODULES[name].path == "k8s.io/kubernetes":
+        major, minor, _ = version(name).removeprefix("v").split(".", 2)
+        said = {"gitVersion": version(name), "gitMajor": major, "gitMinor": minor, "gitTreeState": "clean",
+                "gitCommit": "unknown", "buildDate": "2026-01-01T00:00:00Z"}  # fmt: skip
+        for package in ("k8s.io/component-base/version", "k8s.io/client-go/pkg/version"):
+            flags += [f"-X {package}.{key}={value}" for key, value in said.items()]
+    elif name == "kwok":
+        flags.append(f"-X sigs.k8s.io/kwok/pkg/consts.Version={version(name)}")
+    elif name == "keda":
+        flags.append(f"-X github.com/kedacore/keda/v2/version.Version={version(name).removeprefix('v')}")
+    return " ".join(flags)
+
+
+def _go(*arguments: str, cwd: Path) -> str:
+    """Run go; what could not be downloaded is tried again, and said in a line if it stays so."""
+    go = shutil.which("go")
+    if go is None:
+        raise CannotBuild(
+            "go is not on PATH: install Go 1.26 or newer, or set KUBEBUILDER_ASSETS to a folder of programs"
+        )
+    environment = os.environ | {
+        "CGO_ENABLED": "0",
+        "GOTOOLCHAIN": "local",
+        "GOFLAGS": "-buildvcs=false",
+        "GOWORK": "off",
+    }
+    parallel = ["-p", str(min(2, os.cpu_count() or 1))] if arguments[0] == "build" else []
+    command = [go, arguments[0], *parallel, *arguments[1:]]
+    for attempt in range(1, _ATTEMPTS + 1):
+        done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
+        if done.returncode == 0:
+            return done.stdout
+        lines = [line for line in done.stderr.splitlines() if not line.startswith("go: downloading")]
+        if not _AWAY.search("\n".join(lines)):
+            raise CannotBuild("\n".join([f"go {' '.join(arguments[:2])} in {cwd} failed:", *lines[-10:]]))
+        sys.stderr.write(f"== a module could not be downloaded (attempt {attempt} of {_ATTEMPTS}): {lines[-1]}\n")
+        if attempt < _ATTEMPTS:
+            time.sleep(10 * attempt)
+    raise CannotBuild(f"a Go module could not be downloaded after {_ATTEMPTS} attempts: {lines[-1]}")
+
+
+def pin(name: str, wanted: str) -> None:
+    """Write go.mod and go.sum of a folder of ``programs/`` for a version of its upstream, and build it."""
+    module, folder = MODULES[name], FOLDER / name
+    with tempfile.TemporaryDirectory() as empty:
+        upstream = json.loads(_go("mod", "download", "-json", f"{module.path}@v{wanted}", cwd=Path(empty)))
+        theirs = json.loads(_go("mod", "edit", "-json", upstream["GoMod"], cwd=Path(empty)))
+    folder.mkdir(exist_ok=True)
+    for file in ("go.mod", "go.sum"):
+        (folder / file).unlink(missing_ok=True)
+    tools = [f"-tool={_joined(module.path, package)}" for package in module.packages.values()]
+    (folder / "go.mod").write_text(f"module triton-gateway/tests/cluster/programs/{name}\n")
+    _go("mod", "edit", f"-go={theirs['Go']}", f"-require={module.path}@v{wanted}", *_taken(theirs, wanted), *tools,
+        cwd=folder)  # fmt: skip
+    _go("mod", "edit", "-fmt", cwd=folder)
+    for package in module.packages.values():
+        _go("build", "-mod=mod", "-trimpath", "-o", os.devnull, _joined(module.path, package), cwd=folder)
+
+
+def _taken(theirs: Mapping[str, Any], wanted: str) -> list[str]:
+    """Take over what an upstream's go.mod requires and replaces; Kubernetes' staging folders are modules of v0.x."""
+    staging = "v0." + wanted.split(".", 1)[1]
+    flags = []
+    for one in theirs.get("Require") or ():
+        version_ = staging if one["Version"] == "v0.0.0" and one["Path"].startswith("k8s.io/") else one["Version"]
+        flags.append(f"-require={one['Path']}@{version_}")
+    for one in theirs.get("Replace") or ():
+        old = "@".join(filter(None, (one["Old"]["Path"], one["Old"].get("Version"))))
+        new = one["New"]["Path"]
+        if new.startswith("./staging/"):
+            flags.append(f"-replace={old}={one['Old']['Path']}@{staging}")
+        elif not new.startswith("."):
+            flags.append(f"-replace={old}=" + "@".join(filter(None, (new, one["New"].get("Version")))))
+    return flags
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Build programs and print where they are, or pin other versions."""
+    parser = argparse.ArgumentParser(prog="python -m tests.cluster.programs", description=__doc__)
+    parser.add_argument("name", nargs="*", help=f"{', '.join(MODULES)}; all if none is named")
+    parser.add_argument(
+        "--pin", action="append", default=[], metavar="NAME=VERSION", help="write its go.mod and go.sum"
+    )
+    options = parser.parse_args(argv)
+    try:
+        for each in options.pin:
+            name, _, wanted = each.partition("=")
+            pin(name, wanted)
+        for program, path in paths(*options.name).items() if not options.pin or options.name else ():
+            sys.stdout.write(f"{program} {path}\n")
+    except CannotBuild as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
