@@ -209,7 +209,7 @@ def test_jobs_are_called_what_rules_and_boards_call_them(objects: Objects) -> No
     """`up{job="triton-gateway"}`: the name is set, not left to the operator."""
     for each in of(objects, "ServiceMonitor"):
         for endpoint in each["spec"]["endpoints"]:
-            relabelled = {r["targetLabel"]: r["replacement"] for r in endpoint["relabelings"]}
+            relabelled = {r["targetLabel"]: r.get("replacement") for r in endpoint["relabelings"]}
             assert each["metadata"]["name"] == relabelled["job"]
 
 
@@ -488,15 +488,19 @@ def test_autoscalers_ask_for_metrics_that_exist(objects: Objects) -> None:
         assert queries
 
 
-def test_rolling_loses_no_capacity(plain: Objects) -> None:
-    """A new pod first, then an old one less; except where a disk or a repository has one writer."""
+def test_rolling_loses_no_capacity_and_waits_for_no_gpu(plain: Objects) -> None:
+    """A new pod first, then an old one less; except if a disk, a repository or a GPU has room for one only."""
     for each in of(plain, "Deployment"):
         name, strategy = each["metadata"]["name"], each["spec"]["strategy"]
+        limits = [c["resources"]["limits"] for c in each["spec"]["template"]["spec"]["containers"]]
         if name in ("controlplane", "sync"):
             assert "Recreate" == strategy["type"]
             assert 1 == each["spec"]["replicas"]
+        elif any("nvidia.com/gpu" in each for each in limits):
+            assert {"maxSurge": 0, "maxUnavailable": 1} == strategy["rollingUpdate"], name
         else:
             assert 0 == strategy["rollingUpdate"]["maxUnavailable"], name
+            assert 0 != strategy["rollingUpdate"]["maxSurge"], name
 
 
 def test_pods_are_spread(plain: Objects) -> None:

@@ -103,3 +103,94 @@ def test_every_workload_says_which_release_it_belongs_to(helm: Render) -> None:
         assert "a" == each["metadata"]["labels"]["app.kubernetes.io/instance"], each["metadata"]["name"]
         for selector in selectors(each.get("spec")):
             assert "a" == selector["app.kubernetes.io/instance"]
+
+
+POOLS = """[
+    {"name": "h100", "gpus": 2, "nodeSelector": {"gpu": "h100"}, "autoscaling": {"max": 4}, "replicas": 3,
+     "image": "nvcr.io/nvidia/tritonserver:25.08-py3"},
+    {"name": "cpu", "engine": "python", "gpus": 0, "tolerations": [], "resources": {"limits": {"memory": "4Gi"}},
+     "image": "triton-gateway-triton-cpu"}
+]"""
+
+
+def test_each_pool_is_a_tier_of_its_own(helm: Render) -> None:
+    """Deployment, Service, budget and policy, none of which finds a pod of another pool."""
+    objects = helm(triton__pools=POOLS)
+    tritons = {name: labels for name, labels in pods(objects).items() if POOL in labels}
+    assert {"triton": "default", "triton-h100": "h100", "triton-cpu": "cpu"} == {
+        name: labels[POOL] for name, labels in tritons.items()
+    }
+    for kind in ("Deployment", "Service", "PodDisruptionBudget", "NetworkPolicy"):
+        for name in tritons:
+            spec = named(objects, kind, name)["spec"]
+            selector = spec.get("podSelector", spec.get("selector"))
+            selector = selector.get("matchLabels", selector)
+            assert [name] == [other for other, labels in tritons.items() if selector.items() <= labels.items()], kind
+    assert {"triton-gateway", "triton"} == {name for kind, name in names(objects) if kind == "ServiceAccount"}
+
+
+def test_a_pool_is_what_triton_says_with_its_own_words_over_it(helm: Render) -> None:
+    """Maps are laid over each other, lists and numbers replaced, as Helm does it with values; nought is a number."""
+    objects = helm(triton__pools=POOLS)
+    found = {}
+    for name in ("triton", "triton-h100", "triton-cpu"):
+        spec = named(objects, "Deployment", name)["spec"]
+        pod = spec["template"]["spec"]
+        triton, sync = pod["containers"]
+        found[name] = (
+            triton["image"], triton["resources"]["limits"], pod.get("nodeSelector"), bool(pod.get("tolerations")),
+            spec.get("replicas"), spec["strategy"]["rollingUpdate"]["maxSurge"],
+            {each["name"]: each["value"] for each in sync["env"] if each["name"].endswith(("_POOL", "_ENGINE"))},
+        )  # fmt: skip
+    engine = "TRITON_GATEWAY_TRITON_ENGINE"
+    assert {
+        "triton": (
+            "triton-gateway-triton:0.1.0", {"memory": "8Gi", "nvidia.com/gpu": "1"}, None, True, None, 0,
+            {engine: "native"},
+        ),
+        "triton-h100": (
+            "nvcr.io/nvidia/tritonserver:25.08-py3", {"memory": "8Gi", "nvidia.com/gpu": "2"}, {"gpu": "h100"}, True,
+            3, 0, {engine: "native", "TRITON_GATEWAY_POOL": "h100"},
+        ),
+        "triton-cpu": (
+            "triton-gateway-triton-cpu:0.1.0", {"memory": "4Gi"}, None, False, None, 1,
+            {engine: "python", "TRITON_GATEWAY_POOL": "cpu"},
+        ),
+    } == found  # fmt: skip
+
+
+def test_gateways_are_told_where_each_pool_is(helm: Render) -> None:
+    """By the name of its headless Service; without pools nothing is said."""
+
+    def addresses(objects: Objects) -> str | None:
+        [gateway] = named(objects, "Deployment", "a-triton-gateway")["spec"]["template"]["spec"]["containers"]
+        return {each["name"]: each.get("value") for each in gateway["env"]}.get("TRITON_GATEWAY_POOLS")
+
+    assert "h100=dns:///a-triton-gateway-triton-h100:8001 cpu=dns:///a-triton-gateway-triton-cpu:8001" == addresses(
+        helm(release="a", triton__pools=POOLS)
+    )
+    assert addresses(helm(release="a")) is None
+
+
+def test_how_a_deployment_rolls_can_be_said(helm: Render) -> None:
+    """For who has a GPU to spare."""
+    objects = helm(triton__rollingUpdate='{"maxSurge": 1, "maxUnavailable": 0}')
+    rolling = named(objects, "Deployment", "triton")["spec"]["strategy"]["rollingUpdate"]
+    assert {"maxSurge": 1, "maxUnavailable": 0} == rolling
+
+
+@pytest.mark.parametrize(
+    ("pairs", "said"),
+    [
+        ({"triton__pools": '[{"name": "default"}]'}, "two are called default"),
+        ({"triton__pools": '[{"name": "a"}, {"name": "a"}]'}, "two are called a"),
+        ({"triton__pools": '[{"gpus": 1}]'}, "name"),
+        ({"triton__pools": '[{"name": "A_10"}]'}, "pattern"),
+        ({"triton__pools": '[{"name": "a", "gpu": 1}]'}, "gpu"),
+        ({"triton__pools": '[{"name": "a"}]', "kserve__enabled": "true"}, "triton.pools: needs"),
+    ],
+)
+def test_pools_that_make_no_sense_are_refused(pairs: dict[str, str], said: str, helm: Render) -> None:
+    """With what is wrong."""
+    with pytest.raises(AssertionError, match=said):
+        helm(**pairs)

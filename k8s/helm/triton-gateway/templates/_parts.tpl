@@ -89,6 +89,59 @@ securityContext:
   seccompProfile: {type: RuntimeDefault}
 {{- end }}
 
+{{- /* JSON of a map laid over another one, as Helm does it with values: (list under over). */ -}}
+{{- define "over" -}}
+{{- $found := deepCopy (index . 0) -}}
+{{- range $key, $value := index . 1 -}}
+{{- if kindIs "invalid" $value -}}
+{{- $_ := unset $found $key -}}
+{{- else -}}
+{{- if and (kindIs "map" $value) (kindIs "map" (get $found $key)) -}}
+{{- $value = include "over" (list (get $found $key) $value) | fromJson -}}
+{{- end -}}
+{{- $_ := set $found $key $value -}}
+{{- end -}}
+{{- end -}}
+{{ $found | toJson }}
+{{- end }}
+
+{{- /*
+JSON of every pool of Tritons that this release runs: {name: default} is what `triton` says, then each of `triton.pools` laid
+over it. Who needs one object per pool loops over it: {{ range include "pools" (list $) | fromJsonArray }}
+*/ -}}
+{{- define "pools" -}}
+{{- $ := index . 0 -}}
+{{- $found := list -}}
+{{- if $.Values.triton.enabled -}}
+{{- $own := dict "name" "default" "image" $.Values.images.triton "autoscaling" $.Values.autoscaling.triton -}}
+{{- $default := merge $own (omit $.Values.triton "pools") -}}
+{{- $found = list $default -}}
+{{- range $.Values.triton.pools -}}
+{{- $name := .name -}}
+{{- range $found -}}
+{{- if eq .name $name -}}
+{{- fail (printf "triton.pools: two are called %s; `default` is what `triton` itself says" $name) -}}
+{{- end -}}
+{{- end -}}
+{{- $found = append $found (include "over" (list $default .) | fromJson) -}}
+{{- end -}}
+{{- end -}}
+{{- if and $.Values.triton.pools (or $.Values.kserve.enabled (not $found)) -}}
+{{- fail "triton.pools: needs triton.enabled, and Deployments of the chart's own: not with KServe" -}}
+{{- end -}}
+{{ $found | toJson }}
+{{- end }}
+
+{{- /* Where gateways find the pools that endpoints name: POOL=ADDRESS…, without the default one. */ -}}
+{{- define "poolAddresses" -}}
+{{- $ := index . 0 -}}
+{{- $found := list -}}
+{{- range include "pools" . | fromJsonArray | rest -}}
+{{- $found = append $found (printf "%s=dns:///%s:8001" .name (include "name" (list $ "triton" .name))) -}}
+{{- end -}}
+{{ join " " $found }}
+{{- end }}
+
 {{- /* Where a pod may run: (list $ values of the component). */ -}}
 {{- define "placement" -}}
 {{- with (index . 1).nodeSelector }}
@@ -105,9 +158,14 @@ readOnlyRootFilesystem: true
 capabilities: {drop: [ALL]}
 {{- end }}
 
+{{- /* (list $ name); a name with a tag or a digest is whole. */ -}}
 {{- define "image" -}}
 {{- $ := index . 0 -}}
-image: {{ printf "%s%s:%s" $.Values.registry (index . 1) (toString $.Values.images.tag) }}
+{{- $image := index . 1 -}}
+{{- if not (regexMatch "[:@][^/]*$" $image) -}}
+{{- $image = printf "%s%s:%s" $.Values.registry $image (toString $.Values.images.tag) -}}
+{{- end -}}
+image: {{ $image }}
 imagePullPolicy: {{ $.Values.images.pullPolicy }}
 {{- end }}
 

@@ -16,6 +16,9 @@
 {{- end }}
 - {name: TRITON_GATEWAY_WORKERS, value: {{ $gateway.workers | quote }}} # one process per pod: the autoscaler counts pods
 - {name: TRITON_GATEWAY_TRITON_GRPC, value: {{ include "tritonAddress" (list $) | quote }}} # every Triton pod gets its share
+{{- with include "poolAddresses" (list $) }}
+- {name: TRITON_GATEWAY_POOLS, value: {{ . | quote }}} # what endpoints that name a pool run on
+{{- end }}
 - {name: TRITON_GATEWAY_POLL_FREQUENCY, value: {{ $gateway.pollFrequency }}}
 - {name: TRITON_GATEWAY_CONNECTION_AGE, value: 60s} # callers that keep connections find new pods
 - {name: TRITON_GATEWAY_DRAIN_DELAY, value: 2s} # tells callers that it leaves, with their answers
@@ -101,9 +104,10 @@ volumes:
   {{- include "tritonKey" (list $ true) | nindent 2 }}
 {{- end }}
 
+{{- /* (list $ pool) */ -}}
 {{- define "tritonPod" -}}
 {{- $ := index . 0 -}}
-{{- $triton := $.Values.triton -}}
+{{- $triton := index . 1 -}}
 {{- $kserve := $.Values.kserve.enabled -}}
 {{- $http := ternary 8000 "http" $kserve -}}
 {{- $resources := deepCopy $triton.resources -}}
@@ -113,10 +117,10 @@ volumes:
 {{ include "pod" (list $ "triton") }}
 terminationGracePeriodSeconds: {{ $triton.terminationGracePeriodSeconds }}
 {{- include "placement" (list $ $triton) }}
-{{ include "spread" (list (list $ "triton" "default") "kubernetes.io/hostname") }}
+{{ include "spread" (list (list $ "triton" $triton.name) "kubernetes.io/hostname") }}
 containers:
   - name: {{ ternary "kserve-container" "triton" $kserve }}
-    {{- include "image" (list $ $.Values.images.triton) | nindent 4 }}
+    {{- include "image" (list $ $triton.image) | nindent 4 }}
     ports:
       {{- if $kserve }}
       # the first port becomes the Service's port 80; the others keep their numbers
@@ -144,7 +148,7 @@ containers:
       - {name: shm, mountPath: /dev/shm}
       - {name: triton-tmp, mountPath: /tmp}
       - {name: triton-key, mountPath: /keys/triton, subPath: triton, readOnly: true}
-  - {{ include "syncContainer" (list $ "127.0.0.1:8001") | nindent 4 | trim }}
+  - {{ include "syncContainer" (list $ "127.0.0.1:8001" $triton) | nindent 4 | trim }}
 volumes:
   {{- if eq $triton.engine "python" }}
   - {name: triton-state, emptyDir: {sizeLimit: 1Gi}}
@@ -157,16 +161,20 @@ volumes:
   - {name: shm, emptyDir: {medium: Memory, sizeLimit: {{ $triton.shmSize }}}} # Triton's python backend and its stubs
 {{- end }}
 
-{{- /* (list $ host:port of its Triton) */ -}}
+{{- /* (list $ host:port of its Triton, pool) */ -}}
 {{- define "syncContainer" -}}
 {{- $ := index . 0 -}}
+{{- $pool := index . 2 -}}
 {{- $health := ternary 8081 "health" $.Values.kserve.enabled -}}
 name: sync
 {{ include "image" (list $ $.Values.images.sync) }}
 args: [sync]
 env:
   - {name: TRITON_GATEWAY_TRITON_GRPC, value: {{ index . 1 | quote }}}
-  - {name: TRITON_GATEWAY_TRITON_ENGINE, value: {{ $.Values.triton.engine }}}
+  - {name: TRITON_GATEWAY_TRITON_ENGINE, value: {{ $pool.engine }}}
+  {{- if ne $pool.name "default" }}
+  - {name: TRITON_GATEWAY_POOL, value: {{ $pool.name }}} # endpoints of other pools are not loaded
+  {{- end }}
   - {name: TRITON_GATEWAY_MODEL_REPOSITORY, value: /models}
   - {name: TRITON_GATEWAY_SYNC_HEALTH_PORT, value: "8081"}
   - {name: TRITON_GATEWAY_POLL_FREQUENCY, value: {{ $.Values.gateway.pollFrequency }}}
