@@ -1,6 +1,7 @@
 # NVIDIA's Triton with our start-up, for GPUs (and for CPUs with its own backends). What it loads is decided by model
-# sync beside it; this image only starts the server the way sync needs it.
-ARG TRITON_IMAGE=nvcr.io/nvidia/tritonserver:25.06-py3
+# sync beside it; this image only starts the server the way sync needs it. Which release, and why: docs/triton.md, "Known
+# vulnerabilities".
+ARG TRITON_IMAGE=nvcr.io/nvidia/tritonserver:26.08-py3
 FROM ${TRITON_IMAGE}
 ARG TRITON_IMAGE
 ARG VERSION=0.1.0

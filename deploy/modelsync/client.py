@@ -135,6 +135,13 @@ class AdminClient:
             latest[stats.name] = max(latest.get(stats.name, 0.0), stats.last_inference / 1000)
         return latest
 
+    def version(self) -> str:
+        """Return the server's version, empty if it does not say it; asks for no key."""
+        try:
+            return str(self._client.get_server_metadata(client_timeout=self._timeout).version)
+        except InferenceServerException:
+            return ""
+
     def metadata(self, name: str) -> Any:
         """Return the model's metadata message. Raises ``ModelNotReady`` or ``BackendUnavailable``."""
         try:

@@ -15,8 +15,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
+from deploy.admin.doctor import vulnerabilities
 from deploy.admin.doctor.finding import Finding
 from deploy.laptop.state_dir import StateDir
 from deploy.tools import ports
@@ -53,7 +55,7 @@ def check(options: Options, environ: Mapping[str, str]) -> Iterator[Finding]:
     """Return everything about this machine, cheapest first."""
     yield python()
     yield from packages(requirements())
-    yield from triton_server(options.triton_grpc)
+    yield from triton_server(options.triton_grpc, environ=environ)
     yield from prometheus()
     yield from disk(options.state_dir)
     for what, port in options.ports.items():
@@ -101,7 +103,12 @@ def _version(name: str) -> str | None:
         return None
 
 
-def triton_server(address: str, *, shm: Path = Path("/dev/shm")) -> Iterator[Finding]:  # noqa: S108 - the kernel's name
+def triton_server(
+    address: str,
+    *,
+    environ: Mapping[str, str] = MappingProxyType({}),
+    shm: Path = Path("/dev/shm"),  # noqa: S108 - the kernel's name
+) -> Iterator[Finding]:
     """Look which Triton would be used, and whether the wheel's could run here."""
     try:
         server = detect_server(address)
@@ -112,8 +119,12 @@ def triton_server(address: str, *, shm: Path = Path("/dev/shm")) -> Iterator[Fin
         yield Finding("Triton server", "ok", f"the one at {server.address}")
     elif isinstance(server, PathServer):
         yield Finding("Triton server", "ok", str(server.executable))
+        if version := environ.get("TRITON_SERVER_VERSION", ""):  # NVIDIA's images say it
+            yield vulnerabilities.look(version, str(server.executable), has_key=True)
     elif isinstance(server, WheelServer):
         yield Finding("Triton server", "ok", f"nvidia-pytriton {_version('nvidia-pytriton')} (CPU, ONNX models)")
+        version = vulnerabilities.WHEELS.get(_version("nvidia-pytriton") or "", "")
+        yield vulnerabilities.look(version, "the embedded Triton", has_key=True, is_wheel=True)
         yield from _wheel(server.wheel)
         free = shutil.disk_usage(shm).free >> 20 if shm.is_dir() else 0
         if free < NEEDS_SHM_MB:
@@ -256,10 +267,12 @@ def triton(address: str, *, http: str = "auto", key_file: Path | None = None) ->
 
     grpc = address.removeprefix("dns:///")
     client = AdminClient(grpc, key_file=key_file, timeout_s=3.0)
+    version = ""
     try:
         if not client.is_live():
             yield Finding(f"Triton at {address}", "missing", "does not answer", "start it, or correct --triton-grpc")
             return
+        version = client.version()
         loaded = [name for name, entry in client.index().items() if entry.state == "ready"]
         yield Finding(f"Triton at {address}", "ok", f"answers, {len(loaded)} models are ready")
     except GatewayError as error:
@@ -274,3 +287,4 @@ def triton(address: str, *, http: str = "auto", key_file: Path | None = None) ->
         )
     else:
         yield Finding("who may load models", "ok", "only who has Triton's key")
+    yield vulnerabilities.look(version, f"Triton at {address}", has_key=not doors)
