@@ -14,7 +14,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -32,14 +34,20 @@ class Contents:
         self._ledger = ledger
         self._clock = clock
         self._known: Mapping[str, SeenContent] = {}
+        self._lock = threading.Lock()
+        self._reading = threading.Lock()
+        """Held while the ledger is asked; what is known does not wait for that."""
+        self._found: tuple[float, Mapping[str, Mapping[str, Any]]] = (-math.inf, {})
+        """When the ledger was last asked, and its records of hashes."""
         self._has_learned = False
         self.problem = ""
         """Why hashes cannot be recorded or read, for people; empty: they can."""
 
     def learn(self, task: Mapping[str, Any]) -> None:
         """Take over what was just read from the registry with the serving Task."""
-        self._known = seen_contents(records_of(task, CONTENT_HASH))
-        self._has_learned = True
+        known = seen_contents(records_of(task, CONTENT_HASH))
+        with self._lock:
+            self._known, self._has_learned = known, True
 
     def agrees(self, record: ModelRecord, sha256: str) -> bool:
         """Whether these bytes, which were compared when they came, are known to be right without asking anybody."""
@@ -65,10 +73,10 @@ class Contents:
         if seen is not None and seen.sha256 == sha256 and not seen.overwritten_by:
             return
         try:
-            seen = self._read().get(identity)
+            seen = self._read(identity)
             if seen is None or (seen.sha256 == sha256) == bool(seen.overwritten_by):
                 self._record(record, identity, seen, sha256)
-                seen = self._read().get(identity)
+                seen = self._read(identity)
         except RegistryRefused as error:
             self.problem = f"{error.message}; {error.hint}" if error.hint else error.message
         else:
@@ -76,9 +84,23 @@ class Contents:
         if seen is not None:
             self._compare(record, seen, sha256)
 
-    def _read(self) -> Mapping[str, SeenContent]:
-        self._known = seen_contents(self._ledger.read().get(CONTENT_HASH, {}))
-        return self._known
+    def _read(self, identity: str) -> SeenContent | None:
+        """Return what the ledger says now of one model, and remember it.
+
+        A change of a thousand endpoints asks a thousand times, from several threads: who waits while somebody else
+        begins to read takes what that one finds.
+        """
+        asked = time.monotonic()
+        with self._reading:
+            began, records = self._found
+            if began <= asked:
+                began = time.monotonic()
+                records = self._ledger.read().get(CONTENT_HASH, {})
+                self._found = began, records
+        found = seen_contents({key: one for key, one in records.items() if key.startswith(f"{identity}/")})
+        with self._lock:
+            self._known = {**self._known, **found}
+        return found.get(identity)
 
     def _record(self, record: ModelRecord, identity: str, seen: SeenContent | None, sha256: str) -> None:
         now = round(self._clock(), 3)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import shutil
+import threading
+import time
 import zipfile
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -212,3 +215,35 @@ def test_a_record_that_somebody_made_unreadable_is_no_record(registry: FakeRegis
     registry.ledger.write([Record("content_hash", "x", {"sha256": 1}), Record("decision", "e", {"urls": 3})])
     assert "" == faults(registry)
     assert b"first" == (ArtifactCache(tmp_path / "one", registry).model(record(registry)) / "store.bin").read_bytes()
+
+
+def test_models_that_come_together_ask_for_the_records_together(registry: FakeRegistry, tmp_path: Path) -> None:
+    """A change of a thousand endpoints reads the records of all not twice for each; each finds its own."""
+    ledger = registry.ledger
+    others, held = [threading.Event() for _ in range(7)], []
+    plain, reads = ledger.read, []
+
+    def read() -> Any:
+        reads.append(1)
+        if not held:
+            held.append(1)
+            for other in others:
+                other.wait(10)
+            time.sleep(0.2)  # until they stand in line, or most of them
+        return plain()
+
+    ledger.read = read  # type: ignore[method-assign]
+    cache = ArtifactCache(tmp_path / "cache", registry)
+    for number in range(8):
+        (tmp_path / f"{number}.bin").write_bytes(b"%d" % number)
+        registry.add_model(f"m{number}", tmp_path / f"{number}.bin", name=f"model {number}")
+
+    def fetch(number: int) -> bytes:
+        if number:
+            others[number - 1].set()
+        return (cache.model(decode_model(registry.model(f"m{number}"))) / f"{number}.bin").read_bytes()
+
+    with ThreadPoolExecutor(8) as pool:
+        assert [b"%d" % number for number in range(8)] == list(pool.map(fetch, range(8)))
+    assert 2 <= len(reads) < 2 * 8
+    assert 8 == len(plain()["content_hash"])
