@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from gateway import decisions, hocon, version_numbers
+from gateway import decisions, default_version, hocon, version_numbers
 from gateway.decisions import Decision, Verdict
 from gateway.errors import SpecFault
 from gateway.pace import unhurried
@@ -209,6 +209,8 @@ class ServingSpec:
     stables: Mapping[str, str] = field(default_factory=dict)
     """Canary → the url that its rollout calls stable."""
     shadows: Mapping[str, ShadowSpec] = field(default_factory=dict)
+    defaults: Mapping[str, str] = field(default_factory=dict)
+    """Endpoint → the url that its bare name means, also while that version is not there."""
     faults: tuple[Fault, ...] = ()
 
     @functools.cached_property
@@ -227,6 +229,7 @@ class ServingSpec:
             self.stables,
             # only where there are any: without them the revision is what it was before there were shadows
             *([self.shadows] if self.shadows else []),
+            *([{f"default {name}": url for name, url in self.defaults.items()}] if self.defaults else []),
             {number: (f.subject, f.message) for number, f in enumerate(self.faults)},
         ]
         digest = hashlib.sha256()
@@ -240,6 +243,21 @@ class ServingSpec:
     def model_ids(self) -> tuple[str, ...]:
         """Every model id an endpoint refers to, once, in a stable order."""
         return tuple(sorted({e.model_id for e in self.endpoints.values() if e.model_id}))
+
+    def bare_name(self, endpoint: str) -> str:
+        """Return in words what answers ``endpoint`` without a version. Raises ``SpecFault`` if it does not exist."""
+        versions = sorted(url for url, one in self.endpoints.items() if one.endpoint == endpoint)
+        if endpoint in self.canaries:
+            return f"a canary, {described_weights(self.canaries[endpoint])}"
+        if endpoint in self.endpoints:
+            return "the endpoint without a version"
+        if endpoint in self.defaults:
+            url = self.defaults[endpoint]
+            return url if url in self.endpoints else f"{url}, which was removed; {', '.join(versions)} can be chosen"
+        if versions:
+            return f"nothing yet; {', '.join(versions)} can be chosen"
+        known = ", ".join(sorted({one.endpoint for one in self.endpoints.values()})) or "none"
+        raise SpecFault(f"there is no endpoint {endpoint}", hint=f"the serving Task has {known}")
 
     def url_of(self, endpoint: str, version: str) -> str:
         """Return the url of a version that a person names: its number, or all of its url.
@@ -338,6 +356,7 @@ def decode(task: Mapping[str, Any], pause: Callable[[], None] = unhurried) -> Se
         settings=_decode_settings(task),
         stables=_decode_stables(task),
         shadows=shadows,
+        defaults=_decode_defaults(task, endpoints, canaries, faults),
         faults=tuple(faults),
     )
     found.__dict__["revision"] = found.hashed(pause)
@@ -558,6 +577,20 @@ def _decode_stables(task: Mapping[str, Any]) -> dict[str, str]:
     return {
         endpoint: str(stored["stable"]).strip("/") for endpoint, stored in kept(task, ROLLOUT).items()
         if "stable" in stored
+    }  # fmt: skip
+
+
+def _decode_defaults(
+    task: Mapping[str, Any], endpoints: Mapping[str, EndpointSpec], canaries: Mapping[str, CanarySpec],
+    faults: Iterable[Fault],
+) -> dict[str, str]:  # fmt: skip
+    """Return what bare names mean, unless a canary or an endpoint of that very name is configured, however broken."""
+    configured = {*endpoints, *canaries, *(fault.subject.partition(" ")[2].strip("/") for fault in faults)}
+    versioned = {endpoint.endpoint for endpoint in endpoints.values()}
+    recorded = default_version.read(records_of(task, default_version.KIND))
+    return {
+        name: one.url for name, one in sorted(recorded.items())
+        if one.url and name in versioned and name not in configured
     }  # fmt: skip
 
 

@@ -37,6 +37,7 @@ _COMMANDS = {
     "dashboards": "Put the Grafana boards into an existing Grafana, or into files.",
     "hook": "Try a Preprocess class here; re-upload it while it is being written.",
     "canary": "Set weights, or roll a version out step by step behind a statistical gate.",
+    "default": "Show or choose which version a bare name means.",
 }
 _INTERNAL = {"triton": "Run the embedded Triton alone."}
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from gateway import callers, decisions, registry, spec
+from gateway import callers, decisions, default_version, registry, spec
 
 ENDPOINT: Final = "endpoint"
 WEIGHT: Final = "weight"
@@ -109,6 +109,9 @@ def facts_of(task: Mapping[str, Any]) -> dict[Thing, Fact] | None:
         declared = ", ".join(f"{variable.name} {variable.type}" for variable in metrics.variables)
         frequency = f"{metrics.log_frequency:g}" if metrics.log_frequency is not None else "default"
         found[DEFAULT, f"{name} (metrics)"] = Fact(_short(f"{declared or 'none'}; frequency {frequency}"))
+    for name, one in default_version.read(spec.records_of(task, default_version.KIND)).items():
+        if one.by:  # what is recorded without anybody's choice follows from the endpoints
+            found[DEFAULT, f"{name} (bare name)"] = Fact(one.url, one.by, one.at, _short(one.why))
     found |= _keys(task)
     return {thing: fact for thing, fact in found.items() if fact.says}
 

@@ -1,7 +1,8 @@
 """Composes a model sync and runs it: ``triton-gateway sync``, which ``up`` and the container beside Triton run.
 
 The one place of this room that knows settings, the real registry and what else is done after each look at the serving
-Task: auto-update, keeping decided weights (``deploy/rollout``), and noticing who changed what (``deploy/history``).
+Task: auto-update, what bare names mean and decided weights (``deploy/rollout``), and noticing who changed what
+(``deploy/history``).
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from deploy.modelsync.plan import Grace
 from deploy.modelsync.reconcile import ModelSync
 from deploy.modelsync.repository import ModelRepository
 from deploy.modelsync.settings import SyncSettings
+from deploy.rollout.defaults import DefaultsKeeper
 from deploy.rollout.keeper import WeightsKeeper
 from deploy.tools import ports
 from gateway import logs, registry, settings, triton
@@ -45,7 +47,12 @@ def run(
     auto_update = AutoUpdate(
         task, clock=time.monotonic, every_s=max(5.0, poll_s), settle_s=sync_settings.grace.settle_s
     )
-    steps = (auto_update, WeightsKeeper(task, clock=time.monotonic, wall=time.time), Observer(task))
+    steps = (
+        auto_update,
+        DefaultsKeeper(task, clock=time.monotonic, wall=time.time),
+        WeightsKeeper(task, clock=time.monotonic, wall=time.time),
+        Observer(task),
+    )
     with contextlib.ExitStack() as stack:
 
         def answer(sync: ModelSync) -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from deploy.history.recorder import recorded
-from deploy.rollout import record, steps
+from deploy.rollout import defaults, record, steps
 from deploy.rollout.record import LEASE_S, Lease
 from deploy.rollout.source import Look, Source, Version, between, missing_instances
 from deploy.rollout.steps import Decision, Rollout, Seen
@@ -237,6 +237,9 @@ def _write(
             last = rollout.history[-1] if rollout.history else None
             why = f"{last.what}: {last.why}" if last is not None else ""
             records.append(record.decided(task, rollout.endpoint, wanted, now=now, by=by, why=why))
+    if rollout.phase == "promoted" and spec.decode(task).endpoints[rollout.canary].endpoint == rollout.endpoint:
+        why = f"the rollout to {rollout.canary} was promoted"
+        records.append(defaults.chosen(task, rollout.endpoint, rollout.canary, now=now, by=by, why=why))
     write_decided(store, changed, records)
 
 

@@ -459,6 +459,7 @@ def assemble_snapshot(
         canaries=MappingProxyType(canaries),
         pending=MappingProxyType(dict(pending)),
         faults=plan.faults,
+        defaults=MappingProxyType(dict(plan.spec.defaults)),
     )
 
 

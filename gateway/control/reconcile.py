@@ -403,8 +403,8 @@ class Reconciler:
 
     def missing(self) -> Sequence[str]:
         """Return the pinned paths that cannot be served now."""
-        routes = self._table.current
-        return [path for path in self._following.pinned if path not in routes.endpoints and path not in routes.canaries]
+        names = self._table.current.names()
+        return [path for path in self._following.pinned if path not in names]
 
     @property
     def is_settling(self) -> bool:

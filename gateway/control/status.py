@@ -35,5 +35,6 @@ def of_plan(plan: Plan | None, snapshot: Snapshot) -> dict[str, Any]:
         "spec_revision": plan.spec.revision if plan else None,
         "serving_task": {"id": plan.spec.task_id, "name": plan.spec.name} if plan else None,
         "canaries": {name: canary.shares for name, canary in snapshot.canaries.items()},
+        "defaults": dict(snapshot.defaults),
         "faults": [{"subject": fault.subject, "message": fault.message} for fault in snapshot.faults],
     }

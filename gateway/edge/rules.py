@@ -103,6 +103,7 @@ def snapshot_for(caller: Caller | None, snapshot: Snapshot) -> Snapshot:
         endpoints={url: endpoint for url, endpoint in snapshot.endpoints.items() if caller.reaches(url)},
         canaries={path: canary for path, canary in snapshot.canaries.items() if caller.reaches(path)},
         pending={url: pending for url, pending in snapshot.pending.items() if caller.reaches(url)},
+        defaults={name: url for name, url in snapshot.defaults.items() if caller.reaches(name)},
         faults=(),
     )
 

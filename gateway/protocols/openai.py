@@ -88,8 +88,8 @@ def model_of(body: Mapping[str, Any]) -> str:
 
 
 def names(snapshot: Snapshot) -> list[str]:
-    """Return what can be asked for by name: canaries and endpoint urls."""
-    return sorted({*snapshot.canaries, *snapshot.endpoints})
+    """Return what can be asked for by name: canaries, endpoint urls and bare names."""
+    return sorted(snapshot.names())
 
 
 def models(snapshot: Snapshot, started: int) -> dict[str, Any]:

@@ -23,6 +23,7 @@ NO_PACKAGE: Final = {"k8s": "manifests, images and compose files: no Python"}
 
 SPANNING: Final = {
     "dashboards/test_schema.py": "every board against Grafana's types",
+    "gateway/dataplane/test_bare_names.py": "names without a version through a whole gateway",
     "gateway/dataplane/test_canary_routes.py": "canaries through a whole gateway",
     "gateway/edge/grpc/test_limits.py": "what a connection may take",
     "gateway/edge/http/test_forms.py": "every protocol through one pipeline",

@@ -40,10 +40,11 @@ def command(
 ) -> int:  # fmt: skip
     """Show who changed endpoints, weights, defaults, keys and quotas: when, from what to what. The oldest comes first.
 
-    Our own commands (`canary`, `keys`, `hook watch`, `optimize --deploy`) and rollouts say who runs them:
+    Our own commands (`canary`, `default`, `keys`, `hook watch`, `deploy`) and rollouts say who runs them:
     TRITON_GATEWAY_USER, or the user of the machine. What `clearml-serving` or ClearML's pages change says nobody; it is
     noticed by model sync with its next look, or by this command, and told as "seen", with the ClearML user who changed
-    the serving Task last. Defaults are the service's settings (`clearml-serving config`) and metrics.
+    the serving Task last. Defaults are the service's settings (`clearml-serving config`), metrics, and what people
+    chose a bare name to mean (`default`).
 
     \b
     Examples:

@@ -91,6 +91,9 @@ def describe(address: str, gateway: Mapping[str, Any], sync: Mapping[str, Any] |
     lines += table(["ENDPOINT", "MODEL ID", "MODEL", "STATE"], rows) if rows else ["no endpoint is configured"]
     for name, shares in dict(gateway.get("canaries", {})).items():
         lines.append(f"canary {name}: {json.dumps(shares)}")
+    served = {str(e.get("url")) for e in gateway.get("endpoints", [])}
+    for name, url in dict(gateway.get("defaults", {})).items():
+        lines.append(f"default {name}: {url}{'' if url in served else ', which is not served'}")
     lines += [f"fault in {fault.get('subject')}: {fault.get('message')}" for fault in gateway.get("faults", [])]
     for model in (sync or {}).get("models", []):
         if model.get("state") not in ("ready", "leaving"):

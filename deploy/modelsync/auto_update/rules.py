@@ -146,10 +146,10 @@ def _record(stored: tuple[str, dict[str, Any]]) -> registry.Record:
 
 
 def _routed(serving: spec.ServingSpec) -> set[str]:
-    """Return the urls that canaries, rollouts and shadows name; a canary over a prefix names none."""
+    """Return the urls that canaries, rollouts, shadows and defaults name; a canary over a prefix names none."""
     named = {url for canary in serving.canaries.values() for url in canary.load_endpoints}
     named |= {url for shadow in serving.shadows.values() for url in (shadow.endpoint, shadow.to)}
-    return named | {*serving.stables.values()}
+    return named | {*serving.stables.values(), *serving.defaults.values()}
 
 
 def _known(written: Sequence[version_numbers.Binding], former: Known) -> dict[str, int]:

@@ -52,6 +52,8 @@ class Snapshot:
     canaries: Mapping[str, Weighted] = field(default_factory=lambda: MappingProxyType({}))
     pending: Mapping[str, Pending] = field(default_factory=lambda: MappingProxyType({}))
     faults: tuple[Fault, ...] = ()
+    defaults: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    """Bare name → the url that it means, whether that version can answer or not."""
 
     def routes(self) -> Iterator[tuple[str, str, str]]:
         """Return (endpoint, version, route) of everything a request can be counted under."""
@@ -68,8 +70,8 @@ class Snapshot:
         """Return the endpoint that answers ``path``, the route's name and, for a canary, who answers when it fails.
 
         Routes are ``direct``; through a canary ``stable`` (the version the others fall back to) and ``canary``. A
-        canary wins over an endpoint of the same path, as in clearml-serving. Raises ``EndpointNotFound``,
-        ``VersionNotFound`` or ``ModelNotReady``.
+        canary wins over an endpoint of the same path, as in clearml-serving, and both over a recorded default. Raises
+        ``EndpointNotFound``, ``VersionNotFound`` or ``ModelNotReady``.
         """
         canary = self.canaries.get(path)
         if canary is not None:
@@ -79,9 +81,16 @@ class Snapshot:
                 return self.endpoints[url], STABLE, None
             return self.endpoints[url], CANARY, self.endpoints.get(canary.stable)
         endpoint = self.endpoints.get(path)
+        if endpoint is None and path in self.defaults:
+            endpoint = self.endpoints.get(self.defaults[path])
         if endpoint is not None:
             return endpoint, DIRECT, None
         raise self._missing(path)
+
+    def names(self) -> set[str]:
+        """Return everything that can be asked for by name now."""
+        known = {name for name, url in self.defaults.items() if url in self.endpoints}
+        return {*self.endpoints, *self.canaries, *known}
 
     def pinned(self, url: str) -> Endpoint:
         """Return exactly the version ``url``, past every canary. Raises as ``resolve`` does."""
@@ -91,16 +100,19 @@ class Snapshot:
         return endpoint
 
     def _missing(self, path: str) -> EndpointNotFound | VersionNotFound | ModelNotReady:
-        pending = self.pending.get(path)
+        default = self.defaults.get(path, "")
+        pending = self.pending.get(default or path)
         if pending is not None:
-            return ModelNotReady(f"endpoint {path} is {pending.state}: {pending.reason}", retry_after=2)
+            return ModelNotReady(f"endpoint {default or path} is {pending.state}: {pending.reason}", retry_after=2)
         base = path.rpartition("/")[0]
         urls = sorted({*self.endpoints, *self.pending, *self.canaries})
         versions = [u for u in urls if u.startswith(path + "/")]
         if versions:
+            why = f"its default version {_shown(default)} was removed" if default else "no default version is recorded"
             return VersionNotFound(
-                f"endpoint {_shown(path)} has no version-less form",
-                hint=f"call one of its versions: {', '.join(versions[:10])}",
+                f"endpoint {_shown(path)} needs a version: {why}",
+                hint=f"call one of {', '.join(versions[:10])}, or choose a default: triton-gateway default "
+                f"{_shown(path)} VERSION",
             )
         siblings = [u for u in urls if base and (u == base or u.startswith(base + "/"))]
         if siblings:

@@ -180,7 +180,9 @@ def build_ops(
             )  # fmt: skip
             current = status()
             document["paths"].update(_serve_paths(current, serve_prefix))
-            document["paths"].update(schemas.form_paths(current["endpoints"], current["canaries"]))
+            document["paths"].update(
+                schemas.form_paths(current["endpoints"], current["canaries"], current.get("defaults", {}))
+            )
             written[:] = [(now, document)]
         return written[0][1]
 
@@ -207,6 +209,8 @@ def _serve_paths(status: Mapping[str, Any], prefix: str) -> dict[str, Any]:
         details = known[endpoint["url"]] = endpoint["details"]
         title = f"{endpoint['url']} ({details.get('task', 'model')})"
         paths[prefix + endpoint["url"]] = {"post": _operation(title, details, [])}
+    for name, url in status.get("defaults", {}).items():
+        paths[prefix + name] = {"post": _operation(f"{name} (default: {url})", known.get(url), [])}
     for name, shares in status["canaries"].items():
         parts = ", ".join(f"{share:.0%} {url}" for url, share in shares.items())
         details = next((known[url] for url in shares if url in known), None)

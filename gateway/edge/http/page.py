@@ -120,6 +120,8 @@ class _Row:
     routes: list[Values] = field(default_factory=list)
     drifts: list[Values] = field(default_factory=list)
     shares: Mapping[str, float] = field(default_factory=dict)
+    default: str = ""
+    """The url that the bare name means."""
 
     @property
     def rate(self) -> float:
@@ -193,6 +195,8 @@ def _rows(status: Values) -> list[_Row]:
         row(variable["endpoint"]).drifts.append(variable)
     for name, shares in status["canaries"].items():
         row(name).shares = shares
+    for name, url in status.get("defaults", {}).items():
+        row(name).default = url
     return sorted(found.values(), key=lambda one: (-one.state()[0], one.name))
 
 
@@ -284,8 +288,10 @@ def _inside(row: _Row, prefix: str) -> str:
         for p in row.pending
     ]
     weights = ", ".join(f"{share:.1%} <code>{_e(url)}</code>" for url, share in row.shares.items())
+    default = f"<p>Default <code>POST {_e(prefix + row.name)}</code>: <code>{_e(row.default)}</code></p>"
     return (
-        (f"<p>Canary <code>POST {_e(prefix + row.name)}</code>: {weights}</p>" if weights else "")
+        (default if row.default else "")
+        + (f"<p>Canary <code>POST {_e(prefix + row.name)}</code>: {weights}</p>" if weights else "")
         + (_table(("Path", "State", "Task", "Model", "Note"), versions) if versions else "")
         + _split(row.routes)
         + (_table(_HEADS, [_line(one) for one in row.routes], right=(2, 4, 5, 6, 7, 8, 9)) if row.routes else "")

@@ -244,18 +244,21 @@ _ANSWERS: Final[Mapping[str, Callable[[Details], Schema]]] = {
 # --- other forms ------------------------------------------------------------------------------------------------------
 
 
-def form_paths(endpoints: Sequence[Details], canaries: Mapping[str, Any]) -> dict[str, Any]:
+def form_paths(
+    endpoints: Sequence[Details], canaries: Mapping[str, Any], defaults: Mapping[str, str]
+) -> dict[str, Any]:
     """Return the paths of the other request forms, naming the endpoints that each is for."""
     urls = [str(endpoint["url"]) for endpoint in endpoints]
     by_task: dict[str, list[str]] = {}
     for endpoint in endpoints:
         by_task.setdefault(str(endpoint["details"].get("task")), []).append(str(endpoint["url"]))
-    for name, shares in canaries.items():
+    routes: dict[str, Any] = {**{name: {url: 1.0} for name, url in defaults.items()}, **canaries}
+    for name, shares in routes.items():
         for found in by_task.values():
             if any(url in found for url in shares):
                 found.append(name)
                 break
-    every = sorted({*urls, *canaries})
+    every = sorted({*urls, *routes})
     openai_error = _object(
         {"error": _object({"message": {"type": "string"}, "type": {"type": "string"}}, ["message"])}, []
     )

@@ -17,7 +17,7 @@ from deploy.rollout.steps import Rollout, Rules, Seen
 from deploy.tools import sections
 from deploy.tools.errors import DeployError
 from deploy.tools.http_client import Answer
-from gateway import preview
+from gateway import default_version, preview, spec
 from gateway.errors import RegistryUnavailable, SpecFault
 from gateway.spec import ShadowSpec, decode
 from gateway.testing import FakeRegistry
@@ -94,6 +94,9 @@ def test_a_healthy_rollout_ends_with_all_weight_on_the_new_version(world):
     assert {"e/2": 1.0, "e/1": 0.0} == record.weights(world.task(), "e")
     assert {"e/3": 1.0} == record.weights(world.task(), "other")
     assert Lease() == record.read(world.task(), "e")[1]
+    assert {} == decode(world.task()).defaults  # the canary goes before it; without the canary it is the new version
+    records = spec.records_of(world.task(), default_version.KIND)
+    assert "e/2" == default_version.read(records)["e"].url
 
 
 def test_a_bad_version_is_rolled_back_to_weight_zero(world):

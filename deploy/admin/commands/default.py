@@ -1,0 +1,45 @@
+"""``triton-gateway default``: which version an endpoint's bare name means."""
+
+from __future__ import annotations
+
+import time
+
+import click
+
+from deploy.admin.commands._options import OpenRegistry, registry_options, who
+from deploy.tools.errors import DeployError
+
+
+@click.command(name="default")
+@click.argument("endpoint")
+@click.argument("version", required=False)
+@registry_options
+def command(endpoint: str, version: str | None, open_registry: OpenRegistry) -> int:
+    """Show which version answers ENDPOINT without a version, or let VERSION answer from now on.
+
+    Without a choice it is the first version that was added; a canary of the same name goes before it. A version that
+    is added later gets none of these requests until it is chosen here or promoted (`canary promote`).
+
+    \b
+    Examples:
+      triton-gateway default faq
+      triton-gateway default faq 2
+    """
+    from deploy.history.recorder import recorded
+    from deploy.rollout import defaults
+
+    endpoint = endpoint.strip("/")
+    store = open_registry()
+    serving = store.spec()
+    if version is None:
+        click.echo(f"{endpoint}: {serving.bare_name(endpoint)}")
+        return 0
+    url = serving.url_of(endpoint, version)
+    if serving.endpoints[url].endpoint != endpoint:
+        raise DeployError(
+            f"{url} is no version of {endpoint}", hint=f"name the endpoint: {serving.endpoints[url].endpoint}"
+        )
+    with recorded(store):
+        store.write({}, [defaults.chosen(store.task(), endpoint, url, now=time.time(), by=who(), why="default")])
+    click.echo(f"{endpoint}: {store.spec().bare_name(endpoint)}")
+    return 0

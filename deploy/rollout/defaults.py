@@ -1,0 +1,111 @@
+"""Records which version a bare name means: the first that was added, by itself; another when somebody chooses it.
+
+``DefaultsKeeper`` runs inside model sync, after every look at the Task, because the stock ``model add`` knows nothing
+of defaults; any number of them write the same (``gateway/default_version``). ``chosen`` is for ``triton-gateway
+default`` and for rollouts that are promoted. Must never make model sync wait or fail.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from deploy.tools.errors import GatewayError
+from gateway import default_version, registry, spec
+from gateway.default_version import Default
+
+log = logging.getLogger("triton_gateway.sync")
+
+SETTLED_S: Final = 10.0
+"""So long an endpoint must have no version before its default is forgotten: tools remove and add in two steps."""
+_UNREADABLE: Final = "section "
+
+
+def chosen(task: Mapping[str, Any], endpoint: str, url: str, *, now: float, by: str, why: str) -> registry.Record:
+    """Return the record that the bare name ``endpoint`` means ``url`` from ``now`` (Unix seconds) on."""
+    term = _known(task).get(endpoint, Default()).term
+    return _record(default_version.chosen(endpoint, url, term, now, by, why))
+
+
+class DefaultsKeeper:
+    """Called with the serving Task after every look. ``clock`` counts seconds, ``wall`` Unix seconds. One thread."""
+
+    def __init__(
+        self, store: registry.RegistryWriter, *, clock: Callable[[], float], wall: Callable[[], float]
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._wall = wall
+        self._gone: dict[str, float] = {}
+        """Endpoints with a default and without any version, and since when."""
+        self._settled: Mapping[str, Any] | None = None
+        """The Task as it was read when there was nothing to do."""
+
+    def __call__(self, task: Mapping[str, Any]) -> bool:
+        """Record what is missing; True when something was recorded and the Task has to be read again."""
+        if task is self._settled:
+            return False
+        try:
+            has_changed = self._step(task)
+        except GatewayError as error:
+            log.warning("which version a bare name means cannot be recorded: %s", error.message)
+            has_changed = False
+            self._gone.clear()
+        self._settled = None if self._gone else task
+        return has_changed
+
+    def _step(self, task: Mapping[str, Any]) -> bool:
+        serving = spec.decode(task)
+        if task.get(spec.RECORDS_PROBLEM) or any(fault.subject.startswith(_UNREADABLE) for fault in serving.faults):
+            return False  # nobody knows what it says
+        known = _known(task)
+        records = [
+            _record(default_version.first(endpoint, url, known.get(endpoint, Default()).term, self._wall()))
+            for endpoint, url in _first_added(serving).items() if not known.get(endpoint, Default()).url
+        ]  # fmt: skip
+        there = {one.endpoint for one in serving.endpoints.values()} | serving.monitoring.keys()
+        broken = {fault.subject.removeprefix("endpoint ") for fault in serving.faults}
+        now, before = self._clock(), self._gone
+        self._gone = {
+            endpoint: before.get(endpoint, now) for endpoint, one in known.items()
+            if one.url and endpoint not in there and one.url not in broken
+        }  # fmt: skip
+        over = [endpoint for endpoint, since in self._gone.items() if now - since >= SETTLED_S]
+        if over:
+            again = self._store.task()
+            latest = {one.endpoint for one in spec.decode(again).endpoints.values()}
+            over = [endpoint for endpoint in over if endpoint not in latest and _known(again) == known]
+            why = "all of its versions were removed"
+            records += [
+                _record(default_version.chosen(name, "", known[name].term + 1, self._wall(), "model sync", why))
+                for name in over
+            ]
+            self._gone = {name: since for name, since in self._gone.items() if name not in over}
+        if not records:
+            return False
+        self._store.write({}, records)
+        for record in records:
+            url, endpoint = record.value["url"], record.value["endpoint"]
+            log.info("requests for %s without a version go to %s", endpoint, url or "nothing: it has no version")
+        return True
+
+
+def _first_added(serving: spec.ServingSpec) -> dict[str, str]:
+    """Return the first version of each endpoint as the serving Task lists them: in the order they were added.
+
+    Of those that ``model add`` made: the limit of an auto-update rule would end a default by itself.
+    """
+    found: dict[str, str] = {}
+    for url, one in serving.endpoints.items():
+        if not one.is_auto:
+            found.setdefault(one.endpoint, url)
+    return found
+
+
+def _known(task: Mapping[str, Any]) -> dict[str, Default]:
+    return default_version.read(spec.records_of(task, default_version.KIND))
+
+
+def _record(stored: tuple[str, dict[str, Any]]) -> registry.Record:
+    return registry.Record("default_version", *stored)

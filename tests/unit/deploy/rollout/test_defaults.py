@@ -1,0 +1,127 @@
+"""Model sync records what a bare name means: once, and nothing that happens afterwards by itself changes it."""
+
+from __future__ import annotations
+
+import pytest
+
+from deploy.rollout import defaults
+from deploy.rollout.defaults import DefaultsKeeper
+from gateway.errors import RegistryRefused
+from gateway.spec import decode
+from gateway.testing import FakeRegistry
+
+
+class World(FakeRegistry):
+    """A serving Task, and model syncs that look at it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 1000.0
+        self.keeper = self.another()
+
+    def another(self) -> DefaultsKeeper:
+        """One more model sync."""
+        return DefaultsKeeper(self, clock=lambda: self.now, wall=lambda: self.now)
+
+    def look(self, seconds: float = 20.0) -> None:
+        """Look for a while, every two seconds."""
+        for _ in range(int(seconds / 2)):
+            self.keeper(self.task())
+            self.now += 2
+
+    @property
+    def means(self) -> dict[str, str]:
+        """What bare names mean."""
+        return dict(decode(self.task()).defaults)
+
+
+@pytest.fixture
+def world() -> World:
+    """Version 2 was added first, then 1: numbers decide nothing."""
+    world = World()
+    world.add_endpoint("faq", "m2", version="2")
+    world.add_endpoint("faq", "m1", version="1")
+    world.look(2)
+    return world
+
+
+def test_the_first_version_added_is_recorded_and_a_later_one_changes_nothing(world: World) -> None:
+    """One record, however often and by however many it is looked at."""
+    world.add_endpoint("faq", "m3", version="3")
+    world.look()
+    world.another()(world.task())
+    assert {"faq": "faq/2"} == world.means
+    assert 1 == len(world.ledger.read()["default_version"])
+
+
+def test_two_that_look_at_the_same_time_agree(world: World) -> None:
+    """Both saw nothing recorded: the same record twice, or the earlier one."""
+    world = World()
+    world.add_endpoint("faq", "m2", version="2")
+    early = world.task()
+    world.add_endpoint("faq", "m1", version="1")
+    world.keeper(world.task())
+    world.now += 1
+    world.another()(early)
+    assert {"faq": "faq/2"} == world.means
+
+
+def test_a_person_chooses_and_nobody_changes_it_back(world: World) -> None:
+    """One command; also while the chosen version is removed and another is added."""
+    world.write({}, [defaults.chosen(world.task(), "faq", "faq/1", now=world.now, by="ann", why="default")])
+    world.look()
+    assert {"faq": "faq/1"} == world.means
+    del world.endpoints["faq/1"]
+    world.add_endpoint("faq", "m3", version="3")
+    world.look(600)
+    assert {"faq": "faq/1"} == world.means
+
+
+def test_an_endpoint_that_is_gone_is_forgotten_and_begins_anew(world: World) -> None:
+    """After a while: a Task that was read between two writes of one tool is no end."""
+    world.write({}, [defaults.chosen(world.task(), "faq", "faq/1", now=world.now, by="ann", why="default")])
+    gone = dict(world.endpoints)
+    world.endpoints.clear()
+    world.look(4)
+    world.endpoints.update(gone)
+    world.look()
+    assert {"faq": "faq/1"} == world.means
+    world.endpoints.clear()
+    world.look()
+    world.add_endpoint("faq", "m3", version="3")
+    world.look()
+    assert {"faq": "faq/3"} == world.means
+
+
+def test_a_task_that_cannot_be_read_decides_nothing(world: World) -> None:
+    """No version of it is known: that is not the same as none."""
+    world.sections["endpoints"] = "faq { broken"
+    world.look(600)
+    del world.sections["endpoints"]
+    assert {"faq": "faq/2"} == world.means
+
+
+def test_versions_that_auto_update_makes_have_none_by_themselves(world: World) -> None:
+    """Its limit retires old versions: a default among them would end by itself."""
+    world = World()
+    world.sections["model_monitoring_eps"] = (
+        'auto/1 { serving_url = "auto", version = "1", engine_type = "triton", model_id = "m1" }'
+    )
+    world.look()
+    assert {} == world.means
+
+
+def test_credentials_that_may_only_read_harm_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is tried again when somebody has changed the Task."""
+    world = World()
+    world.add_endpoint("faq", "m2", version="2")
+
+    def refuse(*_: object) -> None:
+        raise RegistryRefused("may only read")
+
+    monkeypatch.setattr(world, "write", refuse)
+    assert not world.keeper(world.task())
+    monkeypatch.undo()
+    world.add_endpoint("x", "m1", version="1")
+    world.look()
+    assert {"faq": "faq/2", "x": "x/1"} == world.means

@@ -1,0 +1,84 @@
+"""A bare name through a whole gateway: what it answers in every protocol, and what it never does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gateway import default_version
+from gateway.registry import Record
+
+BODY = {"text": "good"}
+
+
+async def start(stack: Any, default: str = "e/2") -> None:
+    """Two versions of ``e``; ``default`` was added first."""
+    stack.deploy("e", "m1", version="1")
+    stack.deploy("e", "m2", version="2")
+    stack.registry.ledger.write([Record(default_version.KIND, *default_version.first("e", default, 0, 1.0))])
+    await stack.served("e/1", "e/2")
+    await stack.until(lambda: stack.gateway.table.current.defaults)
+
+
+async def test_a_bare_name_answers_with_the_recorded_default(stack: Any) -> None:
+    """Who served it is said as for a call of the version itself."""
+    await start(stack)
+    reply = await stack.client.post("/serve/e", json=BODY)
+    assert (200, "direct", "e/2", "m2") == (
+        reply.status_code, reply.headers["x-route"], reply.headers["x-served-by"], reply.headers["x-model-id"],
+    )  # fmt: skip
+    assert {"e": "e/2"} == (await stack.client.get("/v1/status")).json()["defaults"]
+
+
+async def test_a_default_that_is_loading_is_not_replaced_by_what_is_loaded(stack: Any) -> None:
+    """What one replica has loaded decides nothing: the caller is told to come again."""
+    stack.deploy("e", "m1", version="1")
+    stack.registry.add_endpoint("e", "missing", version="2")
+    stack.registry.ledger.write([Record(default_version.KIND, *default_version.first("e", "e/2", 0, 1.0))])
+    await stack.served("e/1")
+    await stack.until(lambda: stack.gateway.table.current.defaults)
+    reply = await stack.client.post("/serve/e", json=BODY)
+    assert (503, "model_not_ready") == (reply.status_code, reply.json()["code"])
+
+
+async def test_a_removed_default_says_what_to_do(stack: Any) -> None:
+    """The other version gets no traffic by it."""
+    await start(stack)
+    del stack.registry.endpoints["e/2"]
+    await stack.until(lambda: "e/2" not in stack.gateway.table.current.endpoints)
+    reply = await stack.client.post("/serve/e", json=BODY)
+    assert (404, "version_not_found") == (reply.status_code, reply.json()["code"])
+    assert "triton-gateway default e" in reply.text
+    assert "e/1" in reply.text
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/models/e:predict", {"instances": ["good"]}),
+        ("/v2/models/e/infer",
+         {"inputs": [{"name": "text", "shape": [1], "datatype": "BYTES", "data": ["good"]}]}),
+        ("/predict", {"inputs": "good"}),
+    ],
+    ids=["kserve", "open-inference", "the-one-endpoint"],
+)  # fmt: skip
+async def test_every_protocol_takes_the_bare_name(stack: Any, path: str, body: dict[str, Any]) -> None:
+    """And none needs a version that it has no place for."""
+    if path == "/predict":
+        stack.deploy("e", "m2", version="2")
+        await stack.served("e/2")
+    else:
+        await start(stack)
+    reply = await stack.client.post(path, json=body)
+    assert (200, "e/2") == (reply.status_code, reply.headers["x-served-by"]), reply.text
+
+
+async def test_lists_and_descriptions_name_it(stack: Any) -> None:
+    """OpenAI's and the Open Inference Protocol's."""
+    await start(stack)
+    assert ["e", "e/1", "e/2"] == (await stack.client.get("/v1/models")).json()["models"]
+    assert 200 == (await stack.client.get("/v1/models/e")).status_code
+    shape = (await stack.client.get("/v2/models/e")).json()
+    assert ("e", ["2"]) == (shape["name"], shape["versions"])
+    assert 200 == (await stack.client.get("/v2/models/e/ready")).status_code

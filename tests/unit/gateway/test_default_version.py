@@ -1,0 +1,83 @@
+"""What a bare name means: the first version that was added, until somebody chooses; the same for every reader."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gateway import default_version
+from gateway.registry import Record
+from gateway.spec import decode
+from gateway.testing import FakeRegistry
+
+
+def first(endpoint: str, url: str, *, term: int = 0, at: float = 1.0) -> Record:
+    """A claim as model sync writes it."""
+    return Record(default_version.KIND, *default_version.first(endpoint, url, term, at))
+
+
+def chosen(endpoint: str, url: str, *, term: int = 0) -> Record:
+    """A choice as a person makes it."""
+    return Record(default_version.KIND, *default_version.chosen(endpoint, url, term, 5.0, "ann", "why"))
+
+
+@pytest.fixture
+def registry() -> FakeRegistry:
+    """Two versions of ``faq``."""
+    registry = FakeRegistry()
+    for version in "12":
+        registry.add_endpoint("faq", f"m{version}", version=version)
+    return registry
+
+
+def defaults(registry: FakeRegistry) -> dict[str, str]:
+    """What the bare names mean."""
+    return dict(decode(registry.task()).defaults)
+
+
+def test_nothing_recorded_is_no_default(registry: FakeRegistry) -> None:
+    """Nobody guesses, and the configuration's revision is what it was before there were defaults."""
+    assert {} == defaults(registry)
+
+
+def test_the_earliest_claim_counts_and_a_choice_goes_before_all_claims(registry: FakeRegistry) -> None:
+    """Whoever reads, in whatever order they were written."""
+    registry.ledger.write([first("faq", "faq/2", at=2.0), first("faq", "faq/1", at=1.0)])
+    assert {"faq": "faq/1"} == defaults(registry)
+    before = decode(registry.task()).revision
+    registry.ledger.write([chosen("faq", "faq/2")])
+    assert {"faq": "faq/2"} == defaults(registry)
+    assert before != decode(registry.task()).revision
+
+
+def test_a_new_term_forgets_the_claims_of_the_one_before(registry: FakeRegistry) -> None:
+    """All versions were removed, then others were added: the first of those."""
+    registry.ledger.write([first("faq", "faq/1"), chosen("faq", "", term=1), first("faq", "faq/2", term=1, at=9.0)])
+    assert {"faq": "faq/2"} == defaults(registry)
+
+
+def test_a_removed_default_stays_the_default(registry: FakeRegistry) -> None:
+    """The other version must not get all traffic because one was removed."""
+    registry.ledger.write([first("faq", "faq/1")])
+    del registry.endpoints["faq/1"]
+    assert {"faq": "faq/1"} == defaults(registry)
+
+
+@pytest.mark.parametrize("rule", ["good", "broken"])
+def test_a_canary_or_an_endpoint_of_the_bare_name_goes_before_the_default(registry: FakeRegistry, rule: str) -> None:
+    """Also one whose weights cannot be used, and one that is not loaded anywhere: it is what was configured."""
+    registry.ledger.write([first("faq", "faq/1"), first("other", "other/1")])
+    registry.add_endpoint("other", "m3", version="1")
+    registry.add_endpoint("other", "m4")
+    registry.canary["faq"] = {
+        "endpoint": "faq", "weights": [1.0] if rule == "good" else ["many"], "load_endpoints": ["faq/2"],
+    }  # fmt: skip
+    assert {} == defaults(registry)
+
+
+@pytest.mark.parametrize("value", [{}, {"endpoint": "faq"}, {"endpoint": "faq", "url": "faq/1", "term": "x", "at": 1}])
+def test_records_that_cannot_be_read_decide_nothing(registry: FakeRegistry, value: dict[str, Any]) -> None:
+    """An editor of ClearML can write anything."""
+    registry.ledger.write([Record(default_version.KIND, "faq", value), first("faq", "faq/2")])
+    assert {"faq": "faq/2"} == defaults(registry)
