@@ -102,7 +102,9 @@ class Cluster:
         for name in names:
             files = [part for path in programs.definitions(name) for part in ("--filename", str(path))]
             self.kubectl("apply", "--server-side", *files)
-            self.kubectl("wait", "--for=condition=Established", "--timeout=60s", *files)
+            # one without any condition yet is an error to the second question, not a reason to wait
+            for state in ("jsonpath={.status.conditions}", "condition=Established"):
+                self.kubectl("wait", f"--for={state}", "--timeout=120s", *files)
 
     def _run(
         self, name: str, arguments: Sequence[str], given: str | None, ok: Sequence[int], within: float
