@@ -27,7 +27,7 @@ from typing import Any, Final, Protocol
 import orjson
 from fastapi import FastAPI
 
-from gateway import logs
+from gateway import logs, pools
 from gateway.admission import Permits
 from gateway.callers.access import Access
 from gateway.callers.following import Following as FollowingCallers
@@ -257,6 +257,7 @@ class Gateway:
             Following(
                 default_triton=settings.triton_grpc,
                 default_compression=settings.triton_grpc_compression,
+                pools=pools.addresses(settings.pools),
                 poll_period=settings.poll_frequency,
                 records_period=self._records_period,
                 metric_log_frequency=settings.metric_log_frequency,
@@ -421,7 +422,10 @@ class Gateway:
                 with contextlib.suppress(GatewayError):
                     self._links |= await run_in(self._control.lineage, _links, self._lineage_source, unknown)
             self.observer.models(
-                {(i.endpoint, i.version, i.model_id, i.model_name, self._links.get(i.model_id, "")) for i in served}
+                {
+                    (i.endpoint, i.version, i.model_id, i.model_name, self._links.get(i.model_id, ""), i.pool)
+                    for i in served
+                }
             )
             await asyncio.sleep(_MODELS_S if served else 0.2)
 

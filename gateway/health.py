@@ -14,6 +14,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
+from gateway.pools import DEFAULT
+
 _MAX_LISTED: Final = 5
 
 
@@ -45,7 +47,7 @@ class Health:
     """
 
     __slots__ = (
-        "_latch", "backend_live", "first_sync_done", "has_been_ready", "is_draining", "is_leaving", "standing",
+        "_latch", "backend_live", "first_sync_done", "has_been_ready", "is_draining", "is_leaving", "pools", "standing",
     )  # fmt: skip
 
     def __init__(self, latch: Path | None = None) -> None:
@@ -57,6 +59,8 @@ class Health:
         """Once true it stays: from then on only what is lost counts."""
         self.backend_live: dict[str, bool] = {}
         """The Tritons that are needed now, as far as they have been asked."""
+        self.pools: dict[str, str] = {}
+        """The pools that each of them is of."""
         self.is_draining = False
         """Nothing is answered any more."""
         self.is_leaving = False
@@ -89,7 +93,7 @@ class Health:
         for address in self._down():
             urls = [url for url, needed in needs.items() if needed == address]
             lost = f": {_listed(urls)} cannot be answered" if urls else ""
-            found.append(f"Triton at {address} does not answer{lost}")
+            found.append(f"{self._named(address)} does not answer{lost}")
         unserved = standing.unserved()
         found += [f"{url} {reason}" for url, reason in list(unserved.items())[:_MAX_LISTED]]
         if len(unserved) > _MAX_LISTED:
@@ -118,8 +122,12 @@ class Health:
             else:
                 found.append("no endpoint is served: deploy one with `clearml-serving model add …`")
         elif not any(self.backend_live.get(address, True) for address in needs.values()):
-            found += [f"Triton at {address} does not answer" for address in self._down()]
+            found += [f"{self._named(address)} does not answer" for address in self._down()]
         return found
+
+    def _named(self, address: str) -> str:
+        pool = self.pools.get(address, DEFAULT)
+        return f"Triton at {address}" if pool == DEFAULT else f"pool {pool}: Triton at {address}"
 
     def _down(self) -> list[str]:
         return [address for address, live in self.backend_live.items() if not live]

@@ -20,10 +20,13 @@ from gateway.spec import CanarySpec, Fault, ServingSpec, decode_model
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """One version as it would be served: ``content`` is equal for equal entries, models, code and options."""
+    """One version as it would be served: ``content`` is equal for equal entries, models, code and options; ``pool``
+    names the Tritons, with commas.
+    """
 
     model_id: str
     content: str
+    pool: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +63,10 @@ def preview(registry: Registry, spec: ServingSpec) -> Preview:
             missing.append(Fault(f"endpoint {url}", f"model {model_id} is not in the registry"))
         elif model_id and not records[model_id].has_data:
             missing.append(Fault(f"endpoint {url}", f"model {model_id} has no data: its upload did not finish"))
-    served = {url: Served(endpoint.spec.model_id or "", endpoint.content) for url, endpoint in plan.endpoints.items()}
+    served = {
+        url: Served(endpoint.spec.model_id or "", endpoint.content, endpoint.pool)
+        for url, endpoint in plan.endpoints.items()
+    }
     return Preview(spec, served, routes, plan.faults, tuple(missing))
 
 

@@ -15,6 +15,8 @@ from typing import Annotated, Any
 from pydantic import AliasChoices, BeforeValidator, Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from gateway import pools
+
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 _DURATION = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*(ms|s|min|m|h)?\s*$")
 
@@ -63,6 +65,13 @@ NUMBERS_FOLDER = "TRITON_GATEWAY_NUMBERS_FOLDER"
 SHARES = frozenset({"metric_log_frequency"})
 """Fields that are plain numbers, not durations."""
 
+
+def _pools(value: object) -> str:
+    pools.addresses(str(value))
+    return str(value)
+
+
+Pools = Annotated[str, BeforeValidator(_pools)]
 Seconds = Annotated[float, BeforeValidator(_seconds)]
 Bytes = Annotated[int, BeforeValidator(parse_size)]
 PollFrequency = Annotated[float, BeforeValidator(_clearml_poll)]
@@ -234,6 +243,12 @@ class Settings(BaseSettings):
         description="gRPC address of Triton, used when the serving Task names none (`clearml-serving config "
         "--triton-grpc-server`). A name is looked up every two seconds and calls are spread over every address it has "
         "(a headless Service); `ipv4:A:8001,B:8001` is a fixed list.",
+    )  # fmt: skip
+    pools: Pools = Field(
+        "", validation_alias=_names("pools"), description="Addresses of the pools of Tritons that endpoints can name "
+        "(`--aux-config gateway.pool=a10`, or a model's tag `pool:a10`): `a10=dns:///triton-a10:8001 "
+        "h100=10.0.0.1:8001,10.0.0.2:8001`, spaces or semicolons between. `default` is the pool of what names none, "
+        "and `TRITON_GATEWAY_TRITON_GRPC` its address if it is not here; `*` is every other pool.",
     )  # fmt: skip
     triton_tls_authority: str = Field(
         "", validation_alias=_names("triton_tls_authority"),

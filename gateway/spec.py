@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from gateway import decisions, default_version, hocon, version_numbers
+from gateway import decisions, default_version, hocon, pools, version_numbers
 from gateway.decisions import Decision, Verdict
 from gateway.errors import SpecFault
 from gateway.pace import unhurried
@@ -25,6 +25,9 @@ ENGINES: Final = ("triton", "custom", "custom_async", "sklearn", "xgboost", "lig
 """Engine types clearml-serving knows; which of them a gateway can run is decided in ``control.compile``."""
 
 _OPTIONS_KEY: Final = "gateway"
+
+PLACEMENT: Final = ("pool",)
+"""Options that say where a model is loaded: nothing that answers requests reads them."""
 
 RECORDS: Final = "triton_gateway_records"
 """The field of a serving Task, as a registry returns it, that holds our records: kind → key → value (``ledger``)."""
@@ -138,6 +141,10 @@ class EndpointSpec:
         """The key=value form of ``--aux-config`` as a nested dict; empty for the config.pbtxt form."""
         pairs: dict[str, Any] = json.loads(self.auxiliary_json or "{}")
         return pairs
+
+    def option(self, name: str) -> str:
+        """Return the text of ``--aux-config gateway.NAME=…``; empty if it is not given."""
+        return next((value for known, value in self.options if known == name), "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,6 +299,11 @@ def triton_model_name(endpoint: EndpointSpec, model: ModelRecord) -> str:
     digest = hashlib.sha256(repr(identity).encode()).hexdigest()[:10]
     readable = re.sub(r"[^A-Za-z0-9.]+", "-", endpoint.url).strip("-.")[:80]
     return f"{readable or 'model'}-{digest}"
+
+
+def pools_of(endpoint: EndpointSpec, model: ModelRecord | None) -> tuple[str, ...]:
+    """Return the pools of Tritons an endpoint of engine triton runs on; ``default`` if nothing names one."""
+    return pools.wanted(endpoint.option("pool"), model.tags if model is not None else ())
 
 
 def normalize_url(endpoint: str, version: str | None = None) -> str:
@@ -678,7 +690,7 @@ def _decode_endpoint(
         options = auxiliary.pop(_OPTIONS_KEY, {})
         if not isinstance(options, dict):
             raise SpecFault(f"--aux-config {_OPTIONS_KEY} takes names: {_OPTIONS_KEY}.max_length=128")
-    return EndpointSpec(
+    found = EndpointSpec(
         url=normalize_url(endpoint, version),
         endpoint=endpoint,
         version=version,
@@ -692,6 +704,20 @@ def _decode_endpoint(
         options=tuple(sorted((str(k), str(v).strip("\\\"'")) for k, v in options.items())),
         is_auto=is_auto,
     )
+    _check_placement(found)
+    return found
+
+
+def _check_placement(endpoint: EndpointSpec) -> None:
+    for name in PLACEMENT:
+        if endpoint.engine != "triton" and endpoint.option(name):
+            raise SpecFault(
+                f"--aux-config gateway.{name} is for engine triton; engine {endpoint.engine} runs in gateways"
+            )
+    try:
+        pools_of(endpoint, None)
+    except ValueError as error:
+        raise SpecFault(f"--aux-config gateway.pool: {error}") from error
 
 
 def _decode_canary(key: str, fields: Mapping[str, Any]) -> CanarySpec:

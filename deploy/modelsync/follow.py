@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from deploy.modelsync.client import first_line
 from deploy.modelsync.plan import Wanted
 from deploy.modelsync.settings import Retry, SyncSettings
-from gateway import registry, spec, triton
+from gateway import pools, registry, spec, triton
 
 _SECTIONS = ("section endpoints", "section model_monitoring", "section model_monitoring_eps")
 
@@ -37,6 +37,8 @@ class Desired:
     targets: Mapping[str, Target] = field(default_factory=dict)
     unresolved: Mapping[str, tuple[str, triton.verdicts.Verdict]] = field(default_factory=dict)
     """Endpoint url → (model id, why no model can be named for it)."""
+    elsewhere: frozenset[str] = frozenset()
+    """Endpoint urls of other pools."""
     held_urls: frozenset[str] = frozenset()
     is_readable: bool = True
 
@@ -147,14 +149,21 @@ class Follower:
             self._problems.pop(model_id, None)
             self._retries.pop(model_id, None)
 
+    def _is_ours(self, named: Collection[str]) -> bool:
+        ours = self._settings.pools
+        return pools.ANY in ours or not ours.isdisjoint(named)
+
     def _desired(self) -> Desired:
         serving = self._spec
         targets: dict[str, Target] = {}
         unresolved: dict[str, tuple[str, triton.verdicts.Verdict]] = {}
+        elsewhere: set[str] = set()
         for url, endpoint in serving.endpoints.items():
             if endpoint.engine != "triton":
                 continue
-            if not endpoint.model_id:
+            if endpoint.option("pool") and not self._is_ours(spec.pools_of(endpoint, None)):
+                elsewhere.add(url)
+            elif not endpoint.model_id:
                 why = "the endpoint names no model: add it with --model-id or --name/--project"
                 unresolved[url] = ("", triton.verdicts.Verdict(why, is_final=True))
             elif endpoint.model_id in self._problems:
@@ -164,12 +173,16 @@ class Follower:
                 unresolved[url] = (endpoint.model_id, triton.verdicts.Verdict(why, is_final=False))
             else:
                 record = spec.decode_model(self._records[endpoint.model_id])
+                if not self._is_ours(spec.pools_of(endpoint, record)):
+                    elsewhere.add(url)
+                    continue
                 name = spec.triton_model_name(endpoint, record)
                 targets[name] = Target(Wanted(name, url, self._recipe()), endpoint, record)
         return Desired(
             revision=serving.revision,
             targets=targets,
             unresolved=unresolved,
+            elsewhere=frozenset(elsewhere),
             held_urls=frozenset(unresolved) | _faulty_urls(serving),
             is_readable=not any(f.subject in _SECTIONS for f in serving.faults),
         )

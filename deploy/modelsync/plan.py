@@ -66,6 +66,8 @@ class Situation:
     """Seconds until a model that failed may be tried again."""
     unwanted_for: Mapping[str, float] = field(default_factory=dict)
     """Seconds since a model became dispensable (see ``dispensable``)."""
+    elsewhere: frozenset[str] = frozenset()
+    """Endpoints that other Tritons serve now: gateways call these until they have moved over, at most ``max_s``."""
     grace: Grace = Grace()
 
 
@@ -147,7 +149,7 @@ def _away(seen: Observed, is_dispensable: bool, situation: Situation) -> list[Ac
     if not situation.triton_answers:
         return [Action("keep", name, "Triton does not answer")]
     since, grace = situation.unwanted_for.get(name, 0.0), situation.grace
-    if since < grace.settle_s:
+    if since < (grace.max_s if seen.url in situation.elsewhere else grace.settle_s):
         return [Action("keep", name, "not wanted; gateways move over")]
     is_called = seen.state == "ready" and seen.idle_s is not None and seen.idle_s < grace.idle_s
     if is_called and since < grace.max_s:

@@ -156,6 +156,7 @@ class ModelSync:
             triton_answers=self._triton_answers,
             holds_all=not desired.is_readable,
             held_urls=desired.held_urls,
+            elsewhere=desired.elsewhere,
             busy=frozenset(self._jobs),
             retry_in={name: retry.at - now for name, retry in self._retries.items()},
             grace=self._settings.grace,
@@ -176,6 +177,7 @@ class ModelSync:
         desired = self._desired or Desired()
         return {
             "revision": desired.revision,
+            "pools": sorted(self._settings.pools),
             "triton": {
                 "address": self._settings.triton_grpc, "answers": self._triton_answers or self._is_refused,
                 "error": self._triton_error,

@@ -9,6 +9,7 @@ from deploy.modelsync.model_folder.cores import available_cores, tuning_for
 from deploy.modelsync.model_folder.layout import Engine
 from deploy.modelsync.model_folder.model_config import Tuning
 from deploy.modelsync.plan import Grace
+from gateway import pools
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +20,8 @@ class SyncSettings:
     repository: Path
     triton_grpc: str
     engine: Engine = "native"
+    pools: frozenset[str] = frozenset({pools.DEFAULT})
+    """The pools its Triton belongs to: endpoints of others are not loaded; ``*``: of all."""
     triton_key_file: Path | None = None
     """Holds the key of Triton's control APIs, where it was started with one."""
     cache_bytes: int = 20 << 30

@@ -38,7 +38,7 @@ from gateway.metrics.drift import Bins
 from gateway.metrics.observer import Observer
 from gateway.pace import unhurried
 from gateway.registry.cache import ArtifactCache
-from gateway.spec import EndpointSpec, Fault, ModelRecord, triton_model_name
+from gateway.spec import PLACEMENT, EndpointSpec, Fault, ModelRecord, triton_model_name
 from gateway.triton.port import Backend, ModelInfo
 from preprocessing.config import FILL_MASK, GENERATION, TaskConfig
 from preprocessing.errors import PreprocessingError
@@ -194,7 +194,7 @@ class Assembler:
         identity = Identity(
             url=spec.url, endpoint=spec.endpoint, version=spec.version, fingerprint=plan.fingerprint,
             model_id=record.id if record else "", model_name=record.name if record else "",
-            triton_name=triton_name, details=MappingProxyType({"engine": spec.engine, **details}),
+            triton_name=triton_name, pool=plan.pool, details=MappingProxyType({"engine": spec.engine, **details}),
             reference=bundle.reference if bundle is not None else {},
         )  # fmt: skip
         return Endpoint(identity, made.handler)
@@ -221,7 +221,7 @@ class Assembler:
         info: ModelInfo | None, opened: _Opened,
     ) -> _Made:  # fmt: skip
         """Make the handler; what has to be closed is put into ``opened`` at once."""
-        options = dict(spec.options)
+        options = {name: value for name, value in spec.options if name not in PLACEMENT}
         hook_settings = self._hooks.take_options(options, spec.engine)
         remembered = _whole(options.pop("response_cache", self._response_cache_entries), "response_cache")
         # "rehearse" is what users have written since there is a validation.

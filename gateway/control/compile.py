@@ -17,7 +17,8 @@ from gateway.errors import SpecFault
 from gateway.hooks.engines import ENGINES
 from gateway.metrics import custom
 from gateway.pace import unhurried
-from gateway.spec import EndpointSpec, Fault, ModelRecord, ServingSpec
+from gateway.pools import ANY, DEFAULT, address_of
+from gateway.spec import EndpointSpec, Fault, ModelRecord, ServingSpec, pools_of
 
 SERVED_ENGINES: Final = ("triton", "custom", "custom_async", "sklearn", "xgboost", "lightgbm")
 
@@ -32,6 +33,8 @@ class EndpointPlan:
     fingerprint: str
     content: str = ""
     """Of what is served alone, wherever it runs: equal for equal entries, models, code and options."""
+    pool: str = ""
+    """Which Tritons it runs on: names with commas; empty for what needs none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +52,16 @@ def compile_spec(
     *,
     default_triton: str,
     default_compression: bool = False,
+    pools: Mapping[str, str] | None = None,
     models: Mapping[str, ModelRecord] = MappingProxyType({}),
     namesakes: Mapping[str, Sequence[str]] = MappingProxyType({}),
     pause: Callable[[], None] = unhurried,
 ) -> Plan:
     """Return the plan for ``spec``; what cannot be served is in ``faults``, nothing is raised.
 
-    The Task's own ``triton_grpc_server`` wins over ``default_triton``, as in clearml-serving. ``models`` are the
+    The Task's own ``triton_grpc_server`` wins over ``default_triton``, as in clearml-serving. ``pools``: the address of
+    each pool of Tritons, and of ``default`` if it is not ``default_triton``; None: whatever is asked for is there.
+    ``models`` are the
     records as far as they are known: a model whose files were replaced under its id is something new to serve.
     ``namesakes``: address → models (name and id) of the registry that share it.
     ``pause`` is called between entries.
@@ -64,18 +70,27 @@ def compile_spec(
     address = spec.settings.get("triton_grpc_server") or default_triton
     flag = spec.settings.get("triton_grpc_compression", "")
     compression = flag.strip().lower() in ("1", "true", "yes") if flag else default_compression
+    known = {ANY: address or "anywhere"} if pools is None else {DEFAULT: address, **pools}
+    unknown: dict[str, list[str]] = {}
     endpoints: dict[str, EndpointPlan] = {}
     for url, endpoint in spec.endpoints.items():
         pause()
-        message = _refusal(endpoint)
+        record = models.get(endpoint.model_id or "")
+        on = pools_of(endpoint, record) if endpoint.engine == "triton" else ()
+        at, lacking = address_of(known, on)
+        message = _refusal(endpoint) or (without_tritons(on, known) if on and not at else "")
         if message:
             faults.append(Fault(f"endpoint {url}", message))
             continue
-        record = models.get(endpoint.model_id or "")
+        for pool in lacking:
+            unknown.setdefault(pool, []).append(url)
         files = (record.uri, record.sha256) if record is not None and record.has_data else None
         endpoints[url] = EndpointPlan(
-            endpoint, address, compression, _digest((endpoint, address, compression, files)), _digest((endpoint, files))
-        )
+            endpoint, at, compression, _digest((endpoint, at or address, compression, files)),
+            _digest((endpoint, files)), ",".join(on),
+        )  # fmt: skip
+    for pool, urls in unknown.items():
+        faults.append(Fault(f"pool {pool}", f"has no Tritons here; {', '.join(urls)} run on their other pools alone"))
     for model_id in spec.model_ids:
         record = models.get(model_id)
         if record is not None and record.uri in namesakes:
@@ -99,6 +114,15 @@ def compile_spec(
         faults.extend(Fault(f"metrics {name}", message) for message in messages)
     revision = _digest((spec.revision, sorted((url, plan.fingerprint) for url, plan in endpoints.items())))
     return Plan(revision, endpoints, spec, tuple(faults))
+
+
+def without_tritons(pools: Sequence[str], known: Mapping[str, str]) -> str:
+    """Return what is wrong with an endpoint of ``pools`` if only those ``known`` have an address."""
+    which = f"pool {pools[0]} has" if len(pools) == 1 else f"pools {', '.join(pools)} have"
+    return (
+        f"{which} no Tritons here; this gateway knows {', '.join(sorted(known))}: name its address in "
+        "TRITON_GATEWAY_POOLS, or add the endpoint with another --aux-config gateway.pool"
+    )
 
 
 def shared_address(uri: str, models: Sequence[str]) -> str:

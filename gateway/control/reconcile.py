@@ -13,7 +13,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from gateway.control import last_good, status
@@ -34,6 +34,7 @@ from gateway.health import Health
 from gateway.metrics.observer import Observer
 from gateway.metrics.references import References
 from gateway.pace import Pace, unhurried
+from gateway.pools import DEFAULT
 from gateway.registry.cache import SpecStore
 from gateway.registry.port import Registry
 from gateway.spec import Fault, ServingSpec, decode, decode_model
@@ -55,6 +56,8 @@ class Following:
 
     default_triton: str
     default_compression: bool = False
+    pools: Mapping[str, str] = field(default_factory=dict)
+    """Addresses of pools of Tritons; the one named ``default`` goes before ``default_triton``."""
     poll_period: float = 5.0
     records_period: float = 30.0
     metric_log_frequency: float = 1.0
@@ -236,6 +239,7 @@ class Reconciler:
             spec,
             default_triton=self._following.default_triton,
             default_compression=self._following.default_compression,
+            pools=self._following.pools,
             models=self._records.known(),
             namesakes=self._records.namesakes(),
             pause=Pace(),
@@ -367,9 +371,10 @@ class Reconciler:
                 )  # fmt: skip
         now = {address for address, _ in self._needed()}
         found = {address: answers for address, answers in live.items() if address in now}
-        if found != self._health.backend_live:
-            self._health.backend_live = found
-            self._observer.backends(found)
+        pools = self._pools()
+        if found != self._health.backend_live or pools != self._health.pools:
+            self._health.backend_live, self._health.pools = found, pools
+            self._observer.backends({(address, pools.get(address, "")): live for address, live in found.items()})
         self._health.note()  # a Triton is back, or the time to wait is over
         if not self.versions.retiring:  # their last requests need the Triton they were sent to
             await self._tritons.forget(self._needed())
@@ -378,6 +383,15 @@ class Reconciler:
         """Return the Tritons that versions are served or built on: others are nobody's business any more."""
         plans = (version.plan for version in self.versions)
         return {(p.triton_address, p.triton_compression) for p in plans if p is not None and p.spec.engine == "triton"}
+
+    def _pools(self) -> dict[str, str]:
+        """Return the pools that each address is of, with commas, as far as they are needed."""
+        plans = (version.plan for version in self.versions)
+        found: dict[str, set[str]] = {}
+        for plan in plans:
+            if plan is not None and plan.spec.engine == "triton":
+                found.setdefault(plan.triton_address, set()).add(plan.pool or DEFAULT)
+        return {address: ",".join(sorted(pools)) for address, pools in found.items()}
 
     # How it stands: what readiness asks (``health.Standing``)
 
@@ -434,6 +448,10 @@ class Reconciler:
             "shadows": self._mirror.status(),
             "registry": {"last_contact": self.last_contact or None, "error": self.last_error or None},
             "triton": dict(self._health.backend_live),
+            "pools": [
+                {"pool": pool, "address": address, "answers": self._health.backend_live.get(address)}
+                for address, pool in sorted(self._pools().items())
+            ],
         }
 
 

@@ -20,6 +20,7 @@ def of_versions(served: Mapping[str, Version], pending: Mapping[str, Outside]) -
         endpoints.append({
             "url": url, "endpoint": identity.endpoint, "version": identity.version, "state": "serving",
             "model_id": identity.model_id, "model_name": identity.model_name, "triton_model": identity.triton_name,
+            "pool": identity.pool,
             "fingerprint": identity.fingerprint, "details": dict(identity.details), "since": version.since,
             "prices": version.endpoint.prices,
             "successor": successor.shown() if successor else None,

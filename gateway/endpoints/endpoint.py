@@ -52,6 +52,8 @@ class Identity:
     model_id: str = ""
     model_name: str = ""
     triton_name: str = ""
+    pool: str = ""
+    """Which Tritons it runs on, with commas; empty if it needs none."""
     details: Mapping[str, object] = field(default_factory=dict)
     reference: Mapping[str, Bins] = field(default_factory=dict)
     """What drift is measured against, by variable; from the model's folder."""

@@ -202,12 +202,23 @@ BUILDS: Final = Metric(
     "gateway_endpoint_builds_total", "counter", "Endpoint versions built, by outcome: ok or the kind of error.",
     ("outcome",),
 )  # fmt: skip
-FAULT_KINDS: Final = ("section", "endpoint", "model", "canary", "auto-update", "metrics", "shadow", "records", "other")
+FAULT_KINDS: Final = (
+    "section",
+    "endpoint",
+    "model",
+    "canary",
+    "auto-update",
+    "metrics",
+    "shadow",
+    "pool",
+    "records",
+    "other",
+)
 """First words of what a fault of the configuration is about."""
 CONFIGURATION_FAULTS: Final = Metric(
     "gateway_configuration_faults", "gauge",
     "Faults of the serving Task as last read, by what is faulty: section, endpoint, model, canary, auto-update, "
-    "metrics, shadow, records, other. The page and `triton-gateway status` say which and why.",
+    "metrics, shadow, pool, records, other. The page and `triton-gateway status` say which and why.",
     ("kind",),
 )  # fmt: skip
 ENDPOINT_READY: Final = Metric(
@@ -221,15 +232,16 @@ LAST_CONTACT: Final = Metric(
 BACKEND_UP: Final = Metric(
     "gateway_backend_up", "gauge",
     "1 when this Triton answers this gateway, 0 when it does not, NaN when no served endpoint needs it (any more).",
-    ("backend",),
+    ("backend", "pool"),
 )  # fmt: skip
 POLL: Final = Metric(
     "gateway_registry_poll_seconds", "gauge", "How often this gateway looks at the serving Task: seconds between looks."
 )
 MODEL_INFO: Final = Metric(
     "gateway_model_info", "gauge",
-    "1 for the model that a served version is made of, NaN for those it was before: its id, name and page in ClearML.",
-    ("endpoint", "version", "model_id", "model", "link"),
+    "1 for the model that a served version is made of, NaN for those it was before: its id, name and page in ClearML, "
+    "and the pool of Tritons that it runs on.",
+    ("endpoint", "version", "model_id", "model", "link", "pool"),
 )  # fmt: skip
 BUILD_INFO: Final = Metric("gateway_build_info", "gauge", "Always 1; the label tells the version.", ("version",))
 

@@ -79,7 +79,7 @@ class Observer:
         self._numbers = Accumulator()
         self.exemplars = Exemplars()
         self._models: set[tuple[str, ...]] = set()
-        self._backends: set[str] = set()
+        self._backends: set[tuple[str, str]] = set()
         self.failures = tuple(failures)
         self._expected: set[tuple[str, str, str]] = set()
         self._states: dict[tuple[str, str], bool | None] = {}
@@ -333,12 +333,12 @@ class Observer:
         self._states = {**self._states, **ready}
 
     @_harmless
-    def backends(self, live: Mapping[str, bool]) -> None:
-        """Publish which Tritons answer, by address; those that nothing needs any more have no number."""
+    def backends(self, live: Mapping[tuple[str, str], bool]) -> None:
+        """Publish which Tritons answer, by address and pool; those that nothing needs any more have no number."""
         for gone in self._backends - live.keys():
-            self._numbers.gauge(catalog.BACKEND_UP, gone).set(math.nan)
-        for address, answers in live.items():
-            self._numbers.gauge(catalog.BACKEND_UP, address).set(int(answers))
+            self._numbers.gauge(catalog.BACKEND_UP, *gone).set(math.nan)
+        for of, answers in live.items():
+            self._numbers.gauge(catalog.BACKEND_UP, *of).set(int(answers))
         self._backends = set(live)
 
     @_harmless

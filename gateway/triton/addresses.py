@@ -53,6 +53,11 @@ def parse_address(address: str) -> Target:
     return Target("", 0, (text,), is_secure)
 
 
+def parts(address: str) -> list[str]:
+    """Return the addresses that ``;`` joins: those of several pools."""
+    return [part.strip() for part in address.split(";") if part.strip()] or [address]
+
+
 async def resolve(host: str, port: int) -> tuple[str, ...]:
     """Look a name up: its addresses as gRPC targets, sorted. Raises ``OSError`` if it has none now."""
     loop = asyncio.get_running_loop()
@@ -97,8 +102,8 @@ def http_address(target: str) -> HttpAddress:
 
 
 def _hosts(address: str) -> list[HttpAddress]:
-    target = parse_address(address)
-    return [http_address(part) for part in target.fixed or (f"{target.host}:{target.port}",)]
+    targets = [parse_address(part) for part in parts(address)]
+    return [http_address(part) for target in targets for part in target.fixed or (f"{target.host}:{target.port}",)]
 
 
 def pair(targets: Sequence[str], https: Sequence[HttpAddress]) -> list[tuple[str, HttpAddress | None]]:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from gateway.errors import DeadlineExceeded, GatewayError, ModelNotReady
 from gateway.trace import TRACEPARENT
-from gateway.triton.addresses import HttpAddress, Lookup, parse_address, resolve
+from gateway.triton.addresses import HttpAddress, Lookup, parse_address, parts, resolve
 from gateway.triton.errors import TransportError
 from gateway.triton.grpc import GrpcTransport, KeyRefused, TritonTls
 from gateway.triton.http import HttpTransport
@@ -53,11 +53,10 @@ class TritonBackend:
     ) -> None:
         self.address = address
         self._key_file = key_file
-        target = parse_address(address)
-        tls = tls or (TritonTls() if target.is_secure else None)
+        tls = tls or (TritonTls() if any(parse_address(part).is_secure for part in parts(address)) else None)
 
-        def connect(to: str, http_at: HttpAddress | None) -> Replica:
-            grpc = GrpcTransport(to, options=dict(options), is_compressed=compression, tls=tls, host=target.host)
+        def connect(to: str, http_at: HttpAddress | None, host: str) -> Replica:
+            grpc = GrpcTransport(to, options=dict(options), is_compressed=compression, tls=tls, host=host)
             return Replica(to, grpc, HttpTransport(http_at))
 
         self._replicas = Replicas(

@@ -21,7 +21,17 @@ from time import monotonic
 from typing import Final
 
 from gateway.errors import BackendUnavailable, GatewayError
-from gateway.triton.addresses import HttpAddress, Lookup, http_address, http_hosts, is_beside, pair, parse_address
+from gateway.triton.addresses import (
+    HttpAddress,
+    Lookup,
+    Target,
+    http_address,
+    http_hosts,
+    is_beside,
+    pair,
+    parse_address,
+    parts,
+)
 from gateway.triton.errors import TransportError
 from gateway.triton.grpc import GrpcTransport
 from gateway.triton.http import HttpTransport
@@ -171,7 +181,8 @@ class Replica:
 
 
 class Replicas:
-    """The replicas behind ``address``. ``connect(target, http)`` makes one; it may raise ``OSError`` (TLS files).
+    """The replicas behind ``address`` (several with ``;``: of pools that share an endpoint). ``connect(target, http,
+    host)`` makes one; it may raise ``OSError`` (TLS files).
 
     ``http`` as ``http_hosts`` takes it. ``stamp`` returns what, when it changes, asks for new connections (the
     certificates); raises ``OSError``. ``lookup`` is used every ``lookup_every`` seconds at most.
@@ -180,7 +191,7 @@ class Replicas:
     def __init__(
         self,
         address: str,
-        connect: Callable[[str, HttpAddress | None], Replica],
+        connect: Callable[[str, HttpAddress | None, str], Replica],
         *,
         http: str,
         stamp: Callable[[], object],
@@ -194,7 +205,9 @@ class Replicas:
         self._problem = ""
         """Why the replicas are not known, or not as they are now."""
         self._address = address
-        self._target = parse_address(address)
+        self._targets = [parse_address(part) for part in parts(address)]
+        self._hosts: dict[str, str] = {}
+        """gRPC target → the name it was found under."""
         self._connect = connect
         self._http = http
         self._own_http = () if is_beside(http) else tuple(http_hosts(address, http))
@@ -208,8 +221,8 @@ class Replicas:
         self._refreshing = asyncio.Lock()
         self._retiring: set[asyncio.Task[None]] = set()
         self._said: list[str] = []
-        if self._target.fixed and not self._own_http:
-            self._join([*self._beside(self._target.fixed)])
+        if not self._own_http and all(target.fixed for target in self._targets):
+            self._join(self._beside([address for target in self._targets for address in target.fixed]))
 
     def callers(self, model: str) -> Callers:
         """Return what is known of the callers of ``model``, which is asked for now."""
@@ -359,16 +372,25 @@ class Replicas:
             if now < self._due:
                 return
             self._due = now + self._lookup_every
-            try:
-                targets = self._target.fixed or await self._lookup(self._target.host, self._target.port)
-            except OSError as error:
-                # Those known go on: a name server that is away says nothing about Triton.
-                self._problem = f"{self._target.host}: {error.strerror or error}"
-                return
             self._problem = ""
+            targets = [found for target in self._targets for found in await self._behind(target)]
+            if self._problem and (not targets or len(self._targets) == 1):
+                return
             self._join(pair(targets, await self._find_http()) if self._own_http else self._beside(targets))
             for replica in self.all:
                 self._tend(replica)
+
+    async def _behind(self, target: Target) -> Sequence[str]:
+        if target.fixed:
+            return target.fixed
+        try:
+            found = await self._lookup(target.host, target.port)
+        except OSError as error:
+            # Those known go on: a name server that is away says nothing about Triton.
+            self._problem = f"{target.host}: {error.strerror or error}"
+            return [replica.address for replica in self.all if self._hosts.get(replica.address) == target.host]
+        self._hosts |= dict.fromkeys(found, target.host)
+        return found
 
     async def _find_http(self) -> list[HttpAddress]:
         found: list[HttpAddress] = []
@@ -401,7 +423,7 @@ class Replicas:
             for target, http in addresses:
                 replica = known.pop((target, http), None)
                 if replica is None:
-                    replica = self._connect(target, http)
+                    replica = self._connect(target, http, self._hosts.get(target, ""))
                     if is_beside_others:
                         replica.is_unhealthy = True
                         replica.missing = set(self._callers)

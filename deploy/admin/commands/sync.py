@@ -7,6 +7,16 @@ from pathlib import Path
 import click
 
 from deploy.admin.commands._options import CLEARML_DURATION, PORT, stop_on_signal
+from gateway import pools
+
+
+def read_pool(_context: click.Context, _option: click.Parameter, value: str) -> str:
+    """Refuse what names no pool."""
+    try:
+        pools.followed(value)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
+    return value
 
 
 @click.command(
@@ -27,6 +37,11 @@ from deploy.admin.commands._options import CLEARML_DURATION, PORT, stop_on_signa
     "--triton-grpc", default="127.0.0.1:8001", show_default=True, metavar="HOST:PORT",
     envvar=["TRITON_GATEWAY_TRITON_GRPC", "CLEARML_DEFAULT_TRITON_GRPC_ADDR"], show_envvar=True,
     help="gRPC address of the one Triton that reads this repository.",
+)  # fmt: skip
+@click.option(
+    "--pool", default="", envvar="TRITON_GATEWAY_POOL", show_envvar=True, metavar="NAME,…", callback=read_pool,
+    help="The pool of Tritons this one belongs to: only endpoints of it are loaded (docs/pools.md); `*`: all of them.  "
+    "[default: default]",
 )  # fmt: skip
 @click.option(
     "--engine", type=click.Choice(["native", "python"]), default="native", show_default=True,
@@ -59,6 +74,7 @@ from deploy.admin.commands._options import CLEARML_DURATION, PORT, stop_on_signa
 def command(
     state_dir: Path, repository: Path | None, triton_grpc: str, engine: str, serving_task_id: str,
     poll_s: float, files_rewrite: str, health_port: int | None, triton_key_file: str, log_format: str,
+    pool: str,
 ) -> int:  # fmt: skip
     """Keep a Triton at the serving Task: fetch models, verify them, write, load, unload.
 
@@ -79,6 +95,6 @@ def command(
         state_dir=state_dir, repository=(repository or state_dir / "triton" / "repository").absolute(),
         triton_grpc=triton_grpc, engine="python" if engine == "python" else "native", serving_task_id=serving_task_id,
         poll_s=poll_s, files_rewrite=files_rewrite, health_port=health_port, triton_key_file=triton_key_file,
-        log_format=log_format, stop=stop_on_signal(),
+        log_format=log_format, stop=stop_on_signal(), pool=pool,
     )  # fmt: skip
     return 0

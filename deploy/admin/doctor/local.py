@@ -25,6 +25,7 @@ from deploy.tools import ports
 from deploy.tools.errors import DeployError, GatewayError, RegistryRefused
 from deploy.tools.extras import requirements
 from deploy.tritonserver.launcher import ExternalServer, PathServer, TritonMissing, Wheel, WheelServer, detect_server
+from gateway import pools
 from gateway.triton import addresses, key
 
 EXTRAS = {
@@ -247,6 +248,58 @@ def clearml(task_id: str, environ: Mapping[str, str], connect: Callable[[str], A
         )  # fmt: skip
     else:
         yield Finding("serving Task", "ok", what)
+    named = {url: one.pool.split(",") for url, one in plan.endpoints.items() if one.pool}
+    yield from pools_of(named, environ.get("TRITON_GATEWAY_POOLS", ""))
+
+
+def pools_of(
+    named: Mapping[str, Sequence[str]], text: str, is_live: Callable[[str], bool] | None = None
+) -> Iterator[Finding]:
+    """Look whether each pool that endpoints name has Tritons. ``named``: url → its pools; ``text``: gateways' setting.
+
+    Without any pool but the default one nothing is said.
+    """
+    wanted: dict[str, list[str]] = {}
+    for url, names in sorted(named.items()):
+        for name in names:
+            wanted.setdefault(name, []).append(url)
+    if not text and set(wanted) <= {pools.DEFAULT}:
+        return
+    try:
+        known = pools.addresses(text)
+    except ValueError as error:
+        yield Finding("pools", "missing", f"TRITON_GATEWAY_POOLS: {error}", "docs/pools.md")
+        return
+    for name, urls in sorted(wanted.items()):
+        address, lacking = pools.address_of(known, (name,))
+        who = f"{len(urls)} endpoints ({', '.join(urls[:3])}{', …' if len(urls) > 3 else ''})"
+        if lacking and name != pools.DEFAULT:
+            yield Finding(
+                f"pool {name}", "missing", f"no address for {who}",
+                "name it for gateways: TRITON_GATEWAY_POOLS, and for its model sync: TRITON_GATEWAY_POOL",
+            )  # fmt: skip
+        elif address and not (is_live or _answers)(address):
+            yield Finding(
+                f"pool {name}", "missing", f"no Triton answers at {address}: {who}", "is it up, and reachable?"
+            )
+        elif address:
+            yield Finding(f"pool {name}", "ok", f"{address}: {who}")
+
+
+def _answers(address: str) -> bool:
+    """Whether any Triton of ``address`` answers now."""
+    from deploy.modelsync.client import AdminClient
+
+    for part in addresses.parts(address):
+        target = addresses.parse_address(part)
+        for grpc in target.fixed or (f"{target.host}:{target.port}",):
+            client = AdminClient(grpc)
+            try:
+                if client.is_live(timeout_s=3.0):
+                    return True
+            finally:
+                client.close()
+    return False
 
 
 def _tritons_of_up(state_dir: Path) -> Iterator[Finding]:

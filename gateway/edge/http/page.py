@@ -19,6 +19,8 @@ from itertools import groupby
 from typing import Any, Final
 from urllib.parse import quote
 
+from gateway.pools import DEFAULT
+
 _STYLE: Final = """
 :root{--ink:#1d2330;--dim:#5b6576;--line:#d9dee8;--card:#f7f8fb;--paper:#fff;--blue:#3b7ddd;--link:#1f5fbf;--ref:#76839b;
 --ok:#0a6b38;--wait:#8a5a00;--bad:#a3162a}
@@ -208,8 +210,10 @@ def _head(status: Values) -> str:
     else:
         ready = "<span class=ok>ready</span>"
     task = status["serving_task"]
+    named = {one["address"]: one["pool"] for one in status.get("pools", ())}
     triton = ", ".join(
-        f"<code>{_e(a)}</code> <span class={'ok' if up else 'bad'}>{'answers' if up else 'does not answer'}</span>"
+        f"<code>{_e(a)}</code> {_pool(named.get(a, ''))}"
+        f"<span class={'ok' if up else 'bad'}>{'answers' if up else 'does not answer'}</span>"
         for a, up in status["triton"].items()
     )
     registry = status["registry"]["error"]
@@ -221,6 +225,10 @@ def _head(status: Values) -> str:
         + (f"</p><p class=bad>registry: {_e(registry)}" if registry else "")
         + "</p>"
     )
+
+
+def _pool(name: str) -> str:
+    return "" if name in ("", DEFAULT) else f"<span class=dim>pool {_e(name)}</span> "
 
 
 def _tiles(status: Values, rows: Sequence[_Row]) -> str:
@@ -277,7 +285,7 @@ def _inside(row: _Row, prefix: str) -> str:
     versions = [
         f"<tr><td><code>POST {_e(prefix + ep['url'])}</code></td><td class=ok>serving</td>"
         f"<td>{_e(str(ep['details'].get('task', '')))}</td>"
-        f"<td>{_e(ep['model_name'])} <span class=dim>{_e(ep['model_id'])}</span></td>"
+        f"<td>{_e(ep['model_name'])} <span class=dim>{_e(ep['model_id'])}</span> {_pool(ep.get('pool', ''))}</td>"
         f"<td>{_successor(ep)}</td></tr>"
         for ep in row.served
     ]

@@ -556,3 +556,38 @@ def test_a_reason_never_takes_the_place_of_a_model_that_is_loaded(world):
     world.cache.errors["m1"] = SpecFault("it holds no files")
     assert "failed" == world.rounds()["a"][0]
     assert ("ready", True) == (world.triton.states[name], bool(world.repository.models()[name].recipe))
+
+
+def on_pool(world, url, pool):
+    """Configure what `--aux-config gateway.pool=…` writes."""
+    world.registry.endpoints[url]["auxiliary_cfg"] = {"gateway": {"pool": pool}}
+    world.registry.version += 1
+
+
+def test_only_what_its_pool_serves_is_loaded(world):
+    """By the endpoint's option or its model's tag; what names no pool is of the default one."""
+    world.sync.close()
+    world.start(pools=frozenset({"a10"}))
+    world.registry.add("named", "m1")
+    on_pool(world, "named", "a10,h100")
+    world.registry.add("tagged", "m2", tags=["pool:a10"])
+    world.registry.add("plain", "m3")
+    world.registry.add("other", "m4", tags=["pool:a10"])
+    on_pool(world, "other", "h100")
+    assert {"named": ("ready", ""), "tagged": ("ready", "")} == world.rounds()
+    assert {"m1", "m2"} == set(world.cache.asked)
+    assert ["a10"] == world.sync.status()["pools"]
+    world.sync.close()
+    world.start(pools=frozenset({"*"}))
+    assert {"named", "tagged", "plain", "other"} == set(world.rounds())
+
+
+def test_what_moves_to_another_pool_stays_until_gateways_must_have_moved(world):
+    """The other pool may load it for minutes, and nobody may call it meanwhile: gone is gone."""
+    world.registry.add("a", "m1")
+    assert {"a": ("ready", "")} == world.rounds()
+    on_pool(world, "a", "h100")
+    assert {"a": "leaving"} == {url: state for url, (state, _) in world.rounds(100).items()}
+    assert [] == [call for call in world.triton.calls if call[0] == "unload"]
+    assert {} == world.rounds(250)
+    assert ["unload"] == [kind for kind, _ in world.triton.calls if kind == "unload"]

@@ -49,7 +49,7 @@ def test_a_weighted_value_stands_for_as_many() -> None:
 def test_a_snapshot_does_not_change_any_more() -> None:
     """It is read in another thread, while the loop counts on."""
     numbers = Accumulator()
-    count, gauge = numbers.count(catalog.BUILDS, "ok"), numbers.gauge(catalog.BACKEND_UP, "a")
+    count, gauge = numbers.count(catalog.BUILDS, "ok"), numbers.gauge(catalog.BACKEND_UP, "a", "p")
     rows = numbers.distribution(catalog.ROWS, "e", "1")
     count.value += 1
     rows.observe(2)
@@ -65,8 +65,8 @@ def test_a_snapshot_does_not_change_any_more() -> None:
     ]
     assert [{("ok",): 1.0}, {("ok",): 2.0, ("internal",): 1.0}] == builds
     assert [1.0, 2.0] == [sum(one[:-1].sum() for _, one in found.distributed()) for found in (before, after)]
-    assert ("a",) not in {series.labels for series, _ in before.shown()}
-    assert ("a",) in {series.labels for series, _ in after.shown()}
+    assert ("a", "p") not in {series.labels for series, _ in before.shown()}
+    assert ("a", "p") in {series.labels for series, _ in after.shown()}
 
 
 def test_other_bounds_begin_at_zero_and_former_ones_end() -> None:

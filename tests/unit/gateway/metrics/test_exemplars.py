@@ -155,14 +155,14 @@ async def test_served_models_are_named_with_their_page(make_stack: Any) -> None:
         def models() -> dict[tuple[str, ...], float]:
             text = exposition.render(stack.gateway.observer.snapshot()).decode()
             return {
-                (labels["endpoint"], labels["version"], labels["model_id"], labels["link"]): value
+                (labels["endpoint"], labels["version"], labels["model_id"], labels["link"], labels["pool"]): value
                 for name, labels, value in exposition.parse(text)
                 if name == catalog.MODEL_INFO.name
             }
 
         await stack.until(lambda: bool(models()))
-        assert {("t", "1", "m1", "https://clearml/projects/*/models/m1/general"): 1.0} == models()
-    stack.gateway.observer.models({("t", "1", "m2", "m2", "")})
+        assert {("t", "1", "m1", "https://clearml/projects/*/models/m1/general", "default"): 1.0} == models()
+    stack.gateway.observer.models({("t", "1", "m2", "m2", "", "default")})
     found = {key[2]: value for key, value in models().items()}
     assert 1.0 == found["m2"]
     assert found["m1"] != found["m1"]

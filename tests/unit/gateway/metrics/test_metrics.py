@@ -206,8 +206,8 @@ def test_failure_series_exist_before_the_first_failure() -> None:
 def test_a_triton_that_nothing_needs_any_more_has_no_number() -> None:
     """Neither up nor down: nobody is to be woken for it."""
     observer = Observer()
-    observer.backends({"t:8001": True, "u:8001": False})
-    observer.backends({"t:8001": False})
+    observer.backends({("t:8001", "default"): True, ("u:8001", "default"): False})
+    observer.backends({("t:8001", "default"): False})
     found = {
         dict(at)["backend"]: value
         for (name, at), value in samples(exposition.render(observer.snapshot())).items()

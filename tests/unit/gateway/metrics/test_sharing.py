@@ -74,13 +74,13 @@ def test_requests_in_flight_add_up_over_the_living(tmp_path: Path) -> None:
     for numbers, value in ((own, 1.0), (living, 2.0), (ended, 4.0)):
         numbers.gauge(catalog.IN_FLIGHT).value = value
         numbers.gauge(catalog.POLL).set(value)
-    ended.gauge(catalog.BACKEND_UP, "gone").set(1)
-    living.gauge(catalog.BACKEND_UP, "there").set(1)
+    ended.gauge(catalog.BACKEND_UP, "gone", "p").set(1)
+    living.gauge(catalog.BACKEND_UP, "there", "p").set(1)
     Share(tmp_path, "living").write(living.snapshot())
     Share(tmp_path, "ended").write(ended.snapshot())
     merged = Workers(tmp_path, is_alive=lambda name: name == "living").merged(own.snapshot())
     assert ({(): 3.0}, {(): 2.0}) == (gauges(merged, catalog.IN_FLIGHT), gauges(merged, catalog.POLL))
-    assert {("there",): 1.0} == gauges(merged, catalog.BACKEND_UP)
+    assert {("there", "p"): 1.0} == gauges(merged, catalog.BACKEND_UP)
 
 
 @settings(max_examples=40, deadline=None)

@@ -307,3 +307,28 @@ async def test_versions_of_long_ago_are_not_looked_for_on_a_new_replica() -> Non
         await backend.is_live()
         assert {"m"} == next(r for r in backend._replicas.all if r.address.endswith(str(b.port))).missing
         await backend.close()
+
+
+async def test_several_pools_behind_one_address_are_followed_each_by_its_name() -> None:
+    """A name that cannot be looked up, or is gone, says nothing about the others' Tritons, nor about its own."""
+    async with tritons("a", "b", "c") as (a, b, c):
+        known = {"x": (f"127.0.0.1:{a.port}",), "y": (f"127.0.0.1:{b.port}", f"127.0.0.1:{c.port}")}
+        away: set[str] = set()
+
+        async def lookup(host: str, _port: int) -> tuple[str, ...]:
+            if host in away:
+                raise OSError(-2, "Name or service not known")
+            return known[host]
+
+        backend = TritonBackend("dns:///x:8001;dns:///y:8001", lookup=lookup, lookup_every=0)
+        await backend.is_live()
+        for _ in range(9):
+            await call(backend)
+        assert (3, 3, 3) == (a.calls, b.calls, c.calls)
+        away.add("x")
+        known["y"] = (f"127.0.0.1:{b.port}",)
+        await backend.is_live()
+        for _ in range(6):
+            await call(backend)
+        assert (6, 6, 3) == (a.calls, b.calls, c.calls)
+        await backend.close()

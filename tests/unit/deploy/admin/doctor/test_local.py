@@ -138,3 +138,16 @@ def test_the_command_looks_at_this_machine(
         assert part in text
     assert sys.executable in text
     assert [] == list(tmp_path.iterdir())
+
+
+def test_pools_that_endpoints_name_are_looked_for():
+    """One without an address, one whose Tritons are away; without pools there is nothing to say."""
+    named = {"a": ["a10"], "b": ["a10", "h100"], "c": ["nowhere"], "d": ["default"]}
+    text = "a10=t-a10:8001 h100=t-h100:8001"
+    found = {f.subject: f for f in local.pools_of(named, text, is_live=lambda address: "a10" in address)}
+    assert {"pool a10": "ok", "pool h100": "missing", "pool nowhere": "missing"} == states(found.values())
+    assert "no address for 1 endpoints (c)" in found["pool nowhere"].detail
+    assert "TRITON_GATEWAY_POOLS" in found["pool nowhere"].remedy
+    assert "no Triton answers at t-h100:8001" in found["pool h100"].detail
+    assert [] == list(local.pools_of({"d": ["default"]}, ""))
+    assert {"pools": "missing"} == states(local.pools_of(named, "nonsense"))

@@ -1,0 +1,161 @@
+"""Pools of Tritons: an endpoint says on which it runs, and one without Tritons is its own fault and nobody else's."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from gateway import pools
+from gateway.control.compile import compile_spec
+from gateway.settings import Settings
+from gateway.spec import decode, decode_model
+from gateway.testing import FakeBackend, FakeRegistry
+
+A10, H100 = "dns:///triton-a10:8001", "dns:///triton-h100:8001"
+
+
+def on(pool: str) -> dict[str, Any]:
+    """What the stock CLI writes for `--aux-config gateway.pool=…`."""
+    return {"auxiliary_cfg": {"gateway": {"pool": pool}}}
+
+
+def plan_of(registry: FakeRegistry, **given: Any) -> Any:
+    """What a gateway makes of the Task."""
+    spec = decode(registry.task())
+    models = {i: decode_model(record) for i, record in registry.models.items()}
+    return compile_spec(spec, default_triton="t:8001", models=models, **given)
+
+
+@pytest.fixture
+def registry(tmp_path: Any) -> FakeRegistry:
+    """Endpoints of several pools."""
+    found = FakeRegistry()
+    for model_id, tags in (("plain", []), ("tagged", ["pool:h100", "prod"])):
+        (tmp_path / model_id).write_text("x")
+        found.add_model(model_id, tmp_path / model_id, tags=tags)
+    found.add_endpoint("none", "plain")
+    found.add_endpoint("named", "plain", **on("a10"))
+    found.add_endpoint("tagged", "tagged")
+    found.add_endpoint("both", "tagged", **on("a10,h100"))
+    return found
+
+
+def test_an_endpoint_is_routed_to_the_pool_it_names(registry: FakeRegistry) -> None:
+    """By its option, else by its model's tag, else to the default; several pools are one address of all."""
+    plan = plan_of(registry, pools={"a10": A10, "h100": H100})
+    assert () == plan.faults
+    assert {
+        "none": ("default", "t:8001"), "named": ("a10", A10), "tagged": ("h100", H100),
+        "both": ("a10,h100", f"{A10};{H100}"),
+    } == {url: (one.pool, one.triton_address) for url, one in plan.endpoints.items()}  # fmt: skip
+
+
+def test_a_pool_without_tritons_is_the_fault_of_its_endpoints_alone(registry: FakeRegistry) -> None:
+    """The others are served; what has another pool is served there."""
+    plan = plan_of(registry, pools={"a10": A10})
+    assert {"none", "named", "both"} == set(plan.endpoints)
+    assert A10 == plan.endpoints["both"].triton_address
+    told = {fault.subject: fault.message for fault in plan.faults}
+    assert {"endpoint tagged", "pool h100"} == set(told)
+    assert told["endpoint tagged"].startswith("pool h100 has no Tritons here; this gateway knows a10, default: ")
+    assert "TRITON_GATEWAY_POOLS" in told["endpoint tagged"]
+
+
+def test_without_pools_nothing_about_plain_endpoints_has_changed(registry: FakeRegistry) -> None:
+    """Equal fingerprints: a gateway that learns of pools rebuilds nothing."""
+    before, after = plan_of(registry), plan_of(registry, pools={"a10": A10, "h100": H100})
+    assert before.endpoints["none"].fingerprint == after.endpoints["none"].fingerprint
+    assert before.endpoints["named"].fingerprint != after.endpoints["named"].fingerprint
+    assert set(before.endpoints) == set(after.endpoints)  # the command line knows no addresses and refuses nothing
+
+
+def test_the_default_pool_may_have_its_address_among_the_others(registry: FakeRegistry) -> None:
+    """And `*` is every pool that is not named, as on a laptop."""
+    assert "d:1" == plan_of(registry, pools={"default": "d:1", "*": "x:1"}).endpoints["none"].triton_address
+    assert "x:1" == plan_of(registry, pools={"*": "x:1"}).endpoints["tagged"].triton_address
+
+
+@pytest.mark.parametrize("pool", ["A10", "a b", "-a", "a_b", ","])
+def test_what_is_no_name_of_a_pool_is_refused_with_the_endpoint(registry: FakeRegistry, pool: str) -> None:
+    """At the keyboard too: the command line decodes the same way."""
+    registry.add_endpoint("named", "plain", **on(pool))
+    (fault,) = decode(registry.task()).faults
+    assert "endpoint named" == fault.subject
+    assert "is not the name of a pool" in fault.message
+
+
+def test_code_that_runs_in_gateways_has_no_pool(registry: FakeRegistry) -> None:
+    """A pool is of Tritons; an option that would do nothing is refused."""
+    registry.add_endpoint("hook", None, engine="custom", **on("a10"))
+    (fault,) = decode(registry.task()).faults
+    assert "--aux-config gateway.pool is for engine triton" in fault.message
+
+
+def test_the_setting_is_read_once_and_refused_when_it_cannot_be_used() -> None:
+    """Spaces, semicolons and new lines separate pools; commas belong to lists of addresses."""
+    text = "a10=dns:///a:8001; h100=1.2.3.4:8001,1.2.3.5:8001\n*=x:1"
+    assert {"a10": "dns:///a:8001", "h100": "1.2.3.4:8001,1.2.3.5:8001", "*": "x:1"} == pools.addresses(text)
+    assert {} == pools.addresses("")
+    assert text == Settings(pools=text).pools
+    for bad in ("a10", "a10=", "=x:1", "A=x:1", "a=x:1 a=y:1"):
+        with pytest.raises(ValueError, match=r"pool|POOL"):
+            Settings(pools=bad)
+
+
+def test_a_model_sync_follows_the_pools_it_is_told() -> None:
+    """Nothing: the default one."""
+    assert {"default"} == pools.followed("")
+    assert {"a10", "cpu"} == pools.followed(" a10, cpu")
+    assert {"*"} == pools.followed("*")
+    with pytest.raises(ValueError, match="is not the name of a pool"):
+        pools.followed("A10")
+
+
+async def test_a_gateway_serves_each_endpoint_from_its_pool(make_stack: Any) -> None:
+    """One pool that is away takes its own endpoints along and no others; status, page and metrics name it."""
+    stack = make_stack(pools="a10=a:8001 h100=h:8001")
+    stack.deploy("plain")
+    stack.deploy("big", **on("a10"))
+    stack.registry.add_endpoint("lost", "m1", **on("nowhere"))
+    a10 = stack.backends["a:8001"] = FakeBackend(stack.backend.models)
+    async with stack.gateway.running(), stack.client as client:
+        await stack.served("plain", "big")
+        a10.calls.clear()
+        stack.backend.calls.clear()
+        for url in ("big", "big", "plain"):
+            assert 200 == (await client.post(f"/serve/{url}", json={"text": "good"})).status_code
+        assert (2, 1) == (len(a10.calls), len(stack.backend.calls))
+        refused = await client.post("/serve/lost", json={"text": "good"})
+        assert 503 == refused.status_code
+        assert "pool nowhere has no Tritons here" in refused.text
+        a10.is_up = False
+        await stack.until(lambda: stack.gateway.health.backend_live.get("a:8001") is False)
+        ready = await client.get("/readyz")
+        assert 200 == ready.status_code
+        assert "pool a10: Triton at a:8001 does not answer: big cannot be answered" in ready.json()["degraded"]
+        status = (await client.get("/v1/status")).json()
+        assert {"plain": "default", "big": "a10"} == {one["url"]: one["pool"] for one in status["endpoints"]}
+        assert {"pool": "a10", "address": "a:8001", "answers": False} in status["pools"]
+        assert "pool a10" in (await client.get("/", headers={"accept": "text/html"})).text
+        metrics = (await client.get("/metrics")).text
+        assert 'gateway_backend_up{backend="a:8001",pool="a10"} 0' in metrics
+        assert 200 == (await client.post("/serve/plain", json={"text": "good"})).status_code
+
+
+async def test_another_pool_is_moved_to_without_a_gap(stack: Any) -> None:
+    """The version before serves where it is until the new pool has the model."""
+    stack.gateway._reconciler._following = replace(stack.gateway._reconciler._following, pools={"a10": "a:8001"})
+    stack.deploy("e", **on("default"))
+    await stack.served("e")
+    a10 = stack.backends["a:8001"] = FakeBackend()
+    stack.registry.add_endpoint("e", "m1", **on("a10"))
+    await stack.until(lambda: stack.state("e")[0] == "building")
+    assert 200 == (await stack.client.post("/serve/e", json={"text": "good"})).status_code
+    assert [] == a10.calls
+    a10.models = stack.backend.models
+    await stack.until(lambda: stack.state("e")[0] == "")
+    a10.calls.clear()
+    assert 200 == (await stack.client.post("/serve/e", json={"text": "good"})).status_code
+    assert 1 == len(a10.calls)
