@@ -20,7 +20,7 @@ NO_PROMETHEUS := == NOT RUN: the tests of rules and boards. prometheus and promt
 NO_BROWSER := == NOT RUN: the page in a browser. chromium is not on PATH (Debian: apt install chromium)
 
 .DEFAULT_GOAL := help
-.PHONY: clients help models up test lint ordinary unit bench images containers policies clean
+.PHONY: clients cluster help models up test lint ordinary unit bench images containers policies clean
 .DELETE_ON_ERROR:
 
 help: ## show this
@@ -33,7 +33,7 @@ help: ## show this
 up: $(VENV)/.demo ## start everything on this machine with a real model (Ctrl-C stops it)
 	@exec $(BIN)/triton-gateway up --demo $(ARGS)
 
-test: lint ## run every check and test; CI adds ordinary and clients
+test: lint ## run every check and test; CI adds ordinary, clients and cluster
 	@echo "== tests: unit, contract, integration on the real Triton and Prometheus, end to end (in $(JOBS) processes; JOBS=0: one)"
 	@marks=; said=; \
 	if ! { command -v prometheus && command -v promtool; } >/dev/null; then \
@@ -41,7 +41,7 @@ test: lint ## run every check and test; CI adds ordinary and clients
 	if ! command -v chromium >/dev/null; then \
 	    marks="$${marks:+$$marks and }not browser"; said="$$said$${said:+; }$(NO_BROWSER)"; fi; \
 	$(BIN)/python -m pytest $(SHARED) -m "$$marks" $(ARGS) && { [ -z "$$said" ] || echo "$$said"; }
-	@[ -n "$(ARGS)" ] || echo "== not run here, and run by CI: make ordinary (the gateway without its fast path), make clients"
+	@[ -n "$(ARGS)" ] || echo "== not run here, and run by CI: make ordinary (the gateway without its fast path), make clients, make cluster"
 
 lint: $(VENV)/.dev ## check style, types and the import rules
 	@echo "== ruff check"
@@ -63,6 +63,10 @@ unit: $(VENV)/.dev ## run the unit tests only, in seconds
 
 clients: $(VENV)/.dev ## call the gateway with KServe's client and perf_analyzer, in environments of their own (minutes)
 	@$(BIN)/python -m pytest tests/integration/forms/long_clients.py $(ARGS)
+
+cluster: $(VENV)/.dev ## install and scale on a real Kubernetes, whose programs Go builds once (half an hour, then minutes)
+	@$(BIN)/python -m tests.cluster.programs >/dev/null
+	@$(BIN)/python -m pytest tests/cluster -o timeout=1800 $(ARGS)
 
 models: $(VENV)/.dev ## export, judge and serve every architecture and task through the real Triton (minutes)
 	@ALL_MODELS=1 $(BIN)/python -m pytest tests/integration/optimize $(ARGS)

@@ -58,6 +58,8 @@ class Cluster:
     server: str
     paths: Mapping[str, Path]
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    ports: dict[str, int] = field(default_factory=dict)
+    """Ports that a part keeps when it is started again."""
 
     @property
     def kubeconfig(self) -> Path:
@@ -102,9 +104,17 @@ class Cluster:
         for name in names:
             files = [part for path in programs.definitions(name) for part in ("--filename", str(path))]
             self.kubectl("apply", "--server-side", *files)
-            # one without any condition yet is an error to the second question, not a reason to wait
-            for state in ("jsonpath={.status.conditions}", "condition=Established"):
-                self.kubectl("wait", f"--for={state}", "--timeout=120s", *files)
+        self.wait("kube-apiserver", self._established)
+
+    def _established(self) -> bool:
+        """Whether every custom resource definition is served."""
+        return all(
+            any(
+                one["type"] == "Established" and one["status"] == "True"
+                for one in item["status"].get("conditions") or ()
+            )
+            for item in self.get("customresourcedefinitions")["items"]
+        )
 
     def _run(
         self, name: str, arguments: Sequence[str], given: str | None, ok: Sequence[int], within: float
@@ -179,18 +189,24 @@ def _text(path: Path) -> str:
 
 @contextlib.contextmanager
 def started(
-    folder: Path, *, kubernetes: str = "kubernetes", machines: Machines = _MACHINES, played: Played = _PLAYED
+    folder: Path,
+    *,
+    kubernetes: str = "kubernetes",
+    machines: Machines = _MACHINES,
+    played: Played = _PLAYED,
+    autoscaled_every: str = "5s",
 ) -> Iterator[Cluster]:
     """Start a cluster in an empty folder, and end it with the context.
 
-    ``kubernetes`` is the folder of ``programs/`` that pins its version. Raises CannotBuild and NotStarted.
+    ``kubernetes`` is the folder of ``programs/`` that pins its version; ``autoscaled_every`` is how often an HPA is
+    looked at (15 s by Kubernetes' default). Raises CannotBuild and NotStarted.
     """
     paths = programs.paths("etcd", kubernetes, "kwok")
     authority = Authority(folder / "pki")
     cluster = Cluster(folder, authority, f"https://127.0.0.1:{free_port()}", paths)
     try:
         _start_api(cluster)
-        _start_controllers(cluster)
+        _start_controllers(cluster, autoscaled_every)
         _start_nodes(cluster, machines, played)
         yield cluster
     finally:
@@ -227,14 +243,14 @@ def _start_api(cluster: Cluster) -> None:
     cluster.wait("kube-apiserver", lambda: cluster.answers(f"{cluster.server}/readyz"))
 
 
-def _start_controllers(cluster: Cluster) -> None:
+def _start_controllers(cluster: Cluster, autoscaled_every: str) -> None:
     pki = cluster.authority
     for name, user, flags in (
         (
             "kube-controller-manager", "system:kube-controller-manager",
             [
                 f"--service-account-private-key-file={pki.account_key}", f"--root-ca-file={pki.certificate}",
-                "--use-service-account-credentials", "--horizontal-pod-autoscaler-sync-period=5s",
+                "--use-service-account-credentials", f"--horizontal-pod-autoscaler-sync-period={autoscaled_every}",
                 "--controllers=*,-nodeipam,-node-route-controller,-cloud-node-lifecycle,-service-lb-controller",
                 f"--cluster-signing-cert-file={pki.certificate}", f"--cluster-signing-key-file={pki.folder / 'ca.key'}",
             ],

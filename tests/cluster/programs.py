@@ -40,11 +40,12 @@ class Module:
 MODULES: Final = {
     "etcd": Module("go.etcd.io/etcd/server/v3", {"etcd": ""}),
     "kubernetes": Module("k8s.io/kubernetes", _KUBERNETES),
+    "kubernetes-oldest": Module("k8s.io/kubernetes", _KUBERNETES),
     "kwok": Module("sigs.k8s.io/kwok", {"kwok": "cmd/kwok"}),
     "prometheus-adapter": Module("sigs.k8s.io/prometheus-adapter", {"prometheus-adapter": "cmd/adapter"}),
     "keda": Module(
         "github.com/kedacore/keda/v2",
-        {"keda-operator": "cmd/operator", "keda-adapter": "cmd/adapter", "keda-webhooks": "cmd/webhooks"},
+        {"keda-operator": "cmd/operator", "keda-adapter": "cmd/adapter"},
     ),
 }
 """By folder of ``programs/``."""
@@ -76,9 +77,7 @@ def paths(*names: str) -> dict[str, Path]:
     """
     found: dict[str, Path] = {}
     for name in names or MODULES:
-        given = {program: _given(program) for program in MODULES[name].packages}
-        built = _built(name) if None in given.values() else {}
-        found |= {program: path or built[program] for program, path in given.items()}
+        found |= {program: _given(name, program) or _built(name, program) for program in MODULES[name].packages}
     return found
 
 
@@ -99,32 +98,31 @@ def definitions(name: str) -> list[Path]:
     return sorted(path for path in (Path(answer["Dir"]) / folder).glob("*.yaml") if path.name != "kustomization.yaml")
 
 
-def _given(program: str) -> Path | None:
+def _given(name: str, program: str) -> Path | None:
     """The program in the folder that KUBEBUILDER_ASSETS names, as the tests of Kubernetes controllers have it."""
-    assets = os.environ.get("KUBEBUILDER_ASSETS")
+    assets = os.environ.get("OLDEST_KUBEBUILDER_ASSETS" if name.endswith("-oldest") else "KUBEBUILDER_ASSETS")
     path = Path(assets or "/nonexistent") / program
     return path if path.is_file() else None
 
 
-def _built(name: str) -> dict[str, Path]:
+def _built(name: str, program: str) -> Path:
     source, module = FOLDER / name, MODULES[name]
     flags = ["-trimpath", "-mod=readonly", "-ldflags", _ldflags(name)]
     pinned = "".join((source / file).read_text() for file in ("go.mod", "go.sum"))
     digest = hashlib.sha256(repr((pinned, flags, sorted(module.packages.items()))).encode()).hexdigest()[:16]
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "triton-gateway" / "cluster"
     folder = cache / f"{name}-{version(name)}-{digest}"
-    for program, package in module.packages.items():
-        if (folder / program).exists():
-            continue
-        folder.mkdir(parents=True, exist_ok=True)
-        sys.stderr.write(f"== building {program} {version(name)}: minutes the first time\n")
-        began = time.monotonic()
-        with tempfile.TemporaryDirectory(dir=folder) as work:
-            made = Path(work) / program
-            _go("build", *flags, "-o", str(made), _joined(module.path, package), cwd=source)
-            made.replace(folder / program)
-        sys.stderr.write(f"== built {program} in {(time.monotonic() - began) / 60:.1f} min\n")
-    return {program: folder / program for program in module.packages}
+    if (folder / program).exists():
+        return folder / program
+    folder.mkdir(parents=True, exist_ok=True)
+    sys.stderr.write(f"== building {program} {version(name)}: minutes the first time\n")
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(dir=folder) as work:
+        made = Path(work) / program
+        _go("build", *flags, "-o", str(made), _joined(module.path, module.packages[program]), cwd=source)
+        made.replace(folder / program)
+    sys.stderr.write(f"== built {program} in {(time.monotonic() - began) / 60:.1f} min\n")
+    return folder / program
 
 
 def _joined(path: str, package: str) -> str:
@@ -176,7 +174,7 @@ def _go(*arguments: str, cwd: Path) -> str:
 
 
 def pin(name: str, wanted: str) -> None:
-    """Write go.mod and go.sum of a folder of ``programs/`` for a version of its upstream, and build it."""
+    """Write go.mod and go.sum of a folder of ``programs/`` for a version of its upstream."""
     module, folder = MODULES[name], FOLDER / name
     with tempfile.TemporaryDirectory() as empty:
         upstream = json.loads(_go("mod", "download", "-json", f"{module.path}@v{wanted}", cwd=Path(empty)))
@@ -190,7 +188,7 @@ def pin(name: str, wanted: str) -> None:
         cwd=folder)  # fmt: skip
     _go("mod", "edit", "-fmt", cwd=folder)
     for package in module.packages.values():
-        _go("build", "-mod=mod", "-trimpath", "-o", os.devnull, _joined(module.path, package), cwd=folder)
+        _go("list", "-mod=mod", "-deps", _joined(module.path, package), cwd=folder)  # completes go.sum
 
 
 def _taken(theirs: Mapping[str, Any], wanted: str) -> list[str]:

@@ -1,0 +1,47 @@
+"""One control plane for each Kubernetes that is promised: the newest, and the oldest."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster import programs
+from tests.cluster.control_plane import Cluster, started
+from tests.cluster.nodes import Played
+
+DEFECTS: dict[str, str] = {
+    **{
+        f"test_a_second_apply_changes_nothing[{name}-client]": "empty lists in policies, defaults that are not written"
+        for name in ("cpu", "dev", "existing", "gpu", "kserve")
+    },
+    **{
+        f"test_an_upgrade_and_the_way_back[dev-{way}]": "the Job setup cannot be changed"
+        for way in ("client", "server", "helm")
+    },
+}
+"""Known defects by test, its parameters without the Kubernetes (``test_name[gpu-client]``): it has to fail, and why.
+
+A test that passes although it is in here fails: its line is taken out with what mends the defect.
+"""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what is known to fail."""
+    for item in items:
+        name = item.name.replace("[newest-", "[").replace("[oldest-", "[")
+        if name in DEFECTS:
+            item.add_marker(pytest.mark.xfail(reason=DEFECTS[name], strict=True))
+
+
+@pytest.fixture(scope="session", params=["newest", "oldest"])
+def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """A running one, with every custom resource definition; pods are ready soon."""
+    kubernetes = {"newest": "kubernetes", "oldest": "kubernetes-oldest"}[request.param]
+    with tempfile.TemporaryDirectory(prefix="cluster-", ignore_cleanup_errors=True) as folder:
+        played = Played(gateway_ready=1, triton_ready=2, gone=1)
+        with started(Path(folder), kubernetes=kubernetes, played=played) as running:
+            running.define(*programs.RESOURCES)
+            yield running

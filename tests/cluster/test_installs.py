@@ -1,0 +1,98 @@
+"""Every overlay and every values file on a real API: applied, applied again, upgraded, taken back, drained, removed.
+
+The tests of one form run in their order on one install; nothing here runs in pods, see ``nodes.py``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+import pytest
+
+from tests.cluster.control_plane import Cluster
+from tests.cluster.installs import FORMS, NAMESPACE, Install
+from tests.waiting import until
+
+EXPLAINED: Final = {
+    r"Failed(GetResourceMetric|GetPodsMetric|GetExternalMetric|ComputeMetricsReplicas) HorizontalPodAutoscaler/":
+        "no metrics are served here: tests/cluster/test_autoscaling.py",
+    r"FailedScheduling .*(unbound immediate PersistentVolumeClaims|not-ready|unschedulable)":
+        "until the volume is bound, and while a node is drained",
+}  # fmt: skip
+"""Warnings that are as they should be, as patterns, and why."""
+
+
+@pytest.fixture(scope="module", params=FORMS)
+def install(
+    request: pytest.FixtureRequest, cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Install]:
+    """One form, applied once; at the end the namespace goes."""
+    made = Install(cluster, request.param, tmp_path_factory.mktemp("own") / "overlay")
+    made.prepare()
+    try:
+        made.apply()
+        yield made
+    finally:
+        cluster.kubectl("delete", "namespace", NAMESPACE, "--timeout=120s", within=150)
+        cluster.kubectl("delete", "persistentvolumes", "--all", "--timeout=60s")
+
+
+def test_every_pod_is_let_in_and_gets_ready(install: Install) -> None:
+    """By the scheduler and the restricted policy; nothing is warned of."""
+    install.settle()
+    assert [] == install.warnings
+    jobs = install.cluster.get("jobs", "--namespace", NAMESPACE)["items"]
+    for name in (job["metadata"]["name"] for job in jobs):
+        install.cluster.kubectl(
+            "--namespace", NAMESPACE, "wait", f"job/{name}", "--for=condition=Complete", "--timeout=60s"
+        )
+
+
+def test_a_second_apply_changes_nothing(install: Install) -> None:
+    """No object's wishes, no pod; and the API has what the files say."""
+    before = install.generations()
+    said = install.apply()
+    assert before == install.generations()
+    assert "" == install.difference()
+    if install.way == "client":
+        assert [] == [line for line in said.splitlines() if not line.endswith(" unchanged")]
+
+
+def test_an_upgrade_and_the_way_back(install: Install) -> None:
+    """Other images and another size of gateways come and go; both times the API has what was applied."""
+    first = install.difference()
+    install.apply(changed=True)
+    install.settle()
+    assert "" == install.difference(changed=True)
+    install.go_back()
+    install.settle()
+    assert first == install.difference()
+
+
+def test_every_node_can_be_drained(install: Install) -> None:
+    """One after the other, by eviction, as budgets allow it; and pods are ready elsewhere."""
+    cluster = install.cluster
+    pods = cluster.get("pods", "--namespace", NAMESPACE)["items"]
+    for node in sorted({pod["spec"]["nodeName"] for pod in pods if pod["status"]["phase"] == "Running"}):
+        cluster.kubectl("drain", node, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=120s", within=150)
+        install.settle()
+        cluster.kubectl("uncordon", node)
+
+
+def test_no_event_warns_of_what_is_not_explained(install: Install) -> None:
+    """Of everything that happened above."""
+    unexplained = [event for event in install.events() if not any(re.match(each, event) for each in EXPLAINED)]
+    assert [] == unexplained
+    assert [] == install.warnings
+
+
+def test_nothing_is_left_behind(install: Install) -> None:
+    """When it is removed."""
+    install.remove()
+
+    def gone() -> bool:
+        return install.objects() <= install.before
+
+    until(gone, within=60, pause=1, what=f"nothing but {sorted(install.before)} left")
