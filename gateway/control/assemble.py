@@ -52,7 +52,7 @@ _log = logging.getLogger("triton_gateway.control")
 
 _POLL_S: Final = 0.2
 _POLLS_APART_S: Final = 0.005
-"""Between two questions to Triton, of all versions that wait for it: a thousand would keep it and the loop busy."""
+"""Between two looks at what Triton holds, of all versions that wait for it: a thousand would keep the loop busy."""
 _MAX_SCORES: Final = 1 << 24
 """Scores of a vocabulary in one answer of a model: 64 MiB."""
 _ASK_S: Final = 2.0

@@ -22,7 +22,7 @@ from gateway.errors import DeadlineExceeded, GatewayError, ModelNotReady
 from gateway.trace import TRACEPARENT
 from gateway.triton.addresses import HttpAddress, Lookup, parse_address, parts, resolve
 from gateway.triton.errors import TransportError
-from gateway.triton.grpc import GrpcTransport, KeyRefused, TritonTls
+from gateway.triton.grpc import GrpcTransport, TritonTls
 from gateway.triton.http import HttpTransport
 from gateway.triton.key import read_key
 from gateway.triton.port import ModelInfo, Tensors
@@ -67,6 +67,7 @@ class TritonBackend:
             stamp=tls.changed if tls else tuple,
             lookup=lookup,
             lookup_every=lookup_every,
+            key=self._key,
         )
 
     @property
@@ -150,48 +151,37 @@ class TritonBackend:
 
     async def is_ready(self, model: str) -> bool:
         """See ``Backend.is_ready``."""
-        await self._replicas.refresh()
-        self._replicas.callers(model)
-        replicas = self._replicas.all
-        found = await asyncio.gather(*(replica.grpc.has(model) for replica in replicas))
-        for replica, has in zip(replicas, found, strict=True):
-            if has:
-                replica.missing.discard(model)
-            elif has is False:
-                replica.missing.add(model)
+        await self._replicas.survey(model)
         # Who does not answer is not waited for: it gets no calls either.
-        answered = [has for has in found if has is not None]
-        return bool(answered) and all(answered)
+        answered = [replica.held for replica in self._replicas.all if replica.held is not None]
+        return bool(answered) and all(model in held.ready for held in answered)
 
     async def why_not_ready(self, model: str) -> str:
         """See ``Backend.why_not_ready``."""
+        await self._replicas.survey(model)
         reason = self._replicas.unreachable("does not answer")
         for replica in self._replicas.all:
-            try:
-                entry = await replica.grpc.index(model, self._key())
-            except KeyRefused:
+            if replica.held is None or model in replica.held.ready:
+                continue
+            if replica.held.entries is None:
                 reason = (
                     f"Triton at {replica.address} does not have the model, and says why only with its key "
                     "(TRITON_GATEWAY_TRITON_KEY_FILE); model sync's log has the reason"
                 )
                 continue
-            except TransportError:
-                continue
-            if entry is None:
+            if model not in replica.held.entries:
                 return f"Triton does not have the model yet{self._where(replica)}"
-            state, text = entry
-            if state != "READY":
-                text = text or state or "Triton is loading it"
-                return f"{decode(text) or text.splitlines()[0][:300]}{self._where(replica)}"
+            state, text = replica.held.entries[model]
+            text = text or state or "Triton is loading it"
+            return f"{decode(text) or text.splitlines()[0][:300]}{self._where(replica)}"
         return reason
 
     async def refusal(self, model: str) -> str:
         """See ``Backend.refusal``; Triton keeps the reason of the last load in its index."""
+        await self._replicas.survey(model)
         for replica in self._replicas.all:
-            try:
-                state, reason = await replica.grpc.index(model, self._key()) or ("", "")
-            except (KeyRefused, TransportError):
-                continue
+            entries = (replica.held.entries if replica.held is not None else None) or {}
+            state, reason = entries.get(model, ("", ""))
             if state != "UNAVAILABLE" or reason in ("", "unloaded"):
                 continue
             verdict = decode(reason)

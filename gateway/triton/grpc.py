@@ -18,7 +18,7 @@ import grpc
 from numpy.typing import NDArray
 from tritonclient.grpc import service_pb2 as pb
 
-from gateway.errors import BackendGarbage, BackendUnavailable, GatewayError
+from gateway.errors import BackendGarbage, GatewayError
 from gateway.triton.errors import BackendError, TransportError, lost, translate
 from gateway.triton.key import GRPC_HEADER, is_refusal
 from gateway.triton.port import ModelInfo, TensorInfo, Tensors
@@ -83,8 +83,15 @@ class TritonTls:
         return grpc.ssl_channel_credentials(authority, key, certificate)
 
 
-class KeyRefused(Exception):
-    """The server tells this only to who has its key."""
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What a server holds: the models it has ``ready``, and of all that it knows state and reason.
+
+    ``entries`` None: it tells that only to who has its key.
+    """
+
+    ready: frozenset[str]
+    entries: Mapping[str, tuple[str, str]] | None
 
 
 class GrpcTransport:
@@ -116,11 +123,13 @@ class GrpcTransport:
             )
 
         self._infer = method("ModelInfer", pb.ModelInferRequest, pb.ModelInferResponse)
-        self._ready = method("ModelReady", pb.ModelReadyRequest, pb.ModelReadyResponse)
         self._live = method("ServerLive", pb.ServerLiveRequest, pb.ServerLiveResponse)
         self._metadata = method("ModelMetadata", pb.ModelMetadataRequest, pb.ModelMetadataResponse)
         self._config = method("ModelConfig", pb.ModelConfigRequest, pb.ModelConfigResponse)
         self._index = method("RepositoryIndex", pb.RepositoryIndexRequest, pb.RepositoryIndexResponse)
+        self._statistics = method("ModelStatistics", pb.ModelStatisticsRequest, pb.ModelStatisticsResponse)
+        self._refused_key: str | None = None
+        """The key, or none, with which the server's index was refused."""
         self._stream = channel.stream_stream(
             _SERVICE + "ModelStreamInfer",
             request_serializer=pb.ModelInferRequest.SerializeToString,
@@ -189,27 +198,24 @@ class GrpcTransport:
         except (grpc.RpcError, TimeoutError):
             return False
 
-    async def has(self, model: str) -> bool | None:
-        """Whether the server has ``model`` now; None when it does not answer. Never raises."""
-        try:
-            return bool((await _ask(self._ready, pb.ModelReadyRequest(name=model))).ready)
-        except TimeoutError:
-            return None
-        except grpc.RpcError as error:
-            return None if isinstance(self._error(error, model), BackendUnavailable) else False
+    async def holds(self, key: str) -> Held | None:
+        """Return all that the server holds, in one call; None when it does not answer. Never raises.
 
-    async def index(self, model: str, key: str) -> tuple[str, str] | None:
-        """Return state and reason of ``model`` in the server's repository index; None for a model it does not know.
-
-        Raises ``KeyRefused`` when it wants a ``key``, or another one; ``TransportError`` when it does not answer.
+        The index says it with reasons. A server that wants a ``key`` for it, or another one, says in its statistics at
+        least what is ready, and is not asked again with the same one.
         """
         try:
-            found = await _ask(self._index, pb.RepositoryIndexRequest(), ((GRPC_HEADER, key),) if key else None)
-        except (grpc.RpcError, TimeoutError) as error:
-            if isinstance(error, grpc.RpcError) and is_refusal(error.details() or ""):
-                raise KeyRefused from error
-            raise lost(self._address) from error
-        return next(((str(m.state), str(m.reason)) for m in found.models if m.name == model), None)
+            if key != self._refused_key:
+                try:
+                    return _index(await _ask(self._index, pb.RepositoryIndexRequest(), _keyed(key)))
+                except grpc.RpcError as error:
+                    if not is_refusal(error.details() or ""):
+                        raise
+                    self._refused_key = key
+            told = await _ask(self._statistics, pb.ModelStatisticsRequest())
+        except (grpc.RpcError, TimeoutError):
+            return None
+        return Held(frozenset(model.name for model in told.model_stats), None)
 
     async def describe(self, model: str) -> ModelInfo:
         """See ``Backend.describe``."""
@@ -248,6 +254,18 @@ async def _ask(method: Any, request: Any, metadata: Any = None) -> Any:
         if _is_cancelled():
             raise
         raise TimeoutError from None  # the channel was closed: there is no answer, and nobody asked us to stop
+
+
+def _keyed(key: str) -> tuple[tuple[str, str], ...] | None:
+    return ((GRPC_HEADER, key),) if key else None
+
+
+def _index(told: Any) -> Held:
+    entries: dict[str, tuple[str, str]] = {}
+    for model in told.models:  # one line for each version of a model: the best counts
+        if entries.get(model.name, ("", ""))[0] != "READY":
+            entries[model.name] = (model.state, model.reason)
+    return Held(frozenset(name for name, (state, _) in entries.items() if state == "READY"), entries)
 
 
 def _trace(parent: str) -> tuple[tuple[str, str], ...] | None:

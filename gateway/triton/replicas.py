@@ -33,7 +33,7 @@ from gateway.triton.addresses import (
     parts,
 )
 from gateway.triton.errors import TransportError
-from gateway.triton.grpc import GrpcTransport
+from gateway.triton.grpc import GrpcTransport, Held
 from gateway.triton.http import HttpTransport
 
 _log = logging.getLogger("triton_gateway.triton")
@@ -48,6 +48,12 @@ _RETRY_S: Final = 0.1
 """A server that was lost is asked again after so long, then after twice that, until every two seconds."""
 
 _TICK_S: Final = 0.1
+
+_SURVEY_S: Final = 0.2
+"""Seconds between two questions to one server what it holds, while that changes; while it does not, they grow."""
+_SURVEY_MOST_S: Final = 2.0
+_SURVEYS_APART_S: Final = 0.005
+"""Times the number of servers: a large pool is not asked faster than its answers can be read."""
 
 _RETIRE_S: Final = 60.0
 _FORGET_S: Final = 600.0
@@ -143,7 +149,8 @@ class Replica:
     """One Triton: its transports, and what the calls to it have shown."""
 
     __slots__ = (
-        "address", "grpc", "http", "in_flight", "is_unhealthy", "missing", "retry_s", "silent_since", "tending",
+        "address", "grpc", "held", "http", "in_flight", "is_unhealthy", "missing", "retry_s", "silent_since",
+        "survey_due", "survey_s", "tending",
     )  # fmt: skip
 
     def __init__(self, address: str, grpc: GrpcTransport, http: HttpTransport) -> None:
@@ -155,6 +162,9 @@ class Replica:
         """One of its transports has failed, and it has not answered a question since."""
         self.missing: set[str] = set()
         """Models it did not have the last time."""
+        self.held: Held | None = None
+        """What it said last that it holds; None when it did not answer."""
+        self.survey_due, self.survey_s = 0.0, 0.0
         self.silent_since = 0.0
         """Since when it owes an answer and has sent none, in ``monotonic`` seconds; 0 when it owes none."""
         self.retry_s = 0.0
@@ -184,8 +194,9 @@ class Replicas:
     """The replicas behind ``address`` (several with ``;``: of pools that share an endpoint). ``connect(target, http,
     host)`` makes one; it may raise ``OSError`` (TLS files).
 
-    ``http`` as ``http_hosts`` takes it. ``stamp`` returns what, when it changes, asks for new connections (the
-    certificates); raises ``OSError``. ``lookup`` is used every ``lookup_every`` seconds at most.
+    ``key`` returns that of Triton's control APIs, empty if it is not known. ``http`` as ``http_hosts`` takes it.
+    ``stamp`` returns what, when it changes, asks for new connections (the certificates); raises ``OSError``. ``lookup``
+    is used every ``lookup_every`` seconds at most.
     """
 
     def __init__(
@@ -197,7 +208,11 @@ class Replicas:
         stamp: Callable[[], object],
         lookup: Lookup,
         lookup_every: float,
+        key: Callable[[], str],
     ) -> None:
+        self._key = key
+        self._survey_s = min(_SURVEY_S, lookup_every)
+        self._surveying = asyncio.Lock()
         self.all: list[Replica] = []
         self.count = 1
         """How many are healthy; at least 1."""
@@ -271,6 +286,7 @@ class Replicas:
             self.lose(replica, over_http=over_http)
         else:
             replica.missing.add(model)
+            replica.survey_s = replica.survey_due = 0.0
         again = self.pick(model, tried)
         if again is None:
             again = next((other for other, has_grpc in tried.items() if has_grpc and other in self.all), None)
@@ -324,10 +340,34 @@ class Replicas:
     async def _probe(self, replica: Replica) -> bool:
         if not await replica.grpc.is_live():
             return False
-        for model in tuple(replica.missing):
-            if await replica.grpc.has(model):
-                replica.missing.discard(model)
+        if replica.missing and monotonic() >= replica.survey_due:
+            await self._survey(replica)
         return True
+
+    async def survey(self, model: str) -> None:
+        """Know what every server holds, of late: each is asked for all its models at once, whoever waits for them.
+
+        Somebody waits for ``model``: if that is new, servers are asked as often as at first.
+        """
+        await self.refresh()
+        if model not in self._callers:
+            for replica in self.all:
+                replica.survey_s = 0.0
+                replica.survey_due = min(replica.survey_due, monotonic() + self._survey_s)
+        self.callers(model)
+        async with self._surveying:
+            now = monotonic()
+            await asyncio.gather(*(self._survey(replica) for replica in self.all if now >= replica.survey_due))
+
+    async def _survey(self, replica: Replica) -> None:
+        held = await replica.grpc.holds(self._key())
+        has_changed = replica.held is None or held is None or held.ready != replica.held.ready
+        replica.held = held
+        least = max(self._survey_s, len(self.all) * _SURVEYS_APART_S) if self._survey_s else 0.0
+        replica.survey_s = least if has_changed or not replica.survey_s else min(1.5 * replica.survey_s, _SURVEY_MOST_S)
+        replica.survey_due = monotonic() + replica.survey_s
+        if held is not None:
+            replica.missing = self._callers.keys() - held.ready
 
     def _judge(self, replica: Replica, *, is_live: bool) -> None:
         if replica.is_unhealthy == is_live:

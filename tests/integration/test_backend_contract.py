@@ -185,6 +185,34 @@ async def test_model_that_is_not_loaded_is_not_ready(backend: tuple[Backend, str
         await port.infer("nobody", tensors([1]), [], timeout=10)
 
 
+async def test_what_is_ready_is_told_with_the_key_and_without(
+    embedded_triton: Any, tmp_path: Path, make_token_model: Any
+) -> None:
+    """The index and the statistics name the same models; what was unloaded or refused is in neither."""
+    name = embedded_triton.serve(make_token_model(tmp_path / "model" / "model.onnx"))
+    other = embedded_triton.serve(make_token_model(tmp_path / "other" / "model.onnx"))
+    backends = [TritonBackend(embedded_triton.grpc, lookup_every=0) for _ in range(2)]
+    await backends[1].is_live()
+    backends[1]._replicas.all[0].grpc._refused_key = ""  # as by a Triton that was started with a key
+    try:
+        for real in backends:
+            assert (True, True) == (await real.is_ready(name), await real.is_ready(other))
+        (with_key, without) = (real._replicas.all[0].held for real in backends)
+        assert with_key is not None
+        assert without is not None
+        assert with_key.ready == without.ready
+        assert (True, None) == (with_key.entries is not None, without.entries)
+    finally:
+        embedded_triton.withdraw(other)
+    for real in backends:
+        async with asyncio.timeout(30):
+            while await real.is_ready(other):
+                await asyncio.sleep(0.05)
+        assert await real.is_ready(name)
+        await real.close()
+    embedded_triton.withdraw(name)
+
+
 async def test_rows_the_model_cannot_run_are_refused(backend: tuple[Backend, str]) -> None:
     """An id outside the table: BackendRefused (or its ModelFailed), never an outage."""
     port, model = backend

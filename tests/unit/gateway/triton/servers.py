@@ -13,6 +13,8 @@ import grpc
 import numpy as np
 from tritonclient.grpc import service_pb2 as pb
 
+from gateway.triton.key import GRPC_HEADER
+
 Answer = Callable[[bytes, bytes], Awaitable[bytes | None]]
 
 
@@ -104,7 +106,12 @@ class GrpcServer:
     name: str
     models: set[str] = field(default_factory=lambda: {"m"})
     refusal: tuple[grpc.StatusCode, str] | None = None
+    refused: dict[str, str] = field(default_factory=dict)
+    """Models that it could not load, and why."""
+    key: str = ""
     calls: int = 0
+    surveys: int = 0
+    """How often it was asked what it holds."""
     hold: asyncio.Event | None = None
     stops: asyncio.Event | None = None
     """Answers nothing at all, as a stopped process does, until it is set."""
@@ -132,18 +139,36 @@ class GrpcServer:
             await context.abort(*self.refusal)
         return pb.ServerLiveResponse(live=True)
 
-    async def ready(self, request: Any, context: Any) -> Any:
-        """Whether the model is there."""
+    async def index(self, _request: Any, context: Any) -> Any:
+        """What is there, and what was refused, to who has the key."""
+        self.surveys += 1
         if self.refusal:
             await context.abort(*self.refusal)
-        return pb.ModelReadyResponse(ready=request.name in self.models)
+        if self.key and dict(context.invocation_metadata()).get(GRPC_HEADER) != self.key:
+            await context.abort(
+                grpc.StatusCode.UNAVAILABLE, f"This protocol is restricted, expecting header '{GRPC_HEADER}'"
+            )
+        told = pb.RepositoryIndexResponse()
+        for name in self.models:
+            told.models.add(name=name, version="1", state="READY")
+        for name, reason in self.refused.items():
+            told.models.add(name=name, version="1", state="UNAVAILABLE", reason=reason)
+        return told
+
+    async def statistics(self, _request: Any, context: Any) -> Any:
+        """What is ready, to anybody."""
+        self.surveys += 1
+        if self.refusal:
+            await context.abort(*self.refusal)
+        return pb.ModelStatisticsResponse(model_stats=[pb.ModelStatistics(name=name) for name in self.models])
 
     async def start(self, credentials: Any = None, address: str = "127.0.0.1:0") -> None:
         """Listen."""
         self.server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
         methods = {
             "ModelInfer": (self.infer, pb.ModelInferRequest), "ServerLive": (self.live, pb.ServerLiveRequest),
-            "ModelReady": (self.ready, pb.ModelReadyRequest),
+            "RepositoryIndex": (self.index, pb.RepositoryIndexRequest),
+            "ModelStatistics": (self.statistics, pb.ModelStatisticsRequest),
         }  # fmt: skip
         handlers = {
             name: grpc.unary_unary_rpc_method_handler(

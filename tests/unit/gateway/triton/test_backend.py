@@ -330,5 +330,5 @@ async def test_a_question_on_a_connection_that_is_closed_meanwhile_has_no_answer
         async with asyncio.timeout(1):
             assert await asked is False
         assert await transport.is_live() is False
-        assert await transport.has("m") is None
+        assert await transport.holds("") is None
         server.stops.set()

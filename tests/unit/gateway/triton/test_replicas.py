@@ -167,7 +167,7 @@ async def test_slow_replica_that_lives_keeps_its_calls(monkeypatch: pytest.Monke
 async def test_replica_without_the_model_is_passed_over_until_it_has_it() -> None:
     """A Triton that has just started is live long before its models are loaded."""
     async with tritons("a", "b") as (a, b):
-        backend = TritonBackend(together(a, b))
+        backend = TritonBackend(together(a, b), lookup_every=0)
         a.models = set()
         assert not await backend.is_ready("m")
         for _ in range(6):
@@ -331,4 +331,46 @@ async def test_several_pools_behind_one_address_are_followed_each_by_its_name() 
         for _ in range(6):
             await call(backend)
         assert (6, 6, 3) == (a.calls, b.calls, c.calls)
+        await backend.close()
+
+
+async def test_each_server_is_asked_for_all_models_at_once_and_ever_less_often() -> None:
+    """Fifty versions wait for three Tritons: not fifty questions to each, and not five times a second for ever."""
+    async with tritons("a", "b", "c") as servers:
+        backend = TritonBackend(together(*servers))
+        names = [f"m{i}" for i in range(50)]
+        began = asyncio.get_running_loop().time()
+        rounds = 0
+        while asyncio.get_running_loop().time() < began + 2.0:
+            assert [False] * 50 == await asyncio.gather(*map(backend.is_ready, names))
+            rounds += 1
+            await asyncio.sleep(0.02)
+        asked = [server.surveys for server in servers]
+        assert rounds > 10
+        assert max(asked) <= 8, asked  # 0, 0.2, 0.5, 0.95, 1.6 s: five, or one more for a busy machine
+        for server in servers:
+            server.models |= set(names)
+        async with asyncio.timeout(20):
+            while not all(await asyncio.gather(*map(backend.is_ready, names))):
+                await asyncio.sleep(0.02)
+        assert max(server.surveys for server in servers) <= max(asked) + 3
+        await backend.close()
+
+
+async def test_a_server_that_wants_a_key_says_what_is_ready_without_it(tmp_path: Path) -> None:
+    """The index, with reasons, only to who has the key: it is not asked for again with one that was refused."""
+    async with tritons("a") as (a,):
+        a.key, a.refused = "k" * 16, {"bad": "no such layer"}
+        file = tmp_path / "key"
+        backend = TritonBackend(together(a), lookup_every=0, key_file=file)
+        assert await backend.is_ready("m")
+        assert not await backend.is_ready("bad")
+        assert "says why only with its key" in await backend.why_not_ready("bad")
+        assert "" == await backend.refusal("bad")
+        asked = a.surveys
+        assert await backend.is_ready("m")
+        assert asked + 1 == a.surveys
+        file.write_text(a.key)
+        assert "Triton refuses the model: no such layer" == await backend.refusal("bad")
+        assert await backend.is_ready("m")
         await backend.close()
