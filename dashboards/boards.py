@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from dashboards import rules
+from dashboards import rules, scaling
 from dashboards.panels import Board, Panel, Query, Section, Variable, render
-from dashboards.promql import FAILED_OUTCOMES, VERSION, by
+from dashboards.promql import FAILED_OUTCOMES, VERSION, by, on
 from gateway.metrics import catalog
 from gateway.metrics.catalog import Metric
 from gateway.metrics.drift import MISSING, OTHER, PER_BIN, PSI_ALERT, SHIFT_ALERT
@@ -267,8 +267,8 @@ CANARY: Final = Board(
                       _quantile(0.5, catalog.REQUEST_SECONDS, ("endpoint",), _route("stable")),
                       _quantile(0.5, catalog.REQUEST_SECONDS, ("endpoint",), _route("canary")), "s"),
             _lines("Labels by version", "Share of each predicted label.",
-                   f"{by((*VERSION, 'value'), _rate(catalog.VARIABLE_ENUM, _LABELS))} / on (endpoint, version) "
-                   f"group_left () ({by(VERSION, _rate(catalog.VARIABLE_ENUM, _LABELS))} > 0)",
+                   f"{by((*VERSION, 'value'), _rate(catalog.VARIABLE_ENUM, _LABELS))} / "
+                   f"{on(VERSION, group='')} ({by(VERSION, _rate(catalog.VARIABLE_ENUM, _LABELS))} > 0)",
                    "{{endpoint}} {{version}} {{value}}", "percentunit", width=12, most=1.0),
         )),
         Section("Shadow", (
@@ -409,14 +409,14 @@ CAPACITY: Final = Board(
         )),
         Section("Scaling signals", (
             _lines("Work", "Requests each gateway's own CPU has in hand; what its autoscaler looks at beside CPU.",
-                   rules.gateway_work(("instance",), window=_W), "{{instance}}"),
+                   scaling.gateway_work(("instance",), window=_W), "{{instance}}"),
             _lines("Wait for CPU", "How many of them wait before they are looked at.",
                    by(("instance",), _rate(catalog.CPU_WAIT, "")), "{{instance}}"),
             _lines("With Triton", "Requests that wait for Triton: no reason for more gateways.",
-                   rules.triton_wait(("instance",), window=_W), "{{instance}}"),
+                   scaling.triton_wait(("instance",), window=_W), "{{instance}}"),
             _lines("Queue over compute", "In Triton; what its autoscaler looks at.",
-                   rules.queue_ratio(window=_W), "all", thresholds=((1.0, _ORANGE), (2.0, _RED))),
-            _lines("p95 of a call", "The guard rail of Triton's autoscaler.", rules.infer_p95(window=_W), "all", "s"),
+                   scaling.queue_ratio(window=_W), "all", thresholds=((1.0, _ORANGE), (2.0, _RED))),
+            _lines("p95 of a call", "The guard rail of Triton's autoscaler.", scaling.infer_p95(window=_W), "all", "s"),
         )),
         Section("CPU tier", (
             _lines("CPU", "Cores each gateway uses (one process; with several workers use the machine's own metrics).",

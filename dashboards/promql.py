@@ -13,10 +13,14 @@ from typing import Final
 
 from gateway.errors import STATUS
 
-INSTANCE: Final = ("instance",)
-ENDPOINT: Final = ("endpoint",)
-VERSION: Final = ("endpoint", "version")
-VARIABLE: Final = ("endpoint", "version", "variable", "reference")
+SCOPE: Final = ("namespace", "release")
+"""Whose numbers these are: every rule keeps deployments apart. A Prometheus without such labels has one deployment."""
+INSTANCE: Final = (*SCOPE, "instance")
+ENDPOINT: Final = (*SCOPE, "endpoint")
+VERSION: Final = (*ENDPOINT, "version")
+POOL: Final = (*SCOPE, "pool")
+"""Tritons that share their load, and an autoscaler."""
+VARIABLE: Final = (*VERSION, "variable", "reference")
 """A variable of a version, held against one reference: a new one starts its own counts."""
 BIN: Final = (*VARIABLE, "bin")
 
@@ -60,6 +64,11 @@ def by(labels: Iterable[str], expr: str, function: str = "sum") -> str:
     """Aggregate an expression."""
     names = ", ".join(labels)
     return f"{function} by ({names}) ({expr})"
+
+
+def on(labels: Iterable[str], *, group: str | None = None) -> str:
+    """What two sides of an operator are matched by; ``group`` is the label that many on the left get from the right."""
+    return f"on ({', '.join(labels)})" + ("" if group is None else f" group_left ({group})")
 
 
 def rate(metric: str, window: str, matchers: str = "") -> str:

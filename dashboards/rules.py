@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from dashboards import scaling
 from dashboards.promql import (
     BIN,
     ENDPOINT,
     FAILED_OUTCOMES,
     INSTANCE,
+    SCOPE,
     VARIABLE,
     VERSION,
     Alert,
@@ -31,7 +33,7 @@ RUNBOOK: Final = "docs/runbook.md"
 
 AVAILABILITY: Final = 0.999
 """Share of requests that must not fail by our doing."""
-LATENCY_S: Final = 0.25
+LATENCY_S: Final = scaling.OBJECTIVE_S
 LATENCY: Final = 0.99
 """Share of answers that must come within ``LATENCY_S`` (one of the histogram's bounds)."""
 
@@ -151,15 +153,15 @@ def _red() -> Group:
     for share in (0.5, 0.95, 0.99):
         buckets = by((*VERSION, "le"), rate(f"{_SECONDS}_bucket", "5m"))
         rules.append(
-            Record(f"endpoint_version:{_SECONDS}:p{share * 100:.0f}_5m", f"histogram_quantile({share}, {buckets})")
+            Record(f"endpoint_version:{_SECONDS}:p{share * 100:.0f}_5m", f"histogram_quantile({share}, {buckets}) >= 0")
         )
     waste = (
         f"1 - {by(VERSION, rate(catalog.BATCH_REAL_TOKENS.name, '5m'))}\n"
-        f"  / {by(VERSION, rate(f'{catalog.BATCH_TOKENS.name}_sum', '5m'))}"
+        f"  / ({by(VERSION, rate(f'{catalog.BATCH_TOKENS.name}_sum', '5m'))} > 0)"
     )
     rows = (
         f"{by(VERSION, rate(f'{catalog.BATCH_ROWS.name}_sum', '5m'))}\n"
-        f"  / {by(VERSION, rate(f'{catalog.BATCH_ROWS.name}_count', '5m'))}"
+        f"  / ({by(VERSION, rate(f'{catalog.BATCH_ROWS.name}_count', '5m'))} > 0)"
     )
     rules += [
         Record("endpoint_version:gateway_batch_padding:ratio_rate5m", waste),
@@ -172,7 +174,7 @@ def _ratio(labels: tuple[str, ...], window: str) -> str:
     # Without a single failure there is no failure series: `or` brings its zero.
     everything = by(labels, rate(_REQUESTS, window, _KNOWN))
     failed = by(labels, rate(_REQUESTS, window, f"{_KNOWN},{_FAILED}"))
-    return f"({failed}\n  or 0 * {everything})\n  / {everything}"
+    return f"({failed}\n  or 0 * {everything})\n  / ({everything} > 0)"
 
 
 def _slo() -> Group:
@@ -182,7 +184,7 @@ def _slo() -> Group:
         answered = by(ENDPOINT, rate(f"{_SECONDS}_count", window))
         rules += [
             Record(error_ratio(window), _ratio(ENDPOINT, window)),
-            Record(slow_ratio(window), f"1 - {good}\n  / {answered}"),
+            Record(slow_ratio(window), f"1 - {good}\n  / ({answered} > 0)"),
         ]
     longest = SLO_WINDOWS[-1]
     rules += [
@@ -282,7 +284,7 @@ def _drift() -> Group:
         # One cause moves many bins of many variables in every window: one alert says all of it.
         Alert(
             "GatewayDrift",
-            by(ENDPOINT, by(("endpoint", "version", "variable"), f"{FOUND_PSI} or {FOUND_SHIFT}", "count"), "count"),
+            by(ENDPOINT, by((*VERSION, "variable"), f"{FOUND_PSI} or {FOUND_SHIFT}", "count"), "count"),
             "What {{ $labels.endpoint }} gets or answers has drifted",
             '{{ $value }} variable{{ if ne $value 1.0 }}s{{ end }} differ{{ if eq $value 1.0 }}s{{ end }} from '
             '{{ if eq $value 1.0 }}its{{ else }}their{{ end }} reference by more than chance. '
@@ -304,7 +306,9 @@ def _by_window(expr: Callable[[str], str]) -> str:
 
 def _told(title: str, query: str, name: str, form: str) -> str:
     """Return the part of an alert's text that lists an endpoint's series of ``query`` (an aggregation left open)."""
-    series = f"(query (printf `sort_desc({query}{{endpoint=%q}}))` $labels.endpoint))"
+    its = ",".join(f"{label}=%q" for label in ENDPOINT)
+    names = " ".join(f"$labels.{label}" for label in ENDPOINT)
+    series = f"(query (printf `sort_desc({query}{{{its}}}))` {names}))"
     return (
         f"{{{{ with {series} }}}}{title}: {{{{ range $i, $_ := . }}}}"
         f"{{{{ if $i }}}}; {{{{ end }}}}{name} of version {{{{ .Labels.version }}}}: "
@@ -365,7 +369,7 @@ def _state() -> Group:
     return Group(
         "gateway-state",
         [
-            Record("job:gateway_requests_in_flight:sum", by(("job",), catalog.IN_FLIGHT.name)),
+            Record("job:gateway_requests_in_flight:sum", by((*SCOPE, "job"), catalog.IN_FLIGHT.name)),
             Alert(
                 "GatewayDown", 'up{job="triton-gateway"} == 0',
                 "{{ $labels.instance }} cannot be scraped",
@@ -385,7 +389,7 @@ def _state() -> Group:
             ),
             Alert(
                 # A Triton that nobody scrapes is noticed by the gateways that need it, without any traffic.
-                "GatewayBackendDown", f"{by(('backend',), catalog.BACKEND_UP.name, 'max')} == 0",
+                "GatewayBackendDown", f"{by((*SCOPE, 'backend'), catalog.BACKEND_UP.name, 'max')} == 0",
                 "No gateway reaches Triton at {{ $labels.backend }}",
                 "It has answered none of the gateways that need it for a minute: its endpoints answer 503.",
                 "page", hold="1m",
@@ -400,8 +404,8 @@ def _state() -> Group:
             ),
             Alert(
                 "GatewayUnknownPaths",
-                f"sum({rate(_REQUESTS, '10m', nowhere)})\n  / sum({rate(_REQUESTS, '10m')}) > 0.5\n"
-                f"and sum({increase(_REQUESTS, '10m', nowhere)}) >= {_LEAST_REFUSED}",
+                f"{by(SCOPE, rate(_REQUESTS, '10m', nowhere))}\n  / {by(SCOPE, rate(_REQUESTS, '10m'))} > 0.5\n"
+                f"and {by(SCOPE, increase(_REQUESTS, '10m', nowhere))} >= {_LEAST_REFUSED}",
                 "Most requests ask for endpoints that do not exist",
                 "{{ $value | humanizePercentage }} of the requests in the last 10 minutes were answered 404: was an "
                 "endpoint removed, or renamed?", "ticket", hold="5m",
@@ -416,7 +420,8 @@ def _state() -> Group:
             ),
             Alert(
                 # Every gateway reads the same Task: one alert, not one for each.
-                "GatewayConfigurationFault", f"{by(('job', 'kind'), catalog.CONFIGURATION_FAULTS.name, 'max')} > 0",
+                "GatewayConfigurationFault",
+                f"{by((*SCOPE, 'job', 'kind'), catalog.CONFIGURATION_FAULTS.name, 'max')} > 0",
                 "The serving Task has a faulty {{ $labels.kind }}",
                 "{{ $value }} faults for 5 minutes: what they are about is not served as configured. "
                 "`triton-gateway status` and the gateway's page say which and why.", "ticket", hold="5m",
@@ -460,118 +465,14 @@ def _state() -> Group:
             ),
             Alert(
                 "TritonSaturated",
-                "sum by (instance, model) (rate(nv_inference_queue_duration_us[5m]))\n"
-                "  > 2 * sum by (instance, model) (rate(nv_inference_compute_infer_duration_us[5m]))",
+                f"{by((*INSTANCE, 'model'), rate('nv_inference_queue_duration_us', '5m'))}\n"
+                f"  > 2 * {by((*INSTANCE, 'model'), rate('nv_inference_compute_infer_duration_us', '5m'))}",
                 "{{ $labels.model }} queues in Triton",
                 "Requests wait in {{ $labels.instance }} more than twice as long as they are computed.",
                 "ticket", hold="10m",
             ),
         ],
     )  # fmt: skip
-
-
-WORK: Final = "instance:gateway_work:mean1m"
-"""Requests in the hands of one gateway's own CPU: prepared, finished or waiting for it; not those in Triton's."""
-TRITON_WAIT: Final = "job:gateway_triton_wait:mean1m"
-"""Requests that wait for Triton, or for a call to it to begin."""
-QUEUE_RATIO: Final = "job:triton_queue_compute:ratio_rate1m"
-"""How long calls wait for Triton over how long it computes."""
-INFER_P95: Final = "job:gateway_infer_seconds:p95_1m"
-HOLD: Final = "job:gateway_hold:ratio"
-"""1 while gateways are full of requests that wait: no time to take one away; 0 when they are empty."""
-EFFICIENCY: Final = "job:triton_rows_per_busy_second:rate1m"
-"""Rows Triton computes in a second of computing: grows as its batches fill."""
-WANTED_BY_QUEUE: Final = "job:triton_replicas_wanted:queue"
-WANTED_BY_P95: Final = "job:triton_replicas_wanted:p95"
-WANTED_BY_LOAD: Final = "job:triton_replicas_wanted:load"
-"""How many Tritons there should be: by the queue, by the guard rail, and how many at least by what they have to do."""
-HOLD_IN_FLIGHT: Final = 256
-"""Requests in flight at one gateway that count as full: a quarter of `TRITON_GATEWAY_MAX_IN_FLIGHT`'s default."""
-QUEUE_TARGET: Final = 1.0
-"""Calls may wait for Triton as long as it computes them."""
-P95_TARGET_S: Final = LATENCY_S
-LOAD_TARGET: Final = 0.7
-"""Share of the time that a Triton may compute, at the best efficiency seen in a day; for one instance per model."""
-MOST_GROWTH: Final = 3.0
-"""No signal asks for more than so many times the Tritons that work: a backlog does not say how many are wanted."""
-_SCALING_WINDOW: Final = "1m"
-
-
-def gateway_work(labels: tuple[str, ...], matchers: str = "", window: str = _SCALING_WINDOW) -> str:
-    """Return the expression of ``WORK`` by other labels: what the autoscalers ask for.
-
-    Seconds per second are a mean number of requests: all of their time, less the time with Triton, and the wait before
-    the gateway looked at them.
-    """
-    with_triton = ",".join(filter(None, (matchers, 'stage=~"queue|infer"')))
-    whole = by(labels, rate(f"{_SECONDS}_sum", window, matchers))
-    away = by(labels, rate(f"{catalog.STAGE_SECONDS.name}_sum", window, with_triton))
-    waited = by(labels, rate(catalog.CPU_WAIT.name, window, matchers))
-    # A gateway that has not answered anything yet has no series of the first two.
-    return f"({whole}\n  - {away}\n  or 0 * {waited})\n  + {waited}"
-
-
-def triton_wait(labels: tuple[str, ...], matchers: str = "", window: str = _SCALING_WINDOW) -> str:
-    """Return the expression of ``TRITON_WAIT`` by other labels."""
-    with_triton = ",".join(filter(None, (matchers, 'stage=~"queue|infer"')))
-    return by(labels, rate(f"{catalog.STAGE_SECONDS.name}_sum", window, with_triton))
-
-
-def queue_ratio(matchers: str = "", window: str = _SCALING_WINDOW) -> str:
-    """Return the expression of ``QUEUE_RATIO``: 0 without calls, nothing when no Triton is scraped.
-
-    A ratio of nothing to nothing would be NaN, which a scaler takes for an error; an empty answer must stay one.
-    """
-    queued = f"sum({rate('nv_inference_queue_duration_us', window, matchers)})"
-    computed = f"sum({rate('nv_inference_compute_infer_duration_us', window, matchers)})"
-    return f"{queued} / ({computed} > 0)\n  or 0 * {computed}"
-
-
-def infer_p95(matchers: str = "", window: str = _SCALING_WINDOW) -> str:
-    """Return the expression of ``INFER_P95``: seconds of a call to Triton; 0 without calls, empty without gateways."""
-    stage = ",".join(filter(None, (matchers, 'stage="infer"')))
-    buckets = by(("le",), rate(f"{catalog.STAGE_SECONDS.name}_bucket", window, stage))
-    calls = f"sum({rate(f'{catalog.STAGE_SECONDS.name}_count', window, stage)})"
-    return f"histogram_quantile(0.95, {buckets}) and on () ({calls} > 0)\n  or 0 * {calls}"
-
-
-def _scaling() -> Group:
-    in_flight = catalog.IN_FLIGHT.name
-    # Targets that cannot be scraped count: they are there, and losing sight of one must not take one away.
-    tritons = 'count(up{job="triton"})'
-    # A multiple of those that work, not of those that start: else every look at a full queue would double once more.
-    working = f"count(sum by (instance) ({rate('nv_inference_count', _SCALING_WINDOW)}) > 0)"
-    window = _SCALING_WINDOW
-    rows, computed = (f"sum({rate(f'nv_inference_{name}', window)})" for name in ("count", "compute_infer_duration_us"))
-    # Every call in a batch is charged the whole batch's time.
-    shared = f"sum({rate('nv_inference_exec_count', window)}) / sum({rate('nv_inference_request_success', window)})"
-    busy = f"({computed} / 1e6 * ({shared}))"
-    needed = f"({rows} / max_over_time({EFFICIENCY}[1d]))"
-    return Group(
-        "gateway-scaling",
-        [
-            Record(WORK, gateway_work(INSTANCE)),
-            Record(TRITON_WAIT, triton_wait(("job",))),
-            Record(HOLD, f"clamp_max(sum({in_flight}) / count({in_flight}) / {HOLD_IN_FLIGHT}, 1)"),
-            Record(QUEUE_RATIO, queue_ratio()),
-            Record(INFER_P95, infer_p95()),
-            Record(EFFICIENCY, f"{rows}\n  / ({busy} > 0.05)"),
-            Record(
-                WANTED_BY_QUEUE,
-                f"clamp_max({QUEUE_RATIO} / {QUEUE_TARGET:g}, {MOST_GROWTH:g})\n  * {working}\n  or 0 * {rows}",
-            ),
-            Record(
-                WANTED_BY_P95,
-                f"clamp_max({INFER_P95} / {P95_TARGET_S:g}, {MOST_GROWTH:g})\n  * {working}\n  or 0 * {rows}",
-            ),
-            # It keeps replicas, it never asks for more: before the first peak nobody knows what a full batch is worth.
-            Record(
-                WANTED_BY_LOAD,
-                f"clamp_max({needed} / {LOAD_TARGET:g} / {tritons}, 1) * {tritons}\n  or 0 * {rows}",
-            ),
-        ],
-        interval="15s",
-    )
 
 
 def _stage(stage: str) -> str:
@@ -586,7 +487,7 @@ RULES: Final = {
     "drift.yml": (_drift(),),
     "canary.yml": (_canary(),),
     "state.yml": (_state(),),
-    "scaling.yml": (_scaling(),),
+    "scaling.yml": (scaling.group(),),
 }
 """Rule files and their groups."""
 

@@ -12,12 +12,11 @@ from typing import Any
 import yaml
 
 from benchmarks.autoscale import hpa, keda
-from benchmarks.autoscale.hpa import Metric, NoMetric, Policy, Rules, Spec, by_pods, by_value
+from benchmarks.autoscale.hpa import Metric, NoMetric, Policy, Rules, Spec, by_pods
 from benchmarks.autoscale.world import Capacity, World
 from benchmarks.shared.backends import BACKENDS, MAX_BATCH
 from benchmarks.shared.command import ROOT
 from benchmarks.shared.results import RESULTS
-from dashboards import rules
 
 MANIFESTS = ROOT / "k8s" / "autoscaling"
 MINUTE = 60.0
@@ -26,7 +25,6 @@ HOUR = 3600.0
 SIGNALS = ("cpu", "rps", "in_flight", "ours")
 GATEWAY_WORK = "gateway_inflight_work"
 GATEWAY_HOLD = "gateway_hold"
-WORK_CLAMP = 16.0
 IN_FLIGHT_TARGET = 20.0
 
 
@@ -206,14 +204,7 @@ class Gateways:
     def _wanted(self, metric: Metric) -> int:
         world = self._world
         current = len(world.gateways.pods)
-        if metric.name == GATEWAY_HOLD:
-            value = world.query(rules.HOLD)
-            if value is None:
-                raise NoMetric("empty")
-            return by_value(value, metric.target, current, world.gateways.ready(world.now))
-        name = {GATEWAY_WORK: "work"}.get(metric.name, metric.name)
-        clamp = WORK_CLAMP if name == "work" else math.inf
-        pods = world.gateway_pods(name, clamp=clamp)
+        pods = world.gateway_pods({GATEWAY_WORK: "work", GATEWAY_HOLD: "hold"}.get(metric.name, metric.name))
         return by_pods(pods, metric.target, current, world.now, is_cpu=metric.kind == "utilization")
 
 

@@ -7,13 +7,14 @@ window, samples that are old. What it leaves out is said in docs/scaling.md.
 
 from __future__ import annotations
 
-import math
+import re
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from benchmarks.autoscale.hpa import NoMetric, Pod
-from dashboards import rules
+from dashboards import scaling
 
 SCRAPE_S = 15.0
 RULE_S = 15.0
@@ -94,6 +95,14 @@ class Sample:
     p95: float
     gateways_seen: int
     tritons_seen: int
+    came: float
+    """Requests that came to one gateway, and ``taken``: those that it did not refuse."""
+    taken: float
+    waited_s: float
+    """Seconds that requests waited in gateways for a call to Triton, and ``called_s`` that Triton computed for them."""
+    called_s: float
+    rows_each: float
+    """Rows of one Triton that was there all the time."""
 
 
 @dataclass
@@ -149,6 +158,8 @@ class World:
         self._triton_amount = 0.0
         self._requests = self._work_s = self._queue_s = self._compute_s = self._rows = self._busy_s = 0.0
         self._p95 = self._under_way = 0.0
+        self._came = self._taken = self._waited_s = self._called_s = self._rows_each = 0.0
+        self._best: deque[tuple[float, float]] = deque()
         self._cpu_samples: deque[tuple[float, float]] = deque(maxlen=2)
         self._samples: deque[Sample] = deque()
         self._next_scrape = self._next_usage = 0.0
@@ -190,6 +201,7 @@ class World:
         room = max(0.0, self.capacity.backlog * max(1, ready) + taken_on - self._cpu_amount)
         taken = min(amount, room)
         self.tally.failed += amount - taken
+        self._came += amount / max(1, ready)
         if taken:
             self._cpu.append((now, taken))
             self._cpu_amount += taken
@@ -216,6 +228,7 @@ class World:
                 self._cpu.popleft()
             done += part
             admitted = min(part, room)
+            self._taken += admitted / max(1, ready)
             self.tally.failed += part - admitted  # 429
             if admitted:
                 room -= admitted
@@ -270,6 +283,9 @@ class World:
         self._compute_s += calls * call
         self._queue_s += calls * call * queue
         self._rows += done
+        self._rows_each += done / replicas
+        self._waited_s += max(0.0, self._triton_amount - inside * replicas) * dt
+        self._called_s += done * call
         self._busy_s += busy * dt * replicas
         self._p95 = call * (1 + 2 * queue)
 
@@ -281,11 +297,16 @@ class World:
             now, len(self.gateways.pods), len(self.tritons.pods), self._requests, self._work_s,
             self._cpu_amount + self._triton_amount + self._under_way, self._queue_s, self._compute_s, self._rows,
             self._busy_s, self._p95, seen, self.tritons.ready(now) if self._tritons_are_scraped(now) else 0,
+            self._came, self._taken, self._waited_s, self._called_s, self._rows_each,
         )  # fmt: skip
         self._samples.append(sample)
         while self._samples[0].at < now - 2 * WINDOW_S:
             self._samples.popleft()
-        if (rates := self._rates(tritons=True)) is not None and rates.busy_s > 0.05:
+        if (rates := self._rates(tritons=True)) is not None and rates.rows_each > 0:
+            self._best.append((now, rates.rows_each))
+            while self._best[0][0] < now - 2 * WINDOW_S:
+                self._best.popleft()
+        if rates is not None and rates.busy_s > 0.05:
             efficiency = rates.rows / rates.busy_s
             while self._efficiency and self._efficiency[-1][1] <= efficiency:
                 self._efficiency.pop()
@@ -308,33 +329,53 @@ class World:
         return Sample(
             last.at, last.gateways, last.tritons, rate("requests"), rate("work_s"), last.in_flight, rate("queue_s"),
             rate("compute_s"), rate("rows"), rate("busy_s"), last.p95, last.gateways_seen, last.tritons_seen,
+            rate("came"), rate("taken"), rate("waited_s"), rate("called_s"), rate("rows_each"),
         )  # fmt: skip
 
     def query(self, expr: str) -> float | None:
-        """Answer a recorded rule's name as Prometheus would now. Raises ``NoMetric`` while it is away."""
+        """Answer a query for one record as Prometheus would now. Raises ``NoMetric`` while it is away."""
         if not self._prometheus_works(self.now):
             raise NoMetric("Prometheus does not answer")
-        if expr == rules.HOLD:
-            rates = self._rates()
-            return None if rates is None else min(1.0, rates.in_flight / rates.gateways / rules.HOLD_IN_FLIGHT)
+        found = re.fullmatch(r"max\((\S+?)\{.*\}\)", expr)
         rates = self._rates(tritons=True)
         if rates is None:
             return None
-        count = rates.tritons
-        most = rules.MOST_GROWTH
-        if expr == rules.WANTED_BY_QUEUE:
-            ratio = rates.queue_s / rates.compute_s if rates.compute_s > 0 else 0.0
-            return min(ratio / rules.QUEUE_TARGET, most) * rates.tritons_seen
-        if expr == rules.WANTED_BY_P95:
-            return min((rates.p95 if rates.rows else 0.0) / rules.P95_TARGET_S, most) * rates.tritons_seen
-        if expr == rules.WANTED_BY_LOAD:
-            if not self._efficiency:
-                return 0.0
-            return min(rates.rows / self._efficiency[0][1] / rules.LOAD_TARGET / count, 1.0) * count
-        raise KeyError(f"the simulation does not know the query {expr!r}")
+        if found is None or found[1] not in self._WANTED:
+            raise KeyError(f"the simulation does not know the query {expr!r}")
+        return self._WANTED[found[1]](self, rates)
 
-    def gateway_pods(self, metric: str, *, clamp: float = math.inf) -> list[Pod]:
-        """Return the gateways as the HPA sees them, with ``cpu``, ``work``, ``rps`` or ``in_flight`` per pod."""
+    def _serving(self, rates: Sample) -> int:
+        return sum(pod.ready <= self.now - WINDOW_S for pod in self.tritons.pods) or rates.tritons_seen
+
+    def _by_queue(self, rates: Sample) -> float:
+        if not rates.compute_s or not self._best:
+            return 0.0
+        ratio = rates.queue_s / rates.compute_s + rates.waited_s / rates.called_s
+        short = min(max(rates.came / rates.taken, 1.0), scaling.MOST_GROWTH) if ratio > 1 and rates.taken else 1.0
+        serving = self._serving(rates)
+        needed = max(serving, rates.rows * short / max(best for _, best in self._best))
+        wanted = 2 * ratio / (1 + 2 * ratio) / scaling.LOAD_TARGET * needed
+        return min(wanted, scaling.MOST_GROWTH * serving)
+
+    def _by_p95(self, rates: Sample) -> float:
+        if not rates.rows or not rates.compute_s:
+            return 0.0
+        call = rates.called_s / rates.rows * (1 + rates.queue_s / rates.compute_s)
+        bearable = max(scaling.OBJECTIVE_S - call, scaling.PATIENCE * call)
+        # three times the mean: what waits in a queue without memory
+        return min(3 * rates.waited_s / rates.rows / bearable, 1 / scaling.LOAD_TARGET) * self._serving(rates)
+
+    def _by_load(self, rates: Sample) -> float:
+        if not self._efficiency:
+            return 0.0
+        return min(rates.rows / self._efficiency[0][1] / scaling.LOAD_TARGET, float(rates.tritons))
+
+    _WANTED: ClassVar = {
+        scaling.WANTED_BY_QUEUE: _by_queue, scaling.WANTED_BY_P95: _by_p95, scaling.WANTED_BY_LOAD: _by_load
+    }  # fmt: skip
+
+    def gateway_pods(self, metric: str) -> list[Pod]:
+        """Return the gateways as the HPA sees them: ``cpu``, ``work``, ``hold``, ``rps`` or ``in_flight`` per pod."""
         if metric != "cpu" and not self._prometheus_works(self.now):
             raise NoMetric("the adapter has no Prometheus")
         lost = self._gateways_unscraped(self.now) if metric != "cpu" else 0
@@ -342,8 +383,7 @@ class World:
         for number, pod in enumerate(self.gateways.pods):
             value = None if number < lost else self._of_pod(pod, metric)
             pods.append(Pod(
-                None if value is None else min(value, clamp), is_ready=pod.ready <= self.now, started=pod.made,
-                ready_since=pod.ready,
+                value, is_ready=pod.ready <= self.now, started=pod.made, ready_since=pod.ready,
             ))  # fmt: skip
         if all(pod.value is None for pod in pods):
             raise NoMetric("no samples")
@@ -356,9 +396,17 @@ class World:
             (first, before), (last, after) = self._cpu_samples
             return (after - before) / (last - first)
         since = [s for s in self._samples if s.at >= max(self.now - WINDOW_S, pod.ready)]
-        if metric == "in_flight":
-            return since[-1].in_flight / max(1, since[-1].gateways_seen) if since else None
+        if metric in ("in_flight", "hold"):
+            each = since[-1].in_flight / max(1, since[-1].gateways_seen) if since else None
+            return each if each is None or metric == "in_flight" else min(each / scaling.HOLD_IN_FLIGHT, 1.0)
         if len(since) < 2:
             return None
-        name = {"work": "work_s", "rps": "requests"}[metric]
-        return float(getattr(since[-1], name) - getattr(since[0], name)) / (since[-1].at - since[0].at)
+
+        def grown(name: str) -> float:
+            return float(getattr(since[-1], name) - getattr(since[0], name)) / (since[-1].at - since[0].at)
+
+        if metric == "rps":
+            return grown("requests")
+        share = grown("came") / grown("requests") if grown("requests") > 0 else 1.0
+        due = scaling.WORK_TARGET / scaling.CPU_TARGET * min(max(share, 1.0), scaling.MOST_GROWTH)
+        return min(grown("work_s"), due)

@@ -209,7 +209,7 @@ def test_jobs_are_called_what_rules_and_boards_call_them(objects: Objects) -> No
     """`up{job="triton-gateway"}`: the name is set, not left to the operator."""
     for each in of(objects, "ServiceMonitor"):
         for endpoint in each["spec"]["endpoints"]:
-            relabelled = {r["targetLabel"]: r.get("replacement") for r in endpoint["relabelings"]}
+            relabelled = {r.get("targetLabel"): r.get("replacement") for r in endpoint["relabelings"]}
             assert each["metadata"]["name"] == relabelled["job"]
 
 
@@ -469,7 +469,7 @@ def test_autoscalers_ask_for_metrics_that_exist(objects: Objects) -> None:
     from gateway.metrics.catalog import CATALOG
 
     adapter = yaml.safe_load(yaml.safe_load(ADAPTER.read_text())["data"]["config.yaml"])
-    offered = {rule["name"]["as"]: rule["metricsQuery"] for rule in [*adapter["rules"], *adapter["externalRules"]]}
+    offered = {rule["name"]["as"]: rule["metricsQuery"] for rule in adapter["rules"]}
     recorded = set(re.findall(r"record: (\S+)", "".join(rules.files().values())))
     queries = [
         trigger["metadata"]["query"] for each in of(objects, "ScaledObject") for trigger in each["spec"]["triggers"]
@@ -477,7 +477,7 @@ def test_autoscalers_ask_for_metrics_that_exist(objects: Objects) -> None:
     ]  # fmt: skip
     for each in of(objects, "HorizontalPodAutoscaler"):
         for metric in each["spec"]["metrics"]:
-            if metric["type"] in ("Pods", "External"):
+            if metric["type"] in ("Pods", "Object"):
                 queries.append(offered[metric[metric["type"].lower()]["metric"]["name"]])
     known = {metric.name for metric in CATALOG}
     for query in queries:
@@ -486,6 +486,67 @@ def test_autoscalers_ask_for_metrics_that_exist(objects: Objects) -> None:
             assert name in recorded or {name, plain, name.removesuffix("_total")} & known, name
     if of(objects, "HorizontalPodAutoscaler"):
         assert queries
+
+
+def test_hpas_and_prometheus_adapter_leave_external_metrics_to_keda(objects: Objects) -> None:
+    """`external.metrics.k8s.io` has one owner in a cluster: what asks it of another one gets no number for ever."""
+    for each in of(objects, "HorizontalPodAutoscaler"):
+        assert {"Resource", "Pods", "Object"} >= {metric["type"] for metric in each["spec"]["metrics"]}
+    adapter = yaml.safe_load(yaml.safe_load(ADAPTER.read_text())["data"]["config.yaml"])
+    assert {"rules"} == {*adapter}
+
+
+def test_what_prometheus_adapter_serves_is_of_the_namespace_it_is_asked_for() -> None:
+    """And the values for an adapter that serves others, too, are the same rules; its own ConfigMap stays its own."""
+    configmap = yaml.safe_load(ADAPTER.read_text())
+    adapter = yaml.safe_load(configmap["data"]["config.yaml"])
+    for rule in adapter["rules"]:
+        assert {"resource": "namespace"} == rule["resources"]["overrides"]["namespace"]
+        assert "<<.LabelMatchers>>" in rule["metricsQuery"]
+    assert adapter == {"rules": yaml.safe_load((ADAPTER.parent / "values.yaml").read_text())["rules"]["custom"]}
+    assert "adapter-config" != configmap["metadata"]["name"], "applied, it would wipe what an adapter has"
+
+
+def test_autoscalers_ask_for_their_own_releases_and_pools_numbers(helm: Callable[..., Objects]) -> None:
+    """KEDA by namespace, release and pool in each query; the HPA has its namespace, and says what names no pods."""
+    pools = '[{"name": "large", "autoscaling": {"max": 4}}]'
+    every = {"triton-gateway": None, "triton": "default", "triton-large": "large"}
+    kind = {"autoscaling__gateway__by": '"keda"', "autoscaling__triton__by": '"keda"', "triton__pools": pools}
+    scaled = of(helm(**kind), "ScaledObject")
+    assert every.keys() == {each["spec"]["scaleTargetRef"]["name"] for each in scaled}
+    for each in scaled:
+        queries = [t["metadata"]["query"] for t in each["spec"]["triggers"] if t["type"] == "prometheus"]
+        pool = every[each["metadata"]["name"]]
+        own = 'namespace="triton-gateway",release=~"|triton-gateway"' + (f',pool="{pool}"' if pool else "")
+        assert queries
+        assert [] == [query for query in queries if f"{{{own}}}" not in query]
+    hpas = of(helm(autoscaling__triton__by='"hpa"', triton__pools=pools), "HorizontalPodAutoscaler")
+    assert every.keys() == {each["spec"]["scaleTargetRef"]["name"] for each in hpas}
+    assert {"triton": 16, "triton-large": 4}.items() <= {
+        each["metadata"]["name"]: each["spec"]["maxReplicas"] for each in hpas
+    }.items()  # fmt: skip
+    for each in hpas:
+        for metric in each["spec"]["metrics"]:
+            if metric["type"] == "Object":
+                own_labels = {"release": "triton-gateway", "pool": every[each["metadata"]["name"]]}
+                assert own_labels == metric["object"]["metric"]["selector"]["matchLabels"]
+
+
+def test_production_has_two_of_each_at_the_least(objects: Objects) -> None:
+    """One under a budget of one is taken away by every drain."""
+    for each in of(objects, "HorizontalPodAutoscaler"):
+        assert 2 <= each["spec"]["minReplicas"]
+    for each in of(objects, "ScaledObject"):
+        assert 2 <= each["spec"]["minReplicaCount"]
+
+
+def test_targets_have_the_labels_that_rules_tell_deployments_apart_by(objects: Objects) -> None:
+    """Release and pool; and the operator's `endpoint`, a port's name, does not hide the endpoint of our metrics."""
+    for each in of(objects, "ServiceMonitor"):
+        for endpoint in each["spec"]["endpoints"]:
+            targets = {rule.get("targetLabel") for rule in endpoint["relabelings"]}
+            assert {"job", "release"} | ({"pool"} if each["metadata"]["name"] == "triton" else set()) <= targets
+            assert {"action": "labeldrop", "regex": "endpoint"} in endpoint["relabelings"]
 
 
 def test_rolling_loses_no_capacity_and_waits_for_no_gpu(plain: Objects) -> None:

@@ -1,0 +1,224 @@
+"""What the autoscalers read: how many gateways and Tritons a deployment needs, from load and measured capacity.
+
+``group()`` is the rule file ``scaling.yml``; the HPAs, ScaledObjects and prometheus-adapter ask for its records by name
+(k8s/). Three things hold for every record: it is one deployment's (``SCOPE``; Tritons by pool), it is never NaN, which
+prometheus-adapter hands on as "no load", and it is empty, an error to a scaler, if nothing can be known.
+
+A replica is asked for by waiting, never by computing: another GPU makes no model faster.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from dashboards.promql import INSTANCE, POOL, SCOPE, VERSION, Group, Record, by, on, rate
+from gateway.metrics import catalog
+
+WORK: Final = "instance:gateway_work:mean1m"
+"""Requests in the hands of one gateway's own CPU: prepared, finished or waiting for it; not those in Triton's."""
+WORK_DUE: Final = "instance:gateway_work_due:mean1m"
+"""What a full gateway's share of what comes in is worth, in the same unit."""
+WORK_ASKED: Final = "instance:gateway_work_asked:mean1m"
+"""The same, as far as it is a reason for more gateways: a backlog is no larger than what comes in over what is done."""
+WORK_TOTAL: Final = "job:gateway_work:total1m"
+"""``WORK_ASKED`` of all gateways of a deployment; one that cannot be scraped any more has what the others have."""
+HOLD_EACH: Final = "instance:gateway_hold:ratio"
+"""1 while a gateway is full of requests that wait: no time to take one away; 0 while it is empty."""
+HOLD: Final = "job:gateway_hold:ratio"
+"""The mean over a deployment's gateways."""
+HOLD_TOTAL: Final = "job:gateway_hold:total"
+TRITON_WAIT: Final = "job:gateway_triton_wait:mean1m"
+"""Requests that wait for Triton, or for a call to it to begin."""
+UNSEEN: Final = "job:triton_unseen:ratio"
+"""Tritons for one that is scraped: above 1 while some of those that were scraped within the hour cannot be."""
+GATEWAYS_UNSEEN: Final = "job:gateway_unseen:ratio"
+RUNS_ON: Final = "endpoint_version:gateway_pool:info"
+"""1 for each version that calls Triton now, with the pool it runs on."""
+INSIDE: Final = "job:triton_inside:ratio_rate1m"
+"""How long calls wait inside Triton over how long it computes."""
+QUEUE_RATIO: Final = "job:triton_queue_compute:ratio_rate1m"
+"""How long requests wait for Triton, in the gateways and in Triton, over how long it computes."""
+INFER_P95: Final = "job:gateway_infer_seconds:p95_1m"
+SHORT: Final = "job:gateway_offered:ratio_rate1m"
+"""Requests that came in for one that was answered: above 1 while some are refused or come too late."""
+ROWS_EACH: Final = "instance:triton_rows:rate1m"
+ROWS: Final = "job:triton_rows:rate1m"
+BEST: Final = "job:triton_rows_per_replica:max1m"
+"""Rows per second of the replica that computes most: what one can do, while requests wait."""
+EFFICIENCY: Final = "job:triton_rows_per_busy_second:rate1m"
+"""Rows Triton computes in a second of computing: grows as its batches fill."""
+SERVING: Final = "job:triton_replicas_serving:count"
+"""Tritons that have computed for a minute and longer: what the rates of the last minute are of."""
+CALL: Final = "endpoint_version:gateway_infer_seconds:mean1m"
+"""How long a call to Triton takes, of versions with enough answers in the window to say."""
+WANTED_BY_QUEUE: Final = "job:triton_replicas_wanted:queue"
+WANTED_BY_P95: Final = "job:triton_replicas_wanted:p95"
+WANTED_BY_LOAD: Final = "job:triton_replicas_wanted:load"
+"""How many Tritons there should be: by the queue, by the guard rail, and how many at least by what they have to do."""
+
+OBJECTIVE_S: Final = 0.25
+"""Seconds within which an endpoint should answer; one of the histogram's bounds."""
+HOLD_IN_FLIGHT: Final = 256
+"""Requests in flight at one gateway that count as full: a quarter of `TRITON_GATEWAY_MAX_IN_FLIGHT`'s default."""
+WORK_TARGET: Final = 4.0
+"""Requests that a gateway's CPU may have in hand."""
+CPU_TARGET: Final = 0.65
+"""Share of the time that a gateway's CPU may work."""
+LOAD_TARGET: Final = 0.7
+"""Share of the time that a Triton may compute, at the best efficiency seen in a day; for one instance per model."""
+MOST_GROWTH: Final = 10.0
+"""No signal asks for more than so many times the replicas that work."""
+PATIENCE: Final = 2.0
+"""A request may always wait so many times as long as its model computes, whatever the objective."""
+_LEAST_ANSWERS: Final = 10
+"""Answers in the window below which an endpoint's p95 says nothing."""
+_WINDOW: Final = "1m"
+_EACH: Final = (*INSTANCE, "pod")
+_TURNED_AWAY: Final = "overloaded|deadline_exceeded"
+
+
+def gateway_work(labels: tuple[str, ...], matchers: str = "", window: str = _WINDOW) -> str:
+    """Return the expression of ``WORK`` by other labels.
+
+    Seconds per second are a mean number of requests: all of their time, less the time with Triton, and the wait before
+    the gateway looked at them.
+    """
+    with_triton = ",".join(filter(None, (matchers, 'stage=~"queue|infer"')))
+    whole = by(labels, rate(f"{catalog.REQUEST_SECONDS.name}_sum", window, matchers))
+    away = by(labels, rate(f"{catalog.STAGE_SECONDS.name}_sum", window, with_triton))
+    waited = by(labels, rate(catalog.CPU_WAIT.name, window, matchers))
+    # A gateway that has not answered anything yet has no series of the first two.
+    return f"clamp_min({whole}\n  - {away}\n  or 0 * {waited}, 0)\n  + {waited}"
+
+
+def triton_wait(labels: tuple[str, ...], matchers: str = "", window: str = _WINDOW) -> str:
+    """Return the expression of ``TRITON_WAIT`` by other labels."""
+    with_triton = ",".join(filter(None, (matchers, 'stage=~"queue|infer"')))
+    return by(labels, rate(f"{catalog.STAGE_SECONDS.name}_sum", window, with_triton))
+
+
+def queue_ratio(matchers: str = "", window: str = _WINDOW) -> str:
+    """Return how long calls wait inside Triton over how long it computes: 0 without calls, nothing without a Triton.
+
+    A ratio of nothing to nothing would be NaN; an empty answer must stay one.
+    """
+    queued = _of_pool(by(POOL, rate("nv_inference_queue_duration_us", window, matchers)))
+    computed = _of_pool(by(POOL, rate("nv_inference_compute_infer_duration_us", window, matchers)))
+    return f"{queued} / ({computed} > 0)\n  or 0 * {computed}"
+
+
+def infer_p95(matchers: str = "", window: str = _WINDOW) -> str:
+    """Return the expression of ``INFER_P95``: seconds of a call to Triton; 0 without calls, empty without gateways."""
+    stage = ",".join(filter(None, (matchers, 'stage="infer"')))
+    buckets = by((*SCOPE, "le"), rate(f"{catalog.STAGE_SECONDS.name}_bucket", window, stage))
+    calls = by(SCOPE, rate(f"{catalog.STAGE_SECONDS.name}_count", window, stage))
+    return f"histogram_quantile(0.95, {buckets}) and ({calls} > 0)\n  or 0 * {calls}"
+
+
+def group() -> Group:
+    """Return every record, in the order in which they need each other."""
+    return Group("gateway-scaling", [*_gateways(), *_tritons(), *_wanted()], interval="15s")
+
+
+def _gateways() -> list[Record]:
+    requests = catalog.REQUESTS.name
+    turned_away, answered = f'outcome=~"{_TURNED_AWAY}"', f'outcome!~"{_TURNED_AWAY}"'
+    came, done = by(_EACH, rate(requests, _WINDOW)), by(_EACH, rate(requests, _WINDOW, answered))
+    # The busiest one shows what one can do.
+    share = f"{came}\n  / {on(SCOPE, group='')} ({by(SCOPE, done, 'max')} > 0)"
+    full = f"{WORK_TARGET / CPU_TARGET:.4g}"
+    served = by(SCOPE, rate(requests, _WINDOW, answered))
+    return [
+        Record(WORK, gateway_work(_EACH)),
+        Record(WORK_DUE, f"{full} * clamp({share}, 1, {MOST_GROWTH:g})\nor 0 * {WORK} + {full}"),
+        Record(WORK_ASKED, f"{WORK} < {WORK_DUE} or {WORK_DUE} and {WORK}"),
+        Record(GATEWAYS_UNSEEN, _unseen("triton-gateway", SCOPE)),
+        Record(WORK_TOTAL, f"{by(SCOPE, WORK_ASKED)} * {GATEWAYS_UNSEEN}"),
+        Record(TRITON_WAIT, triton_wait((*SCOPE, "job"))),
+        Record(HOLD_EACH, f"clamp_max({by(_EACH, catalog.IN_FLIGHT.name)} / {HOLD_IN_FLIGHT}, 1)"),
+        Record(HOLD, by(SCOPE, HOLD_EACH, "avg")),
+        Record(HOLD_TOTAL, f"{by(SCOPE, HOLD_EACH)} * {GATEWAYS_UNSEEN}"),
+        Record(
+            SHORT,
+            f"clamp_max(1 + {by(SCOPE, rate(requests, _WINDOW, turned_away))}\n  / ({served} > 0), {MOST_GROWTH:g})",
+        ),
+    ]
+
+
+def _tritons() -> list[Record]:
+    rows = by(POOL, ROWS_EACH)
+    # Every call in a batch is charged the whole batch's time.
+    executed = by(POOL, rate("nv_inference_exec_count", _WINDOW))
+    shared = f"{executed} / ({by(POOL, rate('nv_inference_request_success', _WINDOW))} > 0)"
+    busy = f"{by(POOL, rate('nv_inference_compute_infer_duration_us', _WINDOW))} / 1e6 * {shared}"
+    batches = by(VERSION, rate(f"{catalog.BATCH_ROWS.name}_count", _WINDOW))
+    pools = by((*VERSION, "pool"), _of_pool(f"{catalog.MODEL_INFO.name} == 1"), "max")
+    calls = by(VERSION, _stage("count", "infer"))
+
+    def seconds(stage: str) -> str:
+        return by(POOL, f"{by(VERSION, _stage('sum', stage))}\n  * {on(VERSION, group='pool')} {RUNS_ON}")
+
+    return [
+        Record(UNSEEN, _of_pool(_unseen("triton", POOL))),
+        Record(ROWS_EACH, _of_pool(by((*POOL, "instance"), rate("nv_inference_count", _WINDOW)))),
+        Record(ROWS, f"{rows} * {UNSEEN}"),
+        Record(BEST, by(POOL, ROWS_EACH, "max")),
+        Record(EFFICIENCY, f"{rows}\n  / ({_of_pool(busy)} > 0.05)"),
+        # One pool for a version, whatever gateways of two configurations say while a change is under way.
+        Record(RUNS_ON, f"topk by ({', '.join(VERSION)}) (1, {pools})\n  and {on(VERSION)} ({batches} > 0)"),
+        Record(INSIDE, queue_ratio()),
+        # A call's time is what waits inside and what computes; what waits before the call is held against the latter.
+        Record(
+            QUEUE_RATIO,
+            f"{INSIDE} + (1 + {INSIDE}) * {seconds('queue')}\n  / ({seconds('infer')} > 0)\nor {INSIDE}",
+        ),
+        Record(CALL, f"{by(VERSION, _stage('sum', 'infer'))}\n  / ({calls} > {_LEAST_ANSWERS / 60:.3g})"),
+        Record(INFER_P95, infer_p95()),
+        Record(
+            SERVING,
+            f"({by(POOL, f'{ROWS_EACH} > 0 and {ROWS_EACH} offset {_WINDOW} > 0', 'count')}\n"
+            f"  or {by(POOL, f'{ROWS_EACH} > 0', 'count')}) * {UNSEEN}",
+        ),
+    ]
+
+
+def _wanted() -> list[Record]:
+    none = f"0 * {ROWS}"
+    # How busy a queue's server is that makes its callers wait so long (M/D/1): near 1 as soon as they pile up.
+    busy = f"2 * {QUEUE_RATIO} / (1 + 2 * {QUEUE_RATIO})"
+    offered = f"({ROWS} * {on(SCOPE, group='')} {SHORT} and {QUEUE_RATIO} > 1 or {ROWS})"
+    # Two minutes: while new replicas relieve it, the busiest one still shows what it can do.
+    needed = f"{offered}\n  / (max_over_time({BEST}[2m]) > 0)"
+    tritons = _of_pool(by(POOL, 'up{job="triton"}', "count"))
+    least = f"{ROWS} / (max_over_time({EFFICIENCY}[1d]) > 0) / {LOAD_TARGET:g}"
+    waits = f"histogram_quantile(0.95, {by((*VERSION, 'le'), _stage('bucket', 'queue'))})"
+    bearable = f"({OBJECTIVE_S:g} - {CALL} > {PATIENCE:g} * {CALL} or {PATIENCE:g} * {CALL})"
+    over = f"{waits}\n  / ({bearable} > 0)\n  * {on(VERSION, group='pool')} {RUNS_ON} >= 0"
+    return [
+        Record(
+            WANTED_BY_QUEUE,
+            f"clamp_max({busy} / {LOAD_TARGET:g}\n  * ({needed} > {SERVING} or {SERVING})\n  / {SERVING}, "
+            f"{MOST_GROWTH:g}) * {SERVING}\nor {none}",
+        ),
+        # One step at a time: how many replicas would bring a p95 down is not to be had from it.
+        Record(WANTED_BY_P95, f"clamp_max({by(POOL, over, 'max')}, {1 / LOAD_TARGET:.4g}) * {SERVING}\nor {none}"),
+        # It keeps replicas, it never asks for more: before the first peak nobody knows what a full batch is worth.
+        # Targets that cannot be scraped count: they are there, and losing sight of one must not take one away.
+        Record(WANTED_BY_LOAD, f"({least}) < {tritons}\nor {tritons} and {least} > 0\nor {none}"),
+    ]
+
+
+def _stage(part: str, stage: str) -> str:
+    return rate(f"{catalog.STAGE_SECONDS.name}_{part}", _WINDOW, f'stage="{stage}"')
+
+
+def _of_pool(expr: str) -> str:
+    """Tritons that say no pool are the default one."""
+    return f'label_replace({expr}, "pool", "default", "pool", "")'
+
+
+def _unseen(job: str, labels: tuple[str, ...]) -> str:
+    """Return how many targets there are for one that is scraped; those that never were do not work yet."""
+    up = f'up{{job="{job}"}}'
+    lost, seen = by(labels, f"{up} == 0 and max_over_time({up}[1h]) == 1", "count"), by(labels, f"{up} == 1", "count")
+    return f"1 + {lost} / {seen}\nor 0 * {seen} + 1"

@@ -1,0 +1,258 @@
+"""What autoscalers read, by Prometheus' own engine: never NaN, one deployment's, and as many replicas as are needed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from dashboards import rules, scaling
+from dashboards.promql import Alert, Record
+
+pytestmark = pytest.mark.prometheus
+Evaluate = Callable[..., None]
+STEPS = 80
+"""Samples, one every 15 seconds: twenty minutes."""
+
+
+def grows(per_second: float, *, since: int = 0, until: int = STEPS, then: float = 0.0) -> str:
+    """A counter's samples: it is there from the sample ``since``, and grows by ``then`` from ``until`` on."""
+    before = f"0+{per_second * 15!r}x{until - since}"
+    at = per_second * 15 * (until - since)
+    after = f" {at + then * 15!r}+{then * 15!r}x{STEPS - until}" if until < STEPS else ""
+    return (f"_x{since} " if since else "") + before + after
+
+
+def gateway(
+    pod: str = "g-0", namespace: str = "a", *, rate: float = 100.0, refused: float = 0.0, work: float = 1.0,
+    queue_s: float = 0.0, infer_s: float = 0.01, in_flight: int = 4, more: str = "",
+) -> dict[str, str]:  # fmt: skip
+    """One gateway of an endpoint on Triton: requests per second, seconds of each, and requests in its own hands."""
+    on = f'namespace="{namespace}",release="r",pod="{pod}",instance="{pod}:8080",job="triton-gateway"'
+    of = f'{on},endpoint="e",version="1",route="direct"'
+    whole = queue_s + infer_s
+    found = {
+        f"up{{{on}}}": f"1x{STEPS}",
+        f"gateway_requests_in_flight{{{on}}}": f"{in_flight}x{STEPS}",
+        f"gateway_cpu_wait_seconds_total{{{on}}}": grows(work),
+        f'gateway_requests_total{{{of},outcome="ok"}}': grows(rate),
+        f'gateway_requests_total{{{of},outcome="overloaded"}}': grows(refused),
+        f"gateway_request_duration_seconds_sum{{{of}}}": grows(rate * whole),
+        f"gateway_request_duration_seconds_count{{{of}}}": grows(rate),
+        f'gateway_batch_rows_count{{{on},endpoint="e",version="1"}}': grows(rate / 8),
+        f'gateway_batch_rows_sum{{{on},endpoint="e",version="1"}}': grows(rate),
+        f'gateway_model_info{{{on},endpoint="e",version="1",model_id="m",model="m",link=""{more}}}': f"1x{STEPS}",
+    }
+    for stage, seconds in (("queue", queue_s), ("infer", infer_s)):
+        found[f'gateway_stage_duration_seconds_sum{{{of},stage="{stage}"}}'] = grows(rate * seconds)
+        found[f'gateway_stage_duration_seconds_count{{{of},stage="{stage}"}}'] = grows(rate)
+        for bound in (0.01, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0):
+            seen = rate if seconds <= bound else 0.0
+            found[f'gateway_stage_duration_seconds_bucket{{{of},stage="{stage}",le="{bound}"}}'] = grows(seen)
+        found[f'gateway_stage_duration_seconds_bucket{{{of},stage="{stage}",le="+Inf"}}'] = grows(rate)
+    return found
+
+
+def triton(
+    pod: str = "t-0", namespace: str = "a", *, rows: float = 100.0, busy: float = 0.5, waits: float = 0.0,
+    since: int = 0, until: int = STEPS, then: float = 0.0, up: str = "", more: str = "",
+) -> dict[str, str]:  # fmt: skip
+    """One Triton: rows per second in calls of eight, how busy it is, and how many calls wait inside it."""
+    on = f'namespace="{namespace}",release="r",pod="{pod}",instance="{pod}:8002",job="triton"{more}'
+    of = f'{on},model="m",version="1"'
+    share = then / rows if rows else 0.0
+
+    def counter(value: float) -> str:
+        return grows(value, since=since, until=until, then=value * share)
+
+    return {
+        f"up{{{on}}}": up or f"1x{STEPS}",
+        f"nv_inference_count{{{of}}}": counter(rows),
+        f"nv_inference_exec_count{{{of}}}": counter(rows / 8),
+        f"nv_inference_request_success{{{of}}}": counter(rows / 8),
+        f"nv_inference_compute_infer_duration_us{{{of}}}": counter(busy * 1e6),
+        f"nv_inference_queue_duration_us{{{of}}}": counter(waits * 1e6),
+    }
+
+
+def says(expr: str, at: str = "10m", **wanted: float | None) -> list[dict[str, Any]]:
+    """Checks that an expression is a number by namespace, to a twentieth; None: that it is nothing."""
+    found = []
+    for namespace, value in wanted.items():
+        one = f'sum({expr}{{namespace="{namespace}"}})'
+        if value is None:
+            found.append({"expr": one, "eval_time": at, "exp_samples": []})
+        else:
+            near = f"abs({one} - {value!r}) <= bool {max(0.05 * value, 0.02)!r}"
+            found.append({"expr": near, "eval_time": at, "exp_samples": [{"labels": "{}", "value": 1}]})
+    return found
+
+
+def lost(series: dict[str, str], since: int) -> dict[str, str]:
+    """The same, but nothing is scraped from a sample on."""
+    return {
+        name: f"1x{since} 0x{STEPS - since}" if name.startswith("up{") else f"{values} stale"
+        for name, values in series.items()
+    }
+
+
+IDLE = gateway(rate=0.0, work=0.0, in_flight=0) | triton(rows=0.0, busy=0.0)
+RESET = {name: f"{values.partition('x')[0]}x20 0 {values.partition('+')[2].partition('x')[0]}+0x50" if "+" in values
+         else values for name, values in (gateway() | triton()).items()}  # fmt: skip
+JUST_STARTED = {name: f"_x40 {values}" for name, values in (gateway() | triton()).items()}
+BORN = {name: f"_x40 {values.split('+')[0].split('x')[0]}" for name, values in (gateway() | triton()).items()}
+ONE_LOST = gateway() | triton() | triton("t-1", up="1x40 0x40", until=40, then=0.0)
+ODD = gateway(rate=1.0, queue_s=0.0, infer_s=0.0) | triton(rows=0.0, busy=0.5, waits=1.0)
+
+
+CASES = {
+    "no-traffic": IDLE, "counters-reset": RESET, "just-started": JUST_STARTED, "one-sample": BORN,
+    "lost-target": ONE_LOST, "calls-without-rows": ODD,
+}  # fmt: skip
+
+
+def test_no_record_is_ever_nan_or_infinite(evaluate: Evaluate) -> None:
+    """prometheus-adapter hands NaN on as 0, or as the smallest number there is: at full load a tier would shrink."""
+    series = {
+        name.replace('namespace="a"', f'namespace="{case}"'): values
+        for case, found in CASES.items() for name, values in found.items()
+    }  # fmt: skip
+    evaluate(
+        series, interval="15s",
+        promql_expr_test=[
+            {"expr": f"{name} != {name} or abs({name}) == Inf", "eval_time": at, "exp_samples": []}
+            for name in (record.name for record in rules.records()) for at in ("5m15s", "10m15s", "11m", "19m")
+        ],
+    )  # fmt: skip
+
+
+def test_another_deployments_load_moves_nothing(evaluate: Evaluate) -> None:
+    """Two namespaces, one of them full: the other one's numbers are those of an idle deployment."""
+    full = gateway(namespace="full", work=40.0, rate=1000.0, refused=1000.0, queue_s=0.2, in_flight=900)
+    full |= triton(namespace="full", rows=1000.0, busy=1.0, waits=2.0)
+    idle = gateway(namespace="idle", work=0.0, rate=0.0, in_flight=0) | triton(namespace="idle", rows=0.0, busy=0.0)
+    evaluate(
+        full | idle, interval="15s",
+        promql_expr_test=[
+            check
+            for name in (scaling.WORK_TOTAL, scaling.HOLD_TOTAL, scaling.HOLD, scaling.WANTED_BY_QUEUE,
+                         scaling.WANTED_BY_P95, scaling.WANTED_BY_LOAD)
+            for check in says(name, idle=0.0)
+        ] + says(scaling.HOLD, full=1.0),
+    )  # fmt: skip
+
+
+def test_every_record_and_alert_keeps_deployments_apart() -> None:
+    """Nothing is summed over namespaces; what names no labels is `absent`, and what keeps all of them."""
+    every: list[Record | Alert] = [*rules.records(), *rules.alerts()]
+    for rule in every:
+        assert not re.search(r"\b(sum|max|min|avg|count|topk) ?\(", rule.expr), rule.name
+        for part in rule.expr.split(" by (")[1:]:
+            assert "namespace, release" in part.partition(")")[0], rule.name
+        for part in rule.expr.split(" on (")[1:]:
+            assert part.startswith("namespace, release"), rule.name
+
+
+def test_a_model_that_computes_long_asks_for_no_replica(evaluate: Evaluate) -> None:
+    """A second of computing, hardly any waiting: another GPU makes it no faster, whatever its objective is."""
+    slow = gateway(rate=2.0, infer_s=1.0, queue_s=0.005) | triton(rows=2.0, busy=0.6, waits=0.01)
+    evaluate(
+        slow, interval="15s",
+        promql_expr_test=[
+            {"expr": f'{name} > bool 1', "eval_time": "10m",
+             "exp_samples": [{"labels": '{namespace="a",release="r",pool="default"}', "value": 0}]}
+            for name in (scaling.WANTED_BY_QUEUE, scaling.WANTED_BY_P95, scaling.WANTED_BY_LOAD)
+        ],
+    )  # fmt: skip
+
+
+def test_waiting_beyond_the_objective_asks_for_one_step_more(evaluate: Evaluate) -> None:
+    """Calls of 20 ms that wait 0.4 s: three Tritons become 3 / 0.7."""
+    tritons = {k: v for pod in range(3) for k, v in triton(f"t-{pod}", rows=100.0, busy=0.5).items()}
+    evaluate(
+        gateway(rate=300.0, infer_s=0.02, queue_s=0.4) | tritons, interval="15s",
+        promql_expr_test=says(scaling.WANTED_BY_P95, a=3 / scaling.LOAD_TARGET),
+    )  # fmt: skip
+
+
+def test_a_full_tier_asks_for_what_comes_in_over_what_one_replica_does(evaluate: Evaluate) -> None:
+    """5,000 rows a second come to a Triton that does 1,430: five at 70 %, and not three times what there is.
+
+    What is refused is load; where no request waits for Triton it is not Triton's.
+    """
+    full = triton(rows=1430.0, busy=1.0, waits=2.0)
+    refused = gateway(rate=1430.0, refused=3570.0, queue_s=0.3)
+    evaluate(refused | full, interval="15s", promql_expr_test=says(scaling.WANTED_BY_QUEUE, a=5.0))
+    others = gateway(rate=1430.0, refused=3570.0) | triton(rows=1430.0, busy=0.6, waits=0.1)
+    evaluate(others, interval="15s", promql_expr_test=says(scaling.WANTED_BY_QUEUE, a=0.25 / 0.7))
+
+
+def test_what_is_asked_for_does_not_grow_while_new_replicas_start(evaluate: Evaluate) -> None:
+    """Those that do not work yet are no reason for more; half a minute after they do, neither."""
+    refused = gateway(rate=1430.0, refused=3570.0, queue_s=0.3)
+    old = triton(rows=1430.0, busy=1.0, waits=2.0, until=40, then=1000.0)
+    starting = {k: v for pod in range(1, 5) for k, v in triton(f"t-{pod}", rows=1000.0, busy=0.7, since=41).items()}
+    starting = {k: f"0x40 {'1x40'}" if k.startswith("up") else v for k, v in starting.items()}
+    evaluate(
+        refused | old | starting, interval="15s",
+        promql_expr_test=[
+            {"expr": f"{scaling.WANTED_BY_QUEUE} <= bool 5 * {scaling.MOST_GROWTH / 5:g}", "eval_time": at,
+             "exp_samples": [{"labels": '{namespace="a",release="r",pool="default"}', "value": 1}]}
+            for at in ("9m", "10m30s", "10m45s")
+        ] + says(scaling.WANTED_BY_QUEUE, at="10m", a=5.0),
+    )  # fmt: skip
+
+
+def test_waiting_in_the_gateways_counts_as_waiting_inside_triton_does(evaluate: Evaluate) -> None:
+    """A gateway that keeps Triton's queue short hides no load: the same ratio, wherever requests wait."""
+    inside = gateway(infer_s=0.03, queue_s=0.0) | triton(busy=0.5, waits=1.0)
+    before = gateway(infer_s=0.01, queue_s=0.02) | triton(busy=0.5, waits=0.0)
+    for series in (inside, before):
+        evaluate(series, interval="15s", promql_expr_test=says(scaling.QUEUE_RATIO, a=2.0))
+
+
+def test_pools_scale_apart(evaluate: Evaluate) -> None:
+    """The waits of an endpoint count for the pool that it runs on."""
+    tritons = triton("l", more=',pool="large"', busy=0.5) | triton("s", more=',pool="small"', busy=0.5)
+    series = gateway(infer_s=0.01, queue_s=0.02, more=',pool="large"') | tritons
+    ratio = f'{scaling.QUEUE_RATIO}{{pool="%s",namespace="a"}}'
+    evaluate(series, interval="15s", promql_expr_test=[
+        {"expr": f"abs({ratio % pool} - {wanted}) < bool 0.05", "eval_time": "10m",
+         "exp_samples": [{"labels": f'{{namespace="a",release="r",pool="{pool}"}}', "value": 1}]}
+        for pool, wanted in (("large", 2), ("small", 0))
+    ])  # fmt: skip
+
+
+def test_a_target_that_is_lost_takes_nothing_away(evaluate: Evaluate) -> None:
+    """Half of both tiers is not scraped any more: what is asked for stays. Without any it is nothing, not 0."""
+    seen = triton("t-0", rows=70.0, busy=0.7, waits=0.5) | gateway("g-0", work=3.0, in_flight=128)
+    gone = triton("t-1", rows=70.0, busy=0.7, waits=0.5) | gateway("g-1", work=3.0, in_flight=128)
+    short = {k: ("1x30 0x50" if k.startswith("up{") else f"{v.partition('x')[0]}x30 stale") for k, v in gone.items()}
+    names = (scaling.WORK_TOTAL, scaling.HOLD_TOTAL, scaling.WANTED_BY_LOAD, scaling.WANTED_BY_QUEUE)
+    wanted = dict(zip(names, (6.0, 1.0, 2.0, None), strict=True))
+    checks = [c for name, value in wanted.items() if value is not None
+              for at in ("7m", "15m") for c in says(name, at=at, a=value)]  # fmt: skip
+    evaluate(seen | short, interval="15s", promql_expr_test=checks)
+    neither = {k: ("1x30 0x50" if k.startswith("up{") else f"{v.partition('x')[0]}x30 stale") for k, v in seen.items()}
+    nothing = [c for name in names for c in says(name, at="15m", a=None)]
+    evaluate(neither | short, interval="15s", promql_expr_test=nothing)
+
+
+def test_full_gateways_ask_for_what_comes_in_over_what_one_does(evaluate: Evaluate) -> None:
+    """Two that answer 960 of 2,500 requests each: eight at 65 %; a backlog without more to come: half as many again."""
+    for refused, pods in ((1540.0, 8.0), (0.0, 2 / scaling.CPU_TARGET)):
+        both = {k: v for pod in ("g-0", "g-1") for k, v in gateway(pod, rate=960.0, refused=refused, work=60.0).items()}
+        total = pods * scaling.WORK_TARGET
+        evaluate(both, interval="15s", promql_expr_test=says(scaling.WORK_TOTAL, a=total))
+
+
+def test_what_triton_refuses_is_no_work_of_the_gateways(evaluate: Evaluate) -> None:
+    """Their CPU has little in hand: no more gateways, however many requests are turned away; full ones stay."""
+    both: dict[str, str] = {}
+    for pod in ("g-0", "g-1"):
+        both |= gateway(pod, rate=300.0, refused=900.0, work=0.5, queue_s=0.5, in_flight=900)
+    evaluate(
+        both, interval="15s", promql_expr_test=[*says(scaling.WORK_TOTAL, a=1.0), *says(scaling.HOLD_TOTAL, a=2.0)]
+    )
