@@ -142,9 +142,11 @@ class Gateway:
         limits = Limits(
             settings.max_body_bytes, settings.request_timeout, settings.routing_key_header, settings.allow_pins
         )  # fmt: skip
+        tei_endpoints = [normalize_url(name.strip()) for name in settings.tei_endpoints.split(",") if name.strip("/ ")]
         self._addresses = Addresses(
             self.table, prefix=self._prefix,
             key_field=settings.routing_key_field.split(".") if settings.routing_key_field else (),
+            tei_endpoints=tei_endpoints,
         )  # fmt: skip
         self._infer = InferRoute(self.plane, limits, access)
         self.fast_path = (
@@ -153,7 +155,8 @@ class Gateway:
         )  # fmt: skip
         """How the server answers the common request without a task; see ``edge.http.fast``."""
         self._models = ModelRoutes(
-            self.table, self.publisher.statistics, started=int(time.time()), access=access
+            self.table, self.publisher.statistics, started=int(time.time()), version=product_version(),
+            most=settings.max_in_flight, tei_endpoints=tei_endpoints, access=access,
         )  # fmt: skip
         self.connections = Connections(
             keep_alive=settings.keep_alive, head_timeout=settings.head_timeout, age=settings.connection_age,

@@ -308,6 +308,12 @@ class Settings(BaseSettings):
         "", validation_alias=_names("routing_key_field"),
         description="Field of a JSON body that does so if the header is missing, e.g. `user_id` or `user.id`.",
     )  # fmt: skip
+    tei_endpoints: str = Field(
+        "", validation_alias=_names("tei_endpoints"),
+        description="Endpoints that Text Embeddings Inference's routes ask where the address names none (`/embed`, "
+        "`/rerank`, …, and a rerank request without `model`), comma separated: each route asks the first that does its "
+        "task, e.g. `minilm,reranker`. Empty: the only thing that is served.",
+    )  # fmt: skip
     allow_pins: bool = Field(
         False, validation_alias=_names("allow_pins"),
         description="Whether `x-route-to: endpoint/version` sends a request to exactly that version, past its canary.",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, cast
 
 from numpy.typing import DTypeLike, NDArray
 
@@ -17,15 +17,19 @@ from preprocessing.collate import INPUT_NAMES, collate, padded_tokens
 from preprocessing.config import GENERATION, TaskConfig
 from preprocessing.errors import InvalidBundle, InvalidInput
 from preprocessing.heads import head_for
-from preprocessing.heads.base import Head, refuse_many
+from preprocessing.heads.base import Head, choice_of, count_of, flag_of, read_text, refuse_many
 from preprocessing.memory import give_back
-from preprocessing.tokenizer import TextTokenizer
+from preprocessing.tokenizer import TextTokenizer, Token
 from preprocessing.types import Encoded, ParsedRequest, Prepared, Tensors, Windows, pack
 from preprocessing.windows import Windower
 
 _ROW_CHARS: Final = 8
 """What a row costs beside its characters, in characters."""
 _OFFLOAD_WORK: Final = 2000
+_OF_LENGTH: Final = frozenset({"truncate", "truncation_direction", "max_length"})
+"""Parameters that every task's request takes."""
+_TOKEN_BYTES: Final = 512
+"""What a token in a list of tokens takes while the list is made; written as JSON a fifth of it."""
 
 
 class Processor(Protocol):
@@ -136,7 +140,34 @@ class TextProcessor:
 
     def parse(self, body: object) -> ParsedRequest:
         """Check a request; raises InvalidInput."""
+        if type(body) is dict:
+            parameters = body.get("parameters")
+            if type(parameters) is dict and not _OF_LENGTH.isdisjoint(parameters) and self.config.task != GENERATION:
+                return self._parse_length(body, parameters)
         return self.head.parse(body)
+
+    def _parse_length(self, body: Mapping[str, object], parameters: Mapping[str, object]) -> ParsedRequest:
+        """What every task's request may say of texts that are too long; the rest is the head's."""
+        config = self.config
+        side = choice_of(parameters, "truncation_direction", ("left", "right"))
+        if side not in (None, config.truncation_side):
+            kept = "beginning" if config.truncation_side == "right" else "end"
+            raise InvalidInput(
+                f"truncation_direction cannot be {side} here: of a long text this endpoint keeps the {kept}",
+                field="parameters.truncation_direction",
+                hint="truncation_side in the model's tokenizer_config.json says so",
+            )
+        most = count_of(parameters, "max_length")
+        if most is not None and most < config.max_length:
+            raise InvalidInput(
+                f"max_length cannot be {most} for one request: this endpoint reads {config.max_length} tokens",
+                field="parameters.max_length",
+                hint=f"cut the text yourself, or add the endpoint with --aux-config gateway.max_length={most}",
+            )
+        rest = {name: value for name, value in parameters.items() if name not in _OF_LENGTH}
+        request = self.head.parse({**body, "parameters": rest})
+        request.truncate = flag_of(parameters, "truncate")
+        return request
 
     def encodes_off_loop(self, request: ParsedRequest) -> bool:
         """Counts the characters of all rows, a text once for each row it becomes; stops counting at the limit."""
@@ -151,10 +182,11 @@ class TextProcessor:
         return False
 
     def encode(self, request: ParsedRequest) -> Prepared:
-        """Tokenize; if truncation is off, a text that is too long is refused."""
+        """Tokenize; a text that is too long is refused if the request, or else the endpoint, wants none to be cut."""
         windower = self._windower
         rows = self.tokenizer.encode_batch(request.texts) if windower is None else self._windows(windower, request)
-        if not self.config.truncate:
+        cuts = request.truncate
+        if not (self.config.truncate if cuts is None else cuts):
             self._refuse_truncated(rows, request)
         if self._may_be_empty:
             self._refuse_empty(rows)
@@ -165,8 +197,10 @@ class TextProcessor:
         """`parse` and `encode`."""
         return self.encode(self.head.parse(body))
 
-    def prepare_ids(self, rows: Sequence[Sequence[int]]) -> Prepared:
-        """A list of texts that are token ids already, special tokens included; raises InvalidInput."""
+    def prepare_ids(self, rows: Sequence[Sequence[int]], parameters: Mapping[str, object] | None = None) -> Prepared:
+        """A list of texts that are token ids already, special tokens included; raises InvalidInput. `parameters` are
+        those of a body.
+        """
         vocabulary, most = self.tokenizer.vocab_size, self.config.max_length
         refuse_many(len(rows), self.config, "input")
         for i, ids in enumerate(rows):
@@ -178,7 +212,52 @@ class TextProcessor:
                     field=f"input[{i}]",
                     hint="token ids must come from the model's own tokenizer; send text if in doubt",
                 )
-        return self._weighed(Prepared([Encoded(pack(ids)) for ids in rows], ParsedRequest([""] * len(rows), True)))
+        request = ParsedRequest([""] * len(rows), True)
+        if parameters:
+            # The head wants to see some text; what it makes of it is not read.
+            request.options = self.parse({"text": "-", "parameters": parameters}).options
+        return self._weighed(Prepared([Encoded(pack(ids)) for ids in rows], request))
+
+    def tokens_of(
+        self, texts: Sequence[object], *, add_special_tokens: bool = True, prompt_name: str | None = None
+    ) -> list[tuple[str, list[Token]]]:
+        """Each text as it is read (with its prompt), and all its tokens; raises InvalidInput. Takes milliseconds."""
+        config = self.config
+        refuse_many(len(texts), config, "inputs")
+        name = config.default_prompt if prompt_name is None else prompt_name
+        if name is not None and name not in config.prompts:
+            known = f"it has {', '.join(sorted(config.prompts))}" if config.prompts else "it has none"
+            raise InvalidInput("This model has no prompt of that name", field="prompt_name", hint=known)
+        prompt = "" if name is None else config.prompts[name]
+        checked = [prompt + read_text(text, f"inputs[{i}]", config) for i, text in enumerate(texts)]
+        found, left = [], config.max_answer_bytes
+        for text in checked:
+            tokens = self.tokenizer.tokens_of(text, add_special_tokens=add_special_tokens)
+            left -= len(tokens) * _TOKEN_BYTES
+            if left < 0:
+                raise InvalidInput(
+                    f"The texts have more than {config.max_answer_bytes // _TOKEN_BYTES} tokens, which is what one "
+                    "answer lists",
+                    field="inputs",
+                    hint="send several requests; the endpoint's option max_answer_bytes sets the limit",
+                )
+            found.append((text, tokens))
+        give_back(checked)
+        return found
+
+    def text_of(self, rows: Sequence[Sequence[int]], *, skip_special_tokens: bool = True) -> list[str]:
+        """What each list of token ids stands for; raises InvalidInput. An id counts as a character of a text."""
+        config = self.config
+        refuse_many(len(rows), config, "ids")
+        if sum(map(len, rows)) > config.max_chars:
+            raise InvalidInput(f"There are more than {config.max_chars} ids", field="ids", hint="send several requests")
+        vocabulary = self.tokenizer.vocab_size
+        for i, ids in enumerate(rows):
+            if ids and not 0 <= min(ids) <= max(ids) < vocabulary:
+                raise InvalidInput(
+                    f"ids[{i}] has ids that are not in the model's vocabulary of {vocabulary}", field=f"ids[{i}]"
+                )
+        return self.tokenizer.decode_batch(rows, skip_special_tokens=skip_special_tokens)
 
     def finishes_off_loop(self, prepared: Prepared) -> bool:
         """By what its head says that the answer takes."""
@@ -235,7 +314,9 @@ class TextProcessor:
 
     def describe(self) -> dict[str, object]:
         """What a docs page shows of this endpoint; plain JSON values."""
-        config = self.config
+        config, described = self.config, self.head.describe()
+        if config.task != GENERATION:
+            described["parameters"] = [*cast("list[str]", described["parameters"]), "truncate"]
         return {
             "task": config.task,
             "architecture": config.architecture,
@@ -247,7 +328,7 @@ class TextProcessor:
             "max_output_bytes": config.max_output_bytes,
             "inputs": list(self.input_names),
             "outputs": None if self.output_names is None else list(self.output_names),
-            **self.head.describe(),
+            **described,
         }
 
     def _windows(self, windower: Windower, request: ParsedRequest) -> list[Encoded]:

@@ -14,7 +14,7 @@ import copy
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from tokenizers import Tokenizer
@@ -28,6 +28,18 @@ from preprocessing.memory import give_back
 from preprocessing.types import Encoded, Texts, pack
 from preprocessing.windows import Windower
 from preprocessing.words.cache import DEFAULT_MAX_WORDS, CacheState, WordCache
+
+
+class Token(NamedTuple):
+    """One token as people look at it: its id, what it stands for, and where that is in the text, in characters; a token
+    that was added around the text is nowhere.
+    """
+
+    id: int
+    text: str
+    special: bool
+    start: int | None
+    stop: int | None
 
 
 class TextTokenizer:
@@ -191,6 +203,25 @@ class TextTokenizer:
         return self._encoded(
             _guarded(self._tokenizer.encode_batch_fast, [text], add_special_tokens=False)[0], offsets=False
         )
+
+    def tokens_of(self, text: str, *, add_special_tokens: bool) -> list[Token]:
+        """All tokens of a text, however many the model reads of it."""
+        bare = _guarded(self._tokenizer.encode_batch, [text], add_special_tokens=False)[0]
+        # What is cut off comes in pieces, in the order in which it was cut: from the end, if the beginning is.
+        pieces = sorted((bare, *bare.overflowing), key=lambda piece: piece.offsets[:1])
+        found = [
+            Token(number, text[start:stop], False, start, stop)
+            for piece in pieces
+            for number, (start, stop) in zip(piece.ids, piece.offsets, strict=True)
+        ]
+        if not add_special_tokens:
+            return found
+        around = _guarded(self._tokenizer.encode_batch, ["a"])[0]
+        special = [Token(*pair, True, None, None) for pair in zip(around.ids, around.tokens, strict=True)]
+        mask = around.special_tokens_mask
+        front = mask.index(0) if 0 in mask else len(mask)
+        back = len(mask) - mask[::-1].index(0) if 0 in mask else len(mask)
+        return [*special[:front], *found, *special[back:]]
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
         """Ids as readable text."""

@@ -124,13 +124,15 @@ class Windows:
 @dataclass(slots=True, eq=False)
 class ParsedRequest:
     """A request body that was found right: the texts to encode, whether the client sent a list, the head's checked
-    parameters, and (None for most tasks) how long texts are divided into rows.
+    parameters, (None for most tasks) how long texts are divided into rows, and what becomes of those that are cut.
     """
 
     texts: Texts
     is_batch: bool
     options: Mapping[str, Any] = field(default_factory=dict)
     windows: Windows | None = None
+    truncate: bool | None = None
+    """Whether texts that are too long are cut (true) or refused (false); None: as the endpoint does."""
 
 
 @dataclass(slots=True, eq=False)

@@ -22,7 +22,7 @@ from typing import Any, Final, Protocol
 
 from gateway.call import Call, Reply
 from gateway.dataplane.deadlines import Alarm, Deadlines
-from gateway.endpoints.endpoint import Endpoint, Event, in_pieces
+from gateway.endpoints.endpoint import Endpoint, Event, Lookup, in_pieces
 from gateway.endpoints.tensors import RawTensors
 from gateway.errors import (
     BackendGarbage,
@@ -70,7 +70,7 @@ MOVES: Final[Mapping[State, frozenset[State]]] = {
 FALLS_BACK: Final = (Unavailable, Overloaded, ModelFailed, BackendGarbage, HookFailed, InternalError)
 """Failures of a version, not of the request: another version may well answer it."""
 
-_NO_BODY: Final = (RawTensors, Prepared)
+_NO_BODY: Final = (RawTensors, Prepared, Lookup)
 """Questions that are no body that could be looked at, or asked again, afterwards."""
 
 Done = Callable[["InFlight"], None]

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 from gateway.call import Refuse, Reply
 from gateway.callers.rights import INFER, METADATA, METRICS, STATUS, Caller
 from gateway.dataplane.routing.snapshot import Snapshot
-from gateway.edge.http.addresses import MODELS, V1_MODELS
+from gateway.edge.http.addresses import INFO, MODELS, TEI, V1_MODELS
 from gateway.errors import EndpointNotFound, GatewayError, VersionNotFound
 
 OPEN: Final = ""
@@ -38,9 +38,11 @@ _EXACT: Final = {
     "/docs": STATUS,
     "/openapi.json": STATUS,
     "/v2": METADATA,
+    INFO: METADATA,
 }
 _BEGINNINGS: Final = (
     ("/docs/static/", STATUS), (V1_MODELS, METADATA), (MODELS, METADATA), ("/v2/repository/", METADATA),
+    (TEI, METADATA),
 )  # fmt: skip
 _LINEAGE: Final = ("/v1/endpoints/", "/lineage")
 

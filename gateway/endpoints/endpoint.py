@@ -35,6 +35,7 @@ from preprocessing.types import Prepared
 if TYPE_CHECKING:
     from gateway.endpoints.prices import Prices
     from gateway.endpoints.text import TextHandler
+    from preprocessing.processor import TextProcessor
 
 T = TypeVar("T")
 
@@ -73,6 +74,15 @@ class Event:
     tokens: int
     generated_tokens: int
     truncated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """A question to a text task's tokenizer rather than to its model: ``find(processor)`` returns the answer, in a
+    thread, and raises ``PreprocessingError``.
+    """
+
+    find: Callable[[TextProcessor], object]
 
 
 Streams = Callable[[object, Trace, float], AsyncGenerator[Event, None]]

@@ -12,7 +12,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from gateway.endpoints.batcher import Batcher
-from gateway.endpoints.endpoint import Job, in_task, note, offload, translate
+from gateway.endpoints.endpoint import Job, Lookup, in_task, note, offload, translate
 from gateway.endpoints.entries import BatchLimits, Entry, Outputs
 from gateway.endpoints.prices import Prices
 from gateway.endpoints.tensors import RawTensors, infer_raw
@@ -26,8 +26,8 @@ from preprocessing.types import Encoded, Prepared, pack
 class TextHandler:
     """Answers requests of one text task.
 
-    A question is a body of the task (``{"text": …}``), ``Prepared`` rows (token ids instead of text), or
-    ``RawTensors`` for the model itself.
+    A question is a body of the task (``{"text": …}``), ``Prepared`` rows (token ids instead of text), ``RawTensors``
+    for the model itself, or a ``Lookup`` in the tokenizer.
     """
 
     takes_bytes = False
@@ -76,6 +76,10 @@ class TextHandler:
             if isinstance(question, Prepared):
                 self._queue(job, started, question)
                 return
+            if isinstance(question, Lookup):
+                job.prepared()
+                offload(job, self._threads, self._looked_up, job, question, started, then=job.answered)
+                return
         try:
             request = processor.parse(question)
             if processor.encodes_off_loop(request):
@@ -85,6 +89,11 @@ class TextHandler:
         except PreprocessingError as error:
             raise translate(error) from error
         self._queue(job, started, prepared)
+
+    def _looked_up(self, job: Job, question: Lookup, started: int) -> object:
+        answer = job.render(question.find(self.processor))
+        job.trace.prepare_ns = perf_counter_ns() - started
+        return answer
 
     def _queue(self, job: Job, started: int, prepared: Prepared) -> None:
         trace = job.trace

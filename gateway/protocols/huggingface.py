@@ -14,6 +14,7 @@ import orjson
 
 from gateway.endpoints.endpoint import Event
 from gateway.errors import InputRefused
+from gateway.protocols.tensors import shown
 
 Body = Mapping[str, Any]
 Convert = Callable[[Any], Any]
@@ -21,9 +22,9 @@ Convert = Callable[[Any], Any]
 
 _FIELDS: Final = ("inputs", "parameters", "options", "stream")
 _BESIDE_INPUTS: Final = (
-    "normalize", "prompt_name", "truncate", "truncation_direction", "dimensions", "encoding_format",
+    "normalize", "prompt_name", "truncate", "truncation_direction", "dimensions", "encoding_format", "raw_scores",
 )  # fmt: skip
-"""Parameters of feature extraction, which text-embeddings-inference and huggingface_hub put beside ``inputs``."""
+"""Parameters that text-embeddings-inference and huggingface_hub put beside ``inputs``."""
 _OF_SERVERS: Final = ("use_cache", "wait_for_model", "use_gpu")
 
 
@@ -44,7 +45,7 @@ def read(task: str, body: Body) -> tuple[dict[str, Any], Convert]:
             continue
         if name not in _BESIDE_INPUTS:
             raise InputRefused(
-                f"unknown field {_shown(name)} beside inputs", hint='send {"inputs": …, "parameters": {…}}'
+                f"unknown field {shown(name)} beside inputs", hint='send {"inputs": …, "parameters": {…}}'
             )
         parameters = {**parameters, name: body[name]}
     options = body.get("options")
@@ -55,8 +56,7 @@ def read(task: str, body: Body) -> tuple[dict[str, Any], Convert]:
         raise InputRefused(
             f"the task {task} has no Hugging Face form here", hint='send the form of docs/tasks.md: {"text": …}'
         )
-    # Clients send what was not chosen as null.
-    ours, convert = form(body["inputs"], {name: value for name, value in parameters.items() if value is not None})
+    ours, convert = form(body["inputs"], _our_parameters(task, parameters) if parameters else parameters)
     if body.get("stream") is not None:
         if task != "text-generation":
             raise InputRefused("stream is for text generation")
@@ -65,9 +65,13 @@ def read(task: str, body: Body) -> tuple[dict[str, Any], Convert]:
 
 
 def _classification(inputs: Any, parameters: Body) -> tuple[dict[str, Any], Convert]:
+    body: dict[str, Any]
     if isinstance(inputs, dict):
         body = {"text": inputs.get("text"), "text_pair": inputs.get("text_pair")}
         _only(inputs, ("text", "text_pair"))
+    elif isinstance(inputs, list) and inputs and isinstance(inputs[0], list):
+        texts, pairs = singles_or_pairs(inputs)
+        body = {"text": texts, "text_pair": pairs}
     else:
         body = {"text": inputs}
 
@@ -80,8 +84,6 @@ def _classification(inputs: Any, parameters: Body) -> tuple[dict[str, Any], Conv
 
 def _embeddings(inputs: Any, parameters: Body) -> tuple[dict[str, Any], Convert]:
     chosen = dict(parameters)
-    _drop(chosen, "truncate", (True,), "whether long texts are cut is an option of the endpoint")
-    _drop(chosen, "truncation_direction", ("right", "Right"), "texts are cut where the model's files say")
     _drop(chosen, "encoding_format", ("float",), "base64 is an OpenAI form: POST /v1/embeddings")
     if isinstance(inputs, dict):
         return _similarity(inputs, chosen)
@@ -110,14 +112,11 @@ def _similarity(inputs: Body, parameters: Body) -> tuple[dict[str, Any], Convert
 
 
 def _features(inputs: Any, parameters: Body) -> tuple[dict[str, Any], Convert]:
-    chosen = dict(parameters)
-    _drop(chosen, "truncate", (True,), "whether long texts are cut is an option of the endpoint")
-
     def convert(answer: Body) -> Any:
         found = [[result["features"]] for result in _results(answer)]
         return found if "results" in answer else found[0]
 
-    return _with({"text": inputs}, chosen), convert
+    return _with({"text": inputs}, parameters), convert
 
 
 def _ranking(inputs: Any, parameters: Body) -> tuple[dict[str, Any], Convert]:
@@ -131,11 +130,39 @@ def _ranking(inputs: Any, parameters: Body) -> tuple[dict[str, Any], Convert]:
             return scores
 
         return _with({"query": query, "documents": sentences}, parameters), in_order
+    pairs = _pairs_to_rank(inputs)
+    if pairs is not None:
+        body = {"query": [query for query, _ in pairs], "documents": [[document] for _, document in pairs]}
+        return _with(body, parameters), lambda answer: [as_predictions(result) for result in answer["results"]]
     if not isinstance(inputs, dict) or "query" not in inputs or not ({"documents", "texts"} & set(inputs)):
-        raise InputRefused('inputs must be {"query": "…", "documents": ["…", …]}')
+        raise InputRefused(
+            'inputs must be {"query": "…", "documents": ["…", …]} or [{"text": "…", "text_pair": "…"}, …]'
+        )
     _only(inputs, ("query", "documents", "texts"))
     documents = inputs.get("documents", inputs.get("texts"))
     return _with({"query": inputs["query"], "documents": documents}, parameters), lambda answer: answer["results"]
+
+
+def _pairs_to_rank(inputs: Any) -> list[tuple[Any, Any]] | None:
+    """Pairs as a classifier of pairs gets them; None for any other form."""
+    if isinstance(inputs, dict) and "text" in inputs:
+        inputs = [inputs]
+    if not isinstance(inputs, list) or not inputs:
+        return None
+    if isinstance(inputs[0], list):
+        texts, pairs = singles_or_pairs(inputs)
+        if pairs is None:
+            raise InputRefused("ranking takes pairs: a query and a document each")
+        return list(zip(texts, pairs, strict=True))
+    for item in inputs:
+        if not isinstance(item, dict) or set(item) != {"text", "text_pair"}:
+            raise InputRefused('each of the inputs must be {"text": "…", "text_pair": "…"}')
+    return [(item["text"], item["text_pair"]) for item in inputs]
+
+
+def as_predictions(result: Body) -> list[dict[str, Any]]:
+    """Return the score of one pair as a classifier with one label has it."""
+    return [{"label": "LABEL_0", "score": document["score"]} for document in result["results"]]
 
 
 def _zero_shot(inputs: Any, parameters: Body) -> tuple[dict[str, Any], Convert]:
@@ -170,8 +197,6 @@ def _question(inputs: Any, parameters: Body) -> tuple[dict[str, Any], Convert]:
 
 def _generation(inputs: Any, parameters: Body) -> tuple[dict[str, Any], Convert]:
     chosen = dict(parameters)
-    for name, neutral in _GENERATION_NEUTRAL.items():
-        _drop(chosen, name, neutral, "it is not offered here")
     details = chosen.pop("details", False)
 
     def one(result: Body) -> dict[str, Any]:
@@ -179,12 +204,6 @@ def _generation(inputs: Any, parameters: Body) -> tuple[dict[str, Any], Convert]
         return {**written, "details": _details(result)} if details is True else written
 
     return _with({"text": inputs}, chosen), lambda answer: [one(result) for result in _results(answer)]
-
-
-_GENERATION_NEUTRAL: Final[Mapping[str, tuple[object, ...]]] = {
-    "best_of": (1,), "decoder_input_details": (False,), "watermark": (False,), "frequency_penalty": (0,),
-    "top_n_tokens": (0,), "typical_p": (1,),
-}  # fmt: skip
 
 
 def _details(result: Body) -> dict[str, Any]:
@@ -238,6 +257,131 @@ _TASKS: Final[Mapping[str, Callable[[Any, Body], tuple[dict[str, Any], Convert]]
 }
 
 
+# --- parameters -------------------------------------------------------------------------------------------------------
+
+_ALL_LABELS: Final = 1 << 31
+_PADDING: Final = (True, False, "longest", "max_length", "do_not_pad")
+_RENAMED: Final = {
+    "stop_sequences": "stop", "stop_strings": "stop", "topk": "top_k", "multi_class": "multi_label",
+}  # fmt: skip
+"""What pipelines called a parameter earlier, or servers call it."""
+_DRAWS: Final = "texts are continued one token after the other: use do_sample, temperature, top_k and top_p"
+_AGAIN: Final = "send the text once for each, with a seed"
+_ENDS: Final = "a text ends where the model ends it; max_new_tokens and stop end it sooner"
+_FILES: Final = "generation_config.json of the model says it"
+_NEEDS_TWO: Final = "it is for summarization and translation, which need an encoder-decoder model: none is served"
+_NOT_OFFERED: Final[Mapping[str, tuple[tuple[object, ...], str]]] = {
+    "num_beams": ((1,), _DRAWS), "num_beam_groups": ((1,), _DRAWS), "diversity_penalty": ((0,), _DRAWS),
+    "penalty_alpha": ((0,), _DRAWS), "length_penalty": ((1,), _DRAWS), "early_stopping": ((False,), _DRAWS),
+    "num_return_sequences": ((1,), _AGAIN), "best_of": ((1,), _AGAIN),
+    "no_repeat_ngram_size": ((0,), "use repetition_penalty"), "frequency_penalty": ((0,), "use repetition_penalty"),
+    "presence_penalty": ((0,), "use repetition_penalty"), "bad_words_ids": ((), "use stop"),
+    "typical_p": ((1,), "use top_p"), "min_p": ((0,), "use top_p"),
+    "min_length": ((0,), _ENDS), "min_new_tokens": ((0,), _ENDS), "max_length": ((), "use max_new_tokens"),
+    "max_time": ((), "use the header x-request-timeout-ms"),
+    "eos_token_id": ((), _FILES), "pad_token_id": ((), _FILES), "use_cache": ((True,), "the graph has one or has none"),
+    "truncate": ((), "a prompt that is too long loses its beginning by itself"),
+    "prefix": (("",), "put it in front of the text"), "clean_up_tokenization_spaces": ((False,), "clean the text up"),
+    "handle_long_generation": (("hole",), "send a shorter prompt"), "return_text": ((True,), "the answer is text"),
+    "return_tensors": ((False,), "the answer is text"), "add_special_tokens": ((True,), "send ids to /v1/completions"),
+    "decoder_input_details": ((False,), "no log probabilities are made"), "top_n_tokens": ((0,), "none are made"),
+    "watermark": ((False,), "none is put in"), "grammar": ((), "check the answer, and ask again with another seed"),
+    "adapter_id": ((), "serve the adapted model as an endpoint of its own"),
+}  # fmt: skip
+"""Parameters of text generation that are understood and not offered: values that ask for nothing, and what to do."""
+_NOT_OFFERED_ELSEWHERE: Final[Mapping[str, tuple[tuple[object, ...], str]]] = {
+    "generate_parameters": (({},), _NEEDS_TWO), "clean_up_tokenization_spaces": ((), _NEEDS_TWO),
+    "src_lang": ((), _NEEDS_TWO), "tgt_lang": ((), _NEEDS_TWO), "min_length": ((), _NEEDS_TWO),
+    "num_beams": ((1,), "no text is written here; it is for text-generation"),
+    "add_special_tokens": ((True,), "send token ids to /v1/embeddings, or tensors to /v2/models/NAME/infer"),
+    "return_tensors": ((False,), "tensors are answered at /v2/models/NAME/infer"),
+    "max_question_len": ((64,), "a question is read whole"),
+    "ignore_subwords": ((False,), 'use "aggregation_strategy": "first"'),
+}  # fmt: skip
+"""The same for every other task."""
+_HF_TASKS: Final = (
+    "summarization", "translation", "text2text-generation", "conversational", "table-question-answering",
+    "document-question-answering", "image-classification", "automatic-speech-recognition", "text-to-image",
+)  # fmt: skip
+_SIMILARITY_TASK: Final = "sentence-similarity"
+
+
+def _our_parameters(task: str, given: Body) -> dict[str, Any]:
+    """Return a pipeline's parameters by our names, without those that ask for nothing. Raises ``InputRefused`` for what
+    is not offered, and says what is.
+    """
+    found: dict[str, Any] = {}
+    generates = task == "text-generation"
+    refused = _NOT_OFFERED if generates else _NOT_OFFERED_ELSEWHERE
+    for name, value in given.items():
+        if value is None:  # clients send what was not chosen as null
+            continue
+        if name in refused:
+            neutral, instead = refused[name]
+            if not _is_among(value, neutral):
+                raise InputRefused(f"the parameter {name} is not offered here: {instead}")
+        elif name == "truncation":
+            cuts = _cuts(value)
+            if not generates:
+                found["truncate"] = cuts
+            elif not cuts:
+                raise InputRefused(
+                    "the parameter truncation cannot be false here: a prompt loses what is too much of it"
+                )
+        elif name == "truncation_direction" and isinstance(value, str):
+            found[name] = value.lower()
+        elif name in ("tokenizer_kwargs", "tokenize_kwargs") and isinstance(value, dict):
+            found.update(_our_parameters(task, value))
+        elif name == "padding" and _is_among(value, _PADDING):
+            continue  # what rows are padded to changes no answer
+        elif name == "return_all_scores" and isinstance(value, bool):
+            found.setdefault("top_k", _ALL_LABELS if value else 1)
+        elif name == "raw_scores" and isinstance(value, bool):
+            if value:
+                found["function_to_apply"] = "none"
+        elif name == "grouped_entities" and isinstance(value, bool):
+            found["aggregation_strategy"] = "simple" if value else "none"
+        elif name == "function_to_apply" and value == "default":
+            continue
+        else:
+            found[_RENAMED.get(name, name)] = value
+    return found
+
+
+def _is_among(value: object, choices: Sequence[object]) -> bool:
+    """Whether it is one of them: true is not 1 here."""
+    return any(value == choice and isinstance(value, bool) is isinstance(choice, bool) for choice in choices)
+
+
+def _cuts(value: object) -> bool:
+    if value in ("longest_first", "only_first", "only_second") or value is True:
+        return True
+    if value == "do_not_truncate" or value is False:
+        return False
+    raise InputRefused("truncation must be true, false, or the name of one of transformers' strategies")
+
+
+def expect_task(task: str, wanted: str) -> None:
+    """Raise ``InputRefused`` if an endpoint of ``task`` does not do what an address asks of it, by Hugging Face's name
+    of a task; an embedding is what feature extraction is there.
+    """
+    same = {task, *({"feature-extraction", _SIMILARITY_TASK} if task == "sentence-embeddings" else ())}
+    same |= {_SIMILARITY_TASK, "text-classification", "sentence-ranking"} if task == "ranking" else set()
+    if wanted not in same:
+        raise InputRefused(
+            f"this endpoint does {task or 'what its own code does'}, not {wanted}",
+            hint="GET /v1/status says which endpoint does what",
+        )
+
+
+def asked_task(path: str) -> tuple[str, str]:
+    """Return the address of an endpoint, and the task that it is asked for there: ``NAME/pipeline/TASK`` is
+    Hugging Face's. The task is empty for any other address.
+    """
+    name, found, task = path.rpartition("/pipeline/")
+    return (name, task) if found and (task in _TASKS or task in _HF_TASKS or task == _SIMILARITY_TASK) else (path, "")
+
+
 # --- parts shared with other forms ------------------------------------------------------------------------------------
 
 
@@ -248,8 +392,8 @@ def whole_number(value: object, name: str) -> int:
     return value
 
 
-def shortened(vectors: Any, size: int) -> Any:
-    """Return the first ``size`` numbers of each vector ([n] or [rows, n]), at length one again.
+def shortened(vectors: Any, size: int, *, normalize: bool = True) -> Any:
+    """Return the first ``size`` numbers of each vector ([n] or [rows, n]), at length one again if ``normalize``.
 
     For models that were trained for it (Matryoshka). Raises ``InputRefused`` where vectors are shorter than that.
     """
@@ -257,8 +401,24 @@ def shortened(vectors: Any, size: int) -> Any:
     if size > array.shape[-1]:
         raise InputRefused(f"this model's vectors have {array.shape[-1]} dimensions, not {size}")
     cut = array[..., :size]
+    if not normalize:
+        return np.ascontiguousarray(cut)
     length = np.linalg.norm(cut, axis=-1, keepdims=True)
     return np.ascontiguousarray(cut / np.maximum(length, 1e-12))
+
+
+def singles_or_pairs(inputs: Sequence[Any]) -> tuple[list[Any], list[Any] | None]:
+    """Return the texts, and what goes with each, of lists of one text or of two, as Text Embeddings Inference takes
+    them. Raises ``InputRefused``.
+    """
+    sizes = {len(item) if isinstance(item, list) else 0 for item in inputs}
+    if sizes == {1}:
+        return [item[0] for item in inputs], None
+    if sizes == {2}:
+        return [item[0] for item in inputs], [item[1] for item in inputs]
+    if sizes == {1, 2}:
+        raise InputRefused("single texts and pairs cannot be in one request", hint="send them in two requests")
+    raise InputRefused("each of the inputs must be a list of one text, or of two", hint='send [["…", "…"], ["…", "…"]]')
 
 
 def _results(answer: Body) -> Sequence[Body]:
@@ -278,7 +438,7 @@ def _with(body: dict[str, Any], parameters: Body) -> dict[str, Any]:
 def _only(inputs: Body, known: Sequence[str]) -> None:
     for name in inputs:
         if name not in known:
-            raise InputRefused(f"unknown field {_shown(name)} in inputs", hint=f"it takes {', '.join(known)}")
+            raise InputRefused(f"unknown field {shown(name)} in inputs", hint=f"it takes {', '.join(known)}")
 
 
 def _part(values: Body, names: Sequence[str]) -> dict[str, Any]:
@@ -297,7 +457,3 @@ def _drop(parameters: dict[str, Any], name: str, fine: tuple[object, ...], other
     """Take out a parameter that changes nothing here; refuse a value that would."""
     if name in parameters and parameters.pop(name) not in fine:
         raise InputRefused(f"{name} cannot be chosen for a request: {otherwise}")
-
-
-def _shown(name: object) -> str:
-    return ascii(str(name))[1:-1][:60]

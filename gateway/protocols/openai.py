@@ -44,7 +44,7 @@ class EmbeddingsCall(Call):
         self._size = None if size is None else whole_number(size, "dimensions")
         if "input" not in body:
             raise InputRefused("the field input is missing", hint=f"send {_EXAMPLE}")
-        self._texts, self._ids = _read_input(body["input"])
+        self._texts, self._ids = texts_or_ids(body["input"], "input")
 
     def question(self, endpoint: Endpoint) -> Any:
         """See ``Call.question``; token ids go past the tokenizer."""
@@ -113,18 +113,19 @@ def _model(name: str, started: int) -> dict[str, Any]:
     return {"id": name, "object": "model", "created": started, "owned_by": _OWNER}
 
 
-def _read_input(value: object) -> tuple[list[str] | None, list[Sequence[int]] | None]:
+def texts_or_ids(value: object, field: str) -> tuple[list[str] | None, list[Sequence[int]] | None]:
+    """Return the texts that ``field`` holds, or the lists of token ids. Raises ``InputRefused``."""
     if isinstance(value, str):
         return [value], None
     if not isinstance(value, list) or not value:
-        raise InputRefused("input must be a text, a list of texts, or token ids", hint=f"send {_EXAMPLE}")
+        raise InputRefused(f"{field} must be a text, a list of texts, or token ids", hint='send a text or ["…", "…"]')
     if all(isinstance(item, str) for item in value):
         return value, None
     if _are_ids(value):
         return None, [value]
     if all(isinstance(item, list) and item and _are_ids(item) for item in value):
         return None, value
-    raise InputRefused("input must be texts, or lists of token ids, not both", hint=f"send {_EXAMPLE}")
+    raise InputRefused(f"{field} must be texts, or lists of token ids, not both", hint='send a text or ["…", "…"]')
 
 
 def _are_ids(value: Sequence[object]) -> bool:

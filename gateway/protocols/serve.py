@@ -34,15 +34,20 @@ def own_piece(event: Event) -> bytes:
 
 
 class ServeCall(Call):
-    """A body for the endpoint at ``path``. ``key_field``: where in the body a routing key is, name by name."""
+    """A body for the endpoint at ``path``. ``key_field``: where in the body a routing key is, name by name; ``task``:
+    what the address asks for, by Hugging Face's name.
+    """
 
     _decoded: tuple[object, ...] = ()
     """The body, if ``body_key`` has read it; used once, since code may change in place what it is given."""
     _convert: huggingface.Convert | None = None
     _piece: Callable[[Event], bytes] = staticmethod(own_piece)
 
-    def __init__(self, path: str, key_field: Sequence[str], raw: bytes, headers: Mapping[bytes, bytes]) -> None:
+    def __init__(
+        self, path: str, key_field: Sequence[str], raw: bytes, headers: Mapping[bytes, bytes], *, task: str = ""
+    ) -> None:
         self.path = path
+        self._task = task
         self._raw = raw
         self._content_type = headers.get(b"content-type", b"")
         self._key_field = key_field
@@ -65,6 +70,8 @@ class ServeCall(Call):
 
     def question(self, endpoint: Endpoint) -> Any:
         """See ``Call.question``."""
+        if self._task:
+            huggingface.expect_task(endpoint.task, self._task)
         decoded, self._decoded = self._decoded, ()
         body = decoded[0] if decoded else decode(self._raw, self._content_type, takes_bytes=endpoint.takes_bytes)
         if type(body) is dict:

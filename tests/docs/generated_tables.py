@@ -14,6 +14,7 @@ from typing import Final
 from pydantic import AliasChoices
 
 from gateway import errors
+from gateway.edge.http.addresses import ADDRESSES
 from gateway.errors import STATUS
 from gateway.metrics.catalog import CATALOG
 from gateway.metrics.variables import BUILT_IN
@@ -65,8 +66,15 @@ def variables_table() -> str:
     return "\n".join([*rows, *(f"| `{name}` | {kinds[name]} | {meaning} |" for name, meaning in BUILT_IN.items())])
 
 
+def addresses_table() -> str:
+    """Return every inference address: protocol, path, which endpoints it is for."""
+    rows = ["| protocol | `POST` | for |", "|---|---|---|"]
+    return "\n".join([*rows, *(f"| {a.protocol} | `{a.path}` | {a.asks} |" for a in ADDRESSES)])
+
+
 PARTS: Final = {
     "variables": variables_table, "settings": settings_table, "metrics": metrics_table, "errors": errors_table,
+    "addresses": addresses_table,
 }  # fmt: skip
 """What a page can ask for with ``<!-- generated: NAME -->`` … ``<!-- end -->``."""
 

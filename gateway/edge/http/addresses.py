@@ -11,11 +11,11 @@ from functools import partial
 from typing import Final, NamedTuple
 from urllib.parse import parse_qs
 
-from gateway.call import Call, Refuse, Reply
+from gateway.call import Call, Refuse
 from gateway.dataplane.routing.table import RoutingTable
-from gateway.edge.http.problems import oip_problem, openai_problem, problem
-from gateway.errors import EndpointNotFound, GatewayError, NotPermitted
-from gateway.protocols import kserve, oip, openai, openai_text
+from gateway.edge.http.problems import cohere_problem, oip_problem, openai_problem, problem, tei_problem, unnamed
+from gateway.errors import EndpointNotFound
+from gateway.protocols import huggingface, kserve, oip, openai, openai_text, rerank, tei
 from gateway.protocols.json_body import decode
 from gateway.protocols.serve import ServeCall
 from gateway.protocols.tensors import read_request
@@ -30,11 +30,54 @@ V1_MODELS: Final = "/v1/models"
 _PREDICT: Final = "/predict"
 _CHAT: Final = "/v1/chat/completions"
 """At the end of an endpoint's address it is what huggingface_hub puts there to chat with it."""
+_PIPELINE: Final = "/pipeline/"
+TEI: Final = "/tei/"
+INFO: Final = "/info"
+_RERANK: Final = {"/v1/rerank": 1, "/v2/rerank": 2}
+_EMBEDDINGS: Final = ("/v1/embeddings", "/embeddings")
+_unnamed_problem: Final = unnamed(problem)
+_unnamed_tei_problem: Final = unnamed(tei_problem)
+_unnamed_cohere_problem: Final = unnamed(cohere_problem)
 _OPENAI: Final[Mapping[str, Callable[[object], Call]]] = {
     "/v1/embeddings": openai.EmbeddingsCall,
     "/v1/completions": openai_text.CompletionsCall,
     _CHAT: openai_text.ChatCall,
 }
+
+
+class Address(NamedTuple):
+    """One line of the table of inference addresses."""
+
+    protocol: str
+    path: str
+    asks: str
+    """Which endpoints it is for."""
+
+
+ADDRESSES: Final = (
+    Address("ours, Hugging Face", "/serve/{endpoint}", "every endpoint; Hugging Face's bodies: text tasks"),
+    Address("Hugging Face", "/serve/{endpoint}/pipeline/{task}", "the same, refused unless the endpoint does the task"),
+    Address("Hugging Face Infinity", "/predict", "the only thing that is served"),
+    Address("OpenAI", "/v1/embeddings", "sentence-embeddings, named by `model`"),
+    Address("OpenAI", "/v1/completions", "text-generation, named by `model`"),
+    Address("OpenAI", "/v1/chat/completions", "text-generation, named by `model`"),
+    Address("OpenAI", "/serve/{endpoint}/v1/chat/completions", "text-generation"),
+    Address("Open Inference Protocol", "/v2/models/{endpoint}/infer", "every endpoint"),
+    Address("KServe v1", "/v1/models/{endpoint}:predict", "every endpoint"),
+    Address("Cohere, Jina", "/v1/rerank", "ranking, named by `model`"),
+    Address("Cohere", "/v2/rerank", "ranking, named by `model`"),
+    *(
+        Address("Text Embeddings Inference", route, f"{', '.join(call.tasks) or 'every text task'}; {whom}")
+        for start, whom in (("", "the setting names it"), ("/tei/{endpoint}", "the path names it"))
+        for route, call in ((start + route, call) for route, call in tei.ROUTES.items())
+        if route != "/predict"
+    ),
+    Address("Text Embeddings Inference", "/tei/{endpoint}", "what the endpoint's task has a route for"),
+    Address("OpenAI", "/tei/{endpoint}/v1/embeddings", "sentence-embeddings"),
+    Address("Cohere, Jina", "/tei/{endpoint}/v1/rerank", "ranking"),
+    Address("Cohere", "/tei/{endpoint}/v2/rerank", "ranking"),
+)
+"""Every inference address with `POST`; `{endpoint}` may have a version behind it."""
 
 
 class Reading(NamedTuple):
@@ -48,14 +91,17 @@ class Reading(NamedTuple):
 
 class Addresses:
     """All of them. ``prefix``: what endpoints' own addresses begin with; ``key_field``: where a body has a routing
-    key, name by name.
+    key, name by name; ``tei_endpoints``: who is asked at addresses of Text Embeddings Inference that name nobody.
     """
 
-    def __init__(self, table: RoutingTable, *, prefix: str, key_field: Sequence[str] = ()) -> None:
+    def __init__(
+        self, table: RoutingTable, *, prefix: str, key_field: Sequence[str] = (), tei_endpoints: Sequence[str] = ()
+    ) -> None:
         self._table = table
         self._prefix = prefix
         self._key_field = key_field
-        self.starts = tuple(start.encode() for start in (prefix, _PREDICT, "/v1/", MODELS))
+        self._tei_endpoints = tei_endpoints
+        self.starts = tuple(start.encode() for start in (prefix, "/v1/", MODELS, TEI, *tei.ROUTES, *_RERANK))
         """One of these begins every address."""
 
     def at(self, path: str, query: bytes = b"") -> Reading | None:
@@ -63,14 +109,23 @@ class Addresses:
         if path.startswith(self._prefix):
             name = path[len(self._prefix) :]
             if path.endswith(_CHAT):
-                return Reading(partial(_chat, name[: -len(_CHAT)]), openai_problem)
+                return Reading(partial(_named, openai_text.ChatCall, name[: -len(_CHAT)]), openai_problem)
             version = parse_qs(query.decode("latin-1")).get("version", [None])[0] if query else None
+            task = ""
+            if _PIPELINE in name:
+                name, task = huggingface.asked_task(name)
             url = normalize_url(name, version)
-            return Reading(partial(ServeCall, url, self._key_field), problem, url)
+            return Reading(partial(ServeCall, url, self._key_field, task=task), problem, url)
         if path in _OPENAI:
-            return Reading(partial(_openai, _OPENAI[path]), openai_problem)
+            return Reading(partial(_json, _OPENAI[path]), openai_problem)
         if path == _PREDICT:
-            return Reading(self._only, _only_problem)
+            return Reading(self._only, _unnamed_problem)
+        if path.startswith(TEI):
+            return self._tei(path[len(TEI) :])
+        if path in tei.ROUTES:
+            return Reading(partial(self._bare, path), _unnamed_tei_problem)
+        if path in _RERANK:
+            return Reading(partial(self._rerank, path), _unnamed_cohere_problem)
         if path.startswith(V1_MODELS) and path.endswith(":predict"):
             url = normalize_url(path[len(V1_MODELS) + 1 : -len(":predict")])
             return Reading(partial(_kserve, url), oip_problem, url)
@@ -89,40 +144,57 @@ class Addresses:
 
     def _only(self, raw: bytes, headers: ByName) -> Call:
         """The one thing this gateway serves. Raises ``EndpointNotFound`` if there are several, or none."""
-        snapshot = self._table.current
-        left = {url for url in snapshot.endpoints if not any(url in c.urls for c in snapshot.canaries.values())}
-        found = sorted({*left, *snapshot.canaries})
-        if len(found) == 1:
-            return ServeCall(found[0], (), raw, headers)
-        if not found:
-            raise EndpointNotFound(
-                "nothing is served here", hint="deploy an endpoint with `clearml-serving model add …`"
-            )
-        raise EndpointNotFound(
-            f"/predict is for a gateway that serves one thing, this one serves {len(found)}",
-            hint=f"call one of them by its name: {', '.join(found[:10])}",
-        )
+        return ServeCall(tei.only(self._table.current, _PREDICT), (), raw, headers)
+
+    def _tei(self, rest: str) -> Reading | None:
+        """What follows ``/tei/``: an endpoint, and a route of Text Embeddings Inference, or one that it shares."""
+        for route, version in _RERANK.items():
+            if rest.endswith(route):
+                url = normalize_url(rest[: -len(route)])
+                ranks = partial(rerank.RerankCall, version=version, path=url)
+                return Reading(partial(_json, ranks), cohere_problem, url)
+        for route, call in tei.ROUTES.items():
+            if rest.endswith(route):
+                url = normalize_url(rest[: -len(route)])
+                return Reading(partial(_json, partial(call, path=url)), tei_problem, url)
+        for route in _EMBEDDINGS:
+            if rest.endswith(route):
+                return Reading(partial(_named, openai.EmbeddingsCall, rest[: -len(route)]), openai_problem)
+        if rest.endswith(INFO):
+            return None
+        url = normalize_url(rest)
+        return Reading(partial(_json, partial(tei.RootCall, path=url)), tei_problem, url)
+
+    def _bare(self, route: str, raw: bytes, headers: ByName) -> Call:
+        call = tei.ROUTES[route]
+        body = decode(raw, _type_of(headers), takes_bytes=False)
+        return call(body, tei.chosen(self._table.current, self._tei_endpoints, call.tasks, route))
+
+    def _rerank(self, route: str, raw: bytes, headers: ByName) -> Call:
+        """Who names no model asks as at a bare route; with ``texts`` it is Text Embeddings Inference's body."""
+        body = decode(raw, _type_of(headers), takes_bytes=False)
+        if isinstance(body, dict) and body.get("model") is not None:
+            return rerank.RerankCall(body, _RERANK[route])
+        path = tei.chosen(self._table.current, self._tei_endpoints, tei.RerankCall.tasks, route)
+        if isinstance(body, dict) and "texts" in body:
+            return tei.RerankCall(body, path)
+        return rerank.RerankCall(body, _RERANK[route], path)
 
 
-def _only_problem(error: GatewayError, request_id: str) -> Reply:
-    """Whoever may not ask the one thing that is served has not named it, and is not told its name."""
-    if isinstance(error, NotPermitted) and error.because == "endpoint_not_permitted":
-        error = NotPermitted("this caller has no right to what is served here", because=error.because, hint=error.hint)
-    return problem(error, request_id)
-
-
-def _chat(name: str, raw: bytes, headers: ByName) -> Call:
+def _named(call: Callable[[object], Call], name: str, raw: bytes, headers: ByName) -> Call:
     """The path names the model, whatever the body says."""
     body = decode(raw, _type_of(headers), takes_bytes=False)
-    return openai_text.ChatCall({**body, "model": name} if isinstance(body, dict) else body)
+    return call({**body, "model": name} if isinstance(body, dict) else body)
 
 
-def _openai(call: Callable[[object], Call], raw: bytes, headers: ByName) -> Call:
+def _json(call: Callable[[object], Call], raw: bytes, headers: ByName) -> Call:
     return call(decode(raw, _type_of(headers), takes_bytes=False))
 
 
 def _kserve(url: str, raw: bytes, headers: ByName) -> Call:
-    return kserve.PredictCall(decode(raw, _type_of(headers), takes_bytes=False), url)
+    # Like the Open Inference Protocol whatever its type: `curl -d` says that a form comes.
+    del headers
+    return kserve.PredictCall(decode(raw, b"", takes_bytes=False), url)
 
 
 def _type_of(headers: ByName) -> bytes:

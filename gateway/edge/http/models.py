@@ -1,11 +1,11 @@
-"""What is served, as the protocols list it: ``GET /v1/models``, ``/v2/models/…``, ``/v2/repository/index``.
+"""What is served, as the protocols list it: ``GET /v1/models``, ``/v2/models/…``, ``/v2/repository/index``, ``/info``.
 
 What is asked of a model goes elsewhere (``addresses``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
 from gateway.call import Reply
@@ -13,14 +13,15 @@ from gateway.callers.access import Access
 from gateway.callers.rights import METADATA, Caller
 from gateway.dataplane.routing.table import RoutingTable
 from gateway.edge.http import body as bodies
-from gateway.edge.http.addresses import MODELS, V1_MODELS
+from gateway.edge.http.addresses import INFO, MODELS, TEI, V1_MODELS
 from gateway.edge.http.edge import Receive, Scope, Send, clean_id, send_reply
-from gateway.edge.http.problems import oip_problem, openai_problem
+from gateway.edge.http.problems import oip_problem, openai_problem, tei_problem
 from gateway.edge.rules import rows_for, snapshot_for, told_to
 from gateway.errors import GatewayError, InputRefused, MethodNotAllowed
-from gateway.protocols import oip, openai
+from gateway.protocols import oip, openai, tei
 from gateway.protocols.json_body import rendered
 from gateway.protocols.tensors import parse_json
+from gateway.spec import normalize_url
 
 Statistics = Callable[[], Awaitable[list[dict[str, Any]]]]
 """What every version has done, as the protocol's statistics extension tells it."""
@@ -32,11 +33,24 @@ _JSON: Final = b"application/json"
 
 
 class ModelRoutes:
-    """Every path that tells of models; ``takes`` says which. ``started`` is the process's start in unix seconds."""
+    """Every path that tells of models; ``takes`` says which. ``started`` is the process's start in unix seconds,
+    ``most`` how many requests a worker takes at once; ``tei_endpoints``: see ``Addresses``.
+    """
 
     def __init__(
-        self, table: RoutingTable, statistics: Statistics, *, started: int, access: Access | None = None
+        self,
+        table: RoutingTable,
+        statistics: Statistics,
+        *,
+        started: int,
+        version: str = "",
+        most: int = 0,
+        tei_endpoints: Sequence[str] = (),
+        access: Access | None = None,
     ) -> None:
+        self._version = version
+        self._most = most
+        self._tei_endpoints = tei_endpoints
         self._table = table
         self._access = access
         self._statistics = statistics
@@ -44,13 +58,14 @@ class ModelRoutes:
 
     def takes(self, path: str) -> bool:
         """True for a path that is answered here."""
-        return path.startswith((MODELS, V1_MODELS, _REPOSITORY))
+        return path.startswith((MODELS, V1_MODELS, _REPOSITORY, TEI)) or path == INFO
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send, caller: Caller | None = None) -> None:
         """Answer one HTTP request with what ``caller`` may know; None may know everything."""
         path, method = scope["path"], scope["method"]
         request_id = clean_id(dict(scope["headers"]).get(b"x-request-id", b""))
-        refuse = openai_problem if path.startswith("/v1/") else oip_problem
+        about_tei = path == INFO or path.startswith(TEI)
+        refuse = tei_problem if about_tei else openai_problem if path.startswith("/v1/") else oip_problem
         try:
             status, answer = await self._answer(path, method, receive, caller)
         except GatewayError as error:
@@ -75,6 +90,8 @@ class ModelRoutes:
                 hint="clearml-serving model add … / model remove …",
             )
         _only_method(method, "GET")
+        if path == INFO or path.startswith(TEI):
+            return 200, self._info(path, caller)
         if path in (V1_MODELS, V1_MODELS + "/"):
             return 200, openai.models(snapshot, self._started)
         if path.startswith(V1_MODELS):
@@ -84,6 +101,15 @@ class ModelRoutes:
         if path == MODELS + "/stats":
             return 200, {"model_stats": rows_for(caller, await self._statistics())}
         return await self._answer_of_model(path, caller)
+
+    def _info(self, path: str, caller: Caller | None) -> dict[str, Any]:
+        snapshot = self._table.current
+        if path == INFO:
+            name = tei.chosen(snapshot_for(caller, snapshot), self._tei_endpoints, (), path)
+        else:
+            name = normalize_url(path[len(TEI) : -len(INFO)])
+        self._require(caller, name)
+        return tei.info(snapshot.resolve(name)[0], name, self._version, self._most)
 
     def _require(self, caller: Caller | None, url: str) -> None:
         if caller is not None and self._access is not None:

@@ -9,8 +9,9 @@ from typing import Final
 
 import orjson
 
-from gateway.call import Headers, Reply
-from gateway.errors import STATUS, ControlError, GatewayError, Overloaded
+from gateway.call import Headers, Refuse, Reply
+from gateway.errors import STATUS, ControlError, GatewayError, NotPermitted, Overloaded
+from gateway.protocols.tei import NothingSent, WrongModel
 
 _CONTROL: Final = {ControlError.kind, *(error.kind for error in ControlError.__subclasses__())}
 FAILURES: Final = tuple(
@@ -21,6 +22,9 @@ FAILURES: Final = tuple(
 
 _OPENAI_KINDS: Final = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 """What OpenAI calls failures of a status that has a name of its own there."""
+
+
+_TEI_KINDS: Final = {429: "Overloaded", 503: "Unhealthy"}
 
 
 def problem(error: GatewayError, request_id: str) -> Reply:
@@ -59,6 +63,42 @@ def openai_problem(error: GatewayError, request_id: str) -> Reply:
     code = "model_not_found" if error.kind in ("endpoint_not_found", "version_not_found") else error.kind
     content = {"error": {"message": _sentence(error), "type": kind, "param": None, "code": code}}
     return Reply(status, headers, orjson.dumps(content))
+
+
+def tei_problem(error: GatewayError, request_id: str) -> Reply:
+    """Return the refusal as Text Embeddings Inference has it: ``{"error": …, "error_type": …}``, with its statuses for
+    an empty batch (400) and for what a model failed on or is not made for (424).
+    """
+    status, headers, _ = problem(error, request_id)
+    if isinstance(error, NothingSent):
+        status, kind = 400, "Empty"
+    elif isinstance(error, WrongModel) or status in (500, 502):
+        status, kind = 424, "Backend"
+    else:
+        kind = _TEI_KINDS.get(status, "Validation" if status < 500 else "Backend")
+    return Reply(status, headers, orjson.dumps({"error": _sentence(error), "error_type": kind}))
+
+
+def cohere_problem(error: GatewayError, request_id: str) -> Reply:
+    """Return the refusal as Cohere's API has it, ``{"id", "message"}``, and in Jina's word for it, ``detail``."""
+    status, headers, _ = problem(error, request_id)
+    said = _sentence(error)
+    return Reply(_plain_status(status), headers, orjson.dumps({"id": request_id, "message": said, "detail": said}))
+
+
+def unnamed(refuse: Refuse) -> Refuse:
+    """Return ``refuse`` for addresses that name no endpoint: whoever may not ask the one that is meant has not named
+    it, and is not told its name.
+    """
+
+    def refuse_unnamed(error: GatewayError, request_id: str) -> Reply:
+        if isinstance(error, NotPermitted) and error.because == "endpoint_not_permitted":
+            error = NotPermitted(
+                "this caller has no right to what is served here", because=error.because, hint=error.hint
+            )
+        return refuse(error, request_id)
+
+    return refuse_unnamed
 
 
 def _plain_status(status: int) -> int:

@@ -12,6 +12,7 @@ from typing import Any, Final
 Schema = dict[str, Any]
 Details = Mapping[str, Any]
 
+_SENTENCE: Final = "A man is eating food."
 _TEXT: Final[Schema] = {"type": "string", "minLength": 1}
 _NUMBER: Final[Schema] = {"type": "number"}
 _COUNT: Final[Schema] = {"type": "integer", "minimum": 0}
@@ -20,6 +21,7 @@ _PARAMETERS: Final[Mapping[str, Schema]] = {
     "top_k": {"type": "integer", "minimum": 0},
     "function_to_apply": {"type": "string", "enum": ["softmax", "sigmoid", "none"]},
     "normalize": {"type": "boolean"},
+    "truncate": {"type": "boolean", "description": "false refuses a text that is too long instead of cutting it."},
     "prompt_name": {"type": "string"},
     "dimensions": {"type": "integer", "minimum": 1},
     "aggregation_strategy": {"type": "string", "enum": ["none", "simple", "first", "average", "max"]},
@@ -273,7 +275,7 @@ def form_paths(
                 "encoding_format": {"type": "string", "enum": ["float", "base64"]},
                 "dimensions": {"type": "integer", "minimum": 1},
             }, ["model", "input"]),
-            {"model": sorted(vectors)[0], "input": ["A man is eating food."]}, openai_error,
+            {"model": sorted(vectors)[0], "input": [_SENTENCE]}, openai_error,
         )  # fmt: skip
     if texts:
         sampling: dict[str, Schema] = {
@@ -293,6 +295,9 @@ def form_paths(
             _object({**sampling, "messages": messages}, ["model", "messages"]),
             {"model": sorted(texts)[0], "messages": [{"role": "user", "content": "Hello"}]}, openai_error,
         )  # fmt: skip
+    for task in ("sentence-embeddings", "text-classification", "ranking"):
+        for name in sorted(by_task.get(task, ()))[:1]:
+            paths |= _tei_paths(task, sorted(by_task[task]), name)
     if every:
         tensor = _object(
             {"name": {"type": "string"}, "datatype": {"type": "string"},
@@ -304,7 +309,7 @@ def form_paths(
             "Infer (Open Inference Protocol)",
             _object({"id": {"type": "string"}, "inputs": tensors, "outputs": {"type": "array", "items": {}}},
                     ["inputs"]),
-            {"inputs": [{"name": "text", "datatype": "BYTES", "shape": [1, 1], "data": ["A man is eating food."]}]},
+            {"inputs": [{"name": "text", "datatype": "BYTES", "shape": [1, 1], "data": [_SENTENCE]}]},
             _object({"error": {"type": "string"}}, ["error"]),
         )  # fmt: skip
         named = {"name": "model", "in": "path", "required": True, "schema": {"type": "string", "enum": every}}
@@ -316,6 +321,50 @@ def form_paths(
                     "parameters": [named], "responses": about}
         }  # fmt: skip
     return paths
+
+
+def _tei_paths(task: str, names: Sequence[str], example: str) -> dict[str, Any]:
+    """Text Embeddings Inference's routes for a task, and Cohere's for ranking."""
+    said = _object({"error": {"type": "string"}, "error_type": {"type": "string"}}, ["error", "error_type"])
+    texts: Schema = {"anyOf": [_TEXT, {"type": "array", "items": {}, "minItems": 1}]}
+    cut: dict[str, Schema] = {"truncate": {"type": "boolean"}}
+    routes: dict[str, tuple[dict[str, Schema], dict[str, object]]] = {
+        "/tokenize": ({"inputs": texts, "add_special_tokens": {"type": "boolean"}}, {"inputs": _SENTENCE}),
+        "/decode": ({"ids": {"type": "array", "items": {}}, "skip_special_tokens": {"type": "boolean"}}, {"ids": [1]}),
+    }
+    ranked: dict[str, object] = {"query": "Who wrote Faust?", "texts": ["It rains.", "Goethe wrote it."]}
+    documents: dict[str, Schema] = {"query": _TEXT, "texts": {"type": "array", "items": _TEXT, "minItems": 1}}
+    if task == "sentence-embeddings":
+        fields = {"normalize": _PARAMETERS["normalize"], "dimensions": _PARAMETERS["dimensions"]}
+        routes["/embed"] = ({"inputs": texts, **cut, **fields}, {"inputs": [_SENTENCE]})
+        compared = _object({"source_sentence": _TEXT, "sentences": {"type": "array", "items": _TEXT}}, [])
+        both = {"source_sentence": _SENTENCE, "sentences": [_SENTENCE]}
+        routes["/similarity"] = ({"inputs": compared}, {"inputs": both})
+    elif task == "text-classification":
+        routes["/predict"] = ({"inputs": texts, **cut, "raw_scores": {"type": "boolean"}}, {"inputs": _SENTENCE})
+    else:
+        flags: dict[str, Schema] = {"raw_scores": {"type": "boolean"}, "return_text": {"type": "boolean"}}
+        routes["/rerank"] = ({**documents, **cut, **flags}, ranked)
+    found: dict[str, Any] = {}
+    for route, (properties, asked) in routes.items():
+        operation = _post(f"{route} (Text Embeddings Inference)", _object(properties, list(asked)), asked, said)
+        operation["post"]["parameters"] = [
+            {"name": "name", "in": "path", "required": True, "example": example,
+             "schema": {"type": "string", "enum": list(names)} if route not in ("/tokenize", "/decode")
+             else {"type": "string"}}
+        ]  # fmt: skip
+        found[f"/tei/{{name}}{route}"] = operation
+    if task == "ranking":
+        for version in ("/v1/rerank", "/v2/rerank"):
+            found[version] = _post(
+                "Rerank (Cohere, Jina)",
+                _object({"model": {"type": "string", "enum": list(names)}, "query": _TEXT,
+                         "documents": {"type": "array", "items": {}, "minItems": 1}, "top_n": _PARAMETERS["top_n"]},
+                        ["model", "query", "documents"]),
+                {"model": example, "query": ranked["query"], "documents": ranked["texts"]},
+                _object({"message": {"type": "string"}}, ["message"]),
+            )  # fmt: skip
+    return found
 
 
 def _post(summary: str, schema: Schema, example: object, error: Schema) -> dict[str, Any]:

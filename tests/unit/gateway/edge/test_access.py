@@ -19,7 +19,9 @@ from tritonclient.grpc import service_pb2 as pb
 
 from gateway.callers.keys import Key, digest, new_key, seconds, written
 from gateway.callers.rights import OPERATIONS
+from gateway.edge.http.addresses import ADDRESSES
 from gateway.edge.rules import OPEN, RPC, rule_of
+from gateway.protocols.tei import ROUTES
 from tests.unit.gateway.callers.test_keys import PEPPER, written_file
 from tests.unit.gateway.edge.grpc.test_server import Caller as Client
 from tests.unit.gateway.edge.grpc.test_server import make_server, texts
@@ -27,6 +29,7 @@ from tests.unit.gateway.edge.http.serving import Port, Wire, serving
 
 TEXT = {"text": "good"}
 TENSORS = {"inputs": [{"name": "text", "datatype": "BYTES", "shape": [1, 1], "data": ["good"]}]}
+RANK = {"query": "good", "documents": ["bad"]}
 CHAT = {"model": "e", "messages": [{"role": "user", "content": "good"}]}
 INFERENCE = {
     "/serve/e": TEXT,
@@ -36,12 +39,20 @@ INFERENCE = {
     "/v1/embeddings": {"model": "e", "input": "good"},
     "/v1/completions": {"model": "e", "prompt": "good"},
     "/v1/chat/completions": CHAT,
+    "/serve/e/pipeline/text-classification": {"inputs": "good"},
+    "/tei/e": {"inputs": "good"},
+    **{f"/tei/e{route}": {"inputs": "good"} for route in ROUTES},
+    "/tei/e/v1/embeddings": {"input": "good"},
+    "/tei/e/v1/rerank": RANK,
+    "/tei/e/v2/rerank": RANK,
+    "/v1/rerank": {"model": "e", **RANK},
+    "/v2/rerank": {"model": "e", **RANK},
 }
 """Every form in which the endpoint `e` is asked, by address; it does not do what all of them want."""
 MODELS = {
     "/v1/models": ("GET", 200), "/v1/models/e": ("GET", 200), "/v2/models/e": ("GET", 200),
     "/v2/models/e/ready": ("GET", 200), "/v2/models/e/config": ("GET", 200), "/v2/models/e/stats": ("GET", 200),
-    "/v2/models/stats": ("GET", 200), "/v2/repository/index": ("POST", 200),
+    "/tei/e/info": ("GET", 200), "/v2/models/stats": ("GET", 200), "/v2/repository/index": ("POST", 200),
     "/v2/repository/models/e/load": ("POST", 422),
 }  # fmt: skip
 OPEN_PATHS = {"/livez", "/readyz", "/healthz", "/v2/health/live", "/v2/health/ready"}
@@ -144,6 +155,35 @@ async def test_every_route_of_the_application_has_a_rule(port: Port) -> None:
     assert set(INFERENCE) == {path for path in INFERENCE if port.stack.gateway._addresses.at(path) is not None}
 
 
+def test_every_address_of_the_table_is_asked_here() -> None:
+    """But for those that name no endpoint: they have tests of their own below."""
+    named = {a.path.format(endpoint="e", task="text-classification") for a in ADDRESSES}
+    assert named - {"/predict", *ROUTES} == set(INFERENCE)
+
+
+async def test_addresses_that_name_nobody_tell_nobody_what_is_served(make_stack: Any, keyring: Keyring) -> None:
+    """Text Embeddings Inference's bare routes ask what a setting names: who may not ask it is not told its name."""
+    stack = make_stack(keys_file=str(keyring.path), tei_endpoints="secret")
+    async with stack.gateway.running(), serving(stack) as port:
+        stack.deploy("secret")
+        await stack.served("secret")
+        wire = await port.connect()
+        bodies: dict[str, object] = {
+            **{route: {"inputs": "good"} for route in ROUTES}, "/decode": {"ids": [2]}, "/v1/rerank": RANK,
+            "/rerank": {"query": "a", "texts": ["b"]}, "/v2/rerank": RANK,
+            "/similarity": {"inputs": {"source_sentence": "a", "sentences": ["b"]}},
+        }  # fmt: skip
+        for path, body in bodies.items():
+            for _ in range(2):
+                assert 401 == (await ask(wire, "POST", path, body))[0], path
+                status, headers, content = await ask(wire, "POST", path, body, *keyring.lines("others"))
+                assert (403, "endpoint_not_permitted") == (status, headers["x-refused-because"]), path
+                assert b"secret" not in content
+                assert 403 != (await ask(wire, "POST", path, body, *keyring.lines("good")))[0], path
+        assert 403 == (await ask(wire, "GET", "/info", None, *keyring.lines("others")))[0]
+        assert 200 == (await ask(wire, "GET", "/info", None, *keyring.lines("good")))[0]
+
+
 async def test_nobody_gets_anywhere_without_being_known(port: Port, keyring: Keyring) -> None:
     """Everything but health is refused with 401 and why, whatever is asked; nothing is read of it."""
     keyring.end("revoked")
@@ -159,8 +199,13 @@ async def test_nobody_gets_anywhere_without_being_known(port: Port, keyring: Key
                 continue
             assert (401, because) == (status, headers["x-refused-because"]), (path, name)
             assert headers["www-authenticate"].startswith("bearer")
-            error = json.loads(content)["error"]
-            if path.startswith(("/v1/models", "/v1/emb", "/v1/comp", "/v1/chat")) and ":predict" not in path:
+            found = json.loads(content)
+            if path.endswith(("/v1/rerank", "/v2/rerank")):
+                assert found["message"] == found["detail"]
+                continue
+            error = found["error"]
+            openai = (*("/v1/models", "/v1/emb", "/v1/comp", "/v1/chat"), "/tei/e/v1/embeddings")
+            if path.startswith(openai) and ":predict" not in path:
                 assert ("authentication_error", "unauthenticated") == (error["type"], error["code"]), path
             elif path.endswith("/v1/chat/completions"):
                 assert "authentication_error" == error["type"]

@@ -13,11 +13,13 @@ from tritonclient.grpc import service_pb2 as pb
 
 from gateway.edge.grpc.server import SERVICE, RpcServer
 from gateway.errors import BackendRefused, GatewayError
+from gateway.protocols.tei import ROUTES
 from gateway.protocols.tensors import from_json
 
 _HOOK = "class Preprocess:\n    def process(self, data, state, collect):\n        return data\n"
 _PATHS = (
     *("/serve/e", "/serve/h", "/serve/t", "/predict", "/v1/embeddings", "/v1/completions", "/v1/chat/completions"),
+    *("/tei/e", "/tei/h/embed", "/v1/rerank", "/tei/e/v2/rerank", *(f"/tei/e{route}" for route in ROUTES)),
     *("/v1/models/e:predict", "/v1/models/h:predict", "/v2/models/e/infer", "/v2/models/h/infer", "/v2/models/t/infer"),
 )
 _SAMPLES: tuple[Any, ...] = (
@@ -33,6 +35,9 @@ _SAMPLES: tuple[Any, ...] = (
      "outputs": [{"name": "logits", "parameters": {"binary_data": True}}]},
     {"inputs": [{"name": "x", "datatype": "FP32", "shape": [2], "data": [1.5, 2]}], "parameters": {"timeout": 5000000}},
     {"x": [[1.0, 2.0]]},
+    {"inputs": [["good", "bad"], ["good"]], "truncate": True, "raw_scores": False, "normalize": True, "dimensions": 2},
+    {"model": "e", "query": "good", "texts": ["bad"], "documents": [{"text": "good"}], "top_n": 1},
+    {"ids": [[2, 4], [5]], "skip_special_tokens": True, "parameters": {"truncate": False, "max_length": 9}},
 )  # fmt: skip
 _WORDS = (
     "text", "inputs", "name", "datatype", "shape", "data", "parameters", "model", "input", "", "BYTES", "INT8", "FP16",

@@ -1,0 +1,84 @@
+"""Cohere's and Jina's request to rank documents: ``POST /v1/rerank`` and ``/v2/rerank``.
+
+``model`` names the endpoint. One answer has the fields of both, so that either's client reads it. Pure.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from typing import Any, Final
+
+from gateway.call import Call
+from gateway.endpoints.endpoint import Endpoint
+from gateway.errors import InputRefused
+from gateway.protocols import huggingface, tei
+from gateway.protocols.json_body import dumps
+from gateway.protocols.openai import model_of
+from gateway.spec import normalize_url
+from gateway.trace import Trace
+from preprocessing.config import RANKING
+
+_FIELDS: Final = ("model", "query", "documents", "top_n", "return_documents", "truncation", "max_tokens_per_doc")
+_NEUTRAL: Final[Mapping[str, tuple[object, ...]]] = {
+    "max_chunks_per_doc": (1,), "rank_fields": (["text"],), "priority": (0,), "relevant_spans": (), "user": (),
+    "return_embeddings": (False,), "stream": (False,),
+}  # fmt: skip
+"""Fields that are understood but not offered, and the values that ask for nothing."""
+
+
+class RerankCall(Call):
+    """A query and documents to the documents' places, best first. ``path``: who is asked whatever ``model`` says."""
+
+    def __init__(self, body: object, version: int, path: str | None = None) -> None:
+        """Read ``body``; raises ``InputRefused``."""
+        if not isinstance(body, dict):
+            raise InputRefused(
+                "the body must be an object", hint='send {"model": "NAME", "query": "…", "documents": […]}'
+            )
+        self._version = version
+        self.path = normalize_url(model_of(body), None) if path is None else path
+        for name, neutral in _NEUTRAL.items():
+            value = body.get(name)
+            if value is not None and value not in neutral:
+                raise InputRefused(f"{name} is not offered here", hint=f"leave {name} out")
+        known = {name: value for name, value in body.items() if name not in _NEUTRAL}
+        self._body = tei.fields_of(known, _FIELDS, "query")
+        tei.refuse_empty(body.get("documents"), "documents")
+        top_n = body.get("top_n")
+        self._top_n = None if top_n is None else huggingface.whole_number(top_n, "top_n")
+        # Jina's servers send documents unless asked not to, Cohere's second version never; who reads less is not hurt.
+        self._returns = tei.flag(body, "return_documents", default=version == 1)
+
+    def question(self, endpoint: Endpoint) -> Any:
+        """See ``Call.question``."""
+        if endpoint.task != RANKING:
+            does = f"does {endpoint.task}" if endpoint.task else "is answered by code of its own"
+            raise InputRefused(f"{self.path} {does}, not ranking", hint="GET /v1/status says which endpoint does what")
+        body = self._body
+        parameters: dict[str, Any] = {"function_to_apply": "sigmoid", "return_documents": self._returns}
+        if self._top_n is not None:
+            parameters["top_n"] = self._top_n
+        if body.get("truncation") is not None:
+            parameters["truncate"] = tei.flag(body, "truncation", default=True)
+        if body.get("max_tokens_per_doc") is not None:
+            parameters["max_length"] = huggingface.whole_number(body["max_tokens_per_doc"], "max_tokens_per_doc")
+        return {"query": body["query"], "documents": body.get("documents"), "parameters": parameters}
+
+    def render(self, answer: Any, endpoint: Endpoint, trace: Trace, outputs: Any) -> bytes:
+        """See ``Call.render``."""
+        del endpoint, trace, outputs
+        results = [
+            {"index": result["index"], "relevance_score": result["score"],
+             **({"document": {"text": result["document"]}} if "document" in result else {})}
+            for result in answer["results"]
+        ]  # fmt: skip
+        tokens = answer["tokens"]
+        return dumps({
+            "id": str(uuid.uuid4()),
+            "model": self.path,
+            "results": results,
+            "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
+            "meta": {"api_version": {"version": str(self._version)}, "billed_units": {"search_units": 1},
+                     "tokens": {"input_tokens": tokens}},
+        })  # fmt: skip

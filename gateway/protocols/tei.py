@@ -1,0 +1,448 @@
+"""Text Embeddings Inference's API: its routes, the shapes of their bodies and answers, and which endpoint is asked.
+
+Each route asks an endpoint of the task it is for; what has no counterpart here is refused by name. Pure: bodies in,
+bodies out. An endpoint is named by the path (``/tei/NAME/embed``); the bare routes (``/embed``) ask the endpoints that
+a setting names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from gateway.call import Call
+from gateway.dataplane.routing.snapshot import Snapshot
+from gateway.endpoints.endpoint import Endpoint, Lookup, translate
+from gateway.errors import EndpointNotFound, GatewayError, InputRefused
+from gateway.protocols import huggingface
+from gateway.protocols.json_body import dumps
+from gateway.protocols.openai import texts_or_ids
+from gateway.protocols.tensors import shown
+from gateway.trace import Trace
+from preprocessing.config import CLASSIFICATION, EMBEDDINGS, FEATURES, RANKING
+from preprocessing.errors import PreprocessingError
+from preprocessing.processor import TextProcessor
+
+Body = Mapping[str, Any]
+
+_LENGTH: Final = ("truncate", "truncation_direction")
+_MODEL_OF: Final = {EMBEDDINGS: "an embedding", RANKING: "a re-ranker", CLASSIFICATION: "a classification",
+                    FEATURES: "a token embedding"}  # fmt: skip
+
+
+class WrongModel(InputRefused):
+    """The endpoint does another task; Text Embeddings Inference answers 424."""
+
+
+class NothingSent(InputRefused):
+    """An empty list; Text Embeddings Inference answers 400."""
+
+
+class TeiCall(Call):
+    """A body for the endpoint at ``path``; a route says which tasks it is for and which fields it takes."""
+
+    tasks: tuple[str, ...] = ()
+    """Tasks of the endpoints that it asks; empty for any text task."""
+    fields: tuple[str, ...] = ()
+    required = "inputs"
+    instead = ""
+    """What to do where an endpoint does another task."""
+
+    def __init__(self, body: object, path: str) -> None:
+        """Read ``body``; raises ``InputRefused``."""
+        self.path = path
+        self._body: Body = fields_of(body, (self.required, *self.fields), self.required)
+        self.read(self._body)
+
+    def read(self, body: Body) -> None:
+        """Read what is this route's own. Raises ``InputRefused``."""
+
+    def check(self, endpoint: Endpoint) -> TextProcessor:
+        """Return what reads the endpoint's texts. Raises ``WrongModel``."""
+        if endpoint.text is None or (self.tasks and endpoint.task not in self.tasks):
+            wanted = _MODEL_OF[self.tasks[0]] if self.tasks else "a text"
+            does = f"it does {endpoint.task}" if endpoint.task else "its own code answers"
+            raise WrongModel(f"model is not {wanted} model: {does}", hint=self.instead)
+        return endpoint.text.processor
+
+    def _parameters(self, body: Body, **more: object) -> dict[str, Any]:
+        found = {name: body[name] for name in _LENGTH if body.get(name) is not None}
+        if isinstance(found.get("truncation_direction"), str):
+            found["truncation_direction"] = found["truncation_direction"].lower()
+        return {**found, **{name: value for name, value in more.items() if value is not None}}
+
+
+class EmbedCall(TeiCall):
+    """``POST /embed``: texts, or token ids, to vectors, of length one unless ``normalize`` is false."""
+
+    tasks = (EMBEDDINGS,)
+    fields = (*_LENGTH, "normalize", "prompt_name", "dimensions")
+    instead = "GET /tei/NAME/info says what a model is for"
+
+    def read(self, body: Body) -> None:
+        """See ``TeiCall.read``."""
+        refuse_empty(body["inputs"], "inputs")
+        self._texts, self._ids = texts_or_ids(body["inputs"], "inputs")
+        size = body.get("dimensions")
+        self._size = None if size is None else huggingface.whole_number(size, "dimensions")
+
+    def question(self, endpoint: Endpoint) -> Any:
+        """See ``Call.question``."""
+        processor, body = self.check(endpoint), self._body
+        normalize = flag(body, "normalize", default=True)
+        if self._ids is not None:
+            try:
+                return processor.prepare_ids(self._ids, {"normalize": normalize})
+            except PreprocessingError as error:
+                raise translate(error) from error
+        parameters = self._parameters(body, normalize=normalize, prompt_name=body.get("prompt_name"))
+        return {"text": self._texts, "parameters": parameters}
+
+    def render(self, answer: Any, endpoint: Endpoint, trace: Trace, outputs: Any) -> bytes:
+        """See ``Call.render``."""
+        del endpoint, trace, outputs
+        vectors = answer["embeddings"]
+        if self._size is not None:
+            normalize = flag(self._body, "normalize", default=True)
+            vectors = huggingface.shortened(vectors, self._size, normalize=normalize)
+        return dumps(vectors)
+
+
+class EmbedAllCall(TeiCall):
+    """``POST /embed_all``: texts to one vector per token."""
+
+    tasks = (FEATURES,)
+    fields = (*_LENGTH, "prompt_name")
+    instead = "add the model as an endpoint with --aux-config gateway.task=feature-extraction"
+
+    def read(self, body: Body) -> None:
+        """See ``TeiCall.read``."""
+        refuse_empty(body["inputs"], "inputs")
+        self._texts, ids = texts_or_ids(body["inputs"], "inputs")
+        if ids is not None:
+            raise InputRefused("inputs must be texts: token ids are taken by /embed")
+
+    def question(self, endpoint: Endpoint) -> Any:
+        """See ``Call.question``."""
+        self.check(endpoint)
+        parameters = self._parameters(self._body, prompt_name=self._body.get("prompt_name"))
+        return {"text": self._texts, "parameters": parameters}
+
+    def render(self, answer: Any, endpoint: Endpoint, trace: Trace, outputs: Any) -> bytes:
+        """See ``Call.render``."""
+        del endpoint, trace, outputs
+        return dumps([result["features"] for result in answer["results"]])
+
+
+class EmbedSparseCall(TeiCall):
+    """``POST /embed_sparse``: always refused."""
+
+    fields = (*_LENGTH, "prompt_name")
+
+    def question(self, endpoint: Endpoint) -> Any:
+        """See ``Call.question``."""
+        del endpoint
+        raise WrongModel("model is not a sparse embedding model with SPLADE pooling", hint="none is served: use /embed")
+
+
+class PredictCall(TeiCall):
+    """``POST /predict``: a text, a pair ``["…", "…"]``, or a batch of either ``[["…"], ["…", "…"]]``, to labels."""
+
+    tasks = (CLASSIFICATION, RANKING)
+    fields = (*_LENGTH, "raw_scores")
+
+    def read(self, body: Body) -> None:
+        """See ``TeiCall.read``."""
+        inputs = body["inputs"]
+        refuse_empty(inputs, "inputs")
+        self._is_batch = isinstance(inputs, list) and isinstance(inputs[0], list)
+        several = inputs if self._is_batch else [inputs if isinstance(inputs, list) else [inputs]]
+        self._texts, self._pairs = huggingface.singles_or_pairs(several)
+
+    def question(self, endpoint: Endpoint) -> Any:
+        """See ``Call.question``."""
+        self.check(endpoint)
+        raw = flag(self._body, "raw_scores", default=False)
+        parameters = self._parameters(self._body, function_to_apply="none" if raw else None)
+        if endpoint.task == CLASSIFICATION:
+            return {"text": self._texts, "text_pair": self._pairs, "parameters": parameters}
+        if self._pairs is None:
+            raise InputRefused("a re-ranker takes pairs", hint='send ["query", "document"], or POST …/rerank')
+        parameters.setdefault("function_to_apply", "sigmoid")
+        return {"query": self._texts, "documents": [[other] for other in self._pairs], "parameters": parameters}
+
+    def render(self, answer: Any, endpoint: Endpoint, trace: Trace, outputs: Any) -> bytes:
+        """See ``Call.render``."""
+        del trace, outputs
+        found = [
+            huggingface.as_predictions(result) if endpoint.task == RANKING
+            else [{"score": score, "label": label} for label, score in result["scores"].items()]
+            for result in answer["results"]
+        ]  # fmt: skip
+        return dumps(found if self._is_batch else found[0])
+
+
+class RerankCall(TeiCall):
+    """``POST /rerank``: a query and texts to the texts' places, best first."""
+
+    tasks = (RANKING,)
+    fields = (*_LENGTH, "texts", "raw_scores", "return_text")
+    required = "query"
+
+    def read(self, body: Body) -> None:
+        """See ``TeiCall.read``."""
+        if "texts" not in body:
+            raise InputRefused("the field texts is missing", hint='send {"query": "…", "texts": ["…", …]}')
+        refuse_empty(body["texts"], "texts")
+
+    def question(self, endpoint: Endpoint) -> Any:
+        """See ``Call.question``."""
+        self.check(endpoint)
+        body = self._body
+        parameters = self._parameters(
+            body, function_to_apply="none" if flag(body, "raw_scores", default=False) else "sigmoid",
+            return_documents=flag(body, "return_text", default=False),
+        )  # fmt: skip
+        return {"query": body["query"], "documents": body["texts"], "parameters": parameters}
+
+    def render(self, answer: Any, endpoint: Endpoint, trace: Trace, outputs: Any) -> bytes:
+        """See ``Call.render``."""
+        del endpoint, trace, outputs
+        return dumps([
+            {"index": result["index"], **({"text": result["document"]} if "document" in result else {}),
+             "score": result["score"]}
+            for result in answer["results"]
+        ])  # fmt: skip
+
+
+class SimilarityCall(TeiCall):
+    """``POST /similarity``: a sentence and others to how like it each of them is."""
+
+    tasks = (EMBEDDINGS, RANKING)
+    fields = ("parameters",)
+
+    def read(self, body: Body) -> None:
+        """See ``TeiCall.read``."""
+        inputs, parameters = body["inputs"], body.get("parameters") or {}
+        if not isinstance(inputs, dict):
+            raise InputRefused('inputs must be {"source_sentence": "…", "sentences": ["…", …]}')
+        refuse_empty(inputs.get("sentences"), "inputs.sentences")
+        if not isinstance(parameters, dict):
+            raise InputRefused("parameters must be an object")
+        self._chosen = self._parameters(parameters, prompt_name=parameters.get("prompt_name"))
+        for name in parameters:
+            if name not in (*_LENGTH, "prompt_name"):
+                raise InputRefused(f"unknown parameter {shown(name)}")
+
+    def question(self, endpoint: Endpoint) -> Any:
+        """See ``Call.question``."""
+        self.check(endpoint)
+        body = {"inputs": self._body["inputs"], "parameters": self._chosen}
+        question, self._convert = huggingface.read(endpoint.task, body)
+        return question
+
+    def render(self, answer: Any, endpoint: Endpoint, trace: Trace, outputs: Any) -> bytes:
+        """See ``Call.render``."""
+        del endpoint, trace, outputs
+        return dumps(self._convert(answer))
+
+
+class TokenizeCall(TeiCall):
+    """``POST /tokenize``: texts to their tokens, all of them, however many the model reads."""
+
+    fields = ("add_special_tokens", "prompt_name")
+
+    def read(self, body: Body) -> None:
+        """See ``TeiCall.read``."""
+        inputs = body["inputs"]
+        refuse_empty(inputs, "inputs")
+        self._texts = inputs if isinstance(inputs, list) else [inputs]
+
+    def question(self, endpoint: Endpoint) -> Any:
+        """See ``Call.question``."""
+        self.check(endpoint)
+        special = flag(self._body, "add_special_tokens", default=True)
+        name = self._body.get("prompt_name")
+        return Lookup(lambda processor: processor.tokens_of(self._texts, add_special_tokens=special, prompt_name=name))
+
+    def render(self, answer: Any, endpoint: Endpoint, trace: Trace, outputs: Any) -> bytes:
+        """See ``Call.render``; places are in bytes of UTF-8, as there."""
+        del endpoint, trace, outputs
+        return dumps([[self._written(token, places) for token in tokens] for text, tokens in answer
+                      for places in [_places(text)]])  # fmt: skip
+
+    def _written(self, token: Any, places: Callable[[int], int]) -> dict[str, Any]:
+        start, stop = token.start, token.stop
+        return {
+            "id": token.id, "text": token.text, "special": token.special,
+            "start": None if start is None else places(start), "stop": None if stop is None else places(stop),
+        }  # fmt: skip
+
+
+class DecodeCall(TeiCall):
+    """``POST /decode``: token ids of the model's own tokenizer to texts."""
+
+    fields = ("skip_special_tokens",)
+    required = "ids"
+
+    def read(self, body: Body) -> None:
+        """See ``TeiCall.read``."""
+        refuse_empty(body["ids"], "ids")
+        texts, ids = texts_or_ids(body["ids"], "ids")
+        if texts is not None or ids is None:
+            raise InputRefused("ids must be a list of token ids, or a list of such lists")
+        self._rows = ids
+
+    def question(self, endpoint: Endpoint) -> Any:
+        """See ``Call.question``."""
+        self.check(endpoint)
+        skip = flag(self._body, "skip_special_tokens", default=True)
+        return Lookup(lambda processor: processor.text_of(self._rows, skip_special_tokens=skip))
+
+    def render(self, answer: Any, endpoint: Endpoint, trace: Trace, outputs: Any) -> bytes:
+        """See ``Call.render``."""
+        del endpoint, trace, outputs
+        return dumps(answer)
+
+
+class RootCall(Call):
+    """``POST /tei/NAME``: what the model does, as Text Embeddings Inference's own ``POST /`` and as
+    ``InferenceClient(model=URL)`` asks it.
+    """
+
+    def __init__(self, body: object, path: str) -> None:
+        self.path = path
+        self._given = body
+        self._call: TeiCall | None = None
+
+    def question(self, endpoint: Endpoint) -> Any:
+        """See ``Call.question``."""
+        compares = isinstance(self._given, dict) and isinstance(self._given.get("inputs"), dict)
+        kind = _OF_TASK.get(endpoint.task)
+        if kind is None:
+            raise WrongModel("model is none of Text Embeddings Inference's", hint="POST /serve/NAME")
+        self._call = (SimilarityCall if compares else kind)(self._given, self.path)
+        return self._call.question(endpoint)
+
+    def render(self, answer: Any, endpoint: Endpoint, trace: Trace, outputs: Any) -> bytes:
+        """See ``Call.render``."""
+        assert self._call is not None  # noqa: S101 - it has asked
+        found: bytes = self._call.render(answer, endpoint, trace, outputs)
+        return found
+
+
+_OF_TASK: Final[Mapping[str, type[TeiCall]]] = {
+    EMBEDDINGS: EmbedCall, FEATURES: EmbedAllCall, CLASSIFICATION: PredictCall, RANKING: RerankCall,
+}  # fmt: skip
+
+ROUTES: Final[Mapping[str, type[TeiCall]]] = {
+    "/embed": EmbedCall, "/embed_all": EmbedAllCall, "/embed_sparse": EmbedSparseCall, "/predict": PredictCall,
+    "/rerank": RerankCall, "/similarity": SimilarityCall, "/tokenize": TokenizeCall, "/decode": DecodeCall,
+}  # fmt: skip
+"""What follows an endpoint's name."""
+
+
+def chosen(snapshot: Snapshot, names: Sequence[str], tasks: Sequence[str], route: str) -> str:
+    """Return the path that a bare ``route`` asks: of ``names`` (a setting's) the first that does the first of ``tasks``
+    that any of them does; else the first that is being loaded, so that who asks is told. Without names, the only thing
+    that is served. Raises ``EndpointNotFound``.
+    """
+    if not names:
+        return only(snapshot, route)
+    known = {name: _task(snapshot, name) for name in names}
+    for task in tasks:
+        for name in names:
+            if known[name] == task:
+                return name
+    return next((name for name in names if known[name] is None and tasks), names[0])
+
+
+def _task(snapshot: Snapshot, name: str) -> str | None:
+    try:
+        return snapshot.resolve(name)[0].task
+    except GatewayError:
+        return None
+
+
+def only(snapshot: Snapshot, route: str) -> str:
+    """Return the path of the one thing that is served. Raises ``EndpointNotFound`` if there are several, or none."""
+    left = {url for url in snapshot.endpoints if not any(url in c.urls for c in snapshot.canaries.values())}
+    found = sorted({*left, *snapshot.canaries})
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        raise EndpointNotFound("nothing is served here", hint="deploy an endpoint with `clearml-serving model add …`")
+    raise EndpointNotFound(
+        f"{route} is for a gateway that serves one thing, this one serves {len(found)}",
+        hint=f"call one of them by its name: {', '.join(found[:10])}",
+    )
+
+
+def info(endpoint: Endpoint, path: str, version: str, most: int) -> dict[str, Any]:
+    """Return the answer to ``GET /info``: what the model is, in Text Embeddings Inference's words. ``most``: requests
+    that a worker takes at once.
+    """
+    if endpoint.text is None:
+        raise WrongModel("model is none of Text Embeddings Inference's", hint="GET /v2/models/NAME describes any model")
+    config, identity = endpoint.text.processor.config, endpoint.identity
+    labels = {str(i): label for i, label in enumerate(config.labels)}
+    named = {"id2label": labels, "label2id": {label: i for i, label in enumerate(config.labels)}}
+    kinds = {
+        EMBEDDINGS: {"embedding": {"pooling": config.pooling[0] if config.pooling else "graph"}},
+        CLASSIFICATION: {"classifier": named}, RANKING: {"reranker": named},
+    }  # fmt: skip
+    return {
+        "model_id": identity.model_name or identity.model_id or path,
+        "model_sha": identity.model_id or None,
+        "model_dtype": "float32",
+        "served_model_name": path,
+        "model_type": kinds.get(endpoint.task, {endpoint.task: {}}),
+        "max_concurrent_requests": most,
+        "max_input_length": config.max_length,
+        "max_batch_tokens": config.max_length * config.max_rows,
+        "max_batch_requests": None,
+        "max_client_batch_size": config.max_rows,
+        "auto_truncate": config.truncate,
+        "tokenization_workers": 1,
+        "version": version,
+        "sha": None,
+        "docker_label": None,
+    }
+
+
+def fields_of(body: object, known: Sequence[str], required: str) -> Body:
+    """Return a body that is an object with ``required`` and nothing but ``known``. Raises ``InputRefused``."""
+    if not isinstance(body, dict):
+        raise InputRefused("the body must be an object", hint=f'send {{"{required}": …}}')
+    for name in body:
+        if name not in known:
+            raise InputRefused(f"unknown field {shown(name)}", hint=f"known are {', '.join(known)}")
+    if body.get(required) is None:
+        raise InputRefused(f"the field {required} is missing", hint=f'send {{"{required}": …}}')
+    return body
+
+
+def flag(body: Body, name: str, *, default: bool) -> bool:
+    """Return a field that is true or false, or missing or null. Raises ``InputRefused``."""
+    value = body.get(name)
+    if value is None:
+        return default
+    if not isinstance(value, bool):
+        raise InputRefused(f"{name} must be true or false")
+    return value
+
+
+def refuse_empty(value: object, field: str) -> None:
+    """Raise ``NothingSent`` for an empty list."""
+    if value == []:
+        raise NothingSent(f"`{field}` cannot be empty")
+
+
+def _places(text: str) -> Callable[[int], int]:
+    """What turns a place in characters into one in bytes."""
+    if text.isascii():
+        return int
+    found = [0]
+    for character in text:
+        found.append(found[-1] + len(character.encode()))
+    return found.__getitem__

@@ -1,0 +1,128 @@
+"""Parameters of Hugging Face's pipelines: each is done, or refused by name with what to use instead."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gateway.errors import InputRefused
+from gateway.protocols import huggingface
+from tests.unit.gateway.protocols.test_tei import serve_all
+
+DONE = [
+    ("text-classification", {"return_all_scores": False}, {"top_k": 1}),
+    ("text-classification", {"return_all_scores": True}, {"top_k": 1 << 31}),
+    ("text-classification", {"truncation": True, "padding": "max_length"}, {"truncate": True}),
+    ("text-classification", {"truncation": "do_not_truncate"}, {"truncate": False}),
+    ("text-classification", {"max_length": 512}, {"max_length": 512}),
+    ("text-classification", {"function_to_apply": "default", "num_beams": 1}, {}),
+    ("text-classification", {"raw_scores": True}, {"function_to_apply": "none"}),
+    ("feature-extraction", {"tokenize_kwargs": {"truncation": True, "max_length": 64}},
+     {"truncate": True, "max_length": 64}),
+    ("sentence-embeddings", {"truncation_direction": "Right"}, {"truncation_direction": "right"}),
+    ("token-classification", {"grouped_entities": True}, {"aggregation_strategy": "simple"}),
+    ("zero-shot-classification", {"multi_class": True, "candidate_labels": "a"},
+     {"multi_label": True, "candidate_labels": "a"}),
+    ("question-answering", {"topk": 2, "max_question_len": 64}, {"top_k": 2}),
+    ("text-generation", {"stop_sequences": ["x"], "num_beams": 1, "use_cache": True, "length_penalty": 1.0},
+     {"stop": ["x"]}),
+    ("text-generation", {"truncation": True, "top_k": 5}, {"top_k": 5}),
+]  # fmt: skip
+"""Task, a pipeline's parameters, and ours."""
+REFUSED = [
+    ("text-generation", {"num_beams": 4}, "use do_sample"),
+    ("text-generation", {"max_length": 50}, "use max_new_tokens"),
+    ("text-generation", {"num_return_sequences": 2}, "with a seed"),
+    ("text-generation", {"no_repeat_ngram_size": 2}, "repetition_penalty"),
+    ("text-generation", {"watermark": True}, "watermark is not offered"),
+    ("text-generation", {"use_cache": False}, "use_cache is not offered"),
+    ("text-generation", {"early_stopping": 1}, "early_stopping"),
+    ("text-generation", {"truncation": False}, "truncation cannot be false"),
+    ("text-classification", {"generate_parameters": {"max_length": 5}}, "summarization and translation"),
+    ("text-classification", {"clean_up_tokenization_spaces": True}, "summarization and translation"),
+    ("text-classification", {"num_beams": 4}, "text-generation"),
+    ("text-classification", {"truncation": "sideways"}, "transformers' strategies"),
+    ("feature-extraction", {"return_tensors": True}, "/v2/models/NAME/infer"),
+    ("token-classification", {"ignore_subwords": True}, '"aggregation_strategy": "first"'),
+    ("question-answering", {"max_question_len": 5}, "read whole"),
+]
+
+
+@pytest.mark.parametrize(("task", "given", "ours"), DONE)
+def test_what_has_a_counterpart_is_done(task: str, given: dict[str, Any], ours: dict[str, Any]) -> None:
+    """By our name for it; what asks for nothing is left out."""
+    inputs = {"question": "a", "context": "b"} if task == "question-answering" else "good"
+    body, _ = huggingface.read(task, {"inputs": inputs, "parameters": given})
+    assert ours == body.get("parameters", {})
+
+
+@pytest.mark.parametrize(("task", "given", "says"), REFUSED)
+def test_what_has_none_is_refused_by_name(task: str, given: dict[str, Any], says: str) -> None:
+    """And the sentence says what to use."""
+    with pytest.raises(InputRefused) as refused:
+        huggingface.read(task, {"inputs": "good", "parameters": given})
+    assert next(iter(given)) in refused.value.message
+    assert says in refused.value.message
+
+
+def test_an_address_may_name_the_task() -> None:
+    """Hugging Face's way: only known tasks count, an endpoint may be called anything."""
+    assert ("e", "summarization") == huggingface.asked_task("e/pipeline/summarization")
+    assert ("e/2", "feature-extraction") == huggingface.asked_task("e/2/pipeline/feature-extraction")
+    assert ("e/pipeline/mine", "") == huggingface.asked_task("e/pipeline/mine")
+
+
+@pytest.fixture
+async def served(stack: Any) -> Any:
+    """See `serve_all`."""
+    return await serve_all(stack)
+
+
+async def test_long_texts_are_cut_or_refused_as_the_request_says(served: Any) -> None:
+    """`truncation` false refuses what would be cut; a `max_length` below the endpoint's is refused by name."""
+    long = {"inputs": "good " * 50}
+    assert 200 == (await served.client.post("/serve/labels", json={**long, "parameters": {"truncation": True}})
+                   ).status_code  # fmt: skip
+    reply = await served.client.post("/serve/labels", json={**long, "parameters": {"truncation": False}})
+    assert (422, True) == (reply.status_code, "longer than the 32 tokens" in reply.json()["error"])
+    same = await served.client.post("/serve/labels", json={**long, "parameters": {"max_length": 512}})
+    assert 200 == same.status_code
+    reply = await served.client.post("/serve/labels", json={**long, "parameters": {"max_length": 8}})
+    assert (422, True) == (reply.status_code, "gateway.max_length=8" in reply.json()["hint"])
+    for text in ("good", "good " * 50):
+        ours = {"text": text, "parameters": {"truncate": False}}
+        assert (200 if len(text) < 9 else 422) == (await served.client.post("/serve/labels", json=ours)).status_code
+
+
+async def test_a_task_that_the_endpoint_does_not_do_is_refused(served: Any) -> None:
+    """Without the task in the address, a summary is asked for with the bytes that ask for labels."""
+    asked = "/serve/labels/pipeline/summarization"
+    reply = await served.client.post(asked, json={"inputs": "good"})
+    assert (422, "this endpoint does text-classification, not summarization") == (
+        reply.status_code, reply.json()["error"],
+    )  # fmt: skip
+    for path in ("labels/pipeline/text-classification", "vectors/pipeline/feature-extraction"):
+        assert 200 == (await served.client.post(f"/serve/{path}", json={"inputs": "good"})).status_code
+
+
+async def test_ranking_takes_pairs(served: Any) -> None:
+    """As classifiers of pairs do, one score each, in the order that they came in."""
+    pairs = [{"text": "a", "text_pair": "bad"}, {"text": "a", "text_pair": "film film"}]
+    found = (await served.client.post("/serve/rank", json={"inputs": pairs})).json()
+    assert [["LABEL_0"], ["LABEL_0"]] == [[p["label"] for p in row] for row in found]
+    assert found[0][0]["score"] < found[1][0]["score"]
+    assert [found[1]] == (await served.client.post("/serve/rank", json={"inputs": pairs[1]})).json()
+    nested = (await served.client.post("/serve/rank", json={"inputs": [["a", "bad"], ["a", "film film"]]})).json()
+    assert found == nested
+    reply = await served.client.post("/serve/rank", json={"inputs": [{"text": "a"}]})
+    assert (422, True) == (reply.status_code, "text_pair" in reply.json()["error"])
+
+
+async def test_kserves_first_protocol_is_read_whatever_type_curl_gives_it(served: Any) -> None:
+    """`curl -d` says that a form comes; the example of the page is typed like that."""
+    reply = await served.client.post(
+        "/v1/models/labels:predict", content=b'{"instances": ["good"]}',
+        headers={"content-type": "application/x-www-form-urlencoded"},
+    )  # fmt: skip
+    assert (200, "GOOD") == (reply.status_code, reply.json()["predictions"][0]["label"])

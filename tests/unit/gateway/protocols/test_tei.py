@@ -1,0 +1,316 @@
+"""Text Embeddings Inference's API over a gateway of fakes: shapes, statuses and error bodies its clients know."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer
+
+from benchmarks.shared.words import SPECIAL, text_bundle
+from gateway.protocols.tei import ROUTES
+
+GOOD, BAD, FILM = 4, 5, 6
+"""Ids of words; 2 and 3 are put around a text."""
+SIZE = 4
+
+
+def embed(inputs: dict[str, Any]) -> dict[str, Any]:
+    """A vector counts words: good, bad, film, all; its length is not one."""
+    ids = inputs["input_ids"] * inputs["attention_mask"]
+    found = [(ids == word).sum(1) for word in (GOOD, BAD, FILM)] + [(ids > 3).sum(1)]
+    return {"sentence_embedding": np.stack(found, axis=1).astype(np.float32)}
+
+
+def rank(inputs: dict[str, Any]) -> dict[str, Any]:
+    """The more films, the better."""
+    ids = inputs["input_ids"] * inputs["attention_mask"]
+    return {"logits": ((ids == FILM).sum(1) - 1.0)[:, None].astype(np.float32)}
+
+
+def features(inputs: dict[str, Any]) -> dict[str, Any]:
+    """Each token is its id, twice."""
+    return {"last_hidden_state": np.repeat(inputs["input_ids"][..., None], 2, axis=2).astype(np.float32)}
+
+
+async def serve_all(stack: Any) -> Any:
+    """A classifier, an embedder with prompts, a re-ranker and an encoder."""
+    stack.deploy("labels")
+    prompts = {"prompts": {"query": "good "}, "default_prompt_name": None}
+    for url, run, output, config, auxiliary in (
+        ("vectors", embed, "sentence_embedding", {"architecture": "BertModel"}, {}),
+        ("rank", rank, "logits", {"id2label": {"0": "LABEL_0"}}, {"task": "ranking"}),
+        ("tokens", features, "last_hidden_state", {"architecture": "BertModel"}, {"task": "feature-extraction"}),
+    ):
+        bundle = text_bundle(stack.folder / f"bundle-{url}", max_position_embeddings=32, hidden_size=SIZE, **config)
+        if url == "vectors":
+            tokenizer = Tokenizer.from_file(str(bundle / "tokenizer.json"))
+            tokenizer.add_special_tokens(list(SPECIAL))
+            tokenizer.save(str(bundle / "tokenizer.json"))
+            (bundle / "config_sentence_transformers.json").write_text(json.dumps(prompts))
+        stack.add_package(f"m-{url}", bundle)
+        stack.registry.add_endpoint(url, f"m-{url}", **({"auxiliary_cfg": {"gateway": auxiliary}} if auxiliary else {}))
+        stack.backend.add(
+            stack.triton_name(url), {"input_ids": "int64", "attention_mask": "int64"}, {output: "float32"}, run
+        )
+    await stack.served("labels", "vectors", "rank", "tokens")
+    return stack
+
+
+@pytest.fixture
+async def served(stack: Any) -> Any:
+    """See `serve_all`."""
+    return await serve_all(stack)
+
+
+async def ask(stack: Any, path: str, body: object) -> Any:
+    """The answer, which must be one."""
+    reply = await stack.client.post(path, json=body)
+    assert 200 == reply.status_code, reply.text
+    return reply.json()
+
+
+async def refused(stack: Any, path: str, body: object) -> tuple[int, str, str]:
+    """Status, kind and sentence."""
+    reply = await stack.client.post(path, json=body)
+    found = reply.json()
+    assert {"error", "error_type"} == set(found)
+    return reply.status_code, found["error_type"], found["error"]
+
+
+async def test_embed_gives_vectors_of_length_one(served: Any) -> None:
+    """A single text is a batch of one; `normalize` is on unless it is switched off; `dimensions` shortens."""
+    (one,) = await ask(served, "/tei/vectors/embed", {"inputs": "good film"})
+    many = await ask(served, "/tei/vectors/embed", {"inputs": ["good film", "bad"], "truncate": True})
+    assert one == many[0]
+    assert 1 == pytest.approx(np.linalg.norm(many[1]))
+    assert [[1, 0, 1, 2]] == await ask(served, "/tei/vectors/embed", {"inputs": "good film", "normalize": False})
+    raw = {"inputs": "good film", "dimensions": 2, "normalize": False, "truncation_direction": "Right"}
+    assert [[1, 0]] == await ask(served, "/tei/vectors/embed", raw)
+    assert [[1, 0]] == await ask(served, "/tei/vectors/embed", {"inputs": "good film", "dimensions": 2})
+    asked = {"inputs": ["film"], "prompt_name": "query", "normalize": False}
+    assert [[1, 0, 1, 2]] == await ask(served, "/tei/vectors/embed", asked)
+
+
+async def test_token_ids_are_taken_as_they_are(served: Any) -> None:
+    """One list, or several; normalised as texts are."""
+    by_text = await ask(served, "/tei/vectors/embed", {"inputs": ["good film"]})
+    assert by_text == await ask(served, "/tei/vectors/embed", {"inputs": [2, GOOD, FILM, 3]})
+    assert by_text * 2 == await ask(served, "/tei/vectors/embed", {"inputs": [[2, GOOD, FILM, 3]] * 2})
+    raw = {"inputs": [[2, GOOD, FILM, 3]], "normalize": False}
+    assert [[1, 0, 1, 2]] == await ask(served, "/tei/vectors/embed", raw)
+
+
+async def test_embed_all_gives_a_vector_per_token(served: Any) -> None:
+    """Special ones included; an endpoint that pools is told how to be one that does not."""
+    assert [[[2, 2], [GOOD, GOOD], [3, 3]]] == await ask(served, "/tei/tokens/embed_all", {"inputs": "good"})
+    status, kind, says = await refused(served, "/tei/vectors/embed_all", {"inputs": "good"})
+    assert (424, "Backend") == (status, kind)
+    assert "gateway.task=feature-extraction" in says
+
+
+async def test_rerank_puts_texts_in_order(served: Any) -> None:
+    """`raw_scores` without the sigmoid, `return_text` with the texts."""
+    body = {"query": "hello", "texts": ["bad", "film film", "film"]}
+    found = await ask(served, "/tei/rank/rerank", body)
+    assert [1, 2, 0] == [rank["index"] for rank in found]
+    assert [{"index", "score"}] * 3 == [set(rank) for rank in found]
+    assert 1 / (1 + np.exp(-1)) == pytest.approx(found[0]["score"])
+    raw = await ask(served, "/tei/rank/rerank", {**body, "raw_scores": True, "return_text": True})
+    assert {"index": 1, "text": "film film", "score": 1} == raw[0]
+
+
+async def test_similarity_compares_one_sentence_with_others(served: Any) -> None:
+    """By the angle between vectors; what the others are is not in the answer."""
+    body = {"inputs": {"source_sentence": "good film", "sentences": ["film good", "bad"]}}
+    same, other = await ask(served, "/tei/vectors/similarity", body)
+    assert (1, True) == (pytest.approx(same), other < 0.9)
+    with_prompt = {**body, "parameters": {"prompt_name": "query", "truncate": True}}
+    assert 2 == len(await ask(served, "/tei/vectors/similarity", with_prompt))
+
+
+async def test_predict_takes_a_text_a_pair_or_a_batch_of_either(served: Any) -> None:
+    """A list of two texts is a pair there; our own `/predict` reads it as two texts."""
+    one = await ask(served, "/tei/labels/predict", {"inputs": "good good"})
+    assert ["GOOD", "BAD"] == [p["label"] for p in one]
+    assert one == await ask(served, "/tei/labels/predict", {"inputs": ["good", "good"]})
+    batch = await ask(served, "/tei/labels/predict", {"inputs": [["good good"], ["bad"]]})
+    assert (one, "BAD") == (batch[0], batch[1][0]["label"])
+    assert [one] == await ask(served, "/tei/labels/predict", {"inputs": [["good", "good"]]})
+    raw = await ask(served, "/tei/labels/predict", {"inputs": "good good", "raw_scores": True})
+    assert [2, 0] == [p["score"] for p in raw]
+    pair = await ask(served, "/tei/rank/predict", {"inputs": ["hello", "film film"], "raw_scores": True})
+    assert [{"label": "LABEL_0", "score": 1}] == pair
+    status, _, says = await refused(served, "/tei/labels/predict", {"inputs": [["good"], ["a", "b"]]})
+    assert (422, True) == (status, "two requests" in says)
+
+
+async def test_tokenize_lists_all_tokens_and_decode_reads_them(served: Any) -> None:
+    """Also those that the model does not read; special ones are nowhere in the text; places are bytes of UTF-8."""
+    (found,) = await ask(served, "/tei/vectors/tokenize", {"inputs": "good film"})
+    special = {"special": True, "start": None, "stop": None}
+    assert [
+        {"id": 2, "text": "[CLS]", **special}, {"id": GOOD, "text": "good", "special": False, "start": 0, "stop": 4},
+        {"id": FILM, "text": "film", "special": False, "start": 5, "stop": 9}, {"id": 3, "text": "[SEP]", **special},
+    ] == found  # fmt: skip
+    body = {"inputs": ["中 film", "good " * 100], "add_special_tokens": False}
+    places, long = await ask(served, "/tei/vectors/tokenize", body)
+    assert [(0, 3), (4, 8)] == [(token["start"], token["stop"]) for token in places]
+    assert ([GOOD] * 100, 495) == ([token["id"] for token in long], long[-1]["start"])
+    asked = {"inputs": "film", "prompt_name": "query", "add_special_tokens": False}
+    assert [[GOOD, FILM]] == [[t["id"] for t in row] for row in await ask(served, "/tei/vectors/tokenize", asked)]
+    assert ["good film"] == await ask(served, "/tei/vectors/decode", {"ids": [2, GOOD, FILM, 3]})
+    whole = {"ids": [[2, GOOD], [FILM]], "skip_special_tokens": False}
+    assert ["[CLS] good", "film"] == await ask(served, "/tei/vectors/decode", whole)
+
+
+async def test_the_root_does_what_the_model_does(served: Any) -> None:
+    """As `InferenceClient(model=URL)` asks it."""
+    embedded = await ask(served, "/tei/vectors/embed", {"inputs": ["good"]})
+    assert embedded == await ask(served, "/tei/vectors", {"inputs": ["good"]}) == await ask(
+        served, "/tei/vectors/", {"inputs": ["good"]}
+    )  # fmt: skip
+    assert "GOOD" == (await ask(served, "/tei/labels", {"inputs": "good"}))[0]["label"]
+    assert 0 == (await ask(served, "/tei/rank", {"query": "a", "texts": ["film"]}))[0]["index"]
+    compared = {"inputs": {"source_sentence": "good", "sentences": ["good"]}}
+    assert [pytest.approx(1)] == await ask(served, "/tei/vectors", compared)
+
+
+REFUSED = [
+    ("vectors/embed", {"inputs": []}, 400, "Empty", "`inputs` cannot be empty"),
+    ("rank/rerank", {"query": "a", "texts": []}, 400, "Empty", "`texts` cannot be empty"),
+    ("vectors/decode", {"ids": []}, 400, "Empty", "`ids` cannot be empty"),
+    ("vectors/similarity", {"inputs": {"source_sentence": "a", "sentences": []}}, 400, "Empty", "sentences"),
+    ("vectors/embed", {"inputs": ""}, 422, "Validation", "empty"),
+    ("vectors/embed", {"inputs": "good", "nonsense": 1}, 422, "Validation", "unknown field nonsense"),
+    ("vectors/embed", {}, 422, "Validation", "the field inputs is missing"),
+    ("vectors/embed", [], 422, "Validation", "must be an object"),
+    ("vectors/embed", {"inputs": 7}, 422, "Validation", "inputs must be a text"),
+    ("vectors/embed", {"inputs": ["good", 7]}, 422, "Validation", "not both"),
+    ("vectors/embed", {"inputs": [2, 999]}, 422, "Validation", "vocabulary"),
+    ("vectors/embed", {"inputs": "good", "normalize": 1}, 422, "Validation", "normalize must be true or false"),
+    ("vectors/embed", {"inputs": "good", "dimensions": 0}, 422, "Validation", "dimensions"),
+    ("vectors/embed", {"inputs": "good", "dimensions": 5}, 422, "Validation", "have 4 dimensions, not 5"),
+    ("vectors/embed", {"inputs": "good", "prompt_name": "x"}, 422, "Validation", "no prompt of that name"),
+    ("vectors/embed", {"inputs": "good " * 50, "truncate": False}, 422, "Validation", "longer than the 32 tokens"),
+    ("vectors/embed", {"inputs": "good", "truncation_direction": "left"}, 422, "Validation", "keeps the beginning"),
+    ("vectors/tokenize", {"inputs": [7]}, 422, "Validation", "inputs[0] must be a string"),
+    ("vectors/tokenize", {"inputs": "a", "prompt_name": "x"}, 422, "Validation", "no prompt"),
+    ("vectors/decode", {"ids": [-1]}, 422, "Validation", "vocabulary"),
+    ("vectors/decode", {"ids": ["a"]}, 422, "Validation", "list of token ids"),
+    ("vectors/predict", {"inputs": "good"}, 424, "Backend", "not a classification model"),
+    ("vectors/rerank", {"query": "a", "texts": ["b"]}, 424, "Backend", "not a re-ranker model"),
+    ("labels/embed", {"inputs": "good"}, 424, "Backend", "not an embedding model"),
+    ("vectors/embed_sparse", {"inputs": "good"}, 424, "Backend", "SPLADE"),
+    ("rank/predict", {"inputs": "good"}, 422, "Validation", "takes pairs"),
+    ("rank/rerank", {"query": "a"}, 422, "Validation", "the field texts is missing"),
+    ("nobody/embed", {"inputs": "good"}, 404, "Validation", "does not exist"),
+]
+"""What is asked, and the status, kind and words of the answer."""
+
+
+async def test_refusals_have_its_statuses_and_words(served: Any) -> None:
+    """`{"error", "error_type"}`; what is wrong is said."""
+    for path, body, status, kind, says in REFUSED:
+        found = await refused(served, f"/tei/{path}", body)
+        assert (status, kind) == found[:2], (path, body, found)
+        assert says in found[2], (path, body, found)
+
+
+async def test_a_body_that_is_no_json_and_a_wrong_method_are_refused_in_its_words(served: Any) -> None:
+    """As everything else there."""
+    reply = await served.client.post("/tei/vectors/embed", content=b"{", headers={"content-type": "application/json"})
+    assert (400, "Validation") == (reply.status_code, reply.json()["error_type"])
+    reply = await served.client.get("/tei/vectors/embed")
+    assert (405, "Validation") == (reply.status_code, reply.json()["error_type"])
+
+
+async def test_a_list_of_tokens_has_a_limit(served: Any) -> None:
+    """What would be more than an answer may take is refused before it is made."""
+    from preprocessing.processor import TextProcessor
+
+    processor: TextProcessor = served.gateway.table.current.endpoints["vectors"].text.processor
+    with pytest.raises(Exception, match="tokens, which is what one answer lists"):
+        processor.tokens_of(["good " * 200_000, "good " * 100_000])
+    with pytest.raises(Exception, match="more than 1000000 ids"):
+        processor.text_of([[2] * 1_000_001])
+
+
+async def test_info_says_what_a_model_is(served: Any) -> None:
+    """The fields that its clients read."""
+    vectors = (await served.client.get("/tei/vectors/info")).json()
+    assert ({"embedding": {"pooling": "mean"}}, 32, "vectors") == (
+        vectors["model_type"], vectors["max_input_length"], vectors["served_model_name"],
+    )  # fmt: skip
+    assert {"0": "BAD", "1": "GOOD"} == (await served.client.get("/tei/labels/info")).json()["model_type"][
+        "classifier"
+    ]["id2label"]
+    assert "reranker" in (await served.client.get("/tei/rank/info")).json()["model_type"]
+    missing = await served.client.get("/tei/nobody/info")
+    assert (404, "Validation") == (missing.status_code, missing.json()["error_type"])
+
+
+async def test_bare_routes_ask_the_only_thing_that_is_served(stack: Any) -> None:
+    """With several it says which there are, and how to choose."""
+    stack.deploy("labels")
+    await stack.served("labels")
+    assert 200 == (await stack.client.post("/tokenize", json={"inputs": "good"})).status_code
+    assert "labels" == (await stack.client.get("/info")).json()["served_model_name"]
+    stack.deploy("more")
+    await stack.served("labels", "more")
+    reply = await stack.client.post("/embed", json={"inputs": "good"})
+    assert (404, True) == (reply.status_code, "labels, more" in reply.json()["error"])
+    assert 404 == (await stack.client.get("/info")).status_code
+
+
+async def test_bare_routes_ask_the_first_that_a_setting_names_for_their_task(make_stack: Any) -> None:
+    """So one gateway has an embedder and a re-ranker, as two servers would; who names nobody is not told its name."""
+    stack = make_stack(tei_endpoints="rank, vectors")
+    async with stack.gateway.running(), stack.client:
+        await serve_all(stack)
+        assert 1 == len(await ask(stack, "/embed", {"inputs": "good"}))
+        assert 0 == (await ask(stack, "/rerank", {"query": "a", "texts": ["film"]}))[0]["index"]
+        assert [pytest.approx(1)] == await ask(
+            stack, "/similarity", {"inputs": {"source_sentence": "film", "sentences": ["film"]}}
+        )
+        assert ["film"] == await ask(stack, "/decode", {"ids": [FILM]})
+        assert "rank" == (await stack.client.get("/info")).json()["served_model_name"]
+        status, kind, _ = await refused(stack, "/embed_all", {"inputs": "good"})
+        assert (424, "Backend") == (status, kind)
+
+
+async def test_openai_and_rerank_are_also_below_an_endpoint(served: Any) -> None:
+    """Where clients that are given `…/tei/NAME` look for them; the path names the model, whatever the body says."""
+    found = await ask(served, "/tei/vectors/v1/embeddings", {"model": "text-embedding-3", "input": "good"})
+    assert "vectors" == found["model"]
+    found = await ask(served, "/tei/rank/v1/rerank", {"model": "x", "query": "a", "documents": ["film"]})
+    assert 0 == found["results"][0]["index"]
+
+
+async def test_every_route_goes_the_one_way(served: Any) -> None:
+    """Counted once under the version that answered, tokens and texts without a call to the model too."""
+    calls = len(served.backend.calls)
+    await ask(served, "/tei/vectors/tokenize", {"inputs": "good"})
+    await ask(served, "/tei/vectors/decode", {"ids": [2]})
+    assert calls == len(served.backend.calls)
+    await ask(served, "/tei/vectors/embed", {"inputs": "good"})
+    metrics = (await served.client.get("/metrics")).text
+    counted = [
+        line for line in metrics.splitlines()
+        if line.startswith("gateway_requests_total") and 'endpoint="vectors"' in line and 'outcome="ok"' in line
+    ]  # fmt: skip
+    assert 3 == sum(float(line.rsplit(" ", 1)[1]) for line in counted)
+
+
+async def test_the_openapi_document_has_every_route_with_an_example_that_works(served: Any) -> None:
+    """Of those that something served here answers."""
+    paths = (await served.client.get("/openapi.json")).json()["paths"]
+    named = {path: found for path, found in paths.items() if path.startswith("/tei/") or path.endswith("/rerank")}
+    routes = {f"/tei/{{name}}{route}" for route in ROUTES} - {"/tei/{name}/embed_all", "/tei/{name}/embed_sparse"}
+    assert routes | {"/v1/rerank", "/v2/rerank"} == set(named)
+    for path, found in named.items():
+        (name,) = found["post"].get("parameters") or [{"example": ""}]
+        body = found["post"]["requestBody"]["content"]["application/json"]["example"]
+        await ask(served, path.format(name=name["example"]), body)
