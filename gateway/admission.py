@@ -6,6 +6,8 @@ Refusing early costs microseconds; queueing without a bound costs every caller i
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from gateway.errors import Overloaded
 
 
@@ -50,20 +52,31 @@ class Permit:
 class Permits:
     """Counts requests of one event loop, and the bytes of their bodies; not thread-safe by design."""
 
-    __slots__ = ("held_bytes", "in_flight", "max_bytes", "max_requests")
+    __slots__ = ("held_bytes", "in_flight", "max_bytes", "max_requests", "retry_after")
 
     def __init__(self, max_requests: int, max_bytes: int) -> None:
         self.max_requests = max_requests
         self.max_bytes = max_bytes
         self.in_flight = 0
         self.held_bytes = 0
+        self.retry_after: Callable[[], float] = lambda: 1.0
+        """Seconds after which who is refused may ask again."""
+
+    def room(self) -> int:
+        """Return how many requests would be let in now."""
+        return self.max_requests - self.in_flight
+
+    def full(self) -> Overloaded:
+        """Return the refusal of one request too many."""
+        return Overloaded(
+            f"this gateway already works on {self.max_requests} requests", hint="try again",
+            retry_after=self.retry_after(),
+        )  # fmt: skip
 
     def take(self, size: int = 0) -> Permit:
         """Take a permit for a request of which ``size`` bytes are, or will be, held. Raises ``Overloaded``."""
         if self.in_flight >= self.max_requests:
-            raise Overloaded(
-                f"this gateway already works on {self.in_flight} requests", hint="try again", retry_after=1
-            )
+            raise self.full()
         held = self.held_bytes
         if held + size > self.max_bytes and held:
             raise _full(held)

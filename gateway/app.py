@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import gc
 import logging
+import math
 import os
 import signal
 import socket
@@ -164,8 +165,9 @@ class Gateway:
             body_timeout=settings.request_timeout + 1,
             max_head_bytes=settings.max_head_bytes, max_headers=settings.max_headers,
             max_open=settings.max_connections or room_for_connections(2 if settings.grpc_port else 1),
-            count=self.observer.ended_connection,
+            count=self.observer.ended_connection, room=self.permits.room,
         )  # fmt: skip
+        self.permits.retry_after = lambda: math.ceil(self.connections.turns.retry_after)
         self.http_protocol = http_protocol(fast_path=settings.fast_path)
         """What a server of this gateway is given as its protocol."""
         self._rpc: RpcServer | None = None

@@ -447,8 +447,9 @@ class Settings(BaseSettings):
     )  # fmt: skip
     log_level: str = Field("INFO", validation_alias=_names("log_level"), description="Lowest level that is logged.")
     access_log: bool = Field(
-        False, validation_alias=_names("access_log"), description="Log one line per request (failures always are)."
-    )
+        False, validation_alias=_names("access_log"),
+        description="Log one line per request. Failures always are; refusals for want of room as a number per second.",
+    )  # fmt: skip
 
     @property
     def knows_callers(self) -> bool:

@@ -207,6 +207,13 @@ class Echo:
         """See ``fast.FastPathLike``."""
         return None if path in ("/serve/skip", "/serve/pieces") else (path, headers)
 
+    def is_full(self) -> bool:
+        """See ``fast.FastPathLike``."""
+        return False
+
+    def refusal(self, plain: Any) -> None:
+        """See ``fast.FastPathLike``."""
+
     def take(self, pending: Any, plain: Any, body: bytes) -> bool:
         """See ``fast.FastPathLike``."""
         if body.startswith(b"no"):

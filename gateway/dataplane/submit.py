@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import time
 from collections.abc import Callable
 from typing import Final, Protocol
 
@@ -23,13 +24,14 @@ from gateway.dataplane.deadlines import Deadlines
 from gateway.dataplane.inflight import ENDED, Done, InFlight, Send
 from gateway.dataplane.routing.table import RoutingTable
 from gateway.endpoints.endpoint import Endpoint
-from gateway.errors import OF_CALLERS, Draining, GatewayError, Unavailable
+from gateway.errors import OF_CALLERS, Draining, GatewayError, Overloaded, Unavailable
 from gateway.health import Health
 from gateway.metrics.observer import Observer
 from gateway.trace import TRACEPARENT, Trace
 
 _log = logging.getLogger("triton_gateway.request")
 
+_TELL_EVERY_S: Final = 1.0
 _PINNED: Final = "pinned"
 _TIMES: Final = ("total", "prepare", "queue", "infer", "finish")
 
@@ -74,6 +76,10 @@ class DataPlane:
         self._health = health
         self._access_log = access_log
         self._deadlines = Deadlines()
+        self._refused = 0
+        self._tell_at = 0.0
+        self.is_quiet = spans is None and not access_log
+        """Whether a request that is refused at once leaves nothing but a number."""
         self.new_trace: Callable[..., Trace] = Trace if spans is None else spans.begin
         """Opens a request's record: ``new_trace(request_id, traceparent)``."""
         self._listeners: tuple[Listener, ...] = () if spans is None else (spans.finished,)
@@ -96,6 +102,16 @@ class DataPlane:
         if not health.first_sync_done:
             raise Unavailable("this gateway has not read its configuration yet", hint="try again", retry_after=1)
         return self.permits.take(size)
+
+    def is_full(self) -> bool:
+        """Return whether a request would be refused now for want of room, and for nothing else."""
+        permits, health = self.permits, self._health
+        return permits.in_flight >= permits.max_requests and health.first_sync_done and not health.is_draining
+
+    def refused(self) -> None:
+        """Count a request that was refused for want of room before anything was made of it."""
+        self._observer.refused(Overloaded.kind)
+        self._log_refusal()
 
     def expect(self, path: str) -> None:
         """Raise at once what a call for ``path`` would be refused with, if there is nothing there; chooses nothing."""
@@ -175,8 +191,22 @@ class DataPlane:
         self._observer.finished(trace)
         for listener in self._listeners:
             listener(trace)
-        if trace.error is not None or self._access_log:
+        if isinstance(trace.error, Overloaded) and not self._access_log:
+            self._log_refusal()
+        elif trace.error is not None or self._access_log:
             _write_log(trace)
+
+    def _log_refusal(self) -> None:
+        """Say how many were refused for want of room; a line for each would take longer than refusing."""
+        self._refused += 1
+        now = time.monotonic()
+        if now >= self._tell_at:
+            self._tell_at = now + _TELL_EVERY_S
+            _log.info(
+                "refused %d requests for want of room", self._refused,
+                extra={"code": Overloaded.kind, "refused": self._refused, "in_flight": self.permits.in_flight},
+            )  # fmt: skip
+            self._refused = 0
 
     def fell_back(self, trace: Trace, error: GatewayError, stable: Endpoint) -> None:
         """See ``Ledger.fell_back``."""

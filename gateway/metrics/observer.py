@@ -117,8 +117,15 @@ class Observer:
         except Exception:  # noqa: BLE001 - see the module
             self.complain()
 
+    @_harmless
+    def refused(self, outcome: str) -> None:
+        """Count a request that was refused before anything was made of it."""
+        self._count_failure(("", "", "", outcome), 0.0)
+
     def _count_failed(self, trace: Trace) -> None:
-        key = (trace.endpoint, trace.version, trace.route, trace.outcome)
+        self._count_failure((trace.endpoint, trace.version, trace.route, trace.outcome), trace.total_ns * _NS)
+
+    def _count_failure(self, key: tuple[str, str, str, str], seconds: float) -> None:
         failed = self._failed.get(key)
         if failed is None:
             failed = self._failed[key] = (
@@ -126,7 +133,7 @@ class Observer:
                 self._numbers.distribution(catalog.FAILURE_SECONDS, *key),
             )
         failed[0].value += 1
-        failed[1].observe(trace.total_ns * _NS)
+        failed[1].observe(seconds)
         self._counted(1)
 
     def _drain(self) -> None:

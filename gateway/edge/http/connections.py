@@ -11,6 +11,9 @@ idle     its next request                           keep_alive       closed
 unread   its client, to read what was written       body_timeout     dropped (beside any of the others)
 ======== ========================================= ================ =====================================
 
+Beside that, a connection rests that was refused for want of room, and waits to be looked at while more are than may be
+refused: see ``turns``.
+
 Nothing here reads or writes bytes; ``protocol.GatewayProtocol`` puts connections into lines and takes them out.
 """
 
@@ -20,6 +23,8 @@ import asyncio
 import resource
 from collections.abc import Callable, Collection
 from typing import Any, Final, Protocol
+
+from gateway.edge.http.turns import TICK_S, Turns
 
 _MAX_OPEN: Final = 10_000
 _SHARE_OF_FILES: Final = 0.75
@@ -112,8 +117,8 @@ class Connections:
     """The limits on connections, the lines they wait in, and those that are open. Times in seconds.
 
     ``age``: after about so long a connection's next answer is its last, 0 for no end. ``max_open`` 0: no limit.
-    ``count`` is told why a connection is ended that its client would have kept: a refusal's kind, or one of the words
-    of ``ENDS``.
+    ``room`` says how many requests would be let in now. ``count`` is told why a connection is ended that its client
+    would have kept: a refusal's kind, or one of the words of ``ENDS``.
     """
 
     def __init__(
@@ -126,6 +131,7 @@ class Connections:
         max_headers: int = 100,
         max_open: int = 0,
         age: float = 0.0,
+        room: Callable[[], int] = lambda: 1,
         count: Callable[[str], None] = lambda _reason: None,
     ) -> None:
         self.count = count
@@ -134,6 +140,7 @@ class Connections:
         self.max_open = max_open
         self.age = age
         self.is_leaving = False
+        self.turns = Turns(room)
         self.open: Collection[Any] = ()
         """Every connection of the server: uvicorn's own set, from the first one on."""
         self.heads = Line(head_timeout, lambda connection: connection.head_is_late())
@@ -158,6 +165,20 @@ class Connections:
         connection.is_idle_too_long()
         return True
 
+    def refused(self, loop: asyncio.AbstractEventLoop, counts: float) -> None:
+        """Count a refusal for want of room: others may have to wait for theirs."""
+        self.turns.refused(counts)
+        self.take_turns(loop)
+
+    def take_turns(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Look from now on whose turn it is."""
+        if self.turns.begin(loop.time()):
+            loop.call_later(TICK_S, self._look, loop)
+
+    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self.turns.look(loop.time()):
+            loop.call_later(TICK_S, self._look, loop)
+
     def forget(self, connection: Connection) -> None:
         """Take a connection out of every line."""
         for line in (self.heads, self.bodies, self.idle, self.unread):
@@ -166,6 +187,7 @@ class Connections:
     def leave(self) -> None:
         """Make every answer from now on the last one on its connection, on those to come too."""
         self.is_leaving = True
+        self.turns.let_all_go_on()
         for connection in tuple(self.open):
             connection.leave()
 

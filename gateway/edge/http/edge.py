@@ -14,7 +14,7 @@ from gateway.call import Headers, Reply
 from gateway.callers.access import Names
 from gateway.dataplane.inflight import InFlight
 from gateway.edge.http.fast import EXTENSION
-from gateway.edge.http.protocol import NAMES, TAKEN
+from gateway.edge.http.protocol import NAMES, REST, TAKEN
 from gateway.edge.quotas import quota_head, quota_left
 from gateway.errors import RequestError
 from gateway.trace import Trace
@@ -85,6 +85,13 @@ async def taken(scope: Scope) -> None:
     wait = scope.get("extensions", _NO_EXTENSIONS).get(TAKEN)
     if wait is not None:
         await wait()
+
+
+def rest(scope: Scope) -> None:
+    """Say that this request is refused for want of room: the next one of its connection is not read at once."""
+    begin = scope.get("extensions", _NO_EXTENSIONS).get(REST)
+    if begin is not None:
+        begin()
 
 
 def names_of(scope: Scope) -> Names:

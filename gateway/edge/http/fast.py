@@ -74,6 +74,16 @@ class FastPathLike(Protocol):
         """Return all that is needed of a request's head; None if the request is not for the fast path."""
         ...
 
+    def is_full(self) -> bool:
+        """Return whether a request would be refused now for want of room."""
+        ...
+
+    def refusal(self, plain: Any) -> tuple[bytes, bytes] | None:
+        """Count a refusal for want of room and return its head and body, as they were made for others before; None if
+        it has to be made, by ``take``.
+        """
+        ...
+
     def take(self, pending: PendingReply, plain: Any, body: bytes) -> bool:
         """Answer through ``pending``, now or later; False, and nothing done, if it is not for the fast path.
 
@@ -195,7 +205,7 @@ class PendingReply:
 
     def reply(self, status: int, headers: HeaderList, body: bytes) -> None:
         """Write the answer, unless the client has left."""
-        self.send(*_checked(status, headers, body))
+        self.send(*checked(status, headers, body))
 
     def send(self, head: bytes, body: bytes) -> None:
         """Write an answer whose head is complete, save for how the connection goes on; else as ``reply``."""
@@ -256,6 +266,7 @@ class FastProtocol(GatewayProtocol):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._fast_path: FastPathLike | None = getattr(self.config.loaded_app, "fast_path", None)
+        self._turns = self._room.turns
         self._own_heads: HeadCache | None = None
         """Heads of clients with this one's certificate: who has sent a head is known with it."""
         self.unread: list[Releasable] = []
@@ -282,6 +293,8 @@ class FastProtocol(GatewayProtocol):
             and (cycle is None or cycle.response_complete)
             and not (self.flow.write_paused or self._is_deaf or self.transport.is_closing())
         ):
+            if (self._rests_until or self._turns.is_over) and self._must_wait(data):
+                return
             heads = fast_path.heads if self._own_heads is None else self._own_heads
             known = heads.find(data)
             if known is not None:
@@ -302,6 +315,11 @@ class FastProtocol(GatewayProtocol):
     def _is_taken(self, fast_path: FastPathLike, head: Head, body: bytes) -> bool:
         if len(body) > fast_path.max_bytes:
             return False
+        if fast_path.is_full():
+            return self._is_refused(fast_path, head, body)
+        return self._is_started(fast_path, head, body)
+
+    def _is_started(self, fast_path: FastPathLike, head: Head, body: bytes) -> bool:
         before = self.cycle
         pending = PendingReply(self, keep_alive=self._stays)
         line = self._line
@@ -313,6 +331,20 @@ class FastProtocol(GatewayProtocol):
             return True
         self.cycle, self._running = before, None
         return False
+
+    def _is_refused(self, fast_path: FastPathLike, head: Head, body: bytes) -> bool:
+        """Refuse for want of room, in microseconds if it can be; then the connection rests."""
+        self._count_refusal()
+        made = fast_path.refusal(head.plain)
+        if made is not None:
+            self.server_state.total_requests += 1
+            _write(self.transport, *made, keep_alive=self._stays)
+            if self._stays:
+                self._wait_in(self._room.idle)
+        elif not self._is_started(fast_path, head, body):
+            return False
+        self.rest()
+        return True
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Give up what the client no longer waits for."""
@@ -349,14 +381,14 @@ def _reply(cycle: RequestResponseCycle, status: int, headers: HeaderList, body: 
     cycle.response_started = cycle.response_complete = True
     if cycle.scope["method"] == "HEAD":
         body = b""
-    _write(cycle.transport, *_checked(status, headers, body), keep_alive=cycle.keep_alive)
+    _write(cycle.transport, *checked(status, headers, body), keep_alive=cycle.keep_alive)
     cycle.message_event.set()
     cycle.on_response()
     return True
 
 
-def _checked(status: int, headers: HeaderList, body: bytes) -> tuple[bytes, bytes]:
-    """Return head and body of an answer as ``_write`` takes them."""
+def checked(status: int, headers: HeaderList, body: bytes) -> tuple[bytes, bytes]:
+    """Return head and body of an answer as ``PendingReply.send`` takes them."""
     parts = [STATUS_LINE[status]]
     for name, value in headers:
         parts += (name, b": ", value, b"\r\n")

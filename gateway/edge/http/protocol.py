@@ -28,6 +28,7 @@ from gateway.callers.access import Names
 from gateway.edge.http.certificates import names_of_peer
 from gateway.edge.http.connections import NO_ROOM, NOT_READ, NOTHING_ASKED, Connections
 from gateway.edge.http.problems import problem
+from gateway.edge.http.turns import MAX_HELD_BYTES, NEW_COUNTS
 from gateway.errors import (
     AddressTooLong,
     BodyTimeout,
@@ -51,6 +52,11 @@ more, or has left.
 
 NAMES: Final = "gateway.names"
 """The ASGI extension with what the client is called by its certificate (``callers.access.Names``), if it shows one."""
+
+REST: Final = "gateway.rest"
+"""The ASGI extension ``rest()``: this request was refused for want of room, so the next one of its connection is not
+read at once (see ``turns``).
+"""
 
 HeaderList = Sequence[tuple[bytes, bytes]]
 
@@ -121,6 +127,11 @@ class GatewayProtocol(HttpToolsProtocol):
         self._is_deaf = False
         self._is_repeated = False
         self._look: asyncio.Handle | None = None
+        self._was_refused = False
+        self._rests_until = 0.0
+        """Loop time until which what comes is not looked at: a request was refused; see ``turns``."""
+        self._held = b""
+        """What has come meanwhile; nothing more is read until it is its turn."""
 
     # --- the connection -----------------------------------------------------------------------------------------------
 
@@ -186,6 +197,12 @@ class GatewayProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Parse what came; what cannot be parsed, or is too much, ends the connection."""
+        if self._phase == BETWEEN and not self._is_busy():
+            turns = self._room.turns
+            if (self._rests_until or turns.is_over) and self._must_wait(data):
+                return
+            if not turns.has_room():
+                self._count_refusal()  # known now, before others are read
         self._unparsed += len(data)
         if self._is_deaf:
             if self._unparsed > _LINGER_BYTES and not self._is_busy():
@@ -203,6 +220,44 @@ class GatewayProtocol(HttpToolsProtocol):
             self._refuse(self._too_large())
             return
         self._settle()
+
+    # --- turns --------------------------------------------------------------------------------------------------------
+
+    def rest(self) -> None:
+        """Let what comes next rest for a while: a request is refused for want of room."""
+        self._rests_until = self._room.turns.until(self.loop.time())
+        self._was_refused = True
+
+    def _count_refusal(self) -> None:
+        self._room.refused(self.loop, 1.0 if self._was_refused else NEW_COUNTS)
+
+    def _must_wait(self, data: bytes) -> bool:
+        """Keep what came until it is this connection's turn; returns whether it has to wait, and there is room to."""
+        room = self._room
+        turns, until = room.turns, self._rests_until
+        self._rests_until = 0.0
+        if turns.held_bytes + len(data) > MAX_HELD_BYTES or self._is_deaf or room.is_leaving:
+            return False
+        if turns.has_room() or not (turns.is_over or self.loop.time() < until):
+            return False
+        if self._was_refused:
+            turns.rest(self, until)
+        else:
+            turns.wait(self, "" if self.client is None else self.client[0])
+        room.take_turns(self.loop)
+        self._wait_in(None)  # it has asked: its place is not given to another
+        self._held = data
+        turns.held_bytes += len(data)
+        self.flow.pause_reading()
+        return True
+
+    def go_on(self) -> None:
+        """See ``turns.Rests``."""
+        held, self._held = self._held, b""
+        self._room.turns.held_bytes -= len(held)
+        if not self.transport.is_closing():
+            self.flow.resume_reading()
+            self.data_received(held)
 
     def _feed(self, data: bytes) -> None:
         while data:
@@ -345,7 +400,8 @@ class GatewayProtocol(HttpToolsProtocol):
 
     def _extensions(self, _cycle: RequestResponseCycle) -> dict[str, Any]:
         """Return what the application may use beside ASGI's own messages."""
-        return {TAKEN: self.flow.drain, NAMES: self.names} if self.names else {TAKEN: self.flow.drain}
+        found = {TAKEN: self.flow.drain, REST: self.rest}
+        return {**found, NAMES: self.names} if self.names else found
 
     def on_response_complete(self) -> None:
         """Go on to the next request that waits, to a refusal that does, or to waiting for the client."""

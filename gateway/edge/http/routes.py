@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from weakref import WeakValueDictionary
 
 from gateway.admission import Permit
-from gateway.call import Call
+from gateway.call import Call, Refuse
 from gateway.callers.access import Access, Names
 from gateway.callers.quotas import Quota
 from gateway.callers.rights import INFER, PINS, Caller
@@ -32,17 +32,18 @@ from gateway.edge.http.edge import (
     head_of,
     names_of,
     reply_of,
+    rest,
     send_reply,
     taken,
     timeout_of,
 )
-from gateway.edge.http.fast import HeadCache, PendingReply
+from gateway.edge.http.fast import HeadCache, PendingReply, checked
 from gateway.edge.http.protocol import HeaderList
 from gateway.edge.http.sse import EventSender
 from gateway.edge.quotas import admit, charge, hold
 from gateway.edge.rules import discreet
 from gateway.edge.threads import MAX_INLINE_BYTES, in_thread
-from gateway.errors import BodyTimeout, ClientGone, MethodNotAllowed, NotAuthenticated, NotPermitted
+from gateway.errors import BodyTimeout, ClientGone, MethodNotAllowed, NotAuthenticated, NotPermitted, Overloaded
 from gateway.spec import normalize_url
 from gateway.trace import TRACEPARENT, new_id, parse_traceparent
 
@@ -51,6 +52,10 @@ _NOT_FAST: Final = frozenset({b"content-encoding", b"x-request-timeout-ms", b"tr
 _OWN_HEADS: Final = 32
 """Heads that are remembered of one client with a certificate: there may be thousands of clients."""
 _MAY_STREAM: Final = b'"stream"'
+_ITS_ID: Final = b"@" * len(new_id())
+"""Stands for a request's id in what is written to every refused one."""
+_MAX_REFUSALS: Final = 64
+_NEVER: Final = (-1.0, (b"", b""))
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +117,8 @@ class InferRoute:
                 raise
             except Exception as error:  # noqa: BLE001 - the edge: every failure becomes an answer
                 flight = plane.refuse(trace, error, refuse)
+                if isinstance(error, Overloaded):
+                    rest(scope)
             else:
                 call.refuse = refuse
                 flight = await plane.ask(call, trace, pieces, lambda flight: Departure(receive, flight).stop)
@@ -194,9 +201,12 @@ class FastPath:
         self.admin_port = admin_port
         self._heads_of: WeakValueDictionary[Names, HeadCache] = WeakValueDictionary()
         self._access = access
+        self._refusals: dict[Refuse, tuple[float | None, tuple[bytes, bytes]]] = {}
+        """Refusals as they were made last, in each protocol's words."""
         if access is not None:
             # Who sends a head is known with it, so that knowing callers costs a known head next to nothing.
             access.on_change(self._forget)
+        self.is_full = plane.is_full
         self._plane = plane
         self._addresses = addresses
         self._key_header = limits.key_header.lower().encode()
@@ -232,6 +242,23 @@ class FastPath:
         key = by_name.get(self._key_header, b"").decode("latin-1")
         return Plain(reading, clean_id(by_name.get(b"x-request-id", b"")), key or None, by_name, caller, quota)
 
+    def refusal(self, plain: Plain) -> tuple[bytes, bytes] | None:
+        """See ``fast.FastPathLike``."""
+        plane, refuse = self._plane, plain.reading.refuse
+        if plain.request_id or not plane.is_quiet:
+            return None
+        error = plane.permits.full()
+        wait, made = self._refusals.get(refuse, _NEVER)
+        if wait != error.retry_after:
+            if len(self._refusals) >= _MAX_REFUSALS:
+                self._refusals.clear()
+            made = _refusal(refuse, error)
+            self._refusals[refuse] = (error.retry_after, made)
+        plane.refused()
+        head, body = made
+        request_id = new_id().encode()
+        return head.replace(_ITS_ID, request_id), body.replace(_ITS_ID, request_id)
+
     def take(self, pending: PendingReply, plain: Plain, body: bytes) -> bool:
         """See ``fast.FastPathLike``."""
         if _MAY_STREAM in body:
@@ -259,6 +286,13 @@ class FastPath:
         if flight.state is not ENDED:
             pending.give_up = flight.cancel
         return True
+
+
+def _refusal(refuse: Refuse, error: Overloaded) -> tuple[bytes, bytes]:
+    """Return head and body of a refusal, with ``_ITS_ID`` for the request's id."""
+    status, headers, content = refuse(error, _ITS_ID.decode())
+    length = (b"content-length", str(len(content)).encode())
+    return checked(status, [*headers, (b"x-request-id", _ITS_ID), length], content)
 
 
 def _write(pending: PendingReply, flight: InFlight) -> None:

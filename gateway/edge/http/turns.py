@@ -1,0 +1,152 @@
+"""Who is read next while this process has no room: refusing gets a bounded part of its time, answering the rest.
+
+A refusal costs a fifth of an answer, and whoever is refused may ask again at once. So a flood of refusals would take
+all the time there is, and what was let in would wait for it. Here
+
+- a connection that was refused **rests**: what it sends is looked at when there is room, or when its time is over;
+- whoever asks for the first time while more was refused than may be **waits** to be looked at: one of each address in
+  turn; of an address mostly the newest first, so that somebody who comes now is told at once, now and then the oldest,
+  so that nobody is forgotten;
+- a refusal on a new connection counts several times: opening and closing one costs more than refusing;
+- how many are looked at per second goes by how late the event loop is: what is busy refuses fewer.
+
+Pure: times are given. ``connections.Connections`` keeps the timer.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from typing import Final, Protocol
+
+TICK_S: Final = 5e-3
+"""So often it is looked who is next."""
+MIN_PER_SECOND: Final = 1000.0
+"""So many are refused per second even by a process that has no time left: about 3 % of it."""
+MAX_PER_SECOND: Final = 8000.0
+AGAIN_PER_SECOND: Final = 1000.0
+"""So many that were refused already are read again per second."""
+NEW_COUNTS: Final = 4.0
+"""So many refusals is one worth that has needed a connection of its own."""
+OLDEST_EVERY: Final = 8
+"""Every eighth that is looked at is the oldest."""
+MIN_REST_S: Final = 1.0
+"""A rest is at least half of this, and what ``Retry-After`` says is at least this."""
+_AT_ONCE: Final = int(MAX_PER_SECOND * TICK_S)
+"""More are not looked at before the loop does what else there is to do."""
+_LATE_S: Final = 5e-3
+_MAX_PIECE_S: Final = 0.05
+MAX_HELD_BYTES: Final = 16 << 20
+"""What those who wait have sent already."""
+
+
+class Rests(Protocol):
+    """What is needed of a connection."""
+
+    def go_on(self) -> None:
+        """Read from it again, beginning with what has come already."""
+        ...
+
+
+class Turns:
+    """Who rests and who waits. ``room()`` is how many requests would be let in now; ``chance`` spreads rests out."""
+
+    def __init__(self, room: Callable[[], int], chance: Callable[[], float] = random.random) -> None:
+        self._room = room
+        self._chance = chance
+        self._rested: deque[tuple[float, Rests]] = deque()
+        """Who was refused and has asked again, and until when it rests at least."""
+        self._waiting: OrderedDict[str, deque[Rests]] = OrderedDict()
+        """Who has not been looked at, by address; the address whose turn it is comes first."""
+        self._number_waiting = 0
+        self._turn = 0
+        self._per_second = MAX_PER_SECOND
+        self._left = MAX_PER_SECOND * TICK_S
+        self._again = 0.0
+        self._looked = 0.0
+        self.is_over = False
+        """Whether as many were refused as may be for now: whoever asks waits."""
+        self.held_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._rested) + self._number_waiting
+
+    def has_room(self) -> bool:
+        """Return whether a request would be let in now."""
+        return self._room() > 0
+
+    @property
+    def retry_after(self) -> float:
+        """Seconds after which who is refused now is read again at the latest."""
+        return max(MIN_REST_S, len(self._rested) / AGAIN_PER_SECOND)
+
+    def begin(self, now: float) -> bool:
+        """Return whether ``look`` must be called from now on: nobody was here for a while."""
+        if self._looked:
+            return False
+        self._looked = now
+        return True
+
+    def refused(self, counts: float = 1.0) -> None:
+        """Count a refusal."""
+        self._left -= counts
+        self.is_over = self._left < 1.0
+
+    def until(self, now: float) -> float:
+        """Return until when a connection rests at least that is refused now."""
+        return now + MIN_REST_S * (0.5 + 0.5 * self._chance())
+
+    def rest(self, connection: Rests, until: float) -> None:
+        """Let a connection rest that was refused and asks again."""
+        self._rested.append((until, connection))
+
+    def wait(self, connection: Rests, address: str) -> None:
+        """Let a connection wait to be looked at."""
+        line = self._waiting.get(address)
+        if line is None:
+            line = self._waiting[address] = deque()
+        line.append(connection)
+        self._number_waiting += 1
+
+    def look(self, now: float) -> bool:
+        """Let those go on whose turn it is; returns whether anybody is left, or may come again soon."""
+        passed = min(now - self._looked, _MAX_PIECE_S)
+        if passed > TICK_S + _LATE_S:
+            self._per_second = max(MIN_PER_SECOND, self._per_second / 2)
+        else:
+            self._per_second = min(MAX_PER_SECOND, self._per_second * 1.05)
+        self._looked = now
+        self._left = min(self._left, 0.0) + self._per_second * passed
+        self._again = min(self._again, 1.0) + min(AGAIN_PER_SECOND, self._per_second / 2) * passed
+        self.is_over = False
+        for _ in range(min(self._room(), len(self), _AT_ONCE)):
+            self._next_waiting() if self._waiting else self._rested.popleft()[1].go_on()
+        for _ in range(min(self._number_waiting, _AT_ONCE)):
+            if self.is_over:
+                break
+            self._next_waiting()
+        rested = self._rested
+        while self._again >= 1.0 and rested and rested[0][0] <= now and not self.is_over:
+            self._again -= 1.0
+            rested.popleft()[1].go_on()
+        if not self and self._left >= self._per_second * TICK_S:
+            self._looked = 0.0
+            return False
+        return True
+
+    def let_all_go_on(self) -> None:
+        """Let everybody go on: what waits has to be told that this process ends."""
+        while self._rested:
+            self._rested.popleft()[1].go_on()
+        for _ in range(self._number_waiting):
+            self._next_waiting()
+
+    def _next_waiting(self) -> None:
+        address, line = self._waiting.popitem(last=False)
+        self._turn = (self._turn + 1) % OLDEST_EVERY
+        connection = line.pop() if self._turn else line.popleft()
+        if line:
+            self._waiting[address] = line
+        self._number_waiting -= 1
+        connection.go_on()

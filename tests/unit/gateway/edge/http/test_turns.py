@@ -1,0 +1,296 @@
+"""Who is read next while there is no room: in simulated time, and over a real port."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any
+
+import pytest
+
+from gateway.edge.http.turns import AGAIN_PER_SECOND, MAX_PER_SECOND, MIN_PER_SECOND, NEW_COUNTS, TICK_S, Turns
+from tests.unit.gateway.edge.http.serving import Port, post, serving
+
+Serve = Callable[..., AbstractAsyncContextManager[Port]]
+
+
+class Asker:
+    """A connection that asks again as soon as it is told anything."""
+
+    def __init__(self, crowd: Crowd, address: str = "a") -> None:
+        self.crowd, self.address = crowd, address
+        self.told: list[float] = []
+        self.until = 0.0
+
+    def ask(self) -> None:
+        """What the protocol does with what comes."""
+        turns, now = self.crowd.turns, self.crowd.now
+        if self.crowd.room > 0:
+            self.crowd.room -= 1
+            self.crowd.let_in.append(self)
+        elif self.told and (turns.is_over or now < self.until):
+            turns.rest(self, self.until)
+        elif turns.is_over:
+            turns.wait(self, self.address)
+        else:
+            turns.refused(1.0 if self.told else NEW_COUNTS)
+            self.told.append(now)
+            self.until = turns.until(now)
+            self.crowd.asks_again.append(self)
+
+    def go_on(self) -> None:
+        """See ``turns.Rests``."""
+        self.ask()
+
+
+class Crowd:
+    """Simulated time: ``tick`` seconds pass between two looks."""
+
+    def __init__(self, *, room: int = 0, tick: float = TICK_S) -> None:
+        self.now, self.room, self._tick = 1.0, room, tick
+        self.turns = Turns(lambda: self.room, chance=lambda: 0.5)
+        self.turns.begin(self.now)
+        self.let_in: list[Asker] = []
+        self.asks_again: list[Asker] = []
+
+    def run(self, seconds: float) -> None:
+        """Let time pass."""
+        for _ in range(round(seconds / self._tick)):
+            again, self.asks_again = self.asks_again, []
+            for asker in again:
+                asker.ask()
+            self.now += self._tick
+            self.turns.look(self.now)
+
+
+def test_a_flood_is_refused_at_a_bounded_rate_and_everybody_is_told() -> None:
+    """Without a bound it is as many as the core can; nobody is forgotten in the line."""
+    crowd = Crowd()
+    askers = [Asker(crowd) for _ in range(4000)]
+    for asker in askers:
+        asker.ask()
+    first = sum(len(asker.told) for asker in askers)
+    assert first <= MAX_PER_SECOND * TICK_S
+    crowd.run(10)
+    assert all(asker.told for asker in askers)
+    before = sum(len(asker.told) for asker in askers)
+    crowd.run(5)
+    again = sum(len(asker.told) for asker in askers) - before
+    assert 0.8 * 5 * AGAIN_PER_SECOND <= again <= 1.1 * 5 * AGAIN_PER_SECOND
+
+
+def test_a_loop_that_is_late_refuses_fewer() -> None:
+    """Ten times too late: what answers has no time to lose."""
+
+    def told(tick: float) -> int:
+        crowd = Crowd(tick=tick)
+        askers = [Asker(crowd) for _ in range(4000)]
+        for asker in askers:
+            asker.ask()
+        crowd.run(2)
+        before = sum(len(asker.told) for asker in askers)
+        crowd.run(1)
+        return sum(len(asker.told) for asker in askers) - before
+
+    assert told(0.05) <= MIN_PER_SECOND / NEW_COUNTS * 1.2
+    assert told(TICK_S) >= 4 * told(0.05)
+
+
+def test_who_comes_first_time_is_told_at_once_beside_those_who_come_again() -> None:
+    """Three thousand ask again and again; a new one waits for no more than a few looks."""
+    crowd = Crowd()
+    for _ in range(3000):
+        Asker(crowd).ask()
+    crowd.run(8)
+    for _ in range(20):
+        stranger = Asker(crowd)
+        began = crowd.now
+        stranger.ask()
+        crowd.run(0.05)
+        assert stranger.told
+        assert stranger.told[0] - began <= 0.03
+
+
+def test_addresses_take_turns() -> None:
+    """Whoever opens thousands of connections waits behind itself, not in front of somebody else."""
+    crowd = Crowd()
+    for _ in range(5000):
+        Asker(crowd).ask()
+    other = Asker(crowd, "b")
+    other.ask()
+    began = crowd.now
+    crowd.run(0.05)
+    assert other.told[0] - began <= 4 * TICK_S
+
+
+def test_who_rests_goes_on_as_soon_as_there_is_room() -> None:
+    """A rest is no punishment: places that are free are taken."""
+    crowd = Crowd()
+    asker = Asker(crowd)
+    asker.ask()
+    crowd.run(TICK_S)  # it asks again, and rests
+    assert 1 == len(crowd.turns)
+    crowd.room = 1
+    crowd.run(2 * TICK_S)
+    assert [asker] == crowd.let_in
+
+
+def test_what_is_said_of_the_time_to_wait_grows_with_those_who_rest() -> None:
+    """``Retry-After`` is when they are read again."""
+    crowd = Crowd()
+    for _ in range(4000):
+        Asker(crowd).ask()
+    assert 1.0 == crowd.turns.retry_after
+    crowd.run(6)
+    assert 2.5 <= crowd.turns.retry_after <= 4
+
+
+def test_the_clock_stops_when_nobody_is_left() -> None:
+    """And goes on with the next refusal, or when somebody comes back who still rests."""
+    turns = Turns(lambda: 0)
+    turns.refused()
+    assert turns.begin(1.0)
+    assert not turns.begin(1.0)
+    looks = 0
+    while turns.look(1.0 + TICK_S * (looks + 1)):
+        looks += 1
+        assert looks < 100
+    assert turns.begin(9.0)
+
+
+def test_everybody_goes_on_when_the_process_leaves() -> None:
+    """What waits is told, not dropped."""
+    crowd = Crowd()
+    for _ in range(500):
+        Asker(crowd).ask()
+    crowd.room = 500
+    crowd.turns.let_all_go_on()
+    assert 0 == len(crowd.turns)
+
+
+@pytest.fixture(params=[True, False], ids=["fast", "ordinary"])
+def serve(make_stack: Callable[..., Any], request: pytest.FixtureRequest) -> Serve:
+    """Serve an endpoint whose model answers when the test says so, on each path."""
+
+    @asynccontextmanager
+    async def make(**settings: Any) -> AsyncIterator[Port]:
+        stack = make_stack(fast_path=request.param, max_in_flight=1, **settings)
+        stack.deploy("e")
+        stack.may_answer = asyncio.Event()
+        answer = stack.backend.infer
+
+        async def infer(*arguments: Any, **options: Any) -> Any:
+            await stack.may_answer.wait()
+            return await answer(*arguments, **options)
+
+        async with stack.gateway.running(), stack.client, serving(stack) as port:
+            await stack.served("e")
+            stack.backend.infer = infer
+            yield port
+
+    return make
+
+
+async def busy(port: Port) -> Any:
+    """Take the only place there is."""
+    wire = await port.connect()
+    wire.send(post())
+    await port.stack.until(lambda: port.stack.gateway.permits.in_flight == 1)
+    return wire
+
+
+async def test_a_refused_connection_is_not_read_until_there_is_room(serve: Serve) -> None:
+    """It was refused as often as it asked: 15,000 times a second, while what was let in waited."""
+    async with serve() as port:
+        first = await busy(port)
+        second = await port.connect()
+        second.send(post())
+        status, headers, body = await second.answer()
+        assert (429, "overloaded", "1") == (status, body["code"], headers["retry-after"])
+        second.send(post())
+        turns = port.stack.gateway.connections.turns
+        await port.stack.until(lambda: len(turns) == 1)
+        port.stack.may_answer.set()
+        assert 200 == (await first.answer())[0]
+        assert 200 == (await second.answer())[0]  # it rested until there was room, and was not refused again
+
+
+async def test_who_rests_is_refused_again_when_its_time_is_over(serve: Serve) -> None:
+    """As long as nothing becomes free."""
+    async with serve() as port:
+        await busy(port)
+        second = await port.connect()
+        for _ in range(2):
+            second.send(post())
+            assert 429 == (await second.answer())[0]
+
+
+async def test_who_comes_back_while_it_still_rests_is_looked_at(serve: Serve) -> None:
+    """Nobody else was refused meanwhile: the clock of the turns had stopped, and it waited for ever."""
+    async with serve() as port:
+        await busy(port)
+        wire = await port.connect()
+        wire.send(post())
+        assert 429 == (await wire.answer())[0]
+        turns = port.stack.gateway.connections.turns
+        await port.stack.until(lambda: not turns._looked)
+        wire.send(post())
+        assert 429 == (await wire.answer())[0]
+
+
+async def test_refusals_are_alike_whoever_makes_them(serve: Serve) -> None:
+    """One that was written before and one that is made: the same but for the id, on every address."""
+    async with serve() as port:
+        await busy(port)
+        for path in ("/serve/e", "/v1/models/e:predict"):
+            found = []
+            for more in ((), ("x-request-id: " + "a" * 16,)):
+                wire = await port.connect()
+                for _ in range(2):  # the second one's head is known
+                    wire.send(post(b'{"text": "good"}', path, *more))
+                    status, headers, body = await wire.answer()
+                    request_id = headers.pop("x-request-id")
+                    headers.pop("date", "")  # uvicorn's
+                    assert 16 == len(request_id)
+                    found.append((status, headers, {**body, "request_id": ""}))
+            assert 429 == found[0][0]
+            assert [found[0]] * 4 == found
+
+
+async def test_what_was_refused_is_counted_once(serve: Serve) -> None:
+    """Under no endpoint, as everything that never became a call."""
+    async with serve() as port:
+        await busy(port)
+        wire = await port.connect()
+        for _ in range(3):
+            wire.send(post())
+            assert 429 == (await wire.answer())[0]
+        text = (await port.stack.client.get("/metrics")).text
+        [line] = [line for line in text.splitlines() if line.startswith('gateway_requests_total{endpoint=""')]
+        assert 'outcome="overloaded"' in line
+        assert line.endswith(" 3.0")
+
+
+async def test_who_leaves_while_it_rests_leaves_nothing(serve: Serve) -> None:
+    """Bytes that were kept for it are given back."""
+    async with serve() as port:
+        await busy(port)
+        wire = await port.connect()
+        wire.send(post())
+        await wire.answer()
+        wire.send(post())
+        turns = port.stack.gateway.connections.turns
+        await port.stack.until(lambda: turns.held_bytes > 0)
+        wire.close()
+        await port.stack.until(lambda: len(turns) == 0 and turns.held_bytes == 0)
+
+
+async def test_health_is_told_while_there_is_no_room(serve: Serve) -> None:
+    """A probe is no request of the flood."""
+    async with serve() as port:
+        await busy(port)
+        for _ in range(3):
+            wire = await port.connect()
+            wire.send(b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n")
+            assert 200 == (await wire.answer())[0]
