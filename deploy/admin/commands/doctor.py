@@ -58,9 +58,10 @@ def command(
     from deploy.admin.doctor import finding
     from deploy.admin.doctor import kube as cluster
     from deploy.admin.doctor import local as machine
+    from deploy.admin.doctor.kubectl import Kubectl
 
     if kube:
-        checks = cluster.check(cluster.Kubectl(namespace, context, kubectl), overlay)
+        checks = cluster.check(Kubectl(namespace, context, kubectl), overlay)
     else:
         options = machine.Options(
             state_dir=state_dir, triton_grpc=triton_grpc, serving_task_id=serving_task_id,

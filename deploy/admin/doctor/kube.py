@@ -6,13 +6,12 @@ that a test can give it one of its own.
 
 from __future__ import annotations
 
-import json
-import subprocess
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
+from deploy.admin.doctor import scaling
 from deploy.admin.doctor.finding import Finding
+from deploy.admin.doctor.kubectl import Kubectl, last_line, unseen
 from deploy.modelsync.doors import REMEDY
 
 SECRET: Final = "clearml-credentials"  # noqa: S105 - its name
@@ -30,7 +29,7 @@ NEEDS: Final[Mapping[str, tuple[str, ...]]] = {
     "gpu": ("monitoring", "metrics", "keda", "gpu"),
     "cpu": ("monitoring", "metrics"),
     "existing": ("monitoring", "metrics"),
-    "kserve": ("monitoring", "kserve", "gpu"),
+    "kserve": ("monitoring", "metrics", "keda", "kserve", "gpu"),
     "dev": ("storage",),
 }
 """What each overlay needs of the cluster beside Pods and Services."""
@@ -43,43 +42,6 @@ _CRDS: Final = {
 _BAD_WAITS: Final = ("ErrImage", "ImagePull", "InvalidImage", "CreateContainer", "CrashLoop", "RunContainer")
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """What kubectl said."""
-
-    code: int
-    out: str
-    err: str
-
-    def json(self) -> Any:
-        """Return the output decoded, None when there is none."""
-        try:
-            return json.loads(self.out) if self.code == 0 else None
-        except ValueError:
-            return None
-
-
-@dataclass(frozen=True, slots=True)
-class Kubectl:
-    """Runs kubectl against one namespace of one context."""
-
-    namespace: str
-    context: str = ""
-    program: str = "kubectl"
-
-    def __call__(self, *arguments: str) -> Reply:
-        """Run one command; a program that is not there or hangs is a failure like any other."""
-        command = [self.program, *(("--context", self.context) if self.context else ())]
-        command += ["--namespace", self.namespace, "--request-timeout=10s", *arguments]
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
-        except FileNotFoundError:
-            return Reply(127, "", f"{self.program} is not installed")
-        except subprocess.TimeoutExpired:
-            return Reply(124, "", "kubectl did not answer within 30 s")
-        return Reply(done.returncode, done.stdout, done.stderr.strip())
-
-
 def check(kubectl: Kubectl, overlay: str) -> Iterator[Finding]:
     """Return everything about the cluster, in the order in which one would set it up."""
     server = kubectl("version", "--output=json")
@@ -87,12 +49,12 @@ def check(kubectl: Kubectl, overlay: str) -> Iterator[Finding]:
         remedy = (
             "install kubectl" if server.code == 127 else "check the context: kubectl config current-context, --context"
         )
-        yield Finding("cluster", "missing", _last(server.err) or "kubectl sees no server", remedy)
+        yield Finding("cluster", "missing", last_line(server.err) or "kubectl sees no server", remedy)
         return
     yield _version(server.json()["serverVersion"])
     namespace = kubectl("get", "namespace", kubectl.namespace, "--output=json")
     if namespace.code != 0:
-        yield _unseen(f"namespace {kubectl.namespace}", namespace, f"kubectl create namespace {kubectl.namespace}")
+        yield unseen(f"namespace {kubectl.namespace}", namespace, f"kubectl create namespace {kubectl.namespace}")
     else:
         yield Finding(f"namespace {kubectl.namespace}", "ok", "exists")
     yield _secret(kubectl)
@@ -103,8 +65,9 @@ def check(kubectl: Kubectl, overlay: str) -> Iterator[Finding]:
         if need in needs:
             yield from (_crd(kubectl, name) for name in names)
     if "metrics" in needs:
-        yield _api(kubectl, "metrics.k8s.io", "resource metrics (HPA on CPU)", "install metrics-server", is_needed=True)
-        yield from _own_metrics(kubectl)
+        yield _api(kubectl, "metrics.k8s.io", "resource metrics (HPA on CPU)", "install metrics-server")
+    yield from scaling.metrics(kubectl, needs)
+    yield from scaling.quota(kubectl)
     if "gpu" in needs:
         yield _gpus(kubectl)
     if "storage" in needs:
@@ -129,7 +92,7 @@ def _secret(kubectl: Kubectl) -> Finding:
     # the names of its keys only: values are nobody's business here
     found = kubectl("get", "secret", SECRET, "--output=go-template={{range $key, $_ := .data}}{{$key}} {{end}}")
     if found.code != 0:
-        return _unseen(subject, found, create)
+        return unseen(subject, found, create)
     lacking = [key for key in KEYS if key not in found.out.split()]
     if lacking:
         return Finding(subject, "missing", f"has no {', '.join(lacking)}", create)
@@ -144,7 +107,7 @@ def _triton_secret(kubectl: Kubectl) -> Finding:
     )
     found = kubectl("get", "secret", TRITON_SECRET, "--output=go-template={{range $key, $_ := .data}}{{$key}} {{end}}")
     if found.code != 0:
-        return _unseen(subject, found, create)
+        return unseen(subject, found, create)
     if "key" not in found.out.split():
         return Finding(subject, "missing", "has no key named `key`", create)
     return Finding(subject, "ok", "there")
@@ -164,7 +127,7 @@ def _doors(kubectl: Kubectl, deployments: Sequence[str]) -> Iterator[Finding]:
         return
     found = kubectl("exec", where[0], "--container=sync", "--", "python", "-m", "deploy.modelsync.doors", *where[1:])
     if found.code != 0:
-        why = f"could not be tried: {_last(found.err)}"
+        why = f"could not be tried: {last_line(found.err)}"
         yield Finding("who may load models", "note", why, "it takes the right to pods/exec and a Triton that answers")
     elif found.out.strip():
         doors = " or ".join(line for line in found.out.splitlines() if line)
@@ -176,36 +139,21 @@ def _doors(kubectl: Kubectl, deployments: Sequence[str]) -> Iterator[Finding]:
 def _crd(kubectl: Kubectl, name: str) -> Finding:
     what, remedy = _OPERATORS[name]
     found = kubectl("get", "customresourcedefinition", name, "--output=name")
-    return Finding(f"{what}: {name}", "ok", "defined") if found.code == 0 else _unseen(f"{what}: {name}", found, remedy)
+    return Finding(f"{what}: {name}", "ok", "defined") if found.code == 0 else unseen(f"{what}: {name}", found, remedy)
 
 
-def _api(kubectl: Kubectl, group: str, what: str, remedy: str, *, is_needed: bool) -> Finding:
+def _api(kubectl: Kubectl, group: str, what: str, remedy: str) -> Finding:
     found = kubectl("get", "--raw", f"/apis/{group}")
-    if found.code == 0:
-        return Finding(what, "ok", group)
-    if is_needed:
-        return _unseen(what, found, remedy)
-    return Finding(what, "note", f"{group} is not served", remedy)
-
-
-def _own_metrics(kubectl: Kubectl) -> Iterator[Finding]:
-    """Look for a way in which the HPA gets our own metrics: one of two is enough."""
-    groups = {"custom.metrics.k8s.io": "prometheus-adapter", "external.metrics.k8s.io": "KEDA or prometheus-adapter"}
-    found = [g for g in groups if kubectl("get", "--raw", f"/apis/{g}").code == 0]
-    if found:
-        yield Finding("own metrics (HPA on work in flight)", "ok", ", ".join(found))
-    else:
-        yield Finding(
-            "own metrics (HPA on work in flight)", "missing", "neither custom nor external metrics are served",
-            "install prometheus-adapter with k8s/autoscaling's rules, or KEDA",
-        )  # fmt: skip
+    return Finding(what, "ok", group) if found.code == 0 else unseen(what, found, remedy)
 
 
 def _gpus(kubectl: Kubectl) -> Finding:
     found = kubectl("get", "nodes", "--output=json")
     nodes = (found.json() or {}).get("items")
     if nodes is None:
-        return Finding("GPUs", "note", f"nodes cannot be listed: {_last(found.err)}", "ask for one with nvidia.com/gpu")
+        return Finding(
+            "GPUs", "note", f"nodes cannot be listed: {last_line(found.err)}", "ask for one with nvidia.com/gpu"
+        )
     counts = [int(node.get("status", {}).get("allocatable", {}).get("nvidia.com/gpu", 0)) for node in nodes]
     if not sum(counts):
         return Finding(
@@ -234,6 +182,7 @@ def _workloads(kubectl: Kubectl) -> Iterator[Finding]:
     """Look at what is deployed; nothing deployed yet is a note."""
     label = "--selector=app.kubernetes.io/name=triton-gateway"
     deployments = (kubectl("get", "deployments", label, "--output=json").json() or {}).get("items", [])
+    yield from scaling.autoscalers(kubectl, deployments)
     if not deployments:
         yield Finding("deployments", "note", "none yet", "kubectl apply -k k8s/overlays/…, or helm install")
         return
@@ -265,14 +214,3 @@ def _troubles(pods: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
         if status.get("phase") == "Running" and not all(c.get("ready") for c in status.get("containerStatuses", [])):
             waiting_for = [c["name"] for c in status.get("containerStatuses", []) if not c.get("ready")]
             yield name, f"running, not ready: {', '.join(waiting_for)}"
-
-
-def _unseen(subject: str, reply: Reply, remedy: str) -> Finding:
-    """Tell what does not exist from what may not be seen."""
-    if "orbidden" in reply.err:
-        return Finding(subject, "note", f"cannot be seen with your rights: {_last(reply.err)}", remedy)
-    return Finding(subject, "missing", _last(reply.err) or "not there", remedy)
-
-
-def _last(text: str) -> str:
-    return text.strip().splitlines()[-1][:300] if text.strip() else ""

@@ -12,17 +12,23 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from deploy.admin.doctor.kube import KEYS, Kubectl, check
+from deploy.admin.doctor.kube import KEYS, check
+from deploy.admin.doctor.kubectl import Kubectl
 from k8s import tools
 from tests.sites import Asked, site
+from tests.unit.deploy.admin.doctor.kubectl_says import definition
 
 NAMESPACE = "triton-gateway"
 RESOURCES = {
     "v1": [("namespaces", "Namespace", False), ("secrets", "Secret", True), ("pods", "Pod", True),
-           ("nodes", "Node", False)],
+           ("nodes", "Node", False), ("resourcequotas", "ResourceQuota", True), ("limitranges", "LimitRange", True)],
     "apps/v1": [("deployments", "Deployment", True)],
     "apiextensions.k8s.io/v1": [("customresourcedefinitions", "CustomResourceDefinition", False)],
     "storage.k8s.io/v1": [("storageclasses", "StorageClass", False)],
+    "apiregistration.k8s.io/v1": [("apiservices", "APIService", False)],
+    "autoscaling/v2": [("horizontalpodautoscalers", "HorizontalPodAutoscaler", True)],
+    "policy/v1": [("poddisruptionbudgets", "PodDisruptionBudget", True)],
+    "keda.sh/v1alpha1": [("scaledobjects", "ScaledObject", True)],
 }  # fmt: skip
 
 
@@ -32,8 +38,8 @@ def discovery() -> dict[str, Any]:
         "/version": {"major": "1", "minor": "32", "gitVersion": "v1.32.4"},
         "/api": {"kind": "APIVersions", "versions": ["v1"]},
         "/apis": {"kind": "APIGroupList", "apiVersion": "v1", "groups": [
-            {"name": v.split("/")[0], "versions": [{"groupVersion": v, "version": "v1"}],
-             "preferredVersion": {"groupVersion": v, "version": "v1"}} for v in RESOURCES if "/" in v]},
+            {"name": v.split("/")[0], "versions": [{"groupVersion": v, "version": v.split("/")[1]}],
+             "preferredVersion": {"groupVersion": v, "version": v.split("/")[1]}} for v in RESOURCES if "/" in v]},
     }  # fmt: skip
     for version, resources in RESOURCES.items():
         path = "/api/v1" if version == "v1" else f"/apis/{version}"
@@ -104,9 +110,19 @@ def test_a_cluster_that_has_everything(cluster: Callable[[dict[str, Any]], Kubec
         ),
         f"/api/v1{inside}/secrets/triton-key": named("Secret", "triton-key", data={"key": "aGlkZGVu"}),
         **{f"{definitions}/{name}": named("CustomResourceDefinition", name) for name in (
-            "servicemonitors.monitoring.coreos.com", "prometheusrules.monitoring.coreos.com", "scaledobjects.keda.sh")},
+            "servicemonitors.monitoring.coreos.com", "prometheusrules.monitoring.coreos.com")},
+        f"{definitions}/scaledobjects.keda.sh": named(
+            "CustomResourceDefinition", "scaledobjects.keda.sh", **definition("behavior")),
         "/apis/metrics.k8s.io": {"kind": "APIGroup", "name": "metrics.k8s.io"},
-        "/apis/external.metrics.k8s.io": {"kind": "APIGroup", "name": "external.metrics.k8s.io"},
+        "/apis/custom.metrics.k8s.io": {"kind": "APIGroup", "name": "custom.metrics.k8s.io"},
+        "/apis/apiregistration.k8s.io/v1/apiservices/v1beta1.external.metrics.k8s.io": named(
+            "APIService", "v1beta1.external.metrics.k8s.io", spec={"service": {"namespace": "keda", "name": "m"}}),
+        f"/apis/autoscaling/v2{inside}/horizontalpodautoscalers": listed("HorizontalPodAutoscaler", named(
+            "HorizontalPodAutoscaler", "triton-gateway", status={"currentReplicas": 2}, spec={
+                "scaleTargetRef": {"name": "triton-gateway"}, "minReplicas": 2, "maxReplicas": 9})),
+        f"/apis/policy/v1{inside}/poddisruptionbudgets": listed("PodDisruptionBudget", named(
+            "PodDisruptionBudget", "triton-gateway")),
+        f"/api/v1{inside}/resourcequotas": listed("ResourceQuota"),
         "/api/v1/nodes": listed("Node", named("Node", "n", status={"allocatable": {"nvidia.com/gpu": "4"}})),
         f"/apis/apps/v1{inside}/deployments": listed("Deployment", named(
             "Deployment", "triton-gateway", spec={"replicas": 2}, status={"readyReplicas": 2})),
@@ -117,6 +133,7 @@ def test_a_cluster_that_has_everything(cluster: Callable[[dict[str, Any]], Kubec
     details = {each.subject: each.detail for each in found}
     assert ("has both keys", "4 on 1 nodes") == (details["secret clearml-credentials"], details["GPUs"])
     assert "2 of 2 pods are ready" == details["deployment triton-gateway"]
+    assert "2 of 2 to 9" == details["hpa/triton-gateway"]
     assert not any("hidden" in each.detail for each in found)
 
 

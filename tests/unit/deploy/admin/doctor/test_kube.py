@@ -3,77 +3,16 @@
 from __future__ import annotations
 
 import json
-import shlex
 import shutil
-import stat
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from deploy.admin.cli import main
-from deploy.admin.doctor.kube import KEYS, NEEDS, Kubectl, check
-
-HEAD = """#!/bin/sh
-cd "$(dirname "$0")"
-line=
-for word in "$@"; do case $word in --request-timeout*) ;; *) line="$line $word" ;; esac; done
-line=${line# }
-printf '%s\\n' "$line" >> asked
-case $line in
-"""
-TAIL = """esac
-echo "Error from server (NotFound): $line not found" >&2
-exit 1
-"""
-"""A shell: the doctor asks two dozen times, and Python takes longer to start than to answer."""
-
-
-def items(*found: dict[str, Any]) -> dict[str, Any]:
-    """A list as kubectl prints it."""
-    return {"kind": "List", "items": list(found)}
-
-
-def deployment(name: str, wanted: int, ready: int) -> dict[str, Any]:
-    """A Deployment as kubectl prints it."""
-    return {"metadata": {"name": name}, "spec": {"replicas": wanted}, "status": {"readyReplicas": ready}}
-
-
-HEALTHY: dict[str, tuple[int, Any, str]] = {
-    "version --output": (0, {"serverVersion": {"major": "1", "minor": "32+", "gitVersion": "v1.32.4"}}, ""),
-    "get namespace": (0, {"metadata": {"name": "triton-gateway"}}, ""),
-    "get secret": (0, " ".join(KEYS), ""),
-    "get secret triton-key": (0, "key ", ""),
-    "exec": (0, "", ""),
-    "get customresourcedefinition": (0, "customresourcedefinition/x", ""),
-    "get --raw": (0, {"kind": "APIGroup"}, ""),
-    "get nodes": (0, items({"status": {"allocatable": {"nvidia.com/gpu": "2"}}}, {"status": {"allocatable": {}}}), ""),
-    "get storageclass": (0, items({"metadata": {
-        "name": "standard", "annotations": {"storageclass.kubernetes.io/is-default-class": "true"}}}), ""),
-    "get deployments": (0, items(deployment("triton-gateway", 2, 2), deployment("triton", 1, 1)), ""),
-    "get pods": (0, items(), ""),
-}  # fmt: skip
-
-
-@pytest.fixture
-def kubectl(tmp_path: Path) -> Any:
-    """A kubectl that says what it is told to; later sayings replace those of a healthy cluster."""
-
-    def make(**changed: tuple[int, Any, str] | None) -> Kubectl:
-        says = {**HEALTHY, **{name.replace("_", " ").replace("RAW", "--raw"): said for name, said in changed.items()}}
-        # what is more specific is asked first
-        ordered = dict(sorted(((k, v) for k, v in says.items() if v), key=lambda item: -len(item[0])))
-        cases = []
-        for number, (part, (code, out, err)) in enumerate(ordered.items()):
-            (tmp_path / f"out-{number}").write_text((out if isinstance(out, str) else json.dumps(out)) + "\n")
-            (tmp_path / f"err-{number}").write_text(err + "\n")
-            cases.append(f"*{shlex.quote(part)}*) cat out-{number}; cat err-{number} >&2; exit {code} ;;\n")
-        script = tmp_path / "kubectl"
-        script.write_text(HEAD + "".join(cases) + TAIL)
-        script.chmod(script.stat().st_mode | stat.S_IXUSR)
-        return Kubectl("triton-gateway", program=str(script))
-
-    return make
+from deploy.admin.doctor.kube import KEYS, NEEDS, check
+from deploy.admin.doctor.kubectl import Kubectl
+from tests.unit.deploy.admin.doctor.kubectl_says import HEALTHY, deployment, items
 
 
 def found(kubectl: Kubectl, overlay: str = "gpu") -> dict[str, tuple[str, str]]:
@@ -128,11 +67,16 @@ def test_what_may_not_be_seen_is_not_called_missing(kubectl: Any) -> None:
     assert "note" == seen["KEDA: scaledobjects.keda.sh"][0]
 
 
-def test_one_source_of_own_metrics_is_enough(kubectl: Any) -> None:
-    """KEDA or prometheus-adapter."""
+def test_an_hpa_of_gateways_needs_custom_metrics(kubectl: Any) -> None:
+    """External ones are KEDA's and no use to it; where KEDA scales the gateways nobody needs custom ones."""
     gone = (1, "", "Error from server (NotFound)")
     subject = "own metrics (HPA on work in flight)"
-    assert ("ok", "external.metrics.k8s.io") == found(kubectl(**{"get_RAW_/apis/custom": gone}))[subject]
+    assert ("ok", "custom.metrics.k8s.io") == found(kubectl())[subject]
+    assert "missing" == found(kubectl(**{"get_RAW_/apis/custom": gone}))[subject][0]
+    labels = {"app.kubernetes.io/part-of": "triton-gateway", "app.kubernetes.io/name": "triton-gateway"}
+    by_keda = {"metadata": {"name": "g", "labels": labels}, "spec": {"scaleTargetRef": {"name": "g"}}}
+    without = kubectl(**{"get_RAW_/apis/custom": gone, "get_scaledobjects": (0, items(by_keda), "")})
+    assert "ok" == found(without)[subject][0]
 
 
 def test_an_old_cluster_is_missing(kubectl: Any) -> None:
