@@ -1,6 +1,7 @@
 """Stakes of a sequential test by betting (an e-process), and sums of fortunes in logarithms. Pure.
 
-``gate`` tells how the test works and why it may be looked at at any time; ``labels`` bets on what versions answer.
+``gate`` tells how the test works and why it may be looked at at any time; ``labels`` and ``pairs`` bet on what versions
+answer.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
+
+import numpy as np
 
 RATIOS: Final = (2.0, 3.0, 6.0, 15.0, 50.0)
 _EPOCH: Final = 1000
@@ -37,10 +40,35 @@ class Bets:
         for ratio in self.ratios:
             shared = (exposure + stable) / (ratio * exposure + stable)
             gains.append(canary_hits * math.log(ratio * shared) + stable_hits * math.log(shared))
+        return self.moved(gains, canary)
+
+    def after_odds(self, canary: int, canary_hits: int, stable: int, stable_hits: int, allowed: float) -> Bets:
+        """As ``after``, for hits that are frequent: misses count as well, so that half as many requests suffice.
+
+        ``allowed``: how many times stable's odds of a hit the canary's may be without being worse. Given how many hits
+        there were on both sides, the canary's have Fisher's noncentral hypergeometric distribution; the stake on odds
+        ``k`` times as large as allowed is multiplied with its likelihood ratio, whose mean is at most 1 for a canary
+        that is no worse, whatever stable's own share was in this interval.
+        """
+        total = canary_hits + stable_hits
+        least, most = max(0, total - stable), min(canary, total)
+        if not canary or not stable or least == most:
+            return self
+        hits = np.arange(least, most + 1, dtype=np.float64)
+        steps = np.log((canary - hits[:-1]) * (total - hits[:-1]) / (hits[1:] * (stable - total + hits[1:])))
+        weights = np.concatenate(([0.0], np.cumsum(steps)))
+        odds = np.log(np.array([1.0, *self.ratios]) * allowed)
+        terms = weights + odds[:, None] * hits
+        largest = terms.max(axis=1)
+        totals = largest + np.log(np.exp(terms - largest[:, None]).sum(axis=1))
+        likelier = canary_hits * np.log(np.array(self.ratios)) - (totals[1:] - totals[0])
+        return self.moved([float(gain) for gain in likelier], canary)
+
+    def moved(self, gains: Sequence[float], seen: int) -> Bets:
+        """Return the stakes after ``seen`` more requests, the logarithm of each having grown by ``gains``."""
         epochs = tuple(tuple(log + gain for log, gain in zip(epoch, gains, strict=True)) for epoch in self.epochs)
-        seen = self.seen + canary
-        moved = replace(self, epochs=epochs, seen=seen)
-        return moved.renewed() if seen >= _EPOCH else moved
+        moved = replace(self, epochs=epochs, seen=self.seen + seen)
+        return moved.renewed() if moved.seen >= _EPOCH else moved
 
     def renewed(self) -> Bets:
         """Return the stakes with a new epoch begun."""

@@ -21,6 +21,8 @@ from gateway import decisions, registry, spec
 CANARY: Final = "canary"
 
 LEASE_S: Final = 30.0
+ANY_NUMBERS: Final = 1.0
+"""A tolerance at which no score between 0 and 1 makes two answers differ: labels and texts do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +173,22 @@ def shadow_of(
     wanted = spec.ShadowSpec(endpoint, to, percent, tolerance)
     spec.check_shadow(wanted, serving.endpoints)
     return shadow(endpoint, wanted, by)
+
+
+def mirroring(task: Mapping[str, Any], rollout: Rollout, *, by: str) -> list[registry.Record]:
+    """Return what has to be recorded so that stable's requests are mirrored while ``rollout`` runs, and not after it.
+
+    Nothing if it is so already. A shadow that somebody else configured is left alone: its requests count as well.
+    """
+    if not rollout.rules.mirror:
+        return []
+    serving = spec.decode(task)
+    wanted = spec.ShadowSpec(rollout.stable, rollout.canary, rollout.rules.mirror, ANY_NUMBERS)
+    stable, found = serving.endpoints.get(rollout.stable), serving.shadows.get(rollout.stable)
+    if rollout.is_over or stable is None:
+        return [shadow(rollout.stable, None, by)] if found == wanted else []
+    is_mirrored = found is not None or stable.endpoint in serving.shadows
+    return [] if is_mirrored else [shadow(rollout.stable, wanted, by)]
 
 
 def shadow(endpoint: str, wanted: spec.ShadowSpec | None, by: str = "") -> registry.Record:

@@ -240,6 +240,7 @@ def _write(
     if rollout.phase == "promoted" and spec.decode(task).endpoints[rollout.canary].endpoint == rollout.endpoint:
         why = f"the rollout to {rollout.canary} was promoted"
         records.append(defaults.chosen(task, rollout.endpoint, rollout.canary, now=now, by=by, why=why))
+    records += record.mirroring(task, rollout, by=by)
     write_decided(store, changed, records)
 
 

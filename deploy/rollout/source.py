@@ -29,7 +29,8 @@ _ESCAPE = re.compile(r"\\(.)")
 _REQUESTS: Final = metrics.catalog.REQUESTS.name
 _FALLBACKS: Final = metrics.catalog.FALLBACKS.name
 _VARIABLE: Final = metrics.catalog.VARIABLE_ENUM.name
-_WANTED: Final = (_REQUESTS, f"{metrics.catalog.REQUEST_SECONDS.name}_bucket", _FALLBACKS, _VARIABLE)
+_SHADOWS: Final = metrics.catalog.SHADOWS.name
+_WANTED: Final = (_REQUESTS, f"{metrics.catalog.REQUEST_SECONDS.name}_bucket", _FALLBACKS, _VARIABLE, _SHADOWS)
 _LABELS: Final = frozenset({"endpoint", "version", "route", "outcome", "le", "variable", "value"})
 
 Series = tuple[str, tuple[tuple[str, str], ...]]
@@ -124,12 +125,13 @@ def missing_instances(before: Look, now: Look) -> tuple[str, ...]:
 def between(before: Look, now: Look, version: Version, route: str, variable: str = "") -> Counts:
     """Return what ``version`` answered on ``route`` between two looks, and which values of ``variable`` it gave.
 
-    Values are counted per version, on whatever route.
+    Values, and mirrored requests, are counted per version, on whatever route.
     """
     requests = failures = 0.0
     slower: dict[float, float] = {}
     values: dict[str, float] = {}
     timed = 0.0
+    mirrored = {"agreed": 0.0, "differed": 0.0}
     for instance, series in now.instances.items():
         old = before.instances.get(instance)
         if old is None or any(series.get(key, 0.0) < value for key, value in old.items()):
@@ -150,6 +152,10 @@ def between(before: Look, now: Look, version: Version, route: str, variable: str
                     value_name = labels.get("value", "")
                     values[value_name] = values.get(value_name, 0.0) + grown
                 continue
+            if name == _SHADOWS:
+                if labels.get("outcome") in mirrored:
+                    mirrored[labels["outcome"]] += grown
+                continue
             if labels.get("route") != route:
                 continue
             if name == _REQUESTS:
@@ -165,6 +171,7 @@ def between(before: Look, now: Look, version: Version, route: str, variable: str
     return Counts(
         int(requests), int(failures), int(timed), {bound: int(timed - count) for bound, count in slower.items()},
         {value: round(count) for value, count in values.items() if count > 0},
+        (int(mirrored["agreed"]), int(mirrored["differed"])),
     )  # fmt: skip
 
 

@@ -24,12 +24,14 @@ _MAX_HISTORY: Final = 60
 class Rules:
     """When a step is over: so many requests of either side were compared and so much time has passed.
 
-    ``variable``: the one whose values are compared; empty: what versions answer is not.
+    ``variable``: the one whose values are compared; empty: what versions answer is not. ``mirror``: the percentage of
+    stable's requests that the canary answers once more, unseen, while the rollout runs; 0: none.
     """
 
     min_requests: int = 200
     step_s: float = 60.0
     variable: str = ""
+    mirror: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +103,7 @@ class Rollout:
         return {
             "endpoint": self.endpoint, "canary": self.canary, "stable": self.stable, "steps": list(self.steps),
             "min_requests": self.rules.min_requests, "step_s": self.rules.step_s,
-            "variable": self.rules.variable, "index": self.index,
+            "variable": self.rules.variable, "mirror": self.rules.mirror, "index": self.index,
             "phase": self.phase, "state": self.state, "why": self.why, "weight": self.weight, "since": self.since,
             "compared": list(self.compared), "handled": self.handled, "gate": self.gate.to_json(),
             "history": [decision.to_json() for decision in self.history],
@@ -113,7 +115,8 @@ class Rollout:
         return cls(
             endpoint=str(stored["endpoint"]), canary=str(stored["canary"]), stable=str(stored["stable"]),
             steps=tuple(float(s) for s in stored["steps"]),
-            rules=Rules(int(stored["min_requests"]), float(stored["step_s"]), str(stored.get("variable", ""))),
+            rules=Rules(int(stored["min_requests"]), float(stored["step_s"]), str(stored.get("variable", "")),
+                        float(stored.get("mirror", 0.0))),
             index=int(stored["index"]), phase=stored["phase"], state=stored["state"], why=str(stored["why"]),
             since=float(stored["since"]), compared=(int(stored["compared"][0]), int(stored["compared"][1])),
             gate=Gate.from_json(stored["gate"]), handled=str(stored["handled"]),
@@ -159,13 +162,19 @@ def looked(rollout: Rollout, seen: Seen, now: float) -> Rollout:
         compared = (compared[0] + seen.canary.requests, compared[1] + seen.stable.requests)
     rollout = replace(rollout, gate=gate, compared=compared)
     if gate.is_bad:
-        why = f"{rollout.canary} is worse than {rollout.stable}: evidence {gate.evidence:.3g}, {THRESHOLD:g} suffice"
+        why = (
+            f"{rollout.canary} is worse than {rollout.stable}: {gate.reason()} (evidence {gate.evidence:.3g}, "
+            f"{THRESHOLD:g} suffice)"
+        )
         return _ended(rollout, "rolled_back", now, "roll back", why)
     state, why = _judged(rollout, seen, now)
     rollout = replace(rollout, state=state, why=why if rollout.phase == "running" else rollout.why)
     if rollout.phase == "paused" or state != "healthy":
         return rollout
-    why = f"{compared[0]} requests compared with {compared[1]} of {rollout.stable}, evidence {gate.evidence:.3g}"
+    why = (
+        f"{compared[0]} requests compared with {compared[1]} of {rollout.stable}, evidence {gate.evidence:.3g}; "
+        f"{_unseen(gate)}"
+    )
     if rollout.index + 1 >= len(rollout.steps) or rollout.steps[rollout.index + 1] >= 100:
         return _ended(rollout, "promoted", now, "promote", why)
     grown = replace(rollout, index=rollout.index + 1, since=now, compared=(0, 0), gate=gate.renewed(), state="waiting",
@@ -196,6 +205,19 @@ def _judged(rollout: Rollout, seen: Seen, now: float) -> tuple[State, str]:
     if left > 0:
         return "waiting", f"no fault found; {left:.0f} s left of this step"
     return "healthy", "no fault found"
+
+
+def _unseen(gate: Gate) -> str:
+    """Say how small a fault may be that so many requests would not have shown."""
+    found, words = gate.could_see(), []
+    for name, text in (
+        ("errors", "{:.1%} errors"), ("latency", "{:.2g} times as slow"), ("labels", "labels moved by {:.0%}"),
+        ("pairs", "{:.1%} other answers"),
+    ):  # fmt: skip
+        if name in found:
+            least = found[name]
+            words.append(f"no {name} at all" if least is None else text.format(least))
+    return f"what is smaller would not have been seen: {', '.join(words)}"
 
 
 def _ended(rollout: Rollout, phase: Phase, now: float, what: str, why: str) -> Rollout:

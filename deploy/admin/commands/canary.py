@@ -8,7 +8,8 @@ import sys
 import time
 import uuid
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import click
 from click.core import ParameterSource
@@ -31,6 +32,12 @@ if TYPE_CHECKING:
     from deploy.rollout.steps import Decision, Rollout
 
 _ENDPOINT = click.option("--endpoint", required=True, help="The route, e.g. `sentiment`; versions are `sentiment/2`.")
+_TESTS: Final = ("errors", "latency", "labels", "pairs")
+_MIRRORED: Final = ("text-classification", "token-classification", "zero-shot-classification")
+"""Tasks whose answers are labels, the same for the same text every time: compared on mirrored requests unless told
+otherwise."""
+_MIRRORED_PERCENT: Final = 5.0
+
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 
 
@@ -98,14 +105,27 @@ def set_(endpoint: str, weights: tuple[str, ...], open_registry: OpenRegistry) -
 @click.option("--step-time", type=DURATION, default="60s", show_default=True, help="Shortest time of a step.")
 @click.option("--interval", type=DURATION, default="5s", show_default=True, help="Time between two looks.")
 @click.option(
-    "--label-shift", type=click.FloatRange(0, 100, min_open=True, max_open=True), metavar="POINTS",
-    help="Compare what the versions answer too: roll back when the share of a value moves by more than this many "
-    "points.  [default: answers are not compared]",
+    "--slower", type=click.FloatRange(0, 1000), default=10.0, show_default=True, metavar="PERCENT",
+    help="So much slower the new version may be.",
+)  # fmt: skip
+@click.option(
+    "--label-shift", type=click.FloatRange(0, 100, max_open=True), default=10.0, show_default=True, metavar="POINTS",
+    help="Roll back when the share of a label moves by more than this many points. 0: shares are not compared.",
 )  # fmt: skip
 @click.option(
     "--label-variable", default="predicted_label", show_default=True,
     help="Whose values: an enum variable, built in or declared with `clearml-serving metrics add`.",
 )  # fmt: skip
+@click.option(
+    "--mirror", type=click.FloatRange(0, 100), metavar="PERCENT",
+    help="So many of stable's requests are answered by the new version once more, unseen, and the answers compared. 0: "
+    "none.  [default: 5 for classifiers without `Preprocess` code, else 0]",
+)  # fmt: skip
+@click.option(
+    "--other-answers", type=click.FloatRange(0, 100, min_open=True, max_open=True), default=5.0, show_default=True,
+    metavar="PERCENT", help="So many of the mirrored requests the new version may answer otherwise.",
+)  # fmt: skip
+@click.option("--new-labels", is_flag=True, help="The new version's labels may have other names, or another order.")
 @click.option(
     "--prometheus", envvar="TRITON_GATEWAY_PROMETHEUS", show_envvar=True,
     help="Read counts from this Prometheus instead of the gateways.",
@@ -115,13 +135,13 @@ def set_(endpoint: str, weights: tuple[str, ...], open_registry: OpenRegistry) -
 @registry_options
 def run(
     endpoint: str, to: str | None, from_: str | None, steps: str, min_requests: int, step_time: float, interval: float,
-    label_shift: float | None, label_variable: str, gateways: tuple[str, ...], prometheus: str | None,
-    as_json: bool, open_registry: OpenRegistry,
+    slower: float, label_shift: float, label_variable: str, mirror: float | None, other_answers: float,
+    new_labels: bool, gateways: tuple[str, ...], prometheus: str | None, as_json: bool, open_registry: OpenRegistry,
 ) -> int:  # fmt: skip
     """Roll a version out: its share grows step by step, and goes back to 0 when the evidence says it is worse.
 
-    Canary and stable are compared on errors and latency (with --label-shift also on what they answer) while both
-    answer. Few requests mean waiting, missing data mean holding, doubt means neither growing nor rolling back.
+    Canary and stable are compared on errors, latency and labels while both answer, and on the same requests where some
+    are mirrored. Few requests mean waiting, missing data mean holding, doubt means neither growing nor rolling back.
     Everything decided is recorded beside the serving Task: a rollout can be interrupted here and continued, paused,
     promoted or aborted from another machine.
 
@@ -133,12 +153,6 @@ def run(
 
     endpoint = endpoint.strip("/")
     store = open_registry()
-    fresh = None
-    if to is not None:
-        shift = (label_variable, label_shift / 100) if label_shift is not None else None
-        fresh = _fresh(
-            store.task(), store.spec(), endpoint, to, from_, _percents(steps), min_requests, step_time, shift
-        )
     if prometheus and click.get_current_context().get_parameter_source("gateways") is ParameterSource.DEFAULT:
         gateways = ()
     source: Source = PrometheusSource(prometheus) if prometheus else GatewaySource(gateways)
@@ -147,6 +161,13 @@ def run(
         answers = {address: http_client.call_gateway(f"{address}/v1/status") for address in gateways}
         return {a: r.content if r is not None and r.status == 200 else None for a, r in answers.items()}
 
+    fresh = None
+    if to is not None:
+        chosen = _Chosen(
+            _percents(steps), min_requests, step_time, slower / 100, label_shift / 100, label_variable, mirror,
+            other_answers / 100, is_free_of_labels=new_labels,
+        )  # fmt: skip
+        fresh = _fresh(store.task(), store.spec(), endpoint, to, from_, chosen, statuses())
     me = f"{who()} pid {os.getpid()}"
     runner = Runner(store, source, statuses, endpoint=endpoint, me=me)
     stop = stop_on_signal()
@@ -228,23 +249,69 @@ _order("promote", "Send everything to the canary now, without waiting for eviden
 _order("abort", "Send everything back to stable now.")
 
 
+@dataclass(frozen=True, slots=True)
+class _Chosen:
+    """What a person chose of a rollout; shares between 0 and 1, save ``steps`` and ``mirror`` in percent."""
+
+    steps: tuple[float, ...]
+    min_requests: int
+    step_s: float
+    slower: float
+    label_shift: float
+    variable: str
+    mirror: float | None
+    other_answers: float
+    is_free_of_labels: bool
+
+
 def _fresh(
-    task: Mapping[str, Any], serving: spec.ServingSpec, endpoint: str, to: str, from_: str | None,
-    steps: tuple[float, ...], min_requests: int, step_s: float, shift: tuple[str, float] | None = None,
+    task: Mapping[str, Any], serving: spec.ServingSpec, endpoint: str, to: str, from_: str | None, chosen: _Chosen,
+    statuses: Mapping[str, Mapping[str, Any] | None],
 ) -> Rollout:  # fmt: skip
     from deploy.rollout.gate import Gate
     from deploy.rollout.labels import LabelTest
+    from deploy.rollout.pairs import PairTest
     from deploy.rollout.steps import Rollout, Rules
 
     canary = serving.url_of(endpoint, to)
     stable = serving.url_of(endpoint, from_) if from_ else _stable(serving, task, endpoint, canary)
     preview.check_weights(serving, endpoint, [(canary, 0.0), (stable, 1.0)])
-    if shift is None:
-        return Rollout(endpoint, canary, stable, steps=steps, rules=Rules(min_requests, step_s))
-    variable, most = shift
-    preview.check_counted(serving, (canary, stable), variable)
-    rules, gate = Rules(min_requests, step_s, variable), Gate(labels=LabelTest(most))
-    return Rollout(endpoint, canary, stable, steps=steps, rules=rules, gate=gate)
+    if chosen.label_shift:
+        preview.check_counted(serving, (canary, stable), chosen.variable)
+    one, other = _details(statuses, stable), _details(statuses, canary)
+    if not chosen.is_free_of_labels:
+        _check_labels(one, other, stable, canary)
+    mirror = chosen.mirror
+    if mirror is None:
+        is_ours = one.get("task") in _MIRRORED and "stages" not in one  # users' code may answer otherwise each time
+        mirror = _MIRRORED_PERCENT if is_ours else 0.0
+    gate = Gate(
+        labels=LabelTest(chosen.label_shift) if chosen.label_shift else None,
+        pairs=PairTest(chosen.other_answers) if mirror else None, slower=1 + chosen.slower,
+    )  # fmt: skip
+    rules = Rules(chosen.min_requests, chosen.step_s, chosen.variable if chosen.label_shift else "", mirror)
+    return Rollout(endpoint, canary, stable, steps=chosen.steps, rules=rules, gate=gate)
+
+
+def _details(statuses: Mapping[str, Mapping[str, Any] | None], url: str) -> Mapping[str, Any]:
+    """Return what a gateway says of the version at ``url``; nothing if none serves it, or none was asked."""
+    for status in statuses.values():
+        for served in (status or {}).get("endpoints") or ():
+            if served.get("url") == url and isinstance(served.get("details"), dict):
+                return cast(Mapping[str, Any], served["details"])
+    return {}
+
+
+def _check_labels(stable: Mapping[str, Any], canary: Mapping[str, Any], one: str, other: str) -> None:
+    """Raise ``DeployError`` if both versions have labels and they are not the same, in the same order."""
+    before, now = stable.get("labels"), canary.get("labels")
+    if isinstance(before, list) and isinstance(now, list) and before != now:
+        same = sorted(map(str, before)) == sorted(map(str, now))
+        raise DeployError(
+            f"the labels of {other} are {'in another order' if same else 'others'}: {', '.join(map(str, now))}; "
+            f"{one} has {', '.join(map(str, before))}",
+            hint="check `id2label` in the model's config.json; if that is meant: --new-labels",
+        )
 
 
 def _stable(serving: spec.ServingSpec, task: Mapping[str, Any], endpoint: str, canary: str) -> str:
@@ -299,8 +366,9 @@ def _print_decision(decision: Decision, as_json: bool) -> None:
         canary, stable = evidence["canary"], evidence["stable"]
         line += (
             f"  [canary {canary[1]}/{canary[0]} failed, stable {stable[1]}/{stable[0]}; evidence "
-            f"{evidence['evidence']:g}: errors {evidence['errors']:g}, latency {evidence['latency']:g}"
-            + (f", labels {evidence['labels']:g}]" if "labels" in evidence else "]")
+            f"{evidence['evidence']:g}: "
+            + ", ".join(f"{name} {evidence[name]:g}" for name in _TESTS if name in evidence)
+            + "]"
         )
     click.echo(line)
 

@@ -10,6 +10,7 @@ import pytest
 from deploy.rollout import record, steps
 from deploy.rollout.gate import Counts, Gate
 from deploy.rollout.labels import LabelTest
+from deploy.rollout.pairs import PairTest
 from deploy.rollout.record import Asked, Lease
 from deploy.rollout.runner import Runner, act
 from deploy.rollout.source import GatewaySource, Look, PrometheusSource, Version, between, parse
@@ -303,6 +304,59 @@ def test_a_version_that_answers_otherwise_is_rolled_back(world):
     assert "rolled_back" == rollout.phase
     assert {"A": 0.2, "B": 0.8} == rollout.history[-1].evidence["label_shares"]["canary"]
     assert rules == Rollout.from_json(json.loads(json.dumps(rollout.to_json()))).rules
+
+
+def mirrored(**rules):
+    """A rollout that compares what both versions answer to the same requests."""
+    return replace(fresh(gate=Gate(pairs=PairTest(0.05))), rules=Rules(200, 10.0, mirror=5.0, **rules))
+
+
+def test_requests_are_mirrored_while_a_rollout_runs_and_not_after_it(world):
+    """Of stable's, to the canary; scores alone make no other answer."""
+    runner = world.runner()
+    runner.start(mirrored())
+    assert {"e/1": ShadowSpec("e/1", "e/2", 5.0, 1.0)} == decode(world.task()).shadows
+    while not world.tick(runner).rollout.is_over:
+        pass
+    assert {} == decode(world.task()).shadows
+    assert () == decode(world.task()).faults
+
+
+def test_an_abort_without_a_runner_ends_the_mirroring(world):
+    """Whoever ends a rollout leaves nothing of it running."""
+    runner = world.runner()
+    runner.start(mirrored())
+    runner.release()
+    act(world, "e", Asked("1", "abort", "ann"), me="other", clock=lambda: world.now, sleep=lambda _s: None)
+    assert {} == decode(world.task()).shadows
+
+
+def test_a_shadow_that_somebody_configured_is_left_alone(world):
+    """It stays as it is, also after the rollout; its requests count."""
+    own = ShadowSpec("e", "e/2", 50.0, 0.1)
+    world.write({}, [record.shadow("e", own)])
+    runner = world.runner()
+    runner.start(mirrored())
+    while not world.tick(runner).rollout.is_over:
+        pass
+    assert {"e": own} == decode(world.task()).shadows
+
+
+def test_answers_turned_round_at_random_are_found_where_no_label_is_more_frequent(world):
+    """A quarter of the mirrored requests differ; errors, latency and shares of labels say nothing."""
+    runner = world.runner()
+    runner.start(mirrored())
+    key = 'gateway_shadow_requests_total{{endpoint="e",outcome="{}",version="2"}}'
+    for _ in range(60):
+        for outcome, count in (("agreed", 30), ("differed", 10), ("failed", 3), ("dropped", 5)):
+            name = key.format(outcome)
+            world.counters["g1"][name] = world.counters["g1"].get(name, 0) + count
+        progress = world.tick(runner)
+        if progress.rollout.is_over:
+            break
+    assert "rolled_back" == progress.rollout.phase
+    assert "mirrored requests otherwise than stable (25.0%); 5.0% are permitted" in progress.rollout.why
+    assert {} == decode(world.task()).shadows
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,80 @@
+"""Do canary and stable answer the same requests alike? A sequential test on mirrored requests. Pure.
+
+What stable has answered, the canary answers once more, unseen (``gateway``'s shadow traffic); the two answers agree or
+differ. A new version may differ in a share ``most`` of them (0.05: one answer in twenty) without being another one. It
+finds what no count of labels can: a quarter of the answers turned round at random leaves every label as frequent as
+before. One bet per share that the canary might really have; misses count as well as hits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from deploy.rollout.bets import Bets
+
+_ALTERNATIVES: Final = (0.03, 0.1, 0.3, 0.8)
+"""Shares that are bet on: so much of what lies between ``most`` and all."""
+_FRESH: Final = Bets(((0.0,) * len(_ALTERNATIVES),), 0, _ALTERNATIVES)
+
+
+@dataclass(frozen=True, slots=True)
+class PairTest:
+    """The stakes, and how many answers were compared."""
+
+    most: float
+    bets: Bets = field(default_factory=lambda: _FRESH)
+    agreed: int = 0
+    differed: int = 0
+
+    def after(self, agreed: int, differed: int) -> PairTest:
+        """Return the test after one interval."""
+        if not agreed and not differed:
+            return self
+        gains = [
+            differed * math.log(share / self.most) + agreed * math.log((1 - share) / (1 - self.most))
+            for share in self.alternatives()
+        ]
+        return replace(
+            self, bets=self.bets.moved(gains, agreed + differed), agreed=self.agreed + agreed,
+            differed=self.differed + differed,
+        )  # fmt: skip
+
+    def alternatives(self) -> tuple[float, ...]:
+        """Return the shares that are bet on."""
+        return tuple(self.most + (1 - self.most) * part for part in _ALTERNATIVES)
+
+    def renewed(self) -> PairTest:
+        """Return the test with a new epoch begun."""
+        return replace(self, bets=self.bets.renewed())
+
+    @property
+    def compared(self) -> int:
+        """How many answers were compared."""
+        return self.agreed + self.differed
+
+    @property
+    def log_evidence(self) -> float:
+        """The logarithm of the fortune."""
+        return self.bets.log_evidence
+
+    def describe(self) -> dict[str, Any]:
+        """Return what was compared."""
+        share = round(self.differed / self.compared, 4) if self.compared else None
+        return {"compared": self.compared, "differed": self.differed, "share": share, "permitted": self.most}
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything, for the serving Task."""
+        return {
+            "most": self.most, "agreed": self.agreed, "differed": self.differed,
+            "bets": [[[round(log, 4) for log in epoch] for epoch in self.bets.epochs], self.bets.seen],
+        }  # fmt: skip
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> PairTest:
+        """Return what ``to_json`` stored."""
+        epochs, seen = stored["bets"]
+        bets = Bets(tuple(tuple(map(float, epoch)) for epoch in epochs), int(seen), _ALTERNATIVES)
+        return cls(float(stored["most"]), bets, int(stored["agreed"]), int(stored["differed"]))

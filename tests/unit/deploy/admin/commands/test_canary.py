@@ -1,0 +1,67 @@
+"""``triton-gateway canary run``: what it compares unless told otherwise, and what it refuses before any traffic."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from deploy.admin.commands import canary
+from deploy.rollout.steps import Rollout
+from deploy.tools.errors import DeployError
+from gateway.testing import FakeRegistry
+
+CLASSIFIER = {"task": "text-classification", "labels": ["NEGATIVE", "POSITIVE"]}
+
+
+def planned(stable: Mapping[str, Any], new: Mapping[str, Any], **chosen: Any) -> Rollout:
+    """What a rollout of ``e/2`` beside ``e/1`` compares; ``stable`` and ``new``: what a gateway says of them."""
+    registry = FakeRegistry()
+    for version in "12":
+        registry.add_endpoint("e", f"m{version}", version=version)
+    status = {"endpoints": [{"url": f"e/{v}", "details": dict(d)} for v, d in (("1", stable), ("2", new))]}
+    options = {
+        "steps": (5.0, 100.0), "min_requests": 200, "step_s": 60.0, "slower": 0.1, "label_shift": 0.1,
+        "variable": "predicted_label", "mirror": None, "other_answers": 0.05, "is_free_of_labels": False, **chosen,
+    }  # fmt: skip
+    return canary._fresh(
+        registry.task(), registry.spec(), "e", "2", None, canary._Chosen(**options), {"g1": None, "g2": status}
+    )
+
+
+def test_of_a_classifier_labels_and_mirrored_answers_are_compared() -> None:
+    """Without being asked to: a version with its labels turned round is the fault that costs most."""
+    rollout = planned(CLASSIFIER, CLASSIFIER)
+    assert rollout.gate.labels is not None
+    assert rollout.gate.pairs is not None
+    assert ("predicted_label", 5.0) == (rollout.rules.variable, rollout.rules.mirror)
+
+
+@pytest.mark.parametrize("details", [{}, {"task": "embeddings"}, {**CLASSIFIER, "stages": ["preprocess"]}])
+def test_requests_are_mirrored_only_to_what_surely_answers_the_same_again(details: Mapping[str, Any]) -> None:
+    """Users' code may do something with each request, and other tasks may well answer otherwise; asked for, it is."""
+    assert planned(details, details).gate.pairs is None
+    assert 0.0 == planned(details, details).rules.mirror
+    assert planned(details, details, mirror=2.0).gate.pairs is not None
+
+
+def test_what_is_switched_off_is_not_compared() -> None:
+    """0 points and 0 percent."""
+    rollout = planned(CLASSIFIER, CLASSIFIER, label_shift=0.0, mirror=0.0)
+    assert (None, None) == (rollout.gate.labels, rollout.gate.pairs)
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (["POSITIVE", "NEGATIVE"], "the labels of e/2 are in another order: POSITIVE, NEGATIVE; e/1 has NEGATIVE, POS"),
+        (["LABEL_0", "LABEL_1"], "the labels of e/2 are others: LABEL_0, LABEL_1"),
+    ],
+)
+def test_labels_of_another_name_or_order_are_refused_before_any_traffic(labels: list[str], message: str) -> None:
+    """Unless that is meant."""
+    new = {**CLASSIFIER, "labels": labels}
+    with pytest.raises(DeployError, match=message):
+        planned(CLASSIFIER, new)
+    assert planned(CLASSIFIER, new, is_free_of_labels=True).gate.pairs is not None
