@@ -41,6 +41,7 @@ from gateway.control.reconcile import Following, Reconciler
 from gateway.control.records import ModelRecords
 from gateway.control.threads import ControlThreads, run_in
 from gateway.control.tritons import Tritons
+from gateway.control.wishes import Wishes
 from gateway.dataplane.routing.table import RoutingTable
 from gateway.dataplane.shadow import Mirror
 from gateway.dataplane.submit import DataPlane, RequestSpans
@@ -76,6 +77,7 @@ from gateway.triton.port import Backend
 _log = logging.getLogger("triton_gateway")
 
 _SETTLE_S: Final = 5.0
+_COLD_S: Final = 30.0
 _SAMPLE_S: Final = 0.05
 _LINEAGE_S: Final = 60.0
 _SHADOW_S: Final = 10.0
@@ -531,6 +533,7 @@ def create_app(environ: Mapping[str, str] | None = None) -> Gateway:
         settings.triton_tls_name,
     )
     registry = ClearMLRegistry(settings.serving_task_id, files_rewrite=settings.files_rewrites())
+    wishes = Wishes(registry.ledger)
     return Gateway(
         settings,
         registry=registry,
@@ -542,6 +545,9 @@ def create_app(environ: Mapping[str, str] | None = None) -> Gateway:
             http=_http_for(settings, address),
             tls=tls if tls.files() or tls.name else None,
             key_file=key_file(settings.triton_key_file, settings.state_dir),
+            away_s=settings.cold_start_timeout,
+            cold_s=settings.cold_start_timeout or _COLD_S,
+            wish=wishes.make,
         ),
         numbers_folder=Path(numbers_folder) if numbers_folder else None,
         is_whole_process=True,

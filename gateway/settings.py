@@ -32,6 +32,18 @@ def parse_duration(value: object, *, bare_unit: str = "s") -> float:
     return float(match[1]) * _UNITS[match[2] or bare_unit]
 
 
+def unload_after(option: str) -> float:
+    """Return after how many seconds without a request a model is unloaded, as ``gateway.unload_after`` says; 0: never.
+
+    Raises ``ValueError`` for what is no duration, and for less than ten seconds.
+    """
+    seconds = parse_duration(option) if option else 0.0
+    if 0 < seconds < LEAST_UNLOAD_S:
+        raise ValueError(f"{option} is too short: a model that is being asked for takes seconds to come back")
+    return seconds
+
+
+LEAST_UNLOAD_S = 10.0
 _SIZES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _SIZE = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*([kmgt]?)(i?b)?\s*$", re.IGNORECASE)
 
@@ -249,6 +261,13 @@ class Settings(BaseSettings):
         "(`--aux-config gateway.pool=a10`, or a model's tag `pool:a10`): `a10=dns:///triton-a10:8001 "
         "h100=10.0.0.1:8001,10.0.0.2:8001`, spaces or semicolons between. `default` is the pool of what names none, "
         "and `TRITON_GATEWAY_TRITON_GRPC` its address if it is not here; `*` is every other pool.",
+    )  # fmt: skip
+    cold_start_timeout: Seconds = Field(
+        0.0, ge=0, validation_alias=_names("cold_start_timeout"),
+        description="How long a request waits for a pool none of whose Tritons answers, for instance one that was scaled "
+        "to zero, and for a model that was unloaded while nobody asked (`--aux-config gateway.unload_after=30m`); then "
+        "it gets 503 with `Retry-After`. Nine tenths of the request's own time at most. 0: not at all for a pool, 30 s "
+        "for a model.",
     )  # fmt: skip
     triton_tls_authority: str = Field(
         "", validation_alias=_names("triton_tls_authority"),

@@ -26,7 +26,7 @@ ENGINES: Final = ("triton", "custom", "custom_async", "sklearn", "xgboost", "lig
 
 _OPTIONS_KEY: Final = "gateway"
 
-PLACEMENT: Final = ("pool",)
+PLACEMENT: Final = ("pool", "unload_after")
 """Options that say where a model is loaded: nothing that answers requests reads them."""
 
 RECORDS: Final = "triton_gateway_records"

@@ -57,6 +57,9 @@ class FakeBackend:
         self.hold: asyncio.Event | None = None
         self.refusals: dict[str, str] = {}
         self.replicas = 1
+        self.waiting = 0
+        self.cold: set[str] = set()
+        """Models that may be unloaded while nobody calls them."""
 
     def add(self, name: str, inputs: Mapping[str, str], outputs: Mapping[str, str], run: Run) -> None:
         """Load a model: tensor names to numpy type names, first dimension = rows."""
@@ -67,6 +70,10 @@ class FakeBackend:
             max_batch_size=64,
         )
         self.models[name] = (info, run)
+
+    def may_be_cold(self, model: str) -> None:
+        """See ``Backend.may_be_cold``."""
+        self.cold.add(model)
 
     async def infer(
         self, model: str, inputs: Tensors, outputs: Sequence[str], *, timeout: float, request_id: str = ""

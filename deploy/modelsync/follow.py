@@ -15,7 +15,7 @@ from typing import Any
 from deploy.modelsync.client import first_line
 from deploy.modelsync.plan import Wanted
 from deploy.modelsync.settings import Retry, SyncSettings
-from gateway import pools, registry, spec, triton
+from gateway import pools, registry, settings, spec, triton
 
 _SECTIONS = ("section endpoints", "section model_monitoring", "section model_monitoring_eps")
 
@@ -39,6 +39,8 @@ class Desired:
     """Endpoint url → (model id, why no model can be named for it)."""
     elsewhere: frozenset[str] = frozenset()
     """Endpoint urls of other pools."""
+    wishes: Mapping[str, Any] = field(default_factory=dict)
+    """What gateways have last written about models that they want loaded, by name."""
     held_urls: frozenset[str] = frozenset()
     is_readable: bool = True
 
@@ -50,14 +52,14 @@ AutoUpdate = Callable[[Mapping[str, Any]], bool]
 class Follower:
     """Reads the registry and keeps the last answers: the desired state's source. Runs in one thread at a time."""
 
-    def __init__(self, source: registry.Registry, store: registry.SpecStore, settings: SyncSettings,
+    def __init__(self, source: registry.Registry, store: registry.SpecStore, sync_settings: SyncSettings,
                  recipe: Callable[[], str], clock: Callable[[], float], auto_update: AutoUpdate | None = None,
                  learn: Callable[[Mapping[str, Any]], None] = lambda _task: None) -> None:  # fmt: skip
         self._learn = learn
         self._registry = source
         self._auto_update = auto_update
         self._store = store
-        self._settings = settings
+        self._settings = sync_settings
         self._recipe = recipe
         self._clock = clock
         self._marker: str | None = None
@@ -177,15 +179,24 @@ class Follower:
                     elsewhere.add(url)
                     continue
                 name = spec.triton_model_name(endpoint, record)
-                targets[name] = Target(Wanted(name, url, self._recipe()), endpoint, record)
+                cold = _unload_after(endpoint)
+                targets[name] = Target(Wanted(name, url, self._recipe(), cold), endpoint, record)
         return Desired(
             revision=serving.revision,
             targets=targets,
             unresolved=unresolved,
             elsewhere=frozenset(elsewhere),
+            wishes=((self._task or {}).get(spec.RECORDS) or {}).get("wish") or {},
             held_urls=frozenset(unresolved) | _faulty_urls(serving),
             is_readable=not any(f.subject in _SECTIONS for f in serving.faults),
         )
+
+
+def _unload_after(endpoint: spec.EndpointSpec) -> float:
+    try:
+        return settings.unload_after(endpoint.option("unload_after"))
+    except ValueError:  # a fault of the endpoint, told by gateways and the command line
+        return 0.0
 
 
 def _faulty_urls(serving: spec.ServingSpec) -> frozenset[str]:

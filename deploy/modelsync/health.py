@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-_HELD = frozenset({"ready", "leaving"})
+_HELD = frozenset({"ready", "leaving", "cold"})
 _STUCK_S = 120.0
 
 

@@ -23,6 +23,8 @@ class Wanted:
     name: str
     url: str
     recipe: str
+    unload_after: float = 0.0
+    """Seconds without a request after which it is unloaded, until somebody asks; 0: never."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,8 @@ class Observed:
     state: ModelState = "absent"
     idle_s: float | None = None
     """Seconds since the last inference; None when there was none, or nobody knows."""
+    quiet_s: float = 0.0
+    """Seconds since the last inference, or since it was loaded, whichever was later."""
     is_damaged: bool = False
     """Triton calls it ready, but processes that run it are gone: it must be loaded anew."""
 
@@ -66,6 +70,8 @@ class Situation:
     """Seconds until a model that failed may be tried again."""
     unwanted_for: Mapping[str, float] = field(default_factory=dict)
     """Seconds since a model became dispensable (see ``dispensable``)."""
+    cold: frozenset[str] = frozenset()
+    """Models that were unloaded because nobody called them, and nobody has asked for since."""
     elsewhere: frozenset[str] = frozenset()
     """Endpoints that other Tritons serve now: gateways call these until they have moved over, at most ``max_s``."""
     grace: Grace = Grace()
@@ -114,7 +120,11 @@ def _towards(model: Wanted, seen: Observed, situation: Situation) -> list[Action
     # Written anew, a loaded model is loaded again and replaced without a gap.
     is_written = seen.recipe == model.recipe and not seen.is_damaged
     if is_written and seen.state == "ready":
+        if model.unload_after and seen.quiet_s >= model.unload_after:
+            return [Action("unload", name, f"no request for {seen.quiet_s:.0f} s")]
         return [Action("keep", name, "ready")]
+    if is_written and seen.state == "absent" and name in situation.cold:
+        return [Action("keep", name, "cold: loaded when somebody asks")]
     if situation.retry_in.get(name, 0.0) > 0:
         return [Action("keep", name, f"failed; tried again in {situation.retry_in[name]:.0f} s")]
     steps: list[Action] = []

@@ -89,6 +89,9 @@ class ModelSync:
         self._jobs: dict[str, Future[None]] = {}
         self._retries: dict[str, Retry] = {}
         self._dispensable_since: dict[str, float] = {}
+        self._ready_since: dict[str, float] = {}
+        self._cold: dict[str, object] = {}
+        """Models that were unloaded because nobody called them, with what was wished of them until then."""
         self._board = StatusBoard(settings.status_path, wall)
         self._triton_answers = False
         self._triton_error = ""
@@ -151,12 +154,15 @@ class ModelSync:
         desired = self._desired or Desired(is_readable=False)
         observed = self._observe(desired)
         wanted = {name: target.wanted for name, target in desired.targets.items()}
+        wishes = desired.wishes
+        self._cold = {n: at for n, at in self._cold.items() if n in wanted and wishes.get(n) == at}
         now = self._clock()
         situation = Situation(
             triton_answers=self._triton_answers,
             holds_all=not desired.is_readable,
             held_urls=desired.held_urls,
             elsewhere=desired.elsewhere,
+            cold=frozenset(self._cold),
             busy=frozenset(self._jobs),
             retry_in={name: retry.at - now for name, retry in self._retries.items()},
             grace=self._settings.grace,
@@ -168,6 +174,8 @@ class ModelSync:
         self._note(desired, observed, actions)
         for name in dict.fromkeys(a.name for a in actions if a.kind != "keep"):
             if self._may_start(name):
+                if name in wanted and any(a.name == name and a.kind == "unload" for a in actions):
+                    self._cold[name] = wishes.get(name)
                 self._start(name, [a for a in actions if a.name == name], desired.targets.get(name))
         self._board.publish(self.status())
         return actions
@@ -233,7 +241,7 @@ class ModelSync:
         called: dict[str, float] = {}
         try:
             index = self._triton.index()
-            if set(on_disk) - set(desired.targets):
+            if set(on_disk) - set(desired.targets) or any(t.wanted.unload_after for t in desired.targets.values()):
                 called = self._triton.last_inference()
             self._is_refused = False
             self._set_triton(answers=True)
@@ -243,6 +251,9 @@ class ModelSync:
             if self._is_refused:
                 # It answers, but not to us: nothing can be changed. What it holds anybody may ask.
                 index = {name: IndexEntry(name, "ready") for name in desired.targets if self._is_held(name)}
+        now = self._clock()
+        ready = {name for name, entry in index.items() if entry.state == "ready" and name not in self._jobs}
+        self._ready_since = {name: self._ready_since.get(name, now) for name in ready}
         damaged = self._damaged(on_disk, index)
         seen: dict[str, Observed] = {}
         for name in set(on_disk) | set(desired.targets):
@@ -253,6 +264,7 @@ class ModelSync:
                 recipe=disk.recipe if disk else None,
                 state=entry.state if entry else "absent",
                 idle_s=self._wall() - last if last else None,
+                quiet_s=min(now - self._ready_since.get(name, now), self._wall() - last),
                 is_damaged=name in damaged,
             )
         return {n: o for n, o in seen.items() if o.recipe is not None or o.state != "absent"}
@@ -424,6 +436,8 @@ class ModelSync:
                 and not seen.is_damaged
             ):
                 self._set(target, "ready")
+            elif name in self._cold:
+                self._set(target, "cold", "nobody asked for it; the next request loads it")
             elif name not in self._retries:
                 why = self._triton_error if self._is_refused else "Triton does not answer"
                 self._set(target, "pending", "" if self._triton_answers else why)

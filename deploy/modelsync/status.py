@@ -18,7 +18,7 @@ from gateway import durable
 
 log = logging.getLogger("triton_gateway.sync")
 
-State = Literal["pending", "downloading", "loading", "ready", "failed", "leaving"]
+State = Literal["pending", "downloading", "loading", "ready", "failed", "leaving", "cold"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +64,9 @@ class StatusBoard:
             self._models = {key: status for key, status in self._models.items() if key in current}
 
     def ready(self) -> frozenset[tuple[str, str]]:
-        """Return url and model id of every version that Triton has ready."""
+        """Return url and model id of every version that Triton has ready, or had until nobody asked for it."""
         with self._lock:
-            return frozenset((one.url, one.model_id) for one in self._models.values() if one.state == "ready")
+            return frozenset((one.url, one.model_id) for one in self._models.values() if one.state in ("ready", "cold"))
 
     def models(self) -> list[dict[str, Any]]:
         """Return every model's state as it is published."""

@@ -177,6 +177,8 @@ class Assembler:
         if spec.engine == "triton" and record is not None:
             triton_name = triton_model_name(spec, record)
             backend = self._backend_for(plan.triton_address, plan.triton_compression)
+            if spec.option("unload_after"):
+                backend.may_be_cold(triton_name)
             progress("waiting for Triton to load the model")
             info = await self._ready(backend, triton_name, progress)
             outputs = tuple(t.name for t in spec.outputs) or tuple(t.name for t in info.outputs)

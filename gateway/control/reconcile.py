@@ -375,6 +375,11 @@ class Reconciler:
         if found != self._health.backend_live or pools != self._health.pools:
             self._health.backend_live, self._health.pools = found, pools
             self._observer.backends({(address, pools.get(address, "")): live for address, live in found.items()})
+        waiting: dict[str, int] = {}
+        for address, count in self._tritons.waiting(self._needed()).items():
+            for pool in pools.get(address, "").split(","):
+                waiting[pool] = waiting.get(pool, 0) + count
+        self._observer.pools(waiting)
         self._health.note()  # a Triton is back, or the time to wait is over
         if not self.versions.retiring:  # their last requests need the Triton they were sent to
             await self._tritons.forget(self._needed())

@@ -37,6 +37,13 @@ class Tritons:
             live[address] = live.get(address, False) or answers
         return live
 
+    def waiting(self, needed: Collection[Key]) -> dict[str, int]:
+        """Return how many calls wait at each address because nobody answers there."""
+        found: dict[str, int] = {}
+        for address, compression in needed:
+            found[address] = found.get(address, 0) + self.get(address, compression).waiting
+        return found
+
     async def forget(self, needed: Collection[Key]) -> None:
         """Close every backend but these. Nothing may be calling the others any more."""
         gone = [self._backends.pop(key) for key in [*self._backends] if key not in needed]

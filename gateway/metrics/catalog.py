@@ -234,6 +234,12 @@ BACKEND_UP: Final = Metric(
     "1 when this Triton answers this gateway, 0 when it does not, NaN when no served endpoint needs it (any more).",
     ("backend", "pool"),
 )  # fmt: skip
+POOL_WAITING: Final = Metric(
+    "gateway_pool_waiting_requests", "gauge",
+    "Calls, and versions that are built, that wait for a pool of Tritons none of which answers; 1 for a minute after "
+    "the last. Above 0 a pool that was scaled to zero is wanted. NaN when no served endpoint needs it (any more).",
+    ("pool",),
+)  # fmt: skip
 POLL: Final = Metric(
     "gateway_registry_poll_seconds", "gauge", "How often this gateway looks at the serving Task: seconds between looks."
 )
@@ -253,5 +259,5 @@ CATALOG: Final = (
     VARIABLE_SCALAR, VARIABLE_ENUM, VARIABLE_VALUE, VARIABLE_COUNTER, VARIABLE_IGNORED,
     DRIFT_OBSERVATIONS, DRIFT_REFERENCE, DRIFT_REFERENCE_SIZE, DRIFT_CHI2,
     SHADOWS, SHADOW_DIFFERENCE, SHADOW_SECONDS,
-    RECONCILES, BUILDS, CONFIGURATION_FAULTS, ENDPOINT_READY, LAST_CONTACT, POLL, BACKEND_UP, MODEL_INFO, BUILD_INFO,
+    RECONCILES, BUILDS, CONFIGURATION_FAULTS, ENDPOINT_READY, LAST_CONTACT, POLL, BACKEND_UP, POOL_WAITING, MODEL_INFO, BUILD_INFO,
 )  # fmt: skip

@@ -80,6 +80,7 @@ class Observer:
         self.exemplars = Exemplars()
         self._models: set[tuple[str, ...]] = set()
         self._backends: set[tuple[str, str]] = set()
+        self._pools: set[str] = set()
         self.failures = tuple(failures)
         self._expected: set[tuple[str, str, str]] = set()
         self._states: dict[tuple[str, str], bool | None] = {}
@@ -347,6 +348,15 @@ class Observer:
         for of, answers in live.items():
             self._numbers.gauge(catalog.BACKEND_UP, *of).set(int(answers))
         self._backends = set(live)
+
+    @_harmless
+    def pools(self, waiting: Mapping[str, int]) -> None:
+        """Publish how many wait for each pool; one that nothing needs any more has no number."""
+        for gone in self._pools - waiting.keys():
+            self._numbers.gauge(catalog.POOL_WAITING, gone).set(math.nan)
+        for pool, count in waiting.items():
+            self._numbers.gauge(catalog.POOL_WAITING, pool).set(count)
+        self._pools = set(waiting)
 
     @_harmless
     def models(self, served: set[tuple[str, ...]]) -> None:

@@ -10,15 +10,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
+from math import inf
 from pathlib import Path
 from time import monotonic
-from typing import Any
+from typing import Any, Final
 
 from numpy.typing import NDArray
 
-from gateway.errors import DeadlineExceeded, GatewayError, ModelNotReady
+from gateway.errors import BackendUnavailable, DeadlineExceeded, GatewayError, ModelNotReady
 from gateway.trace import TRACEPARENT
 from gateway.triton.addresses import HttpAddress, Lookup, parse_address, parts, resolve
 from gateway.triton.errors import TransportError
@@ -31,12 +32,27 @@ from gateway.triton.verdicts import decode
 
 _log = logging.getLogger("triton_gateway.triton")
 
+_LOOK_S: Final = 0.1
+_WANTED_S: Final = 60.0
+"""So long a pool that somebody wanted counts as wanted: whoever starts Tritons looks every few seconds or so."""
+_KEEP: Final = 0.9
+"""Share of a request's time that it waits at most, so that its caller is still told what it waited for."""
+_RETRY_AFTER_S: Final = 5.0
+
+
+def _nobody(_model: str) -> None:
+    """Nobody is to be told."""
+
 
 class TritonBackend:
     """One Triton, or all replicas behind one name or list of addresses. ``http`` as ``http_hosts`` takes it.
 
     ``key_file`` holds the key of Triton's control APIs, sent with the one question that needs it: why a model is not
     ready. Without it everything works, and that reason is not known.
+
+    A call waits ``away_s`` seconds for a server if none answers, and ``cold_s`` for a model that is unloaded while nobody
+    calls it (``may_be_cold``); ``wish(model)`` is called, again and again, while it does. Then it fails, with when to
+    try again.
     """
 
     def __init__(
@@ -50,7 +66,14 @@ class TritonBackend:
         key_file: Path | None = None,
         lookup: Lookup = resolve,
         lookup_every: float = RESOLVE_S,
+        away_s: float = 0.0,
+        cold_s: float = 0.0,
+        wish: Callable[[str], None] = _nobody,
     ) -> None:
+        self._away_s, self._cold_s, self._wish = away_s, cold_s, wish
+        self._cold: set[str] = set()
+        self._waiting = 0
+        self._wanted = -inf
         self.address = address
         self._key_file = key_file
         tls = tls or (TritonTls() if any(parse_address(part).is_secure for part in parts(address)) else None)
@@ -71,6 +94,17 @@ class TritonBackend:
         )
 
     @property
+    def waiting(self) -> int:
+        """See ``Backend.waiting``."""
+        if not self._replicas.is_away:
+            return 0
+        return self._waiting or int(monotonic() - self._wanted < _WANTED_S)
+
+    def may_be_cold(self, model: str) -> None:
+        """See ``Backend.may_be_cold``."""
+        self._cold.add(model)
+
+    @property
     def replicas(self) -> int:
         """See ``Backend.replicas``."""
         return self._replicas.count
@@ -84,7 +118,7 @@ class TritonBackend:
         callers = replicas.callers(model)
         began = callers.asked
         left = timeout
-        replica = replicas.pick(model) or await replicas.find(model)
+        replica = replicas.pick(model) or await self._found(model, left)
         tried: dict[Replica, bool] = {}
         while True:
             over_http = replica.http.is_open and not callers.leave
@@ -109,8 +143,13 @@ class TritonBackend:
                 return found
             finally:
                 replica.in_flight -= 1
-            replica = replicas.failed(replica, model, why, tried, over_http=over_http)
             left = began + timeout - monotonic()
+            try:
+                replica = replicas.failed(replica, model, why, tried, over_http=over_http)
+            except GatewayError as error:
+                replica = await self._awaited(model, error, left)
+                tried.clear()
+                left = began + timeout - monotonic()
 
     async def stream(
         self, model: str, inputs: Tensors, outputs: Sequence[str], *, timeout: float, request_id: str = ""
@@ -119,7 +158,7 @@ class TritonBackend:
         parent = TRACEPARENT.get()
         replicas = self._replicas
         until = replicas.callers(model).asked + timeout
-        replica = replicas.pick(model) or await replicas.find(model)
+        replica = replicas.pick(model) or await self._found(model, timeout)
         tried: dict[Replica, bool] = {}
         while True:
             has_begun = False
@@ -143,7 +182,47 @@ class TritonBackend:
                 if isinstance(why, TransportError):
                     replicas.lose(replica, over_http=False)
                 raise why
-            replica = replicas.failed(replica, model, why, tried, over_http=False)
+            try:
+                replica = replicas.failed(replica, model, why, tried, over_http=False)
+            except GatewayError as error:
+                replica = await self._awaited(model, error, until - monotonic())
+                tried.clear()
+
+    async def _found(self, model: str, left: float) -> Replica:
+        try:
+            return await self._replicas.find(model)
+        except BackendUnavailable as error:
+            return await self._awaited(model, error, left)
+
+    async def _awaited(self, model: str, error: GatewayError, left: float) -> Replica:
+        """Return who has ``model``, as soon as somebody has. Raises ``error`` if that is not to be waited for, and
+        ``BackendUnavailable`` or ``ModelNotReady`` when it has taken too long: ``left`` seconds, or what is set.
+        """
+        replicas = self._replicas
+        if replicas.is_away:
+            self._wanted = monotonic()
+        is_cold = model in self._cold
+        # A pool may have been at zero too, and what has started there is not loaded at once.
+        seconds = max(self._cold_s if is_cold else 0.0, self._away_s if replicas.is_away else 0.0)
+        if not seconds:
+            raise error
+        until = monotonic() + min(seconds, _KEEP * left)
+        replicas.hurry()
+        self._waiting += 1
+        try:
+            while monotonic() < until:
+                if is_cold and not replicas.is_away:
+                    self._wish(model)
+                await asyncio.sleep(_LOOK_S)
+                await replicas.survey(model)
+                if (found := replicas.holder(model)) is not None:
+                    return found
+        finally:
+            self._waiting -= 1
+            if replicas.is_away:
+                self._wanted = monotonic()
+        what = "a Triton is being started" if replicas.is_away else "the model is being loaded"
+        raise type(error)(f"{error.message}; {what}", hint="try again shortly", retry_after=_RETRY_AFTER_S) from error
 
     async def is_live(self) -> bool:
         """See ``Backend.is_live``; also finds out who is behind the name now, and who of them answers."""
@@ -152,6 +231,10 @@ class TritonBackend:
     async def is_ready(self, model: str) -> bool:
         """See ``Backend.is_ready``."""
         await self._replicas.survey(model)
+        if self._replicas.is_away:
+            self._wanted = monotonic()
+        elif model in self._cold and self._replicas.holder(model) is None:
+            self._wish(model)
         # Who does not answer is not waited for: it gets no calls either.
         answered = [replica.held for replica in self._replicas.all if replica.held is not None]
         return bool(answered) and all(model in held.ready for held in answered)

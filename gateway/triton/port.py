@@ -43,6 +43,15 @@ class Backend(Protocol):
         """How many servers share the calls now; at least 1."""
         ...
 
+    @property
+    def waiting(self) -> int:
+        """How many calls and new versions wait for a server because none answers; kept for a minute after the last."""
+        ...
+
+    def may_be_cold(self, model: str) -> None:
+        """Know that ``model`` is unloaded while nobody calls it: a call that finds it gone asks for it, and waits."""
+        ...
+
     async def infer(
         self, model: str, inputs: Tensors, outputs: Sequence[str], *, timeout: float, request_id: str = ""
     ) -> dict[str, NDArray[Any]]:

@@ -216,6 +216,8 @@ class Replicas:
         self.all: list[Replica] = []
         self.count = 1
         """How many are healthy; at least 1."""
+        self.is_away = False
+        """None of them answers."""
         self._budget = RepeatBudget()
         self._problem = ""
         """Why the replicas are not known, or not as they are now."""
@@ -359,6 +361,17 @@ class Replicas:
             now = monotonic()
             await asyncio.gather(*(self._survey(replica) for replica in self.all if now >= replica.survey_due))
 
+    def hurry(self) -> None:
+        """Ask every server at once what it holds, and as often as at first: a caller waits for that."""
+        self._due = 0.0
+        for replica in self.all:
+            replica.survey_s = replica.survey_due = 0.0
+
+    def holder(self, model: str) -> Replica | None:
+        """Return who can be called for ``model``, as far as is known; None if nobody has it now."""
+        held = [r for r in self.all if not r.is_unhealthy and r.held is not None and model in r.held.ready]
+        return self.pick(model) if held else None
+
     async def _survey(self, replica: Replica) -> None:
         held = await replica.grpc.holds(self._key())
         has_changed = replica.held is None or held is None or held.ready != replica.held.ready
@@ -373,7 +386,11 @@ class Replicas:
         if replica.is_unhealthy == is_live:
             _log.info("Triton at %s %s", replica.address, "gets calls" if is_live else "does not answer")
         replica.is_unhealthy = not is_live
-        self.count = max(1, sum(not replica.is_unhealthy for replica in self.all))
+        self._count()
+
+    def _count(self) -> None:
+        healthy = sum(not replica.is_unhealthy for replica in self.all)
+        self.count, self.is_away = max(1, healthy), not healthy
 
     def _say_transports(self) -> None:
         names = sorted(replica.http.name for replica in self.all if replica.http.is_open)
@@ -415,6 +432,7 @@ class Replicas:
             self._problem = ""
             targets = [found for target in self._targets for found in await self._behind(target)]
             if self._problem and (not targets or len(self._targets) == 1):
+                self.is_away = self.is_away or not self.all
                 return
             self._join(pair(targets, await self._find_http()) if self._own_http else self._beside(targets))
             for replica in self.all:
@@ -476,7 +494,7 @@ class Replicas:
         if self.all:
             _log.info("Triton at %s is now %s", self._address, ", ".join(target for target, _ in addresses))
         self.all = replicas
-        self.count = max(1, sum(not replica.is_unhealthy for replica in self.all))
+        self._count()
         for replica in gone:
             task = asyncio.get_running_loop().create_task(replica.close(within=_RETIRE_S))
             self._retiring.add(task)

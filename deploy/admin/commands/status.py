@@ -76,7 +76,7 @@ def all_is_well(gateway: Mapping[str, Any], sync: Mapping[str, Any] | None) -> b
         and not gateway.get("faults")
         and not gateway.get("pending")
         and not any((e.get("successor") or {}).get("state") in _FAILED for e in gateway.get("endpoints", ()))
-        and all(model.get("state") in ("ready", "leaving") for model in models)
+        and all(model.get("state") in ("ready", "leaving", "cold") for model in models)
     )
 
 
@@ -96,7 +96,7 @@ def describe(address: str, gateway: Mapping[str, Any], sync: Mapping[str, Any] |
         lines.append(f"default {name}: {url}{'' if url in served else ', which is not served'}")
     lines += [f"fault in {fault.get('subject')}: {fault.get('message')}" for fault in gateway.get("faults", [])]
     for model in (sync or {}).get("models", []):
-        if model.get("state") not in ("ready", "leaving"):
+        if model.get("state") not in ("ready", "leaving", "cold"):
             lines.append(
                 f"sync: {model.get('endpoint')} is {model.get('state')}: {model.get('reason') or 'no reason yet'}"
             )

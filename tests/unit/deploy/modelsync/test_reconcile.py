@@ -12,6 +12,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from deploy.modelsync.client import IndexEntry
+from deploy.modelsync.health import Readiness
 from deploy.modelsync.model_folder.execution import Execution, encode
 from deploy.modelsync.model_folder.model_config import Tuning
 from deploy.modelsync.reconcile import ModelSync
@@ -28,6 +29,7 @@ from gateway.errors import (
     SpecFault,
 )
 from gateway.registry.cache import SpecStore
+from gateway.spec import RECORDS
 from gateway.triton.verdicts import Verdict, decode
 
 
@@ -52,6 +54,7 @@ class Registry:
         self.version = 0
         self.fails = None
         self.text = None
+        self.wishes = {}
 
     def add(self, url, model_id, **model):
         endpoint, _, version = url.partition("/")
@@ -83,7 +86,8 @@ class Registry:
         if self.fails:
             raise self.fails
         text = self.text if self.text is not None else json.dumps(self.endpoints)
-        return {"id": "t", "name": "s", "configuration": {"endpoints": {"value": text}}}
+        records = {RECORDS: {"wish": dict(self.wishes)}} if self.wishes else {}
+        return {"id": "t", "name": "s", "configuration": {"endpoints": {"value": text}}, **records}
 
     def model(self, model_id):
         if self.fails:
@@ -591,3 +595,58 @@ def test_what_moves_to_another_pool_stays_until_gateways_must_have_moved(world):
     assert [] == [call for call in world.triton.calls if call[0] == "unload"]
     assert {} == world.rounds(250)
     assert ["unload"] == [kind for kind, _ in world.triton.calls if kind == "unload"]
+
+
+def wish(world, name, at):
+    """What a gateway writes when somebody asks for a model that is not there."""
+    world.registry.wishes[name] = {"at": at}
+    world.registry.version += 1
+
+
+def cold_world(world):
+    """One endpoint whose model may be unloaded, one whose may not; both are loaded."""
+    for url in ("a", "b"):
+        world.registry.add(url, f"m-{url}")
+    world.registry.endpoints["a"]["auxiliary_cfg"] = {"gateway": {"unload_after": "60s"}}
+    assert {"a": ("ready", ""), "b": ("ready", "")} == world.rounds()
+    return name_of(world, "a")
+
+
+def test_a_model_that_nobody_calls_is_unloaded_and_comes_back_when_asked_for(world):
+    """It stays on disk; nothing is fetched again. What says nothing about it is never unloaded."""
+    name = cold_world(world)
+    world.rounds(20)
+    assert [] == [call for call in world.triton.calls if call[0] == "unload"]
+    found = world.rounds(15)
+    assert ("cold", "ready") == (found["a"][0], found["b"][0])
+    assert [("unload", name)] == [call for call in world.triton.calls if call[0] == "unload"]
+    assert ("a", "m-a") in world.sync.loaded()
+    before = len(world.triton.calls)
+    world.rounds(20)
+    assert before == len(world.triton.calls)
+    wish(world, name, 5.0)
+    assert "ready" == world.rounds()["a"][0]
+    assert [("load", name)] == world.triton.calls[before:]
+    assert ["m-a", "m-b"] == sorted(world.cache.asked)
+    world.rounds(40)  # the same wish again is no wish: it is unloaded for want of requests, and stays so
+    assert "cold" == world.rounds(20)["a"][0]
+    wish(world, name, 6.0)
+    assert "ready" == world.rounds()["a"][0]
+
+
+def test_a_model_that_is_called_stays(world):
+    """Requests are seen in Triton's own statistics, whoever makes them."""
+    name = cold_world(world)
+    for _ in range(40):
+        world.triton.called = {name: world.now - 5}
+        assert "ready" == world.rounds(2)["a"][0]
+    assert [] == [call for call in world.triton.calls if call[0] == "unload"]
+
+
+def test_a_triton_that_restarts_keeps_cold_models_unloaded(world):
+    """And its readiness does not wait for them."""
+    cold_world(world)
+    assert "cold" == world.rounds(40)["a"][0]
+    world.triton.restart()
+    assert {"a": "cold", "b": "ready"} == {url: state for url, (state, _) in world.rounds().items()}
+    assert [] == Readiness().reasons(world.sync.status())

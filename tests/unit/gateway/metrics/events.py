@@ -66,6 +66,8 @@ def happen(observer: Any, times: int = 1) -> None:
     observer.endpoint_states({("t", "1"): True, ("t", "2"): False, ("old", ""): None})
     observer.backends({("a:8001", "default"): True, ("b:8001", "a10"): False})
     observer.backends({("a:8001", "default"): True})
+    observer.pools({"default": 0, "a10": 2})
+    observer.pools({"default": 0})
     observer.models({("t", "1", "m1", "name\nof two lines", "", "default")})
     observer.models({("t", "1", "m2", "name", "https://clearml/m2", "a10")})
     served["t/1"] = Served("t", "1", is_text=True, labels=("GOOD", "BAD"), reference={"animal": reference["animal"]})

@@ -374,3 +374,77 @@ async def test_a_server_that_wants_a_key_says_what_is_ready_without_it(tmp_path:
         assert "Triton refuses the model: no such layer" == await backend.refusal("bad")
         assert await backend.is_ready("m")
         await backend.close()
+
+
+async def test_a_call_for_a_pool_without_servers_waits_until_one_has_started() -> None:
+    """Bounded; meanwhile it is counted, so that somebody starts one. Without the setting it fails at once."""
+    async with tritons("a") as (a,):
+        known: list[tuple[str, ...]] = [()]
+
+        async def lookup(_host: str, _port: int) -> tuple[str, ...]:
+            if not known[0]:
+                raise OSError(-2, "Name or service not known")
+            return known[0]
+
+        patient = TritonBackend("dns:///t:8001", lookup=lookup, lookup_every=0, away_s=20)
+        plain = TritonBackend("dns:///t:8001", lookup=lookup, lookup_every=0)
+        assert (0, 0) == (patient.waiting, plain.waiting)
+        with pytest.raises(BackendUnavailable):
+            await call(plain)
+        assert 1 == plain.waiting  # for a minute: it is wanted, whether anybody waits or not
+        calls = [asyncio.create_task(call(patient, timeout=30)) for _ in range(3)]
+        async with asyncio.timeout(20):
+            while patient.waiting != 3:
+                await asyncio.sleep(0.01)
+        a.models = set()
+        known[0] = (f"127.0.0.1:{a.port}",)
+        async with asyncio.timeout(20):
+            while not await patient.is_live():
+                await asyncio.sleep(0.01)
+        assert not any(one.done() for one in calls)  # it has started and has not loaded the model yet
+        assert 0 == patient.waiting
+        a.models = {"m"}
+        await asyncio.gather(*calls)
+        assert 3 <= a.calls
+        await patient.close()
+        await plain.close()
+
+
+async def test_who_has_waited_for_nothing_is_told_when_to_come_back() -> None:
+    """Within the request's own time, so that the answer still reaches its caller."""
+
+    async def lookup(_host: str, _port: int) -> tuple[str, ...]:
+        raise OSError(-2, "Name or service not known")
+
+    for away_s, timeout in ((0.2, 30.0), (30.0, 0.3)):
+        backend = TritonBackend("dns:///t:8001", lookup=lookup, lookup_every=0, away_s=away_s)
+        with pytest.raises(BackendUnavailable, match="a Triton is being started") as caught:
+            await call(backend, timeout=timeout)
+        assert caught.value.retry_after
+        assert 1 == backend.waiting
+        await backend.close()
+
+
+async def test_a_cold_model_is_wished_for_and_called_when_it_is_there() -> None:
+    """Only one that is known to be unloaded now and then; any other that is missing fails as ever."""
+    async with tritons("a", "b") as (a, b):
+        wished: list[str] = []
+        backend = TritonBackend(together(a, b), lookup_every=0, cold_s=20, wish=wished.append)
+        a.models, b.models = {"m"}, {"m"}
+        await call(backend)
+        a.models, b.models = set(), set()
+        with pytest.raises(ModelNotReady):
+            await call(backend)
+        assert [] == wished
+        backend.may_be_cold("m")
+        waiting = asyncio.create_task(call(backend, timeout=30))
+        async with asyncio.timeout(20):
+            while not wished:
+                await asyncio.sleep(0.01)
+        b.models = {"m"}
+        calls_before = b.calls
+        await waiting
+        assert calls_before < b.calls
+        assert {"m"} == set(wished)
+        assert 0 == backend.waiting
+        await backend.close()

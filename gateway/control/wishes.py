@@ -1,0 +1,77 @@
+"""Models that were unloaded while nobody called them, and that somebody calls: told to model sync through the registry.
+
+A wish is a record beside the serving Task, by the name of the model in Triton. Gateways that wish the same write the
+same record; model sync beside every Triton of the pool sees it with its next look at the Task. Nothing else is needed:
+no connection between the two, and no key of Triton.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
+from typing import Final
+
+from gateway.errors import GatewayError
+from gateway.registry.ledger import Ledger, Record
+
+_log = logging.getLogger("triton_gateway.control")
+
+KIND: Final = "wish"
+_AGAIN_S: Final = 10.0
+"""A wish that was told is told again after so long, if the model is still not there."""
+_RETRY_S: Final = 1.0
+_FORGOTTEN_S: Final = 7 * 24 * 3600.0
+
+
+class Wishes:
+    """Writes what is wished, at most once in ten seconds for a model, in a thread of its own; all at once what comes
+    meanwhile. ``clock`` counts seconds, ``wall`` Unix seconds.
+    """
+
+    def __init__(
+        self, ledger: Ledger, *, clock: Callable[[], float] = time.monotonic, wall: Callable[[], float] = time.time,
+        thread: Executor | None = None,
+    ) -> None:  # fmt: skip
+        self._ledger = ledger
+        self._clock = clock
+        self._wall = wall
+        self._thread = thread or ThreadPoolExecutor(1, thread_name_prefix="wishes")
+        self._told: dict[str, float] = {}
+        self._untold: set[str] = set()
+        self._lock = threading.Lock()
+        self._problem = ""
+
+    def make(self, model: str) -> None:
+        """Wish that Triton loads ``model``. Returns at once; never raises."""
+        now = self._clock()
+        if now - self._told.get(model, -_AGAIN_S) < _AGAIN_S:
+            return
+        self._told[model] = now
+        with self._lock:
+            is_first = not self._untold
+            self._untold.add(model)
+        if is_first:
+            self._thread.submit(self._tell)
+
+    def _tell(self) -> None:
+        with self._lock:
+            models, self._untold = self._untold, set()
+        at = self._wall()
+        try:
+            self._ledger.write([Record(KIND, model, {"at": at}) for model in sorted(models)])
+            stored = self._ledger.read().get(KIND, {})
+            self._ledger.remove(KIND, [model for model, one in stored.items() if at - one["at"] > _FORGOTTEN_S])
+        except GatewayError as error:
+            if str(error) != self._problem:
+                self._problem = str(error)
+                _log.warning("model sync cannot be told to load %s: %s", ", ".join(sorted(models)), error)
+            again = self._clock() - _AGAIN_S + _RETRY_S
+            self._told |= dict.fromkeys(models, again)
+            return
+        except (KeyError, TypeError):  # somebody else's record; it stays
+            pass
+        self._problem = ""
+        _log.info("model sync is asked to load %s", ", ".join(sorted(models)))

@@ -1,0 +1,90 @@
+"""What gateways wish of model sync: one record per model, however many ask, and never in a request's way."""
+
+from __future__ import annotations
+
+from concurrent.futures import Executor, Future
+from typing import Any
+
+from gateway.control.wishes import Wishes
+from gateway.testing import FakeLedger
+
+
+class Inline(Executor):
+    """Runs what is submitted when it is told to."""
+
+    def __init__(self) -> None:
+        self.calls: list[Any] = []
+
+    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+        self.calls.append(lambda: fn(*args, **kwargs))
+        return Future()
+
+    def run(self) -> None:
+        calls, self.calls = self.calls, []
+        for call in calls:
+            call()
+
+
+class World:
+    """Wishes over a ledger in memory; time moves by hand."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.ledger = FakeLedger()
+        self.thread = Inline()
+        self.wishes = self.another()
+
+    def another(self) -> Wishes:
+        return Wishes(self.ledger, clock=lambda: self.now, wall=lambda: self.now, thread=self.thread)
+
+    def stored(self) -> dict[str, float]:
+        return {model: one["at"] for model, one in self.ledger.read().get("wish", {}).items()}
+
+
+def test_many_requests_are_one_record_and_many_models_one_call() -> None:
+    """Of two gateways too: they write the same key."""
+    world = World()
+    other = world.another()
+    for _ in range(100):
+        world.wishes.make("a")
+        world.wishes.make("b")
+        other.make("a")
+    world.thread.run()
+    assert {"a": 1000.0, "b": 1000.0} == world.stored()
+    assert 2 == world.ledger.writes
+    world.now += 9
+    world.wishes.make("a")
+    world.thread.run()
+    assert 2 == world.ledger.writes
+    world.now += 2
+    world.wishes.make("a")
+    world.thread.run()
+    assert {"a": 1011.0, "b": 1000.0} == world.stored()
+
+
+def test_a_registry_that_is_away_is_tried_again_with_the_next_request() -> None:
+    """Nothing is raised to who asks, and nothing piles up."""
+    world = World()
+    world.ledger.is_up = False
+    for _ in range(50):
+        world.wishes.make("a")
+    assert 1 == len(world.thread.calls)
+    world.thread.run()
+    world.wishes.make("a")
+    assert [] == world.thread.calls
+    world.ledger.is_up = True
+    world.now += 1.5
+    world.wishes.make("a")
+    world.thread.run()
+    assert {"a": 1001.5} == world.stored()
+
+
+def test_what_was_wished_long_ago_is_forgotten() -> None:
+    """Names of models that were replaced would be kept for ever."""
+    world = World()
+    world.wishes.make("old")
+    world.thread.run()
+    world.now += 8 * 24 * 3600
+    world.wishes.make("new")
+    world.thread.run()
+    assert ["new"] == list(world.stored())
