@@ -146,7 +146,7 @@ OVERVIEW: Final = Board(
                    by(("outcome",), _rate(catalog.RECONCILES, "")), "{{outcome}}", "ops"),
             _lines("Tritons", "1 where it answers the gateways that need it.",
                    by(("backend",), catalog.BACKEND_UP.name, "min"), "{{backend}}", most=1.0),
-            _lines("Waiting for a pool", "Calls that wait because no Triton of the pool answers, and for a minute after.",
+            _lines("Waiting for a pool", "Calls that wait as no Triton of the pool answers, and for a minute after.",
                    by(("pool",), catalog.POOL_WAITING.name), "{{pool}}"),
             _lines("Builds of versions", "By outcome; what is not ok is tried again.",
                    by(("outcome",), f"increase({catalog.BUILDS.name}[{_W}])"), "{{outcome}}"),

@@ -50,9 +50,9 @@ class TritonBackend:
     ``key_file`` holds the key of Triton's control APIs, sent with the one question that needs it: why a model is not
     ready. Without it everything works, and that reason is not known.
 
-    A call waits ``away_s`` seconds for a server if none answers, and ``cold_s`` for a model that is unloaded while nobody
-    calls it (``may_be_cold``); ``wish(model)`` is called, again and again, while it does. Then it fails, with when to
-    try again.
+    A call waits ``away_s`` seconds for a server if none answers, and ``cold_s`` for a model that is unloaded while
+    nobody calls it (``may_be_cold``); ``wish(model)`` is called, again and again, while it does. Then it fails, with
+    when to try again.
     """
 
     def __init__(
