@@ -140,19 +140,21 @@ _NO_GPU: Final = {"triton": {"gpus": 0, "tolerations": []}}
 _FILES: Final = {
     "Deployment": "deployment", "Service": "service", "ServiceAccount": "serviceaccount", "PodDisruptionBudget": "pdb",
     "NetworkPolicy": "networkpolicy", "HorizontalPodAutoscaler": "hpa", "ScaledObject": "scaledobject",
+    "ConfigMap": "configmap",
 }  # fmt: skip
 """File of a kind in a base, whose files people look up by kind. Anywhere else a file has its template's name."""
 
 _BASES: Final = {
     "base/gateway": (
-        "gateway", "The CPU tier. What an overlay must say: the ClearML server, the image, the number of pods.",
+        ("settings", "gateway"),
+        "The CPU tier. What an overlay must say: the ClearML server, the image, the number of pods.",
     ),
     "base/triton": (
-        "triton",
+        ("triton",),
         "The GPU tier: NVIDIA's Triton with model sync beside it. Each pod itself loads what the serving Task wants.",
     ),
 }  # fmt: skip
-"""Template and description."""
+"""Templates and description."""
 _MONITORING: Final = "base/monitoring"
 _TIERS: Final = ("gateway", "triton")
 
@@ -170,6 +172,7 @@ _COMPONENTS: Final = {
 
 _OVERLAYS: Final[Mapping[str, tuple[str, ...]]] = {
     "cpu": ("triton-cpu",), "dev": ("triton-cpu", "controlplane"), "existing": (), "gpu": (), "kserve": (),
+    "sync": (),
 }  # fmt: skip
 """Components of each overlay; everything else about it is in its values file."""
 
@@ -182,8 +185,8 @@ def files() -> dict[Path, str]:
 def _files() -> Iterator[tuple[str, str]]:
     plain = helm(_NO_GPU)
     units: dict[str, Documents] = {}
-    for folder, (template, about) in _BASES.items():
-        units[folder] = _of(plain, template)
+    for folder, (templates, about) in _BASES.items():
+        units[folder] = _of(plain, *templates)
         yield from _folder(folder, about, units[folder])
     units[_MONITORING] = _of(plain, "servicemonitors", "rules", "boards")
     yield from _folder(
@@ -232,7 +235,7 @@ def _overlay(
     yield from _folder(
         f"overlays/{name}", _about(name), {key: each for key, each in wanted.items() if key not in composed},
         others=[f"../../{folder}" for folder in others], components=[f"../../components/{each}" for each in components],
-        changes=patches(composed, wanted), namespace=NAMESPACE,
+        changes=patches(composed, wanted), namespace=_namespace(name),
     )  # fmt: skip
 
 
@@ -274,6 +277,12 @@ def _values_text(name: str) -> str:
 
 def _values(name: str) -> dict[str, Any]:
     return dict(yaml.safe_load(_values_text(name)))
+
+
+def _namespace(name: str) -> str:
+    """Where an overlay goes: beside the Triton whose claim it needs, if it is for one of others; else our own."""
+    values = _values(name)
+    return str(values["triton"]["namespace"]) if values.get("sync", {}).get("claim") else NAMESPACE
 
 
 def _about(name: str) -> str:

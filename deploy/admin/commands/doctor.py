@@ -20,8 +20,9 @@ import click
 @click.option("--context", default="", envvar="TRITON_GATEWAY_KUBE_CONTEXT", show_envvar=True,
               help="Context of kubectl.  [default: the current one]")  # fmt: skip
 @click.option(
-    "--overlay", type=click.Choice(["gpu", "cpu", "dev", "existing", "kserve"]), default="gpu", show_default=True,
-    envvar="TRITON_GATEWAY_OVERLAY", show_envvar=True, help="What is (to be) deployed: decides what has to be there.",
+    "--overlay", type=click.Choice(["gpu", "cpu", "dev", "existing", "kserve", "sync"]), default="gpu",
+    show_default=True, envvar="TRITON_GATEWAY_OVERLAY", show_envvar=True,
+    help="What is (to be) deployed: decides what has to be there.",
 )  # fmt: skip
 @click.option("--kubectl", default="kubectl", show_default=True, envvar="KUBECTL", show_envvar=True,
               help="The program to use.")  # fmt: skip

@@ -31,6 +31,7 @@ NEEDS: Final[Mapping[str, tuple[str, ...]]] = {
     "existing": ("monitoring", "metrics"),
     "kserve": ("monitoring", "metrics", "keda", "kserve", "gpu"),
     "dev": ("storage",),
+    "sync": (),
 }
 """What each overlay needs of the cluster beside Pods and Services."""
 
@@ -58,7 +59,7 @@ def check(kubectl: Kubectl, overlay: str) -> Iterator[Finding]:
     else:
         yield Finding(f"namespace {kubectl.namespace}", "ok", "exists")
     yield _secret(kubectl)
-    if overlay != "existing":  # that Triton is somebody else's to start
+    if overlay not in ("existing", "sync"):  # that Triton is somebody else's to start
         yield _triton_secret(kubectl)
     needs = NEEDS[overlay]
     for need, names in _CRDS.items():

@@ -14,7 +14,7 @@ from k8s import render
 
 ROOT = Path(__file__).parents[3]
 K8S = ROOT / "k8s"
-OVERLAYS = ("cpu", "dev", "existing", "gpu", "kserve")
+OVERLAYS = ("cpu", "dev", "existing", "gpu", "kserve", "sync")
 
 Objects = list[dict[str, Any]]
 Render = Callable[..., Objects]
@@ -110,7 +110,9 @@ def test_an_overlay_of_ones_own_patches_ours(tmp_path: Path, kustomize: Render) 
     assert "registry.example.com/ml/triton-gateway:0.2.0" == container["image"]
     values = {entry["name"]: entry.get("value") for entry in container["env"]}
     assert "https://api.clearml.example" == values["CLEARML_API_HOST"]
-    assert "http://clearml-fileserver.clearml:8081" == values["CLEARML_FILES_HOST"]
+    [refers] = container["envFrom"]
+    others = found["ConfigMap", refers["configMapRef"]["name"]]["data"]
+    assert "http://clearml-fileserver.clearml:8081" == others["CLEARML_FILES_HOST"]
     policy = found["NetworkPolicy", "triton-gateway"]["spec"]
     assert [{"namespaceSelector": {"matchLabels": {"team": "gpu"}}}] == policy["egress"][0]["to"]
     assert {"ml"} == {each["metadata"]["namespace"] for each in found.values()}

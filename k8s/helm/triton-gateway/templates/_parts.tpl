@@ -142,6 +142,17 @@ over it. Who needs one object per pool loops over it: {{ range include "pools" (
 {{ join " " $found }}
 {{- end }}
 
+{{- /* What a pod is told about itself: (list $ labels, values of the component). New settings make new pods. */ -}}
+{{- define "podMetadata" -}}
+{{- $ := index . 0 -}}
+labels: {{ index . 1 | nindent 2 }}
+annotations:
+  checksum/settings: {{ include "settingsData" (list $) | sha256sum | trunc 16 }}
+  {{- with (index . 2).podAnnotations }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+{{- end }}
+
 {{- /* Where a pod may run: (list $ values of the component). */ -}}
 {{- define "placement" -}}
 {{- with (index . 1).nodeSelector }}
@@ -193,17 +204,31 @@ timeoutSeconds: {{ index . 4 }}
 failureThreshold: {{ index . 5 }}
 {{- end }}
 
-{{- define "clearml" -}}
+{{- /* JSON of the ClearML server's addresses: the embedded control plane's, or what is said. */ -}}
+{{- define "server" -}}
 {{- $ := index . 0 -}}
 {{- $server := $.Values.clearml -}}
 {{- if $.Values.controlplane.enabled -}}
 {{- $own := printf "http://%s:8008" (include "name" (list $ "controlplane")) -}}
 {{- $server = dict "apiHost" $own "filesHost" (printf "%s/files" $own) "webHost" $own -}}
 {{- end -}}
-- {name: CLEARML_API_HOST, value: {{ $server.apiHost | quote }}}
-- {name: CLEARML_FILES_HOST, value: {{ $server.filesHost | quote }}}
-- {name: CLEARML_WEB_HOST, value: {{ $server.webHost | quote }}}
-{{ include "credentials" (list $ "CLEARML") }}
+{{ $server | toJson }}
+{{- end }}
+
+{{- define "settingsData" -}}
+{{- $server := include "server" . | fromJson -}}
+CLEARML_API_HOST: {{ $server.apiHost | quote }}
+CLEARML_FILES_HOST: {{ $server.filesHost | quote }}
+CLEARML_WEB_HOST: {{ $server.webHost | quote }}
+{{- with (index . 0).Values.clearml.servingTaskId }}
+CLEARML_SERVING_TASK_ID: {{ . | quote }}
+{{- end }}
+{{- end }}
+
+{{- /* What every container of ours that talks to ClearML begins with: addresses from the ConfigMap, keys from the Secret. */ -}}
+{{- define "settings" -}}
+{{- $ := index . 0 -}}
+- configMapRef: {name: {{ include "fullname" . }}}
 {{- end }}
 
 {{- /* The two keys of ClearML, in variables that begin with a word. */ -}}
@@ -257,11 +282,36 @@ namespaceSelector:
 
 {{- define "nameServiceEgress" -}}
 # name service
-- ports: [{port: 53, protocol: UDP}, {port: 53, protocol: TCP}]
+- ports: [{protocol: UDP, port: 53}, {protocol: TCP, port: 53}]
 {{- end }}
 
+{{- /* The port of an address: what it says, or what its scheme means. */ -}}
+{{- define "portOf" -}}
+{{- $parsed := urlParse . -}}
+{{- $said := regexFind ":[0-9]+$" $parsed.host | trimPrefix ":" -}}
+{{ default (get (dict "http" "80" "https" "443") $parsed.scheme | default "443") $said }}
+{{- end }}
+
+{{- /* Ports on one line, each with the protocol that the server would write: numbers or names. */ -}}
+{{- define "ports" -}}
+[{{ range $index, $port := . }}{{ if $index }}, {{ end }}{protocol: TCP, port: {{ $port }}}{{ end }}]
+{{- end }}
+
+{{- /* What gateways, Tritons and model sync call beside each other: (list $ further address…). */ -}}
 {{- define "clearmlEgress" -}}
-{{ include "nameServiceEgress" . }}
-# ClearML's API and files, object storage
-- ports: [{port: 443}, {port: 8008}, {port: 8081}]
+{{- $ := index . 0 -}}
+{{- $ports := list -}}
+{{- range $.Values.networkPolicy.ports -}}
+{{- $ports = append $ports (int .) -}}
+{{- end -}}
+{{- $server := include "server" (list $) | fromJson -}}
+{{- range concat (list $server.apiHost $server.filesHost) (rest .) | compact -}}
+{{- $ports = append $ports (include "portOf" . | int) -}}
+{{- end -}}
+{{ include "nameServiceEgress" (list $) }}
+# ClearML's API and files, object storage, a collector of spans
+- ports: {{ include "ports" (uniq $ports) }}
+{{- with $.Values.networkPolicy.extraEgress }}
+{{ toYaml . }}
+{{- end }}
 {{- end }}

@@ -23,12 +23,14 @@
 - {name: TRITON_GATEWAY_CONNECTION_AGE, value: 60s} # callers that keep connections find new pods
 - {name: TRITON_GATEWAY_DRAIN_DELAY, value: 2s} # tells callers that it leaves, with their answers
 - {name: TRITON_GATEWAY_DRAIN_TIMEOUT, value: {{ $gateway.drainTimeout }}}
-- {name: TRITON_GATEWAY_PINNED_ENDPOINTS, value: {{ $gateway.pinnedEndpoints | quote }}}
+{{- with $gateway.pinnedEndpoints }}
+- {name: TRITON_GATEWAY_PINNED_ENDPOINTS, value: {{ . | quote }}}
+{{- end }}
 - {name: TRITON_GATEWAY_LOG_FORMAT, value: json}
 {{- if $gateway.grpcPort }}
 - {name: TRITON_GATEWAY_GRPC_PORT, value: {{ $gateway.grpcPort | quote }}}
 {{- end }}
-{{- include "clearml" (list $) | nindent 0 }}
+{{ include "credentials" (list $ "CLEARML") }}
 {{- end }}
 
 {{- define "gatewayPod" -}}
@@ -57,21 +59,24 @@ containers:
     {{- else }}
     args: [serve]
     {{- end }}
+    envFrom:
+      {{- include "settings" (list $) | nindent 6 }}
     env:
       {{- $written := include "gatewayEnv" (list $) }}
+      {{- $names := list }}
+      {{- range fromYamlArray $written }}{{ $names = append $names .name }}{{ end }}
+      {{- $names = concat $names (keys (include "settingsData" (list $) | fromYaml)) }}
       {{- $written | nindent 6 }}
       {{- range $name, $value := $gateway.env }}
-      {{- range fromYamlArray $written }}
-      {{- if eq .name $name }}
+      {{- if has $name $names }}
       {{- fail (printf "gateway.env.%s: the chart writes this variable itself; set the value that it comes from" $name) }}
-      {{- end }}
       {{- end }}
       - {name: {{ $name }}, value: {{ $value | quote }}}
       {{- end }}
     ports:
-      - {name: http, containerPort: 8080}
+      - {name: http, containerPort: 8080, protocol: TCP}
       {{- if $gateway.grpcPort }}
-      - {name: grpc, containerPort: {{ $gateway.grpcPort }}}
+      - {name: grpc, containerPort: {{ $gateway.grpcPort }}, protocol: TCP}
       {{- end }}
     # models, tokenizers and hooks are loaded before the first answer: two minutes before liveness counts
     startupProbe: {{ include "probe" (list $ "/livez" $http 2 2 60) | nindent 6 }}
@@ -105,6 +110,21 @@ volumes:
 {{- end }}
 
 {{- /* (list $ pool) */ -}}
+{{- define "rollingUpdate" -}}
+{{- $triton := index . 1 -}}
+type: RollingUpdate
+{{- if $triton.rollingUpdate }}
+rollingUpdate: {{ include "flow" $triton.rollingUpdate }}
+{{- else if $triton.gpus }}
+# one pod less, then its GPU is free for the new one: where every GPU is in use, one more would wait for ever
+rollingUpdate: {maxSurge: 0, maxUnavailable: 1}
+{{- else }}
+# one pod more, none less
+rollingUpdate: {maxSurge: 1, maxUnavailable: 0}
+{{- end }}
+{{- end }}
+
+{{- /* (list $ pool) */ -}}
 {{- define "tritonPod" -}}
 {{- $ := index . 0 -}}
 {{- $triton := index . 1 -}}
@@ -124,13 +144,13 @@ containers:
     ports:
       {{- if $kserve }}
       # the first port becomes the Service's port 80; the others keep their numbers
-      - {name: http, containerPort: 8000}
-      - {name: grpc, containerPort: 8001}
+      - {name: http, containerPort: 8000, protocol: TCP}
+      - {name: grpc, containerPort: 8001, protocol: TCP}
       {{- else }}
-      - {name: grpc, containerPort: 8001}
-      - {name: http, containerPort: 8000}
+      - {name: grpc, containerPort: 8001, protocol: TCP}
+      - {name: http, containerPort: 8000, protocol: TCP}
       {{- end }}
-      - {name: metrics, containerPort: 8002}
+      - {name: metrics, containerPort: 8002, protocol: TCP}
     startupProbe: {{ include "probe" (list $ "/v2/health/live" $http 2 2 150) | nindent 6 }}
     # the server; whether it holds the models is what sync's readiness says, and the pod is ready when both are
     readinessProbe: {{ include "probe" (list $ "/v2/health/ready" $http 3 2 2) | nindent 6 }}
@@ -169,6 +189,8 @@ volumes:
 name: sync
 {{ include "image" (list $ $.Values.images.sync) }}
 args: [sync]
+envFrom:
+  {{- include "settings" (list $) | nindent 2 }}
 env:
   - {name: TRITON_GATEWAY_TRITON_GRPC, value: {{ index . 1 | quote }}}
   - {name: TRITON_GATEWAY_TRITON_ENGINE, value: {{ $pool.engine }}}
@@ -179,9 +201,9 @@ env:
   - {name: TRITON_GATEWAY_SYNC_HEALTH_PORT, value: "8081"}
   - {name: TRITON_GATEWAY_POLL_FREQUENCY, value: {{ $.Values.gateway.pollFrequency }}}
   - {name: TRITON_GATEWAY_LOG_FORMAT, value: json}
-  {{- include "clearml" (list $) | nindent 2 }}
+  {{- include "credentials" (list $ "CLEARML") | nindent 2 }}
 ports:
-  - {name: health, containerPort: 8081}
+  - {name: health, containerPort: 8081, protocol: TCP}
 startupProbe: {{ include "probe" (list $ "/livez" $health 2 2 60) | nindent 2 }}
 # the Triton it fills holds every model that is wanted: before that, no gateway may see this pod
 readinessProbe: {{ include "probe" (list $ "/readyz" $health 3 2 2) | nindent 2 }}

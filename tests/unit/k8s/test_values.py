@@ -1,0 +1,196 @@
+"""What values of the chart reach: settings of the ClearML server, policies, storage, what has to change its name."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from k8s import render
+
+K8S = Path(__file__).parents[3] / "k8s"
+OVERLAYS = tuple(sorted(path.stem for path in (render.CHART / "values").glob("*.yaml")))
+
+Objects = list[dict[str, Any]]
+Render = Callable[..., Objects]
+
+
+def named(objects: Objects, kind: str, name: str) -> dict[str, Any]:
+    """One object."""
+    [found] = [each for each in objects if (kind, name) == (each["kind"], each["metadata"]["name"])]
+    return found
+
+
+def pod(objects: Objects, name: str) -> dict[str, Any]:
+    """The pod of a Deployment."""
+    return dict(named(objects, "Deployment", name)["spec"]["template"])
+
+
+def variables(objects: Objects, name: str, container: str) -> dict[str, str]:
+    """What a container's environment says in the end: ConfigMaps, then its own variables over them."""
+    [found] = [each for each in pod(objects, name)["spec"]["containers"] if each["name"] == container]
+    said: dict[str, str] = {}
+    for each in found.get("envFrom", []):
+        said |= named(objects, "ConfigMap", each["configMapRef"]["name"])["data"]
+    return said | {each["name"]: each["value"] for each in found["env"] if "value" in each}
+
+
+# --- what the server would write ---------------------------------------------------------------------------------
+
+
+def entries(value: Any, field: str) -> Iterator[Any]:
+    """Every value of a field, wherever it is."""
+    if isinstance(value, dict):
+        for key, each in value.items():
+            if key == field:
+                yield each
+            yield from entries(each, field)
+    elif isinstance(value, list):
+        for each in value:
+            yield from entries(each, field)
+
+
+@pytest.mark.parametrize("name", OVERLAYS)
+def test_what_the_server_would_write_is_written(name: str, kustomize: Render) -> None:
+    """In lists that are replaced as a whole: else every apply finds a change, and one by the server a conflict."""
+    for each in kustomize(f"overlays/{name}"):
+        label = each["kind"], each["metadata"]["name"]
+        if each["kind"] in ("NetworkPolicy", "InferenceService"):
+            for ports in entries(each["spec"], "ports"):
+                assert all("protocol" in port for port in ports), label
+        if each["kind"] == "ServiceMonitor":
+            for relabelings in entries(each["spec"], "relabelings"):
+                assert all("action" in step for step in relabelings), label
+        if each["kind"] == "Deployment":
+            assert "type" in each["spec"]["strategy"], label
+        for env in entries(each.get("spec"), "env"):
+            assert all("valueFrom" in e or e["value"] for e in env), "the server leaves an empty value out"
+
+
+def test_a_job_that_would_be_changed_is_another_job(helm: Render) -> None:
+    """A Job can never be changed: `helm upgrade` failed with the Deployments already changed."""
+
+    def jobs(**pairs: object) -> dict[str, Any]:
+        return {each["metadata"]["name"]: each["spec"] for each in helm("dev", **pairs) if each["kind"] == "Job"}
+
+    before, same, after = jobs(), jobs(gateway__replicas=3), jobs(images__tag='"0.2.0"')
+    assert before == same
+    assert set() == {*before} & {*after}
+    assert all(name.startswith("setup-") for name in (*before, *after))
+
+
+# --- the ClearML server ------------------------------------------------------------------------------------------
+
+
+def test_the_server_is_said_once_for_gateways_and_sync(helm: Render) -> None:
+    """In a ConfigMap, which an overlay of one's own merges into."""
+    objects = helm(clearml__apiHost='"https://api.example"', clearml__servingTaskId='"0a1b"')
+    for where in (("triton-gateway", "gateway"), ("triton", "sync")):
+        found = variables(objects, *where)
+        assert ("https://api.example", "0a1b") == (found["CLEARML_API_HOST"], found["CLEARML_SERVING_TASK_ID"])
+    assert "CLEARML_SERVING_TASK_ID" not in variables(helm(), "triton-gateway", "gateway")
+
+
+def test_other_settings_make_other_pods(helm: Render) -> None:
+    """A ConfigMap alone would reach only pods that start later."""
+    before, after = helm(), helm(clearml__apiHost='"https://api.example"')
+    for name in ("triton-gateway", "triton"):
+        assert pod(before, name)["metadata"]["annotations"] != pod(after, name)["metadata"]["annotations"]
+
+
+OWN_OVERLAY = """
+apiVersion: kustomize.config.k8s.io/v1beta1
+kind: Kustomization
+namespace: ml
+resources: [k8s/overlays/gpu]
+configMapGenerator:
+  - name: triton-gateway
+    behavior: merge
+    literals:
+      - CLEARML_API_HOST=https://api.clearml.example
+      - TRITON_GATEWAY_PINNED_ENDPOINTS=sentiment
+"""
+
+
+def test_an_overlay_of_ones_own_says_settings_without_patching_containers(tmp_path: Path, kustomize: Render) -> None:
+    """Merged into the ConfigMap that gateways and model sync begin with; a variable of a container is over it."""
+    shutil.copytree(K8S, tmp_path / "k8s")
+    (tmp_path / "kustomization.yaml").write_text(OWN_OVERLAY)
+    objects = kustomize(tmp_path)
+    for where in (("triton-gateway", "gateway"), ("triton", "sync")):
+        found = variables(objects, *where)
+        assert "https://api.clearml.example" == found["CLEARML_API_HOST"]
+        assert "http://clearml-fileserver.clearml:8081" == found["CLEARML_FILES_HOST"]
+        assert "sentiment" == found["TRITON_GATEWAY_PINNED_ENDPOINTS"]
+
+
+# --- policies ----------------------------------------------------------------------------------------------------
+
+
+def open_ports(objects: Objects, name: str) -> set[int | str]:
+    """TCP ports that a policy lets its pods call anywhere."""
+    rules = named(objects, "NetworkPolicy", name)["spec"]["egress"]
+    return {p["port"] for rule in rules if "to" not in rule for p in rule["ports"] if p["protocol"] == "TCP"} - {53}
+
+
+def test_the_ports_of_the_addresses_that_are_said_are_open(helm: Render) -> None:
+    """ClearML behind plain HTTP, MinIO, a collector: what is configured is not blocked by us."""
+    assert {443, 8008, 8081} == open_ports(helm(), "triton-gateway") == open_ports(helm(), "triton")
+    objects = helm(
+        clearml__apiHost='"http://clearml"', clearml__filesHost='"s3://minio.storage:9000/models"',
+        gateway__env='{"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318"}', networkPolicy__ports="[443]",
+    )  # fmt: skip
+    assert {443, 80, 9000, 4318} == open_ports(objects, "triton-gateway")
+    assert {443, 80, 9000} == open_ports(objects, "triton")
+    assert {443, 80} == open_ports(
+        helm(clearml__apiHost='"http://a"', clearml__filesHost='"https://b"', networkPolicy__ports="[]"), "triton"
+    )
+
+
+def test_rules_of_ones_own_are_added_and_callers_can_be_named(helm: Render) -> None:
+    """As a NetworkPolicy has them."""
+    peer = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "ingress"}}}
+    rule = {"to": [{"ipBlock": {"cidr": "10.0.0.0/8"}}], "ports": [{"protocol": "TCP", "port": 5432}]}
+    objects = helm(networkPolicy__extraEgress=json.dumps([rule]), networkPolicy__callers=json.dumps([peer]))
+    for name in ("triton-gateway", "triton"):
+        assert rule in named(objects, "NetworkPolicy", name)["spec"]["egress"]
+    [ingress] = named(objects, "NetworkPolicy", "triton-gateway")["spec"]["ingress"]
+    assert [peer] == ingress["from"]
+    assert ["http"] == [port["port"] for port in ingress["ports"]]
+
+
+# --- a Triton of others ------------------------------------------------------------------------------------------
+
+
+def test_gateways_for_a_triton_of_others_need_nothing_of_its_namespace(helm: Render) -> None:
+    """Claims belong to one namespace: model sync goes to the Triton's, gateways may be anywhere."""
+    gateways, sync = helm("existing"), helm("sync")
+    assert [] == [*entries(gateways, "persistentVolumeClaim")]
+    assert [{"claimName": "triton-models"}] == [*entries(sync, "persistentVolumeClaim")]
+    assert {"ConfigMap", "Deployment", "NetworkPolicy", "ServiceAccount"} == {each["kind"] for each in sync}
+    assert ["sync"] == [each["metadata"]["name"] for each in sync if each["kind"] == "Deployment"]
+    account = pod(sync, "sync")["spec"]["serviceAccountName"]
+    assert named(sync, "ServiceAccount", account)["automountServiceAccountToken"] is False
+
+
+# --- storage -----------------------------------------------------------------------------------------------------
+
+
+def test_the_registrys_volume_outlives_the_release(helm: Render) -> None:
+    """`helm uninstall` took every model along."""
+    claim = named(helm("dev"), "PersistentVolumeClaim", "controlplane")
+    assert "keep" == claim["metadata"]["annotations"]["helm.sh/resource-policy"]
+    assert "storageClassName" not in claim["spec"]
+    claim = named(helm("dev", controlplane__storageClass='"fast"'), "PersistentVolumeClaim", "controlplane")
+    assert "fast" == claim["spec"]["storageClassName"]
+
+
+def test_values_files_say_something() -> None:
+    """`helm upgrade -f` with an empty one keeps the values of the one before."""
+    for name in OVERLAYS:
+        assert yaml.safe_load((render.CHART / "values" / f"{name}.yaml").read_text()), name
