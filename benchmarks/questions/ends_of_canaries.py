@@ -50,7 +50,8 @@ class _Seed(NamedTuple):
 
 _TRIALS: dict[str, _Seed] = {
     "healthy": _Seed(), "errors-5": _Seed(errors=0.05), "errors-20": _Seed(errors=0.2),
-    "slow-50": _Seed(slowdown=1.5), "labels": _Seed(good=0.3), "prometheus-away": _Seed(),
+    "errors-2": _Seed(errors=0.02), "slow-30": _Seed(slowdown=1.3), "slow-50": _Seed(slowdown=1.5),
+    "labels": _Seed(good=0.3), "prometheus-away": _Seed(),
 }  # fmt: skip
 _AWAY_S = 30.0
 _STEPS = "10,25,50,100"
