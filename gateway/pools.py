@@ -6,6 +6,7 @@ without asking each other. It must never know an address or a replica by itself:
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
@@ -16,6 +17,8 @@ ANY: Final = "*"
 """Instead of a name: every pool (model sync), every pool without an address of its own (gateway)."""
 TAG: Final = "pool:"
 """Start of a model's tag that names a pool, for endpoints whose ``--aux-config`` says nothing about it."""
+
+MOST_COPIES: Final = 1000
 
 _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
@@ -68,3 +71,30 @@ def address_of(known: Mapping[str, str], pools: Sequence[str]) -> tuple[str, tup
     return ";".join(dict.fromkeys(address for address in found.values() if address)), tuple(
         pool for pool, address in found.items() if not address
     )
+
+
+def holders(model: str, members: Collection[str], copies: int) -> tuple[str, ...]:
+    """Return the ``copies`` of ``members`` that hold ``model``, the first first; all of them if there are no more.
+
+    Everybody who sees the same members comes to the same answer without asking (rendezvous hashing), each member gets
+    its share, and one that comes or goes changes only what it holds itself.
+    """
+
+    def weight(member: str) -> bytes:
+        return hashlib.sha256(f"{member}\n{model}".encode()).digest()
+
+    return tuple(sorted(set(members), key=weight, reverse=True)[:copies])
+
+
+def copies_of(option: str) -> int:
+    """Read ``gateway.replicas``: on how many Tritons of its pool a model is; 0: on all. Raises ``ValueError``."""
+    if not option:
+        return 0
+    if not option.isdecimal() or not 0 < int(option) <= MOST_COPIES:
+        raise ValueError(f"{option!r} is no number of Tritons, 1 to {MOST_COPIES}")
+    return int(option)
+
+
+def quorum(copies: int) -> int:
+    """Return how many of so many Tritons must have a model before it is called: half of them."""
+    return (copies + 1) // 2

@@ -26,7 +26,7 @@ ENGINES: Final = ("triton", "custom", "custom_async", "sklearn", "xgboost", "lig
 
 _OPTIONS_KEY: Final = "gateway"
 
-PLACEMENT: Final = ("pool", "unload_after")
+PLACEMENT: Final = ("pool", "replicas", "unload_after")
 """Options that say where a model is loaded: nothing that answers requests reads them."""
 
 RECORDS: Final = "triton_gateway_records"
@@ -718,6 +718,10 @@ def _check_placement(endpoint: EndpointSpec) -> None:
         pools_of(endpoint, None)
     except ValueError as error:
         raise SpecFault(f"--aux-config gateway.pool: {error}") from error
+    try:
+        pools.copies_of(endpoint.option("replicas"))
+    except ValueError as error:
+        raise SpecFault(f"--aux-config gateway.replicas: {error}") from error
 
 
 def _decode_canary(key: str, fields: Mapping[str, Any]) -> CanarySpec:

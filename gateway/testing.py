@@ -58,8 +58,7 @@ class FakeBackend:
         self.refusals: dict[str, str] = {}
         self.replicas = 1
         self.waiting = 0
-        self.cold: set[str] = set()
-        """Models that may be unloaded while nobody calls them."""
+        self.placed: dict[str, tuple[bool, int]] = {}
 
     def add(self, name: str, inputs: Mapping[str, str], outputs: Mapping[str, str], run: Run) -> None:
         """Load a model: tensor names to numpy type names, first dimension = rows."""
@@ -71,9 +70,14 @@ class FakeBackend:
         )
         self.models[name] = (info, run)
 
-    def may_be_cold(self, model: str) -> None:
-        """See ``Backend.may_be_cold``."""
-        self.cold.add(model)
+    def servers(self, model: str) -> FakeBackend:
+        """See ``Backend.servers``."""
+        del model
+        return self
+
+    def place(self, model: str, *, is_cold: bool, copies: int) -> None:
+        """See ``Backend.place``."""
+        self.placed[model] = (is_cold, copies)
 
     async def infer(
         self, model: str, inputs: Tensors, outputs: Sequence[str], *, timeout: float, request_id: str = ""

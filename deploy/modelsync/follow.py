@@ -7,15 +7,19 @@ known stays valid while the registry is away, and an entry that cannot be read h
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from deploy.modelsync.client import first_line
+from deploy.modelsync.members import Members, look_up
 from deploy.modelsync.plan import Wanted
 from deploy.modelsync.settings import Retry, SyncSettings
 from gateway import pools, registry, settings, spec, triton
+
+log = logging.getLogger("triton_gateway.sync")
 
 _SECTIONS = ("section endpoints", "section model_monitoring", "section model_monitoring_eps")
 
@@ -54,7 +58,8 @@ class Follower:
 
     def __init__(self, source: registry.Registry, store: registry.SpecStore, sync_settings: SyncSettings,
                  recipe: Callable[[], str], clock: Callable[[], float], auto_update: AutoUpdate | None = None,
-                 learn: Callable[[Mapping[str, Any]], None] = lambda _task: None) -> None:  # fmt: skip
+                 learn: Callable[[Mapping[str, Any]], None] = lambda _task: None,
+                 look_up: Callable[[str], Collection[str]] = look_up) -> None:  # fmt: skip
         self._learn = learn
         self._registry = source
         self._auto_update = auto_update
@@ -69,6 +74,8 @@ class Follower:
         self._problems: dict[str, triton.verdicts.Verdict] = {}
         self._retries: dict[str, Retry] = {}
         self._records_read_at = 0.0
+        self._members = Members(sync_settings.member) if sync_settings.members else None
+        self._look_up = look_up
 
     def remembered(self) -> Desired | None:
         """Return the last desired state stored on disk, for a start without the registry."""
@@ -89,6 +96,7 @@ class Follower:
             self._task = self._registry.task()
             self._spec = spec.decode(self._task)
             self._retries.clear()
+        has_moved = self._see_members(now)
         if self._task is None:
             return None
         if self._auto_update is not None and self._auto_update(self._task):
@@ -100,7 +108,7 @@ class Follower:
         ids = sorted({e.model_id for e in self._spec.endpoints.values() if e.engine == "triton" and e.model_id})
         read_all = has_changed or now - self._records_read_at >= self._settings.records_s
         due = [i for i in ids if read_all or (i in self._problems and now >= self._retries.get(i, Retry()).at)]
-        if not due and not has_changed:
+        if not due and not has_changed and not has_moved:
             return None
         found: Mapping[str, Mapping[str, Any]] = {}
         with contextlib.suppress(
@@ -151,6 +159,15 @@ class Follower:
             self._problems.pop(model_id, None)
             self._retries.pop(model_id, None)
 
+    def _see_members(self, now: float) -> bool:
+        if self._members is None:
+            return False
+        before = self._members.settled
+        self._members.note(self._look_up(self._settings.members), now)
+        if before != self._members.settled:
+            log.info("the pool's Tritons are now %s", ", ".join(sorted(self._members.settled)))
+        return before != self._members.settled
+
     def _is_ours(self, named: Collection[str]) -> bool:
         ours = self._settings.pools
         return pools.ANY in ours or not ours.isdisjoint(named)
@@ -180,7 +197,15 @@ class Follower:
                     continue
                 name = spec.triton_model_name(endpoint, record)
                 cold = _unload_after(endpoint)
-                targets[name] = Target(Wanted(name, url, self._recipe(), cold), endpoint, record)
+                copies = pools.copies_of(endpoint.option("replicas"))
+                holds = self._members.hold(name, copies) if copies and self._members is not None else True
+                if holds is None:
+                    why = "the other Tritons of its pool are not known yet"
+                    unresolved[url] = (endpoint.model_id, triton.verdicts.Verdict(why, is_final=False))
+                elif holds:
+                    targets[name] = Target(Wanted(name, url, self._recipe(), cold), endpoint, record)
+                else:
+                    elsewhere.add(url)
         return Desired(
             revision=serving.revision,
             targets=targets,

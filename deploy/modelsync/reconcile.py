@@ -14,7 +14,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Executor, Future
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +23,7 @@ from typing import Any, Protocol
 from deploy.modelsync.client import IndexEntry, TritonAdmin
 from deploy.modelsync.errors import EndedWhileLoading, verdict_of
 from deploy.modelsync.follow import AutoUpdate, Desired, Follower, Target
+from deploy.modelsync.members import look_up
 from deploy.modelsync.model_folder.build import Builder
 from deploy.modelsync.plan import Action, Observed, Situation, dispensable, plan
 from deploy.modelsync.pool import DaemonPool
@@ -61,7 +62,8 @@ class ModelSync:
                  store: registry.SpecStore, triton: TritonAdmin, repository: ModelRepository,
                  clock: Callable[[], float] = time.monotonic, wall: Callable[[], float] = time.time,
                  pool: Executor | None = None, auto_update: AutoUpdate | None = None,
-                 stubs: Callable[[Path], Mapping[str, int]] = count_stubs) -> None:  # fmt: skip
+                 stubs: Callable[[Path], Mapping[str, int]] = count_stubs,
+                 look_up: Callable[[str], Collection[str]] = look_up) -> None:  # fmt: skip
         self._settings = settings
         self._stubs = stubs
         self._sees_stubs = False
@@ -73,7 +75,7 @@ class ModelSync:
         self._wall = wall
         self._builder = Builder(settings.engine, settings.tuning)
         self._follower = Follower(
-            source, store, settings, lambda: self._builder.recipe, clock, auto_update, cache.learn
+            source, store, settings, lambda: self._builder.recipe, clock, auto_update, cache.learn, look_up
         )
         # The registry is read in a thread of its own: waiting for a dead one must not keep models from being loaded.
         self._registry_pool = pool or DaemonPool(1, "sync-registry")

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from deploy.history.recorder import Observer
-from deploy.modelsync import health
+from deploy.modelsync import health, members
 from deploy.modelsync.auto_update import AutoUpdate
 from deploy.modelsync.client import AdminClient
 from deploy.modelsync.follow import AutoUpdate as Step
@@ -32,14 +32,15 @@ from gateway import logs, pools, registry, settings, triton
 def run(
     *, state_dir: Path, repository: Path, triton_grpc: str, engine: Engine, serving_task_id: str, poll_s: float,
     files_rewrite: str, health_port: int | None, triton_key_file: str, log_format: str, stop: threading.Event,
-    pool: str = "",
+    pool: str = "", pool_members: str = "", pool_member: str = "",
 ) -> None:  # fmt: skip
     """Run model sync until ``stop`` is set; times in seconds. Raises ``GatewayError`` and ``DeployError``."""
     logs.configure(log_format)
     shared = settings.Settings(files_rewrite=files_rewrite)  # what gateways and sync have in common
     sync_settings = SyncSettings(
         cache_bytes=shared.cache_bytes, unpacked_bytes=shared.unpacked_bytes, state_dir=state_dir,
-        repository=repository, triton_grpc=triton_grpc, engine=engine, pools=pools.followed(pool), poll_s=poll_s,
+        repository=repository, triton_grpc=triton_grpc, engine=engine, pools=pools.followed(pool),
+        members=pool_members, member=members.myself(pool_member) if pool_members else "", poll_s=poll_s,
         triton_key_file=triton.key.key_file(triton_key_file, state_dir),
         # Gateways look as rarely as we do: what was replaced stays until each of them must have seen it.
         grace=Grace(settle_s=max(30.0, 2 * poll_s), max_s=max(600.0, 10 * poll_s)),

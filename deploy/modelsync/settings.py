@@ -20,6 +20,10 @@ class SyncSettings:
     repository: Path
     triton_grpc: str
     engine: Engine = "native"
+    members: str = ""
+    """Address of all Tritons of the pool, among which models on some of them are shared out; empty: on all of them."""
+    member: str = ""
+    """This one's host among them."""
     pools: frozenset[str] = frozenset({pools.DEFAULT})
     """The pools its Triton belongs to: endpoints of others are not loaded; ``*``: of all."""
     triton_key_file: Path | None = None

@@ -37,6 +37,7 @@ from gateway.metrics import drift
 from gateway.metrics.drift import Bins
 from gateway.metrics.observer import Observer
 from gateway.pace import unhurried
+from gateway.pools import copies_of
 from gateway.registry.cache import ArtifactCache
 from gateway.spec import PLACEMENT, EndpointSpec, Fault, ModelRecord, triton_model_name
 from gateway.triton.port import Backend, ModelInfo
@@ -177,8 +178,8 @@ class Assembler:
         if spec.engine == "triton" and record is not None:
             triton_name = triton_model_name(spec, record)
             backend = self._backend_for(plan.triton_address, plan.triton_compression)
-            if spec.option("unload_after"):
-                backend.may_be_cold(triton_name)
+            copies = copies_of(spec.option("replicas"))
+            backend.place(triton_name, is_cold=bool(spec.option("unload_after")), copies=copies)
             progress("waiting for Triton to load the model")
             info = await self._ready(backend, triton_name, progress)
             outputs = tuple(t.name for t in spec.outputs) or tuple(t.name for t in info.outputs)

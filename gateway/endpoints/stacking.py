@@ -45,7 +45,7 @@ class StackedCalls:
             self._run,
             limits=BatchLimits(max_rows, _MAX_ELEMENTS),
             on_batch=_uncounted,
-            servers=backend,
+            servers=backend.servers(model),
             size=_elements,
             share=_shares,
         )

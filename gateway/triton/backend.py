@@ -20,13 +20,14 @@ from typing import Any, Final
 from numpy.typing import NDArray
 
 from gateway.errors import BackendUnavailable, DeadlineExceeded, GatewayError, ModelNotReady
+from gateway.pools import quorum
 from gateway.trace import TRACEPARENT
 from gateway.triton.addresses import HttpAddress, Lookup, parse_address, parts, resolve
 from gateway.triton.errors import TransportError
 from gateway.triton.grpc import GrpcTransport, TritonTls
 from gateway.triton.http import HttpTransport
 from gateway.triton.key import read_key
-from gateway.triton.port import ModelInfo, Tensors
+from gateway.triton.port import ModelInfo, Servers, Tensors
 from gateway.triton.replicas import RESOLVE_S, Replica, Replicas
 from gateway.triton.verdicts import decode
 
@@ -44,6 +45,20 @@ def _nobody(_model: str) -> None:
     """Nobody is to be told."""
 
 
+class _Some:
+    """The servers that a model is placed on, of those there are."""
+
+    __slots__ = ("_copies", "_replicas")
+
+    def __init__(self, replicas: Replicas, copies: int) -> None:
+        self._replicas = replicas
+        self._copies = copies
+
+    @property
+    def replicas(self) -> int:
+        return min(self._replicas.count, self._copies)
+
+
 class TritonBackend:
     """One Triton, or all replicas behind one name or list of addresses. ``http`` as ``http_hosts`` takes it.
 
@@ -51,7 +66,7 @@ class TritonBackend:
     ready. Without it everything works, and that reason is not known.
 
     A call waits ``away_s`` seconds for a server if none answers, and ``cold_s`` for a model that is unloaded while
-    nobody calls it (``may_be_cold``); ``wish(model)`` is called, again and again, while it does. Then it fails, with
+    nobody calls it (``place``); ``wish(model)`` is called, again and again, while it does. Then it fails, with
     when to try again.
     """
 
@@ -72,6 +87,7 @@ class TritonBackend:
     ) -> None:
         self._away_s, self._cold_s, self._wish = away_s, cold_s, wish
         self._cold: set[str] = set()
+        self._copies: dict[str, int] = {}
         self._waiting = 0
         self._wanted = -inf
         self.address = address
@@ -100,9 +116,17 @@ class TritonBackend:
             return 0
         return self._waiting or int(monotonic() - self._wanted < _WANTED_S)
 
-    def may_be_cold(self, model: str) -> None:
-        """See ``Backend.may_be_cold``."""
-        self._cold.add(model)
+    def servers(self, model: str) -> Servers:
+        """See ``Backend.servers``."""
+        copies = self._copies.get(model, 0)
+        return _Some(self._replicas, copies) if copies else self
+
+    def place(self, model: str, *, is_cold: bool, copies: int) -> None:
+        """See ``Backend.place``."""
+        if is_cold:
+            self._cold.add(model)
+        if copies:
+            self._copies[model] = copies
 
     @property
     def replicas(self) -> int:
@@ -237,7 +261,10 @@ class TritonBackend:
             self._wish(model)
         # Who does not answer is not waited for: it gets no calls either.
         answered = [replica.held for replica in self._replicas.all if replica.held is not None]
-        return bool(answered) and all(model in held.ready for held in answered)
+        needed = len(answered)
+        if copies := self._copies.get(model, 0):
+            needed = min(needed, quorum(copies))  # one that is too small for it, or missing, is not waited for
+        return bool(answered) and sum(model in held.ready for held in answered) >= needed
 
     async def why_not_ready(self, model: str) -> str:
         """See ``Backend.why_not_ready``."""

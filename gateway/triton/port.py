@@ -35,6 +35,15 @@ class ModelInfo:
     max_batch_size: int
 
 
+class Servers(Protocol):
+    """Who shares the calls of one model."""
+
+    @property
+    def replicas(self) -> int:
+        """How many servers share the calls now; at least 1."""
+        ...
+
+
 class Backend(Protocol):
     """One inference server (or several replicas behind one address)."""
 
@@ -43,13 +52,19 @@ class Backend(Protocol):
         """How many servers share the calls now; at least 1."""
         ...
 
+    def servers(self, model: str) -> Servers:
+        """Return who shares the calls of ``model``: these servers, or as many as it was placed on."""
+        ...
+
     @property
     def waiting(self) -> int:
         """How many calls and new versions wait for a server because none answers; kept for a minute after the last."""
         ...
 
-    def may_be_cold(self, model: str) -> None:
-        """Know that ``model`` is unloaded while nobody calls it: a call that finds it gone asks for it, and waits."""
+    def place(self, model: str, *, is_cold: bool, copies: int) -> None:
+        """Know where ``model`` is to be found: on ``copies`` of the servers, all of them if 0. ``is_cold``: it is
+        unloaded while nobody calls it, so that a call that finds it gone asks for it, and waits.
+        """
         ...
 
     async def infer(
@@ -83,7 +98,9 @@ class Backend(Protocol):
         ...
 
     async def is_ready(self, model: str) -> bool:
-        """True when ``model`` can be called now, on every server that answers; False when none does; never raises."""
+        """True when ``model`` can be called now: on every server that answers, of one that is placed on some of them on
+        half of those; False when none does; never raises.
+        """
         ...
 
     async def why_not_ready(self, model: str) -> str:

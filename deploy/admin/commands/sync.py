@@ -44,6 +44,15 @@ def read_pool(_context: click.Context, _option: click.Parameter, value: str) -> 
     "[default: default]",
 )  # fmt: skip
 @click.option(
+    "--pool-members", default="", envvar="TRITON_GATEWAY_POOL_MEMBERS", show_envvar=True, metavar="ADDRESS",
+    help="All Tritons of the pool, for endpoints that are on some of them (`gateway.replicas`): a headless Service "
+    "that publishes addresses that are not ready too, or a list.  [default: every Triton loads them]",
+)  # fmt: skip
+@click.option(
+    "--pool-member", default="", envvar="TRITON_GATEWAY_POOL_MEMBER", show_envvar=True, metavar="HOST",
+    help="This Triton's own host among them.  [default: the address of this machine's name]",
+)  # fmt: skip
+@click.option(
     "--engine", type=click.Choice(["native", "python"]), default="native", show_default=True,
     envvar="TRITON_GATEWAY_TRITON_ENGINE", show_envvar=True,
     help="`native`: a full Triton with its own backends; `python`: the CPU server of the nvidia-pytriton wheel.",
@@ -74,7 +83,7 @@ def read_pool(_context: click.Context, _option: click.Parameter, value: str) -> 
 def command(
     state_dir: Path, repository: Path | None, triton_grpc: str, engine: str, serving_task_id: str,
     poll_s: float, files_rewrite: str, health_port: int | None, triton_key_file: str, log_format: str,
-    pool: str,
+    pool: str, pool_members: str, pool_member: str,
 ) -> int:  # fmt: skip
     """Keep a Triton at the serving Task: fetch models, verify them, write, load, unload.
 
@@ -95,6 +104,7 @@ def command(
         state_dir=state_dir, repository=(repository or state_dir / "triton" / "repository").absolute(),
         triton_grpc=triton_grpc, engine="python" if engine == "python" else "native", serving_task_id=serving_task_id,
         poll_s=poll_s, files_rewrite=files_rewrite, health_port=health_port, triton_key_file=triton_key_file,
-        log_format=log_format, stop=stop_on_signal(), pool=pool,
+        log_format=log_format, stop=stop_on_signal(), pool=pool, pool_members=pool_members,
+        pool_member=pool_member,
     )  # fmt: skip
     return 0

@@ -436,7 +436,7 @@ async def test_a_cold_model_is_wished_for_and_called_when_it_is_there() -> None:
         with pytest.raises(ModelNotReady):
             await call(backend)
         assert [] == wished
-        backend.may_be_cold("m")
+        backend.place("m", is_cold=True, copies=0)
         waiting = asyncio.create_task(call(backend, timeout=30))
         async with asyncio.timeout(20):
             while not wished:
@@ -447,4 +447,22 @@ async def test_a_cold_model_is_wished_for_and_called_when_it_is_there() -> None:
         assert calls_before < b.calls
         assert {"m"} == set(wished)
         assert 0 == backend.waiting
+        await backend.close()
+
+
+async def test_a_model_on_some_of_the_servers_does_not_wait_for_all_of_them() -> None:
+    """Half of those it is placed on; one that is too small for it, or that is away, keeps nobody waiting."""
+    async with tritons("a", "b", "c", "d") as servers:
+        backend = TritonBackend(together(*servers), lookup_every=0)
+        for one in servers:
+            one.models = set()
+        backend.place("m", is_cold=False, copies=3)
+        servers[0].models = {"m"}
+        assert not await backend.is_ready("m")
+        servers[1].models = {"m"}
+        assert await backend.is_ready("m")
+        for _ in range(10):
+            await call(backend)
+        assert [5, 5, 0, 0] == [one.calls for one in servers]
+        assert not await backend.is_ready("other")
         await backend.close()
