@@ -109,7 +109,8 @@ def _alert(rule: Alert, runbook: str) -> list[str]:
         "        annotations:",
         f"          summary: {json.dumps(rule.summary, ensure_ascii=False)}",
         f"          description: {json.dumps(rule.description, ensure_ascii=False)}",
-        f"          runbook: {json.dumps(f'{runbook}#{rule.name.lower()}')}",
+        # The first is what Alertmanager's templates and kube-prometheus-stack make a link of.
+        *(f"          {name}: {json.dumps(f'{runbook}#{rule.name.lower()}')}" for name in ("runbook_url", "runbook")),
     ]
 
 

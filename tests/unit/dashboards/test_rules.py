@@ -56,6 +56,13 @@ def test_every_alert_has_a_heading_in_the_runbook() -> None:
     assert sorted({alert.name for alert in rules.alerts()}) == sorted(headings)
 
 
+def test_every_alert_has_the_annotation_that_tools_make_a_link_of() -> None:
+    """`runbook_url`; `runbook` stays for who reads that."""
+    text = "".join(rules.files().values())
+    links = [re.findall(rf' {name}: "docs/runbook.md#(\w+)"', text) for name in ("runbook_url", "runbook")]
+    assert [[alert.name.lower() for alert in rules.alerts()]] * 2 == links
+
+
 @pytest.mark.prometheus
 def test_rule_files_are_valid(promtool: str) -> None:
     """`promtool check rules`."""
@@ -191,6 +198,7 @@ def test_one_cause_is_one_alert_that_says_what_moved(evaluate: Evaluate) -> None
                     "token_length of version 1: 3.22; predicted_label of version 1: 0.88. Shares: predicted_label "
                     "NEGATIVE of version 1: +40.0 points; predicted_label POSITIVE of version 1: -40.0 points. ",
                     "runbook": "docs/runbook.md#gatewaydrift",
+                    "runbook_url": "docs/runbook.md#gatewaydrift",
                 },
             }],
         }],

@@ -656,6 +656,16 @@ def test_values_that_make_no_sense_are_refused(pairs: dict[str, str], said: str,
         helm(**pairs)
 
 
+def test_alerts_link_to_where_the_runbook_is(helm: Callable[..., Objects]) -> None:
+    """In the repository, if nobody says another address."""
+    for pairs, start in (({}, "docs/runbook.md"), ({"monitoring__runbook": '"https://wiki/r"'}, "https://wiki/r")):
+        [rule] = of(helm(**pairs), "PrometheusRule")
+        alerts = [each for group in rule["spec"]["groups"] for each in group["rules"] if "alert" in each]
+        assert {f"{start}#{each['alert'].lower()}" for each in alerts} == {
+            each["annotations"]["runbook_url"] for each in alerts
+        }
+
+
 def test_rules_are_those_of_the_dashboards_package(objects: Objects) -> None:
     """Same groups, same rules; every board is there, small enough for `kubectl apply`."""
     from dashboards import boards, rules

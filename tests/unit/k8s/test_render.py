@@ -118,6 +118,18 @@ def test_an_overlay_of_ones_own_patches_ours(tmp_path: Path, kustomize: Render) 
     assert {"ml"} == {each["metadata"]["namespace"] for each in found.values()}
 
 
+def test_an_overlay_in_another_namespace_asks_for_that_ones_load(tmp_path: Path, kustomize: Render) -> None:
+    """With the lines of docs/scaling.md: kustomize's own namespace does not reach into a query."""
+    shutil.copytree(K8S, tmp_path / "k8s")
+    lines = (
+        (ROOT / "docs" / "scaling.md").read_text().partition("<!-- replacements -->\n```yaml\n")[2].partition("```")[0]
+    )
+    (tmp_path / "kustomization.yaml").write_text(f"resources: [k8s/overlays/gpu]\nnamespace: ml\n{lines}")
+    scaled = [each for each in kustomize(tmp_path) if each["kind"] == "ScaledObject"]
+    queries = [each["metadata"]["query"] for one in scaled for each in one["spec"]["triggers"]]
+    assert [True] * 3 == ['namespace="ml",release=~"|triton-gateway",pool="default"' in query for query in queries]
+
+
 def test_a_value_that_changes_reaches_the_rendered_files(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
