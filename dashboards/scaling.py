@@ -51,6 +51,8 @@ SERVING: Final = "job:triton_replicas_serving:count"
 """Tritons that have computed for a minute and longer: what the rates of the last minute are of."""
 CALL: Final = "endpoint_version:gateway_infer_seconds:mean1m"
 """How long a call to Triton takes, of versions with enough answers in the window to say."""
+WANTED_BY_WAITING: Final = "job:triton_replicas_wanted:waiting"
+"""1 if requests wait for a pool none of whose Tritons answers: what wakes one that was scaled to zero."""
 WANTED_BY_QUEUE: Final = "job:triton_replicas_wanted:queue"
 WANTED_BY_P95: Final = "job:triton_replicas_wanted:p95"
 WANTED_BY_LOAD: Final = "job:triton_replicas_wanted:load"
@@ -183,18 +185,21 @@ def _tritons() -> list[Record]:
 
 
 def _wanted() -> list[Record]:
-    none = f"0 * {ROWS}"
     # How busy a queue's server is that makes its callers wait so long (M/D/1): near 1 as soon as they pile up.
     busy = f"2 * {QUEUE_RATIO} / (1 + 2 * {QUEUE_RATIO})"
     offered = f"({ROWS} * {on(SCOPE, group='')} {SHORT} and {QUEUE_RATIO} > 1 or {ROWS})"
     # Two minutes: while new replicas relieve it, the busiest one still shows what it can do.
     needed = f"{offered}\n  / (max_over_time({BEST}[2m]) > 0)"
     tritons = _of_pool(by(POOL, 'up{job="triton"}', "count"))
+    # A pool at zero needs none; one that gateways reach and Prometheus does not know is not at zero.
+    reached = f"{by(POOL, catalog.BACKEND_UP.name, 'max')} == 1"
+    none = f"0 * {ROWS}\nor 0 * {WANTED_BY_WAITING} unless ({tritons} or {reached})"
     least = f"{ROWS} / (max_over_time({EFFICIENCY}[1d]) > 0) / {LOAD_TARGET:g}"
     waits = f"histogram_quantile(0.95, {by((*VERSION, 'le'), _stage('bucket', 'queue'))})"
     bearable = f"({OBJECTIVE_S:g} - {CALL} > {PATIENCE:g} * {CALL} or {PATIENCE:g} * {CALL})"
     over = f"{waits}\n  / ({bearable} > 0)\n  * {on(VERSION, group='pool')} {RUNS_ON} >= 0"
     return [
+        Record(WANTED_BY_WAITING, f"clamp_max({by(POOL, f'{catalog.POOL_WAITING.name} >= 0')}, 1)"),
         Record(
             WANTED_BY_QUEUE,
             f"clamp_max({busy} / {LOAD_TARGET:g}\n  * ({needed} > {SERVING} or {SERVING})\n  / {SERVING}, "

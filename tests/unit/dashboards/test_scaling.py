@@ -91,22 +91,19 @@ def says(expr: str, at: str = "10m", **wanted: float | None) -> list[dict[str, A
 
 
 def lost(series: dict[str, str], since: int) -> dict[str, str]:
-    """The same, but nothing is scraped from a sample on."""
+    """The same, but nothing can be scraped from a sample on."""
     return {
-        name: f"1x{since} 0x{STEPS - since}" if name.startswith("up{") else f"{values} stale"
+        name: f"1x{since} 0x{STEPS - since}" if name.startswith("up{") else f"{values.partition('x')[0]}x{since} stale"
         for name, values in series.items()
     }
 
 
 IDLE = gateway(rate=0.0, work=0.0, in_flight=0) | triton(rows=0.0, busy=0.0)
-RESET = {name: f"{values.partition('x')[0]}x20 0 {values.partition('+')[2].partition('x')[0]}+0x50" if "+" in values
-         else values for name, values in (gateway() | triton()).items()}  # fmt: skip
+RESET = {name: f"{(step := values.partition('x')[0])}x20 {step}x50" for name, values in (gateway() | triton()).items()}
 JUST_STARTED = {name: f"_x40 {values}" for name, values in (gateway() | triton()).items()}
 BORN = {name: f"_x40 {values.split('+')[0].split('x')[0]}" for name, values in (gateway() | triton()).items()}
 ONE_LOST = gateway() | triton() | triton("t-1", up="1x40 0x40", until=40, then=0.0)
 ODD = gateway(rate=1.0, queue_s=0.0, infer_s=0.0) | triton(rows=0.0, busy=0.5, waits=1.0)
-
-
 CASES = {
     "no-traffic": IDLE, "counters-reset": RESET, "just-started": JUST_STARTED, "one-sample": BORN,
     "lost-target": ONE_LOST, "calls-without-rows": ODD,
@@ -213,6 +210,25 @@ def test_waiting_in_the_gateways_counts_as_waiting_inside_triton_does(evaluate: 
         evaluate(series, interval="15s", promql_expr_test=says(scaling.QUEUE_RATIO, a=2.0))
 
 
+def test_a_pool_at_zero_is_woken_by_what_waits_for_it(evaluate: Evaluate) -> None:
+    """Nothing waits: none is wanted. A pool that gateways reach while Prometheus knows no target is not at zero."""
+    on = 'namespace="a",release="r",instance="g:8080"'
+    waiting = {f'gateway_pool_waiting_requests{{{on},pool="{pool}"}}': f"{count}x{STEPS}"
+               for pool, count in (("woken", 7), ("asleep", 0), ("hidden", 0))}  # fmt: skip
+    waiting |= {f'gateway_backend_up{{{on},pool="{pool}",backend="b-{pool}"}}': f"{value}x{STEPS}"
+                for pool, value in (("woken", 0), ("hidden", 1))}  # fmt: skip
+
+    def is_(name: str, pool: str, *value: int) -> dict[str, Any]:
+        samples = [{"labels": "{}", "value": each} for each in value]
+        return {"expr": f'sum({name}{{pool="{pool}"}})', "eval_time": "10m", "exp_samples": samples}
+
+    evaluate(waiting, interval="15s", promql_expr_test=[
+        is_(scaling.WANTED_BY_WAITING, "woken", 1), is_(scaling.WANTED_BY_WAITING, "asleep", 0),
+        is_(scaling.WANTED_BY_QUEUE, "woken", 0), is_(scaling.WANTED_BY_LOAD, "asleep", 0),
+        is_(scaling.WANTED_BY_LOAD, "hidden"), is_(scaling.WANTED_BY_P95, "hidden"),
+    ])  # fmt: skip
+
+
 def test_pools_scale_apart(evaluate: Evaluate) -> None:
     """The waits of an endpoint count for the pool that it runs on."""
     tritons = triton("l", more=',pool="large"', busy=0.5) | triton("s", more=',pool="small"', busy=0.5)
@@ -229,15 +245,13 @@ def test_a_target_that_is_lost_takes_nothing_away(evaluate: Evaluate) -> None:
     """Half of both tiers is not scraped any more: what is asked for stays. Without any it is nothing, not 0."""
     seen = triton("t-0", rows=70.0, busy=0.7, waits=0.5) | gateway("g-0", work=3.0, in_flight=128)
     gone = triton("t-1", rows=70.0, busy=0.7, waits=0.5) | gateway("g-1", work=3.0, in_flight=128)
-    short = {k: ("1x30 0x50" if k.startswith("up{") else f"{v.partition('x')[0]}x30 stale") for k, v in gone.items()}
     names = (scaling.WORK_TOTAL, scaling.HOLD_TOTAL, scaling.WANTED_BY_LOAD, scaling.WANTED_BY_QUEUE)
     wanted = dict(zip(names, (6.0, 1.0, 2.0, None), strict=True))
     checks = [c for name, value in wanted.items() if value is not None
               for at in ("7m", "15m") for c in says(name, at=at, a=value)]  # fmt: skip
-    evaluate(seen | short, interval="15s", promql_expr_test=checks)
-    neither = {k: ("1x30 0x50" if k.startswith("up{") else f"{v.partition('x')[0]}x30 stale") for k, v in seen.items()}
+    evaluate(seen | lost(gone, 30), interval="15s", promql_expr_test=checks)
     nothing = [c for name in names for c in says(name, at="15m", a=None)]
-    evaluate(neither | short, interval="15s", promql_expr_test=nothing)
+    evaluate(lost(seen | gone, 30), interval="15s", promql_expr_test=nothing)
 
 
 def test_full_gateways_ask_for_what_comes_in_over_what_one_does(evaluate: Evaluate) -> None:

@@ -534,6 +534,19 @@ def test_autoscalers_ask_for_their_own_releases_and_pools_numbers(helm: Callable
                 assert own_labels == metric["object"]["metric"]["selector"]["matchLabels"]
 
 
+def test_a_pool_may_have_no_triton_while_nobody_asks(helm: Callable[..., Objects]) -> None:
+    """By KEDA, with a trigger that wakes it, whose empty answer is nobody; never gateways, never by HPA."""
+    asleep = '[{"name": "large", "autoscaling": {"min": 0}}]'
+    found = {each["metadata"]["name"]: each["spec"] for each in of(helm(triton__pools=asleep), "ScaledObject")}
+    assert (0, 2) == (found["triton-large"]["minReplicaCount"], found["triton"]["minReplicaCount"])
+    *others, wakes = (each["metadata"] for each in found["triton-large"]["triggers"])
+    assert "job:triton_replicas_wanted:waiting{" in wakes["query"]
+    assert ("true", {"false"}) == (wakes["ignoreNullValues"], {each["ignoreNullValues"] for each in others})
+    for pairs in ({"autoscaling__gateway__min": "0"}, {"triton__pools": asleep, "autoscaling__triton__by": '"hpa"'}):
+        with pytest.raises(AssertionError, match=r"min: 0 is for Tritons"):
+            helm(**pairs)
+
+
 def test_production_has_two_of_each_at_the_least(objects: Objects) -> None:
     """One under a budget of one is taken away by every drain."""
     for each in of(objects, "HorizontalPodAutoscaler"):
