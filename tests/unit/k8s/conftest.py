@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,9 +45,11 @@ def kustomize() -> Callable[[str], Objects]:
 def helm() -> Callable[..., Objects]:
     """Render a release with a values file and `--set` pairs; a refusal is an AssertionError that says why."""
 
-    def template(values: str = "", release: str = "triton-gateway", **pairs: object) -> Objects:
+    def template(
+        values: str = "", release: str = "triton-gateway", arguments: Sequence[str] = (), **pairs: object
+    ) -> Objects:
         command = [str(tools.unpacked("helm")), "template", release, str(render.CHART)]
-        command += ["--namespace", "triton-gateway"]
+        command += ["--namespace", "triton-gateway", *arguments]
         command += ["--values", str(render.CHART / "values" / f"{values}.yaml")] if values else []
         for name, value in pairs.items():
             command += ["--set-json", f"{name.replace('__', '.')}={value}"]

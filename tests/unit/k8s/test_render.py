@@ -26,6 +26,27 @@ def test_committed_files_are_what_the_chart_renders(rendered: Mapping[Path, str]
     assert not different, f"run `python -m k8s.render`: {different} differ from the chart"
 
 
+def test_the_charts_readme_is_its_values() -> None:
+    """Each with its default and the comment above it; none without."""
+    assert render.readme() == (render.CHART / "README.md").read_text(), "run `python -m k8s.render`"
+    values = yaml.safe_load((render.CHART / "values.yaml").read_text())
+    found = {
+        path: (default, about)
+        for path, default, about in render.described(render.CHART.joinpath("values.yaml").read_text())
+    }
+    assert [*values] == [path for path in found if "." not in path]
+    undescribed = [
+        path for path, (default, about) in found.items()
+        if not about and not found.get(path.rpartition(".")[0], ("", ""))[1] and default is not None
+    ]  # fmt: skip
+    assert [] == undescribed
+    for path, (default, _) in found.items():
+        value = values
+        for part in path.split("."):
+            value = value[part]
+        assert default is None or value == yaml.safe_load(default), path
+
+
 def test_every_manifest_outside_the_chart_says_that_it_is_generated(rendered: Mapping[Path, str]) -> None:
     """In its first line. What configures prometheus-adapter is no object of ours, and in no chart."""
     by_hand = {path for path in K8S.rglob("*.yaml") if not path.is_relative_to(render.CHART)} - {*rendered}
@@ -155,7 +176,7 @@ def test_a_value_that_changes_reaches_the_rendered_files(
     assert differing == written
     assert {
         "k8s/base/triton/deployment.yaml", "k8s/overlays/dev/kustomization.yaml", "k8s/overlays/gpu/gone.yaml",
-        "k8s/overlays/kserve/inferenceservice.yaml",
+        "k8s/overlays/kserve/inferenceservice.yaml", "k8s/helm/triton-gateway/README.md",
     } == {*written.split()}  # fmt: skip
     assert (False, True) == (gone.exists(), (gone.parent / "mine.yaml").exists())
     assert "replicas: 3" in (tmp_path / "k8s/overlays/dev/kustomization.yaml").read_text()

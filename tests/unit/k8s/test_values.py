@@ -194,3 +194,118 @@ def test_values_files_say_something() -> None:
     """`helm upgrade -f` with an empty one keeps the values of the one before."""
     for name in OVERLAYS:
         assert yaml.safe_load((render.CHART / "values" / f"{name}.yaml").read_text()), name
+
+
+# --- what real clusters need -------------------------------------------------------------------------------------
+
+PLACED = {
+    "affinity": {"nodeAffinity": {}}, "priorityClassName": "high", "runtimeClassName": "nvidia",
+    "nodeSelector": {"a": "b"}, "tolerations": [{"key": "k", "operator": "Exists"}],
+    "initContainers": [{"name": "first", "image": "busybox:1"}], "topologySpreadConstraints": [],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("tier", "name"), [("gateway", "triton-gateway"), ("triton", "triton")])
+def test_pods_are_placed_and_extended_by_values(tier: str, name: str, helm: Render) -> None:
+    """What a real cluster asks of every chart, without a patch."""
+    extra = {
+        "extraVolumes": [{"name": "own", "emptyDir": {}}], "extraVolumeMounts": [{"name": "own", "mountPath": "/own"}],
+        "extraEnv": [{"name": "OWN", "value": "1"}], "extraArgs": ["--own"], "podLabels": {"team": "ml"},
+        "podAnnotations": {"note": "x"}, "serviceAccount": {"annotations": {"role": "arn"}},
+    }  # fmt: skip
+    objects = helm(**{f"{tier}__{key}": json.dumps(value) for key, value in (PLACED | extra).items()})
+    template = pod(objects, name)
+    spec, metadata = template["spec"], template["metadata"]
+    assert PLACED == {key: spec.get(key) for key in PLACED}
+    container = spec["containers"][0]
+    assert {"name": "own", "emptyDir": {}} in spec["volumes"]
+    assert {"name": "own", "mountPath": "/own"} in container["volumeMounts"]
+    assert {"name": "OWN", "value": "1"} in container["env"]
+    assert "--own" == container["args"][-1]
+    assert ("ml", "x") == (metadata["labels"]["team"], metadata["annotations"]["note"])
+    assert {"role": "arn"} == named(objects, "ServiceAccount", name)["metadata"]["annotations"]
+
+
+def test_a_namespace_whose_quota_counts_cpu_limits_gets_them(helm: Render) -> None:
+    """It refuses a pod with one container without."""
+    for values in ("gpu", "dev", "sync"):
+        for each in helm(values, cpuLimit='"8"'):
+            if each["kind"] in ("Deployment", "Job"):
+                for container in each["spec"]["template"]["spec"]["containers"]:
+                    assert "8" == container["resources"]["limits"]["cpu"], (values, each["metadata"]["name"])
+
+
+def test_gateways_speak_tls_all_the_way(helm: Render) -> None:
+    """Certificate, probes and what Prometheus asks, or none of them."""
+    objects = helm(gateway__tls__secret='"gateway-tls"')
+    found = variables(objects, "triton-gateway", "gateway")
+    [container] = pod(objects, "triton-gateway")["spec"]["containers"]
+    assert ("/tls/tls.crt", "/tls/tls.key") == (
+        found["TRITON_GATEWAY_TLS_CERTIFICATE"],
+        found["TRITON_GATEWAY_TLS_KEY"],
+    )
+    assert "/tls" in {mount["mountPath"] for mount in container["volumeMounts"]}
+    for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+        assert "HTTPS" == container[probe]["httpGet"]["scheme"]
+    [endpoint] = named(objects, "ServiceMonitor", "triton-gateway")["spec"]["endpoints"]
+    assert ("https", {"insecureSkipVerify": True}) == (endpoint["scheme"], endpoint["tlsConfig"])
+    assert [] == [*entries(helm(), "scheme")]
+
+
+def test_gateways_are_reached_through_an_ingress_or_a_route(helm: Render) -> None:
+    """Both name the Service and a port that it has."""
+    objects = helm(
+        release="a", gateway__ingress__enabled="true", gateway__ingress__hosts='["models.example"]',
+        gateway__httpRoute__enabled="true", gateway__httpRoute__parentRefs='[{"name": "public"}]',
+    )  # fmt: skip
+    service = named(objects, "Service", "a-triton-gateway")
+    ports = {port["name"]: port["port"] for port in service["spec"]["ports"]}
+    [rule] = named(objects, "Ingress", "a-triton-gateway")["spec"]["rules"]
+    backend = rule["http"]["paths"][0]["backend"]["service"]
+    assert ("models.example", "a-triton-gateway") == (rule["host"], backend["name"])
+    assert backend["port"]["name"] in ports
+    [rule] = named(objects, "HTTPRoute", "a-triton-gateway")["spec"]["rules"]
+    assert [{"name": "a-triton-gateway", "port": ports["http"]}] == rule["backendRefs"]
+    for missing in ({"gateway__ingress__enabled": "true"}, {"gateway__httpRoute__enabled": "true"}):
+        with pytest.raises(AssertionError, match=r"gateway\.(ingress\.hosts|httpRoute\.parentRefs)"):
+            helm(**missing)
+
+
+def test_pods_can_be_scraped_themselves(helm: Render) -> None:
+    """For a Prometheus that selects PodMonitors only."""
+    objects = helm(monitoring__kind='"PodMonitor"')
+    assert "ServiceMonitor" not in {each["kind"] for each in objects}
+    ports = {"triton-gateway": "http", "triton": "metrics"}
+    for name, port in ports.items():
+        spec = named(objects, "PodMonitor", name)["spec"]
+        assert [port] == [endpoint["port"] for endpoint in spec["podMetricsEndpoints"]]
+        labels = pod(objects, name)["metadata"]["labels"]
+        assert spec["selector"]["matchLabels"].items() <= labels.items()
+
+
+def test_engines_that_tensorrt_built_are_found_by_the_next_pod(helm: Render) -> None:
+    """In a claim, mounted where models' configurations say."""
+    from deploy.modelsync.model_folder import native
+
+    objects = helm(triton__engineCacheClaim='"engines"')
+    assert {"claimName": "engines"} in [*entries(pod(objects, "triton"), "persistentVolumeClaim")]
+    [mount] = [
+        m["mountPath"]
+        for m in pod(objects, "triton")["spec"]["containers"][0]["volumeMounts"]
+        if m["name"] == "engines"
+    ]
+    assert f'"{mount}"' in Path(native.__file__).read_text()
+
+
+def test_a_cluster_without_an_operator_is_told_so_before_anything_is_made(helm: Render) -> None:
+    """With what to do; `helm template`, which asks no cluster, renders."""
+    known = [
+        f"--api-versions={each}" for each in (
+            "v1/Pod", "monitoring.coreos.com/v1/ServiceMonitor", "keda.sh/v1alpha1/ScaledObject",
+        )
+    ]  # fmt: skip
+    for missing, said in ((1, "monitoring.enabled=false"), (2, "KEDA")):
+        given = [each for number, each in enumerate(known) if number != missing]
+        with pytest.raises(AssertionError, match=said):
+            helm(arguments=given)
+    assert helm(arguments=known)

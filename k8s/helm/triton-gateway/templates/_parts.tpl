@@ -58,16 +58,33 @@ component: {{ $part }}
 matchLabels: {{ include "podLabels" . | nindent 2 }}
 {{- end }}
 
-{{- /* (list what finds the pods, e.g. (list $ component) topologyKey…) */ -}}
+{{- /* (list values of the component, what finds its pods, e.g. (list $ component), topologyKey…) */ -}}
 {{- define "spread" -}}
-{{- $pods := index . 0 -}}
+{{- $pods := index . 1 -}}
+{{- if kindIs "slice" (index . 0).topologySpreadConstraints }}
+topologySpreadConstraints: {{ toYaml (index . 0).topologySpreadConstraints | nindent 2 }}
+{{- else -}}
 topologySpreadConstraints:
-  {{- range rest . }}
+  {{- range rest (rest .) }}
   - maxSkew: 1
     topologyKey: {{ . }}
     whenUnsatisfiable: ScheduleAnyway
     labelSelector: {{ include "selector" $pods | nindent 6 }}
   {{- end }}
+{{- end }}
+{{- end }}
+
+{{- /* A ServiceAccount: (list $ component, values of it). */ -}}
+{{- define "serviceAccount" -}}
+apiVersion: v1
+kind: ServiceAccount
+metadata:
+  name: {{ include "name" (list (index . 0) (index . 1)) }}
+  labels: {{ include "labels" (list (index . 0) (index . 1)) | nindent 4 }}
+  {{- with (index . 2).serviceAccount.annotations }}
+  annotations: {{ toYaml . | nindent 4 }}
+  {{- end }}
+automountServiceAccountToken: false # nothing of ours talks to the Kubernetes API
 {{- end }}
 
 {{- /* What every pod says first: (list $ component whose ServiceAccount it has). KServe's pods run as the namespace's default. */ -}}
@@ -146,6 +163,9 @@ over it. Who needs one object per pool loops over it: {{ range include "pools" (
 {{- define "podMetadata" -}}
 {{- $ := index . 0 -}}
 labels: {{ index . 1 | nindent 2 }}
+  {{- with (index . 2).podLabels }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
 annotations:
   checksum/settings: {{ include "settingsData" (list $) | sha256sum | trunc 16 }}
   {{- with (index . 2).podAnnotations }}
@@ -160,6 +180,18 @@ nodeSelector: {{ toYaml . | nindent 2 }}
 {{- end }}
 {{- with (index . 1).tolerations }}
 tolerations: {{ toYaml . | nindent 2 }}
+{{- end }}
+{{- with (index . 1).affinity }}
+affinity: {{ toYaml . | nindent 2 }}
+{{- end }}
+{{- with (index . 1).priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- with (index . 1).runtimeClassName }}
+runtimeClassName: {{ . }}
+{{- end }}
+{{- with (index . 1).initContainers }}
+initContainers: {{ toYaml . | nindent 2 }}
 {{- end }}
 {{- end }}
 
@@ -186,6 +218,8 @@ imagePullPolicy: {{ $.Values.images.pullPolicy }}
 {{- $resources := deepCopy (index . 1) -}}
 {{- if and $.Values.kserve.enabled (not (hasKey $resources.limits "cpu")) -}}
 {{- $_ := set $resources.limits "cpu" $.Values.kserve.cpuLimit -}}
+{{- else if and $.Values.cpuLimit (not (hasKey $resources.limits "cpu")) -}}
+{{- $_ := set $resources.limits "cpu" $.Values.cpuLimit -}}
 {{- end -}}
 requests: {{ include "flow" $resources.requests }}
 limits: {{ include "flow" $resources.limits }}
@@ -196,9 +230,9 @@ limits: {{ include "flow" $resources.limits }}
 { {{- range $index, $key := keys . | sortAlpha }}{{ if $index }}, {{ end }}{{ $key }}: {{ get $ $key | toJson }}{{ end -}} }
 {{- end }}
 
-{{- /* (list $ path port period timeout failures) */ -}}
+{{- /* (list $ path port period timeout failures), with "HTTPS" behind it if that is spoken */ -}}
 {{- define "probe" -}}
-httpGet: {path: {{ index . 1 }}, port: {{ index . 2 }}}
+httpGet: {path: {{ index . 1 }}, port: {{ index . 2 }}{{ if gt (len .) 6 }}, scheme: {{ index . 6 }}{{ end }}}
 periodSeconds: {{ index . 3 }}
 timeoutSeconds: {{ index . 4 }}
 failureThreshold: {{ index . 5 }}

@@ -27,6 +27,10 @@
 - {name: TRITON_GATEWAY_PINNED_ENDPOINTS, value: {{ . | quote }}}
 {{- end }}
 - {name: TRITON_GATEWAY_LOG_FORMAT, value: json}
+{{- if $gateway.tls.secret }}
+- {name: TRITON_GATEWAY_TLS_CERTIFICATE, value: /tls/tls.crt} # read again when the Secret changes
+- {name: TRITON_GATEWAY_TLS_KEY, value: /tls/tls.key}
+{{- end }}
 {{- if $gateway.grpcPort }}
 - {name: TRITON_GATEWAY_GRPC_PORT, value: {{ $gateway.grpcPort | quote }}}
 {{- end }}
@@ -38,6 +42,7 @@
 {{- $gateway := $.Values.gateway -}}
 {{- $kserve := $.Values.kserve.enabled -}}
 {{- $http := ternary 8080 "http" $kserve -}}
+{{- $scheme := ternary (list "HTTPS") list (ne $gateway.tls.secret "") -}}
 {{- $unit := get (dict "ms" 0.001 "s" 1.0 "m" 60.0 "h" 3600.0) (regexFind "[a-z]+$" $gateway.drainTimeout) -}}
 {{- $drain := mulf $unit (regexFind "^[0-9.]+" $gateway.drainTimeout | float64) -}}
 {{- $least := addf $gateway.preStopSeconds 2 $drain 5 | ceil | int -}}
@@ -48,7 +53,7 @@
 # preStop 10 s + drain delay 2 s + what requests in flight may take (TRITON_GATEWAY_DRAIN_TIMEOUT) + 8 s
 terminationGracePeriodSeconds: {{ $gateway.terminationGracePeriodSeconds }}
 {{- include "placement" (list $ $gateway) }}
-{{ include "spread" (list (list $ "gateway") "topology.kubernetes.io/zone" "kubernetes.io/hostname") }}
+{{ include "spread" (list $gateway (list $ "gateway") "topology.kubernetes.io/zone" "kubernetes.io/hostname") }}
 containers:
   - name: {{ ternary "kserve-container" "gateway" $kserve }}
     {{- include "image" (list $ $.Values.images.gateway) | nindent 4 }}
@@ -57,7 +62,7 @@ containers:
     command: [sh, -c, exec triton-gateway serve, triton-gateway]
     args: []
     {{- else }}
-    args: [serve]
+    args: {{ concat (list "serve") $gateway.extraArgs | toJson }}
     {{- end }}
     envFrom:
       {{- include "settings" (list $) | nindent 6 }}
@@ -73,17 +78,20 @@ containers:
       {{- end }}
       - {name: {{ $name }}, value: {{ $value | quote }}}
       {{- end }}
+      {{- with $gateway.extraEnv }}
+      {{- toYaml . | nindent 6 }}
+      {{- end }}
     ports:
       - {name: http, containerPort: 8080, protocol: TCP}
       {{- if $gateway.grpcPort }}
       - {name: grpc, containerPort: {{ $gateway.grpcPort }}, protocol: TCP}
       {{- end }}
     # models, tokenizers and hooks are loaded before the first answer: two minutes before liveness counts
-    startupProbe: {{ include "probe" (list $ "/livez" $http 2 2 60) | nindent 6 }}
+    startupProbe: {{ include "probe" (concat (list $ "/livez" $http 2 2 60) $scheme) | nindent 6 }}
     # can it serve what it is for? Depends on Triton and on every pinned endpoint
-    readinessProbe: {{ include "probe" (list $ "/readyz" $http 3 2 2) | nindent 6 }}
+    readinessProbe: {{ include "probe" (concat (list $ "/readyz" $http 3 2 2) $scheme) | nindent 6 }}
     # does the process answer? Depends on nothing else: restarting a gateway repairs neither ClearML nor Triton
-    livenessProbe: {{ include "probe" (list $ "/livez" $http 10 5 3) | nindent 6 }}
+    livenessProbe: {{ include "probe" (concat (list $ "/livez" $http 10 5 3) $scheme) | nindent 6 }}
     lifecycle:
       # new requests still come until every node has heard that the pod leaves: go on answering them
       preStop: {exec: {command: [sleep, {{ $gateway.preStopSeconds | quote }}]}}
@@ -96,12 +104,24 @@ containers:
       {{- if $gateway.keysSecret }}
       - {name: callers, mountPath: /callers, readOnly: true}
       {{- end }}
+      {{- if $gateway.tls.secret }}
+      - {name: tls, mountPath: /tls, readOnly: true}
+      {{- end }}
+      {{- with $gateway.extraVolumeMounts }}
+      {{- toYaml . | nindent 6 }}
+      {{- end }}
 volumes:
   {{- if $gateway.keysSecret }}
   - name: callers
     secret:
       secretName: {{ $gateway.keysSecret }}
       items: [{key: keys.json, path: keys.json}, {key: keys.json.pepper, path: keys.json.pepper}]
+  {{- end }}
+  {{- with $gateway.tls.secret }}
+  - {name: tls, secret: {secretName: {{ . }}}}
+  {{- end }}
+  {{- with $gateway.extraVolumes }}
+  {{- toYaml . | nindent 2 }}
   {{- end }}
   - {name: state, emptyDir: {sizeLimit: {{ $gateway.stateSize }}}}
   - {name: tmp, emptyDir: {sizeLimit: 1Gi}}
@@ -137,10 +157,16 @@ rollingUpdate: {maxSurge: 1, maxUnavailable: 0}
 {{ include "pod" (list $ "triton") }}
 terminationGracePeriodSeconds: {{ $triton.terminationGracePeriodSeconds }}
 {{- include "placement" (list $ $triton) }}
-{{ include "spread" (list (list $ "triton" $triton.name) "kubernetes.io/hostname") }}
+{{ include "spread" (list $triton (list $ "triton" $triton.name) "kubernetes.io/hostname") }}
 containers:
   - name: {{ ternary "kserve-container" "triton" $kserve }}
     {{- include "image" (list $ $triton.image) | nindent 4 }}
+    {{- with $triton.extraArgs }}
+    args: {{ toJson . }}
+    {{- end }}
+    {{- with $triton.extraEnv }}
+    env: {{ toYaml . | nindent 6 }}
+    {{- end }}
     ports:
       {{- if $kserve }}
       # the first port becomes the Service's port 80; the others keep their numbers
@@ -168,10 +194,22 @@ containers:
       - {name: shm, mountPath: /dev/shm}
       - {name: triton-tmp, mountPath: /tmp}
       - {name: triton-key, mountPath: /keys/triton, subPath: triton, readOnly: true}
+      {{- if $triton.engineCacheClaim }}
+      - {name: engines, mountPath: /tmp/trt-engines} # where models' configurations tell TensorRT to keep its engines
+      {{- end }}
+      {{- with $triton.extraVolumeMounts }}
+      {{- toYaml . | nindent 6 }}
+      {{- end }}
   - {{ include "syncContainer" (list $ "127.0.0.1:8001" $triton) | nindent 4 | trim }}
 volumes:
   {{- if eq $triton.engine "python" }}
   - {name: triton-state, emptyDir: {sizeLimit: 1Gi}}
+  {{- end }}
+  {{- with $triton.engineCacheClaim }}
+  - {name: engines, persistentVolumeClaim: {claimName: {{ . }}}}
+  {{- end }}
+  {{- with $triton.extraVolumes }}
+  {{- toYaml . | nindent 2 }}
   {{- end }}
   - {name: models, emptyDir: {sizeLimit: {{ $triton.modelsSize }}}}
   - {name: sync-state, emptyDir: {sizeLimit: {{ $triton.modelsSize }}}}
@@ -202,6 +240,9 @@ env:
   - {name: TRITON_GATEWAY_POLL_FREQUENCY, value: {{ $.Values.gateway.pollFrequency }}}
   - {name: TRITON_GATEWAY_LOG_FORMAT, value: json}
   {{- include "credentials" (list $ "CLEARML") | nindent 2 }}
+  {{- with $.Values.sync.extraEnv }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
 ports:
   - {name: health, containerPort: 8081, protocol: TCP}
 startupProbe: {{ include "probe" (list $ "/livez" $health 2 2 60) | nindent 2 }}
@@ -219,5 +260,8 @@ volumeMounts:
   - {name: triton-key, mountPath: /keys/triton, subPath: triton, readOnly: true}
   {{- else }}
   - {name: triton-key, mountPath: /keys, readOnly: true}
+  {{- end }}
+  {{- with $.Values.sync.extraVolumeMounts }}
+  {{- toYaml . | nindent 2 }}
   {{- end }}
 {{- end }}
