@@ -29,6 +29,7 @@ _COMMANDS = {
     "lineage": "Show where a served model comes from.",
     "clearml-log": "Report what a gateway does to the serving Task in ClearML.",
     "doctor": "Show what is missing, on this machine or in a cluster.",
+    "deploy": "Serve a model: export, register, add, wait, ask, in one command.",
     "optimize": "Make the fastest bundle of a model that still answers the same.",
     "bench": "Measure a running endpoint: rate, latency, stages.",
     "keys": "Give out keys to those who may ask, list, rotate and revoke them.",

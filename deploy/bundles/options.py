@@ -38,6 +38,8 @@ class Options:
     accept: str = ""
     name: str = ""
     is_quick: bool = False
+    trusts_code: bool = False
+    """Whether the model's own Python code may run here."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from importlib import util
 from typing import Final
 
-from deploy.bundles.export import candidates
+from deploy.bundles.export import candidates, custom_code
 from deploy.bundles.export.candidates import Candidate
 from deploy.bundles.export.source import find_source
 from deploy.bundles.generation import candidates as generation
@@ -24,18 +24,22 @@ from deploy.modelsync.model_folder import execution
 from deploy.tools.errors import DeployError, MissingPart
 from preprocessing.config import GENERATION
 
-NEEDED: Final = ("torch", "transformers", "onnx", "onnxscript", "onnxruntime", "openvino", "nncf", "matplotlib")
+NEEDED: Final = ("torch", "transformers", "onnx", "onnxscript", "onnxruntime", "matplotlib")
+_OF_OPENVINO: Final = ("openvino", "nncf")
 
 
 def optimize(options: Options, say: Say, progress: Say) -> Outcome:
     """Make the bundle. ``say`` gets lasting lines, ``progress`` what is going on. Raises ``DeployError``."""
-    missing = [package for package in NEEDED if util.find_spec(package) is None]
+    needed = NEEDED if options.candidate.startswith("ort-") else (*NEEDED, *_OF_OPENVINO)
+    missing = [package for package in needed if util.find_spec(package) is None]
     if missing:
         raise MissingPart(
-            f"optimizing a model needs {', '.join(missing)}", hint='run `pip install "triton-gateway[bundles]"`'
+            f"exporting a model needs {', '.join(missing)}",
+            hint='run `pip install "triton-gateway[bundles]"`; with PIP_EXTRA_INDEX_URL naming the CPU index of '
+            "pytorch.org/get-started, torch comes without 4.6 GB of CUDA",
         )
     check(options)
-    with work_folder(options.output) as work:
+    with custom_code.trusted(options.trusts_code), work_folder(options.output) as work:
         fetched = None
         if is_registered(options.model):
             progress(f"fetching model {options.model}")

@@ -15,11 +15,12 @@ from deploy.bundles import serving, speed
 from deploy.bundles.export import candidates
 from deploy.bundles.export.candidates import Candidate
 from deploy.bundles.export.original import Original
-from deploy.bundles.export.source import Source, copy_texts
+from deploy.bundles.export.source import Source
 from deploy.bundles.judge import parity, probes, samples
 from deploy.bundles.judge.engine import Engine
 from deploy.bundles.judge.gate import Gate
 from deploy.bundles.judge.parity import Parity, Truth
+from deploy.bundles.model_files import copy_texts
 from deploy.bundles.options import (
     BeyondTolerance,
     Options,

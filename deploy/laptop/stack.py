@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Protocol
 
 from deploy.controlplane import BadCredentials, Credentials, environment
-from deploy.laptop import prometheus
+from deploy.laptop import prometheus, relay
 from deploy.laptop.demo import minilm
 from deploy.laptop.demo.encoder import is_complete
 from deploy.laptop.serving_task import TaskContents, read_contents
@@ -45,20 +45,8 @@ _CLI_VARIABLES = (
 )  # fmt: skip
 
 
-class Screen(Protocol):
+class Screen(relay.Screen, Protocol):
     """Where progress goes."""
-
-    def say(self, text: str) -> None:
-        """Show a line that stays."""
-        ...
-
-    def show(self, text: str) -> None:
-        """Show a line as it is, fit to be copied."""
-        ...
-
-    def live(self, text: str) -> None:
-        """Show what is being waited for; replaced by the next line."""
-        ...
 
     def elapsed(self) -> float:
         """Return the seconds since the start."""
@@ -84,6 +72,8 @@ class UpOptions:
     poll_freq: str = "2s"
     task_id: str = ""
     demo: bool = False
+    model: tuple[str, ...] = ()
+    """Arguments of ``deploy`` for a model that is served as soon as everything is up; empty for none."""
     watch: Path | None = None
 
 
@@ -195,6 +185,8 @@ class Stack:
             state.write_env(variables)
             if bundle is not None and exporting is not None:
                 await self._show_demo(cli, task_id, seen, bundle, exporting, gateway)
+            if options.model:
+                await self._deploy(gateway, env)
         for line in self._summary(gateway, triton_grpc, chosen, triton, variables, is_embedded=is_embedded):
             screen.show(line)
         screen.say(f"ready in {screen.elapsed():.1f} s; Ctrl-C stops everything")
@@ -458,10 +450,20 @@ class Stack:
             cli, task_id, bundle, seen=seen, remembered=state.recall().get("demo", {}), say=screen.say, live=screen.live
         )
         state.remember(demo={"task_id": entry.task_id, "bundle": entry.bundle, "model_id": entry.model_id})
-        answer = await minilm.first_answer(gateway, state.sync_status, live=screen.live)
+        answer = await minilm.first(gateway, state.sync_status, live=screen.live)
         screen.say(f"{minilm.ENDPOINT} is served")
         for line in await minilm.ask(gateway, answer):
             screen.show(f"  {line}")
+
+    async def _deploy(self, gateway: str, env: Mapping[str, str]) -> None:
+        """Serve the model that was named, with the command that does so against a running stack.
+
+        Ctrl-C lets it take back what it has registered before the registry is stopped.
+        """
+        argv = (sys.executable, "-P", "-m", "deploy.admin.cli", "deploy", *self._options.model)
+        argv = (*argv, "--state-dir", str(self._state.root), "--url", gateway)
+        for line in (await relay.relayed(argv, {**env, "PYTHONUNBUFFERED": "1"}, self._screen)).splitlines():
+            self._screen.show(line)
 
     # --- words --------------------------------------------------------------------------------------------------
 
@@ -475,6 +477,7 @@ class Stack:
         state = self._state
         http = "" if isinstance(triton, ExternalServer) else f", HTTP {LOOPBACK}:{chosen.triton_http}"
         endpoint = minilm.ENDPOINT if self._options.demo else "ENDPOINT"
+        has_shown = bool(self._options.model)
         registry = f"{variables['CLEARML_API_HOST']}" if is_embedded else "as the environment says"
         return [
             "",
@@ -491,11 +494,13 @@ class Stack:
             f"  source {shlex.quote(str(state.env_file))}",
             f"  clearml-serving --id {variables['CLEARML_SERVING_TASK_ID']} model list",
             "",
-            "Try it:",
-            f"  curl -s {gateway}/serve/{endpoint} -H 'content-type: application/json'"
-            """ -d '{"text": "Hello there"}'""",
-            "",
-        ]
+            *([] if has_shown else [
+                "Try it:",
+                f"  curl -s {gateway}/serve/{endpoint} -H 'content-type: application/json'"
+                """ -d '{"text": "Hello there"}'""",
+                "",
+            ]),
+        ]  # fmt: skip
 
 
 def is_syncing(status: Path) -> bool:

@@ -17,7 +17,8 @@ from typing import Final
 PACKAGE: Final = "triton-gateway"
 
 OF_COMMAND: Final = {
-    "controlplane": "controlplane", "triton": "triton", "up": "laptop", "optimize": "bundles",
+    "controlplane": "controlplane", "triton": "triton", "up": "laptop", "deploy": "laptop",
+    "optimize": "bundles",
 }  # fmt: skip
 """The extra of a command's whole unit, which is named rather than a part of it; other commands need the base alone."""
 

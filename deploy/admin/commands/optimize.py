@@ -61,11 +61,13 @@ if TYPE_CHECKING:
               help="Register, and add the endpoint with the stock clearml-serving.")  # fmt: skip
 @click.option("--serving-task-id", default="", envvar=["TRITON_GATEWAY_SERVING_TASK_ID", "CLEARML_SERVING_TASK_ID"],
               show_envvar=True, help="With --deploy: the serving Task.")  # fmt: skip
+@click.option("--trust-remote-code", "trusts_code", is_flag=True,
+              help="Run the Python code that the model brings, with your rights: read it first.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, for programs.")
 def command(
     model: str, task: str, target: str, precision: str, candidate: str, load: str, samples: Path | None,
     reads: str, tolerance: str, accept: str, output: Path, quick: bool, register: bool, project: str, name: str,
-    tags: tuple[str, ...], deploy: str | None, serving_task_id: str, as_json: bool,
+    tags: tuple[str, ...], deploy: str | None, serving_task_id: str, trusts_code: bool, as_json: bool,
 ) -> int:  # fmt: skip
     """Export MODEL, try every engine and precision of this CPU, prove the answers, measure, and make a bundle.
 
@@ -97,7 +99,7 @@ def command(
                 model=model, output=output.absolute(), task=task, candidate=candidate,
                 target=target, precision=precision, load=load, reads=reads,  # type: ignore[arg-type]
                 samples=samples, tolerance=parse_tolerance(tolerance), accept=accept.strip(), name=name,
-                is_quick=quick,
+                is_quick=quick, trusts_code=trusts_code,
             ),
             screen.say, screen.progress,
         )  # fmt: skip
@@ -112,7 +114,7 @@ def command(
     if as_json:
         values = {
             "bundle": str(outcome.bundle), "model_id": model_id if model_id != "MODEL_ID" else None,
-            "deployed": deploy, "line": line, **outcome.manifest,
+            "deployed": deploy, "line": line, "add": arguments, **outcome.manifest,
         }  # fmt: skip
         click.echo(json.dumps(values, indent=2, ensure_ascii=False, default=str))
         return 0

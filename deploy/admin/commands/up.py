@@ -23,6 +23,16 @@ from deploy.admin.terminal import Terminal
     help="Also export all-MiniLM-L6-v2, register it as endpoint `minilm` through clearml-serving, and ask it.",
 )  # fmt: skip
 @click.option(
+    "--model", default="", envvar="TRITON_GATEWAY_MODEL", show_envvar=True, metavar="MODEL",
+    help="Also serve this model, as `triton-gateway deploy` does: a folder, a file, a bundle, or a name of the hub.",
+)  # fmt: skip
+@click.option("--endpoint", default="", metavar="NAME[/VERSION]", envvar="TRITON_GATEWAY_ENDPOINT", show_envvar=True,
+              help="With --model: what it is called.  [default: the model's name]")  # fmt: skip
+@click.option("--task", default="auto", show_default=True, envvar="TRITON_GATEWAY_TASK", show_envvar=True,
+              help="With --model: task to serve it as, where its files do not tell.")  # fmt: skip
+@click.option("--trust-remote-code", "trusts_code", is_flag=True, envvar="TRITON_GATEWAY_TRUST_REMOTE_CODE",
+              show_envvar=True, help="With --model: run the Python code that it brings.")  # fmt: skip
+@click.option(
     "--state-dir", type=click.Path(path_type=Path, file_okay=False), default=Path(".triton-gateway"),
     show_default=True, envvar="TRITON_GATEWAY_STATE_DIR", show_envvar=True,
     help="Everything that is written goes here; delete it to start from nothing.",
@@ -85,7 +95,16 @@ from deploy.admin.terminal import Terminal
     help="How often the serving Task is looked at; a bare number counts minutes, as in clearml-serving.",
 )  # fmt: skip
 def command(
-    demo: bool, triton_grpc: str, model_repository: Path | None, state_dir: Path, watch: Path | None, **given: Any
+    demo: bool,
+    model: str,
+    endpoint: str,
+    task: str,
+    trusts_code: bool,
+    triton_grpc: str,
+    model_repository: Path | None,
+    state_dir: Path,
+    watch: Path | None,
+    **given: Any,
 ) -> int:
     """Start the whole path on this machine: registry, Triton, model sync, gateway.
 
@@ -96,11 +115,13 @@ def command(
     \b
     Examples:
       triton-gateway up --demo
+      triton-gateway up --model ./my-model
       triton-gateway up --watch ./hooks
       triton-gateway up --port 9000 --workers 2 --state-dir /var/lib/triton-gateway
     """
     # after --help was answered: these import grpc and the control plane
     from deploy.admin.commands import serve
+    from deploy.bundles.given import recognise
     from deploy.laptop.stack import UpOptions, run
     from deploy.laptop.state_dir import StateDir
     from deploy.tools.errors import DeployError
@@ -112,8 +133,13 @@ def command(
             "with --triton-grpc the folder that Triton loads models from has to be known",
             hint="name it with --model-repository",
         )
+    if model:
+        recognise(model, task=task)  # what cannot be served is said before anything starts
+    asked = [model, "--task", task, *(["--endpoint", endpoint] if endpoint else [])]
+    asked += ["--trust-remote-code"] if trusts_code else []
     options = UpOptions(
         state=StateDir.at(state_dir), environ=dict(os.environ), triton_grpc=triton_grpc, demo=demo,
+        model=tuple(asked) if model else (),
         model_repository=model_repository.absolute() if model_repository else None,
         watch=watch.absolute() if watch else None, **given,
     )  # fmt: skip

@@ -19,6 +19,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from deploy.bundles.export import custom_code
 from deploy.tools.errors import ExportFailed
 from preprocessing.config import (
     CLASSIFICATION,
@@ -163,7 +164,7 @@ def load_model(folder: Path, kind: str, *, attention: str = "sdpa") -> Any:
         try:
             model, report = loader.from_pretrained(
                 folder, local_files_only=True, dtype=torch.float32, attn_implementation=attention,
-                output_loading_info=True,
+                output_loading_info=True, **custom_code.arguments(),
             )  # fmt: skip
         except Exception as error:
             if attention != "eager" and "attn_implementation" in str(error):

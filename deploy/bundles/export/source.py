@@ -7,37 +7,21 @@ written into the user's folder, and nothing of another run is ever read.
 
 from __future__ import annotations
 
-import hashlib
 import re
-import shutil
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from deploy.bundles.export import tokens
+from deploy.bundles.export import custom_code, tokens
 from deploy.bundles.export.tokens import Reads
+from deploy.bundles.model_files import digest, kept_files
 from deploy.tools.errors import DeployError, ExportFailed, MissingPart
 from preprocessing.config import EMBEDDINGS, TaskConfig
 from preprocessing.errors import PreprocessingError
 from preprocessing.heads import head_for
 
-_WANTED = ("*.json", "*.txt", "*.model", "*.safetensors", "*.bin")
+_WANTED = ("*.json", "*.txt", "*.model", "*.safetensors", "*.bin", "*.py", "*.jinja")
 _IGNORED = ("onnx/*", "openvino/*", "*.onnx", "*.h5", "*.msgpack", "*.ot")
 _WEIGHTS = ("*.safetensors", "*.bin", "*.pt")
-
-KEPT = (
-    "tokenizer.json",
-    "config.json",
-    "modules.json",
-    "sentence_bert_config.json",
-    "config_sentence_transformers.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "vocab.txt",
-    "generation_config.json",
-    "chat_template.jinja",
-)
-"""What a bundle takes over besides the modules' own folders."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +74,7 @@ def find_source(
         raise ExportFailed(
             f"{folder} has no config.json", hint="give the folder of a Hugging Face model, or a hub name"
         )
+    custom_code.check(folder)
     if not any(True for pattern in _WEIGHTS for _ in folder.glob(pattern)):
         raise ExportFailed(f"{folder} holds no weights", hint=f"expected one of {', '.join(_WEIGHTS)}")
     if not any((folder / name).is_file() for name in tokens.FILES):
@@ -110,42 +95,6 @@ def find_source(
         )
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", given.rstrip("/").rsplit("/", 1)[-1]).strip("-.") or "model"
     return Source(folder, origin, given, name, config, digest(origin), (note,) if note else ())
-
-
-def digest(folder: Path) -> str:
-    """Return the hash of every file a model is made of."""
-    found = hashlib.sha256()
-    for path in _files(folder):
-        found.update(f"{path.relative_to(folder).as_posix()}\0{path.stat().st_size}\0".encode())
-        with path.open("rb") as file:
-            found.update(hashlib.file_digest(file, "sha256").digest())
-    return found.hexdigest()
-
-
-def kept_files(folder: Path) -> dict[str, str]:
-    """Return the hash of every file in ``folder`` that ``copy_texts`` copies."""
-    found = {}
-    for path in (*(folder / name for name in KEPT), *sorted(folder.glob("*_*/config.json"))):
-        if path.is_file():
-            found[path.relative_to(folder).as_posix()] = hashlib.sha256(path.read_bytes()).hexdigest()
-    return found
-
-
-def copy_texts(source: Path, target: Path) -> None:
-    """Copy the tokenizer and configuration files of ``source``, with the folders ``modules.json`` names."""
-    for name in KEPT:
-        if (source / name).is_file():
-            shutil.copyfile(source / name, target / name)
-    for config in source.glob("*_*/config.json"):
-        (target / config.parent.name).mkdir(exist_ok=True)
-        shutil.copyfile(config, target / config.parent.name / config.name)
-
-
-def _files(folder: Path) -> Iterator[Path]:
-    for path in sorted(folder.rglob("*")):
-        hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
-        if path.is_file() and not hidden and path.suffix not in (".md", ".pyc"):
-            yield path
 
 
 def _from_hub(name: str) -> Path:

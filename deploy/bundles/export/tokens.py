@@ -16,6 +16,7 @@ from importlib import metadata, util
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from deploy.bundles.export import custom_code
 from deploy.tools.errors import ExportFailed, MissingPart
 from deploy.tools.sentences import SENTENCES
 
@@ -129,7 +130,7 @@ def _from_transformers(folder: Path) -> Any:
     from transformers import AutoTokenizer
 
     try:
-        return AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        return AutoTokenizer.from_pretrained(folder, local_files_only=True, **custom_code.arguments())
     except Exception as error:
         reason = (_why_not(folder / pieces) if needs_pieces else "") or _one_line(error)
         raise ExportFailed(

@@ -18,13 +18,13 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from deploy.bundles.export.source import kept_files
 from deploy.bundles.export.tokens import Reads, first_difference, reader, shown
 from deploy.bundles.generation import probes
 from deploy.bundles.generation.engine import Generator
 from deploy.bundles.generation.original import Continued
 from deploy.bundles.generation.probes import Probes
 from deploy.bundles.judge.parity import EXACT, Parity, Tolerance, changed_files, cosine, excesses
+from deploy.bundles.model_files import kept_files
 from deploy.modelsync.model_folder.execution import Precision
 from deploy.tools.errors import DeployError, ExportFailed
 from preprocessing.chat import ChatTemplate

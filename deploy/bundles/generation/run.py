@@ -16,7 +16,7 @@ import numpy as np
 from deploy.bundles import serving
 from deploy.bundles import speed as cells
 from deploy.bundles.export.candidates import Candidate
-from deploy.bundles.export.source import Source, copy_texts
+from deploy.bundles.export.source import Source
 from deploy.bundles.generation import parity, probes, speed
 from deploy.bundles.generation import report as tables
 from deploy.bundles.generation.candidates import CANDIDATES, make_graph
@@ -25,20 +25,16 @@ from deploy.bundles.generation.original import GRAPH, CausalOriginal, Continued
 from deploy.bundles.generation.parity import TextParity, Truth
 from deploy.bundles.generation.speed import Pace, Pacer
 from deploy.bundles.judge import samples, weights
+from deploy.bundles.model_files import copy_texts
 from deploy.bundles.options import Options, Outcome, Say, acceptable, choose, judge_each, verdict
 from deploy.bundles.pack import manifest, reference, report
 from deploy.bundles.pack.bundle import Made, write
 from deploy.bundles.speed import ORIGINAL
 from deploy.modelsync.model_folder.cores import available_cores
-from deploy.tools.clearml_serving import Tensor
 from deploy.tools.errors import ExportFailed
 from deploy.tools.sentences import SENTENCES
 from preprocessing.continuation import Continuation
 from preprocessing.processor import TextProcessor
-
-INPUTS: Final = (Tensor("input_ids", "int64", (-1,)), Tensor("parameters", "object", (1,)))
-OUTPUTS: Final = (Tensor("token_ids", "int64", (-1,)), Tensor("finish_reason", "object", (1,)))
-"""Of the program that runs the graph in Triton."""
 
 NEW_TOKENS: Final = 16
 """Tokens each prompt is continued by; twice as many would take twice as long and find the same faults."""
@@ -122,7 +118,8 @@ class CausalRun:
             chosen, found, judged, left_out, chosen.execution(0, source=self.source.given), self._tune(chosen, graph),
             times_pytorch=speed.score(paces, chosen.name, load), speed=speed.as_rows(paces),
             graph={path.name: path for path in sorted(graph.iterdir())}, hashes=hashes[graph],
-            inputs=INPUTS, outputs=OUTPUTS, texts=len(self.texts), lengths=lengths,
+            inputs=serving.GENERATION_INPUTS, outputs=serving.GENERATION_OUTPUTS,
+            texts=len(self.texts), lengths=lengths,
             drifts=reference.distributions([self.processor.prepare({"text": text}) for text in self.texts], [], 0),
             notes=self._notes(max(lengths)), judged_on="prompts",
             facts={"judged": len(self.judged), "new_tokens": self.new_tokens},

@@ -19,11 +19,11 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from deploy.bundles.export.source import kept_files
 from deploy.bundles.export.tokens import Reads, Tokenize, first_difference, reader, shown
 from deploy.bundles.judge import probes
 from deploy.bundles.judge.engine import Engine
 from deploy.bundles.judge.probes import PER_TOKEN, Probes
+from deploy.bundles.model_files import kept_files
 from deploy.modelsync.model_folder.execution import Precision
 from deploy.tools.errors import DeployError
 from preprocessing.config import EMBEDDINGS, TaskConfig

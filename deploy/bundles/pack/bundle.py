@@ -10,8 +10,9 @@ from typing import Any, Final
 
 from deploy.bundles import serving
 from deploy.bundles.export.candidates import Candidate
-from deploy.bundles.export.source import Source, copy_texts, kept_files
+from deploy.bundles.export.source import Source
 from deploy.bundles.judge.parity import Parity
+from deploy.bundles.model_files import copy_texts, kept_files
 from deploy.bundles.options import BeyondTolerance, Options, Outcome
 from deploy.bundles.pack import manifest, reference
 from deploy.bundles.work import link

@@ -7,7 +7,6 @@ the registry's own record of it.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import math
 import signal
@@ -18,6 +17,7 @@ from importlib import util
 from pathlib import Path
 from typing import Any
 
+from deploy.laptop import first_answer
 from deploy.laptop.demo.encoder import (
     NEEDED_PACKAGES,
     bundle_folder,
@@ -26,7 +26,6 @@ from deploy.laptop.demo.encoder import (
     remove_leftovers,
 )
 from deploy.laptop.serving_task import TaskContents
-from deploy.modelsync.status import read_status
 from deploy.tools import http_client, process_family, process_logs, processes
 from deploy.tools.clearml_serving import ClearMLServing, Tensor
 from deploy.tools.errors import DeployError, ExportFailed, MissingPart
@@ -46,9 +45,6 @@ SENTENCES = (
 
 _INPUTS = tuple(Tensor(name, "int64", (-1, -1)) for name in ("input_ids", "attention_mask", "token_type_ids"))
 _OUTPUTS = (Tensor("sentence_embedding", "float32", (-1, 384)),)
-
-_ANSWER_TIMEOUT_S = 180.0
-_ASK_AGAIN_S = 0.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,47 +124,10 @@ async def register(
     return Registration(task_id, bundle.name, model_id)
 
 
-async def first_answer(gateway: str, sync_status: Path, *, live: Callable[[str], None]) -> http_client.Answer:
-    """Wait until the gateway serves the demo's endpoint, showing what is in the way, and send the first request.
-
-    Raises ``DeployError`` when three minutes were not enough.
-    """
-    clock = asyncio.get_running_loop().time
-    deadline = clock() + _ANSWER_TIMEOUT_S
-    reason = ""
-    while clock() < deadline:
-        status = await http_client.call_async(f"{gateway}/v1/status")
-        served = status.content if status is not None and isinstance(status.content, dict) else {}
-        if any(endpoint.get("url") == ENDPOINT for endpoint in served.get("endpoints", [])):
-            answer = await http_client.call_async(
-                f"{gateway}/serve/{ENDPOINT}", body={"text": SENTENCES[0]}, timeout=30
-            )
-            if answer is not None and answer.status == 200:
-                return answer
-            content = answer.content if answer is not None else None
-            reason = str(content.get("error")) if isinstance(content, dict) else "it does not answer"
-        else:
-            reason = why_not_served(served, await asyncio.to_thread(read_status, sync_status))
-        live(f"waiting for {ENDPOINT}: {reason}")
-        await asyncio.sleep(_ASK_AGAIN_S)
-    raise DeployError(
-        f"{ENDPOINT} was not served within {_ANSWER_TIMEOUT_S:.0f} s: {reason}",
-        hint="see the logs of sync, triton and gateway",
-    )
-
-
-def why_not_served(gateway: Mapping[str, Any], sync: Mapping[str, Any] | None) -> str:
-    """Return what the parts say is in the way of the demo's endpoint."""
-    if not gateway:
-        return "the gateway does not answer"
-    for model in (sync or {}).get("models", []):
-        if model.get("endpoint") == ENDPOINT and model.get("state") != "ready":
-            because = f": {model['reason']}" if model.get("reason") else ""
-            return f"its Triton model is {model.get('state')}{because}"
-    for pending in gateway.get("pending", []):
-        if pending.get("url") == ENDPOINT:
-            return f"{pending.get('state')}: {pending.get('reason')}"
-    return "the gateway has not seen it yet"
+async def first(gateway: str, sync_status: Path, *, live: Callable[[str], None]) -> http_client.Answer:
+    """Wait until the gateway serves the demo's endpoint, and send the first request. Raises ``DeployError``."""
+    await first_answer.served(gateway, ENDPOINT, "", sync_status, live=live)
+    return await first_answer.answer(gateway, ENDPOINT, {"text": SENTENCES[0]}, live=live)
 
 
 async def ask(gateway: str, first: http_client.Answer) -> list[str]:

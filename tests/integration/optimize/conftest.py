@@ -12,10 +12,10 @@ import torch
 
 from deploy.bundles.export import candidates
 from deploy.bundles.export.original import Original
-from deploy.bundles.export.source import copy_texts
 from deploy.bundles.judge import parity, samples
 from deploy.bundles.judge.gate import Gate
 from deploy.bundles.judge.parity import Parity, Truth
+from deploy.bundles.model_files import copy_texts
 from preprocessing.processor import TextProcessor
 
 from . import tiny

@@ -21,12 +21,12 @@ from onnx import helper, numpy_helper
 from pyhocon import ConfigFactory
 
 from deploy.bundles import run
-from deploy.bundles.export.source import copy_texts
 from deploy.bundles.generation import candidates, parity, probes
 from deploy.bundles.generation import original as originals
 from deploy.bundles.generation.engine import Generator
 from deploy.bundles.generation.original import GRAPH, WEIGHTS, CausalOriginal
 from deploy.bundles.generation.parity import TextParity, Truth
+from deploy.bundles.model_files import copy_texts
 from deploy.bundles.options import BeyondTolerance, Options
 from deploy.controlplane.testing import RunningControlPlane, control_plane
 from deploy.modelsync.model_folder import execution

@@ -25,14 +25,14 @@ UNITS = {
     "modelsync": {"deploy.modelsync", f"{COMMANDS}.sync"},
     "controlplane": {"deploy.controlplane", f"{COMMANDS}.controlplane"},
     "triton": {"deploy.tritonserver", f"{COMMANDS}.triton"},
-    "laptop": {"deploy.laptop", f"{COMMANDS}.up"},
+    "laptop": {"deploy.laptop", f"{COMMANDS}.up", f"{COMMANDS}.deploy"},
     "bundles": {"deploy.bundles", f"{COMMANDS}.optimize"},
     "admin": {"deploy.admin", "deploy.rollout", "deploy.history"},
 }
 """Extra → the packages and modules that run there, with all of ours that they import."""
 
 ELSEWHERE_RUN = {
-    "admin": {f"{COMMANDS}.{name}" for name in ("serve", "sync", "controlplane", "triton", "up", "optimize")},
+    "admin": {f"{COMMANDS}.{name}" for name in ("serve", "sync", "controlplane", "triton", "up", "deploy", "optimize")},
     # programs of models: they run in Triton's Python, the room only copies them
     "modelsync": {"deploy.modelsync.runtime"},
 }

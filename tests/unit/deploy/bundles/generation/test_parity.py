@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from deploy.bundles.export.source import kept_files
 from deploy.bundles.generation.original import Continued
 from deploy.bundles.generation.parity import _CHATS, Truth, agreeing, centred, judge, tolerance_for
+from deploy.bundles.model_files import kept_files
 from deploy.tools.errors import ExportFailed
 from preprocessing.chat import ChatTemplate
 

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from deploy.laptop.demo import minilm
-from deploy.laptop.demo.minilm import cosine, register, stage_times, why_not_served
+from deploy.laptop.demo.minilm import cosine, register, stage_times
 from deploy.laptop.serving_task import TaskContents
 
 TASK = "a" * 32
@@ -68,12 +67,3 @@ def test_stage_times_are_shown_when_the_gateway_sends_them() -> None:
     headers = {"x-total-time": "9", "x-tokenization-time": "1", "x-inference-time": "7"}
     assert stage_times(headers) == "total 9 ms (tokenization 1, inference 7)"
     assert stage_times({}) == ""
-
-
-def test_what_is_in_the_way_is_told_by_the_part_nearest_to_it() -> None:
-    """A model that fails to load is a better reason than the gateway's waiting for it."""
-    waiting = {"pending": [{"url": minilm.ENDPOINT, "state": "building", "reason": "not loaded"}]}
-    failed = {"models": [{"endpoint": minilm.ENDPOINT, "state": "failed", "reason": "bad graph"}]}
-    assert why_not_served(waiting, failed) == "its Triton model is failed: bad graph"
-    assert why_not_served(waiting, None) == "building: not loaded"
-    assert why_not_served({}, failed) == "the gateway does not answer"

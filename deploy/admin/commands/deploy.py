@@ -1,0 +1,94 @@
+"""``triton-gateway deploy``: from a model's folder to an endpoint that answers, in one command."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import click
+
+from deploy.admin.commands._options import (
+    OpenRegistry,
+    chosen_state_dir,
+    gateway_options,
+    registry_options,
+    who,
+)
+from deploy.admin.terminal import Terminal
+from deploy.tools.clearml_serving import Tensor
+from deploy.tools.errors import DeployError
+
+
+@click.command(name="deploy")
+@click.argument("model")
+@click.option("--endpoint", default="", metavar="NAME[/VERSION]",
+              help="What it is called.  [default: the model's name, and the next free version]")  # fmt: skip
+@click.option("--task", default="auto", show_default=True, help="Task to serve it as, where its files do not tell.")
+@click.option("--tokenizer", type=click.Path(path_type=Path, exists=True, file_okay=False),
+              help="Folder with tokenizer.json and config.json of an ONNX file.  [default: beside it]")  # fmt: skip
+@click.option("--input", "inputs", multiple=True, metavar="NAME:TYPE:SIZES",
+              help="A tensor that a TorchScript model takes, e.g. INPUT__0:float32:-1,4; may be repeated.")  # fmt: skip
+@click.option("--output", "outputs", multiple=True, metavar="NAME:TYPE:SIZES", help="A tensor that it gives.")
+@click.option("--all-candidates", "tries_all", is_flag=True,
+              help="Try every engine and precision of this CPU: the fastest that is right (minutes).")  # fmt: skip
+@click.option("--trust-remote-code", "trusts_code", is_flag=True,
+              help="Run the Python code that the model brings, with your rights: read it first.")  # fmt: skip
+@click.option("--project", default="triton-gateway", show_default=True, help="ClearML project of the model.")
+@click.option("--name", default="", help="Name of the registered model.  [default: the model's]")
+@click.option("--bundles", type=click.Path(path_type=Path, file_okay=False), envvar="TRITON_GATEWAY_BUNDLES_DIR",
+              show_envvar=True,
+              help="Where bundles are kept.  [default: in the state directory, else optimized]")  # fmt: skip
+@click.option("--dry-run", is_flag=True, help="Print what would be typed, and do nothing.")
+@gateway_options
+@registry_options
+def command(
+    model: str, endpoint: str, task: str, tokenizer: Path | None, inputs: tuple[str, ...], outputs: tuple[str, ...],
+    tries_all: bool, trusts_code: bool, project: str, name: str, bundles: Path | None, dry_run: bool, gateway: str,
+    open_registry: OpenRegistry,
+) -> int:  # fmt: skip
+    """Serve MODEL: export it, prove its answers, register it, add the endpoint, wait, and ask it something.
+
+    MODEL is the folder of a Hugging Face or sentence-transformers model, a name of the hub, an ONNX file (with its
+    tokenizer beside it), a bundle of `optimize`, the id of a ClearML model, a TorchScript or a scikit-learn file. An
+    export needs torch (`pip install "triton-gateway[bundles]"`), the others do not. Everything that changes the
+    registry is shown as the `clearml-serving` command that a person could have typed. Ctrl-C takes back what was
+    registered.
+
+    \b
+    Examples:
+      triton-gateway deploy ./my-model
+      triton-gateway deploy ./my-model --endpoint sentiment
+      triton-gateway deploy ./export/model.onnx --tokenizer ./my-model --endpoint faq/2
+      triton-gateway deploy ./my-model --dry-run
+    """
+    from deploy.bundles.given import recognise
+    from deploy.laptop.deploying import Deployment, Wanted, registered_name
+
+    given = recognise(model, task=task, tokenizer=tokenizer)
+    wanted_name, _, version = (endpoint.strip("/") or given.name).partition("/")
+    if "/" in version:
+        raise DeployError(f"--endpoint {endpoint} has more than a name and a version", hint="for instance faq/2")
+    store = open_registry()
+    state = chosen_state_dir()
+    home = state.root / "bundles" if state.env_file.exists() else Path("optimized").absolute()
+    wanted = Wanted(
+        given, wanted_name, version, (bundles or home).absolute(), gateway, state.sync_status, project,
+        name or registered_name(given.name), who(), tuple(map(_tensor, inputs)), tuple(map(_tensor, outputs)),
+        trusts_code=trusts_code, tries_all=tries_all,
+    )  # fmt: skip
+    deployment = Deployment(wanted, store, Terminal(sys.stderr), click.echo, dict(os.environ))
+    if dry_run:
+        for line in deployment.plan():
+            click.echo(line)
+        return 0
+    deployment.run()
+    return 0
+
+
+def _tensor(text: str) -> Tensor:
+    try:
+        name, kind, sizes = text.split(":")
+        return Tensor(name, kind, tuple(int(size) for size in sizes.split(",")))
+    except ValueError:
+        raise DeployError(f"{text!r} is not NAME:TYPE:SIZES", hint="for instance INPUT__0:float32:-1,4") from None

@@ -1,0 +1,51 @@
+"""Models that bring code of their own: it runs on this machine only for who has said so (``--trust-remote-code``)."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any, Final
+
+from deploy.tools.errors import ExportFailed
+
+_IS_TRUSTED: Final[ContextVar[bool]] = ContextVar("is_trusted", default=False)
+
+
+@contextlib.contextmanager
+def trusted(is_trusted: bool) -> Iterator[None]:
+    """Let transformers run a folder's own code within this block, or not."""
+    token = _IS_TRUSTED.set(is_trusted)
+    try:
+        yield
+    finally:
+        _IS_TRUSTED.reset(token)
+
+
+def arguments() -> dict[str, Any]:
+    """Return what ``from_pretrained`` takes besides."""
+    return {"trust_remote_code": True} if _IS_TRUSTED.get() else {}
+
+
+def check(folder: Path) -> None:
+    """Raise ``ExportFailed`` for a model that only its own code can run, which nobody trusts."""
+    if _IS_TRUSTED.get():
+        return
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return  # who reads it next says what is wrong with it
+    own = config.get("auto_map") if isinstance(config, dict) else None
+    if not own:
+        return
+    from transformers import CONFIG_MAPPING
+
+    if config.get("model_type") in CONFIG_MAPPING:
+        return  # transformers has its own class, and takes that
+    named = ", ".join(sorted({str(name).partition(".")[0] for name in dict(own).values()}))
+    raise ExportFailed(
+        f"this model brings Python code of its own ({named}), which would run here with your rights",
+        hint="read that code, then add --trust-remote-code",
+    )

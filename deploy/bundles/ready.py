@@ -1,0 +1,82 @@
+"""Models that need no export: an ONNX graph, TorchScript or a pickle becomes a folder that can be uploaded.
+
+Nothing is judged against an original, for there is none; what is changed (pooling) is proven equal. Needs no torch.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from deploy.bundles import pooled, serving
+from deploy.bundles.given import Given
+from deploy.bundles.model_files import copy_texts, digest
+from deploy.bundles.work import link, work_folder
+from deploy.modelsync.model_folder.onnx_signature import DTYPES, onnx_signature
+from deploy.tools.clearml_serving import Tensor
+from deploy.tools.errors import DeployError
+from deploy.tools.folders import aside
+
+_NUMPY: Final = {
+    "FP32": "float32", "FP16": "float16", "FP64": "float64", "INT64": "int64", "INT32": "int32", "INT8": "int8",
+    "UINT8": "uint8", "BOOL": "bool", "STRING": "object",
+}  # fmt: skip
+
+
+def pack(given: Given, output: Path, name: str, say: Callable[[str], None], progress: Callable[[str], None]) -> Path:
+    """Return a folder in ``output`` with what is uploaded; its name is its own: a file server keeps one file per name.
+
+    Raises ``DeployError``.
+    """
+    if given.path is None or given.file is None:
+        raise DeployError(f"{given.given} has no file to upload")
+    final = output / f"{name}-{given.kind}-{digest(given.path)[:10]}"
+    with work_folder(output) as work, aside(work, final) as folder:
+        if given.kind == "torchscript":
+            shutil.copyfile(given.file, folder / "model.pt")
+        elif given.kind != "onnx":
+            shutil.copyfile(given.file, folder / given.file.name)
+        else:
+            for weights in onnx_signature(given.file).external_files:
+                link(given.file.parent / weights, folder / weights)
+            if given.texts is not None:
+                copy_texts(given.texts, folder)
+            _graph(given, given.file, folder, say, progress)
+    return final
+
+
+def declared(graph: Path) -> tuple[list[Tensor], list[Tensor]]:
+    """Return inputs and outputs of an ONNX file as the stock CLI wants them. Raises the errors of a bad file."""
+    signature = onnx_signature(graph)
+    if any(one.name.startswith("past_key_values") for one in signature.inputs):
+        return list(serving.GENERATION_INPUTS), list(serving.GENERATION_OUTPUTS)
+    sides = []
+    for side in (signature.inputs, signature.outputs):
+        unknown = [one.name for one in side if one.dtype not in _NUMPY]
+        if unknown:
+            raise DeployError(
+                f"{graph.name} has tensors of a type that Triton's clients do not send: {', '.join(unknown)}",
+                hint=f"known are {', '.join(sorted(set(DTYPES.values()) & _NUMPY.keys()))}",
+            )
+        sides.append([
+            Tensor(one.name, _NUMPY[one.dtype], tuple(size if isinstance(size, int) else -1 for size in one.dims))
+            for one in side
+        ])  # fmt: skip
+    return sides[0], sides[1]
+
+
+def _graph(given: Given, file: Path, folder: Path, say: Callable[[str], None], progress: Callable[[str], None]) -> None:
+    """Put the graph into the bundle, pooled inside where it answers one vector per token."""
+    target = folder / "model.onnx"
+    output = pooled.token_vectors(file, given.config) if given.config is not None else ""
+    if not output or given.config is None:
+        link(file, target)
+        return
+    progress("pooling inside the graph, and comparing the answers")
+    worst = pooled.pool_inside(file, folder, output, given.config, target)
+    say(
+        f"{output} is one vector per token: the graph pools it now ({' and '.join(given.config.pooling)}); the answers "
+        f"are equal, largest difference {worst:.1e}"
+    )

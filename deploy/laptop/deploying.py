@@ -1,0 +1,400 @@
+"""From a model's folder to an endpoint that answers: bundle, upload, ``model add``, wait, ask. What ``deploy`` does.
+
+Everything that changes the registry is the stock ``clearml-serving`` (an export is registered by ``optimize``, in a
+process of its own), and every step is told as the line that a person could have typed. In this order: what can fail is
+tried before anything is registered, and the endpoint is added last. Ctrl-C at any step takes back what this run has
+registered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import shlex
+import signal
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from deploy.bundles import pooled, ready, serving
+from deploy.bundles.given import Given
+from deploy.bundles.model_files import digest
+from deploy.history.recorder import recorded
+from deploy.laptop import first_answer
+from deploy.laptop.relay import Screen, relayed
+from deploy.tools import http_client
+from deploy.tools.clearml_serving import ClearMLServing, Tensor
+from deploy.tools.errors import ClearMLServingFailed, DeployError, GatewayError
+from gateway import registry, spec
+from preprocessing.config import EMBEDDINGS, FEATURES, FILL_MASK, GENERATION, QUESTION_ANSWERING, TOKENS, TaskConfig
+
+_DEFAULT_S: Final = 20.0
+"""Model sync records the first version of an endpoint within a poll or two."""
+SENTENCE: Final = "A man is playing the guitar on stage."
+_SHOWN: Final = 4
+_LEAST_NAME: Final = 3
+"""Characters that a ClearML server wants of a model's name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the person asked for."""
+
+    given: Given
+    endpoint: str
+    """Its name; ``version`` empty: the next free number."""
+    version: str
+    output: Path
+    """Where bundles are kept."""
+    gateway: str
+    sync_status: Path
+    project: str
+    name: str
+    by: str
+    inputs: Sequence[Tensor] = ()
+    outputs: Sequence[Tensor] = ()
+    """Of a TorchScript model, whose file does not say them."""
+    trusts_code: bool = False
+    tries_all: bool = False
+    """Every engine and precision of this CPU, not exact ONNX Runtime alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Uploaded:
+    model_id: str
+    arguments: Sequence[str]
+    """Of ``clearml-serving model add``, for ENDPOINT."""
+
+
+class Deployment:
+    """One run. ``store`` is the serving Task's registry, ``environ`` the stock tool's, ``tell`` gets answers."""
+
+    def __init__(
+        self,
+        wanted: Wanted,
+        store: registry.ClearMLRegistry,
+        screen: Screen,
+        tell: Callable[[str], None],
+        environ: Mapping[str, str],
+    ) -> None:
+        self._wanted = wanted
+        self._store = store
+        self._screen = screen
+        self._tell = tell
+        self._environ = {**environ, "PYTHONUNBUFFERED": "1"}
+        self._task_id = store.followed()
+        self._cli = ClearMLServing(env=environ, log=wanted.output / "clearml-serving.log", timeout=900.0)
+
+    def run(self) -> str:
+        """Deploy, and return the url that serves it. Raises ``DeployError`` and the registry's errors."""
+        wanted, screen = self._wanted, self._screen
+        wanted.output.mkdir(parents=True, exist_ok=True)
+        serving_spec = self._store.spec()
+        tag = self._tag()
+        there = self._served_already(serving_spec, tag)
+        if there:
+            screen.say(f"{there} serves these very files already")
+            self._show(there, serving_spec.endpoints[there].model_id or "", is_first=False)
+            return there
+        version = next_version(serving_spec, wanted.endpoint, wanted.version)
+        url = spec.normalize_url(wanted.endpoint, version)
+        known = {*self._tagged(tag), *self._drafts()}
+        try:
+            made = self._made(tag)
+            arguments = named(made.arguments, wanted.endpoint, version, made.model_id)
+            screen.live(f"clearml-serving model add --endpoint {url}")
+            with recorded(self._store, endpoints=[url], by=wanted.by, why="deploy"):
+                asyncio.run(self._cli.run("--id", self._task_id, *arguments))
+            self._typed(arguments)
+        except BaseException:
+            with _uninterrupted():
+                self._take_back(url, tag, known)
+            raise
+        self._show(url, made.model_id, is_first=not _versions(serving_spec, wanted.endpoint))
+        return url
+
+    def plan(self) -> list[str]:
+        """Return the lines that ``run`` would type; what only an export tells is left to it."""
+        wanted = self._wanted
+        given = wanted.given
+        version = next_version(self._store.spec(), wanted.endpoint, wanted.version)
+        lines = []
+        if given.kind == "transformers":
+            lines.append(shlex.join(["triton-gateway", *self._optimize()]))
+            path = f"{wanted.output}/{wanted.name}-…"
+            if given.config is None:
+                inputs: Sequence[Tensor] = ()
+                outputs: Sequence[Tensor] = ()
+            else:
+                inputs, outputs = expected(given.config)
+            tuned: Sequence[str] = ()
+        else:
+            path = str(given.path) if given.kind == "bundle" else f"{wanted.output}/{wanted.name}-…"
+            inputs, outputs, tuned = self._described(given)
+        lines.append(self._line(self._upload(path, self._tag())))
+        arguments = self._arguments("MODEL_ID", inputs, outputs, tuned)
+        return [*lines, self._line(named(arguments, wanted.endpoint, version, "MODEL_ID"))]
+
+    # --- making and uploading -----------------------------------------------------------------------------------
+
+    def _made(self, tag: str) -> _Uploaded:
+        given = self._wanted.given
+        if given.kind == "transformers":
+            return self._exported(tag)
+        inputs, outputs, tuned = self._described(given)
+        folder = given.path
+        if given.kind != "bundle" or folder is None:
+            folder = ready.pack(given, self._wanted.output, self._wanted.name, self._screen.say, self._screen.live)
+        if given.kind == "onnx" and (folder / "model.onnx").is_file():
+            inputs, outputs = ready.declared(folder / "model.onnx")
+        self._screen.live("uploading to ClearML")
+        upload = self._upload(str(folder), tag)
+        before = set(self._tagged(tag))
+        asyncio.run(self._cli.run("--id", self._task_id, *upload))
+        self._typed(upload)
+        new = [one for one in self._tagged(tag) if one not in before]
+        if not new:
+            raise ClearMLServingFailed(
+                "the model was uploaded and is not in the registry", hint=f"its log is {self._cli.log}"
+            )
+        return _Uploaded(new[0], self._arguments(new[0], inputs, outputs, tuned))
+
+    def _exported(self, tag: str) -> _Uploaded:
+        """Let ``optimize`` make the bundle and register it; it needs torch, and its memory goes with it."""
+        argv = [sys.executable, "-P", "-m", "deploy.admin.cli", *self._optimize()]
+        argv += ["--register", "--tags", tag, "--json"]
+        output = asyncio.run(relayed(argv, self._environ, self._screen))
+        found = json.loads(output[output.index("{") :])
+        self._screen.say(f"registered as model {found['model_id']}")
+        self._typed(self._upload(found["bundle"], tag))
+        return _Uploaded(found["model_id"], found["add"])
+
+    def _optimize(self) -> list[str]:
+        wanted = self._wanted
+        given = wanted.given
+        options = ["optimize", str(given.path or given.given), "--output", str(wanted.output), "--name", wanted.name]
+        options += ["--project", wanted.project] if wanted.project else []
+        options += [] if wanted.tries_all else ["--candidate", "ort-fp32", "--quick"]
+        options += ["--task", given.task] if given.task != "auto" else []
+        return [*options, *(["--trust-remote-code"] if wanted.trusts_code else [])]
+
+    def _described(self, given: Given) -> tuple[Sequence[Tensor], Sequence[Tensor], Sequence[str]]:
+        """Return inputs, outputs and ``--aux-config`` pairs of a model that is ready."""
+        task = [f"gateway.task={given.task}"] if given.task != "auto" else []
+        if given.kind == "sklearn":
+            return (), (), []
+        if given.kind == "torchscript":
+            if not self._wanted.inputs or not self._wanted.outputs:
+                raise DeployError(
+                    f"{given.given} is TorchScript, which does not say its tensors",
+                    hint="name them, batch included: --input INPUT__0:float32:-1,4 --output OUTPUT__0:float32:-1,2",
+                )
+            return self._wanted.inputs, self._wanted.outputs, []
+        if given.file is None:
+            return (), (), task
+        inputs, outputs = ready.declared(given.file)
+        if given.kind == "bundle" and given.path is not None:
+            chosen = json.loads((given.path / "manifest.json").read_text(encoding="utf-8"))["chosen"]
+            task = [*(pair for pair in chosen.get("aux_config", ()))]
+        elif given.config is not None and pooled.token_vectors(given.file, given.config):
+            outputs = list(expected(given.config)[1])
+        return inputs, outputs, task
+
+    def _upload(self, path: str, tag: str) -> list[str]:
+        wanted = self._wanted
+        framework = {"sklearn": "scikitlearn", "torchscript": "torchscript"}.get(wanted.given.kind, "onnx")
+        return ["model", "upload", "--name", wanted.name, "--project", wanted.project, "--tags", tag,
+                "--path", path, "--framework", framework, "--publish"]  # fmt: skip
+
+    def _arguments(
+        self, model_id: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor], pairs: Sequence[str]
+    ) -> list[str]:
+        if self._wanted.given.kind == "sklearn":
+            return ["model", "add", "--engine", "sklearn", "--endpoint", "ENDPOINT", "--model-id", model_id]
+        return serving.endpoint_arguments("ENDPOINT", model_id, inputs, outputs, pairs)
+
+    # --- the registry -------------------------------------------------------------------------------------------
+
+    def _tag(self) -> str:
+        given = self._wanted.given
+        return f"source-{digest(given.path)[:16]}" if given.path is not None else f"source-{given.given}"
+
+    def _tagged(self, tag: str) -> list[str]:
+        """Return the ids of all models that were made of these files, also of uploads that did not finish."""
+        asked = {"tags": [tag], "only_fields": ["id"]}
+        return [str(model["id"]) for model in self._store.call("models", "get_all", asked)["models"]]
+
+    def _served_already(self, serving_spec: spec.ServingSpec, tag: str) -> str:
+        """Return the url of the endpoint that was made of these very files; empty if there is none."""
+        if self._wanted.given.path is None:
+            return ""  # what a name means can change
+        known = set(self._tagged(tag))
+        of_it = _versions(serving_spec, self._wanted.endpoint)
+        found = [url for url in of_it if serving_spec.endpoints[url].model_id in known]
+        wanted = spec.normalize_url(self._wanted.endpoint, self._wanted.version)
+        return next((url for url in found if not self._wanted.version or url == wanted), "")
+
+    def _drafts(self) -> list[str]:
+        """Return the ids of unfinished uploads for this serving Task, which have no tag before the end."""
+        asked = {"task": self._task_id, "only_fields": ["id", "uri"]}
+        models = self._store.call("models", "get_all", asked)["models"]
+        return [str(one["id"]) for one in models if str(one.get("uri")).endswith(spec.BROKEN_UPLOADS)]
+
+    def _take_back(self, url: str, tag: str, known: set[str]) -> None:
+        """Take away what this run has registered, the endpoint first: nothing half done stays."""
+        try:
+            models = {*self._tagged(tag), *self._drafts()} - known
+            there = self._store.spec().endpoints.get(url)
+            if there is not None and there.model_id in models:
+                asyncio.run(self._cli.run("--id", self._task_id, "model", "remove", "--endpoint", url))
+            for model_id in models:
+                self._store.call("models", "delete", {"model": model_id, "force": True})
+            if models:
+                self._screen.say(f"taken back: {', '.join(sorted(models))}")
+        except (GatewayError, DeployError) as error:
+            self._screen.say(f"what was registered could not be taken back: {error}")
+
+    # --- words --------------------------------------------------------------------------------------------------
+
+    def _line(self, arguments: Sequence[str]) -> str:
+        return serving.command_line(["--id", self._task_id, *arguments])
+
+    def _typed(self, arguments: Sequence[str]) -> None:
+        self._screen.show(f"$ {self._line(arguments)}")
+
+    def _show(self, url: str, model_id: str, *, is_first: bool) -> None:
+        """Wait until it serves, and print a request that can be pasted with its answer."""
+        asyncio.run(self._ask(url, model_id, is_first=is_first))
+
+    async def _ask(self, url: str, model_id: str, *, is_first: bool) -> None:
+        wanted, screen = self._wanted, self._screen
+        there = await first_answer.served(wanted.gateway, url, model_id, wanted.sync_status, live=screen.live)
+        name = await self._name_of(url, there, is_first=is_first)
+        details = there.get("details", {})
+        example = details.get("example")
+        screen.say(f"{url} is served ({details.get('task', details.get('engine', 'model'))})")
+        if example is None:
+            self._tell(f"  {curl(wanted.gateway, name, '…')}")
+            self._tell("  (give it what the model takes: docs/http-api.md)")
+        else:
+            body = single(example, str(details.get("task")))
+            found = await first_answer.answer(wanted.gateway, name, body, live=screen.live)
+            self._tell(f"$ {curl(wanted.gateway, name, json.dumps(body, ensure_ascii=False))}")
+            self._tell(json.dumps(shortened(found.content), ensure_ascii=False))
+        if name == url and url != wanted.endpoint:
+            self._tell(
+                f"/serve/{wanted.endpoint} answers as before; `triton-gateway default {url.rpartition('/')[0]} "
+                f"{url.rpartition('/')[2]}` or `triton-gateway canary run --endpoint {wanted.endpoint} --to "
+                f"{url.rpartition('/')[2]}` lets this version answer"
+            )
+
+    async def _name_of(self, url: str, there: Mapping[str, Any], *, is_first: bool) -> str:
+        """Return the shortest name that means ``url``: the bare one, once it is recorded."""
+        name = self._wanted.endpoint
+        if url == name:
+            return url
+        clock = asyncio.get_running_loop().time
+        until = clock() + (_DEFAULT_S if is_first and name not in there["canaries"] else 0)
+        while there["defaults"].get(name) != url and clock() < until:
+            await asyncio.sleep(0.3)
+            answer = await http_client.call_async(f"{self._wanted.gateway}/v1/status")
+            status = answer.content if answer is not None and isinstance(answer.content, dict) else {}
+            there = {"defaults": status.get("defaults", {})}
+        return name if there["defaults"].get(name) == url else url
+
+
+def registered_name(name: str) -> str:
+    """Return a name that ClearML takes: it wants three characters."""
+    return name if len(name) >= _LEAST_NAME else f"model-{name}"
+
+
+def next_version(serving_spec: spec.ServingSpec, endpoint: str, version: str) -> str:
+    """Return the version to add: the one asked for, else one above the highest. Raises ``DeployError``."""
+    of_it = _versions(serving_spec, endpoint)
+    url = spec.normalize_url(endpoint, version)
+    if version and url in of_it:
+        raise DeployError(
+            f"{url} is there already, with model {of_it[url].model_id or '(code)'}",
+            hint=f"leave the version out for the next one, or `clearml-serving model remove --endpoint {url}` first",
+        )
+    if version:
+        return version
+    numbers = [int(one.version) for one in of_it.values() if one.version.isdecimal()]
+    return str(max(numbers, default=0) + 1)
+
+
+def named(arguments: Sequence[str], endpoint: str, version: str, model_id: str) -> list[str]:
+    """Return the arguments of ``model add`` for this endpoint and version."""
+    found: list[str] = []
+    before = ""
+    for argument in arguments:
+        if before == "--endpoint":
+            found += [endpoint, "--version", version]
+        else:
+            found.append(model_id if before == "--model-id" else argument)
+        before = argument
+    return found
+
+
+def expected(config: TaskConfig) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
+    """Return inputs and outputs of what will be exported of a model, as far as its files tell (-1: they do not)."""
+    if config.task == GENERATION:
+        return serving.GENERATION_INPUTS, serving.GENERATION_OUTPUTS
+    inputs = [Tensor(name, "int64", (-1, -1)) for name in config.input_names]
+    labels = len(config.labels) or -1
+    if config.task == EMBEDDINGS:
+        size = config.embedding_size * len(config.pooling) if config.embedding_size else -1
+        return inputs, [Tensor(pooled.OUTPUT, "float32", (-1, size))]
+    if config.task == FEATURES:
+        return inputs, [Tensor("last_hidden_state", "float32", (-1, -1, config.embedding_size or -1))]
+    if config.task == QUESTION_ANSWERING:
+        return inputs, [Tensor(name, "float32", (-1, -1)) for name in ("start_logits", "end_logits")]
+    if config.task in (TOKENS, FILL_MASK):
+        last = labels if config.task == TOKENS else config.vocab_size or -1
+        return inputs, [Tensor("logits", "float32", (-1, -1, last))]
+    return inputs, [Tensor("logits", "float32", (-1, labels))]
+
+
+def curl(gateway: str, name: str, body: str) -> str:
+    """Return a request that can be pasted; who needs a key has it in the environment."""
+    key = ' -H "authorization: Bearer $TRITON_GATEWAY_KEY"' if os.environ.get("TRITON_GATEWAY_KEY") else ""
+    return f"curl -s {gateway}/serve/{name} -H 'content-type: application/json'{key} -d {shlex.quote(body)}"
+
+
+def single(example: object, task: str) -> object:
+    """Return an example request with one text; a sentence where any text will do."""
+    if not isinstance(example, dict) or "text" not in example:
+        return example
+    if task not in (FILL_MASK, GENERATION):
+        return {**example, "text": SENTENCE}
+    return {**example, "text": example["text"][0]} if isinstance(example["text"], list) else example
+
+
+def shortened(answer: object) -> object:
+    """Return an answer with long lists of numbers cut short, for people."""
+    if isinstance(answer, dict):
+        return {key: shortened(value) for key, value in answer.items()}
+    if isinstance(answer, list):
+        if len(answer) > 2 * _SHOWN and all(isinstance(one, int | float) for one in answer):
+            return [*(round(one, 4) for one in answer[:_SHOWN]), f"… {len(answer)} numbers"]
+        return [shortened(one) for one in answer]
+    return answer
+
+
+def _versions(serving_spec: spec.ServingSpec, endpoint: str) -> dict[str, spec.EndpointSpec]:
+    return {url: one for url, one in serving_spec.endpoints.items() if one.endpoint == endpoint}
+
+
+@contextlib.contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Let another Ctrl-C wait: what is taken back is taken back whole."""
+    before: Callable[..., object] | int | None = signal.getsignal(signal.SIGINT)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -1,0 +1,80 @@
+"""Waits until a gateway serves an endpoint, saying what is in the way, and asks it for the first time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from deploy.modelsync.status import read_status
+from deploy.tools import http_client
+from deploy.tools.errors import DeployError
+
+Live = Callable[[str], None]
+_ASK_AGAIN_S: Final = 0.3
+
+
+async def served(
+    gateway: str, url: str, model_id: str, sync_status: Path, *, live: Live, timeout_s: float = 180.0
+) -> Mapping[str, Any]:
+    """Wait until ``gateway`` serves the endpoint ``url`` with this model (empty: any), and return what it says of it.
+
+    Raises ``DeployError`` at once for what is refused for good, and when ``timeout_s`` was not enough.
+    """
+    clock = asyncio.get_running_loop().time
+    deadline = clock() + timeout_s
+    reason = ""
+    while clock() < deadline:
+        answer = await http_client.call_async(f"{gateway}/v1/status")
+        if answer is not None and answer.status in (401, 403):
+            raise DeployError(
+                f"{url} is added, but {gateway} does not show its status to everybody",
+                hint="set TRITON_GATEWAY_KEY to a key with the rights status and infer",
+            )
+        status = answer.content if answer is not None and isinstance(answer.content, dict) else {}
+        for endpoint in status.get("endpoints", []):
+            if endpoint.get("url") == url and model_id in ("", endpoint.get("model_id")):
+                return {**endpoint, "defaults": status.get("defaults", {}), "canaries": status.get("canaries", {})}
+        for pending in status.get("pending", []):
+            if pending.get("url") == url and (pending.get("state") == "refused" or pending.get("is_final")):
+                raise DeployError(
+                    f"{url} is not served: {pending.get('reason')}",
+                    hint=f"`clearml-serving model remove --endpoint {url}` takes it away again",
+                )
+        reason = why_not_served(url, status, await asyncio.to_thread(read_status, sync_status))
+        live(f"waiting for {url}: {reason}")
+        await asyncio.sleep(_ASK_AGAIN_S)
+    raise DeployError(
+        f"{url} was not served within {timeout_s:.0f} s: {reason}", hint="see the logs of sync, triton and gateway"
+    )
+
+
+async def answer(gateway: str, url: str, body: object, *, live: Live, timeout_s: float = 60.0) -> http_client.Answer:
+    """Send the first request until it is answered. Raises ``DeployError`` when ``timeout_s`` was not enough."""
+    clock = asyncio.get_running_loop().time
+    deadline = clock() + timeout_s
+    while True:
+        found = await http_client.call_async(f"{gateway}/serve/{url}", body=body, timeout=30)
+        if found is not None and found.status == 200:
+            return found
+        content = found.content if found is not None else None
+        reason = str(content.get("error")) if isinstance(content, dict) else "it does not answer"
+        if clock() > deadline:
+            raise DeployError(f"{url} is served and does not answer: {reason}", hint="see the log of the gateway")
+        live(f"waiting for {url}: {reason}")
+        await asyncio.sleep(_ASK_AGAIN_S)
+
+
+def why_not_served(url: str, gateway: Mapping[str, Any], sync: Mapping[str, Any] | None) -> str:
+    """Return what the parts say is in the way of an endpoint."""
+    if not gateway:
+        return "the gateway does not answer"
+    for model in (sync or {}).get("models", []):
+        if model.get("endpoint") == url and model.get("state") not in ("ready", "leaving"):
+            because = f": {model['reason']}" if model.get("reason") else ""
+            return f"its Triton model is {model.get('state')}{because}"
+    for pending in gateway.get("pending", []):
+        if pending.get("url") == url:
+            return f"{pending.get('state')}: {pending.get('reason')}"
+    return "the gateway has not seen it yet"

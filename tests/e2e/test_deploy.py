@@ -1,0 +1,84 @@
+"""From a model's files to an endpoint that answers, in one command: `up --model` and `deploy`, with models that need no
+export. What is exported is deployed by `make models` (tests/integration/optimize/test_folders.py).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+
+from preprocessing.processor import TextProcessor
+from tests.e2e.test_up_demo import ROOT, Up, command
+from tests.unit.deploy.bundles.test_pooled import encoder
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+
+WORDS = ROOT / "deploy" / "laptop" / "demo" / "words_model"
+"""A classifier that is an ONNX file already."""
+
+
+def answered(printed: str) -> tuple[str, Any]:
+    """The request that was printed to be pasted, and the answer behind it."""
+    lines = printed.splitlines()
+    at = next(number for number, line in enumerate(lines) if line.startswith("$ curl"))
+    return lines[at].removeprefix("$ "), json.loads(lines[at + 1])
+
+
+def local_answer(folder: Path, text: str) -> Any:
+    """What the folder's own graph answers, asked here."""
+    processor = TextProcessor.from_folder(folder)
+    prepared = processor.prepare({"text": text})
+    session = onnxruntime.InferenceSession(str(folder / "model.onnx"))
+    feeds = processor.collate_rows(prepared.rows)
+    outputs = session.run(None, {one.name: feeds[one.name] for one in session.get_inputs()})
+    return processor.finish(dict(zip([one.name for one in session.get_outputs()], outputs, strict=True)), prepared)
+
+
+@pytest.fixture(scope="module")
+def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
+    """Everything on this machine, and a model that was named."""
+    running = Up(tmp_path_factory.mktemp("up"), "--model", str(WORDS), "--endpoint", "words")
+    try:
+        running.wait_ready()
+        yield running
+    finally:
+        running.stop()
+
+
+def test_up_with_a_model_serves_it_and_prints_a_request_with_its_answer(up: Up) -> None:
+    """The bare name, what the model says, and what was typed in the stock tool for it."""
+    request, answer = answered(up.printed())
+    assert f"{up.gateway.removesuffix('/serve/')}/serve/words " in request
+    body = json.loads(shlex.split(request)[-1])
+    assert answer["label"] == local_answer(WORDS, body["text"])["label"]
+    pasted = subprocess.run(["bash", "-c", request], capture_output=True, text=True, timeout=30, check=True)
+    assert answer["label"] == json.loads(pasted.stdout)["label"]
+    typed = re.findall(r"^\$ (clearml-serving .*)$", up.printed(), re.M)
+    assert ["upload", "add"] == [shlex.split(line)[4] for line in typed]
+
+
+def test_token_vectors_are_pooled_inside_and_files_that_are_served_are_not_deployed_again(
+    up: Up, tmp_path: Path
+) -> None:
+    """The vector is the one that is pooled here; a second time nothing is registered."""
+    folder, _ = encoder(tmp_path / "encoder", "mean")
+    argv = [*command(), "deploy", str(folder), "--endpoint", "vectors", "--state-dir", str(up.state)]
+    first = subprocess.run(argv, capture_output=True, text=True, timeout=120, check=False, cwd=tmp_path)
+    assert 0 == first.returncode, first.stderr
+    assert "pools it now (mean); the answers are equal" in first.stderr
+    request, answer = answered(first.stdout)
+    own = local_answer(folder, json.loads(shlex.split(request)[-1])["text"])["embedding"]
+    assert 8 == len(own)
+    np.testing.assert_allclose(answer["embedding"], own, atol=1e-5)
+    again = subprocess.run(argv, capture_output=True, text=True, timeout=120, check=False, cwd=tmp_path)
+    assert "vectors/1 serves these very files already" in again.stderr
+    assert answer == answered(again.stdout)[1]

@@ -1,0 +1,111 @@
+"""What can be served is recognised by its files; everything else is refused in a sentence that says what to do."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deploy.bundles.given import recognise
+from deploy.tools.errors import DeployError
+
+BERT = {"architectures": ["BertForSequenceClassification"], "model_type": "bert", "id2label": {"0": "a", "1": "b"}}
+
+
+def folder(place: Path, files: Mapping[str, Any]) -> Path:
+    """A folder of small files: objects as JSON, texts as they are."""
+    for name, content in files.items():
+        path = place / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content if isinstance(content, str) else json.dumps(content))
+    return place
+
+
+@pytest.mark.parametrize(
+    ("files", "named", "kind", "task"),
+    [
+        ({"config.json": BERT, "model.safetensors": "w", "tokenizer.json": {}}, "", "transformers",
+         "text-classification"),
+        ({"config.json": BERT, "model-00001-of-00002.safetensors": "w", "vocab.txt": "a"}, "", "transformers",
+         "text-classification"),
+        ({"config.json": {"architectures": ["BertModel"]}, "modules.json": [], "pytorch_model.bin": "w"}, "",
+         "transformers", "sentence-embeddings"),
+        ({"config.json": BERT, "onnx/model.onnx": "g", "tokenizer.json": {}}, "", "onnx", "text-classification"),
+        ({"config.json": BERT, "model.onnx": "g", "tokenizer.json": {}}, "model.onnx", "onnx", "text-classification"),
+        ({"config.json": BERT, "model.onnx": "g", "tokenizer.json": {}, "manifest.json": {"chosen": {}}}, "", "bundle",
+         "text-classification"),
+        ({"model.onnx": "g"}, "model.onnx", "onnx", ""),
+        ({"clf.joblib": "p"}, "clf.joblib", "sklearn", ""),
+        ({"clf.pkl": "p"}, "", "sklearn", ""),
+    ],
+)  # fmt: skip
+def test_what_can_be_served_is_recognised(
+    tmp_path: Path, files: Mapping[str, Any], named: str, kind: str, task: str
+) -> None:
+    """By its files, without reading weights."""
+    found = recognise(str(folder(tmp_path / "my-model", files) / named))
+    assert (kind, task) == (found.kind, found.config.task if found.config else "")
+
+
+def test_torchscript_is_told_from_a_checkpoint(tmp_path: Path) -> None:
+    """Both are zip files called .pt: one has a program in it."""
+    for name, inner in (("script.pt", "script/code/__torch__.py"), ("weights.pt", "weights/data.pkl")):
+        with zipfile.ZipFile(tmp_path / name, "w") as archive:
+            archive.writestr(inner, "")
+    assert "torchscript" == recognise(str(tmp_path / "script.pt")).kind
+    with pytest.raises(DeployError, match="checkpoint") as told:
+        recognise(str(tmp_path / "weights.pt"))
+    assert "save_pretrained" in told.value.hint
+
+
+@pytest.mark.parametrize(
+    ("files", "named", "words"),
+    [
+        ({}, "", ["holds no model", "ONNX"]),
+        ({"config.json": BERT}, "", ["no weights"]),
+        ({"adapter_config.json": {}, "adapter_model.safetensors": "w"}, "", ["adapter", "merge_and_unload"]),
+        ({"model.gguf": "g"}, "model.gguf", ["llama.cpp", "original"]),
+        ({"model.h5": "g"}, "", ["Keras", "ONNX"]),
+        ({"model.safetensors": "g"}, "model.safetensors", ["weights alone", "config.json"]),
+        ({"a.onnx": "g", "b.onnx": "g"}, "", ["2 graphs", "a.onnx"]),
+        ({"model.onnx": "g", "tokenizer.json": {}}, "", ["no config.json", "copy it"]),
+        ({"model.onnx": "g", "config.json": BERT}, "", ["no tokenizer.json", "save_pretrained"]),
+        ({"config.json": {"architectures": ["ViTForImageClassification"]}, "model.safetensors": "w"}, "",
+         ["ViTForImageClassification", "--task", "fill-mask"]),
+        ({"config.json": {"architectures": ["AForMaskedLM", "AForTokenClassification"]}, "model.safetensors": "w"}, "",
+         ["several architectures", "--task fill-mask or --task token-classification"]),
+        ({"notes.docx": "x"}, "notes.docx", ["no model that is known"]),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_served_is_refused_with_what_to_do(
+    tmp_path: Path, files: Mapping[str, Any], named: str, words: list[str]
+) -> None:
+    """One sentence, never a message about savedmodel."""
+    place = folder(tmp_path / "my-model", files)
+    place.mkdir(exist_ok=True)
+    with pytest.raises(DeployError) as told:
+        recognise(str(place / named))
+    assert all(word in told.value.line() for word in words), told.value.line()
+    assert "\n" not in told.value.line()
+
+
+@pytest.mark.parametrize("given", ["./nothing", "/no/such", "a b", "a/b/c"])
+def test_a_folder_that_is_not_there_is_no_hub_name(given: str) -> None:
+    """Nobody asks the network for a typing mistake in a path."""
+    with pytest.raises(DeployError, match="no folder or file"):
+        recognise(given)
+
+
+def test_hub_names_and_tasks(tmp_path: Path) -> None:
+    """A name that could be the hub's is one; a task is checked at once."""
+    assert ("transformers", "tiny") == (recognise("someone/tiny").kind, recognise("someone/tiny").name)
+    with pytest.raises(DeployError, match="no task sentiment"):
+        recognise(str(tmp_path), task="sentiment")
+    chosen = folder(tmp_path / "m", {"config.json": {"architectures": ["Odd"]}, "model.safetensors": "w"})
+    config = recognise(str(chosen), task="fill-mask").config
+    assert config is not None
+    assert "fill-mask" == config.task

@@ -1,0 +1,76 @@
+"""What is typed for a model: its version, its tensors, a request that can be pasted."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+
+from deploy.laptop.deploying import curl, expected, named, next_version, registered_name, shortened, single
+from deploy.tools.errors import DeployError
+from gateway.spec import ServingSpec, decode
+from gateway.testing import FakeRegistry
+from preprocessing.config import EMBEDDINGS, GENERATION, QUESTION_ANSWERING, TaskConfig
+
+
+@pytest.fixture
+def serving() -> ServingSpec:
+    """``faq`` has versions 2 and 10, and one that is no number."""
+    registry = FakeRegistry()
+    for version in ("2", "10", "beta"):
+        registry.add_endpoint("faq", "m", version=version)
+    return decode(registry.task())
+
+
+def test_the_next_version_is_above_the_highest(serving: ServingSpec) -> None:
+    """And the first one is 1; a number that somebody gave is not taken twice."""
+    assert ["11", "1", "3"] == [
+        next_version(serving, "faq", ""), next_version(serving, "new", ""), next_version(serving, "faq", "3")
+    ]  # fmt: skip
+    with pytest.raises(DeployError, match="faq/2 is there already"):
+        next_version(serving, "faq", "2")
+
+
+def test_the_arguments_of_an_export_are_those_of_the_endpoint() -> None:
+    """Other values stay, also those that look like the placeholder."""
+    arguments = ["model", "add", "--endpoint", "ENDPOINT", "--model-id", "MODEL_ID", "--input-name", "ENDPOINT"]
+    assert ["model", "add", "--endpoint", "faq", "--version", "2", "--model-id", "abc", "--input-name", "ENDPOINT"] == (
+        named(arguments, "faq", "2", "abc")
+    )
+
+
+@pytest.mark.parametrize(
+    ("config", "outputs"),
+    [
+        (TaskConfig(task="text-classification", labels=("a", "b")), [("logits", (-1, 2))]),
+        (TaskConfig(task="token-classification", labels=("a", "b", "c")), [("logits", (-1, -1, 3))]),
+        (TaskConfig(task=EMBEDDINGS, pooling=("cls", "mean"), embedding_size=8), [("sentence_embedding", (-1, 16))]),
+        (TaskConfig(task=QUESTION_ANSWERING), [("start_logits", (-1, -1)), ("end_logits", (-1, -1))]),
+        (TaskConfig(task=GENERATION), [("token_ids", (-1,)), ("finish_reason", (1,))]),
+    ],
+)
+def test_a_dry_run_knows_the_tensors_of_an_export(config: TaskConfig, outputs: list[object]) -> None:
+    """As far as the files of a model tell."""
+    assert outputs == [(one.name, one.shape) for one in expected(config)[1]]
+
+
+def test_a_request_can_be_pasted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Quotes in the text and a key in the environment included."""
+    monkeypatch.delenv("TRITON_GATEWAY_KEY", raising=False)
+    line = curl("http://h:1", "faq", '{"text": "it\'s"}')
+    assert '{"text": "it\'s"}' == shlex.split(line)[-1]
+    monkeypatch.setenv("TRITON_GATEWAY_KEY", "secret")
+    assert "secret" not in curl("http://h:1", "faq", "{}")
+    assert "$TRITON_GATEWAY_KEY" in curl("http://h:1", "faq", "{}")
+
+
+def test_examples_and_answers_are_short() -> None:
+    """One sentence where any text will do; vectors by their first numbers."""
+    assert {"text": "A man is playing the guitar on stage."} == single({"text": ["?", "b"]}, "sentence-embeddings")
+    assert {"text": "Paris is the [MASK]."} == single({"text": "Paris is the [MASK]."}, "fill-mask")
+    assert {"question": "q", "context": "c"} == single({"question": "q", "context": "c"}, "question-answering")
+    assert {"embedding": [0.0, 1.0, 2.0, 3.0, "… 384 numbers"]} == shortened(
+        {"embedding": [float(n) for n in range(384)]}
+    )
+    assert {"scores": [0.1, 0.9]} == shortened({"scores": [0.1, 0.9]})
+    assert ["model-m", "abc"] == [registered_name("m"), registered_name("abc")]
