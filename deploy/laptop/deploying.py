@@ -106,7 +106,7 @@ class Deployment:
         try:
             made = self._made(tag)
             arguments = named(made.arguments, wanted.endpoint, version, made.model_id)
-            screen.live(f"clearml-serving model add --endpoint {url}")
+            self._live(f"clearml-serving model add --endpoint {url}")
             with recorded(self._store, endpoints=[url], by=wanted.by, why="deploy"):
                 asyncio.run(self._cli.run("--id", self._task_id, *arguments))
             self._typed(arguments)
@@ -148,10 +148,10 @@ class Deployment:
         inputs, outputs, tuned = self._described(given)
         folder = given.path
         if given.kind != "bundle" or folder is None:
-            folder = ready.pack(given, self._wanted.output, self._wanted.name, self._screen.say, self._screen.live)
+            folder = ready.pack(given, self._wanted.output, self._wanted.name, self._screen.say, self._live)
         if given.kind == "onnx" and (folder / "model.onnx").is_file():
             inputs, outputs = ready.declared(folder / "model.onnx")
-        self._screen.live("uploading to ClearML")
+        self._live("uploading to ClearML")
         upload = self._upload(str(folder), tag)
         before = set(self._tagged(tag))
         asyncio.run(self._cli.run("--id", self._task_id, *upload))
@@ -260,6 +260,9 @@ class Deployment:
 
     # --- words --------------------------------------------------------------------------------------------------
 
+    def _live(self, text: str) -> None:
+        self._screen.live(text, topic=text)
+
     def _line(self, arguments: Sequence[str]) -> str:
         return serving.command_line(["--id", self._task_id, *arguments])
 
@@ -278,8 +281,8 @@ class Deployment:
         example = details.get("example")
         screen.say(f"{url} is served ({details.get('task', details.get('engine', 'model'))})")
         if example is None:
-            self._tell(f"  {curl(wanted.gateway, name, '…')}")
-            self._tell("  (give it what the model takes: docs/http-api.md)")
+            rows = "[[…]]" if wanted.given.kind == "sklearn" else "…"
+            self._tell(f"  {curl(wanted.gateway, name, rows)}  # what the model takes: docs/http-api.md")
         else:
             body = single(example, str(details.get("task")))
             found = await first_answer.answer(wanted.gateway, name, body, live=screen.live)

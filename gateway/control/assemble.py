@@ -41,7 +41,7 @@ from gateway.pools import copies_of
 from gateway.registry.cache import ArtifactCache
 from gateway.spec import PLACEMENT, EndpointSpec, Fault, ModelRecord, triton_model_name
 from gateway.triton.port import Backend, ModelInfo
-from preprocessing.config import FILL_MASK, GENERATION, TaskConfig
+from preprocessing.config import EMBEDDINGS, FILL_MASK, GENERATION, TaskConfig
 from preprocessing.errors import PreprocessingError
 from preprocessing.heads import HEADS
 from preprocessing.processor import TextProcessor
@@ -294,7 +294,7 @@ class Assembler:
             handler: Handler = text
             if remembered:
                 handler = CachedHandler(text, remembered, counts.cached, max_bytes=self._response_cache_bytes)
-            return _Made(handler, text, processor.describe(), validate_text)
+            return _Made(handler, text, {**processor.describe(), **pooled_here(processor, info)}, validate_text)
         if call is not None:
             tensors = TensorHandler(call)
             opened.add(tensors)
@@ -434,6 +434,18 @@ class _Opened:
             self._closing.add(closing)
             closing.add_done_callback(self._closing.discard)
             await asyncio.shield(closing)
+
+
+def pooled_here(processor: TextProcessor, info: ModelInfo) -> dict[str, bool]:
+    """Return ``token_vectors`` for a model that answers one vector per token, which the gateway pools; else nothing.
+
+    It costs: tens of times the bytes come through Triton.
+    """
+    if processor.config.task != EMBEDDINGS:
+        return {}
+    taken = processor.head.select_outputs([one.name for one in info.outputs])
+    ranks = {one.name: len(one.shape) for one in info.outputs}
+    return {"token_vectors": True} if any(ranks.get(name) == 3 for name in taken) else {}
 
 
 def assemble_snapshot(

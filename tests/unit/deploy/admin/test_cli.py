@@ -25,7 +25,7 @@ from gateway.settings import Settings
 from tests.sites import site
 
 COMMANDS = ["up", "serve", "sync", "controlplane", "status", "plan", "wait", "lineage", "clearml-log", "doctor"]
-ONE_MODEL = ["optimize", "bench"]
+ONE_MODEL = ["deploy", "optimize", "bench"]
 """Their options speak of one model and come from the command line."""
 GROUPS = ["keys", "history", "drift", "dashboards", "hook", "canary", "default"]
 HAS_NO_VARIABLE = {"help", "as_json", "show_env", "version"}

@@ -14,7 +14,7 @@ from typing import Any, cast
 import pytest
 
 from gateway.control import assemble
-from gateway.control.assemble import Assembler, refused
+from gateway.control.assemble import Assembler, pooled_here, refused
 from gateway.control.compile import EndpointPlan, compile_spec
 from gateway.control.hooks import HookSettings
 from gateway.control.records import ModelRecords
@@ -25,6 +25,9 @@ from gateway.metrics.observer import Observer
 from gateway.registry.cache import ArtifactCache
 from gateway.spec import Fault, decode
 from gateway.testing import FakeBackend, FakeRegistry
+from gateway.triton.port import ModelInfo, TensorInfo
+from preprocessing.processor import TextProcessor
+from tests.unit.deploy.bundles.test_pooled import encoder
 
 
 class Inline(Executor):
@@ -183,3 +186,20 @@ async def test_a_thousand_versions_that_wait_for_triton_do_not_keep_it_busy(tmp_
     assert 1000 == len({model for _, model in asked})
     assert 500 > len(late)
     assert 0 == assembler._asking
+
+
+@pytest.mark.parametrize(
+    ("outputs", "said"),
+    [
+        ([("last_hidden_state", 3)], {"token_vectors": True}),
+        ([("sentence_embedding", 2)], {}),
+        ([("last_hidden_state", 3), ("sentence_embedding", 2)], {}),
+    ],
+)
+def test_a_model_whose_token_vectors_are_pooled_here_is_told(
+    tmp_path: Path, outputs: list[tuple[str, int]], said: dict[str, bool]
+) -> None:
+    """For `status`: it costs several times the CPU."""
+    processor = TextProcessor.from_folder(encoder(tmp_path / "m", "mean")[0])
+    tensors = tuple(TensorInfo(name, "FP32", (-1,) * rank) for name, rank in outputs)
+    assert said == pooled_here(processor, ModelInfo("m", (), tensors, 8))
