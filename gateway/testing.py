@@ -6,8 +6,11 @@ Each fake is held to the real adapter's behaviour by the contract tests (``tests
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import io
 import json
 import shutil
+import zipfile
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -185,6 +188,8 @@ class FakeRegistry:
         self.reported: list[Mapping[str, Any]] = []
         self.is_up = True
         self.downloads: list[str] = []
+        self.attached: dict[str, bytes] = {}
+        """What was attached, by its address."""
         self.ledger = FakeLedger()
         self.history = FakeLedger()
 
@@ -271,6 +276,30 @@ class FakeRegistry:
         self.ledger.write(records)
         self.sections |= sections
 
+    def attach(self, key: str, path: Path) -> None:
+        """See ``RegistryWriter.attach``."""
+        self._check()
+        if path.is_dir():
+            packed = io.BytesIO()
+            with zipfile.ZipFile(packed, "w") as archive:
+                for file in sorted(one for one in path.rglob("*") if one.is_file()):
+                    archive.write(file, file.relative_to(path))
+            raw, name = packed.getvalue(), f"{key}.zip"
+        else:
+            raw, name = path.read_bytes(), path.name
+        uri = f"attached://{len(self.attached)}/{name}"
+        self.attached[uri] = raw
+        self.artifacts = [a for a in self.artifacts if a["key"] != key]
+        self.artifacts.append({
+            "key": key, "uri": uri, "hash": hashlib.sha256(raw).hexdigest(),
+            "type": "archive" if path.is_dir() else "custom",
+        })  # fmt: skip
+
+    def project_name(self, project_id: str) -> str:
+        """Return the project's name: its id, here."""
+        self._check()
+        return project_id
+
     def stock_containers(self) -> Sequence[str]:
         """See ``RegistryWriter.stock_containers``."""
         self._check()
@@ -313,6 +342,10 @@ class FakeRegistry:
     def download(self, uri: str, folder: Path) -> Path:
         """See ``Registry.download``."""
         self._check()
+        if uri in self.attached:
+            target = folder / uri.rpartition("/")[2]
+            target.write_bytes(self.attached[uri])
+            return target
         source = Path(unquote(uri.removeprefix("file://")))
         if not source.is_file():
             raise RegistryRefused(f"{uri} does not exist")

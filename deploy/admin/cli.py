@@ -38,6 +38,9 @@ _COMMANDS = {
     "dashboards": "Put the Grafana boards into an existing Grafana, or into files.",
     "hook": "Try a Preprocess class here; re-upload it while it is being written.",
     "canary": "Set weights, or roll a version out step by step behind a statistical gate.",
+    "export": "Write the state of a serving Task as a file.",
+    "diff": "Compare a serving Task with such a file.",
+    "apply": "Make a serving Task what such a file says.",
     "default": "Show or choose which version a bare name means.",
 }
 _INTERNAL = {"triton": "Run the embedded Triton alone."}

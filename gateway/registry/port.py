@@ -145,6 +145,10 @@ class RegistryWriter(Registry, Protocol):
         """
         ...
 
+    def attach(self, key: str, path: Path) -> None:
+        """Attach a file, or a folder as a zip, to the serving Task as its artifact ``key``, as ``model add`` does."""
+        ...
+
     def stock_containers(self) -> Sequence[str]:
         """Return the ids of clearml-serving's own inference containers that serve this Task now, by its account."""
         ...

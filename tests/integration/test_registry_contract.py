@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 import re
 import subprocess
 import sys
+import zipfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -21,7 +23,7 @@ from deploy.controlplane.testing import control_plane
 from gateway.errors import RegistryRefused, RegistryUnavailable
 from gateway.registry.cache import ArtifactCache
 from gateway.registry.clearml import ClearMLRegistry
-from gateway.registry.clearml.publish import publish
+from gateway.registry.clearml.publish import attach, publish
 from gateway.registry.ledger import Record
 from gateway.registry.port import ModelQuery, Publication, Published, RegistryWriter, section_text
 from gateway.spec import decode, decode_model, records_of
@@ -42,6 +44,7 @@ class World:
     weights: bytes
     change: Callable[[], None]
     publish: Callable[[Publication], Published]
+    attach: Callable[[str, Path], None]
     stop: Callable[[], None]
 
 
@@ -77,8 +80,9 @@ def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
             fake.is_up = False
 
         yield World(
-            fake, "m", "f", weights.read_bytes(), lambda: fake.add_endpoint("other", "m"), fake.publish, stop_fake
-        )
+            fake, "m", "f", weights.read_bytes(), lambda: fake.add_endpoint("other", "m"), fake.publish,
+            fake.attach, stop_fake,
+        )  # fmt: skip
         return
     with control_plane(tmp_path / "state", strict=request.param == "strict") as server:
         environ = server.client_environment(os.environ, tmp_path)
@@ -117,7 +121,8 @@ def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
             with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
                 yield World(
                     ClearMLRegistry(task), model, package, weights.read_bytes(), change,
-                    lambda publication: pool.submit(publish, publication).result(120), server.process.kill,
+                    lambda publication: pool.submit(publish, publication).result(120),
+                    lambda key, path: pool.submit(attach, task, key, path).result(120), server.process.kill,
                 )  # fmt: skip
 
 
@@ -260,6 +265,30 @@ def test_a_published_bundle_is_a_model_like_others(world: World, tmp_path: Path)
     assert ("tiny", ["t"], "p") == (model["name"], list(model["tags"]), model["metadata"]["precision"]["value"])
     files = ArtifactCache(tmp_path / "cache", world.registry).model(decode_model(model))
     assert {"model.onnx": b"weights"} == {p.name: p.read_bytes() for p in files.iterdir()}
+
+
+def test_what_is_attached_is_the_tasks_code_and_replaces_what_was_there(world: World, tmp_path: Path) -> None:
+    """A file as it is, a folder as an archive; what else is attached stays."""
+    file, folder = tmp_path / "words.py", tmp_path / "parts"
+    folder.mkdir()
+    for path, text in ((file, "A = 1\n"), (folder / "a.py", "B = 2\n"), (folder / "b.py", "C = 3\n")):
+        path.write_text(text)
+
+    def attached(key: str) -> tuple[str, bytes]:
+        found = {str(one["key"]): one for one in world.registry.task()["execution"]["artifacts"]}
+        assert "py_code_e_1" in found
+        (tmp_path / "got").mkdir(exist_ok=True)
+        path = world.registry.download(str(found[key]["uri"]), tmp_path / "got")
+        assert hashlib.sha256(path.read_bytes()).hexdigest() == found[key]["hash"]
+        return str(found[key]["type"]), path.read_bytes()
+
+    world.attach("py_code_new", file)
+    assert b"A = 1\n" == attached("py_code_new")[1]
+    world.attach("py_code_new", folder)
+    kind, raw = attached("py_code_new")
+    assert "archive" == kind
+    with zipfile.ZipFile(io.BytesIO(raw)) as packed:
+        assert {"a.py": b"B = 2\n", "b.py": b"C = 3\n"} == {name: packed.read(name) for name in packed.namelist()}
 
 
 def test_outage_is_unavailable_in_bounded_time_and_over_when_it_is_over(world: World) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from pathlib import Path
 from typing import Any
 
 from gateway.errors import RegistryUnavailable
@@ -22,6 +23,22 @@ def publish(publication: Publication) -> Published:
             return _published(publication)
     except Exception as error:  # the SDK's, of any type
         raise RegistryUnavailable(f"{publication.name} cannot be published: {reason_of(error)}") from error
+
+
+def attach(task_id: str, key: str, path: Path) -> None:
+    """See ``RegistryWriter.attach``."""
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            from clearml import Task
+
+            task = Task.get_task(task_id=task_id)
+            is_there = task.upload_artifact(name=key, artifact_object=path, wait_on_upload=True)
+    except Exception as error:  # the SDK's, of any type
+        raise RegistryUnavailable(f"{key} cannot be attached: {reason_of(error)}") from error
+    if not is_there:
+        raise RegistryUnavailable(
+            f"{key} cannot be attached: the upload failed", hint="is there room on the file server?"
+        )
 
 
 def _published(publication: Publication) -> Published:

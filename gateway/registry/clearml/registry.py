@@ -207,6 +207,12 @@ class ClearMLRegistry:
         if not answer.get("updated"):
             raise RegistryRefused("the ClearML server did not take the change of the serving Task")
 
+    def attach(self, key: str, path: Path) -> None:
+        """See ``RegistryWriter.attach``."""
+        from gateway.registry.clearml.publish import attach  # it takes the whole SDK
+
+        attach(self.followed(), key, path)
+
     def stock_containers(self) -> Sequence[str]:
         """See ``RegistryWriter.stock_containers``; each has a Task of its own that it pings twice a minute."""
         task = self.call("tasks", "get_by_id", {"task": self.followed()})["task"]

@@ -1,0 +1,57 @@
+"""``triton-gateway apply``: make a serving Task what a file says."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from deploy.admin.commands._options import OpenRegistry, registry_options, who
+from deploy.admin.commands.diff import FILE
+from deploy.admin.terminal import Terminal
+from deploy.tools.errors import DeployError
+
+
+@click.command(name="apply")
+@click.option("-f", "--file", type=FILE, required=True, help="The file; - for standard input.")
+@click.option("--prune", is_flag=True, help="Remove what the file does not have.")
+@click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")
+@registry_options
+def command(file: Path, prune: bool, dry_run: bool, open_registry: OpenRegistry) -> int:
+    """Make the serving Task what a file of `export` says; what is so already is left alone.
+
+    Models are found by id or, on another server, by project and name. Endpoints that the file does not have stay,
+    unless --prune is given. A lost serving Task: `clearml-serving create --name NAME`, then apply.
+
+    \b
+    Examples:
+      triton-gateway apply -f serving.yaml --dry-run
+      triton-gateway apply -f serving.yaml --prune
+    """
+    from deploy.admin import state_file
+
+    text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
+    document = state_file.parsed(text, str(file))
+    with Terminal(sys.stderr).waiting("reading the serving Task, its models and its code"):
+        store = open_registry()
+        wanted = state_file.resolved(store, document)
+        task = store.task()
+        found = state_file.compared(state_file.document_of(store, task), wanted)
+    changes = [change for change in found if prune or change.what != "remove"]
+    for change in changes:
+        click.echo(change.told())
+    if not changes:
+        click.echo("nothing to do: the serving Task is as the file says", err=True)
+        return 0
+    state_file.check(task, changes, wanted)
+    if dry_run:
+        click.echo(f"{len(changes)} changes, none made (--dry-run)", err=True)
+        return 0
+    with Terminal(sys.stderr).waiting("writing the serving Task"):
+        state_file.apply(store, task, changes, wanted, by=who())
+        left = state_file.compared(state_file.document_of(store, store.task()), wanted)
+    if [change for change in left if change in changes]:
+        raise DeployError("the serving Task does not say what was written", hint="somebody else writes it: apply again")
+    click.echo(f"{len(changes)} changes made", err=True)
+    return 0

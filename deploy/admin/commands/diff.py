@@ -1,0 +1,43 @@
+"""``triton-gateway diff``: a serving Task against a file that ``export`` has written."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from deploy.admin.commands._options import OpenRegistry, registry_options
+from deploy.admin.terminal import Terminal
+
+FILE = click.Path(path_type=Path, dir_okay=False, exists=True, allow_dash=True)
+
+
+@click.command(name="diff")
+@click.option("-f", "--file", type=FILE, required=True, help="The file; - for standard input.")
+@click.option("--prune", is_flag=True, help="Also count what only the serving Task has.")
+@click.option("--exit-code", "exits", is_flag=True, help="End with 2 if there are differences.")
+@registry_options
+def command(file: Path, prune: bool, exits: bool, open_registry: OpenRegistry) -> int:
+    """Show what `apply` would change: + is added, ~ is changed, - is removed (with --prune).
+
+    \b
+    Example:
+      triton-gateway diff -f serving.yaml --exit-code
+    """
+    from deploy.admin import state_file
+
+    text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
+    with Terminal(sys.stderr).waiting("reading the serving Task, its models and its code"):
+        store = open_registry()
+        wanted = state_file.resolved(store, state_file.parsed(text, str(file)))
+        found = state_file.compared(state_file.document_of(store, store.task()), wanted)
+    changes = [change for change in found if prune or change.what != "remove"]
+    for change in changes:
+        click.echo(change.told())
+    kept = len(found) - len(changes)
+    if kept:
+        click.echo(f"only the serving Task has {kept} more; --prune removes them", err=True)
+    if not changes:
+        click.echo("the serving Task is as the file says", err=True)
+    return 2 if changes and exits else 0

@@ -1,0 +1,463 @@
+"""The state of a serving Task as a document: written from a Task, compared with one, and made true again.
+
+Used by ``export``, ``diff`` and ``apply``. A document has what people decide: endpoints with their code, auto-update
+rules with the numbers they have given, canaries, metrics, defaults; ClearML's own names of fields, without what is
+empty. Models are named by id and, for another server, by project and name.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tempfile
+import time
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, NamedTuple, Protocol
+
+import yaml
+
+from deploy.history.recorder import recorded
+from deploy.rollout import defaults, record
+from deploy.tools import sections
+from deploy.tools.errors import DeployError
+from gateway import decisions, registry, spec, version_numbers
+
+FORMAT: Final = 1
+KINDS: Final = ("endpoints", "auto_update", "canaries", "metrics", "defaults")
+"""Parts of a document, in the order in which one needs the other."""
+_SECTIONS: Final = {
+    "endpoints": "endpoints", "auto_update": "model_monitoring", "canaries": "canary", "metrics": "metric_logging",
+}  # fmt: skip
+_VERSIONS: Final = "model_monitoring_eps"
+_NAMED: Final = {"endpoints": "endpoint", "auto_update": "auto-update", "canaries": "canary", "metrics": "metrics",
+                 "defaults": "default"}  # fmt: skip
+_KEY_FIELD: Final = {"endpoints": "serving_url", "auto_update": "base_serving_url", "canaries": "endpoint",
+                     "metrics": "endpoint"}  # fmt: skip
+_MAX_CODE_BYTES: Final = 1 << 20
+_SHOWN: Final = 80
+"""Characters of a value in a line."""
+_NO_NAME: Final = re.compile(r"(^|/)\.\.?(/|$)|^/|\\")
+
+Document = dict[str, Any]
+Entries = dict[str, dict[str, Any]]
+
+
+class Store(registry.RegistryWriter, Protocol):
+    """A registry that also knows what a project is called."""
+
+    def project_name(self, project_id: str) -> str:
+        """Return a project's name."""
+        ...
+
+
+class Change(NamedTuple):
+    """One entry that is not as the document says. ``fields`` of a changed one: name → (now, then)."""
+
+    what: str
+    """``add``, ``change`` or ``remove``."""
+    kind: str
+    name: str
+    fields: Mapping[str, tuple[Any, Any]] = {}
+
+    def told(self) -> str:
+        """Return it as one line."""
+        sign = {"add": "+", "change": "~", "remove": "-"}[self.what]
+        parts = (f"{name}: {_shown(name, now)} → {_shown(name, then)}" for name, (now, then) in self.fields.items())
+        return f"{sign} {_NAMED[self.kind]} {self.name}  {'; '.join(parts)}".rstrip()
+
+
+# --- a Task to a document ---------------------------------------------------------------------------------------------
+
+
+def document_of(store: Store, task: Mapping[str, Any]) -> Document:
+    """Return what ``task`` says as a document. Raises ``DeployError`` for a Task that cannot be read whole."""
+    found: Document = {kind: _entries(task, kind) for kind in KINDS[:-1]}
+    serving = spec.decode(task)
+    code = _code(store, task)
+    models = _models(store, task, found)
+    for kind in ("endpoints", "auto_update"):
+        for fields in found[kind].values():
+            key = fields.pop("preprocess_artifact", None)
+            if key:
+                fields["code"] = code.get(str(key), {})
+            model_id = fields.pop("model_id", None)
+            if model_id:
+                fields["model"] = models[str(model_id)]
+    for one in serving.endpoints.values():
+        if one.is_auto and one.endpoint in found["auto_update"] and one.model_id:
+            versions = found["auto_update"][one.endpoint].setdefault("versions", {})
+            versions[one.version] = models[one.model_id]
+    for name, canary in serving.canaries.items():  # as it is in force, whatever an old copy says
+        found["canaries"][name] = _fields({
+            "weights": [float(weight) for weight in canary.weights], "load_endpoints": list(canary.load_endpoints),
+            "load_endpoint_prefix": canary.prefix,
+        })  # fmt: skip
+    found["defaults"] = dict(sorted(serving.defaults.items()))
+    return found
+
+
+def written(document: Document, title: str) -> str:
+    """Return a document as YAML that people read: code as blocks of text, nothing that is empty."""
+    shown = {"version": FORMAT, **{kind: document[kind] for kind in KINDS if document[kind]}}
+    text: str = yaml.dump(shown, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
+    return f"# {' '.join(title.split())}\n{text}"
+
+
+def parsed(text: str, name: str) -> Document:
+    """Return the document that a file (YAML, or JSON) holds. Raises ``DeployError``, which says where it is wrong."""
+    try:
+        found = yaml.safe_load(text)
+    except (yaml.YAMLError, RecursionError) as error:
+        said = " ".join(str(error).split())[:200]
+        raise DeployError(f"{name} is not YAML: {said}", hint="`triton-gateway export` writes such a file") from None
+    if not isinstance(found, dict) or found.get("version") != FORMAT:
+        raise DeployError(
+            f"{name} is no state of a serving Task of version {FORMAT}", hint="`triton-gateway export` writes one"
+        )
+    document: Document = {kind: {} if found.get(kind) is None else found[kind] for kind in KINDS}
+    unknown = [str(key) for key in found if key not in (*KINDS, "version")]
+    if unknown:
+        raise DeployError(f"{name} has an unknown part {unknown[0]}", hint=f"known are {', '.join(KINDS)}")
+    for kind in KINDS:
+        wanted: type = str if kind == "defaults" else dict
+        if not isinstance(document[kind], dict):
+            raise DeployError(f"{kind} of {name} must have a name for each entry")
+        for key, fields in document[kind].items():
+            if not isinstance(key, str) or not key.strip("/ ") or not isinstance(fields, wanted):
+                raise DeployError(
+                    f"{kind} {key} of {name} must be {'a url' if wanted is str else 'fields with values'}"
+                )
+        document[kind] = {key.strip("/"): _checked(kind, key, fields, name) for key, fields in document[kind].items()}
+    return document
+
+
+def _checked(kind: str, key: str, fields: Any, name: str) -> Any:
+    if kind == "defaults":
+        return fields.strip("/")
+    where = f"{kind} {key} of {name}"
+    for file, text in _mapping(fields.get("code") or {}, f"code of {where}").items():
+        if not isinstance(file, str) or not isinstance(text, str) or _NO_NAME.search(file) or not file:
+            raise DeployError(f"{where} has code in a file of no usable name, or that is no text")
+    for number in _mapping(fields.get("versions") or {}, f"versions of {where}"):
+        if not str(number).isdecimal():
+            raise DeployError(f"{where} has a version that is no number")
+    if kind == "canaries":
+        weights, urls = fields.get("weights"), fields.get("load_endpoints") or []
+        if not isinstance(weights, list) or not all(type(one) in (int, float) for one in weights):
+            raise DeployError(f"{where} must have weights, a list of numbers")
+        if not isinstance(urls, list) or (urls and len(urls) != len(weights)):
+            raise DeployError(f"{where} must have as many load_endpoints as weights")
+        fields = {**fields, "weights": [float(one) for one in weights]}
+    if kind == "endpoints" and "version" in fields and not key.strip("/").endswith(f"/{fields['version']}"):
+        raise DeployError(f"{where} must be named after its version: …/{fields['version']}")
+    return _fields(fields)
+
+
+# --- two documents to changes -----------------------------------------------------------------------------------------
+
+
+def resolved(store: Store, document: Document) -> Document:
+    """Return ``document`` with models by this registry's ids. Raises ``DeployError`` for one that is not there."""
+    wanted = {str(m.get("id") or "") for m in _models_in(document)} - {""}
+    known = store.records(wanted) if wanted else {}
+
+    def model(of: Mapping[str, Any], where: str) -> dict[str, Any]:
+        model_id, name, project = (str(of.get(part) or "") for part in ("id", "name", "project"))
+        if model_id in known:
+            return {"id": model_id}
+        ids = store.find_models(registry.ModelQuery(project=project or None, name=name)) if name else []
+        if len(ids) == 1:
+            return {"id": ids[0]}
+        called = f"{project}/{name}" if project else name or model_id
+        if ids:
+            raise DeployError(
+                f"{where}: {len(ids)} models are called {called} ({', '.join(ids[:5])})", hint="give the id in the file"
+            )
+        raise DeployError(f"{where}: this registry has no model {called}", hint="upload it there, or give its id")
+
+    found: Document = {kind: dict(document[kind]) for kind in KINDS}
+    for kind in ("endpoints", "auto_update"):
+        for key, fields in found[kind].items():
+            where, changed = f"{_NAMED[kind]} {key}", dict(fields)
+            if "model" in fields:
+                changed["model"] = model(_mapping(fields["model"], where), where)
+            if "versions" in fields:
+                changed["versions"] = {
+                    str(number): model(_mapping(one, where), where)
+                    for number, one in _mapping(fields["versions"], where).items()
+                }
+            found[kind][key] = changed
+    return found
+
+
+def compared(now: Document, wanted: Document) -> list[Change]:
+    """Return what differs, in the order of ``KINDS``; what only the Task has comes as ``remove``.
+
+    Versions of an auto-update rule are the rule's: they differ only where the Task has none of them. A default is never
+    removed.
+    """
+    found: list[Change] = []
+    for kind in KINDS:
+        here, there = now[kind], wanted[kind]
+        for key in sorted({*here, *there}):
+            if key not in here:
+                found.append(Change("add", kind, key))
+            elif key not in there:
+                found += [Change("remove", kind, key)] if kind != "defaults" else []
+            elif kind == "defaults":
+                found += [Change("change", kind, key, {"version": (here[key], there[key])})] * (here[key] != there[key])
+            else:
+                found += _changed(kind, key, here[key], there[key])
+    return found
+
+
+def _changed(kind: str, key: str, now: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[Change]:
+    fields: dict[str, tuple[Any, Any]] = {}
+    for name in sorted({*now, *wanted}):
+        here, there = now.get(name), wanted.get(name)
+        if name == "model":
+            here, there = (one and one.get("id") for one in (here, there))
+        if name == "versions":
+            if here or not there:
+                continue
+            there = sorted(there)
+        if here != there:
+            fields[name] = (here, there)
+    return [Change("change", kind, key, fields)] if fields else []
+
+
+# --- changes to the Task ----------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Writes:
+    sections: dict[str, dict[str, Any]] = field(default_factory=dict)
+    records: list[registry.Record] = field(default_factory=list)
+    code: dict[str, Mapping[str, str]] = field(default_factory=dict)
+    """Key of the artifact → its files."""
+
+
+def check(task: Mapping[str, Any], changes: Sequence[Change], wanted: Document) -> None:
+    """Raise ``DeployError`` if after ``changes`` the Task would say what cannot be served, and does not say it now."""
+    writes = _writes(task, changes, wanted, "")
+    texts = {name: {"value": text} for name, text in _texts(writes).items()}
+    code = [{"key": key, "uri": "file:///code", "type": "custom"} for key in writes.code]
+    artifacts = [*((task.get("execution") or {}).get("artifacts") or ()), *code]
+    then = {**task, "configuration": {**(task.get("configuration") or {}), **texts},
+            "execution": {**(task.get("execution") or {}), "artifacts": artifacts}}  # fmt: skip
+    known = set(spec.decode(task).faults)
+    for fault in spec.decode(then).faults:
+        # Of weights that would be undone the records say otherwise, which are written with them.
+        if fault not in known and "another ClearML client" not in fault.message:
+            raise DeployError(f"this could not be served: {fault.subject}: {fault.message}", hint="nothing was changed")
+
+
+def _texts(writes: _Writes) -> dict[str, str]:
+    try:
+        return {name: sections.render(section) for name, section in writes.sections.items()}
+    except (sections.Unparsable, TypeError, ValueError) as error:
+        raise DeployError(f"a section cannot be written as ClearML reads it: {error}") from error
+
+
+def apply(store: Store, task: Mapping[str, Any], changes: Sequence[Change], wanted: Document, *, by: str) -> None:
+    """Make ``changes`` to the Task as it was read as ``task``: code first, then our records, then the sections that
+    change, all at once.
+
+    Raises ``DeployError`` if somebody else has changed the Task since, and what the registry raises.
+    """
+    writes = _writes(task, changes, wanted, by)
+    texts = _texts(writes)
+    with recorded(store):
+        for key, files in writes.code.items():
+            _attach(store, key, files)
+        again = store.task()
+        if _said(again) != _said(task):
+            raise DeployError("somebody else is changing this serving Task now", hint="look at it, and apply again")
+        store.write(texts, writes.records)
+
+
+def _writes(task: Mapping[str, Any], changes: Sequence[Change], wanted: Document, by: str) -> _Writes:
+    found, now = _Writes(), time.time()
+    why = "applied from a file"
+    for what, kind, key, fields in changes:
+        if kind == "defaults":
+            found.records.append(defaults.chosen(task, key, wanted[kind][key], now=now, by=by, why=why))
+            continue
+        section = found.sections.setdefault(_SECTIONS[kind], _section(task, _SECTIONS[kind]))
+        raw = next((name for name in section if name.strip("/") == key), key)
+        if kind == "canaries":
+            found.records += _decided(task, what, key, wanted[kind].get(key, {}), now, by, why)
+        if what == "remove":
+            del section[raw]
+            continue
+        section[raw] = _stock(kind, key, wanted[kind][key])
+        if "code" in wanted[kind][key] and (what == "add" or "code" in fields):
+            found.code[_artifact(key)] = wanted[kind][key]["code"]
+        if kind == "auto_update" and wanted[kind][key].get("versions") and (what == "add" or "versions" in fields):
+            made = found.sections.setdefault(_VERSIONS, _section(task, _VERSIONS))
+            for number, model in wanted[kind][key]["versions"].items():
+                made[f"{key}/{number}"] = version_numbers.entry(section[raw], key, int(number), str(model["id"]))
+    return found
+
+
+def _decided(
+    task: Mapping[str, Any], what: str, key: str, fields: Mapping[str, Any], now: float, by: str, why: str
+) -> list[registry.Record]:
+    """What is recorded of a route's new weights, so that an old copy of the Task does not undo them."""
+    if what != "remove" and fields.get("load_endpoints"):
+        shares = dict(zip(fields["load_endpoints"], map(float, fields["weights"]), strict=True))
+        return [record.decided(task, key, shares, now=now, by=by, why=why)]
+    before = record.decision(task, key)
+    return [record.marked(decisions.retired(before), now=now, by=by)] if before is not None else []
+
+
+def _stock(kind: str, key: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """An entry as clearml-serving writes it."""
+    found = {name: value for name, value in fields.items() if name not in ("model", "code", "versions")}
+    name = key
+    if kind == "endpoints" and found.get("version"):
+        name = key.removesuffix(f"/{found['version']}")
+    found = {_KEY_FIELD[kind]: name, **found}
+    if "model" in fields:
+        found["model_id"] = fields["model"]["id"]
+    if "code" in fields:
+        found["preprocess_artifact"] = _artifact(key)
+    return found
+
+
+def _artifact(key: str) -> str:
+    return f"py_code_{key.replace('/', '_')}"
+
+
+def _attach(store: Store, key: str, files: Mapping[str, str]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        for name, text in files.items():
+            path = Path(folder, name)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        names = list(files)
+        store.attach(key, Path(folder, names[0]) if len(names) == 1 else Path(folder))
+
+
+# --- parts ------------------------------------------------------------------------------------------------------------
+
+
+def _said(task: Mapping[str, Any]) -> list[object]:
+    """What of a Task a document tells of; its artifacts are ours while we apply."""
+    texts = [registry.section_text(task, name) for name in (*_SECTIONS.values(), _VERSIONS)]
+    return [*texts, task.get(spec.RECORDS)]
+
+
+def _section(task: Mapping[str, Any], name: str) -> dict[str, Any]:
+    try:
+        return sections.parse(registry.section_text(task, name) or "{}")
+    except (sections.Unparsable, sections.Dynamic) as error:
+        raise DeployError(
+            f"the section {name} of the serving Task cannot be read: {error}", hint="repair it in ClearML first"
+        ) from error
+
+
+def _entries(task: Mapping[str, Any], kind: str) -> Entries:
+    found: Entries = {}
+    for key, fields in sorted(_section(task, _SECTIONS[kind]).items()):
+        if isinstance(fields, Mapping):
+            found[key.strip("/")] = _fields({
+                name: value for name, value in fields.items() if name != _KEY_FIELD[kind]
+            })  # fmt: skip
+    return found
+
+
+def _fields(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Without what says nothing; a version is a text, however it was written."""
+    said = {str(name): value for name, value in fields.items() if value not in (None, "", [], {})}
+    return {name: str(value) if name == "version" else value for name, value in said.items()}
+
+
+def _code(store: Store, task: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+    """The files of every piece of code that an endpoint names, by its artifact."""
+    named = {str(fields.get("preprocess_artifact")) for kind in ("endpoints", "auto_update")
+             for fields in _entries(task, kind).values()}  # fmt: skip
+    found = {}
+    for item in (task.get("execution") or {}).get("artifacts") or ():
+        key = str(item.get("key"))
+        if key in named and item.get("uri"):
+            with tempfile.TemporaryDirectory() as folder:
+                path = store.download(str(item["uri"]), Path(folder))
+                found[key] = read_code(path, key, is_archive=item.get("type") == "archive")
+    return found
+
+
+def read_code(path: Path, key: str, *, is_archive: bool) -> dict[str, str]:
+    """Return the texts of a file, or of the files of a zip. Raises ``DeployError`` for what is no text."""
+    try:
+        if not is_archive:
+            return {path.name: _text(path.read_bytes(), key)}
+        with zipfile.ZipFile(path) as packed:
+            return {
+                one.filename: _text(packed.read(one) if one.file_size <= _MAX_CODE_BYTES else b"\0" * (1 << 21), key)
+                for one in sorted(packed.infolist(), key=lambda one: one.filename)
+                if not one.is_dir() and "__pycache__" not in one.filename
+            }
+    except (zipfile.BadZipFile, UnicodeDecodeError) as error:
+        raise DeployError(f"the code {key} is not text: {error}", hint="add it with clearml-serving instead") from error
+
+
+def _text(raw: bytes, key: str) -> str:
+    if len(raw) > _MAX_CODE_BYTES:
+        raise DeployError(f"the code {key} has more than {_MAX_CODE_BYTES} bytes", hint="put data into the model")
+    return raw.decode()
+
+
+def _models(store: Store, task: Mapping[str, Any], found: Document) -> dict[str, dict[str, str]]:
+    """How models are named in a document."""
+    ids = {str(fields["model_id"]) for kind in ("endpoints", "auto_update") for fields in found[kind].values()
+           if fields.get("model_id")}  # fmt: skip
+    ids |= {one.model_id for one in spec.decode(task).endpoints.values() if one.model_id}
+    known = store.records(ids) if ids else {}
+    projects: dict[str, str] = {}
+    named = {}
+    for model_id in ids:
+        one = spec.decode_model(known[model_id]) if model_id in known else None
+        if one is not None and one.project and one.project not in projects:
+            projects[one.project] = store.project_name(one.project)
+        of = ("", "") if one is None else (one.name, projects.get(one.project, ""))
+        named[model_id] = _fields({"id": model_id, "name": of[0], "project": of[1]})
+    return named
+
+
+def _models_in(document: Document) -> list[Mapping[str, Any]]:
+    found = []
+    for kind in ("endpoints", "auto_update"):
+        for key, fields in document[kind].items():
+            if "model" in fields:
+                found.append(_mapping(fields["model"], key))
+            found += [_mapping(one, key) for one in _mapping(fields.get("versions") or {}, key).values()]
+    return found
+
+
+def _mapping(value: object, where: str) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise DeployError(f"{where} must have names and values, not {str(value)[:60]!r}", hint='a model is {id: "…"}')
+    return value
+
+
+def _shown(name: str, value: Any) -> str:
+    if value is None:
+        return "–"
+    if name == "code":
+        return ", ".join(value)[:_SHOWN]
+    return (value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str))[:_SHOWN]
+
+
+class _Dumper(yaml.SafeDumper):  # type: ignore[misc]  # without types
+    """Writes texts of several lines as blocks."""
+
+
+def _block(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+
+
+_Dumper.add_representer(str, _block)

@@ -1,0 +1,87 @@
+"""``triton-gateway export``, ``diff`` and ``apply``: what they print and end with; a second time is nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+from deploy.admin.commands import apply, diff, export
+from deploy.history import recorder
+from deploy.tools.errors import DeployError
+from gateway.spec import decode
+from gateway.testing import FakeRegistry
+from tests.unit.deploy.admin.test_state_file import make_store
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> FakeRegistry:
+    """See `make_store`."""
+    return make_store(tmp_path)
+
+
+def run(module: Any, store: FakeRegistry, *arguments: str) -> int:
+    """A command on a store."""
+    values = module.command.make_context("x", list(arguments)).params
+    values.pop("serving_task_id")
+    with click.Context(module.command):
+        return int(module.command.callback.__wrapped__(**values, open_registry=lambda: store))
+
+
+@pytest.mark.parametrize("form", [[], ["--json"]])
+def test_what_was_exported_is_what_is_there(
+    store: FakeRegistry, tmp_path: Path, capsys: pytest.CaptureFixture[str], form: list[str]
+) -> None:
+    """As YAML and as JSON; to a file or to the terminal."""
+    file = tmp_path / "state.yaml"
+    assert 0 == run(export, store, "-o", str(file), *form)
+    assert "3 endpoints, 1 auto_update, 1 canaries, 1 metrics, 1 defaults" in capsys.readouterr().err
+    assert 0 == run(diff, store, "-f", str(file), "--exit-code", "--prune")
+    assert 0 == run(apply, store, "-f", str(file), "--prune")
+    assert "nothing to do" in capsys.readouterr().err
+    assert 0 == run(export, store, *form)
+    assert file.read_text() == capsys.readouterr().out
+
+
+def test_a_dry_run_says_all_and_does_nothing(
+    store: FakeRegistry, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Then the real one does it; the history says who; a second one finds nothing."""
+    file = tmp_path / "state.yaml"
+    run(export, store, "-o", str(file))
+    file.write_text(file.read_text().replace("max_length: 128", "max_length: 64"))
+    store.add_endpoint("more", "m1")
+    before = store.task()
+    assert 2 == run(diff, store, "-f", str(file), "--exit-code")
+    assert 0 == run(diff, store, "-f", str(file))
+    capsys.readouterr()
+    assert 0 == run(apply, store, "-f", str(file), "--dry-run")
+    shown = capsys.readouterr()
+    assert (
+        '~ endpoint faq/2  auxiliary_cfg: {"gateway": {"max_length": 128}} → {"gateway": {"max_length": 64}}\n'
+        == shown.out
+    )
+    assert "1 changes, none made" in shown.err
+    assert before == store.task()
+    assert 0 == run(apply, store, "-f", str(file))
+    assert "64" == decode(store.task()).endpoints["faq/2"].option("max_length")
+    assert "more" in decode(store.task()).endpoints
+    assert 0 == run(diff, store, "-f", str(file), "--exit-code")
+    assert 2 == run(diff, store, "-f", str(file), "--exit-code", "--prune")
+    assert 0 == run(apply, store, "-f", str(file), "--prune")
+    assert "more" not in decode(store.task()).endpoints
+    told = [(one.kind, one.subject) for one in recorder.read(store).entries if one.subject in ("faq/2", "more")]
+    assert {("endpoint", "faq/2"), ("endpoint", "more")} <= set(told)
+
+
+def test_what_could_not_be_served_is_refused_before_anything_is_written(store: FakeRegistry, tmp_path: Path) -> None:
+    """An engine that does not exist, a canary of a version that is removed."""
+    file = tmp_path / "state.yaml"
+    run(export, store, "-o", str(file))
+    before = store.task()
+    file.write_text(file.read_text().replace("engine_type: custom", "engine_type: nonsense"))
+    with pytest.raises(DeployError, match="could not be served: endpoint team/hook: engine"):
+        run(apply, store, "-f", str(file))
+    assert before == store.task()

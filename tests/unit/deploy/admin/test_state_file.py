@@ -1,0 +1,216 @@
+"""The state of a serving Task as a file: nothing is lost on the way, nothing is written that is so already."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deploy.admin import state_file
+from deploy.rollout import record
+from deploy.tools import sections
+from deploy.tools.errors import DeployError
+from gateway.registry import section_text
+from gateway.spec import decode
+from gateway.testing import FakeRegistry
+
+CODE = "class Preprocess:\n    def process(self, data, state, collect):\n        return data\n"
+
+
+def make_store(folder: Path) -> FakeRegistry:
+    """Everything that a document tells of: plain and versioned endpoints, code, a canary, metrics, rules, a default."""
+    store = FakeRegistry()
+    for name in ("m1", "m2", "m3"):
+        (folder / name).write_bytes(b"model")
+        store.add_model(name, folder / name, name=f"model {name}", project="models")
+    store.add_endpoint("faq", "m1", version="1", input_name=["x"], input_type=["float32"], input_size=[[-1, 4]])
+    store.add_endpoint("faq", "m2", version="2", auxiliary_cfg={"gateway": {"max_length": 128}}, output_name=None)
+    (folder / "preprocess.py").write_text(CODE)
+    store.add_artifact("py_code_team_hook", folder / "preprocess.py", sha256="x")
+    store.add_endpoint("team/hook", None, engine="custom", preprocess_artifact="py_code_team_hook")
+    store.canary["live"] = {"endpoint": "live", "weights": [0.25, 0.75], "load_endpoints": ["faq/1", "faq/2"]}
+    rule = {"base_serving_url": "auto", "engine_type": "triton", "monitor_project": "models", "monitor_tags": ["prod"],
+            "only_published": True, "max_versions": 2}  # fmt: skip
+    metrics = {"endpoint": "faq/*", "log_frequency": 0.5, "metrics": {"x": {"type": "scalar", "buckets": [0, 1]}}}
+    made = {"auto/4": {"serving_url": "auto", "engine_type": "triton", "model_id": "m3", "version": "4"}}
+    store.sections = {name: sections.render(section) for name, section in (
+        ("model_monitoring", {"auto": rule}), ("metric_logging", {"faq/*": metrics}), ("model_monitoring_eps", made),
+    )}  # fmt: skip
+    store.write({}, [state_file.defaults.chosen(store.task(), "faq", "faq/2", now=1, by="me", why="test")])
+    return store
+
+
+def exported(store: FakeRegistry) -> state_file.Document:
+    """What the file of this store says, through its text."""
+    text = state_file.written(state_file.document_of(store, store.task()), "a title")
+    return state_file.parsed(text, "state.yaml")
+
+
+def changes(store: FakeRegistry, document: state_file.Document) -> tuple[list[state_file.Change], state_file.Document]:
+    """What would change, and what is wanted by this store's own ids."""
+    wanted = state_file.resolved(store, document)
+    return state_file.compared(state_file.document_of(store, store.task()), wanted), wanted
+
+
+def applied(store: FakeRegistry, document: state_file.Document) -> None:
+    """Make it so, all of it."""
+    found, wanted = changes(store, document)
+    state_file.apply(store, store.task(), found, wanted, by="me")
+
+
+def test_a_task_is_as_its_own_file_says(tmp_path: Path) -> None:
+    """Through the text: names, numbers, code and unset fields."""
+    store = make_store(tmp_path)
+    text = state_file.written(state_file.document_of(store, store.task()), "a title")
+    assert text.startswith("# a title\nversion: 1\n")
+    assert "      class Preprocess:\n" in text
+    assert "null" not in text
+    document = exported(store)
+    assert {"preprocess.py": CODE} == document["endpoints"]["team/hook"]["code"]
+    assert {"id": "m1", "name": "model m1", "project": "models"} == document["endpoints"]["faq/1"]["model"]
+    assert {"4": "m3"} == {n: m["id"] for n, m in document["auto_update"]["auto"]["versions"].items()}
+    assert {"faq": "faq/2"} == document["defaults"]
+    assert [] == changes(store, document)[0]
+
+
+def test_a_lost_task_is_restored(tmp_path: Path) -> None:
+    """An empty one says afterwards what the lost one said, with its numbers and code; a second time nothing."""
+    before = make_store(tmp_path)
+    document = exported(before)
+    store = FakeRegistry()
+    store.models = before.models
+    applied(store, document)
+    old, new = decode(before.task()), decode(store.task())
+    assert set(old.endpoints) == set(new.endpoints)
+    for url, endpoint in old.endpoints.items():
+        assert (endpoint.engine, endpoint.model_id, endpoint.inputs, endpoint.options, endpoint.is_auto) == (
+            new.endpoints[url].engine, new.endpoints[url].model_id, new.endpoints[url].inputs,
+            new.endpoints[url].options, new.endpoints[url].is_auto,
+        ), url  # fmt: skip
+    assert (old.canaries, old.metrics, old.defaults) == (new.canaries, new.metrics, new.defaults)
+    assert old.monitoring == new.monitoring
+    assert [] == list(new.faults)
+    assert [] == changes(store, document)[0]
+
+
+def test_another_server_has_models_of_other_ids(tmp_path: Path) -> None:
+    """They are found by project and name; one that is not there, or is there twice, is refused by name."""
+    document = exported(make_store(tmp_path))
+    store = FakeRegistry()
+    for name in ("m1", "m2", "m3"):
+        store.add_model(f"other-{name}", tmp_path / name, name=f"model {name}", project="models")
+    applied(store, document)
+    assert "other-m1" == decode(store.task()).endpoints["faq/1"].model_id
+    store.add_model("again", tmp_path / "m1", name="model m1", project="models")
+    with pytest.raises(DeployError, match="2 models are called models/model m1"):
+        changes(store, document)
+    del store.models["again"], store.models["other-m1"]
+    with pytest.raises(DeployError, match="endpoint faq/1: this registry has no model models/model m1"):
+        changes(store, document)
+
+
+def test_what_differs_is_told_and_only_that_is_written(tmp_path: Path) -> None:
+    """Sections of which nothing changes stay as they are, to the letter."""
+    store = make_store(tmp_path)
+    document = exported(store)
+    document["endpoints"]["faq/1"]["model"] = {"id": "m3"}
+    document["endpoints"]["faq/3"] = {"engine_type": "triton", "version": "3", "model": {"name": "model m2"}}
+    document["endpoints"]["team/hook"]["code"] = {"preprocess.py": CODE + "# more\n"}
+    found, wanted = changes(store, document)
+    assert [
+        "~ endpoint faq/1  model: m1 → m3", "+ endpoint faq/3",
+        "~ endpoint team/hook  code: preprocess.py → preprocess.py",
+    ] == [change.told() for change in found]  # fmt: skip
+    before = store.task()
+    state_file.apply(store, before, found, wanted, by="me")
+    after = store.task()
+    for name in ("canary", "model_monitoring", "metric_logging", "model_monitoring_eps"):
+        assert section_text(before, name) == section_text(after, name)
+    serving = decode(after)
+    assert ("m3", "m2") == (serving.endpoints["faq/1"].model_id, serving.endpoints["faq/3"].model_id)
+    assert ("faq", "3") == (serving.endpoints["faq/3"].endpoint, serving.endpoints["faq/3"].version)
+    assert [] == changes(store, document)[0]
+
+
+def test_weights_are_decisions_and_an_old_copy_does_not_undo_them(tmp_path: Path) -> None:
+    """As those of `canary set`; removed, the decision is over."""
+    store = make_store(tmp_path)
+    document = exported(store)
+    old = section_text(store.task(), "canary")
+    document["canaries"]["live"]["weights"] = [0.5, 0.5]
+    applied(store, document)
+    assert (0.5, 0.5) == decode(store.task()).canaries["live"].weights
+    decided = record.decision(store.task(), "live")
+    assert decided is not None
+    assert ("me", "applied from a file") == (decided.by, decided.why)
+    store.sections["canary"] = old
+    assert (0.5, 0.5) == decode(store.task()).canaries["live"].weights
+    del document["canaries"]["live"]
+    applied(store, document)
+    assert {} == decode(store.task()).canaries
+
+
+def test_what_the_file_does_not_have_is_removed_but_for_defaults(tmp_path: Path) -> None:
+    """A bare name cannot mean nothing while there are versions."""
+    store = make_store(tmp_path)
+    document = exported(store)
+    del document["endpoints"]["team/hook"], document["metrics"]["faq/*"], document["defaults"]["faq"]
+    assert ["- endpoint team/hook", "- metrics faq/*"] == [change.told() for change in changes(store, document)[0]]
+    applied(store, document)
+    assert {"faq": "faq/2"} == decode(store.task()).defaults
+    assert {} == decode(store.task()).metrics
+
+
+def test_who_changes_the_task_meanwhile_is_not_undone(tmp_path: Path) -> None:
+    """What was read must still be there when it is written."""
+    store = make_store(tmp_path)
+    document = exported(store)
+    document["endpoints"]["faq/1"]["model"] = {"id": "m3"}
+    found, wanted = changes(store, document)
+    task = store.task()
+    store.add_endpoint("new", "m1")
+    with pytest.raises(DeployError, match="somebody else"):
+        state_file.apply(store, task, found, wanted, by="me")
+    assert {"m1"} == {decode(store.task()).endpoints[url].model_id for url in ("new", "faq/1")}
+
+
+def test_code_of_several_files_travels_whole(tmp_path: Path) -> None:
+    """As a folder that was added by its path."""
+    store = make_store(tmp_path)
+    document = exported(store)
+    files = {"preprocess.py": CODE, "parts/words.py": "WORDS = ['ä']\n"}
+    document["endpoints"]["team/hook"]["code"] = files
+    applied(store, document)
+    assert files == exported(store)["endpoints"]["team/hook"]["code"]
+    assert [] == changes(store, document)[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("{", "is not YAML"), ("[]", "no state of a serving Task"), ("version: 2", "of version 1"),
+        ("version: 1\nendpoint: {}", "unknown part endpoint"), ("version: 1\nendpoints: []", "a name for each entry"),
+        ("version: 1\nendpoints: {a: 1}", "fields with values"), ("version: 1\ndefaults: {a: {}}", "must be a url"),
+        ("version: 1\nendpoints: {a: {code: {../x.py: a}}}", "no usable name"),
+        ("version: 1\nendpoints: {a: {code: {x.py: 7}}}", "no usable name"),
+        ("version: 1\nendpoints: {a: {version: 2}}", "named after its version"),
+        ("version: 1\nauto_update: {a: {versions: {x: {id: m}}}}", "no number"),
+        ("version: 1\ncanaries: {a: {weights: [1], load_endpoints: [a/1, a/2]}}", "as many load_endpoints"),
+        ("version: 1\ncanaries: {a: {weights: [x]}}", "a list of numbers"),
+        ("version: 1\nendpoints: {a: {model: m1}}", "must have names and values"),
+        ("version: 1\nendpoints: !!python/object:os.system {}", "is not YAML"),
+    ],
+)  # fmt: skip
+def test_files_that_cannot_be_used_are_refused_in_a_sentence(text: str, says: str) -> None:
+    """Whatever was written by hand."""
+    with pytest.raises(DeployError, match=says):
+        state_file.resolved(FakeRegistry(), state_file.parsed(text, "state.yaml"))
+
+
+def test_json_is_read_as_well(tmp_path: Path) -> None:
+    """It is YAML, too."""
+    import json
+
+    document: Any = {"version": 1, **state_file.document_of(make_store(tmp_path), make_store(tmp_path).task())}
+    assert exported(make_store(tmp_path)) == state_file.parsed(json.dumps(document), "state.json")
