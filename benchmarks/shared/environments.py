@@ -17,6 +17,11 @@ REQUIREMENTS: dict[str, tuple[str, ...]] = {
         "clearml-serving==1.3.5", "fastapi", "uvicorn[standard]", "tritonclient[grpc]", "tokenizers", "transformers",
         "numpy<2", "requests",
     ),
+    # clients that get along with each other
+    "clients": (
+        "cohere==7.3.1", "huggingface-hub==1.33.0", "langchain-huggingface==1.2.3", "langchain-openai==1.7.3",
+        "llama-index-embeddings-text-embeddings-inference==0.6.0", "openai==3.54.0", "tritonclient[http,grpc]==2.73.0",
+    ),
     "kserve": ("kserve==0.21.0", "tokenizers"),
     # the last tritonclient whose perf_analyzer runs on Debian 12's C library
     "perf_analyzer": ("tritonclient==2.51.0", "nvidia-cuda-runtime-cu12==12.9.79"),

@@ -1,7 +1,8 @@
 """Clients that need an environment of their own, made from PyPI once: ``make clients`` runs this file.
 
-KServe's SDK wants another numpy than the embedded Triton; perf_analyzer is a binary inside an older tritonclient (and
-needs Debian's libb64-0d). Not collected by default because each takes a while to install; CI runs it after the tests.
+Those that get along with each other share one. KServe's SDK wants another numpy than the embedded Triton; perf_analyzer
+is a binary inside an older tritonclient (and needs Debian's libb64-0d). Not collected by default because each takes a
+while to install; CI runs it after the tests.
 """
 
 from __future__ import annotations
@@ -34,6 +35,30 @@ def test_kserve_client_speaks_all_its_protocols(stack: Any) -> None:
     assert {
         "live": True, "ready": True, "model_ready": True, "rest": ["GOOD", "BAD"],
         "v1": ["GOOD", "BAD"], "v1_ready": True, "rpc_live": True, "rpc_model_ready": True, "rpc": ["GOOD", "BAD"],
+    } == json.loads(done.stdout.splitlines()[-1])  # fmt: skip
+
+
+def test_clients_people_already_have(stack: Any) -> None:
+    """Hugging Face's, OpenAI's, LangChain's, LlamaIndex', Cohere's and Triton's, in their newest versions."""
+    python = environments.python(ENVIRONMENTS, "clients", print)
+    done = subprocess.run(
+        [str(python), str(HERE / "client_calls.py"), stack.url, stack.http, stack.grpc],
+        capture_output=True, text=True, timeout=180, check=False,
+    )  # fmt: skip
+    assert 0 == done.returncode, done.stderr
+    assert {
+        "hugging_face": {
+            "same vectors": True, "truncate": True, "similarity": True, "labels": ["GOOD", "BAD"], "top_k": ["BAD"],
+            "summary of a classifier": "HfHubHTTPError", "summary with parameters": "HfHubHTTPError",
+        },
+        "openai": {"same vectors": True, "wrong model": "BadRequestError"},
+        "langchain": {"same vectors": True, "query": True},
+        "llama_index": {"vectors": [8, 8], "same vectors": True, "query": True},
+        "cohere": {
+            "first": [[1, "film film"], [2, "film"], [0, "bad"]], "second": [1, 2], "scores": True,
+            "wrong model": "BadRequestError", "no model": "NotFoundError",
+        },
+        "triton": {"rest": ["GOOD", "BAD"], "rest is ready": True, "rpc": ["GOOD", "BAD"], "rpc is ready": True},
     } == json.loads(done.stdout.splitlines()[-1])  # fmt: skip
 
 

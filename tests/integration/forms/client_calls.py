@@ -1,0 +1,135 @@
+"""Calls of other people's clients, made in an environment of their own: prints one JSON object, a list of facts per
+client. Arguments: URL, HTTP address and gRPC address of the gateway.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+TEXTS = ["good film", "bad"]
+
+
+def same(found: Any, wanted: Any) -> bool:
+    """Equal vectors, as far as float32 goes."""
+    return np.allclose(np.asarray(found, float), np.asarray(wanted, float), rtol=1e-5, atol=1e-6)
+
+
+def raised(call: Callable[[], Any]) -> str:
+    """The error's class."""
+    try:
+        call()
+    except Exception as error:
+        return type(error).__name__
+    return "nothing"
+
+
+def hugging_face(url: str, _http: str, _rpc: str) -> dict[str, Any]:
+    """`InferenceClient` at our own address, and at Text Embeddings Inference's."""
+    from huggingface_hub import InferenceClient
+
+    ours, tei = InferenceClient(model=f"{url}/serve/vectors"), InferenceClient(model=f"{url}/tei/vectors")
+    labels = InferenceClient(model=f"{url}/serve/live")
+    return {
+        "same vectors": same(ours.feature_extraction(TEXTS, normalize=True), tei.feature_extraction(TEXTS)),
+        "truncate": same(tei.feature_extraction(TEXTS[0], truncate=True), tei.feature_extraction(TEXTS)[:1]),
+        "similarity": tei.sentence_similarity("good film", other_sentences=["good film"])[0] > 0.999,
+        "labels": [one.label for one in InferenceClient(model=f"{url}/tei/live").text_classification("good film")],
+        "top_k": [one.label for one in labels.text_classification("bad", top_k=1)],
+        "summary of a classifier": raised(lambda: InferenceClient(
+            model=f"{url}/serve/live/pipeline/summarization").summarization("good film")),
+        "summary with parameters": raised(lambda: labels.summarization("good", clean_up_tokenization_spaces=True)),
+    }  # fmt: skip
+
+
+def openai(url: str, _http: str, _rpc: str) -> dict[str, Any]:
+    """Where OpenAI has its embeddings, and below an endpoint's address."""
+    from openai import OpenAI
+
+    plain = OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
+    below = OpenAI(base_url=f"{url}/tei/vectors/v1", api_key="none", max_retries=0)
+    one = plain.embeddings.create(model="vectors", input=TEXTS)
+    other = below.embeddings.create(model="anything", input=TEXTS)
+    return {
+        "same vectors": same([d.embedding for d in one.data], [d.embedding for d in other.data]),
+        "wrong model": raised(lambda: plain.embeddings.create(model="live", input=TEXTS)),
+    }
+
+
+def langchain(url: str, _http: str, _rpc: str) -> dict[str, Any]:
+    """`langchain-huggingface` and `langchain-openai`."""
+    from huggingface_hub import InferenceClient
+    from langchain_huggingface import HuggingFaceEndpointEmbeddings
+    from langchain_openai import OpenAIEmbeddings
+
+    endpoint = HuggingFaceEndpointEmbeddings(model="sentence-transformers/any", huggingfacehub_api_token="none")
+    endpoint.client = InferenceClient(model=f"{url}/tei/vectors")
+    opened = OpenAIEmbeddings(model="vectors", base_url=f"{url}/v1", api_key="none", check_embedding_ctx_length=False)
+    by_hub, by_openai = endpoint.embed_documents(TEXTS), opened.embed_documents(TEXTS)
+    return {
+        "same vectors": same(by_hub, by_openai),
+        "query": same(endpoint.embed_query(TEXTS[0]), opened.embed_query(TEXTS[0])),
+    }
+
+
+def llama_index(url: str, _http: str, _rpc: str) -> dict[str, Any]:
+    """Its embedding of Text Embeddings Inference, at an endpoint's address and at the bare one."""
+    from llama_index.embeddings.text_embeddings_inference import TextEmbeddingsInference
+
+    named = TextEmbeddingsInference(model_name="any", base_url=f"{url}/tei/vectors", timeout=10, embed_batch_size=10)
+    bare = TextEmbeddingsInference(model_name="any", base_url=url, timeout=10, embed_batch_size=10)
+    found = named.get_text_embedding_batch(TEXTS)
+    return {
+        "vectors": [len(vector) for vector in found],
+        "same vectors": same(found, bare.get_text_embedding_batch(TEXTS)),
+        "query": same(named.get_query_embedding(TEXTS[0]), bare.get_query_embedding(TEXTS[0])),
+    }
+
+
+def cohere(url: str, _http: str, _rpc: str) -> dict[str, Any]:
+    """Both versions of its rerank."""
+    import cohere
+
+    documents = ["bad", "film film", "film"]
+    first = cohere.Client(api_key="none", base_url=url)
+    second = cohere.ClientV2(api_key="none", base_url=url)
+    one = first.rerank(model="rank", query="hello", documents=documents, return_documents=True)
+    two = second.rerank(model="rank", query="hello", documents=documents, top_n=2)
+    return {
+        "first": [[r.index, r.document.text] for r in one.results],
+        "second": [r.index for r in two.results],
+        "scores": all(0 < r.relevance_score < 1 for r in two.results),
+        "wrong model": raised(lambda: second.rerank(model="live", query="a", documents=documents)),
+        "no model": raised(lambda: second.rerank(model="nobody", query="a", documents=documents)),
+    }
+
+
+def triton(_url: str, http: str, rpc: str) -> dict[str, Any]:
+    """`tritonclient` over REST and gRPC."""
+    import tritonclient.grpc
+    import tritonclient.http
+
+    found: dict[str, Any] = {}
+    for name, module, address in (("rest", tritonclient.http, http), ("rpc", tritonclient.grpc, rpc)):
+        client = module.InferenceServerClient(address)
+        text = module.InferInput("text", [2, 1], "BYTES")
+        text.set_data_from_numpy(np.array([[text.encode()] for text in TEXTS], dtype=object))
+        labels = client.infer("live", [text]).as_numpy("label").ravel().tolist()
+        found[name] = [label.decode() for label in labels]
+        found[f"{name} is ready"] = client.is_model_ready("live")
+        client.close()
+    return found
+
+
+def main() -> None:
+    """Every client in turn."""
+    clients = (hugging_face, openai, langchain, llama_index, cohere, triton)
+    print(json.dumps({client.__name__: client(*sys.argv[1:4]) for client in clients}))
+
+
+if __name__ == "__main__":
+    main()
