@@ -7,8 +7,13 @@ Refusing early costs microseconds; queueing without a bound costs every caller i
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from gateway.errors import Overloaded
+from gateway.trace import BATCH, DEFAULT
+
+SHARE: Final = 8
+"""An endpoint may hold so many times what is free, beside others."""
 
 
 class Permit:
@@ -50,33 +55,55 @@ class Permit:
 
 
 class Permits:
-    """Counts requests of one event loop, and the bytes of their bodies; not thread-safe by design."""
+    """Counts requests of one event loop, and the bytes of their bodies; not thread-safe by design.
 
-    __slots__ = ("held_bytes", "in_flight", "max_bytes", "max_requests", "retry_after")
+    Who may still come in goes by what is free. A class of priority has a ceiling: ``batch`` takes half of the places at
+    most, ``critical`` may go a sixteenth beyond the others. One endpoint among several may hold ``SHARE`` times what is
+    free: alone it gets nearly all there is, two that want everything about half each, and there is always something
+    left for one that asked for nothing yet. Nobody is counted among those who want something, and nothing is reserved.
+    """
+
+    __slots__ = ("ceilings", "held_bytes", "in_flight", "max_bytes", "max_requests", "retry_after")
 
     def __init__(self, max_requests: int, max_bytes: int) -> None:
         self.max_requests = max_requests
         self.max_bytes = max_bytes
+        self.ceilings = (max_requests + max_requests // 16, max_requests, (max_requests + 1) // 2)
+        """Requests in flight at most, by rank of their class."""
         self.in_flight = 0
         self.held_bytes = 0
         self.retry_after: Callable[[], float] = lambda: 1.0
         """Seconds after which who is refused may ask again."""
 
     def room(self) -> int:
-        """Return how many requests would be let in now."""
+        """Return how many requests of no special class would be let in now."""
         return self.max_requests - self.in_flight
 
-    def full(self) -> Overloaded:
+    def is_full(self, rank: int) -> bool:
+        """Return whether one more request of a class would be refused."""
+        return self.in_flight >= self.ceilings[rank]
+
+    def full(self, rank: int = DEFAULT) -> Overloaded:
         """Return the refusal of one request too many."""
-        return Overloaded(
-            f"this gateway already works on {self.max_requests} requests", hint="try again",
-            retry_after=self.retry_after(),
+        is_batch = rank == BATCH and self.in_flight < self.max_requests
+        why = "and takes no more of class batch beside them" if is_batch else "and takes no more"
+        return self._refusal(
+            f"this gateway already works on {self.ceilings[rank]} requests {why}",
+            "batch_full" if is_batch else "gateway_full",
         )  # fmt: skip
 
-    def take(self, size: int = 0) -> Permit:
+    def share_is_full(self, path: str) -> Overloaded:
+        """Return the refusal of a request whose endpoint has its share."""
+        return self._refusal(f"this gateway works on as many requests of {path} as others leave room for",
+                             "endpoint_full")  # fmt: skip
+
+    def _refusal(self, message: str, because: str) -> Overloaded:
+        return Overloaded(message, because=because, hint="try again", retry_after=self.retry_after())
+
+    def take(self, size: int = 0, rank: int = DEFAULT) -> Permit:
         """Take a permit for a request of which ``size`` bytes are, or will be, held. Raises ``Overloaded``."""
-        if self.in_flight >= self.max_requests:
-            raise self.full()
+        if self.in_flight >= self.ceilings[rank]:
+            raise self.full(rank)
         held = self.held_bytes
         if held + size > self.max_bytes and held:
             raise _full(held)
@@ -93,5 +120,5 @@ class Permits:
 def _full(held: int) -> Overloaded:
     return Overloaded(
         f"this gateway already holds {held >> 20} MiB of requests", hint="try again, or send less at once",
-        retry_after=1,
+        because="bytes_full", retry_after=1,
     )  # fmt: skip

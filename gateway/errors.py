@@ -199,6 +199,11 @@ class Overloaded(GatewayError):
     kind = "overloaded"
     retryable = True
 
+    def __init__(self, message: str, *, because: str = "", hint: str = "", retry_after: float | None = None) -> None:
+        """``because``: what is full."""
+        super().__init__(message, hint=hint, retry_after=retry_after)
+        self.because = because
+
 
 class Unavailable(GatewayError):
     """Nothing here can serve the request at the moment."""

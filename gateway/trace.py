@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from time import perf_counter_ns
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 TRACEPARENT: ContextVar[str] = ContextVar("traceparent", default="")
 """The W3C ``traceparent`` of the request that is being worked on here, for calls that carry it on."""
@@ -54,6 +54,20 @@ class TextRow(Protocol):
     truncated: bool
 
 
+class Lane(NamedTuple):
+    """Among whom a request waits: its class of priority (0 is the most important) and who is to share fairly."""
+
+    rank: int
+    tenant: str
+
+
+CLASSES: Final = ("critical", "default", "batch")
+"""Classes of priority by rank: the most important first."""
+CRITICAL, DEFAULT, BATCH = range(3)
+EVERYBODY: Final = Lane(DEFAULT, "")
+"""Whoever says nothing."""
+
+
 class Trace:
     """Labels, stage timings (ns), counts and outcome of one request.
 
@@ -63,7 +77,7 @@ class Trace:
 
     __slots__ = (
         "answer", "body", "body_bytes", "caller", "custom", "encoded", "endpoint", "error", "finish_ns",
-        "generated_tokens", "hold", "infer_ns", "model_id", "outcome", "prepare_ns", "prepared", "queue_ns",
+        "generated_tokens", "hold", "infer_ns", "lane", "model_id", "outcome", "prepare_ns", "prepared", "queue_ns",
         "request_id", "route", "rows", "started_ns", "status", "tokens", "total_ns", "trace_id", "truncated",
         "unknown_tokens", "url", "version",
     )  # fmt: skip
@@ -86,6 +100,7 @@ class Trace:
         self.error: BaseException | None = None
         self.caller: object = None
         """Who asks (``callers.rights.Caller``), where callers have to be known."""
+        self.lane = EVERYBODY
         self.hold: object = None
         """What its tenant's quota has let it in with (``callers.quotas.Hold``), if there is one."""
         self.generated_tokens = 0

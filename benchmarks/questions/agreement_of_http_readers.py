@@ -207,8 +207,9 @@ class Echo:
         """See ``fast.FastPathLike``."""
         return None if path in ("/serve/skip", "/serve/pieces") else (path, headers)
 
-    def is_full(self) -> bool:
+    def is_full(self, plain: Any) -> bool:
         """See ``fast.FastPathLike``."""
+        del plain
         return False
 
     def refusal(self, plain: Any) -> None:

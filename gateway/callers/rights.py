@@ -16,6 +16,7 @@ from math import inf
 from typing import Final
 
 from gateway.errors import NotPermitted
+from gateway.trace import CLASSES as CLASSES
 
 INFER: Final = "infer"
 METADATA: Final = "metadata"
@@ -30,9 +31,6 @@ OPERATIONS: Final = {
     PINS: "choose a version past its canary with x-route-to, where the gateway allows pins",
 }
 """Everything that can be granted, and what it means."""
-
-CLASSES: Final = ("critical", "default", "batch")
-"""Classes of priority, the most important first."""
 
 ANYTHING: Final = ("*",)
 _MAX_PATH: Final = 1000

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from gateway.admission import Permit, Permits
+from gateway.admission import SHARE, Permit, Permits
 from gateway.call import Ask, Call, Refuse
 from gateway.dataplane.deadlines import Deadlines
 from gateway.dataplane.inflight import ENDED, Done, InFlight, Send
@@ -27,7 +27,7 @@ from gateway.endpoints.endpoint import Endpoint
 from gateway.errors import OF_CALLERS, Draining, GatewayError, Overloaded, Unavailable
 from gateway.health import Health
 from gateway.metrics.observer import Observer
-from gateway.trace import TRACEPARENT, Trace
+from gateway.trace import CLASSES, DEFAULT, TRACEPARENT, Trace
 
 _log = logging.getLogger("triton_gateway.request")
 
@@ -91,27 +91,55 @@ class DataPlane:
         self._observer.started()
         return self.new_trace(request_id, parent)
 
-    def permit(self, size: int = 0) -> Permit:
+    def permit(self, size: int = 0, path: str | None = None, rank: int = DEFAULT) -> Permit:
         """Let a request in whose body has ``size`` bytes, as far as that is known: before its body is read.
 
-        Raises ``Draining``, ``Unavailable`` or ``Overloaded``.
+        ``path``: who is asked, if the address names it. Raises ``Draining``, ``Unavailable`` or ``Overloaded``.
         """
         health = self._health
         if health.is_draining:
             raise Draining("this gateway is shutting down", hint="send the request to another one", retry_after=1)
         if not health.first_sync_done:
             raise Unavailable("this gateway has not read its configuration yet", hint="try again", retry_after=1)
-        return self.permits.take(size)
+        if path is not None:
+            self.require_room(path, rank)
+        return self.permits.take(size, rank)
 
-    def is_full(self) -> bool:
+    def require_room(self, path: str, rank: int) -> None:
+        """Raise ``Overloaded`` if what is at ``path`` has its share of this process."""
+        if self._has_share(path, rank):
+            raise self.refusal(path, rank)
+
+    def is_full(self, path: str | None, rank: int) -> bool:
         """Return whether a request would be refused now for want of room, and for nothing else."""
         permits, health = self.permits, self._health
-        return permits.in_flight >= permits.max_requests and health.first_sync_done and not health.is_draining
+        return (
+            (permits.in_flight >= permits.ceilings[rank] or (path is not None and self._has_share(path, rank)))
+            and health.first_sync_done and not health.is_draining
+        )  # fmt: skip
 
-    def refused(self) -> None:
+    def _has_share(self, path: str, rank: int) -> bool:
+        snapshot, permits = self._table.current, self.permits
+        endpoint = snapshot.endpoints.get(path)
+        if endpoint is not None:
+            used, own = endpoint.leases, 1
+        else:
+            canary = snapshot.canaries.get(path)
+            if canary is None:
+                return False
+            found = [snapshot.endpoints[url] for url in canary.urls if url in snapshot.endpoints]
+            used, own = sum(one.leases for one in found), len(found)
+        return used >= SHARE * (permits.ceilings[rank] - permits.in_flight) and len(snapshot.endpoints) > own
+
+    def refusal(self, path: str | None, rank: int) -> Overloaded:
+        """Return the refusal that ``is_full`` tells of."""
+        permits = self.permits
+        return permits.full(rank) if path is None or permits.is_full(rank) else permits.share_is_full(path)
+
+    def refused(self, error: Overloaded, rank: int) -> None:
         """Count a request that was refused for want of room before anything was made of it."""
-        self._observer.refused(Overloaded.kind)
-        self._log_refusal()
+        self._observer.refused(error.kind)
+        self._count_refusal(error, rank)
 
     def expect(self, path: str) -> None:
         """Raise at once what a call for ``path`` would be refused with, if there is nothing there; chooses nothing."""
@@ -191,13 +219,16 @@ class DataPlane:
         self._observer.finished(trace)
         for listener in self._listeners:
             listener(trace)
-        if isinstance(trace.error, Overloaded) and not self._access_log:
-            self._log_refusal()
+        if isinstance(trace.error, Overloaded):
+            self._count_refusal(trace.error, trace.lane.rank)
+            if self._access_log:
+                _write_log(trace)
         elif trace.error is not None or self._access_log:
             _write_log(trace)
 
-    def _log_refusal(self) -> None:
-        """Say how many were refused for want of room; a line for each would take longer than refusing."""
+    def _count_refusal(self, error: Overloaded, rank: int) -> None:
+        """Count it, and say how many there were; a line for each would take longer than refusing."""
+        self._observer.overloaded(error.because or "backend", CLASSES[rank])
         self._refused += 1
         now = time.monotonic()
         if now >= self._tell_at:

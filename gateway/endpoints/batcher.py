@@ -10,7 +10,8 @@ its deadline, and who is told. The life of an entry:
 - **When a call leaves.** If a server is idle, at the end of the current loop tick: simultaneous requests share a call,
   a lone request never waits. While calls run, what arrives waits until a call is full, until everybody is here who was
   lately, or until the call it would stand behind is about to end: until then leaving gains nothing, and more may come.
-- **Who is in it.** The oldest entry, and those that are cheaper with it than in a call of their own.
+- **Who is in it.** The oldest entry, and those that are cheaper with it than in a call of their own. If several classes
+  or tenants wait, whose turn it is says ``order``.
 - **Both by expected time**, from what calls of this batcher have taken (``prices``).
 - **One rule for a poisoned call.** If a call fails for a reason that one of its entries may have brought
   (``ROW_FAULTS``), each half of it is called again, until only the guilty one fails. A lost connection is no reason.
@@ -30,9 +31,10 @@ from time import perf_counter
 from typing import Any, Final, Generic, Literal, Protocol
 
 from gateway.endpoints.entries import BatchLimits, Entry, OnDone, R, cut, merge, n_tokens, split
+from gateway.endpoints.order import Order
 from gateway.endpoints.prices import Prices
 from gateway.errors import BackendGarbage, BackendRefused, DeadlineExceeded, HookFailed, ModelNotReady
-from gateway.trace import TRACEPARENT
+from gateway.trace import EVERYBODY, TRACEPARENT, Lane
 from preprocessing.collate import split_rows
 
 ROW_FAULTS: Final = (BackendRefused, HookFailed)
@@ -127,6 +129,11 @@ class Batcher(Generic[R]):
         self._waiting: list[Entry[R]] = []
         self._waiting_rows = 0
         self._waiting_tokens = 0
+        self._lane = EVERYBODY
+        """Of the oldest that waits."""
+        self._is_mixed = False
+        """Whether others than its like wait with it."""
+        self._order = Order()
         self._halves: deque[list[Entry[R]]] = deque()
         """Halves of calls that failed: each is the next call."""
         self._calls: dict[UnderWay, None] = {}
@@ -155,12 +162,12 @@ class Batcher(Generic[R]):
         return self._waiting_rows
 
     async def submit(
-        self, rows: Sequence[R], deadline: float, *, count: int = 0, kind: Hashable = None
+        self, rows: Sequence[R], deadline: float, *, count: int = 0, kind: Hashable = None, lane: Lane = EVERYBODY
     ) -> tuple[Any, int, int]:
         """Return the outputs of ``rows`` in order, and the nanoseconds spent waiting and inferring.
 
-        ``deadline`` is in loop time; ``count`` and ``kind`` as ``begin`` takes them. Raises what ``run`` raises, or
-        ``DeadlineExceeded``. Cancelling drops what has not left, and the calls nobody else shares.
+        ``deadline`` is in loop time; ``count``, ``kind`` and ``lane`` as ``begin`` takes them. Raises what ``run``
+        raises, or ``DeadlineExceeded``. Cancelling drops what has not left, and the calls nobody else shares.
         """
         groups = self._groups(rows)
         futures: list[asyncio.Future[Any]] = []
@@ -169,7 +176,7 @@ class Batcher(Generic[R]):
             future: asyncio.Future[Any] = self._loop.create_future()
             futures.append(future)
             mine = rows if len(groups) == 1 else [rows[i] for i in group]
-            entries.append(self.begin(mine, deadline, partial(_tell, future), count=count, kind=kind))
+            entries.append(self.begin(mine, deadline, partial(_tell, future), count=count, kind=kind, lane=lane))
         try:
             parts = [await futures[0]] if len(groups) == 1 else await asyncio.gather(*futures)
         except BaseException:
@@ -189,21 +196,27 @@ class Batcher(Generic[R]):
         return [[0]] if len(rows) == 1 else split([self._size(row) for row in rows], self._limits)
 
     def begin(
-        self, rows: Sequence[R], deadline: float, on_done: OnDone, *, count: int = 0, kind: Hashable = None
-    ) -> Entry[R]:
+        self, rows: Sequence[R], deadline: float, on_done: OnDone, *, count: int = 0, kind: Hashable = None,
+        lane: Lane = EVERYBODY,
+    ) -> Entry[R]:  # fmt: skip
         """Queue ``rows`` for the next call; ``on_done`` is called from the loop when they are through, at the latest at
         ``deadline`` (loop time).
 
         What ``submit`` does for a coroutine, for a caller that has none. ``abandon`` takes it back. One row may be
-        ``count`` rows to the server; entries of another ``kind`` do not share a call.
+        ``count`` rows to the server; entries of another ``kind`` do not share a call. ``lane``: see ``order``.
         """
         entry = Entry(rows, deadline, on_done, self._size, count, kind)
+        entry.lane = lane
         self.add(entry)
         return entry
 
     def add(self, entry: Entry[R]) -> None:
         """Queue an entry; see ``begin``."""
         entry.submitted = self._clock()
+        if not self._waiting:
+            self._lane, self._is_mixed = entry.lane, False
+        elif entry.lane != self._lane:
+            self._is_mixed = True
         self._waiting.append(entry)
         self._waiting_rows += entry.count
         self._waiting_tokens += entry.tokens
@@ -329,7 +342,10 @@ class Batcher(Generic[R]):
 
     def _take(self) -> list[Entry[R]]:
         waiting = self._waiting
-        batch = waiting if len(waiting) == 1 else cut(waiting, self._limits, self.prices)
+        if self._is_mixed:
+            batch = self._order.take(waiting, self._limits, self.prices)
+        else:
+            batch = waiting if len(waiting) == 1 else cut(waiting, self._limits, self.prices)
         self._turn += 1
         if len(batch) >= _TRIED_FROM and not self._turn % _TRIED_EVERY and self.prices.are_guessed:
             batch = batch[: len(batch) // 2]

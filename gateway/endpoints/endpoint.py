@@ -210,6 +210,11 @@ class Endpoint:
         return self.text is not None and self.text is self.handler
 
     @property
+    def leases(self) -> int:
+        """How many requests hold it open: those it works on."""
+        return self._leases
+
+    @property
     def prices(self) -> dict[str, float] | None:
         """What calls to its model have cost lately, for people; None if none were made or none are shared."""
         prices: Prices | None = getattr(self.text or self.handler, "prices", None)

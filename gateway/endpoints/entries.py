@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gateway.endpoints.prices import Prices
-from gateway.trace import TRACEPARENT
+from gateway.trace import EVERYBODY, TRACEPARENT
 
 if TYPE_CHECKING:
     from gateway.endpoints.batcher import UnderWay
@@ -61,8 +61,8 @@ class Entry(Generic[R]):
     """
 
     __slots__ = (
-        "call", "count", "deadline", "infer_ns", "is_over", "kind", "longest", "on_done", "parent", "queued_ns", "rows",
-        "submitted", "tokens",
+        "call", "count", "deadline", "infer_ns", "is_over", "kind", "lane", "longest", "on_done", "parent", "queued_ns",
+        "rows", "submitted", "tokens",
     )  # fmt: skip
 
     def __init__(
@@ -79,6 +79,7 @@ class Entry(Generic[R]):
         self.on_done = on_done
         self.is_over = False
         self.kind = kind
+        self.lane = EVERYBODY
         self.count = count or len(rows)
         if len(rows) == 1:
             self.longest = size(rows[0])

@@ -102,7 +102,7 @@ class TextHandler:
         batcher, rows = self._batcher, prepared.rows
         if len(rows) == 1 or batcher.fits(rows):
             entry = _Asked(rows, job.deadline)
-            entry.handler, entry.job, entry.prepared = self, job, prepared
+            entry.handler, entry.job, entry.prepared, entry.lane = self, job, prepared, trace.lane
             batcher.add(entry)
             job.queued(entry.leave, is_watched=True)
         else:
@@ -112,7 +112,9 @@ class TextHandler:
     async def _in_several_calls(self, job: Job, prepared: Prepared) -> object:
         trace = job.trace
         try:
-            job.outputs, trace.queue_ns, trace.infer_ns = await self._batcher.submit(prepared.rows, job.deadline)
+            job.outputs, trace.queue_ns, trace.infer_ns = await self._batcher.submit(
+                prepared.rows, job.deadline, lane=trace.lane
+            )
         except BackendRefused as error:
             raise _not_the_callers_fault(error) from error
         if self.processor.finishes_off_loop(prepared):

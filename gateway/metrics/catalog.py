@@ -107,6 +107,12 @@ ENDED_CONNECTIONS: Final = Metric(
     "malformed_request, overloaded, method_not_allowed).",
     ("reason",),
 )  # fmt: skip
+REFUSED: Final = Metric(
+    "gateway_refused_requests_total", "counter",
+    "Requests refused for want of room, by why (gateway_full, endpoint_full, batch_full, bytes_full, backend) and "
+    "class of priority. In gateway_requests_total they are overloaded.",
+    ("reason", "priority"),
+)  # fmt: skip
 REFUSED_CALLERS: Final = Metric(
     "gateway_refused_callers_total", "counter",
     "Requests refused for who asked, by why: no_credentials, unknown_key, unknown_certificate, expired, revoked, "
@@ -254,8 +260,8 @@ BUILD_INFO: Final = Metric("gateway_build_info", "gauge", "Always 1; the label t
 CATALOG: Final = (
     REQUESTS, FALLBACKS, REQUEST_SECONDS, FAILURE_SECONDS,
     STAGE_SECONDS, IN_FLIGHT, CPU_WAIT, ROWS, TOKENS, UNKNOWN_TOKENS, TRUNCATED,
-    BATCH_ROWS, BATCH_TOKENS, BATCH_REAL_TOKENS, CACHE, WORD_CACHE, ENDED_CONNECTIONS, REFUSED_CALLERS, CALLERS_SOURCE,
-    OVER_QUOTA, TENANT_REQUESTS, TENANT_TOKENS_IN, TENANT_TOKENS_OUT,
+    BATCH_ROWS, BATCH_TOKENS, BATCH_REAL_TOKENS, CACHE, WORD_CACHE, ENDED_CONNECTIONS, REFUSED,
+    REFUSED_CALLERS, CALLERS_SOURCE, OVER_QUOTA, TENANT_REQUESTS, TENANT_TOKENS_IN, TENANT_TOKENS_OUT,
     VARIABLE_SCALAR, VARIABLE_ENUM, VARIABLE_VALUE, VARIABLE_COUNTER, VARIABLE_IGNORED,
     DRIFT_OBSERVATIONS, DRIFT_REFERENCE, DRIFT_REFERENCE_SIZE, DRIFT_CHI2,
     SHADOWS, SHADOW_DIFFERENCE, SHADOW_SECONDS,

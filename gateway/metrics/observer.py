@@ -273,6 +273,11 @@ class Observer:
                     self._numbers.count(catalog.FALLBACKS, endpoint, version, outcome)
 
     @_harmless
+    def overloaded(self, reason: str, priority: str) -> None:
+        """Count a refusal for want of room."""
+        self._numbers.count(catalog.REFUSED, reason, priority).value += 1
+
+    @_harmless
     def ended_connection(self, reason: str) -> None:
         """Count a connection that was ended though its client would have kept it."""
         self._numbers.count(catalog.ENDED_CONNECTIONS, reason).value += 1

@@ -26,6 +26,7 @@ from gateway.callers.rights import INFER, METADATA, PINS, Caller
 from gateway.dataplane.inflight import InFlight, Send, too_late
 from gateway.dataplane.routing.table import RoutingTable
 from gateway.dataplane.submit import DataPlane
+from gateway.edge.lanes import lane_of
 from gateway.edge.quotas import hold, quota_left
 from gateway.edge.rules import OPEN, RPC, rows_for, snapshot_for, told_to
 from gateway.edge.threads import MAX_INLINE_BYTES, in_thread
@@ -361,7 +362,8 @@ class RpcServer:
         trace.caller = caller
         try:
             trace.body_bytes = request.ByteSize()
-            permit = plane.permit(trace.body_bytes)
+            trace.lane = lane_of(metadata.get("x-priority", "").encode(), caller)
+            permit = plane.permit(trace.body_bytes, None, trace.lane.rank)
         except GatewayError as error:
             return plane.refuse(trace, error)
         left = context.time_remaining()
@@ -372,6 +374,7 @@ class RpcServer:
                     hold(trace, self._access.quota_of(caller), permit.size)
                 call = RpcCall(await self._read_aside(request, permit.size, timeout), streams=send is not None)
                 self._address(call, metadata, timeout, caller)
+                plane.require_room(call.path, trace.lane.rank)
             except asyncio.CancelledError as error:
                 plane.refuse(trace, error)
                 raise

@@ -87,11 +87,13 @@ async def taken(scope: Scope) -> None:
         await wait()
 
 
-def rest(scope: Scope) -> None:
-    """Say that this request is refused for want of room: the next one of its connection is not read at once."""
+def rest(scope: Scope, is_full: Callable[[], bool]) -> None:
+    """Say that this request is refused for want of room: the next one of its connection is not read at once, unless
+    ``is_full()`` is no longer so.
+    """
     begin = scope.get("extensions", _NO_EXTENSIONS).get(REST)
     if begin is not None:
-        begin()
+        begin(is_full)
 
 
 def names_of(scope: Scope) -> Names:

@@ -74,8 +74,8 @@ class FastPathLike(Protocol):
         """Return all that is needed of a request's head; None if the request is not for the fast path."""
         ...
 
-    def is_full(self) -> bool:
-        """Return whether a request would be refused now for want of room."""
+    def is_full(self, plain: Any) -> bool:
+        """Return whether a request with such a head would be refused now for want of room."""
         ...
 
     def refusal(self, plain: Any) -> tuple[bytes, bytes] | None:
@@ -225,6 +225,10 @@ class PendingReply:
                 permit.release()
         protocol.on_response_complete()
 
+    def rest(self, is_full: Callable[[], bool]) -> None:
+        """See ``GatewayProtocol.rest``."""
+        self._protocol.rest(is_full)
+
     def abort(self) -> None:
         """Close the connection: there is no answer that could be written."""
         if not self.response_complete:
@@ -315,7 +319,7 @@ class FastProtocol(GatewayProtocol):
     def _is_taken(self, fast_path: FastPathLike, head: Head, body: bytes) -> bool:
         if len(body) > fast_path.max_bytes:
             return False
-        if fast_path.is_full():
+        if fast_path.is_full(head.plain):
             return self._is_refused(fast_path, head, body)
         return self._is_started(fast_path, head, body)
 
@@ -334,17 +338,16 @@ class FastProtocol(GatewayProtocol):
 
     def _is_refused(self, fast_path: FastPathLike, head: Head, body: bytes) -> bool:
         """Refuse for want of room, in microseconds if it can be; then the connection rests."""
-        self._count_refusal()
+        self._is_counted = False
         made = fast_path.refusal(head.plain)
         if made is not None:
             self.server_state.total_requests += 1
             _write(self.transport, *made, keep_alive=self._stays)
             if self._stays:
                 self._wait_in(self._room.idle)
-        elif not self._is_started(fast_path, head, body):
-            return False
-        self.rest()
-        return True
+            self.rest(partial(fast_path.is_full, head.plain))
+            return True
+        return self._is_started(fast_path, head, body)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Give up what the client no longer waits for."""

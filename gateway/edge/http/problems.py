@@ -38,12 +38,13 @@ def problem(error: GatewayError, request_id: str) -> Reply:
     if error.hint:
         content["hint"] = error.hint
     headers: Headers = [(b"content-type", b"application/json")]
-    if error.retry_after is not None or status in (429, 503):
+    is_want = status in (429, 503, 504)
+    if error.retry_after is not None or is_want:
         headers.append((b"retry-after", str(max(1, round(error.retry_after or 1))).encode()))
     if status == 405:
         headers.append((b"allow", b"POST"))
-    if error.because:
-        headers.append((b"x-refused-because", error.because.encode()))
+    if error.because or is_want:
+        headers.append((b"x-refused-because", (error.because or error.kind).encode()))
     if status == 401:
         headers.append((b"www-authenticate", b'Bearer realm="triton-gateway"'))
     return Reply(status, headers, orjson.dumps(content, default=str))

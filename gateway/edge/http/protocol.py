@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import random
 import select
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import httptools
@@ -54,8 +54,8 @@ NAMES: Final = "gateway.names"
 """The ASGI extension with what the client is called by its certificate (``callers.access.Names``), if it shows one."""
 
 REST: Final = "gateway.rest"
-"""The ASGI extension ``rest()``: this request was refused for want of room, so the next one of its connection is not
-read at once (see ``turns``).
+"""The ASGI extension ``rest(is_full)``: this request was refused for want of room, so the next one of its connection is
+not read at once (see ``turns``), unless ``is_full()`` is no longer so.
 """
 
 HeaderList = Sequence[tuple[bytes, bytes]]
@@ -127,7 +127,9 @@ class GatewayProtocol(HttpToolsProtocol):
         self._is_deaf = False
         self._is_repeated = False
         self._look: asyncio.Handle | None = None
-        self._was_refused = False
+        self._is_full: Callable[[], bool] | None = None
+        """What a request of this connection was refused by."""
+        self._is_counted = False
         self._rests_until = 0.0
         """Loop time until which what comes is not looked at: a request was refused; see ``turns``."""
         self._held = b""
@@ -201,7 +203,8 @@ class GatewayProtocol(HttpToolsProtocol):
             turns = self._room.turns
             if (self._rests_until or turns.is_over) and self._must_wait(data):
                 return
-            if not turns.has_room():
+            self._is_counted = not turns.has_room()
+            if self._is_counted:
                 self._count_refusal()  # known now, before others are read
         self._unparsed += len(data)
         if self._is_deaf:
@@ -223,13 +226,20 @@ class GatewayProtocol(HttpToolsProtocol):
 
     # --- turns --------------------------------------------------------------------------------------------------------
 
-    def rest(self) -> None:
-        """Let what comes next rest for a while: a request is refused for want of room."""
+    def rest(self, is_full: Callable[[], bool]) -> None:
+        """Let what comes next rest for a while, as long as ``is_full()``: a request is refused for want of room."""
+        if not self._is_counted:
+            self._count_refusal()
+        self._is_counted = False
         self._rests_until = self._room.turns.until(self.loop.time())
-        self._was_refused = True
+        self._is_full = is_full
+
+    def has_room(self) -> bool:
+        """See ``turns.Rests``."""
+        return self._is_full is None or not self._is_full()
 
     def _count_refusal(self) -> None:
-        self._room.refused(self.loop, 1.0 if self._was_refused else NEW_COUNTS)
+        self._room.refused(self.loop, NEW_COUNTS if self._is_full is None else 1.0)
 
     def _must_wait(self, data: bytes) -> bool:
         """Keep what came until it is this connection's turn; returns whether it has to wait, and there is room to."""
@@ -238,9 +248,9 @@ class GatewayProtocol(HttpToolsProtocol):
         self._rests_until = 0.0
         if turns.held_bytes + len(data) > MAX_HELD_BYTES or self._is_deaf or room.is_leaving:
             return False
-        if turns.has_room() or not (turns.is_over or self.loop.time() < until):
+        if not turns.is_over and (self.has_room() or self.loop.time() >= until):
             return False
-        if self._was_refused:
+        if self._is_full is not None:
             turns.rest(self, until)
         else:
             turns.wait(self, "" if self.client is None else self.client[0])

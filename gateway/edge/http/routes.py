@@ -40,12 +40,21 @@ from gateway.edge.http.edge import (
 from gateway.edge.http.fast import HeadCache, PendingReply, checked
 from gateway.edge.http.protocol import HeaderList
 from gateway.edge.http.sse import EventSender
+from gateway.edge.lanes import HEADER, lane_of
 from gateway.edge.quotas import admit, charge, hold
 from gateway.edge.rules import discreet
 from gateway.edge.threads import MAX_INLINE_BYTES, in_thread
-from gateway.errors import BodyTimeout, ClientGone, MethodNotAllowed, NotAuthenticated, NotPermitted, Overloaded
+from gateway.errors import (
+    BodyTimeout,
+    ClientGone,
+    MethodNotAllowed,
+    NotAuthenticated,
+    NotPermitted,
+    Overloaded,
+    RequestError,
+)
 from gateway.spec import normalize_url
-from gateway.trace import TRACEPARENT, new_id, parse_traceparent
+from gateway.trace import TRACEPARENT, Lane, new_id, parse_traceparent
 
 _FAST_BYTES: Final = 64 << 10
 _NOT_FAST: Final = frozenset({b"content-encoding", b"x-request-timeout-ms", b"traceparent", b"x-route-to"})
@@ -55,7 +64,6 @@ _MAY_STREAM: Final = b'"stream"'
 _ITS_ID: Final = b"@" * len(new_id())
 """Stands for a request's id in what is written to every refused one."""
 _MAX_REFUSALS: Final = 64
-_NEVER: Final = (-1.0, (b"", b""))
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +109,8 @@ class InferRoute:
                 if scope["method"] != "POST":
                     raise MethodNotAllowed(f"{scope['method']} is not how an endpoint is called", hint="use POST")
                 timeout = timeout_of(headers.get(b"x-request-timeout-ms"), self._limits.timeout)
-                permit = plane.permit()
+                trace.lane = lane = lane_of(headers.get(HEADER, b""), caller)
+                permit = plane.permit(path=path, rank=lane.rank)
                 if path is not None and b"x-route-to" not in headers:
                     plane.expect(path)
                 if caller is not None and self._access is not None:
@@ -112,13 +121,16 @@ class InferRoute:
                 self._address(call, headers, timeout)
                 if caller is not None:
                     self._check(call, caller, path)
+                if call.path != path:
+                    path = call.path
+                    plane.require_room(path, lane.rank)
             except asyncio.CancelledError as error:
                 plane.refuse(trace, error)
                 raise
             except Exception as error:  # noqa: BLE001 - the edge: every failure becomes an answer
                 flight = plane.refuse(trace, error, refuse)
                 if isinstance(error, Overloaded):
-                    rest(scope)
+                    rest(scope, partial(plane.is_full, path, trace.lane.rank))
             else:
                 call.refuse = refuse
                 flight = await plane.ask(call, trace, pieces, lambda flight: Departure(receive, flight).stop)
@@ -178,6 +190,7 @@ class Plain(NamedTuple):
     headers: Mapping[bytes, bytes]
     caller: Caller | None
     quota: Quota | None
+    lane: Lane
 
 
 class FastPath:
@@ -201,12 +214,12 @@ class FastPath:
         self.admin_port = admin_port
         self._heads_of: WeakValueDictionary[Names, HeadCache] = WeakValueDictionary()
         self._access = access
-        self._refusals: dict[Refuse, tuple[float | None, tuple[bytes, bytes]]] = {}
+        self._refusals: dict[tuple[Refuse, str, float | None], tuple[bytes, bytes]] = {}
         """Refusals as they were made last, in each protocol's words."""
         if access is not None:
             # Who sends a head is known with it, so that knowing callers costs a known head next to nothing.
             access.on_change(self._forget)
-        self.is_full = plane.is_full
+        self._is_full = plane.is_full
         self._plane = plane
         self._addresses = addresses
         self._key_header = limits.key_header.lower().encode()
@@ -239,22 +252,31 @@ class FastPath:
                 return None  # refused, and counted, on the ordinary way
             reading = reading._replace(refuse=discreet(reading.refuse, caller))
             quota = self._access.quota_of(caller)
+        try:
+            lane = lane_of(by_name.get(HEADER, b""), caller)
+        except RequestError:
+            return None  # as above
         key = by_name.get(self._key_header, b"").decode("latin-1")
-        return Plain(reading, clean_id(by_name.get(b"x-request-id", b"")), key or None, by_name, caller, quota)
+        return Plain(reading, clean_id(by_name.get(b"x-request-id", b"")), key or None, by_name, caller, quota, lane)
+
+    def is_full(self, plain: Plain) -> bool:
+        """See ``fast.FastPathLike``."""
+        return self._is_full(plain.reading.path, plain.lane.rank)
 
     def refusal(self, plain: Plain) -> tuple[bytes, bytes] | None:
         """See ``fast.FastPathLike``."""
         plane, refuse = self._plane, plain.reading.refuse
         if plain.request_id or not plane.is_quiet:
             return None
-        error = plane.permits.full()
-        wait, made = self._refusals.get(refuse, _NEVER)
-        if wait != error.retry_after:
+        rank = plain.lane.rank
+        error = plane.refusal(plain.reading.path, rank)
+        key = (refuse, error.message, error.retry_after)
+        made = self._refusals.get(key)
+        if made is None:
             if len(self._refusals) >= _MAX_REFUSALS:
                 self._refusals.clear()
-            made = _refusal(refuse, error)
-            self._refusals[refuse] = (error.retry_after, made)
-        plane.refused()
+            made = self._refusals[key] = _refusal(refuse, error)
+        plane.refused(error, rank)
         head, body = made
         request_id = new_id().encode()
         return head.replace(_ITS_ID, request_id), body.replace(_ITS_ID, request_id)
@@ -264,18 +286,24 @@ class FastPath:
         if _MAY_STREAM in body:
             return False
         plane = self._plane
-        parse, refuse, _ = plain.reading
+        parse, refuse, path = plain.reading
         trace = plane.open(plain.request_id or new_id())
         try:
             trace.body_bytes = size = len(body)
-            pending.permit = plane.permit(size)
+            trace.lane = lane = plain.lane
+            pending.permit = plane.permit(size, None, lane.rank)
             trace.caller = caller = plain.caller
             if plain.quota is not None:
                 hold(trace, plain.quota, size)
             call = parse(body, plain.headers)
+            if call.path != path:
+                path = call.path
+                plane.require_room(path, lane.rank)
             if caller is not None and not caller.reaches(call.path):  # the body may name it
                 self._access.require(caller, INFER, call.path)  # type: ignore[union-attr]
         except Exception as error:  # noqa: BLE001 - the edge: every failure becomes an answer
+            if isinstance(error, Overloaded):
+                pending.rest(partial(plane.is_full, path, trace.lane.rank))
             pending.reply(*reply_of(plane.refuse(trace, error, refuse)))
             return True
         call.key = plain.key

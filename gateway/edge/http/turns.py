@@ -44,6 +44,10 @@ MAX_HELD_BYTES: Final = 16 << 20
 class Rests(Protocol):
     """What is needed of a connection."""
 
+    def has_room(self) -> bool:
+        """Return whether what it was refused by is over."""
+        ...
+
     def go_on(self) -> None:
         """Read from it again, beginning with what has come already."""
         ...
@@ -120,13 +124,16 @@ class Turns:
         self._left = min(self._left, 0.0) + self._per_second * passed
         self._again = min(self._again, 1.0) + min(AGAIN_PER_SECOND, self._per_second / 2) * passed
         self.is_over = False
-        for _ in range(min(self._room(), len(self), _AT_ONCE)):
-            self._next_waiting() if self._waiting else self._rested.popleft()[1].go_on()
-        for _ in range(min(self._number_waiting, _AT_ONCE)):
+        rested = self._rested
+        for _ in range(_AT_ONCE):
             if self.is_over:
                 break
-            self._next_waiting()
-        rested = self._rested
+            if self._waiting:
+                self._next_waiting()
+            elif rested and rested[0][1].has_room():
+                rested.popleft()[1].go_on()
+            else:
+                break
         while self._again >= 1.0 and rested and rested[0][0] <= now and not self.is_over:
             self._again -= 1.0
             rested.popleft()[1].go_on()

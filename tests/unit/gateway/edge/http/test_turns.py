@@ -39,6 +39,10 @@ class Asker:
             self.until = turns.until(now)
             self.crowd.asks_again.append(self)
 
+    def has_room(self) -> bool:
+        """See ``turns.Rests``."""
+        return self.crowd.room > 0
+
     def go_on(self) -> None:
         """See ``turns.Rests``."""
         self.ask()
@@ -294,3 +298,54 @@ async def test_health_is_told_while_there_is_no_room(serve: Serve) -> None:
             wire = await port.connect()
             wire.send(b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n")
             assert 200 == (await wire.answer())[0]
+
+
+async def test_a_flood_of_one_endpoint_leaves_room_for_others(make_stack: Callable[..., Any]) -> None:
+    """99 of 100 requests of two others failed: the limit knew no endpoints."""
+    for fast_path in (True, False):
+        stack = make_stack(fast_path=fast_path, max_in_flight=32)
+        stack.registry.endpoints = {}
+        stack.deploy("slow")
+        stack.deploy("quick", "m2")
+        may_answer = asyncio.Event()
+        answer = stack.backend.infer
+        slow = stack.triton_name("slow")
+
+        async def infer(model: str, *arguments: Any, **options: Any) -> Any:
+            if model == slow:  # noqa: B023 - of this round
+                await may_answer.wait()  # noqa: B023
+            return await answer(model, *arguments, **options)  # noqa: B023
+
+        async with stack.gateway.running(), stack.client, serving(stack) as port:
+            await stack.served("slow", "quick")
+            stack.backend.infer = infer
+            flood = [await port.connect() for _ in range(40)]
+            for wire in flood:
+                wire.send(post(path="/serve/slow"))
+            status, headers, _ = await flood[-1].answer()
+            assert (429, "endpoint_full") == (status, headers["x-refused-because"])
+            for _ in range(5):
+                wire = await port.connect()
+                wire.send(post(path="/serve/quick"))
+                assert 200 == (await wire.answer())[0]
+            may_answer.set()
+
+
+async def test_a_class_is_asked_for_by_name(serve: Serve) -> None:
+    """There are three; another is the caller's mistake. What is critical has a place of its own only where there are
+    sixteen.
+    """
+    async with serve() as port:
+        await busy(port)
+        wire = await port.connect()
+        wire.send(post(b'{"text": "good"}', "/serve/e", "x-priority: urgent"))
+        status, _, body = await wire.answer()
+        assert (400, "x-priority is no class of priority: there are critical, default, batch") == (
+            status,
+            body["error"],
+        )
+        wire.send(post(b'{"text": "good"}', "/serve/e", "x-priority: batch"))
+        status, headers, _ = await wire.answer()
+        assert (429, "gateway_full") == (status, headers["x-refused-because"])
+        text = (await port.stack.client.get("/metrics")).text
+        assert 'gateway_refused_requests_total{priority="batch",reason="gateway_full"} 1.0' in text

@@ -1,0 +1,32 @@
+"""What class a request has: what it asks for, within what its key allows."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.callers.rights import Caller
+from gateway.edge.lanes import lane_of
+from gateway.errors import RequestError
+from gateway.trace import BATCH, CRITICAL, DEFAULT, EVERYBODY, Lane
+
+
+def test_who_has_to_show_nothing_may_ask_for_any_class() -> None:
+    """And waits among everybody if it says nothing."""
+    assert EVERYBODY is lane_of(b"", None)
+    assert EVERYBODY is lane_of(b"default", None)
+    assert Lane(CRITICAL, "") == lane_of(b"Critical ", None)
+
+
+def test_a_key_limits_the_class() -> None:
+    """Its own is the most important it gets; a less important one may be asked for."""
+    caller = Caller("k", "acme")
+    assert Lane(DEFAULT, "acme") == lane_of(b"", caller)
+    assert Lane(DEFAULT, "acme") == lane_of(b"critical", caller)
+    assert Lane(BATCH, "acme") == lane_of(b"batch", caller)
+    assert Lane(CRITICAL, "acme") == lane_of(b"", Caller("k", "acme", priority="critical"))
+
+
+def test_another_word_is_the_callers_mistake() -> None:
+    """It would be taken for something."""
+    with pytest.raises(RequestError, match="critical, default, batch"):
+        lane_of(b"\xff", None)
