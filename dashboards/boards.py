@@ -406,6 +406,9 @@ CAPACITY: Final = Board(
             _lines("Refused for lack of capacity", "429 per second.",
                    f"{by(('instance',), _rate(catalog.REQUESTS, _OVERLOADED))} or "
                    f"0 * {by(('instance',), catalog.IN_FLIGHT.name)}", "{{instance}}", "reqps"),
+            _lines("Refused, by reason", "What was full, and of which class of priority the request was.",
+                   by(("reason", "priority"), f"rate({catalog.REFUSED.name}[{_W}])"), "{{reason}} {{priority}}",
+                   "reqps", least=None),
             _lines("Tokens", "Per second: the honest measure of text traffic.", by(VERSION, _rate(catalog.TOKENS)),
                    unit="suffix: tokens/s"),
         )),

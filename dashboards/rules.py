@@ -458,6 +458,13 @@ def _state() -> Group:
                 "are needed.", "page", hold="2m",
             ),
             Alert(
+                "GatewayRefusesCritical",
+                by(INSTANCE, rate(catalog.REFUSED.name, "5m", 'priority="critical"')) + " > 0",
+                "{{ $labels.instance }} refuses requests of class critical",
+                "{{ $value | humanize }} per second: even the places that are kept for them are taken.", "page",
+                hold="2m",
+            ),
+            Alert(
                 "GatewayQueueing",
                 f"{_stage('queue')}\n  > {_stage('infer')}",
                 "Requests of {{ $labels.endpoint }} wait longer for Triton than it computes",

@@ -48,6 +48,7 @@ KNOWN_EMPTY = {
     ("Gateway · Triton", "GPU memory"): "no GPU here",
     ("Gateway · overview", "Alerts"): "nothing need be firing",
     ("Gateway · overview", "Ended connections"): "every client is a good one",
+    ("Gateway · capacity", "Refused, by reason"): "there is room for everybody",
     ("Gateway · overview", "Refused callers"): "this gateway asks nobody who they are",
     ("Gateway · overview", "Tenants"): "nobody is known by name here",
     ("Gateway · overview", "Tokens in by tenant"): "nobody is known by name here",
