@@ -564,6 +564,14 @@ def test_targets_have_the_labels_that_rules_tell_deployments_apart_by(objects: O
             assert {"action": "labeldrop", "regex": "endpoint"} in endpoint["relabelings"]
 
 
+def test_model_sync_sees_the_processes_that_it_counts(plain: Objects) -> None:
+    """The python backend's, of which a killed one is noticed by nobody else; other containers share nothing."""
+    for name, _, spec in pods(plain):
+        kinds = {kind_of(container["image"]) for container in spec["containers"]}
+        engines = {environment(container).get("TRITON_GATEWAY_TRITON_ENGINE") for container in spec["containers"]}
+        assert bool(spec.get("shareProcessNamespace")) == ("triton" in kinds and "python" in engines), name
+
+
 def test_rolling_loses_no_capacity_and_waits_for_no_gpu(plain: Objects) -> None:
     """A new pod first, then an old one less; except if a disk, a repository or a GPU has room for one only."""
     for each in of(plain, "Deployment"):

@@ -155,6 +155,9 @@ rollingUpdate: {maxSurge: 1, maxUnavailable: 0}
 {{- $_ := set $resources.limits "nvidia.com/gpu" (toString $triton.gpus) -}}
 {{- end -}}
 {{ include "pod" (list $ "triton") }}
+{{- if eq $triton.engine "python" }}
+shareProcessNamespace: true # sync counts the python backend's processes: of one that was killed Triton says nothing
+{{- end }}
 terminationGracePeriodSeconds: {{ $triton.terminationGracePeriodSeconds }}
 {{- include "placement" (list $ $triton) }}
 {{ include "spread" (list $triton (list $ "triton" $triton.name) "kubernetes.io/hostname") }}
