@@ -73,6 +73,7 @@ from gateway.triton.backend import TritonBackend
 from gateway.triton.grpc import TritonTls
 from gateway.triton.key import key_file
 from gateway.triton.port import Backend
+from preprocessing.words import budget
 
 _log = logging.getLogger("triton_gateway")
 
@@ -223,6 +224,7 @@ class Gateway:
         """Follow the serving Task while the context is open."""
         settings = self._settings
         self.observer.build_info(product_version())
+        budget.OF_PROCESS.max_words = settings.word_cache_total
         state_dir = settings.state_dir
         records = ModelRecords(self._registry)
         threads = ThreadPoolExecutor(8, thread_name_prefix="work")

@@ -369,6 +369,11 @@ class Settings(BaseSettings):
         200_000, ge=0, validation_alias=_names("word_cache_words"),
         description="Words each text endpoint's tokenizer may remember (exact; see docs/tokenization.md); 0 for none.",
     )  # fmt: skip
+    word_cache_total: int = Field(
+        2_000_000, ge=0, validation_alias=_names("word_cache_total"),
+        description="Words that all tokenizers of one worker may remember together: above it those that are not asked "
+        "for forget first; 0: no bound.",
+    )  # fmt: skip
     response_cache_entries: int = Field(
         0, ge=0, validation_alias=_names("response_cache_entries"),
         description="Answers each text endpoint remembers for bodies seen before; 0 for none. One endpoint: "

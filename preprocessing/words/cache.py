@@ -21,6 +21,7 @@ from tokenizers import Tokenizer
 
 from preprocessing.framing import Framing
 from preprocessing.types import Encoded, Texts, pack
+from preprocessing.words.budget import OF_PROCESS, WordBudget
 from preprocessing.words.rules import understand
 
 DEFAULT_MAX_WORDS: Final = 200_000
@@ -54,7 +55,10 @@ class WordCache:
     `misses` texts left to it; together they are all texts. Threads that count at the same instant may lose one.
     """
 
-    def __init__(self, tokenizer: Tokenizer, framing: Framing, *, max_words: int = DEFAULT_MAX_WORDS) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, framing: Framing, *, max_words: int = DEFAULT_MAX_WORDS,
+        budget: WordBudget = OF_PROCESS,
+    ) -> None:  # fmt: skip
         """Raises NotUnderstood if nothing can be said about the tokenizer's words."""
         self._rules = understand(tokenizer)
         self._framing = framing
@@ -71,6 +75,29 @@ class WordCache:
         self._generation = max(max_words // 2, 1)
         self._lock = Lock()
         self.hits = self.learned = self.misses = 0
+        self._asked_before = 0
+        self._budget = budget
+        budget.add(self)
+
+    @property
+    def words(self) -> int:
+        """How many words it remembers."""
+        return len(self._young) + len(self._old)
+
+    def used(self) -> int:
+        """See ``budget.Cache``."""
+        asked = self.hits + self.learned
+        used, self._asked_before = asked - self._asked_before, asked
+        return max(used, 0)
+
+    def shrink(self, *, wholly: bool) -> int:
+        """See ``budget.Cache``."""
+        with self._lock:
+            before = self.words
+            self._turn()
+            if wholly:
+                self._turn()
+            return before - self.words
 
     @property
     def state(self) -> CacheState:
@@ -78,7 +105,7 @@ class WordCache:
         return CacheState(
             enabled=True,
             kind=self._rules.kind,
-            words=len(self._young) + len(self._old),
+            words=self.words,
             max_words=self._generation * 2,
             hits=self.hits,
             learned=self.learned,
@@ -178,6 +205,7 @@ class WordCache:
                 if len(self._young) >= self._generation:
                     self._turn()
                 self._young[word] = ids
+            self._budget.learned(1)
         return ids
 
     def _turn(self) -> None:
@@ -293,6 +321,7 @@ class WordCache:
                 if room and len(word) <= _LONGEST_WORD and len(ids) <= _MAX_TOKENS * 8:
                     young[word] = ids
                     room -= 1
+        self._budget.learned(len(learned))
 
 
 class _Generation(dict[str, bytes]):

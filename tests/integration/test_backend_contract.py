@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.shared.stand_in import StandIn
 from gateway.errors import BackendRefused, BackendUnavailable, DeadlineExceeded, ModelNotReady
 from gateway.testing import FakeBackend
 from gateway.triton.backend import TritonBackend
@@ -119,16 +120,24 @@ def _tokens(inputs: dict[str, Any]) -> dict[str, Any]:
     return {"tokens": worth, "logits": worth.sum(1, keepdims=True)}
 
 
-@pytest.fixture(params=["fake", "grpc", "http"])
+@pytest.fixture(params=["fake", "stand-in", "grpc", "http"])
 async def backend(
     request: pytest.FixtureRequest, tmp_path: Path, make_token_model: Callable[..., Path]
 ) -> AsyncIterator[tuple[Backend, str]]:
     """A backend with the token model loaded, and the model's name."""
-    if request.param == "fake":
+    if request.param in ("fake", "stand-in"):
         fake = FakeBackend()
         fake.add("m", {"input_ids": "int64", "attention_mask": "int64"},
                  {"logits": "float32", "tokens": "float32"}, _tokens)  # fmt: skip
-        yield fake, "m"
+        if request.param == "fake":
+            yield fake, "m"
+        else:
+            stand_in = StandIn(fake)
+            await stand_in.start()
+            over_grpc = TritonBackend(stand_in.address)
+            yield over_grpc, "m"
+            await over_grpc.close()
+            await stand_in.stop()
         await fake.close()
         return
     embedded = request.getfixturevalue("embedded_triton")

@@ -1,0 +1,66 @@
+"""The words that all tokenizers of a process remember: bounded together, and the busy keep theirs."""
+
+from __future__ import annotations
+
+import gc
+
+from benchmarks.shared.words import word_piece
+from preprocessing.framing import Framing
+from preprocessing.words.budget import WordBudget
+from preprocessing.words.cache import WordCache
+
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
+WORDS = [f"w{chr(97 + i // 26 % 26)}{chr(97 + i % 26)}{chr(97 + i // 676)}" for i in range(3000)]
+
+
+def a_cache(budget: WordBudget) -> WordCache:
+    """One over a tokenizer that knows all words."""
+    tokenizer = word_piece([*SPECIAL, *WORDS])
+    return WordCache(tokenizer, Framing(tokenizer, max_length=64), max_words=100_000, budget=budget)
+
+
+def ids(cache: WordCache) -> object:
+    """What it says of one word."""
+    (encoded,) = cache.encode_batch([WORDS[0]])
+    assert encoded is not None
+    return encoded.ids.tolist()
+
+
+def test_many_caches_hold_no_more_than_one_budget_together() -> None:
+    """Whatever each may hold alone; and what was forgotten is learned again, with the same ids."""
+    budget = WordBudget(2000)
+    caches = [a_cache(budget) for _ in range(10)]
+    first = [ids(cache) for cache in caches]
+    for word in WORDS[:1000]:
+        for cache in caches:
+            cache.encode_batch([word])
+        assert sum(cache.words for cache in caches) <= 2000 * 1.05
+    assert first == [ids(cache) for cache in caches]
+
+
+def test_who_is_not_asked_gives_way() -> None:
+    """A busy tokenizer keeps its words while new ones come and go."""
+    budget = WordBudget(1000)
+    idle, busy, new = (a_cache(budget) for _ in range(3))
+    idle.encode_batch(WORDS[:500])
+    busy.encode_batch(WORDS[:300])
+    for word in WORDS[1000:1600]:
+        busy.encode_batch([WORDS[5], WORDS[6]])
+        new.encode_batch([word])
+    for word in WORDS[1000:1600]:
+        busy.encode_batch([WORDS[5]])
+        new.encode_batch([word])
+    assert 0 == idle.words
+    assert busy.words + new.words <= 1030
+
+
+def test_without_a_bound_nothing_is_forgotten_and_a_dead_cache_counts_for_nothing() -> None:
+    """An endpoint that was removed leaves no words behind."""
+    budget = WordBudget(0)
+    caches = [a_cache(budget) for _ in range(3)]
+    for cache in caches:
+        cache.encode_batch(WORDS[:1000])
+    assert [1000] * 3 == [cache.words for cache in caches]
+    del cache, caches
+    gc.collect()
+    assert 0 == len(budget._caches)
