@@ -296,11 +296,11 @@ class FastPath:
             if plain.quota is not None:
                 hold(trace, plain.quota, size)
             call = parse(body, plain.headers)
+            if caller is not None and not caller.reaches(call.path):  # the body may name it
+                self._access.require(caller, INFER, call.path)  # type: ignore[union-attr]
             if call.path != path:
                 path = call.path
                 plane.require_room(path, lane.rank)
-            if caller is not None and not caller.reaches(call.path):  # the body may name it
-                self._access.require(caller, INFER, call.path)  # type: ignore[union-attr]
         except Exception as error:  # noqa: BLE001 - the edge: every failure becomes an answer
             if isinstance(error, Overloaded):
                 pending.rest(partial(plane.is_full, path, trace.lane.rank))

@@ -201,7 +201,8 @@ def test_values_files_say_something() -> None:
 PLACED = {
     "affinity": {"nodeAffinity": {}}, "priorityClassName": "high", "runtimeClassName": "nvidia",
     "nodeSelector": {"a": "b"}, "tolerations": [{"key": "k", "operator": "Exists"}],
-    "initContainers": [{"name": "first", "image": "busybox:1"}], "topologySpreadConstraints": [],
+    "initContainers": [{"name": "first", "image": "busybox:1"}],
+    "topologySpreadConstraints": [{"maxSkew": 2, "topologyKey": "rack", "whenUnsatisfiable": "DoNotSchedule"}],
 }  # fmt: skip
 
 
@@ -224,6 +225,24 @@ def test_pods_are_placed_and_extended_by_values(tier: str, name: str, helm: Rend
     assert "--own" == container["args"][-1]
     assert ("ml", "x") == (metadata["labels"]["team"], metadata["annotations"]["note"])
     assert {"role": "arn"} == named(objects, "ServiceAccount", name)["metadata"]["annotations"]
+
+
+def test_arguments_of_triton_are_added_to_its_images_own(helm: Render) -> None:
+    """NVIDIA's are in its entrypoint; the CPU server's are its image's command, which arguments replace."""
+    dockerfile = (K8S.parent / "deploy" / "docker" / "Dockerfile").read_text()
+    [own] = [json.loads(line[4:]) for line in dockerfile.splitlines() if line.startswith('CMD ["triton"')]
+    for values, before in (("gpu", []), ("cpu", own)):
+        template = pod(helm(values, triton__extraArgs='["--log-verbose=1"]'), "triton")
+        assert [*before, "--log-verbose=1"] == template["spec"]["containers"][0]["args"]
+        assert "args" not in pod(helm(values), "triton")["spec"]["containers"][0]
+
+
+def test_what_is_taken_for_a_number_is_quoted(helm: Render) -> None:
+    """Of sixteen hexadecimal digits some are a number, and the API refuses an annotation that is one."""
+    for each in helm(arguments=["--set-string", "clearml.servingTaskId=1"]):
+        for notes in entries(each, "annotations"):
+            assert all(isinstance(value, str) for value in notes.values())
+    assert 'checksum/settings: "' in (K8S / "base" / "gateway" / "deployment.yaml").read_text()
 
 
 def test_a_namespace_whose_quota_counts_cpu_limits_gets_them(helm: Render) -> None:

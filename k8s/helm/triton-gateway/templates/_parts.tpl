@@ -62,7 +62,9 @@ matchLabels: {{ include "podLabels" . | nindent 2 }}
 {{- define "spread" -}}
 {{- $pods := index . 1 -}}
 {{- if kindIs "slice" (index . 0).topologySpreadConstraints }}
-topologySpreadConstraints: {{ toYaml (index . 0).topologySpreadConstraints | nindent 2 }}
+{{- with (index . 0).topologySpreadConstraints }}
+topologySpreadConstraints: {{ toYaml . | nindent 2 }}
+{{- end }}
 {{- else -}}
 topologySpreadConstraints:
   {{- range rest (rest .) }}
@@ -167,7 +169,7 @@ labels: {{ index . 1 | nindent 2 }}
   {{- toYaml . | nindent 2 }}
   {{- end }}
 annotations:
-  checksum/settings: {{ include "settingsData" (list $) | sha256sum | trunc 16 }}
+  checksum/settings: {{ include "settingsData" (list $) | sha256sum | trunc 16 | quote }}
   {{- with (index . 2).podAnnotations }}
   {{- toYaml . | nindent 2 }}
   {{- end }}

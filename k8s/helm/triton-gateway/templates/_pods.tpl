@@ -165,7 +165,8 @@ containers:
   - name: {{ ternary "kserve-container" "triton" $kserve }}
     {{- include "image" (list $ $triton.image) | nindent 4 }}
     {{- with $triton.extraArgs }}
-    args: {{ toJson . }}
+    # NVIDIA's server has its own arguments in its entrypoint; the CPU server's are its image's command, which this replaces
+    args: {{ concat (ternary (list "triton" "--repository" "/models" "--host" "0.0.0.0") list (eq $triton.engine "python")) . | toJson }}
     {{- end }}
     {{- with $triton.extraEnv }}
     env: {{ toYaml . | nindent 6 }}

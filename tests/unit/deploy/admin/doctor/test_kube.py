@@ -45,6 +45,8 @@ def test_a_triton_that_anybody_may_load_into_is_missing_its_key(kubectl: Any) ->
         kubectl(exec=(0, doors, ""))
     )["who may load models"]
     assert "note" == found(kubectl(exec=(1, "", "pods exec is forbidden")))["who may load models"][0]
+    named = kubectl(exec=(0, doors, ""), get_deployments=(0, items(deployment("chat-triton-gateway-triton", 1, 1)), ""))
+    assert "missing" == found(named)["who may load models"][0], "a release of another name is looked at, too"
     other = kubectl(**{"get_secret_triton-key": (0, "other", "")})
     assert ("missing", "has no key named `key`") == found(other)["secret triton-key"]
 
