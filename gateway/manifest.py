@@ -27,6 +27,9 @@ _READ: Final = re.compile(
     r".*\.onnx(\.data)?"
 )
 """Files that change what a bundle answers: one that was not there when it was judged is as wrong as another one."""
+_WEIGHTS: Final = re.compile(
+    r".*\.(onnx|onnx[._]data|safetensors|bin|pt|pth|h5|msgpack|gguf|plan|engine|trt|pb|tflite)", re.DOTALL
+)
 _HINT: Final = (
     "what was judged is not what lies there: make the bundle again with `triton-gateway optimize`; if it was changed "
     "on purpose, remove its manifest.json, and with it everything the gate has shown"
@@ -34,8 +37,8 @@ _HINT: Final = (
 
 
 def is_weights(name: str) -> bool:
-    """Say whether a file of a bundle is for Triton alone."""
-    return re.fullmatch(r".*\.onnx(\.data)?", name) is not None
+    """Say whether a file of a model is for Triton alone: gateways neither fetch it nor compare it."""
+    return _WEIGHTS.fullmatch(name) is not None
 
 
 def recorded(folder: Path) -> Mapping[str, str]:

@@ -234,7 +234,8 @@ class Settings(BaseSettings):
     cache_bytes: Bytes = Field(
         20 << 30, ge=0, validation_alias=_names("cache_bytes"),
         description="Size of the downloaded models and code, e.g. `20G`, above which those that nobody needs any more "
-        "are deleted, the longest unused first; 0: never. What is served, or would be after a restart, always stays.",
+        "are deleted, the longest unused first; 0: never. At most 80 % of the volume that `state_dir` lies on. What is "
+        "served, or would be after a restart, always stays.",
     )  # fmt: skip
     unpacked_bytes: Bytes = Field(
         64 << 30, ge=1, validation_alias=_names("unpacked_bytes"),

@@ -517,6 +517,7 @@ def _overwritten(task: Mapping[str, Any], endpoints: Mapping[str, EndpointSpec])
     served = {endpoint.model_id for endpoint in endpoints.values()}
     for _, seen in sorted(seen_contents(records_of(task, CONTENT_HASH)).items()):
         if seen.overwritten_by and seen.model_id in served:
+            served.discard(seen.model_id)  # there may be a hash of its parts as well
             message, hint = overwritten(seen.sha256, seen.overwritten_by)
             subject = f"model {seen.name} ({seen.model_id})"
             yield Fault(subject, f"{message}. What serves it goes on, what starts refuses it: {hint}")

@@ -11,7 +11,7 @@ import io
 import json
 import shutil
 import zipfile
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from gateway.errors import (
     RegistryUnavailable,
 )
 from gateway.registry.ledger import Kind, Record, Records, with_records
-from gateway.registry.port import ModelQuery, Publication, Published
+from gateway.registry.port import ModelQuery, Parts, Publication, Published
 from gateway.spec import ServingSpec, decode
 from gateway.trace import TRACEPARENT
 from gateway.triton.port import ModelInfo, TensorInfo, Tensors
@@ -188,6 +188,10 @@ class FakeRegistry:
         self.reported: list[Mapping[str, Any]] = []
         self.is_up = True
         self.downloads: list[str] = []
+        """Addresses of files that were fetched whole."""
+        self.fetched = 0
+        """Bytes of files that were read."""
+        self.gives_parts = True
         self.attached: dict[str, bytes] = {}
         """What was attached, by its address."""
         self.ledger = FakeLedger()
@@ -352,7 +356,25 @@ class FakeRegistry:
         self.downloads.append(uri)
         target = folder / source.name
         target.write_bytes(source.read_bytes())
+        self.fetched += source.stat().st_size
         return target
+
+    def parts(self, uri: str) -> Parts | None:
+        """See ``Registry.parts``; what is read is counted in ``fetched``. ``gives_parts`` False: no store gives any."""
+        self._check()
+        source = Path(unquote(uri.removeprefix("file://")))
+        if not source.is_file():
+            raise RegistryRefused(f"{uri} does not exist")
+
+        def read(start: int, count: int) -> Iterator[bytes]:
+            self._check()
+            with source.open("rb") as file:
+                file.seek(start)
+                content = file.read(count)
+            self.fetched += len(content)
+            yield content
+
+        return Parts(source.stat().st_size, read) if self.gives_parts else None
 
     def _check(self) -> None:
         if not self.is_up:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
@@ -57,6 +58,9 @@ _POLLS_APART_S: Final = 0.005
 _MAX_SCORES: Final = 1 << 24
 """Scores of a vocabulary in one answer of a model: 64 MiB."""
 _ASK_S: Final = 2.0
+_READS: Final = re.compile(r"\b(load|__file__)\b")
+_PLAIN: Final = re.compile(r"^class Preprocess\s*(\(\s*(object)?\s*\))?\s*:", re.MULTILINE)
+"""A class without a base, from which it might have its `load`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +167,9 @@ class Assembler:
         bundle: _Bundle | None = None
         if spec.model_id:
             progress("downloading the model")
-            record, bundle = await self._bundle(spec.model_id, record, spec.url)
+            # Triton runs the weights; whatever runs here reads them.
+            weights = spec.engine != "triton"
+            record, bundle = await self._bundle(spec.model_id, record, spec.url, weights=weights)
         code_path = bundle.code if bundle is not None else None
         # Each version of auto-update brings its own code, the rule's is for those without; elsewhere the code that was
         # named for this one endpoint wins over what its model happens to contain.
@@ -172,6 +178,12 @@ class Assembler:
             code_path = await run_in(self._control.builds, self._cache.at_hand, spec.preprocess)
             if code_path is None:
                 code_path = await run_in(self._control.downloads, self._cache.artifact, spec.preprocess)
+        if record is not None and bundle is not None and code_path is not None and not weights:
+            is_own = code_path == bundle.code
+            if await run_in(self._control.builds, _reads_model, code_path):
+                progress("downloading the model, which its code reads")
+                record, bundle = await self._bundle(record.id, record, spec.url, weights=True)
+                code_path = bundle.code if is_own else code_path
         call: TritonCall | None = None
         info: ModelInfo | None = None
         triton_name = ""
@@ -202,15 +214,17 @@ class Assembler:
         )  # fmt: skip
         return Endpoint(identity, made.handler)
 
-    async def _bundle(self, model_id: str, record: ModelRecord | None, url: str) -> tuple[ModelRecord, _Bundle]:
+    async def _bundle(
+        self, model_id: str, record: ModelRecord | None, url: str, *, weights: bool
+    ) -> tuple[ModelRecord, _Bundle]:
         def at_hand() -> tuple[ModelRecord | None, _Bundle | None]:
             known = record or self._records.at_hand(model_id)
-            folder = self._cache.at_hand(known) if known is not None else None
+            folder = self._cache.at_hand(known, weights=weights) if known is not None else None
             return known, _read_bundle(folder, known, url) if folder is not None and known is not None else None
 
         def download(known: ModelRecord | None) -> tuple[ModelRecord, Path]:
             known = known or self._records.get(model_id)
-            return known, self._cache.model(known)
+            return known, self._cache.model(known) if weights else self._cache.without_weights(known)
 
         # What is on disk already waits for no download of others.
         known, bundle = await run_in(self._control.builds, at_hand)
@@ -507,6 +521,15 @@ class _Counts:
 
     def cached(self, is_hit: bool) -> None:
         self._observer.cached(self._endpoint, self._version, is_hit=is_hit)
+
+
+def _reads_model(code: Path) -> bool:
+    """Say whether users' code may read the weights: `load` is given their path, and `__file__` may lie beside them."""
+    text = "\n".join(
+        path.read_text(encoding="utf-8", errors="replace")
+        for path in (sorted(code.rglob("*.py")) if code.is_dir() else (code,))
+    )
+    return _READS.search(text) is not None or _PLAIN.search(text) is None
 
 
 def _read_bundle(folder: Path, record: ModelRecord, url: str) -> _Bundle:

@@ -21,12 +21,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from gateway import durable
 from gateway.errors import ArtifactCorrupt, ContentChanged, RegistryUnavailable, SpecFault
 from gateway.pace import Pace
-from gateway.registry import sweep
-from gateway.registry.contents import Contents
+from gateway.registry import parts, sweep
+from gateway.registry.contents import PARTS, WHOLE, Contents
 from gateway.registry.port import Registry
 from gateway.registry.unpack import MAX_BYTES, unpack
 from gateway.spec import ArtifactRef, ModelRecord, decode_model
@@ -38,8 +39,12 @@ _MANIFEST = sweep.MARK
 _LAST_GOOD: Final = "kept"
 """Its name in the file, as earlier versions wrote it."""
 
-Check = Callable[[str, bool], None]
-"""Takes the SHA-256 of what is stored, and whether it was just downloaded; raises if it may not be used."""
+_BELOW_VOLUME: Final = 0.8
+"""Share of its volume that a cache may have: a kubelet, or a user's quota, looks at the rest."""
+
+Check = Callable[[Mapping[str, str], bool], None]
+"""Takes the hashes of what is stored (see ``Contents.check``), and whether it was just downloaded; raises if it may not
+be used."""
 
 
 class ArtifactCache:
@@ -60,16 +65,22 @@ class ArtifactCache:
     ) -> None:
         """Use the folder ``root``; above ``max_bytes`` (0: never) what nobody needs is deleted (see ``sweep``).
 
+        Whatever ``max_bytes`` says, a cache has at most 80 % of the volume that it lies on.
         An archive that holds more than ``max_unpacked`` bytes is refused (see ``unpack``).
         ``name`` is this program's among those that share the folder; ``clock`` counts Unix seconds.
         """
         self._root = root
         self._registry = registry
-        self._max_bytes = max_bytes
+        self._wanted_bytes = max_bytes
         self._max_unpacked = max_unpacked
         self._name = name
         self._clock = clock
         self._contents = Contents(registry.ledger, clock=clock)
+        self._has_told = False
+        self._used: int | None = None
+        """About how many bytes there are; None: nobody has counted."""
+        self._whole_stores: set[str] = set()
+        """Stores that give files as a whole only, and are known to."""
 
     @property
     def problem(self) -> str:
@@ -88,16 +99,36 @@ class ArtifactCache:
         """
         models, pause = list(models), Pace()
         for record in models:
-            _is_usable(self._root / "models" / _key_of_model(record), self._check_of(record))
+            for key in (_key_of_model(record), _key_of_parts(record)):
+                _is_usable(self._root / "models" / key, self._check_of(record))
             pause()
-        entries = [f"models/{_key_of_model(record)}" for record in models]
+        entries = [f"models/{key}" for record in models for key in (_key_of_model(record), _key_of_parts(record))]
         entries += [f"code/{_key_of_artifact(ref)}" for ref in artifacts]
         try:
             sweep.need(self._root, self._name, entries, self._clock(), pause)
-            if self._max_bytes:
-                self._sweep(self._max_bytes)
+            if self._wanted_bytes:
+                self._sweep(self._limit())
         except OSError as error:
             _log.warning("the download cache %s cannot be tidied: %s", self._root, error.strerror or error)
+
+    def _limit(self) -> int:
+        """Return how many bytes the cache may have. Raises ``OSError``."""
+        most = int(_BELOW_VOLUME * shutil.disk_usage(self._root).total)
+        if most < self._wanted_bytes and not self._has_told:
+            self._has_told = True
+            _log.info("the download cache %s has %.1f GB at most: 80 %% of its volume", self._root, most / 1e9)
+        return min(self._wanted_bytes, most)
+
+    def _make_room(self, more: int) -> None:
+        """Delete what nobody needs before ``more`` bytes come: who counts them for us may end this pod for them."""
+        if not self._wanted_bytes:
+            return
+        if self._used is None:
+            self._used = sweep.size_of(self._root)
+        self._used += more
+        if self._used > (limit := self._limit()):
+            self._sweep(max(limit - more, 0))
+            self._used = None
 
     def _sweep(self, max_bytes: int) -> bool:
         gone = sweep.sweep(self._root, max_bytes, self._clock(), Pace())
@@ -116,33 +147,46 @@ class ArtifactCache:
         Raises ``SpecFault`` (the model has no data), ``RegistryUnavailable``, ``RegistryRefused``,
         ``ArtifactCorrupt``, ``ContentChanged`` (the file is not the one that was first seen under this id).
         """
-        if not record.has_data:
-            raise SpecFault(
-                f"model {record.id} ({record.name}) has no data: its upload did not finish ({record.uri or '-'})",
-                hint="upload it again: clearml-serving model upload …",
-            )
-
+        _require_data(record)
         key, check = _key_of_model(record), self._check_of(record)
         return self._entry("models", key, record.uri, record.sha256, is_archive=record.is_package, check=check)
 
-    def at_hand(self, what: ModelRecord | ArtifactRef) -> Path | None:
-        """Return what ``model`` or ``artifact`` would, if it is on disk and nobody has to be asked about it."""
+    def without_weights(self, record: ModelRecord) -> Path:
+        """Return the folder holding what a gateway reads of the model: all but its weights, which are not fetched.
+
+        The whole model if that is on disk already, or if it cannot be had in parts: its store reads nothing in parts,
+        it is no zip, its metadata carries a hash of the whole, or only the whole was seen so far. Raises as ``model``.
+        """
+        _require_data(record)
+        whole = self._root / "models" / _key_of_model(record)
+        if record.sha256 is None and not _is_usable(whole, self._check_of(record)):
+            found = self._parts(record)
+            if found is not None:
+                return found
+        return self.model(record)
+
+    def at_hand(self, what: ModelRecord | ArtifactRef, *, weights: bool = True) -> Path | None:
+        """Return what ``model`` or ``artifact`` would, if it is on disk and nobody has to be asked about it.
+
+        ``weights`` False: what ``without_weights`` would.
+        """
         if isinstance(what, ArtifactRef):
             entry = self._root / "code" / _key_of_artifact(what)
-            is_right = _sha256_of(entry) is not None
-        else:
-            entry = self._root / "models" / _key_of_model(what)
-            sha256 = _sha256_of(entry) if what.has_data else None
-            is_right = sha256 is not None and self._contents.agrees(what, sha256)
-        if not is_right:
-            return None
-        _touch(entry)
-        files = entry / "files"
-        return _code_in(files, what) if isinstance(what, ArtifactRef) else files
+            if _hashes_of(entry) is None:
+                return None
+            _touch(entry)
+            return _code_in(entry / "files", what)
+        for key in (_key_of_model(what), *([] if weights else [_key_of_parts(what)])):
+            entry = self._root / "models" / key
+            hashes = _hashes_of(entry) if what.has_data else None
+            if hashes is not None and all(self._contents.agrees(what, sha256, part) for part, sha256 in hashes.items()):
+                _touch(entry)
+                return entry / "files"
+        return None
 
     def _check_of(self, record: ModelRecord) -> Check:
-        def check(sha256: str, is_new: bool) -> None:
-            self._contents.check(record, sha256, is_new=is_new)
+        def check(hashes: Mapping[str, str], is_new: bool) -> None:
+            self._contents.check(record, hashes, is_new=is_new)
 
         return check
 
@@ -154,61 +198,115 @@ class ArtifactCache:
         folder = self._entry("code", _key_of_artifact(ref), ref.uri, ref.sha256, is_archive=ref.is_archive)
         return _code_in(folder, ref)
 
+    def _parts(self, record: ModelRecord) -> Path | None:
+        """Return the folder with the model's parts; None if it has to be fetched whole."""
+        entry, check = self._root / "models" / _key_of_parts(record), self._check_of(record)
+        with self._filled(entry, record.uri, check) as is_missing:
+            if not is_missing:
+                return entry / "files"
+            if self._contents.has_whole(record):
+                return None
+            if not record.is_package:
+                if parts.is_read(record.uri):
+                    return None
+                self._put(entry, record.uri, lambda _: {})
+                return entry / "files"
+            stored = self._registry.parts(record.uri)
+            if stored is None:
+                self._say_whole(record.uri)
+                return None
+
+            def fill(part: Path) -> Mapping[str, str] | None:
+                archive = part / "archive.zip"
+                if not parts.fetch(stored, archive):
+                    return None
+                unpack(archive, part / "files", max_bytes=self._max_unpacked, wanted=parts.is_read)
+                hashes = {PARTS: parts.fingerprint(archive, part / "files")}
+                archive.unlink()
+                check(hashes, True)
+                return hashes
+
+            return entry / "files" if self._put(entry, record.uri, fill) else None
+
+    def _say_whole(self, uri: str) -> None:
+        store = "{0.scheme}://{0.netloc}".format(urlsplit(uri))
+        if store not in self._whole_stores:
+            self._whole_stores.add(store)
+            _log.info("%s gives no parts of a file: models are fetched from it with their weights", store)
+
     def _entry(
         self, kind: str, key: str, uri: str, sha256: str | None, *, is_archive: bool, check: Check | None = None
     ) -> Path:
         entry = self._root / kind / key
-        if _is_usable(entry, check):
-            _touch(entry)
-            return entry / "files"
-        entry.parent.mkdir(parents=True, exist_ok=True)
-        with _locked(entry.parent / f"{key}.lock"):
-            if _is_usable(entry, check):  # another process was faster
-                return entry / "files"
-            try:
-                self._fill_or_make_room(entry, uri, sha256, check, is_archive=is_archive)
-            except OSError as error:
-                raise RegistryUnavailable(
-                    f"cannot store {uri} in {self._root}: {error.strerror or error}",
-                    hint="free disk space or set another cache folder",
-                ) from error
+
+        def fill(part: Path) -> Mapping[str, str]:
+            files = part / "files"
+            if kind == "models" and (stored := self._registry.parts(uri)) is not None:
+                self._make_room(2 * stored.size if is_archive else stored.size)  # packed and unpacked
+            got = self._registry.download(uri, part if is_archive else files)
+            hashes = {WHOLE: _sha256(got)}
+            if sha256 is not None and hashes[WHOLE] != sha256:
+                raise ArtifactCorrupt(
+                    f"{uri} does not match its recorded hash (expected {sha256[:12]}…, got {hashes[WHOLE][:12]}…)",
+                    hint="it was changed or damaged after the upload: upload it again",
+                )
+            if is_archive:
+                unpack(got, files, max_bytes=self._max_unpacked)
+                if check is not None and (found := parts.fingerprint(got, files)):
+                    hashes[PARTS] = found
+                got.unlink()
+            if not any(files.iterdir()):
+                raise _empty(uri)
+            # Last, so that what is broken is never taken for what the model was at first.
+            if check is not None:
+                check(hashes, True)
+            return hashes
+
+        with self._filled(entry, uri, check) as is_missing:
+            if is_missing:
+                self._put(entry, uri, fill)
         return entry / "files"
 
-    def _fill_or_make_room(
-        self, entry: Path, uri: str, sha256: str | None, check: Check | None, *, is_archive: bool
-    ) -> None:
+    @contextlib.contextmanager
+    def _filled(self, entry: Path, uri: str, check: Check | None) -> Iterator[bool]:
+        """Say whether an entry has to be filled, under its lock; a disk that is full is ``RegistryUnavailable``."""
+        if _is_usable(entry, check):
+            _touch(entry)
+            yield False
+            return
         try:
-            self._fill(entry, uri, sha256, check, is_archive=is_archive)
+            entry.parent.mkdir(parents=True, exist_ok=True)
+            with _locked(entry.parent / f"{entry.name}.lock"):
+                yield not _is_usable(entry, check)  # another process may have been faster
+        except OSError as error:
+            raise RegistryUnavailable(
+                f"cannot store {uri} in {self._root}: {error.strerror or error}",
+                hint="free disk space or set another cache folder",
+            ) from error
+
+    def _put(self, entry: Path, uri: str, fill: Callable[[Path], Mapping[str, str] | None]) -> bool:
+        """Let ``fill`` put an entry together; once more after a sweep, if the disk is full. False: it did nothing."""
+        try:
+            return self._fill(entry, uri, fill)
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT) or not self._sweep(0):
                 raise
-            self._fill(entry, uri, sha256, check, is_archive=is_archive)
+            return self._fill(entry, uri, fill)
 
-    def _fill(self, entry: Path, uri: str, sha256: str | None, check: Check | None, *, is_archive: bool) -> None:
+    def _fill(self, entry: Path, uri: str, fill: Callable[[Path], Mapping[str, str] | None]) -> bool:
         for leftover in entry.parent.glob(f"{entry.name}.part-*"):
             shutil.rmtree(leftover, ignore_errors=True)
         part = Path(tempfile.mkdtemp(prefix=f"{entry.name}.part-", dir=entry.parent))
         try:
             files = part / "files"
             files.mkdir()
-            got = self._registry.download(uri, part if is_archive else files)
-            actual = _sha256(got)
-            if sha256 is not None and actual != sha256:
-                raise ArtifactCorrupt(
-                    f"{uri} does not match its recorded hash (expected {sha256[:12]}…, got {actual[:12]}…)",
-                    hint="it was changed or damaged after the upload: upload it again",
-                )
-            if is_archive:
-                unpack(got, files, max_bytes=self._max_unpacked)
-                got.unlink()
-            if not any(files.iterdir()):
-                raise ArtifactCorrupt(f"{uri} is an empty archive", hint="upload the folder again")
-            # Last, so that what is broken is never taken for what the model was at first.
-            if check is not None:
-                check(actual, True)
+            hashes = fill(part)
+            if hashes is None:
+                return False
             manifest = {
                 "uri": uri,
-                "sha256": actual,
+                "sha256": hashes.get(WHOLE),
+                "parts": hashes.get(PARTS),
                 "files": {str(p.relative_to(files)): p.stat().st_size for p in sorted(files.rglob("*")) if p.is_file()},
             }
             durable.replace(part / _MANIFEST, json.dumps(manifest, indent=1))
@@ -216,9 +314,9 @@ class ArtifactCache:
                 shutil.rmtree(entry)
             part.rename(entry)
             durable.sync(entry.parent)
-        except BaseException:
+        finally:
             shutil.rmtree(part, ignore_errors=True)
-            raise
+        return True
 
 
 class SpecStore:
@@ -290,6 +388,10 @@ def _key_of_model(record: ModelRecord) -> str:
     return _key([record.id, record.uri, record.sha256])
 
 
+def _key_of_parts(record: ModelRecord) -> str:
+    return _key([record.id, record.uri, record.sha256, "without weights"])
+
+
 def _key_of_artifact(ref: ArtifactRef) -> str:
     return _key([ref.key, ref.uri, ref.sha256])
 
@@ -303,31 +405,43 @@ def _touch(entry: Path) -> None:
         os.utime(entry / _MANIFEST)
 
 
-def _sha256_of(entry: Path) -> str | None:
-    """Return the hash of what was downloaded to a complete entry; None for any other."""
+def _hashes_of(entry: Path) -> Mapping[str, str] | None:
+    """Return the hashes of what was downloaded to a complete entry (see ``Contents.check``); None for any other."""
     try:
         manifest = json.loads((entry / _MANIFEST).read_text())
         if any((entry / "files" / name).stat().st_size != size for name, size in manifest["files"].items()):
             return None
-        return str(manifest["sha256"])
+        return {part: str(manifest[key]) for part, key in ((WHOLE, "sha256"), (PARTS, "parts")) if manifest.get(key)}
     except (OSError, ValueError, KeyError):
         return None
 
 
 def _is_usable(entry: Path, check: Check | None) -> bool:
-    sha256 = _sha256_of(entry)
-    if sha256 is None:
+    hashes = _hashes_of(entry)
+    if hashes is None:
         return False
     if check is None:
         return True
     try:
-        check(sha256, False)
+        check(hashes, False)
     except ContentChanged as error:
         _log.warning("what lies on disk is fetched again: %s", error.message)
         return False
     except RegistryUnavailable:
         return True  # it was compared when it came
     return True
+
+
+def _require_data(record: ModelRecord) -> None:
+    if not record.has_data:
+        raise SpecFault(
+            f"model {record.id} ({record.name}) has no data: its upload did not finish ({record.uri or '-'})",
+            hint="upload it again: clearml-serving model upload …",
+        )
+
+
+def _empty(uri: str) -> ArtifactCorrupt:
+    return ArtifactCorrupt(f"{uri} is an empty archive", hint="upload the folder again")
 
 
 def _sha256(path: Path) -> str:

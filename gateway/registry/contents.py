@@ -19,12 +19,16 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from gateway.errors import ContentChanged, RegistryRefused
 from gateway.registry.ledger import Ledger, Record
 from gateway.registry.port import Registry
 from gateway.spec import CONTENT_HASH, ModelRecord, SeenContent, overwritten, records_of, seen_contents
+
+WHOLE: Final = ""
+PARTS: Final = "/parts"
+"""What a hash is of: the file as it is stored, or what gateways read of it (see ``parts``)."""
 
 
 class Contents:
@@ -49,43 +53,56 @@ class Contents:
         with self._lock:
             self._known, self._has_learned = known, True
 
-    def agrees(self, record: ModelRecord, sha256: str) -> bool:
+    def has_whole(self, record: ModelRecord) -> bool:
+        """Whether the hash of the model's whole file is known, but none of its parts: they cannot be compared yet."""
+        identity = identity_of(record)
+        return identity in self._known and identity + PARTS not in self._known
+
+    def agrees(self, record: ModelRecord, sha256: str, part: str = WHOLE) -> bool:
         """Whether these bytes, which were compared when they came, are known to be right without asking anybody."""
-        seen = self._known.get(identity_of(record))
+        seen = self._known.get(identity_of(record) + part)
         if seen is None:
             return not self._has_learned
         return seen.sha256 == sha256 and not seen.overwritten_by
 
-    def check(self, record: ModelRecord, sha256: str, *, is_new: bool) -> None:
+    def check(self, record: ModelRecord, hashes: Mapping[str, str], *, is_new: bool) -> None:
         """Raise ``ContentChanged`` if the model's bytes were others when they were first seen.
 
-        ``is_new``: they were just downloaded; the first ones are recorded, and ``RegistryUnavailable`` is raised when
-        nobody can say whether they are. What lies on disk was compared when it came and waits for nobody. Where records
-        cannot be read or written for good, everything is accepted and ``problem`` says so.
+        ``hashes``: of the ``WHOLE`` file, of its ``PARTS``, or of both. ``is_new``: they were just downloaded; the
+        first ones are recorded, and ``RegistryUnavailable`` is raised when nobody can say whether they are. What lies
+        on disk was compared when it came and waits for nobody. Where records cannot be read or written for good,
+        everything is accepted and ``problem`` says so.
         """
-        identity = identity_of(record)
-        seen = self._known.get(identity)
-        if seen is not None and not is_new:
-            self._compare(record, seen, sha256)
+        base = identity_of(record)
+        found = {base + part: sha256 for part, sha256 in hashes.items()}
+        if not is_new:
+            for identity in found.keys() & self._known.keys():
+                self._compare(record, self._known[identity], found.pop(identity))
+            if not self._has_learned:
+                return
+        if all(_is_told(self._known.get(identity), sha256) for identity, sha256 in found.items()):
             return
-        if not is_new and not self._has_learned:
-            return
-        if seen is not None and seen.sha256 == sha256 and not seen.overwritten_by:
-            return
+        known: Mapping[str, SeenContent] = self._known
         try:
-            seen = self._read(identity)
-            if seen is None or (seen.sha256 == sha256) == bool(seen.overwritten_by):
-                self._record(record, identity, seen, sha256)
-                seen = self._read(identity)
+            known = self._read(base)
+            missing = [
+                self._record(record, identity, known.get(identity), sha256)
+                for identity, sha256 in found.items()
+                if not _is_settled(known.get(identity), sha256)
+            ]
+            if missing:
+                self._ledger.write(missing)
+                known = self._read(base)
         except RegistryRefused as error:
             self.problem = f"{error.message}; {error.hint}" if error.hint else error.message
         else:
             self.problem = ""
-        if seen is not None:
-            self._compare(record, seen, sha256)
+        for identity, sha256 in found.items():
+            if (seen := known.get(identity)) is not None:
+                self._compare(record, seen, sha256)
 
-    def _read(self, identity: str) -> SeenContent | None:
-        """Return what the ledger says now of one model, and remember it.
+    def _read(self, base: str) -> Mapping[str, SeenContent]:
+        """Return what the ledger says now of one model, by the identities of its hashes, and remember it.
 
         A change of a thousand endpoints asks a thousand times, from several threads: who waits while somebody else
         begins to read takes what that one finds.
@@ -97,12 +114,12 @@ class Contents:
                 began = time.monotonic()
                 records = self._ledger.read().get(CONTENT_HASH, {})
                 self._found = began, records
-        found = seen_contents({key: one for key, one in records.items() if key.startswith(f"{identity}/")})
+        found = seen_contents({key: one for key, one in records.items() if key.startswith(f"{base}/")})
         with self._lock:
             self._known = {**self._known, **found}
-        return found.get(identity)
+        return found
 
-    def _record(self, record: ModelRecord, identity: str, seen: SeenContent | None, sha256: str) -> None:
+    def _record(self, record: ModelRecord, identity: str, seen: SeenContent | None, sha256: str) -> Record:
         now = round(self._clock(), 3)
         if seen is not None:  # whatever the clocks of two machines say, what is known came first
             now = max(now, round(seen.last + 0.001, 3))
@@ -111,12 +128,22 @@ class Contents:
             "identity": identity, "sha256": sha256, "at": first, "last": now, "by": socket.gethostname(),
             "model": record.id, "name": record.name, "uri": record.uri,
         }  # fmt: skip
-        self._ledger.write([Record(CONTENT_HASH, f"{identity}/{sha256}", value)])
+        return Record(CONTENT_HASH, f"{identity}/{sha256}", value)
 
     def _compare(self, record: ModelRecord, seen: SeenContent, sha256: str) -> None:
         if seen.sha256 != sha256:
             message, hint = overwritten(seen.sha256, sha256)
             raise ContentChanged(f"model {record.name} ({record.id}) {message}", hint=hint)
+
+
+def _is_told(seen: SeenContent | None, sha256: str) -> bool:
+    """Whether there is nothing to ask or to record about these bytes."""
+    return seen is not None and seen.sha256 == sha256 and not seen.overwritten_by
+
+
+def _is_settled(seen: SeenContent | None, sha256: str) -> bool:
+    """Whether the records say already what was found: the first bytes, or the others that came after them."""
+    return seen is not None and (seen.sha256 == sha256) != bool(seen.overwritten_by)
 
 
 def namesakes(registry: Registry, records: Iterable[ModelRecord]) -> dict[str, tuple[str, ...]]:

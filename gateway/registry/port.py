@@ -9,7 +9,7 @@ Called from worker threads and commands, never from the event loop.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -18,6 +18,18 @@ from gateway.registry.ledger import Ledger, Record
 from gateway.spec import ServingSpec
 
 _ID: Final = re.compile(r"[0-9a-f]{32}")
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """A file of the registry that can be read in parts."""
+
+    size: int
+    """In bytes."""
+    read: Callable[[int, int], Iterator[bytes]]
+    """Returns so many bytes (the second) from an offset (the first) on; of one and the same file at every call, else it
+    raises ``RegistryUnavailable``. May give fewer, if the connection is cut.
+    """
 
 
 class Registry(Protocol):
@@ -62,6 +74,10 @@ class Registry(Protocol):
         Always fetches the current bytes (no cache by address); the caller verifies hashes. ``uri`` may be anything
         the ClearML storage layer reads: http(s), file, s3, gs, azure.
         """
+        ...
+
+    def parts(self, uri: str) -> Parts | None:
+        """Return the file behind ``uri`` for reading in parts; None if its store gives it as a whole only."""
         ...
 
 

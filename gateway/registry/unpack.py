@@ -43,8 +43,16 @@ _PACKED: Final[tuple[tuple[bytes, Callable[[Path, str], Any]], ...]] = (
 )
 
 
-def unpack(archive: Path, folder: Path, *, max_bytes: int = MAX_BYTES) -> None:
+def _everything(_name: str) -> bool:
+    return True
+
+
+def unpack(
+    archive: Path, folder: Path, *, max_bytes: int = MAX_BYTES, wanted: Callable[[str], bool] = _everything
+) -> None:
     """Unpack a zip or tar archive into the empty ``folder``; nothing is written outside it.
+
+    Of a zip only the files whose names are ``wanted`` are read.
 
     Only plain files and folders are unpacked, each name once. Raises ``ArtifactCorrupt`` with what is wrong, also if
     the content is larger than ``max_bytes`` or ``MAX_RATIO`` times the archive; ``OSError`` if the disk is full.
@@ -53,7 +61,7 @@ def unpack(archive: Path, folder: Path, *, max_bytes: int = MAX_BYTES) -> None:
     budget = _Budget(archive, folder, max_bytes)
     try:
         if zipfile.is_zipfile(archive):
-            _unpack_zip(archive, budget)
+            _unpack_zip(archive, budget, wanted)
         else:
             _unpack_tar(archive, budget)
     except _BROKEN as error:
@@ -138,7 +146,7 @@ class _Budget:
             raise self.twice(name) from error
 
 
-def _unpack_zip(archive: Path, budget: _Budget) -> None:
+def _unpack_zip(archive: Path, budget: _Budget, wanted: Callable[[str], bool]) -> None:
     with zipfile.ZipFile(archive) as packed:
         members = packed.infolist()
         if len(members) > MAX_MEMBERS:
@@ -152,6 +160,7 @@ def _unpack_zip(archive: Path, budget: _Budget) -> None:
             if stat.S_IFMT(member.external_attr >> 16) not in (0, stat.S_IFREG, stat.S_IFDIR):
                 raise _link(archive, member.filename)
         # What it claims is refused before anything is written; what it really holds is counted while it is.
+        members = [member for member in members if wanted(member.filename)]
         budget.check(sum(member.file_size for member in members))
         for member in members:
             if member.is_dir():

@@ -1,24 +1,30 @@
 """Files of the registry: what lies behind a model's or an artifact's address, whatever store that is.
 
-http(s) is fetched directly with ClearML's token, ``file`` is copied, everything else (s3, gs, azure) goes through the
-SDK's storage layer with the credentials of ``clearml.conf``.
+http(s) is fetched directly with ClearML's token, ``file`` is read, s3 is asked with the SDK's credentials; gs and azure
+go through the SDK's drivers, whole.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
+import logging
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 from urllib.parse import quote, unquote, urlsplit
 
 import requests
 
-from gateway.errors import RegistryRefused, RegistryUnavailable
-from gateway.registry.clearml.session import CONNECT_S, READ_S, Api, reason_of
+from gateway.errors import RegistryUnavailable
+from gateway.registry.clearml import stores
+from gateway.registry.clearml.session import Api
+from gateway.registry.port import Parts
 
-_CHUNK: Final = 1 << 20
+_log = logging.getLogger("triton_gateway.registry")
+
 _SIZE_S: Final = 2.0
+_QUIET_S: Final = 2.0
+_APART_S: Final = 10.0
 
 
 class Files:
@@ -29,23 +35,26 @@ class Files:
         self._rewrites = dict(rewrite)
 
     def download(self, uri: str, folder: Path) -> Path:
-        """Fetch ``uri`` into ``folder``; http(s) directly with ClearML's token, everything else through the SDK."""
+        """See ``Registry.download``."""
         address = self._rewrite(uri)
         target = folder / (unquote(urlsplit(address).path.rsplit("/", 1)[-1]) or "file")
-        scheme = urlsplit(address).scheme
-        if scheme in ("http", "https"):
-            self._fetch_http(address, target)
+        stored = self._open(address)
+        if stored is None:
+            stores.through_sdk(address, target)
             return target
-        if scheme in ("", "file"):
-            source = Path(unquote(urlsplit(address).path))
-            if not source.is_file():
-                raise RegistryRefused(
-                    f"{uri} is not a file on this machine",
-                    hint="upload the model to the file server (clearml-serving model upload --path …)",
-                )
-            _copy(source, target)
-            return target
-        return self._fetch_storage(address, target)
+        expected, chunks = stored.whole()
+        progress = Progress(target.name, expected)
+        size = stores.write(chunks, target, progress.told)
+        if expected is not None and size != expected:
+            raise RegistryUnavailable(f"downloading {address} stopped after {size} of {expected} bytes")
+        progress.ended()
+        return target
+
+    def parts(self, uri: str) -> Parts | None:
+        """See ``Registry.parts``."""
+        stored = self._open(self._rewrite(uri))
+        size = stored.size() if stored is not None else None
+        return Parts(size, stored.read) if stored is not None and size is not None else None
 
     def size(self, uri: str) -> int | None:
         """Return how many bytes lie at ``uri``; 0 if nothing does, None if nobody can say it within seconds."""
@@ -61,6 +70,15 @@ class Files:
             return 0
         length = reply.headers.get("Content-Length", "") if reply.status_code == requests.codes.ok else ""
         return int(length) if length.isdecimal() and "Content-Encoding" not in reply.headers else None
+
+    def _open(self, address: str) -> stores.Stored | None:
+        """Return the file at ``address``; None if only the SDK can read its store."""
+        scheme = urlsplit(address).scheme
+        if scheme in ("http", "https"):
+            return stores.OverHttp(address, *self._request(address))
+        if scheme in ("", "file"):
+            return stores.OnDisk(address)
+        return stores.InS3(address) if scheme == "s3" else None
 
     def _rewrite(self, uri: str) -> str:
         for prefix, replacement in self._rewrites.items():
@@ -83,44 +101,35 @@ class Files:
         )
         return quote(raw, safe="/:%?#=&+,;@!$'()*[]~"), headers
 
-    def _fetch_http(self, address: str, target: Path) -> None:
-        url, headers = self._request(address)
-        try:
-            with requests.get(url, headers=headers, stream=True, timeout=(CONNECT_S, READ_S)) as reply:
-                if reply.status_code in (401, 403, 404, 410):
-                    raise RegistryRefused(f"the file store answers {reply.status_code} for {address}")
-                if reply.status_code != requests.codes.ok:
-                    raise RegistryUnavailable(f"the file store answers {reply.status_code} for {address}")
-                expected = reply.headers.get("Content-Length")
-                with target.open("wb") as out:
-                    for chunk in reply.iter_content(_CHUNK):
-                        out.write(chunk)
-                    out.flush()
-                    os.fsync(out.fileno())
-        except requests.RequestException as error:
-            raise RegistryUnavailable(f"downloading {address} failed: {reason_of(error)}") from error
-        size = target.stat().st_size
-        if expected is not None and "Content-Encoding" not in reply.headers and size != int(expected):
-            raise RegistryUnavailable(f"downloading {address} stopped after {size} of {expected} bytes")
 
-    def _fetch_storage(self, address: str, target: Path) -> Path:
-        from clearml import StorageManager
+class Progress:
+    """Tells the log how far a download is, if it takes longer than two seconds; ``total`` in bytes, None: unknown."""
 
-        try:
-            found = StorageManager.get_local_copy(remote_url=address, extract_archive=False, force_download=True)
-        except Exception as error:
-            raise RegistryUnavailable(f"downloading {address} failed: {reason_of(error)}") from error
-        if not found:
-            raise RegistryUnavailable(
-                f"downloading {address} failed", hint="check the storage credentials in clearml.conf"
-            )
-        _copy(Path(found), target)
-        return target
+    def __init__(self, name: str, total: int | None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._name = name
+        self._total = total
+        self._clock = clock
+        self._began = clock()
+        self._due = self._began + _QUIET_S
+        self._done = 0
+        self._has_told = False
 
+    def told(self, done: int) -> None:
+        """Take note that so many bytes are there."""
+        self._done = done
+        now = self._clock()
+        if now < self._due:
+            return
+        self._due, self._has_told = now + _APART_S, True
+        if self._total:
+            _log.info(
+                "downloading %s: %.0f of %.0f MB (%.0f %%)",
+                self._name, done / 1e6, self._total / 1e6, 100 * done / self._total,
+            )  # fmt: skip
+        else:
+            _log.info("downloading %s: %.0f MB", self._name, done / 1e6)
 
-def _copy(source: Path, target: Path) -> None:
-    with source.open("rb") as read, target.open("wb") as out:
-        while chunk := read.read(_CHUNK):
-            out.write(chunk)
-        out.flush()
-        os.fsync(out.fileno())
+    def ended(self) -> None:
+        """Say that all of it is there, if anything was said before."""
+        if self._has_told:
+            _log.info("downloaded %s: %.0f MB in %.0f s", self._name, self._done / 1e6, self._clock() - self._began)

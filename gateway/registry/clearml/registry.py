@@ -21,7 +21,7 @@ from gateway.registry.clearml.files import Files
 from gateway.registry.clearml.models import PAGE, ModelSearch, exactly
 from gateway.registry.clearml.session import Api
 from gateway.registry.ledger import HISTORY_TAG, ClearMLLedger, Ledger, Record, with_records
-from gateway.registry.port import ModelQuery, Publication, Published
+from gateway.registry.port import ModelQuery, Parts, Publication, Published
 from gateway.spec import MODEL_FIELDS, ServingSpec, decode
 
 _log = logging.getLogger("triton_gateway.registry")
@@ -144,6 +144,10 @@ class ClearMLRegistry:
     def download(self, uri: str, folder: Path) -> Path:
         """See ``Registry.download``."""
         return self._files.download(uri, folder)
+
+    def parts(self, uri: str) -> Parts | None:
+        """See ``Registry.parts``."""
+        return self._files.parts(uri)
 
     def task_of(self, task_id: str) -> Mapping[str, Any]:
         """Return any Task."""

@@ -38,7 +38,7 @@ ELSEWHERE_RUN = {
 }
 """What lies in a unit's packages and runs in another unit; the command line imports its commands by name."""
 
-ELSEWHERE = {"opentelemetry": "otel", "onnxruntime": "triton"}
+ELSEWHERE = {"opentelemetry": "otel", "onnxruntime": "triton", "boto3": "s3", "botocore": "s3"}
 """Modules that are imported only if they are asked for, and the extra that the message names then."""
 
 WITHOUT_IMPORT = {
@@ -53,6 +53,8 @@ WITHOUT_IMPORT = {
     "scikit-learn": "by name in gateway/hooks/engines.py",
     "xgboost-cpu": "by name in gateway/hooks/engines.py",
     "lightgbm": "by name in gateway/hooks/engines.py",
+    "google-cloud-storage": "by the clearml SDK, for gs://",
+    "azure-storage-blob": "by the clearml SDK, for azure://",
     "opentelemetry-exporter-otlp-proto-http": "the OpenTelemetry SDK finds it by its entry point",
     "opentelemetry-exporter-otlp-proto-grpc": "the OpenTelemetry SDK finds it by its entry point",
 }

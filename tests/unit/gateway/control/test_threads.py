@@ -14,6 +14,7 @@ import pytest
 from gateway.app import Gateway
 from gateway.control import packages, reconcile
 from gateway.hooks import executor
+from gateway.registry.port import Parts
 from gateway.testing import FakeRegistry
 
 LONG = {"text": "good film " * 4000}
@@ -33,10 +34,10 @@ class HangingRegistry(FakeRegistry):
         self.hanging += 1
         self.is_over.wait(60)
 
-    def download(self, uri: str, folder: Path) -> Path:
+    def parts(self, uri: str) -> Parts | None:
         if any(name in uri for name in self.hangs):
             self._hang()
-        return super().download(uri, folder)
+        return super().parts(uri)
 
     def marker(self) -> str:
         if "marker" in self.hangs:

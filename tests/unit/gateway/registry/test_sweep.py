@@ -65,15 +65,17 @@ def test_what_nobody_needs_leaves_the_longest_unused_first(world: World) -> None
 
 def test_what_is_needed_stays_however_large(world: World) -> None:
     """The limit is for what is not."""
-    world.fetch("a", "b", "c", "d")
+    for model_id in "abcd":
+        world.cache.keep([world.record(m) for m in "abcd"])
+        world.fetch(model_id)
     world.cache.keep([world.record(m) for m in "abcd"])
     assert set("abcd") == world.there()
 
 
 def test_another_program_on_the_same_cache_is_respected(world: World) -> None:
     """What it has written down stays, also while it is not running; until it has been gone for a month."""
-    world.fetch("a", "b", "c", "d")
     world.open("sync", 0).keep([world.record("a"), world.record("b")])
+    world.fetch("a", "b", "c", "d")
     world.now += 5 * HOUR
     world.cache.keep([world.record("d")])
     assert {"a", "b", "d"} == world.there()

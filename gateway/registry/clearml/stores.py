@@ -1,0 +1,276 @@
+"""One file of a store, opened to be read: over HTTP, on this disk, in S3, or through the SDK's other storage drivers.
+
+What a store answers is told apart here, once: no (``RegistryRefused``: credentials, nothing there), not now
+(``RegistryUnavailable``: away, slow, cut off, replaced while it was read). Nothing waits longer than ``session.READ_S``
+for the next bytes. Credentials of object storage are the SDK's: ``clearml.conf``, or the variables it knows. Called by
+``files``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final, NoReturn, Protocol
+from urllib.parse import unquote, urlsplit
+
+import requests
+
+from gateway.errors import GatewayError, RegistryRefused, RegistryUnavailable
+from gateway.registry.clearml.session import CONNECT_S, READ_S, reason_of
+
+CHUNK: Final = 1 << 20
+EXTRAS: Final = {"s3": "s3", "gs": "gs", "azure": "azure"}
+"""Scheme of an address → the extra of this package with the library for it."""
+
+_TOTAL: Final = re.compile(r"bytes \d+-\d+/(\d+)")
+_REPLACED: Final = "was replaced while it was read"
+_KEYS_HINT: Final = "check the keys of this store in clearml.conf, or in the variables that the clearml SDK reads"
+
+
+class Stored(Protocol):
+    """A file in its store. Every method raises ``RegistryRefused`` or ``RegistryUnavailable``, with the address."""
+
+    def whole(self) -> tuple[int | None, Iterator[bytes]]:
+        """Return how many bytes it has (None: nobody says so), and them; closed by reading to the end or ``close``."""
+        ...
+
+    def size(self) -> int | None:
+        """Return how many bytes it has, None if its store reads nothing in parts."""
+        ...
+
+    def read(self, start: int, count: int) -> Iterator[bytes]:
+        """Return ``count`` bytes from ``start`` on, of the same file that ``size`` was asked of."""
+        ...
+
+
+class OnDisk:
+    """A file of this machine."""
+
+    def __init__(self, address: str) -> None:
+        self._path = Path(unquote(urlsplit(address).path))
+        if not self._path.is_file():
+            raise RegistryRefused(
+                f"{address} is not a file on this machine",
+                hint="upload the model to the file server (clearml-serving model upload --path …)",
+            )
+
+    def whole(self) -> tuple[int | None, Iterator[bytes]]:
+        """See ``Stored.whole``."""
+        size = self.size()
+        return size, self.read(0, size)
+
+    def size(self) -> int:
+        """See ``Stored.size``."""
+        return self._path.stat().st_size
+
+    def read(self, start: int, count: int) -> Iterator[bytes]:
+        """See ``Stored.read``."""
+        with self._path.open("rb") as file:
+            file.seek(start)
+            while count > 0 and (chunk := file.read(min(CHUNK, count))):
+                count -= len(chunk)
+                yield chunk
+
+
+class OverHttp:
+    """A file behind a URL, asked for with these headers."""
+
+    def __init__(self, address: str, url: str, headers: Mapping[str, str]) -> None:
+        self._address = address
+        self._url = url
+        # What the store would compress has another length than what it holds.
+        self._headers = {**headers, "Accept-Encoding": "identity"}
+        self._etag = ""
+
+    def whole(self) -> tuple[int | None, Iterator[bytes]]:
+        """See ``Stored.whole``."""
+        reply = self._get({})
+        length = reply.headers.get("Content-Length", "")
+        is_plain = length.isdecimal() and "Content-Encoding" not in reply.headers
+        return int(length) if is_plain else None, self._content(reply)
+
+    def size(self) -> int | None:
+        """See ``Stored.size``."""
+        reply = self._get({"Range": "bytes=0-0"}, also=(requests.codes.requested_range_not_satisfiable,))
+        with reply:
+            total = _TOTAL.fullmatch(reply.headers.get("Content-Range", ""))
+            if reply.status_code != requests.codes.partial or total is None or "Content-Encoding" in reply.headers:
+                return None
+            tag = reply.headers.get("ETag", "")
+            self._etag = "" if tag.startswith("W/") else tag
+            return int(total[1])
+
+    def read(self, start: int, count: int) -> Iterator[bytes]:
+        """See ``Stored.read``."""
+        same = {"If-Range": self._etag} if self._etag else {}
+        reply = self._get({"Range": f"bytes={start}-{start + count - 1}", **same})
+        if reply.status_code != requests.codes.partial:
+            reply.close()
+            raise RegistryUnavailable(f"{self._address} {_REPLACED}")
+        return self._content(reply)
+
+    def _get(self, more: Mapping[str, str], also: tuple[int, ...] = ()) -> requests.Response:
+        try:
+            reply = requests.get(self._url, headers={**self._headers, **more}, stream=True, timeout=(CONNECT_S, READ_S))
+        except requests.RequestException as error:
+            raise _cut(self._address, error) from error
+        if reply.status_code in (requests.codes.ok, requests.codes.partial, *also):
+            return reply
+        reply.close()
+        answer = f"the file store answers {reply.status_code} for {self._address}"
+        if reply.status_code in (401, 403, 404, 410):
+            raise RegistryRefused(answer)
+        raise RegistryUnavailable(answer)
+
+    def _content(self, reply: requests.Response) -> Iterator[bytes]:
+        try:
+            with reply:
+                yield from reply.iter_content(CHUNK)
+        except requests.RequestException as error:
+            raise _cut(self._address, error) from error
+
+
+class InS3:
+    """An object of an S3-compatible store, with the endpoint and the credentials that the SDK has for its address.
+
+    Not the SDK's own download: it says in its log alone what went wrong, waits a minute five times, and keeps a copy.
+    """
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        helper = _helper(address)
+        import boto3
+        from botocore.config import Config
+
+        options = helper._driver._get_boto_resource_kwargs_from_config(helper._conf)  # noqa: SLF001 - nothing public
+        bounds = Config(connect_timeout=CONNECT_S, read_timeout=READ_S, retries={"total_max_attempts": 2})
+        options["config"] = options["config"].merge(bounds)
+        session = boto3.Session(profile_name=helper._conf.profile or None)  # noqa: SLF001
+        self._client = session.client("s3", **options)
+        bucket = helper._container.bucket.name  # noqa: SLF001
+        self._named = {"Bucket": bucket, "Key": helper._normalize_object_name(address)}  # noqa: SLF001
+        self._same: dict[str, str] = {}
+
+    def whole(self) -> tuple[int | None, Iterator[bytes]]:
+        """See ``Stored.whole``."""
+        answer = self._get()
+        return int(answer["ContentLength"]), self._content(answer["Body"])
+
+    def size(self) -> int | None:
+        """See ``Stored.size``."""
+        answer = self._get(Range="bytes=0-0")
+        answer["Body"].close()
+        total = _TOTAL.fullmatch(answer.get("ContentRange") or "")
+        if total is None:
+            return None
+        self._same = {"IfMatch": answer["ETag"]} if answer.get("ETag") else {}
+        return int(total[1])
+
+    def read(self, start: int, count: int) -> Iterator[bytes]:
+        """See ``Stored.read``."""
+        return self._content(self._get(Range=f"bytes={start}-{start + count - 1}", **self._same)["Body"])
+
+    def _get(self, **more: str) -> Any:
+        from botocore.exceptions import BotoCoreError, ClientError
+
+        try:
+            return self._client.get_object(**self._named, **more)
+        except ClientError as error:
+            said, status = error.response.get("Error", {}), error.response["ResponseMetadata"]["HTTPStatusCode"]
+            if status == requests.codes.precondition_failed:
+                raise RegistryUnavailable(f"{self._address} {_REPLACED}") from error
+            reason = f"the store answers {status} {said.get('Code', '')} for {self._address}: {said.get('Message', '')}"
+            if status in (400, 401, 403):
+                raise RegistryRefused(reason, hint=_KEYS_HINT) from error
+            if status in (404, 410):
+                raise RegistryRefused(reason) from error
+            raise RegistryUnavailable(reason) from error
+        except BotoCoreError as error:
+            if type(error).__name__ in ("NoCredentialsError", "PartialCredentialsError", "ProfileNotFound"):
+                raise RegistryRefused(f"{self._address}: {error}", hint=_KEYS_HINT) from error
+            raise _cut(self._address, error) from error
+
+    def _content(self, body: Any) -> Iterator[bytes]:
+        from botocore.exceptions import BotoCoreError
+
+        try:
+            with contextlib.closing(body):
+                yield from body.iter_chunks(CHUNK)
+        except BotoCoreError as error:  # it wraps those of the connection
+            raise _cut(self._address, error) from error
+
+
+def through_sdk(address: str, target: Path) -> None:
+    """Store the whole of what lies in any other store (gs, azure) at ``target``, past the SDK's own cache."""
+    helper = _helper(address)
+    with _heard(helper.log) as said:
+        done = helper.download_to_file(address, str(target), overwrite_existing=True)
+    if done and target.is_file():
+        return
+    target.unlink(missing_ok=True)
+    _fail(address, said[-1] if said else "the store gave nothing")
+
+
+def _helper(address: str) -> Any:
+    """Return the SDK's driver for an address. Its own ``get`` would answer None, and say in its log why."""
+    from clearml.storage.helper import StorageHelper
+
+    try:
+        url = StorageHelper._canonize_url(address)  # noqa: SLF001 - what its `get` does
+        return StorageHelper(base_url=StorageHelper._resolve_base_url(url), url=url)  # noqa: SLF001
+    except Exception as error:  # noqa: BLE001 - the SDK's, of any type
+        _fail(address, reason_of(error))
+
+
+def _fail(address: str, reason: str) -> NoReturn:
+    extra = EXTRAS.get(urlsplit(address).scheme, "")
+    if extra and re.search(r"not found\. Please install|No module named", reason):
+        raise RegistryRefused(
+            f"{address} cannot be read: the library for {extra}:// is not installed",
+            hint=f'pip install "triton-gateway[{extra}]", or build the image with --build-arg EXTRAS={extra}',
+        )
+    error: type[GatewayError] = RegistryUnavailable
+    if re.search(r"(?i)missing key|missing account|configuration for|credential|forbidden|denied|\b40[134]\b", reason):
+        error = RegistryRefused
+    raise error(f"{address} cannot be read: {reason}", hint=_KEYS_HINT)
+
+
+def _cut(address: str, error: Exception) -> RegistryUnavailable:
+    return RegistryUnavailable(f"downloading {address} failed: {reason_of(error)}")
+
+
+@contextlib.contextmanager
+def _heard(log: logging.Logger) -> Iterator[list[str]]:
+    """Collect the warnings of this thread: all that the SDK says of a download that failed."""
+    said: list[str] = []
+    mine = threading.get_ident()
+
+    class Ear(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if record.thread == mine:
+                said.append(record.getMessage().strip())
+
+    ear = Ear(logging.WARNING)
+    log.addHandler(ear)
+    try:
+        yield said
+    finally:
+        log.removeHandler(ear)
+
+
+def write(chunks: Iterator[bytes], target: Path, told: Callable[[int], None]) -> int:
+    """Write a file and sync it; ``told`` hears how many bytes there are. Returns that number. Raises ``OSError``."""
+    written = 0
+    with target.open("wb") as out:
+        for chunk in chunks:
+            out.write(chunk)
+            written += len(chunk)
+            told(written)
+        out.flush()
+        os.fsync(out.fileno())
+    return written

@@ -1,0 +1,233 @@
+"""A gateway fetches of a model what it reads, and says of it the same as who holds all of it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import zipfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gateway.errors import ArtifactCorrupt, ContentChanged, RegistryUnavailable
+from gateway.registry import parts
+from gateway.registry.cache import ArtifactCache
+from gateway.registry.port import Parts
+from gateway.spec import ModelRecord, decode_model
+from gateway.testing import FakeLedger, FakeRegistry
+
+MEGABYTE = 1 << 20
+FILES = {
+    "config.json": b"{}", "model.onnx": os.urandom(3 * MEGABYTE), "tokenizer.json": b'{"a": 1}' * 20_000,
+    "1_Pooling/config.json": b"{1}", "model.onnx.data": os.urandom(2 * MEGABYTE), "vocab.txt": b"a\nb\n",
+}  # fmt: skip
+
+
+def package(path: Path, files: dict[str, bytes], compression: int = zipfile.ZIP_DEFLATED) -> Path:
+    """A zip of ``files``, as the SDK packs a folder."""
+    with zipfile.ZipFile(path, "w", compression=compression, allowZip64=True) as packed:
+        for name, content in files.items():
+            packed.writestr(name, content)
+    return path
+
+
+class World:
+    """A registry with one model, and caches over it as two machines have them."""
+
+    def __init__(self, folder: Path, *, files: dict[str, bytes] | None = None) -> None:
+        self.folder = folder
+        self.registry = FakeRegistry()
+        self.archive = package(folder / "m.zip", files or FILES)
+        self.registry.add_model("m", self.archive, is_package=True)
+        self.gateway, self.sync = self.open("gateway"), self.open("sync")
+
+    def open(self, name: str) -> ArtifactCache:
+        return ArtifactCache(self.folder / name, self.registry, name=name)
+
+    def record(self, model_id: str = "m") -> ModelRecord:
+        return decode_model(self.registry.model(model_id))
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    """A bundle of five megabytes of weights."""
+    return World(tmp_path)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """The files of a folder by name."""
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_gateway_fetches_everything_but_the_weights(world: World) -> None:
+    """In few bytes, whole and as it is in the registry."""
+    found = contents(world.gateway.without_weights(world.record()))
+    assert {name: text for name, text in FILES.items() if ".onnx" not in name} == found
+    assert world.registry.fetched < MEGABYTE < 5 * MEGABYTE < world.archive.stat().st_size
+    assert [] == world.registry.downloads
+
+
+def test_what_was_fetched_is_there_without_the_registry(world: World) -> None:
+    """For the next start."""
+    folder = world.gateway.without_weights(world.record())
+    record = world.record()
+    world.registry.is_up = False
+    assert folder == world.open("gateway").at_hand(record, weights=False)
+    assert world.open("gateway").at_hand(record) is None
+    assert folder == world.open("gateway").without_weights(record)
+
+
+def test_weights_that_lie_there_anyway_are_not_fetched_around(world: World) -> None:
+    """Beside model sync, on a laptop, there is one copy."""
+    folder = world.sync.model(world.record())
+    beside = world.open("sync")
+    assert folder == beside.at_hand(world.record(), weights=False) == beside.without_weights(world.record())
+
+
+def test_a_store_without_parts_gives_the_whole_file_and_that_is_said_once(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing is refused that could be had."""
+    world.registry.gives_parts = False
+    world.registry.add_model("n", package(world.folder / "n.zip", FILES), is_package=True)
+    with caplog.at_level("INFO"):
+        assert FILES == contents(world.gateway.without_weights(world.record()))
+        assert FILES == contents(world.gateway.without_weights(world.record("n")))
+    assert 1 == sum("gives no parts" in message for message in caplog.messages)
+
+
+@pytest.mark.parametrize("name", ["weights.onnx", "model.safetensors"])
+def test_of_a_single_file_of_weights_nothing_is_fetched(world: World, name: str) -> None:
+    """Model sync has it, and says what is wrong with it."""
+    (world.folder / name).write_bytes(b"w" * 1000)
+    world.registry.add_model("one", world.folder / name)
+    assert {} == contents(world.gateway.without_weights(world.record("one")))
+    assert 0 == world.registry.fetched
+
+
+def test_any_other_single_file_is_fetched(world: World) -> None:
+    """It may be anything."""
+    (world.folder / "table.csv").write_bytes(b"1")
+    world.registry.add_model("one", world.folder / "table.csv")
+    assert {"table.csv": b"1"} == contents(world.gateway.without_weights(world.record("one")))
+
+
+def test_a_folder_packed_as_tar_is_fetched_whole(world: World) -> None:
+    """It has no directory at its end."""
+    (world.folder / "t").mkdir()
+    (world.folder / "t" / "config.json").write_bytes(b"{}")
+    made = Path(shutil.make_archive(str(world.folder / "t"), "gztar", world.folder / "t"))
+    world.registry.add_model("t", made, is_package=True)
+    assert {"config.json": b"{}"} == contents(world.gateway.without_weights(world.record("t")))
+    assert [made.as_uri()] == world.registry.downloads
+
+
+CHANGED = {
+    "another tokenizer": {"tokenizer.json": b"other"},
+    "other weights": {"model.onnx": os.urandom(3 * MEGABYTE)},
+    "a file more": {"added.json": b"{}"},
+}
+
+
+@pytest.mark.parametrize("change", CHANGED)
+@pytest.mark.parametrize("first", ["gateway", "sync"])
+@pytest.mark.parametrize("second", ["gateway", "sync"])
+def test_another_upload_under_the_id_is_refused_whoever_saw_the_first(
+    world: World, change: str, first: str, second: str
+) -> None:
+    """A part is held against the whole, and the whole against the part."""
+
+    def fetch(cache: ArtifactCache, who: str) -> None:
+        (cache.without_weights if who == "gateway" else cache.model)(world.record())
+
+    fetch(world.open("a"), first)
+    package(world.archive, {**FILES, **CHANGED[change]})
+    with pytest.raises(ContentChanged):
+        fetch(world.open("b"), second)
+
+
+def test_what_only_was_seen_whole_before_there_were_parts_is_compared_whole(world: World) -> None:
+    """Records of an earlier version: the first gateway fetches the whole once, and records the parts for the others."""
+    world.sync.model(world.record())
+    kept = world.registry.ledger.read()["content_hash"]
+    world.registry.ledger = FakeLedger()
+    from gateway.registry.ledger import Record
+
+    world.registry.ledger.write([Record("content_hash", k, v) for k, v in kept.items() if "/parts/" not in k])
+    first, other = world.open("c"), world.open("d")
+    first.learn(world.registry.task())
+    before = world.registry.fetched
+    assert FILES == contents(first.without_weights(world.record()))
+    assert world.registry.fetched - before >= world.archive.stat().st_size
+    other.learn(world.registry.task())
+    assert "model.onnx" not in contents(other.without_weights(world.record()))
+
+
+def test_a_model_whose_metadata_carry_a_hash_is_fetched_whole(world: World) -> None:
+    """It is of the whole file."""
+    import hashlib
+
+    sha256 = hashlib.sha256(world.archive.read_bytes()).hexdigest()
+    world.registry.models["m"]["metadata"] = {"sha256": {"key": "sha256", "value": sha256}}
+    assert FILES == contents(world.gateway.without_weights(world.record()))
+
+
+def test_a_connection_that_is_cut_leaves_nothing_and_can_be_repeated(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever request it was."""
+    whole = world.registry.parts
+
+    for cut in range(2):
+        asked = iter(range(100))
+
+        def broken(uri: str, at: int = cut, asked=asked) -> Parts | None:  # type: ignore[no-untyped-def]
+            found = whole(uri)
+            assert found is not None
+
+            def read(start: int, count: int):  # type: ignore[no-untyped-def]
+                for chunk in found.read(start, count):
+                    yield chunk[: len(chunk) // 2] if next(asked) == at else chunk
+
+            return Parts(found.size, read)
+
+        monkeypatch.setattr(world.registry, "parts", broken)
+        with pytest.raises(RegistryUnavailable, match="stopped after"):
+            world.gateway.without_weights(world.record())
+        assert [] == [p for p in (world.folder / "gateway" / "models").iterdir() if p.suffix != ".lock"]
+    monkeypatch.setattr(world.registry, "parts", whole)
+    assert "tokenizer.json" in contents(world.gateway.without_weights(world.record()))
+
+
+def test_a_full_disk_keeps_what_is_there(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The new model waits, the old one stays."""
+    old = world.gateway.without_weights(world.record())
+    world.registry.add_model("n", package(world.folder / "n.zip", {**FILES, "vocab.txt": b"c"}), is_package=True)
+
+    def full(*_: object, **__: object) -> bool:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(parts, "fetch", full)
+    with pytest.raises(RegistryUnavailable, match="No space left"):
+        world.gateway.without_weights(world.record("n"))
+    assert "tokenizer.json" in contents(old)
+
+
+@settings(max_examples=100)
+@given(data=st.data())
+def test_no_bytes_make_it_read_without_end_or_fail_without_a_word(
+    data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """A zip with bytes of its end changed is refused, fetched whole, or read as it is."""
+    folder = tmp_path_factory.mktemp("zips")
+    world = World(folder, files={"config.json": b"{}", "model.onnx": b"x" * 500, "a/b.txt": b"y" * 300})
+    raw = bytearray(world.archive.read_bytes())
+    for _ in range(data.draw(st.integers(1, 4))):
+        raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
+    world.archive.write_bytes(raw[: data.draw(st.integers(0, len(raw)))])
+    with contextlib.suppress(ArtifactCorrupt, RegistryUnavailable):
+        world.gateway.without_weights(world.record())
+    assert world.registry.fetched <= 3 * len(raw) + 1
