@@ -61,8 +61,9 @@ ordinary: $(VENV)/.dev ## run the gateway's unit tests, and its process, once mo
 unit: $(VENV)/.dev ## run the unit tests only, in seconds
 	@$(BIN)/python -m pytest tests/unit $(ARGS)
 
-clients: $(VENV)/.dev ## call the gateway with other people's clients, in environments of their own (minutes)
-	@$(BIN)/python -m pytest tests/integration/forms/long_clients.py tests/integration/long_state_file.py $(ARGS)
+clients: $(VENV)/.dev ## other people's clients in environments of their own, and models in a real S3 store (minutes)
+	@$(BIN)/python -m pytest tests/integration/forms/long_clients.py tests/integration/long_state_file.py \
+	    tests/integration/object_storage/long_object_storage.py $(ARGS)
 
 cluster: $(VENV)/.dev ## install and scale on a real Kubernetes, whose programs Go builds once (half an hour, then minutes)
 	@$(BIN)/python -m tests.cluster.programs >/dev/null

@@ -47,8 +47,10 @@ MODULES: Final = {
         "github.com/kedacore/keda/v2",
         {"keda-operator": "cmd/operator", "keda-adapter": "cmd/adapter"},
     ),
+    "versitygw": Module("github.com/versity/versitygw", {"versitygw": "cmd/versitygw"}),
+    "toxiproxy": Module("github.com/Shopify/toxiproxy/v2", {"toxiproxy-server": "cmd/server"}),
 }
-"""By folder of ``programs/``."""
+"""By folder of ``programs/``; the last two are for tests of object storage (``tests/integration/object_storage``)."""
 
 RESOURCES: Final = {
     "keda": ("github.com/kedacore/keda/v2@v2.20.2", "config/crd/bases"),

@@ -146,10 +146,16 @@ class InS3:
         helper = _helper(address)
         import boto3
         from botocore.config import Config
+        from clearml.config import config
 
         options = helper._driver._get_boto_resource_kwargs_from_config(helper._conf)  # noqa: SLF001 - nothing public
-        bounds = Config(connect_timeout=CONNECT_S, read_timeout=READ_S, retries={"total_max_attempts": 2})
-        options["config"] = options["config"].merge(bounds)
+        options["config"] = Config(
+            connect_timeout=CONNECT_S,
+            read_timeout=READ_S,
+            retries={"total_max_attempts": 2},
+            signature_version=config.get("aws.boto3.signature_version", None),
+            s3=dict(config.get("aws.boto3.s3", None) or {}),
+        )
         session = boto3.Session(profile_name=helper._conf.profile or None)  # noqa: SLF001
         self._client = session.client("s3", **options)
         bucket = helper._container.bucket.name  # noqa: SLF001

@@ -1,0 +1,90 @@
+module triton-gateway/tests/cluster/programs/versitygw
+
+go 1.25.0
+
+require (
+	github.com/Azure/azure-sdk-for-go/sdk/azcore v1.23.1
+	github.com/Azure/azure-sdk-for-go/sdk/azidentity v1.14.1
+	github.com/Azure/azure-sdk-for-go/sdk/internal v1.12.0
+	github.com/Azure/azure-sdk-for-go/sdk/storage/azblob v1.8.0
+	github.com/Azure/go-ntlmssp v0.1.1
+	github.com/AzureAD/microsoft-authentication-library-for-go v1.9.0
+	github.com/DataDog/datadog-go/v5 v5.9.1
+	github.com/Microsoft/go-winio v0.6.2
+	github.com/andybalholm/brotli v1.2.3
+	github.com/aws/aws-sdk-go-v2 v1.45.1
+	github.com/aws/aws-sdk-go-v2/aws/protocol/eventstream v1.7.20
+	github.com/aws/aws-sdk-go-v2/config v1.33.1
+	github.com/aws/aws-sdk-go-v2/credentials v1.20.1
+	github.com/aws/aws-sdk-go-v2/feature/ec2/imds v1.19.1
+	github.com/aws/aws-sdk-go-v2/feature/s3/transfermanager v0.4.1
+	github.com/aws/aws-sdk-go-v2/internal/configsources v1.5.1
+	github.com/aws/aws-sdk-go-v2/internal/endpoints/v2 v2.8.1
+	github.com/aws/aws-sdk-go-v2/internal/v4a v1.5.1
+	github.com/aws/aws-sdk-go-v2/service/iam v1.61.1
+	github.com/aws/aws-sdk-go-v2/service/internal/accept-encoding v1.13.19
+	github.com/aws/aws-sdk-go-v2/service/internal/checksum v1.11.1
+	github.com/aws/aws-sdk-go-v2/service/internal/presigned-url v1.14.1
+	github.com/aws/aws-sdk-go-v2/service/internal/s3shared v1.20.1
+	github.com/aws/aws-sdk-go-v2/service/s3 v1.109.1
+	github.com/aws/aws-sdk-go-v2/service/signin v1.7.1
+	github.com/aws/aws-sdk-go-v2/service/sso v1.35.1
+	github.com/aws/aws-sdk-go-v2/service/ssooidc v1.40.1
+	github.com/aws/aws-sdk-go-v2/service/sts v1.47.1
+	github.com/aws/smithy-go v1.28.1
+	github.com/cespare/xxhash/v2 v2.3.0
+	github.com/cpuguy83/go-md2man/v2 v2.0.7
+	github.com/davecgh/go-spew v1.1.1
+	github.com/go-asn1-ber/asn1-ber v1.5.8
+	github.com/go-ldap/ldap/v3 v3.4.14
+	github.com/gofiber/fiber/v3 v3.5.0
+	github.com/gofiber/schema v1.8.4
+	github.com/gofiber/utils/v2 v2.4.2
+	github.com/golang-jwt/jwt/v5 v5.3.1
+	github.com/google/uuid v1.6.0
+	github.com/hashicorp/go-cleanhttp v0.5.2
+	github.com/hashicorp/go-retryablehttp v0.7.8
+	github.com/hashicorp/go-rootcerts v1.0.2
+	github.com/hashicorp/go-secure-stdlib/strutil v0.1.2
+	github.com/hashicorp/vault-client-go v0.4.3
+	github.com/klauspost/compress v1.19.2
+	github.com/klauspost/cpuid/v2 v2.4.0
+	github.com/kr/text v0.2.0
+	github.com/kylelemons/godebug v1.1.0
+	github.com/mattn/go-colorable v0.1.15
+	github.com/mattn/go-isatty v0.0.24
+	github.com/minio/crc64nvme v1.1.1
+	github.com/mitchellh/go-homedir v1.1.0
+	github.com/nats-io/nats.go v1.53.1
+	github.com/nats-io/nkeys v0.4.16
+	github.com/nats-io/nuid v1.0.1
+	github.com/oklog/ulid/v2 v2.1.2
+	github.com/philhofer/fwd v1.2.0
+	github.com/pierrec/lz4/v4 v4.1.29
+	github.com/pkg/browser v0.0.0-20240102092130-5ac0b6a4141c
+	github.com/pkg/xattr v0.4.12
+	github.com/rabbitmq/amqp091-go v1.14.0
+	github.com/russross/blackfriday/v2 v2.1.0
+	github.com/ryanuber/go-glob v1.0.0
+	github.com/segmentio/kafka-go v0.4.51
+	github.com/smira/go-statsd v1.3.4
+	github.com/stretchr/testify v1.12.1
+	github.com/tinylib/msgp v1.6.4
+	github.com/urfave/cli/v2 v2.27.7
+	github.com/valyala/bytebufferpool v1.0.0
+	github.com/valyala/fasthttp v1.73.0
+	github.com/versity/scoutfs-go v0.0.0-20260414000839-70f8b6bdfa96
+	github.com/versity/versitygw v1.8.0
+	github.com/xrash/smetrics v0.0.0-20250705151800-55b8f293f342
+	github.com/zeebo/xxh3 v1.1.0
+	go.yaml.in/yaml/v3 v3.0.5
+	golang.org/x/crypto v0.55.0
+	golang.org/x/net v0.58.0
+	golang.org/x/sync v0.22.0
+	golang.org/x/sys v0.47.0
+	golang.org/x/text v0.41.0
+	golang.org/x/time v0.15.0
+	gopkg.in/yaml.v3 v3.0.1
+)
+
+tool github.com/versity/versitygw/cmd/versitygw
