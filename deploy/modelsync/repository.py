@@ -11,7 +11,9 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import functools
 import json
+import logging
 import os
 import shutil
 import tempfile
@@ -22,6 +24,8 @@ from typing import IO
 
 from deploy.modelsync.errors import RepositoryUnusable
 from gateway import durable
+
+log = logging.getLogger("triton_gateway.sync")
 
 MARKER = ".triton-gateway.json"
 
@@ -151,6 +155,11 @@ class ModelRepository:
         return self._root / ".staging"
 
 
+@functools.cache
+def _say_copied(cache: str, repository: str, reason: str) -> None:
+    log.info("models are copied, and need twice the room: no links from %s to %s (%s)", cache, repository, reason)
+
+
 def _place(root: Path, origin: Path, target: Path) -> None:
     real = origin.resolve(strict=True)
     if not real.is_relative_to(root.resolve()):
@@ -165,6 +174,7 @@ def _place(root: Path, origin: Path, target: Path) -> None:
         except OSError as error:
             if error.errno not in (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.EACCES):
                 raise
+            _say_copied(str(root.parent.parent.parent), str(target.parent.parent.parent.parent), error.strerror or "")
         else:
             return
     shutil.copyfile(real, target)

@@ -24,7 +24,10 @@ FILE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 SERVICES: dict[str, dict[str, Any]] = FILE["services"]
 OURS = {name: s for name, s in SERVICES.items() if "triton-gateway" in s["image"]}
 DEFAULT_PROFILES = {"embedded", "cpu"}
-CLEARML = {name for name in FILE["x-clearml"] if name.startswith("CLEARML_")}
+STORES = {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_DEFAULT_REGION",
+          "AZURE_STORAGE_ACCOUNT", "AZURE_STORAGE_KEY"}  # fmt: skip
+"""What the clearml SDK reads of object storage."""
+CLEARML = {name for name in FILE["x-clearml"] if name.startswith("CLEARML_")} | STORES
 
 
 def settled(text: str) -> str:

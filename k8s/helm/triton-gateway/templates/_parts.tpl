@@ -223,8 +223,18 @@ imagePullPolicy: {{ $.Values.images.pullPolicy }}
 {{- else if and $.Values.cpuLimit (not (hasKey $resources.limits "cpu")) -}}
 {{- $_ := set $resources.limits "cpu" $.Values.cpuLimit -}}
 {{- end -}}
+{{- /* What its emptyDirs may hold, so that a pod starts on a node that has it; for development a node may be small. */ -}}
+{{- if and (gt (len .) 2) (not $.Values.controlplane.enabled) (not (hasKey $resources.requests "ephemeral-storage")) -}}
+{{- $_ := set $resources.requests "ephemeral-storage" (index . 2) -}}
+{{- end -}}
 requests: {{ include "flow" $resources.requests }}
 limits: {{ include "flow" $resources.limits }}
+{{- end }}
+
+{{- /* Bytes of a download cache in a volume of this size (10Gi): 80 %, since a kubelet evicts who has all of it. */ -}}
+{{- define "cacheBytes" -}}
+{{- $units := dict "" 1 "k" 1e3 "M" 1e6 "G" 1e9 "T" 1e12 "Ki" 1024 "Mi" 1048576 "Gi" 1073741824 "Ti" 1099511627776 -}}
+{{ mulf 0.8 (regexFind "^[0-9.]+" . | float64) (get $units (regexFind "[A-Za-z]*$" .)) | int64 }}
 {{- end }}
 
 {{- /* A map on one line. */ -}}

@@ -27,6 +27,7 @@
 - {name: TRITON_GATEWAY_PINNED_ENDPOINTS, value: {{ . | quote }}}
 {{- end }}
 - {name: TRITON_GATEWAY_LOG_FORMAT, value: json}
+- {name: TRITON_GATEWAY_CACHE_BYTES, value: {{ include "cacheBytes" $gateway.stateSize | quote }}} # 80 % of its volume
 {{- if $gateway.tls.secret }}
 - {name: TRITON_GATEWAY_TLS_CERTIFICATE, value: /tls/tls.crt} # read again when the Secret changes
 - {name: TRITON_GATEWAY_TLS_KEY, value: /tls/tls.key}
@@ -95,7 +96,7 @@ containers:
     lifecycle:
       # new requests still come until every node has heard that the pod leaves: go on answering them
       preStop: {exec: {command: [sleep, {{ $gateway.preStopSeconds | quote }}]}}
-    resources: {{ include "resources" (list $ $gateway.resources) | nindent 6 }}
+    resources: {{ include "resources" (list $ $gateway.resources $gateway.stateSize) | nindent 6 }}
     securityContext: {{ include "containerSecurity" . | nindent 6 }}
     volumeMounts:
       - {name: state, mountPath: /var/lib/triton-gateway}
@@ -243,6 +244,7 @@ env:
   - {name: TRITON_GATEWAY_SYNC_HEALTH_PORT, value: "8081"}
   - {name: TRITON_GATEWAY_POLL_FREQUENCY, value: {{ $.Values.gateway.pollFrequency }}}
   - {name: TRITON_GATEWAY_LOG_FORMAT, value: json}
+  - {name: TRITON_GATEWAY_CACHE_BYTES, value: {{ include "cacheBytes" $pool.modelsSize | quote }}} # 80 % of its volume
   {{- include "credentials" (list $ "CLEARML") | nindent 2 }}
   {{- with $.Values.sync.extraEnv }}
   {{- toYaml . | nindent 2 }}
@@ -253,7 +255,7 @@ startupProbe: {{ include "probe" (list $ "/livez" $health 2 2 60) | nindent 2 }}
 # the Triton it fills holds every model that is wanted: before that, no gateway may see this pod
 readinessProbe: {{ include "probe" (list $ "/readyz" $health 3 2 2) | nindent 2 }}
 livenessProbe: {{ include "probe" (list $ "/livez" $health 20 5 3) | nindent 2 }}
-resources: {{ include "resources" (list $ $.Values.sync.resources) | nindent 2 }}
+resources: {{ include "resources" (list $ $.Values.sync.resources $pool.modelsSize) | nindent 2 }}
 securityContext: {{ include "containerSecurity" . | nindent 2 }}
 volumeMounts:
   - {name: models, mountPath: /models}
