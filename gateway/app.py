@@ -224,6 +224,7 @@ class Gateway:
         """Follow the serving Task while the context is open."""
         settings = self._settings
         self.observer.build_info(product_version())
+        self.health.waits_for_tritons = settings.cold_start_timeout > 0
         budget.OF_PROCESS.max_words = settings.word_cache_total
         state_dir = settings.state_dir
         records = ModelRecords(self._registry)

@@ -48,6 +48,7 @@ class Health:
 
     __slots__ = (
         "_latch", "backend_live", "first_sync_done", "has_been_ready", "is_draining", "is_leaving", "pools", "standing",
+        "waits_for_tritons",
     )  # fmt: skip
 
     def __init__(self, latch: Path | None = None) -> None:
@@ -59,6 +60,8 @@ class Health:
         """Once true it stays: from then on only what is lost counts."""
         self.backend_live: dict[str, bool] = {}
         """The Tritons that are needed now, as far as they have been asked."""
+        self.waits_for_tritons = False
+        """Requests wait for a pool without any: who is not asked would never let one be started."""
         self.pools: dict[str, str] = {}
         """The pools that each of them is of."""
         self.is_draining = False
@@ -121,7 +124,7 @@ class Health:
                 found.append(f"no endpoint is served: {_listed(told)}")
             else:
                 found.append("no endpoint is served: deploy one with `clearml-serving model add …`")
-        elif not any(self.backend_live.get(address, True) for address in needs.values()):
+        elif not self.waits_for_tritons and not any(self.backend_live.get(address, True) for address in needs.values()):
             found += [f"{self._named(address)} does not answer" for address in self._down()]
         return found
 

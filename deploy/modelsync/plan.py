@@ -120,7 +120,8 @@ def _towards(model: Wanted, seen: Observed, situation: Situation) -> list[Action
     # Written anew, a loaded model is loaded again and replaced without a gap.
     is_written = seen.recipe == model.recipe and not seen.is_damaged
     if is_written and seen.state == "ready":
-        if model.unload_after and seen.quiet_s >= model.unload_after:
+        may_unload = situation.retry_in.get(name, 0.0) <= 0
+        if model.unload_after and seen.quiet_s >= model.unload_after and may_unload:
             return [Action("unload", name, f"no request for {seen.quiet_s:.0f} s")]
         return [Action("keep", name, "ready")]
     if is_written and seen.state == "absent" and name in situation.cold:

@@ -225,7 +225,8 @@ class TritonBackend:
         replicas = self._replicas
         if replicas.is_away:
             self._wanted = monotonic()
-        is_cold = model in self._cold
+        # A call that was lost says nothing about the model: repeats of it have a budget.
+        is_cold = model in self._cold and (replicas.is_away or isinstance(error, ModelNotReady))
         # A pool may have been at zero too, and what has started there is not loaded at once.
         seconds = max(self._cold_s if is_cold else 0.0, self._away_s if replicas.is_away else 0.0)
         if not seconds:

@@ -250,3 +250,16 @@ async def test_a_starting_gateway_waits_only_for_what_may_still_come(make_stack:
         code, body = await readyz(stack)
         assert (503 if waits else 200) == code
         assert waits == any("waiting for what was served before: e (has failed: " in text for text in body["reasons"])
+
+
+async def test_a_gateway_that_waits_for_tritons_stays_ready_without_any(make_stack: Any) -> None:
+    """A pool at zero is started because somebody asks: who is not ready is not asked."""
+    stack = make_stack(cold_start_timeout="5s")
+    async with stack.gateway.running(), stack.client:
+        stack.deploy("e")
+        await stack.served("e")
+        stack.backend.is_up = False
+        await stack.until(lambda: stack.gateway.health.backend_live == {"fake:8001": False})
+        code, body = await readyz(stack)
+    assert (200, []) == (code, body["reasons"])
+    assert ["Triton at fake:8001 does not answer: e cannot be answered"] == body["degraded"]
