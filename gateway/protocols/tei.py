@@ -51,6 +51,8 @@ class TeiCall(Call):
     def __init__(self, body: object, path: str) -> None:
         """Read ``body``; raises ``InputRefused``."""
         self.path = path
+        if isinstance(body, dict) and "parameters" in body and "parameters" not in self.fields:
+            body = _with_parameters(body)  # Hugging Face's client sends them, if only empty
         self._body: Body = fields_of(body, (self.required, *self.fields), self.required)
         self.read(self._body)
 
@@ -420,6 +422,15 @@ def fields_of(body: object, known: Sequence[str], required: str) -> Body:
     if body.get(required) is None:
         raise InputRefused(f"the field {required} is missing", hint=f'send {{"{required}": …}}')
     return body
+
+
+def _with_parameters(body: Body) -> Body:
+    """Return the body with what stands in its ``parameters`` beside the rest. Raises ``InputRefused``."""
+    parameters = body["parameters"]
+    if parameters is not None and not isinstance(parameters, dict):
+        raise InputRefused("parameters must be an object")
+    chosen = {name: value for name, value in (parameters or {}).items() if value is not None}
+    return {**chosen, **{name: value for name, value in body.items() if name != "parameters"}}
 
 
 def flag(body: Body, name: str, *, default: bool) -> bool:

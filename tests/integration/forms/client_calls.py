@@ -38,7 +38,7 @@ def hugging_face(url: str, _http: str, _rpc: str) -> dict[str, Any]:
         "same vectors": same(ours.feature_extraction(TEXTS, normalize=True), tei.feature_extraction(TEXTS)),
         "truncate": same(tei.feature_extraction(TEXTS[0], truncate=True), tei.feature_extraction(TEXTS)[:1]),
         "similarity": tei.sentence_similarity("good film", other_sentences=["good film"])[0] > 0.999,
-        "labels": [one.label for one in InferenceClient(model=f"{url}/tei/live").text_classification("good film")],
+        "labels": [one.label for one in labels.text_classification("good film")],
         "top_k": [one.label for one in labels.text_classification("bad", top_k=1)],
         "summary of a classifier": raised(lambda: InferenceClient(
             model=f"{url}/serve/live/pipeline/summarization").summarization("good film")),

@@ -166,6 +166,17 @@ async def test_tokenize_lists_all_tokens_and_decode_reads_them(served: Any) -> N
     assert ["[CLS] good", "film"] == await ask(served, "/tei/vectors/decode", whole)
 
 
+async def test_parameters_of_hugging_faces_client_are_read_as_fields(served: Any) -> None:
+    """It puts an empty object beside the inputs of every task."""
+    plain = await ask(served, "/tei/labels", {"inputs": "good good"})
+    assert plain == await ask(served, "/tei/labels", {"inputs": "good good", "parameters": {"truncate": None}})
+    raw = await ask(served, "/tei/labels", {"inputs": "good good", "parameters": {"raw_scores": True}})
+    assert [2, 0] == [p["score"] for p in raw]
+    found = await refused(served, "/tei/labels/predict", {"inputs": "good", "parameters": {"top_k": 1}})
+    assert (422, True) == (found[0], "unknown field top_k" in found[2])
+    assert 422 == (await refused(served, "/tei/labels/predict", {"inputs": "good", "parameters": 7}))[0]
+
+
 async def test_the_root_does_what_the_model_does(served: Any) -> None:
     """As `InferenceClient(model=URL)` asks it."""
     embedded = await ask(served, "/tei/vectors/embed", {"inputs": ["good"]})
