@@ -1,6 +1,5 @@
-"""Scaling proven before a cluster: the autoscalers' published algorithms over a model of both tiers; a sizing guide.
+"""Autoscaling on real controllers, with what pods measure played; a sizing guide.
 
-``python -m benchmarks signals-of-autoscaling`` compares signals over traffic that hurts, ``size-of-a-deployment`` says
-what a load needs and costs. The autoscalers' objects are read from ``k8s/autoscaling``, the capacities from the newest
-saved run.
+``python -m benchmarks signals-of-autoscaling`` puts loads that hurt upon releases of the chart on a real Kubernetes,
+``size-of-a-deployment`` says what a load needs and costs. Capacities are those of the newest saved run.
 """

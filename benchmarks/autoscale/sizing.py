@@ -6,6 +6,7 @@ of a row), which `--call-ms` and `--row-ms` set to what ``perf_analyzer`` says o
 
 from __future__ import annotations
 
+import json
 import math
 import tomllib
 from collections.abc import Mapping
@@ -14,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.autoscale.world import Capacity
+from benchmarks.shared.backends import BACKENDS, MAX_BATCH
+from benchmarks.shared.results import RESULTS
 
 PRICES = Path(__file__).parent / "prices.toml"
 RATES = (100, 1_000, 10_000, 100_000, 1_000_000)
@@ -33,6 +36,44 @@ class Size:
     gpus: int
     cost: float
     gpu_share: float
+
+
+def measured() -> Capacity:
+    """Return capacities from the newest saved benchmark: CPU per request of the gateway, and the GPU-like model.
+
+    A cloud's virtual core is taken as half of the core that was measured, and a tenth stays free for what is not the
+    request (garbage collection, health checks, scrapes).
+    """
+    gpu = BACKENDS["gpu"]
+    return Capacity(
+        gateway_rps=round(1e6 / gateway_micros() * 0.5 * 0.9), call_s=gpu.call_ms / 1000, row_s=gpu.row_ms / 1000,
+        most_rows=MAX_BATCH,
+    )  # fmt: skip
+
+
+def gateway_micros(*, texts: str = "short") -> float:
+    """Return the gateway's CPU microseconds per request at 64 connections: the median of the newest run that has it.
+
+    Raises ``ValueError`` when no saved run has it.
+    """
+    runs = []
+    for path in RESULTS.glob("*.json"):
+        saved = json.loads(path.read_text())
+        cells = saved.get("cells", []) if isinstance(saved, dict) else []  # other trials save other things here
+        found = sorted(
+            cell["own_us"]
+            for cell in cells
+            if isinstance(cell, dict)
+            and "own_us" in cell
+            and (cell["system"], cell["backend"], cell["texts"], cell["connections"])
+            == ("gateway", "instant", texts, 64)
+            and not cell["rate"]
+        )
+        if found:
+            runs.append((saved["facts"]["began"], float(found[len(found) // 2])))
+    if not runs:
+        raise ValueError(f"no run in {RESULTS} has the gateway with {texts} texts: python -m benchmarks --quick")
+    return max(runs)[1]
 
 
 def prices(path: Path = PRICES) -> Mapping[str, Any]:

@@ -1,7 +1,7 @@
-"""On what should gateways and Tritons scale: how many requests are late or fail, and how many pods does it take?
+"""On what should gateways scale: how many requests are late or fail, and how soon are more replicas asked for?
 
-The published algorithms of the HorizontalPodAutoscaler and of KEDA run over a model of both tiers
-(``benchmarks/autoscale``), reading the manifests and the capacities of the newest saved run.
+Releases of the chart on a real Kubernetes (``tests/cluster``) with a real Prometheus, prometheus-adapter and KEDA. Its
+pods are played: an exporter has the metrics that a recorded load would give them (``benchmarks/autoscale``).
 """
 
 from __future__ import annotations
@@ -10,81 +10,112 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from benchmarks.autoscale.simulate import SIGNALS, Run, Scenario, kserve, measured, run, scenarios
+from benchmarks.autoscale.played import Trial
+from benchmarks.autoscale.sizing import measured
+from benchmarks.autoscale.trials import SIGNALS, Stage, outage, scenarios, stage
 from benchmarks.shared.command import narrator, parser, tell
 from benchmarks.shared.results import DOCS, IMAGES, put, save, table
 
-TAKES = "10 seconds"
+TAKES = "half an hour; the first time as long again to build Kubernetes"
 SAVES = "results/autoscale.json, docs/scaling.md (--write-docs)"
 PAGE = DOCS / "scaling.md"
-NAMES = {"cpu": "CPU only", "rps": "requests/s", "in_flight": "in flight", "ours": "ours"}
+NAMES = {"cpu": "CPU only", "ours": "ours"}
+AWAY = (180.0, 360.0)
+"""Seconds of the last scenario within which there is no Prometheus."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Compare the signals over every scenario."""
+    """Tell every scenario, with each signal in a namespace of its own, at the same time."""
     arguments = parser(__name__, __doc__)
     arguments.add_argument("--scenario", action="append", default=[], help="only this one; may be repeated")
-    arguments.add_argument("--write-docs", action="store_true", help="keep the result, tables and plots")
+    arguments.add_argument("--write-docs", action="store_true", help="keep the result, table and pictures")
     options = arguments.parse_args(argv)
     capacity, say = measured(), narrator()
-    every = scenarios(capacity)
+    last = outage(capacity)
+    every = {**scenarios(capacity), last.name: last}
     if unknown := [name for name in options.scenario if name not in every]:
         sys.stderr.write(f"error: no scenario {unknown[0]!r}; there are {', '.join(every)}\n")
         return 2
-    runs: list[Run] = []
-    for name, scenario in every.items():
-        if options.scenario and name not in options.scenario:
-            continue
-        say(f"{name}: {scenario.about}")
-        runs += [run(scenario, signal, capacity) for signal in SIGNALS]
-        if name == "lost target":
-            runs.append(run(scenario, "ours", capacity, ignores_null=True))
-            runs[-1].signal = "ours, ignoreNullValues true"
+    wanted = [one for name, one in every.items() if not options.scenario or name in options.scenario]
+    trials: list[Trial] = []
+    with stage() as on:
+        say(f"a cluster runs: KUBECONFIG={on.cluster.kubeconfig}, Prometheus {on.prometheus}")
+        together = [one for one in wanted if one is not last]
+        trials += [on.install(one, signal, capacity) for one in together for signal in SIGNALS]
+        on.run(trials, _told(trials, say))
+        if last in wanted:
+            late = [on.install(last, signal, capacity) for signal in SIGNALS]
+            on.run(late, _without_prometheus(on, late, _told(late, say)))
+            trials += late
     result: dict[str, Any] = {
         "capacity": {name: getattr(capacity, name) for name in capacity.__dataclass_fields__},
-        "kserve_step": kserve(), "runs": [one.summary() for one in runs],
+        "runs": [one.summary() for one in trials],
     }  # fmt: skip
     tell(result)
     if options.write_docs and not options.scenario:
-        _draw(every, runs)
+        _draw(trials)
         save("autoscale", result)
         write(result)
     return 0
 
 
+def _told(trials: Sequence[Trial], say: Any) -> Any:
+    """Return what says, once in a minute, how it goes."""
+    said = [-60.0]
+
+    def tell_it() -> None:
+        now = trials[0].times[-1] if trials and trials[0].times else 0.0
+        if now - said[0] >= 60:
+            said[0] = now
+            for one in trials:
+                if one.times:
+                    say(f"{one.namespace} {now:.0f} s: {one.gateways[-1]} gateways, {one.tritons[-1]} Tritons, "
+                        f"{one.bad[-1]:.0f}/s failed or late")  # fmt: skip
+
+    return tell_it
+
+
+def _without_prometheus(on: Stage, trials: Sequence[Trial], then: Any) -> Any:
+    """Return what takes Prometheus away and brings it back, by the clock of a trial."""
+    state = {"away": False, "over": False}
+
+    def look() -> None:
+        then()
+        now = trials[0].times[-1] if trials[0].times else 0.0
+        if not state["away"] and not state["over"] and now >= AWAY[0]:
+            on.cluster.end("prometheus")
+            state["away"] = True
+        if state["away"] and now >= AWAY[1]:
+            on.restart_prometheus()
+            state.update(away=False, over=True)
+
+    return look
+
+
 def write(result: Mapping[str, Any]) -> None:
-    """Write the page's tables of a saved run."""
+    """Write the page's table of a saved run."""
     put(PAGE, "signals", signals_table(result["runs"]))
-    put(PAGE, "kserve", kserve_table(result["kserve_step"]))
 
 
-def _draw(every: Mapping[str, Scenario], runs: Sequence[Run]) -> None:
+def _draw(trials: Sequence[Trial]) -> None:
     from benchmarks.autoscale.plots import draw
 
     for name in ("step", "stall", "day", "lost target"):
-        path = IMAGES / f"scaling-{name.replace(' ', '-')}.png"
-        draw(every[name], [one for one in runs if one.scenario == name], path)
+        draw([one for one in trials if one.scenario.name == name], IMAGES / f"scaling-{name.replace(' ', '-')}.png")
 
 
 def signals_table(runs: Sequence[Mapping[str, Any]]) -> str:
     """Return the table of the page; ``runs`` as they are saved."""
-    rows = [["scenario", "gateways scale on", "answered in time", "failed or late", "gateway pods", "Tritons",
-             "changes of direction in 5 min"]]  # fmt: skip
+    rows = [["scenario", "gateways scale on", "answered in time", "failed or late", "gateways asked for",
+             "Tritons asked for", "first more gateways", "first more Tritons"]]  # fmt: skip
     for one in runs:
         pods, gpus = (f"{one[tier][0]}–{one[tier][1]}" for tier in ("gateways", "tritons"))
+        first = [
+            "–" if one[f"first_{tier}_s"] is None else f"{one[f'first_{tier}_s']:.0f} s"
+            for tier in ("gateway", "triton")
+        ]
         rows.append([
             one["scenario"], NAMES.get(one["signal"], one["signal"]), f"{one['success']:.2%}",
-            f"{one['failed_or_late'] / one['requests']:.2%}", pods, gpus,
-            str(max(one["direction_changes_in_5min"].values())),
+            f"{one['failed_or_late'] / one['requests']:.2%}", pods, gpus, *first,
         ])  # fmt: skip
-    return table(rows, align=["---", "---", *["---:"] * 5])
-
-
-def kserve_table(found: Mapping[str, Mapping[str, float]]) -> str:
-    """Return the other one."""
-    rows = [["scales on", "published: mean, p99", "simulated: mean, p99", "replicas after the minute"]]
-    said = {"cpu": ("CPU 80 %", "8.0 s, 20.3 s (6.3 % failed)"), "concurrency": ("concurrency 8", "0.4 s, 3.7 s")}
-    for name, (label, published) in said.items():
-        one = found[name]
-        rows.append([label, published, f"{one['mean_s']:g} s, {one['p99_s']:g} s", str(one["replicas"])])
-    return table(rows, align=["---", "---", "---", "---:"])
+    return table(rows, align=["---", "---", *["---:"] * 6])

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.autoscale import sizing
-from benchmarks.autoscale.simulate import gateway_micros, measured
+from benchmarks.autoscale.sizing import gateway_micros, measured
 from benchmarks.autoscale.world import Capacity
 from benchmarks.shared.command import parser
 from benchmarks.shared.results import DOCS, put

@@ -15,8 +15,8 @@ from tests.cluster.control_plane import Cluster, NotStarted, free_port
 ROOT: Final = Path(__file__).parents[2]
 RULES: Final = ROOT / "dashboards" / "prometheus"
 
-_LABELS: Final = {"service": "", "container": "", "endpoint": "metrics"}
-"""Labels that a ServiceMonitor adds beside namespace, pod and job."""
+_LABELS: Final = {"service": "", "container": ""}
+"""Labels that our ServiceMonitors leave beside namespace, pod, job, release and pool."""
 
 _CPU: Final = {
     "containerQuery": "sum by (<<.GroupBy>>) (rate(container_cpu_usage_seconds_total{<<.LabelMatchers>>}[1m]))",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from benchmarks import pages
-from benchmarks.questions.signals_of_autoscaling import PAGE, kserve_table, signals_table
+from benchmarks.questions.signals_of_autoscaling import PAGE, signals_table
 from benchmarks.shared.results import saved
 
 
@@ -17,8 +17,7 @@ def test_the_page_of_the_peers_is_what_the_saved_run_says() -> None:
     assert pages.PEERS.read_text() == pages.peers()
 
 
-def test_the_page_of_scaling_shows_the_saved_simulation() -> None:
-    """Both tables."""
+def test_the_page_of_scaling_shows_the_saved_run() -> None:
+    """Its table."""
     found, page = saved("autoscale"), PAGE.read_text()
     assert f"<!-- signals -->\n{signals_table(found['runs'])}\n<!-- /signals -->" in page
-    assert f"<!-- kserve -->\n{kserve_table(found['kserve_step'])}\n<!-- /kserve -->" in page

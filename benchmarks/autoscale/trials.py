@@ -1,0 +1,147 @@
+"""Scenarios on real controllers: releases of the chart on a real Kubernetes, a load played upon their pods."""
+
+from __future__ import annotations
+
+import json
+import math
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks.autoscale.played import MINUTE, Player, Scenario, Trial, playing
+from benchmarks.autoscale.world import Capacity
+from benchmarks.shared.command import ROOT
+from tests.cluster.autoscalers import shipped_rules, start_adapter, start_keda, start_prometheus
+from tests.cluster.control_plane import Cluster, started
+from tests.cluster.nodes import Machines, Played
+
+CHART: Final = ROOT / "k8s" / "helm" / "triton-gateway"
+SIGNALS: Final = ("ours", "cpu")
+
+
+def scenarios(capacity: Capacity, *, quick: bool = False) -> dict[str, Scenario]:
+    """Return every story; loads are multiples of what the tiers begin with. ``quick``: in minutes."""
+    base = 4 * capacity.gateway_rps * 0.6
+    tritons = max(1, math.ceil(base / (capacity.triton_rps * 0.6)))
+    # What takes minutes to start is provisioned for a burst; the burst asks what the gateways do.
+    ample = math.ceil(4 * base / (capacity.triton_rps * 0.7))
+    at, end = (2 * MINUTE, 6 * MINUTE) if quick else (3 * MINUTE, 15 * MINUTE)
+
+    def step(t: float) -> float:
+        return base * (4 if t >= at else 1)
+
+    def burst(t: float) -> float:
+        return base / 2 * (10 if at <= t < at + 3 * MINUTE else 1)
+
+    def day(t: float) -> float:
+        return base * (0.15 + 0.85 * (0.5 - 0.5 * math.cos(2 * math.pi * t / end)) ** 1.5) * 2.5
+
+    everything = [
+        Scenario("step", end, step, 4, tritons, (at, end), event=at,
+                 about="four times the load from one second to the next; counted from that second"),
+        Scenario("burst", end, burst, 4, ample, (0, end), event=at,
+                 about="ten times the load for three minutes; Tritons for half of it; counted whole"),
+        Scenario("day", end, day, 4, tritons, (0, end), event=at,
+                 about=f"a day's curve in {end / MINUTE:.0f} minutes: nearly seven times as much at noon as at night"),
+        Scenario("stall", end, lambda _: base, 4, tritons, (0, end), event=at,
+                 triton_works=lambda t: not at <= t < at + 3 * MINUTE,
+                 about="the GPUs stop for three minutes and come back; counted whole"),
+        Scenario("lost target", end, lambda _: base, 4, tritons * 2, (0, end), event=at,
+                 scraped=lambda tier, number, t: t < at or (tier == "triton-gateway" and number > 0),
+                 about="from minute 3 no Triton and one gateway less can be scraped; the load stays"),
+        Scenario("idle", end, lambda _: 10.0, 2, 2, (0, end), event=at,
+                 about="ten requests per second, beside the others' load"),
+    ]  # fmt: skip
+    return {scenario.name: scenario for scenario in everything}
+
+
+def outage(capacity: Capacity) -> Scenario:
+    """Return the story that takes Prometheus from everybody, so that it is told after the others."""
+    known = scenarios(capacity)
+    base, end = known["step"].rate(0), 8 * MINUTE
+    return Scenario(
+        "Prometheus away", end, lambda t: base * (1.5 if t >= 4 * MINUTE else 1), 4, known["burst"].tritons, (0, end),
+        event=3 * MINUTE, about="Prometheus is away from minute 3 to 6; from minute 4 half as much load more",
+    )  # fmt: skip
+
+
+@dataclass
+class Stage:
+    """What scenarios are told on: a cluster with Prometheus, prometheus-adapter and KEDA, and the exporter."""
+
+    cluster: Cluster
+    player: Player
+    prometheus: str
+
+    def install(self, scenario: Scenario, signal: str, capacity: Capacity) -> Trial:
+        """Install a release of the chart in a namespace of its own, as many pods as the scenario begins with ready."""
+        namespace = f"{scenario.name}-{signal}".replace(" ", "-").lower()
+        cluster = self.cluster
+        cluster.kubectl("create", "namespace", namespace)
+        cluster.kubectl("label", "namespace", namespace, "pod-security.kubernetes.io/enforce=restricted")
+        plain = signal == "cpu"
+        values: dict[str, Any] = {
+            "autoscaling": {
+                "prometheus": self.prometheus, "gateway": {"by": "none" if plain else "hpa"}, "triton": {"by": "keda"},
+            },
+            "monitoring": {"enabled": False},
+            "clearml": {"credentialsSecret": "clearml"},
+        }  # fmt: skip
+        cluster.helm(
+            "install", "triton-gateway", str(CHART), "--namespace", namespace, "--values", "-",
+            given=json.dumps(values), within=300,
+        )  # fmt: skip
+        for name, count in (("triton-gateway", scenario.gateways), ("triton", scenario.tritons)):
+            cluster.kubectl("--namespace", namespace, "scale", "deployment", name, f"--replicas={count}")
+        if plain:
+            cluster.apply(_by_cpu(namespace))
+        return Trial(scenario, signal, namespace, capacity)
+
+    def restart_prometheus(self) -> None:
+        """Start it again after it was ended: with the same data, at the same address."""
+        start_prometheus(self.cluster, f"http://{self.player.address}/targets")
+
+    def run(self, trials: Sequence[Trial], during: Callable[[], None] = lambda: None) -> None:
+        """Begin every trial when its pods are ready, and go on until all have ended."""
+        for trial in trials:
+            for name in ("triton-gateway", "triton"):
+                self.cluster.kubectl(
+                    "--namespace", trial.namespace, "rollout", "status", f"deployment/{name}", "--timeout=300s",
+                    within=330,
+                )  # fmt: skip
+            self.player.begin(trial)
+        while not all(self.player.ended(trial.namespace) for trial in trials):
+            during()
+            time.sleep(1.0)
+
+
+def _by_cpu(namespace: str) -> dict[str, Any]:
+    """What everybody begins with: CPU at 65 %, and Kubernetes' own defaults."""
+    target = {"type": "Utilization", "averageUtilization": 65}
+    return {
+        "apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler",
+        "metadata": {"name": "by-cpu", "namespace": namespace},
+        "spec": {
+            "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "triton-gateway"},
+            "minReplicas": 2, "maxReplicas": 64,
+            "metrics": [{"type": "Resource", "resource": {"name": "cpu", "target": target}}],
+        },
+    }  # fmt: skip
+
+
+@contextmanager
+def stage(*, autoscaled_every: str = "15s") -> Iterator[Stage]:
+    """Start everything; a gateway is ready 5 s after its pod began, a Triton 30 s."""
+    machines = Machines(cpu_nodes=16, gpu_nodes=26, cpus=64, gpus=8)
+    with tempfile.TemporaryDirectory(prefix="scaling-", ignore_cleanup_errors=True) as folder:
+        with started(Path(folder), machines=machines, played=Played(), autoscaled_every=autoscaled_every) as cluster:
+            cluster.define("keda", "prometheus-operator")
+            with playing(cluster) as player:
+                prometheus = start_prometheus(cluster, f"http://{player.address}/targets")
+                start_adapter(cluster, prometheus, shipped_rules(cluster))
+                start_keda(cluster)
+                yield Stage(cluster, player, prometheus)

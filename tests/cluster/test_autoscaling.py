@@ -1,0 +1,130 @@
+"""Both tiers scaled by the real controllers: HPA, KEDA, prometheus-adapter and Prometheus; what pods measure is played.
+
+All releases stand beside each other in namespaces of their own, as teams on one cluster do. The longer form, which
+writes docs/scaling.md, is ``python -m benchmarks signals-of-autoscaling``.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import pytest
+
+from benchmarks.autoscale.played import Trial
+from benchmarks.autoscale.sizing import measured
+from benchmarks.autoscale.trials import Stage, scenarios, stage
+
+SCENARIOS: Final = ("step", "stall", "lost target", "idle")
+TIERS: Final = ("triton-gateway", "triton")
+AWAY_S: Final = 120.0
+
+
+@dataclass
+class Seen:
+    """What was seen: the trials, what their autoscalers said of themselves, and who shrank without Prometheus."""
+
+    trials: Mapping[str, Trial]
+    scalers: Mapping[str, list[str]]
+    shrunk: list[str] = field(default_factory=list)
+
+
+@pytest.fixture(scope="module")
+def seen() -> Iterator[Seen]:
+    """Six minutes of four releases; then two without Prometheus."""
+    capacity = measured()
+    with stage(autoscaled_every="5s") as on:
+        wanted = scenarios(capacity, quick=True)
+        trials = {name: on.install(wanted[name], "ours", capacity) for name in SCENARIOS}
+        faults: dict[str, list[str]] = {name: [] for name in SCENARIOS}
+
+        def look() -> None:
+            for name, trial in trials.items():
+                # once the first rates are there, and before anything happens
+                if not faults[name] and trial.times and 90 <= trial.times[-1] < trial.scenario.event:
+                    faults[name] = ["looked", *scalers(on, trial.namespace)]
+
+        on.run([*trials.values()], look)
+        found = Seen(trials, {name: each[1:] for name, each in faults.items()})
+        on.cluster.end("prometheus")
+        before = replicas(on, trials)
+        deadline = time.monotonic() + AWAY_S
+        while time.monotonic() < deadline:
+            now = replicas(on, trials)
+            found.shrunk += [f"{one}: {before[one]} → {now[one]}" for one in now if now[one] < before[one]]
+            before = now
+            time.sleep(5)
+        yield found
+
+
+def scalers(on: Stage, namespace: str) -> list[str]:
+    """What is wrong with the autoscalers of a release."""
+    wrong = []
+    hpas = on.cluster.get("hpa", "--namespace", namespace)["items"]
+    assert hpas, "no HPA"
+    for hpa in hpas:
+        for one in hpa["status"].get("conditions", ()):
+            if one["type"] in ("ScalingActive", "AbleToScale") and one["status"] != "True":
+                wrong.append(f"HPA {hpa['metadata']['name']}: {one['type']} {one['status']}: {one['message']}")
+        wanted, has = hpa["spec"]["metrics"], hpa["status"].get("currentMetrics") or []
+        if sum(bool(one.get("type")) for one in has) < len(wanted):
+            wrong.append(f"HPA {hpa['metadata']['name']}: {len(has)} of {len(wanted)} metrics have a number")
+    for scaled in on.cluster.get("scaledobjects", "--namespace", namespace)["items"]:
+        states: Any = {one["type"]: one["status"] for one in scaled["status"].get("conditions", ())}
+        if (states.get("Ready"), states.get("Fallback")) != ("True", "False"):
+            wrong.append(f"ScaledObject {scaled['metadata']['name']}: {states}")
+    return wrong
+
+
+def replicas(on: Stage, trials: Mapping[str, Trial]) -> dict[str, int]:
+    """How many replicas are asked for, by namespace and tier."""
+    ours = {trial.namespace for trial in trials.values()}
+    items = on.cluster.get("deployments", "--all-namespaces")["items"]
+    return {
+        f"{one['metadata']['namespace']}/{one['metadata']['name']}": one["spec"]["replicas"]
+        for one in items
+        if one["metadata"]["namespace"] in ours
+    }
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_every_metric_of_every_autoscaler_has_a_number(seen: Seen, name: str) -> None:
+    """Both tiers at once, whoever owns the API of external metrics."""
+    assert [] == seen.scalers[name]
+
+
+def test_four_times_the_load_gets_more_of_both_tiers(seen: Seen) -> None:
+    """Asked for while the load still comes in, and enough of them: the last minute is answered."""
+    step = seen.trials["step"]
+    for tier in TIERS:
+        first = step.first_more(tier)
+        assert first is not None
+        assert first < 120
+    last = [bad for at, bad in zip(step.times, step.bad, strict=True) if at > step.scenario.seconds - 60]
+    assert sum(last) / len(last) < 0.01 * step.rates[-1]
+
+
+def test_a_stalled_gpu_adds_and_takes_no_gateway(seen: Seen) -> None:
+    """More gateways do not help, and fewer could not take the load when it is over."""
+    assert {4} == set(seen.trials["stall"].asked["triton-gateway"])
+
+
+def test_a_lost_target_takes_nothing_away(seen: Seen) -> None:
+    """Pods that cannot be scraped still serve."""
+    lost = seen.trials["lost target"]
+    for tier, began in zip(TIERS, (lost.scenario.gateways, lost.scenario.tritons), strict=True):
+        assert began == min(lost.asked[tier])
+
+
+def test_the_load_of_another_namespace_adds_nothing(seen: Seen) -> None:
+    """Rules and queries are one deployment's."""
+    idle = seen.trials["idle"]
+    assert 2 == max(idle.asked["triton-gateway"])
+    assert 2 == max(idle.asked["triton"])
+
+
+def test_without_prometheus_no_tier_shrinks(seen: Seen) -> None:
+    """An empty answer is not 'no load'."""
+    assert [] == seen.shrunk
