@@ -67,7 +67,7 @@ clients: $(VENV)/.dev ## other people's clients in environments of their own, an
 
 cluster: $(VENV)/.dev ## install and scale on a real Kubernetes, whose programs Go builds once (half an hour, then minutes)
 	@$(BIN)/python -m tests.cluster.programs >/dev/null
-	@$(BIN)/python -m pytest tests/cluster -o timeout=1800 $(ARGS)
+	@$(BIN)/python -m pytest $(SHARED) tests/cluster -o timeout=1800 $(ARGS)
 
 models: $(VENV)/.dev ## export, judge and serve every architecture and task through the real Triton (minutes)
 	@ALL_MODELS=1 $(BIN)/python -m pytest tests/integration/optimize $(ARGS)

@@ -64,18 +64,23 @@ class Trial:
 
     def __post_init__(self) -> None:
         self.world = World(self.capacity, self.scenario.rate, triton_works=self.scenario.triton_works)
+        self._counted = 0.0, 0.0
         self.ready: dict[str, list[str]] = {name: [] for name in _TIERS}
-        self.pods: dict[str, list[str]] = {name: [] for name in _TIERS}
+
+    def catch_up(self, now: float) -> None:
+        """Let time pass until ``now``, the end at most: counters are those of the moment in which they are read."""
+        self.world.go_on(min(now, self.scenario.seconds), self.ready["triton-gateway"], self.ready["triton"])
 
     def go_on(self, now: float) -> None:
         """Let time pass, and write down what became of it."""
-        before, total = self.world.tally.bad, self.world.tally.total
-        self.world.go_on(now, self.ready["triton-gateway"], self.ready["triton"])
-        bad = self.world.tally.bad - before
+        self.catch_up(now)
+        tally = self.world.tally
+        bad, total = tally.bad - self._counted[0], tally.total - self._counted[1]
+        self._counted = tally.bad, tally.total
         begin, end = self.scenario.watch
         if begin <= now < end:
             self.watched_bad += bad
-            self.watched_total += self.world.tally.total - total
+            self.watched_total += total
         self.times.append(now)
         self.rates.append(self.scenario.rate(now))
         self.bad.append(bad / max(1e-9, now - self.times[-2]) if len(self.times) > 1 else 0.0)
@@ -131,7 +136,7 @@ class Player:
 
     def go_on(self) -> None:
         """Read the API and let every trial catch up with the clock; ended ones keep their last moment."""
-        ready, pods = self._api.endpoints()
+        ready = self._api.ready()
         wanted = self._api.replicas()
         with self._lock:
             for namespace, trial in self.trials.items():
@@ -140,7 +145,6 @@ class Player:
                     continue
                 for tier in _TIERS:
                     trial.ready[tier] = ready.get((namespace, tier), [])
-                    trial.pods[tier] = pods.get((namespace, tier), [])
                     trial.asked[tier].append(wanted.get((namespace, tier), 0))
                 trial.go_on(now)
 
@@ -154,18 +158,16 @@ class Player:
             trial = self.trials.get(namespace)
             if trial is None:
                 return 404, b""
+            now = time.monotonic() - self._began[namespace]
+            trial.catch_up(now)
             if job == "kubelet":
                 return 200, self._cpu(trial).encode()
-            number = (
-                sorted(trial.ready.get(job, ())).index(name[0]) if name and name[0] in trial.ready.get(job, ()) else 0
-            )
-            if job != "kubelet" and not trial.scenario.scraped(job, number, time.monotonic() - self._began[namespace]):
+            pods, pod = sorted(trial.ready[job]), name[0]
+            if pod not in pods or not trial.scenario.scraped(job, pods.index(pod), now):
                 return 503, b""
-            if job == "triton-gateway" and (one := trial.world.gateways.get(name[0])):
-                return 200, gateway_text(one).encode()
-            if job == "triton" and (other := trial.world.tritons.get(name[0])):
-                return 200, triton_text(other).encode()
-            return 503, b""
+            world = trial.world
+            text = gateway_text(world.gateways[pod]) if job == "triton-gateway" else triton_text(world.tritons[pod])
+            return 200, text.encode()
 
     def _targets(self, job: str) -> list[Mapping[str, Any]]:
         found = []
@@ -201,19 +203,16 @@ class _Reader:
             found: list[dict[str, Any]] = json.loads(answer.read())["items"]
             return found
 
-    def endpoints(self) -> tuple[dict[tuple[str, str], list[str]], dict[tuple[str, str], list[str]]]:
-        """Return pods by namespace and Service: those that are ready, and all."""
+    def ready(self) -> dict[tuple[str, str], list[str]]:
+        """Return the pods that are ready, by namespace and Service."""
         ready: dict[tuple[str, str], list[str]] = {}
-        every: dict[tuple[str, str], list[str]] = {}
         for item in self._get("/apis/discovery.k8s.io/v1/endpointslices"):
             service = item["metadata"].get("labels", {}).get("kubernetes.io/service-name")
             key = (item["metadata"]["namespace"], service)
             for one in item.get("endpoints") or ():
-                name = one.get("targetRef", {}).get("name")
-                every.setdefault(key, []).append(name)
                 if one["conditions"].get("serving", one["conditions"]["ready"]):
-                    ready.setdefault(key, []).append(name)
-        return ready, every
+                    ready.setdefault(key, []).append(one["targetRef"]["name"])
+        return ready
 
     def replicas(self) -> dict[tuple[str, str], int]:
         """Return how many replicas are asked for, by namespace and Deployment."""

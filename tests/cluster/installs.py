@@ -15,7 +15,6 @@ from tests.cluster.autoscalers import ROOT
 from tests.cluster.control_plane import Cluster
 from tests.waiting import until
 
-NAMESPACE: Final = "triton-gateway"
 CHART: Final = ROOT / "k8s" / "helm" / "triton-gateway"
 OVERLAYS: Final = tuple(sorted(path.name for path in (ROOT / "k8s" / "overlays").iterdir()))
 VALUES: Final = tuple(sorted(path.stem for path in (CHART / "values").glob("*.yaml")))
@@ -53,18 +52,26 @@ class Install:
         """client, server or helm."""
         return self.form.rpartition("-")[2]
 
+    @property
+    def namespace(self) -> str:
+        """Where the overlay goes; the values file of that name goes there, too."""
+        content = yaml.safe_load((ROOT / "k8s" / "overlays" / self.name / "kustomization.yaml").read_text())
+        return str(content["namespace"])
+
     def prepare(self) -> None:
         """Make what the documentation says is there before: namespace, Secrets; and volumes, as a provisioner would."""
         labels = {f"pod-security.kubernetes.io/{mode}": "restricted" for mode in ("enforce", "warn")}
         objects: list[Mapping[str, Any]] = [
-            {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE, "labels": labels}},
-            _secret("clearml-credentials", CLEARML_API_ACCESS_KEY="k" * 20, CLEARML_API_SECRET_KEY="s" * 40),
-            _secret("triton-key", key="0" * 64),
+            {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": self.namespace, "labels": labels}},
+            _secret(
+                self.namespace, "clearml-credentials", CLEARML_API_ACCESS_KEY="k" * 20, CLEARML_API_SECRET_KEY="s" * 40
+            ),
+            _secret(self.namespace, "triton-key", key="0" * 64),
         ]
         if self.name == "dev":
             objects.append(_volume("controlplane", "20Gi"))
-        if self.name == "existing":
-            objects += [_volume("models", "50Gi"), _claim("triton-models", "50Gi")]
+        if self.name == "sync":
+            objects += [_volume("models", "50Gi"), _claim(self.namespace, "triton-models", "50Gi")]
         self.cluster.apply(*objects)
         self.before = self.objects()
 
@@ -72,7 +79,7 @@ class Install:
         """Install or upgrade; returns what was said of every object."""
         if self.way == "helm":
             done = self.cluster.helm(
-                "upgrade", "--install", "triton-gateway", str(CHART), "--namespace", NAMESPACE, "--reset-values",
+                "upgrade", "--install", "triton-gateway", str(CHART), "--namespace", self.namespace, "--reset-values",
                 "--values", str(CHART / "values" / f"{self.name}.yaml"), *(self._given() if changed else ()),
                 within=240,
             )  # fmt: skip
@@ -84,8 +91,10 @@ class Install:
     def difference(self, *, changed: bool = False) -> str:
         """Return what kubectl diff says: nothing, if the API has what was applied."""
         if self.way == "helm":
-            manifest = self.cluster.helm("get", "manifest", "triton-gateway", "--namespace", NAMESPACE).stdout
-            done = self.cluster.kubectl("diff", "--namespace", NAMESPACE, "--filename", "-", given=manifest, ok=(0, 1))
+            manifest = self.cluster.helm("get", "manifest", "triton-gateway", "--namespace", self.namespace).stdout
+            done = self.cluster.kubectl(
+                "diff", "--namespace", self.namespace, "--filename", "-", given=manifest, ok=(0, 1)
+            )
         else:
             done = self.cluster.kubectl("diff", *self._how(), "--kustomize", self._folder(changed), ok=(0, 1))
         return done.stdout
@@ -93,23 +102,25 @@ class Install:
     def go_back(self) -> None:
         """Undo an upgrade."""
         if self.way == "helm":
-            first = self.cluster.helm("history", "triton-gateway", "--namespace", NAMESPACE, "--output", "yaml").stdout
+            first = self.cluster.helm(
+                "history", "triton-gateway", "--namespace", self.namespace, "--output", "yaml"
+            ).stdout
             revision = yaml.safe_load(first)[-2]["revision"]
-            self.cluster.helm("rollback", "triton-gateway", str(revision), "--namespace", NAMESPACE, within=240)
+            self.cluster.helm("rollback", "triton-gateway", str(revision), "--namespace", self.namespace, within=240)
         else:
             self.apply()
 
     def settle(self) -> None:
         """Wait until every Deployment has the least that its autoscaler wants, and is as it should be."""
         until(self._least, within=120, pause=1, what="the least number of replicas")
-        found = self.cluster.get("deployments", "--namespace", NAMESPACE)["items"]
+        found = self.cluster.get("deployments", "--namespace", self.namespace)["items"]
         for name in (item["metadata"]["name"] for item in found):
             self.cluster.kubectl(
-                "--namespace", NAMESPACE, "rollout", "status", f"deployment/{name}", "--timeout=180s", within=200
+                "--namespace", self.namespace, "rollout", "status", f"deployment/{name}", "--timeout=180s", within=200
             )
 
     def _least(self) -> bool:
-        items = self.cluster.get("deployments,horizontalpodautoscalers", "--namespace", NAMESPACE)["items"]
+        items = self.cluster.get("deployments,horizontalpodautoscalers", "--namespace", self.namespace)["items"]
         has = {item["metadata"]["name"]: item["spec"]["replicas"] for item in items if item["kind"] == "Deployment"}
         hpas = [item["spec"] for item in items if item["kind"] == "HorizontalPodAutoscaler"]
         least = {each["scaleTargetRef"]["name"]: each["minReplicas"] for each in hpas}
@@ -118,7 +129,7 @@ class Install:
     def remove(self) -> None:
         """Uninstall."""
         if self.way == "helm":
-            self.cluster.helm("uninstall", "triton-gateway", "--namespace", NAMESPACE, "--wait", within=240)
+            self.cluster.helm("uninstall", "triton-gateway", "--namespace", self.namespace, "--wait", within=240)
         else:
             self.cluster.kubectl("delete", "--kustomize", self._folder(False), "--wait", within=240)
 
@@ -127,19 +138,19 @@ class Install:
         kinds = self.cluster.kubectl("api-resources", "--verbs=list", "--namespaced", "--output=name").stdout.split()
         wanted = ",".join(kind for kind in kinds if not kind.startswith(("events", "bindings")))
         lines = self.cluster.kubectl(
-            "get", wanted, "--namespace", NAMESPACE, "--output=name", "--ignore-not-found"
+            "get", wanted, "--namespace", self.namespace, "--output=name", "--ignore-not-found"
         ).stdout.split()
         return frozenset(lines)
 
     def generations(self) -> dict[str, int]:
         """Return how often the wishes of every object of ours were changed."""
         kinds = "deployments,services,networkpolicies,poddisruptionbudgets,horizontalpodautoscalers,jobs,replicasets"
-        items = self.cluster.get(kinds, "--namespace", NAMESPACE)["items"]
+        items = self.cluster.get(kinds, "--namespace", self.namespace)["items"]
         return {f"{one['kind']}/{one['metadata']['name']}": one["metadata"].get("generation", 0) for one in items}
 
     def events(self) -> list[str]:
         """Return warnings among the events: reason, object and message."""
-        items = self.cluster.get("events", "--namespace", NAMESPACE, "--field-selector=type=Warning")["items"]
+        items = self.cluster.get("events", "--namespace", self.namespace, "--field-selector=type=Warning")["items"]
         return sorted({
             f"{one['reason']} {one['involvedObject']['kind']}/{one['involvedObject']['name']}: {one['message']}"
             for one in items
@@ -162,7 +173,7 @@ class Install:
             "apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization",
             "resources": [os.path.relpath(overlay, self.work.resolve())],
             "images": [{"name": name, "newTag": "0.1.1"} for name in names],
-            "patches": [{"patch": yaml.safe_dump(patch)}] if self.name != "kserve" else [],
+            "patches": [{"patch": yaml.safe_dump(patch)}] if self.name not in ("kserve", "sync") else [],
         }  # fmt: skip
         (self.work / "kustomization.yaml").write_text(yaml.safe_dump(content))
         return str(self.work)
@@ -174,8 +185,8 @@ class Install:
         return "--values", str(path)
 
 
-def _secret(name: str, **values: str) -> dict[str, Any]:
-    metadata = {"name": name, "namespace": NAMESPACE}
+def _secret(namespace: str, name: str, **values: str) -> dict[str, Any]:
+    metadata = {"name": name, "namespace": namespace}
     return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": values}
 
 
@@ -189,8 +200,8 @@ def _volume(name: str, size: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _claim(name: str, size: str) -> dict[str, Any]:
+def _claim(namespace: str, name: str, size: str) -> dict[str, Any]:
     return {
-        "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": name, "namespace": NAMESPACE},
+        "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": name, "namespace": namespace},
         "spec": {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": size}}},
     }  # fmt: skip

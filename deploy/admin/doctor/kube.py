@@ -17,7 +17,7 @@ from deploy.modelsync.doors import REMEDY
 SECRET: Final = "clearml-credentials"  # noqa: S105 - its name
 KEYS: Final = ("CLEARML_API_ACCESS_KEY", "CLEARML_API_SECRET_KEY")
 TRITON_SECRET: Final = "triton-key"  # noqa: S105 - its name
-OLDEST: Final = (1, 27)
+OLDEST: Final = (1, 28)
 
 _OPERATORS: Final = {
     "servicemonitors.monitoring.coreos.com": ("Prometheus operator", "install kube-prometheus-stack"),

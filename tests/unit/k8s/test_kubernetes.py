@@ -1,0 +1,23 @@
+"""The oldest Kubernetes that is promised, in every place that promises it, is the one that ``make cluster`` tries."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import yaml
+
+from deploy.admin.doctor.kube import OLDEST
+from k8s.render import CHART
+
+ROOT = Path(__file__).parents[3]
+PINNED = ROOT / "tests" / "cluster" / "programs" / "kubernetes-oldest" / "go.mod"
+
+
+def test_the_promise_is_what_is_tried() -> None:
+    """The chart, doctor, the page of Kubernetes."""
+    tried = re.search(r"k8s\.io/kubernetes v(\d+\.\d+)\.", PINNED.read_text())
+    assert tried is not None
+    assert tried[1] == "{}.{}".format(*OLDEST)
+    assert f">={tried[1]}.0-0" == yaml.safe_load((CHART / "Chart.yaml").read_text())["kubeVersion"]
+    assert f"Kubernetes {tried[1]} or newer" in (ROOT / "docs" / "deploy-kubernetes.md").read_text()
