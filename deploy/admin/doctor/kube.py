@@ -116,14 +116,16 @@ def _triton_secret(kubectl: Kubectl) -> Finding:
 
 def _doors(kubectl: Kubectl, deployments: Sequence[str]) -> Iterator[Finding]:
     """Try, from model sync's container, whether its Triton loads models for anybody."""
-    if "triton" in deployments:
-        where = ("deployment/triton", "127.0.0.1:8001", "127.0.0.1:8000")
-    elif "sync" in deployments:
+    triton = next((name for name in deployments if name == "triton" or name.endswith("-triton")), "")
+    sync = next((name for name in deployments if name == "sync" or name.endswith("-sync")), "")
+    if triton:
+        where = (f"deployment/{triton}", "127.0.0.1:8001", "127.0.0.1:8000")
+    elif sync:
         address = kubectl(
-            "get", "deployment", "sync", "--output=jsonpath={.spec.template.spec.containers[0].env"
+            "get", "deployment", sync, "--output=jsonpath={.spec.template.spec.containers[0].env"
             "[?(@.name==\"TRITON_GATEWAY_TRITON_GRPC\")].value}",
         ).out.strip()  # fmt: skip
-        where = ("deployment/sync", address or "127.0.0.1:8001", "")
+        where = (f"deployment/{sync}", address or "127.0.0.1:8001", "")
     else:
         return
     found = kubectl("exec", where[0], "--container=sync", "--", "python", "-m", "deploy.modelsync.doors", *where[1:])
