@@ -63,13 +63,15 @@ class Permits:
     left for one that asked for nothing yet. Nobody is counted among those who want something, and nothing is reserved.
     """
 
-    __slots__ = ("ceilings", "held_bytes", "in_flight", "max_bytes", "max_requests", "retry_after")
+    __slots__ = ("ceilings", "easy", "held_bytes", "in_flight", "max_bytes", "max_requests", "retry_after")
 
     def __init__(self, max_requests: int, max_bytes: int) -> None:
         self.max_requests = max_requests
         self.max_bytes = max_bytes
         self.ceilings = (max_requests + max_requests // 16, max_requests, (max_requests + 1) // 2)
         """Requests in flight at most, by rank of their class."""
+        self.easy = tuple(ceiling * SHARE // (SHARE + 1) for ceiling in self.ceilings)
+        """Below so many nobody is refused, and no endpoint can have its share."""
         self.in_flight = 0
         self.held_bytes = 0
         self.retry_after: Callable[[], float] = lambda: 1.0

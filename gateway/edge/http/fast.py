@@ -319,11 +319,8 @@ class FastProtocol(GatewayProtocol):
     def _is_taken(self, fast_path: FastPathLike, head: Head, body: bytes) -> bool:
         if len(body) > fast_path.max_bytes:
             return False
-        if fast_path.is_full(head.plain):
-            return self._is_refused(fast_path, head, body)
-        return self._is_started(fast_path, head, body)
-
-    def _is_started(self, fast_path: FastPathLike, head: Head, body: bytes) -> bool:
+        if fast_path.is_full(head.plain) and self._is_refused(fast_path, head):
+            return True
         before = self.cycle
         pending = PendingReply(self, keep_alive=self._stays)
         line = self._line
@@ -336,18 +333,18 @@ class FastProtocol(GatewayProtocol):
         self.cycle, self._running = before, None
         return False
 
-    def _is_refused(self, fast_path: FastPathLike, head: Head, body: bytes) -> bool:
-        """Refuse for want of room, in microseconds if it can be; then the connection rests."""
+    def _is_refused(self, fast_path: FastPathLike, head: Head) -> bool:
+        """Refuse for want of room in microseconds and let the connection rest; False if there is more to be done."""
         self._is_counted = False
         made = fast_path.refusal(head.plain)
-        if made is not None:
-            self.server_state.total_requests += 1
-            _write(self.transport, *made, keep_alive=self._stays)
-            if self._stays:
-                self._wait_in(self._room.idle)
-            self.rest(partial(fast_path.is_full, head.plain))
-            return True
-        return self._is_started(fast_path, head, body)
+        if made is None:
+            return False
+        self.server_state.total_requests += 1
+        _write(self.transport, *made, keep_alive=self._stays)
+        if self._stays:
+            self._wait_in(self._room.idle)
+        self.rest(partial(fast_path.is_full, head.plain))
+        return True
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Give up what the client no longer waits for."""

@@ -219,7 +219,7 @@ class FastPath:
         if access is not None:
             # Who sends a head is known with it, so that knowing callers costs a known head next to nothing.
             access.on_change(self._forget)
-        self._is_full = plane.is_full
+        self._permits = plane.permits
         self._plane = plane
         self._addresses = addresses
         self._key_header = limits.key_header.lower().encode()
@@ -261,7 +261,8 @@ class FastPath:
 
     def is_full(self, plain: Plain) -> bool:
         """See ``fast.FastPathLike``."""
-        return self._is_full(plain.reading.path, plain.lane.rank)
+        rank, permits = plain.lane.rank, self._permits
+        return permits.in_flight >= permits.easy[rank] and self._plane.is_full(plain.reading.path, rank)
 
     def refusal(self, plain: Plain) -> tuple[bytes, bytes] | None:
         """See ``fast.FastPathLike``."""

@@ -345,6 +345,24 @@ async def test_refusals_are_counted_and_no_key_is_logged(
     assert json.loads(content)["callers"]["keys_file"]["known"].startswith("7 keys")
 
 
+async def test_who_has_no_right_is_not_told_that_there_is_no_room(port: Port, keyring: Keyring) -> None:
+    """Whether an endpoint is busy is nobody's business who may not ask it; the body names it, so it comes after."""
+    stack = port.stack
+    endpoint, permits = stack.gateway.table.current.endpoints["e"], stack.gateway.permits
+    permits.in_flight = permits.max_requests - 1
+    for _ in range(10):
+        endpoint.lease()
+    wire = await port.connect()
+    found = [
+        (await ask(wire, "POST", "/v1/embeddings", {"model": "e", "input": "good"}, *keyring.lines(name)))[0]
+        for name in ("others", "good")
+    ]
+    for _ in range(10):
+        endpoint.release()
+    permits.in_flight = 0
+    assert [403, 429] == found
+
+
 # --- gRPC -------------------------------------------------------------------------------------------------------------
 
 
