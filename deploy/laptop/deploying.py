@@ -239,16 +239,21 @@ class Deployment:
         return next((url for url in found if not self._wanted.version or url == wanted), "")
 
     def _drafts(self) -> list[str]:
-        """Return the ids of unfinished uploads for this serving Task, which have no tag before the end."""
-        asked = {"task": self._task_id, "only_fields": ["id", "uri"]}
+        """Return the ids of unfinished uploads of this name for this serving Task, which may have no tag yet."""
+        asked = {"task": self._task_id, "only_fields": ["id", "name", "uri"]}
         models = self._store.call("models", "get_all", asked)["models"]
-        return [str(one["id"]) for one in models if str(one.get("uri")).endswith(spec.BROKEN_UPLOADS)]
+        return [
+            str(one["id"]) for one in models
+            if one.get("name") == self._wanted.name and str(one.get("uri")).endswith(spec.BROKEN_UPLOADS)
+        ]  # fmt: skip
 
     def _take_back(self, url: str, tag: str, known: set[str]) -> None:
         """Take away what this run has registered, the endpoint first: nothing half done stays."""
         try:
-            models = {*self._tagged(tag), *self._drafts()} - known
-            there = self._store.spec().endpoints.get(url)
+            endpoints = self._store.spec().endpoints
+            others = {one.model_id for other, one in endpoints.items() if other != url}
+            models = {*self._tagged(tag), *self._drafts()} - known - others
+            there = endpoints.get(url)
             if there is not None and there.model_id in models:
                 asyncio.run(self._cli.run("--id", self._task_id, "model", "remove", "--endpoint", url))
             for model_id in models:

@@ -88,17 +88,10 @@ def _describe(task: Any, input_model: Any, publication: Publication) -> None:
 def _upload(task: Any, output_model: Any, publication: Publication) -> str:
     tags = [*publication.tags, *publication.model_tags]
     model = output_model(task=task, name=publication.name, framework="ONNX", tags=tags)
-    try:
-        model.update_weights_package(weights_path=str(publication.folder), auto_delete_file=False, async_enable=False)
-        model.set_all_metadata({key: {"value": value, "type": "str"} for key, value in publication.metadata.items()})
-        _report(model, publication, str(task.get_logger().get_default_upload_destination()))
-        model.publish()
-    except BaseException:
-        # also after Ctrl-C: half a model in the registry looks like one to everybody
-        unfinished = {one.id for one in task.get_models().output if not one.published}
-        for model_id in unfinished:
-            output_model.remove(model_id, delete_weights_file=False, force=True)
-        raise
+    model.update_weights_package(weights_path=str(publication.folder), auto_delete_file=False, async_enable=False)
+    model.set_all_metadata({key: {"value": value, "type": "str"} for key, value in publication.metadata.items()})
+    _report(model, publication, str(task.get_logger().get_default_upload_destination()))
+    model.publish()
     return str(model.id)
 
 
