@@ -195,6 +195,15 @@ def test_missing_file_is_refused(world: World, tmp_path: Path) -> None:
         world.registry.download(uri, tmp_path)
 
 
+def test_files_can_be_read_in_parts(world: World) -> None:
+    """Every part is what lies there in the whole, whatever is in the name."""
+    parts = world.registry.parts(str(world.registry.model(world.model_id)["uri"]))
+    assert parts is not None
+    assert parts.size == len(world.weights)
+    for start, count in ((0, 1), (1990, 10), (500, 1000)):
+        assert world.weights[start : start + count] == b"".join(parts.read(start, count))
+
+
 def test_wrong_credentials_and_unknown_tasks_are_refused_with_what_to_check(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
