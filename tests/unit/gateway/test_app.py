@@ -148,6 +148,8 @@ async def test_gateway_that_starts_without_registry_serves_the_last_good_state(s
     """A restart during a registry outage serves from disk."""
     stack.deploy("e")
     await stack.served("e")
+    # A change is on disk a moment after it is live (decision 0034).
+    await stack.until(lambda: "e" in (stack.gateway._reconciler._store.served() or ()))
     stack.registry.is_up = False
     second = stack.new_gateway()
     async with second.running(), stack.new_client(second) as client:
