@@ -33,7 +33,7 @@ help: ## show this
 up: $(VENV)/.demo ## start everything on this machine with a real model (Ctrl-C stops it)
 	@exec $(BIN)/triton-gateway up --demo $(ARGS)
 
-test: lint ## run every check and test; CI adds ordinary, clients and cluster
+test: lint ## run every check and test; CI adds ordinary and clients
 	@echo "== tests: unit, contract, integration on the real Triton and Prometheus, end to end (in $(JOBS) processes; JOBS=0: one)"
 	@marks=; said=; \
 	if ! { command -v prometheus && command -v promtool; } >/dev/null; then \
@@ -41,7 +41,7 @@ test: lint ## run every check and test; CI adds ordinary, clients and cluster
 	if ! command -v chromium >/dev/null; then \
 	    marks="$${marks:+$$marks and }not browser"; said="$$said$${said:+; }$(NO_BROWSER)"; fi; \
 	$(BIN)/python -m pytest $(SHARED) -m "$$marks" $(ARGS) && { [ -z "$$said" ] || echo "$$said"; }
-	@[ -n "$(ARGS)" ] || echo "== not run here, and run by CI: make ordinary (the gateway without its fast path), make clients, make cluster"
+	@[ -n "$(ARGS)" ] || echo "== not run here: make ordinary (the gateway without its fast path) and make clients, which CI runs; make cluster"
 
 lint: $(VENV)/.dev ## check style, types and the import rules
 	@echo "== ruff check"

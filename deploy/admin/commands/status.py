@@ -92,8 +92,8 @@ def describe(address: str, gateway: Mapping[str, Any], sync: Mapping[str, Any] |
     for name, shares in dict(gateway.get("canaries", {})).items():
         lines.append(f"canary {name}: {json.dumps(shares)}")
     lines += [
-        f"note {e.get('url')}: its graph answers one vector per token and the gateway pools them: a request takes 1.5 "
-        "to 3.5 times the CPU; `triton-gateway deploy` of the same files pools inside the graph"
+        f"note {e.get('url')}: its graph answers one vector per token and the gateway pools them: a request takes more "
+        "CPU, the more the longer its text; `triton-gateway deploy` of the same files pools inside the graph"
         for e in gateway.get("endpoints", [])
         if (e.get("details") or {}).get("token_vectors")
     ]
