@@ -78,6 +78,9 @@ class FolderRegistry:
         self._check()
         return {i: self.models[i] for i in model_ids if i in self.models}
 
+    def parts(self, uri):
+        self._check()
+
     def download(self, uri, folder):
         self._check()
         source = Path(uri.removeprefix("file://"))
