@@ -70,7 +70,7 @@ cluster: $(VENV)/.dev ## install and scale on a real Kubernetes, whose programs 
 	@$(BIN)/python -m pytest $(SHARED) tests/cluster -o timeout=1800 $(ARGS)
 
 models: $(VENV)/.dev ## export, judge and serve every architecture and task through the real Triton (minutes)
-	@ALL_MODELS=1 $(BIN)/python -m pytest tests/integration/optimize $(ARGS)
+	@ALL_MODELS=1 $(BIN)/python -m pytest tests/integration/optimize tests/integration/optimize/long_folders.py $(ARGS)
 
 bench: $(VENV)/.dev ## measure the gateway and its peers in one run (ARGS="--quick": ten minutes)
 	@$(BIN)/python -m benchmarks $(ARGS)

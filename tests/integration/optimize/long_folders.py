@@ -25,11 +25,7 @@ from tests.e2e.test_up_demo import Up, command
 from . import tiny
 
 TEXT = "the hotel was good and the train was late"
-pytestmark = [
-    pytest.mark.integration,
-    pytest.mark.timeout(900),
-    pytest.mark.skipif(not tiny.IS_ALL, reason="make models"),
-]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
 
 def classifier(name: str, seed: int) -> Callable[[Path], Path]:
