@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import re
@@ -246,8 +247,24 @@ def _variables_of_up() -> dict[str, str]:
 
 
 def stop_on_signal() -> threading.Event:
-    """Return an event that Ctrl-C and SIGTERM set, in place of ending the process."""
+    """Return an event that Ctrl-C and SIGTERM set, in place of ending the process.
+
+    The handler only writes into a pipe, and a thread sets the event: a signal may come while the main thread, or a
+    handler, holds the event's own lock (a part of `up` gets two when its parent is killed), and would wait for itself.
+    """
     stop = threading.Event()
+    read, write = os.pipe()
+    os.set_blocking(write, False)
+
+    def asked(*_: object) -> None:
+        with contextlib.suppress(BlockingIOError):  # it was asked thousands of times already
+            os.write(write, b"!")
+
+    def wait() -> None:
+        os.read(read, 1)
+        stop.set()
+
+    threading.Thread(target=wait, name="signals", daemon=True).start()
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+        signal.signal(number, asked)
     return stop
