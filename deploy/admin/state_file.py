@@ -76,8 +76,8 @@ def document_of(store: Store, task: Mapping[str, Any]) -> Document:
     """Return what ``task`` says as a document. Raises ``DeployError`` for a Task that cannot be read whole."""
     found: Document = {kind: _entries(task, kind) for kind in KINDS[:-1]}
     serving = spec.decode(task)
-    code = _code(store, task)
-    models = _models(store, task, found)
+    code = _code(store, task, found)
+    models = _models(store, serving, found)
     for kind in ("endpoints", "auto_update"):
         for fields in found[kind].values():
             key = fields.pop("preprocess_artifact", None)
@@ -286,7 +286,7 @@ def _writes(task: Mapping[str, Any], changes: Sequence[Change], wanted: Document
         if kind == "defaults":
             found.records.append(defaults.chosen(task, key, wanted[kind][key], now=now, by=by, why=why))
             continue
-        section = found.sections.setdefault(_SECTIONS[kind], _section(task, _SECTIONS[kind]))
+        section = found.sections.setdefault(_SECTIONS[kind], record.section(task, _SECTIONS[kind]))
         raw = next((name for name in section if name.strip("/") == key), key)
         if kind == "canaries":
             found.records += _decided(task, what, key, wanted[kind].get(key, {}), now, by, why)
@@ -297,7 +297,7 @@ def _writes(task: Mapping[str, Any], changes: Sequence[Change], wanted: Document
         if "code" in wanted[kind][key] and (what == "add" or "code" in fields):
             found.code[_artifact(key)] = wanted[kind][key]["code"]
         if kind == "auto_update" and wanted[kind][key].get("versions") and (what == "add" or "versions" in fields):
-            made = found.sections.setdefault(_VERSIONS, _section(task, _VERSIONS))
+            made = found.sections.setdefault(_VERSIONS, record.section(task, _VERSIONS))
             for number, model in wanted[kind][key]["versions"].items():
                 made[f"{key}/{number}"] = version_numbers.entry(section[raw], key, int(number), str(model["id"]))
     return found
@@ -351,18 +351,9 @@ def _said(task: Mapping[str, Any]) -> list[object]:
     return [*texts, task.get(spec.RECORDS)]
 
 
-def _section(task: Mapping[str, Any], name: str) -> dict[str, Any]:
-    try:
-        return sections.parse(registry.section_text(task, name) or "{}")
-    except (sections.Unparsable, sections.Dynamic) as error:
-        raise DeployError(
-            f"the section {name} of the serving Task cannot be read: {error}", hint="repair it in ClearML first"
-        ) from error
-
-
 def _entries(task: Mapping[str, Any], kind: str) -> Entries:
     found: Entries = {}
-    for key, fields in sorted(_section(task, _SECTIONS[kind]).items()):
+    for key, fields in sorted(record.section(task, _SECTIONS[kind]).items()):
         if isinstance(fields, Mapping):
             found[key.strip("/")] = _fields({
                 name: value for name, value in fields.items() if name != _KEY_FIELD[kind]
@@ -376,10 +367,10 @@ def _fields(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {name: str(value) if name == "version" else value for name, value in said.items()}
 
 
-def _code(store: Store, task: Mapping[str, Any]) -> dict[str, dict[str, str]]:
-    """The files of every piece of code that an endpoint names, by its artifact."""
+def _code(store: Store, task: Mapping[str, Any], entries: Document) -> dict[str, dict[str, str]]:
+    """The files of every piece of code that an entry names, by its artifact."""
     named = {str(fields.get("preprocess_artifact")) for kind in ("endpoints", "auto_update")
-             for fields in _entries(task, kind).values()}  # fmt: skip
+             for fields in entries[kind].values()}  # fmt: skip
     found = {}
     for item in (task.get("execution") or {}).get("artifacts") or ():
         key = str(item.get("key"))
@@ -411,11 +402,11 @@ def _text(raw: bytes, key: str) -> str:
     return raw.decode()
 
 
-def _models(store: Store, task: Mapping[str, Any], found: Document) -> dict[str, dict[str, str]]:
+def _models(store: Store, serving: spec.ServingSpec, found: Document) -> dict[str, dict[str, str]]:
     """How models are named in a document."""
     ids = {str(fields["model_id"]) for kind in ("endpoints", "auto_update") for fields in found[kind].values()
            if fields.get("model_id")}  # fmt: skip
-    ids |= {one.model_id for one in spec.decode(task).endpoints.values() if one.model_id}
+    ids |= {*serving.model_ids}
     known = store.records(ids) if ids else {}
     projects: dict[str, str] = {}
     named = {}

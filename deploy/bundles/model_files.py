@@ -23,9 +23,12 @@ KEPT: Final = (
 """What a bundle takes over besides the modules' own folders."""
 
 
-def digest(path: Path) -> str:
-    """Return the hash of every file a model is made of; ``path`` is its folder, or its only file."""
-    found = hashlib.sha256()
+def digest(path: Path, *, made_by: str = "") -> str:
+    """Return the hash of every file a model is made of; ``path`` is its folder, or its only file.
+
+    ``made_by``: what else a hash of something made of these files stands for.
+    """
+    found = hashlib.sha256(f"{made_by}\0".encode() if made_by else b"")
     top = path if path.is_dir() else path.parent
     for file in _files(path) if path.is_dir() else (path,):
         found.update(f"{file.relative_to(top).as_posix()}\0{file.stat().st_size}\0".encode())

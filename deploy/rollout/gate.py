@@ -21,12 +21,12 @@ stable's own histogram.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from deploy.rollout import sight
-from deploy.rollout.bets import RATIOS, Bets, log_mean
+from deploy.rollout.bets import Bets, log_mean
 from deploy.rollout.labels import LabelTest
 from deploy.rollout.pairs import PairTest
 
@@ -191,8 +191,8 @@ class Gate:
     def to_json(self) -> dict[str, Any]:
         """Return everything, for the serving Task."""
         return {
-            "errors": [_rows(self.errors.epochs), self.errors.seen],
-            "latency": [[_rows(bets.epochs), bets.seen] for bets in self.latency],
+            "errors": self.errors.to_json(),
+            "latency": [bets.to_json() for bets in self.latency],
             "bounds": [at.seconds for at in self.bounds],
             "allowed": [round(at.allowed, 4) for at in self.bounds],
             "reach": [[round(share, 5) for share in at.reach] for at in self.bounds],
@@ -214,8 +214,8 @@ class Gate:
             rows = zip(stored["bounds"], stored["allowed"], stored["reach"], strict=True)
             bounds = tuple(Bound(float(at), float(most), tuple(map(float, reach))) for at, most, reach in rows)
         return cls(
-            errors=_bets(stored["errors"]),
-            latency=tuple(_bets(item, _LATENCY_RATIOS) for item in stored["latency"]) if bounds else (),
+            errors=Bets.from_json(stored["errors"]),
+            latency=tuple(Bets.from_json(item, _LATENCY_RATIOS) for item in stored["latency"]) if bounds else (),
             bounds=bounds,
             canary_requests=totals[0], canary_failures=totals[1],
             stable_requests=totals[2], stable_failures=totals[3],
@@ -284,14 +284,6 @@ def _listed(shares: Mapping[str, float]) -> str:
 def _added(one: Counts, other: Counts) -> Counts:
     slower = {bound: one.slower.get(bound, 0) + other.slower.get(bound, 0) for bound in {*one.slower, *other.slower}}
     return Counts(one.requests + other.requests, one.failures + other.failures, one.timed + other.timed, slower)
-
-
-def _rows(epochs: Sequence[Sequence[float]]) -> list[list[float]]:
-    return [[round(log, 4) for log in epoch] for epoch in epochs]
-
-
-def _bets(stored: Sequence[Any], ratios: tuple[float, ...] = RATIOS) -> Bets:
-    return Bets(tuple(tuple(float(log) for log in epoch) for epoch in stored[0]), int(stored[1]), ratios)
 
 
 def _rounded(value: float) -> float:

@@ -75,18 +75,19 @@ class LabelTest:
         """Return everything, for the serving Task."""
         sides = {"more": self.more, "fewer": self.fewer}
         return {
-            "most": self.most, "canary": dict(self.canary), "stable": dict(self.stable),
-            **{name: {value: [[[round(log, 4) for log in epoch] for epoch in bets.epochs], bets.seen]
-                      for value, bets in side.items()} for name, side in sides.items()},
-        }  # fmt: skip
+            "most": self.most,
+            "canary": dict(self.canary),
+            "stable": dict(self.stable),
+            **{name: {value: bets.to_json() for value, bets in side.items()} for name, side in sides.items()},
+        }
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> LabelTest:
         """Return what ``to_json`` stored."""
         more, fewer = (
-            {str(value): Bets(tuple(tuple(map(float, epoch)) for epoch in epochs), int(seen), _RATIOS)
-             for value, (epochs, seen) in stored[name].items()} for name in ("more", "fewer")
-        )  # fmt: skip
+            {str(value): Bets.from_json(bets, _RATIOS) for value, bets in stored[name].items()}
+            for name in ("more", "fewer")
+        )
         counts = [{str(value): int(count) for value, count in stored[side].items()} for side in ("canary", "stable")]
         return cls(float(stored["most"]), more, fewer, *counts)
 

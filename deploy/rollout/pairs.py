@@ -69,12 +69,11 @@ class PairTest:
         """Return everything, for the serving Task."""
         return {
             "most": self.most, "agreed": self.agreed, "differed": self.differed,
-            "bets": [[[round(log, 4) for log in epoch] for epoch in self.bets.epochs], self.bets.seen],
+            "bets": self.bets.to_json(),
         }  # fmt: skip
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> PairTest:
         """Return what ``to_json`` stored."""
-        epochs, seen = stored["bets"]
-        bets = Bets(tuple(tuple(map(float, epoch)) for epoch in epochs), int(seen), _ALTERNATIVES)
+        bets = Bets.from_json(stored["bets"], _ALTERNATIVES)
         return cls(float(stored["most"]), bets, int(stored["agreed"]), int(stored["differed"]))

@@ -153,14 +153,18 @@ def without_decisions(task: Mapping[str, Any]) -> spec.ServingSpec:
     return spec.decode({name: value for name, value in task.items() if name != spec.RECORDS})
 
 
-def _canaries(task: Mapping[str, Any]) -> dict[str, Any]:
+def section(task: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Return a section of the Task as it is written, to be changed. Raises ``DeployError`` if it cannot be read."""
     try:
-        parsed = sections.parse(registry.section_text(task, CANARY) or "{}")
+        return sections.parse(registry.section_text(task, name) or "{}")
     except (sections.Unparsable, sections.Dynamic) as error:
         raise DeployError(
-            f"the canary section of the serving Task cannot be read: {error}", hint="repair it in ClearML first"
+            f"the {name} section of the serving Task cannot be read: {error}", hint="repair it in ClearML first"
         ) from error
-    return {key.strip("/"): fields for key, fields in parsed.items()}
+
+
+def _canaries(task: Mapping[str, Any]) -> dict[str, Any]:
+    return {key.strip("/"): fields for key, fields in section(task, CANARY).items()}
 
 
 def shadow_of(

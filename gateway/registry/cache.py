@@ -159,9 +159,11 @@ class ArtifactCache:
         """
         _require_data(record)
         whole = self._root / "models" / _key_of_model(record)
-        if record.sha256 is None and not _is_usable(whole, self._check_of(record)):
-            found = self._parts(record)
-            if found is not None:
+        if record.sha256 is None:
+            if _is_usable(whole, self._check_of(record)):
+                _touch(whole)
+                return whole / "files"
+            if (found := self._parts(record)) is not None:
                 return found
         return self.model(record)
 

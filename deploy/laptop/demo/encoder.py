@@ -8,7 +8,6 @@ is complete and its graph was run; it is found again by the hash of everything i
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 import sys
@@ -19,6 +18,7 @@ from typing import Any
 
 import click
 
+from deploy.bundles.model_files import copy_texts, digest
 from deploy.tools.errors import DeployError, ExportFailed, MissingPart
 from deploy.tools.folders import aside
 
@@ -32,17 +32,6 @@ _TOLERANCE = 1e-5
 
 _WEIGHTS = "model.safetensors"
 _REQUIRED_FILES = ("config.json", "tokenizer.json", _WEIGHTS)
-_TOKENIZER_FILES = (
-    "tokenizer.json",
-    "config.json",
-    "modules.json",
-    "sentence_bert_config.json",
-    "config_sentence_transformers.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "vocab.txt",
-    "1_Pooling/config.json",
-)
 _ONE_VECTOR = {"Transformer": "", "Pooling": "1_Pooling", "Normalize": "2_Normalize"}
 """Layers of modules.json that the graph has, and their folders."""
 
@@ -71,14 +60,7 @@ def locate_packaged_model(package: str) -> Path:
 
 def bundle_folder(source: Path, root: Path, *, name: str) -> Path:
     """Return where the bundle of ``source`` belongs under ``root``: its name ends in the hash of all it is made of."""
-    digest = hashlib.sha256(f"exporter {VERSION}\0".encode())
-    for path in sorted(p for p in source.rglob("*") if p.is_file() and not p.name.startswith(".")):
-        if path.suffix in (".md", ".pyc"):
-            continue
-        digest.update(f"{path.relative_to(source).as_posix()}\0{path.stat().st_size}\0".encode())
-        with path.open("rb") as file:
-            digest.update(hashlib.file_digest(file, "sha256").digest())
-    return root / f"{name}-{digest.hexdigest()[:12]}"
+    return root / f"{name}-{digest(source, made_by=f'exporter {VERSION}')[:12]}"
 
 
 def is_complete(bundle: Path) -> bool:
@@ -115,10 +97,7 @@ def make(source: Path, root: Path, *, name: str) -> Report:
     with aside(root, bundle) as folder:
         _write(source, folder / "model.onnx")
         _try(folder / "model.onnx")
-        for file in _TOKENIZER_FILES:
-            if (source / file).is_file():
-                (folder / file).parent.mkdir(exist_ok=True)
-                shutil.copyfile(source / file, folder / file)
+        copy_texts(source, folder)
     return Report(str(bundle), cached=False)
 
 
