@@ -47,6 +47,7 @@ from gateway.dataplane.shadow import Mirror
 from gateway.dataplane.submit import DataPlane, RequestSpans
 from gateway.edge.grpc.server import RpcServer, Tls
 from gateway.edge.http.addresses import Addresses
+from gateway.edge.http.browsers import explained
 from gateway.edge.http.connections import Connections, room_for_connections
 from gateway.edge.http.edge import Receive, Scope, Send
 from gateway.edge.http.fast import http_protocol
@@ -188,6 +189,8 @@ class Gateway:
         """Dispatch one ASGI connection."""
         if scope["type"] == "http":
             path = scope["path"]
+            if scope["method"] != "POST":
+                scope, send = explained(scope, send)
             reading = self._addresses.at(path, scope["query_string"])
             if reading is not None and not self._gate.is_admin(scope):
                 await self._infer(scope, receive, send, reading)

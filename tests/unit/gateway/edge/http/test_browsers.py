@@ -1,0 +1,53 @@
+"""A person who opens an address gets a page; a program gets the JSON it always got."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gateway.edge.http.page import POLICY
+
+BROWSER = {"accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "said"),
+    [
+        ("/nothing/here", 404, "nothing is at /nothing/here"),
+        ("/serve/e", 405, "GET is not how an endpoint is called"),
+        ("/v1/chat/completions", 405, "GET is not how an endpoint is called"),
+        ("/v1/models/nobody", 404, "nobody"),
+        ("/v2/models/nobody", 404, "nobody"),
+    ],
+)
+async def test_browser_gets_a_page_with_the_sentence_and_the_hint(
+    stack: Any, path: str, status: int, said: str
+) -> None:
+    """The status stays; the page leads to what is served; what somebody typed is text in it."""
+    stack.deploy("e")
+    await stack.served("e")
+    page = await stack.client.get(path, headers=BROWSER)
+    assert (status, "text/html; charset=utf-8") == (page.status_code, page.headers["content-type"])
+    assert POLICY == page.headers["content-security-policy"]
+    assert said in page.text
+    assert "<a href=/>" in page.text
+    plain = await stack.client.get(path)
+    assert (status, "application/json") == (plain.status_code, plain.headers["content-type"])
+    kept = {"content-type", "content-length", "x-request-id", "date", "x-total-time"}
+    assert {k: v for k, v in plain.headers.items() if k not in kept}.items() <= page.headers.items()
+
+
+async def test_names_that_were_typed_are_text_in_the_page(stack: Any) -> None:
+    """An address is anybody's to choose."""
+    page = await stack.client.get("/<script>alert(1)</script>", headers=BROWSER)
+    assert 404 == page.status_code
+    assert "<script>" not in page.text
+
+
+async def test_answers_and_what_is_no_refusal_of_ours_stay_as_they_are(stack: Any) -> None:
+    """Health, metrics and the page itself."""
+    for path in ("/readyz", "/metrics", "/v1/status"):
+        assert "json" in (reply := await stack.client.get(path, headers=BROWSER)).headers["content-type"] or (
+            path == "/metrics" and b"gateway_" in reply.content
+        )
