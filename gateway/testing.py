@@ -61,7 +61,7 @@ class FakeBackend:
         self.refusals: dict[str, str] = {}
         self.replicas = 1
         self.waiting = 0
-        self.placed: dict[str, tuple[bool, int]] = {}
+        self.placed: dict[str, list[tuple[bool, int]]] = {}
 
     def add(self, name: str, inputs: Mapping[str, str], outputs: Mapping[str, str], run: Run) -> None:
         """Load a model: tensor names to numpy type names, first dimension = rows."""
@@ -78,9 +78,16 @@ class FakeBackend:
         del model
         return self
 
-    def place(self, model: str, *, is_cold: bool, copies: int) -> None:
+    def place(self, model: str, *, is_cold: bool, copies: int) -> Callable[[], None]:
         """See ``Backend.place``."""
-        self.placed[model] = (is_cold, copies)
+        self.placed.setdefault(model, []).append((is_cold, copies))
+
+        def leave() -> None:
+            self.placed[model].remove((is_cold, copies))
+            if not self.placed[model]:
+                del self.placed[model]
+
+        return leave
 
     async def infer(
         self, model: str, inputs: Tensors, outputs: Sequence[str], *, timeout: float, request_id: str = ""

@@ -187,17 +187,17 @@ class Assembler:
         call: TritonCall | None = None
         info: ModelInfo | None = None
         triton_name = ""
-        if spec.engine == "triton" and record is not None:
-            triton_name = triton_model_name(spec, record)
-            backend = self._backend_for(plan.triton_address, plan.triton_compression)
-            copies = copies_of(spec.option("replicas"))
-            backend.place(triton_name, is_cold=bool(spec.option("unload_after")), copies=copies)
-            progress("waiting for Triton to load the model")
-            info = await self._ready(backend, triton_name, progress)
-            outputs = tuple(t.name for t in spec.outputs) or tuple(t.name for t in info.outputs)
-            call = TritonCall(backend, triton_name, info.inputs, outputs, info)
-        progress("loading and warming up")
         async with _Opened() as opened:
+            if spec.engine == "triton" and record is not None:
+                triton_name = triton_model_name(spec, record)
+                backend = self._backend_for(plan.triton_address, plan.triton_compression)
+                copies = copies_of(spec.option("replicas"))
+                opened.leave = backend.place(triton_name, is_cold=bool(spec.option("unload_after")), copies=copies)
+                progress("waiting for Triton to load the model")
+                info = await self._ready(backend, triton_name, progress)
+                outputs = tuple(t.name for t in spec.outputs) or tuple(t.name for t in info.outputs)
+                call = TritonCall(backend, triton_name, info.inputs, outputs, info)
+            progress("loading and warming up")
             made = await self._made(spec, bundle, code_path, call, info, opened)
             validating()
             await made.validate(seen)
@@ -205,14 +205,14 @@ class Assembler:
             runs = made.details.get("task") in HEADS or made.details.get("task") == "tensors"
             stored = bundle.samples if bundle is not None else None
             details = {**made.details, **await validate.shown(made.plain, stored, made.details, runs=runs)}
-            opened.keep()
+            leave = opened.keep()
         identity = Identity(
             url=spec.url, endpoint=spec.endpoint, version=spec.version, fingerprint=plan.fingerprint,
             model_id=record.id if record else "", model_name=record.name if record else "",
             triton_name=triton_name, pool=plan.pool, details=MappingProxyType({"engine": spec.engine, **details}),
             reference=bundle.reference if bundle is not None else {},
         )  # fmt: skip
-        return Endpoint(identity, made.handler)
+        return Endpoint(identity, made.handler, leave)
 
     async def _bundle(
         self, model_id: str, record: ModelRecord | None, url: str, *, weights: bool
@@ -425,23 +425,28 @@ class _Made:
 
 
 class _Opened:
-    """Handlers that are closed at the end of the block, unless it ended with ``keep``."""
+    """Handlers that are closed, and a model's place that is left, at the end of the block, unless it was kept."""
 
     _closing: ClassVar[set[asyncio.Future[Any]]] = set()
 
     def __init__(self) -> None:
         self._handlers: list[Handler] = []
+        self.leave: Callable[[], None] = unhurried
 
     def add(self, handler: Handler) -> None:
         self._handlers.append(handler)
 
-    def keep(self) -> None:
+    def keep(self) -> Callable[[], None]:
+        """Close nothing; returns how to leave the place."""
         self._handlers.clear()
+        leave, self.leave = self.leave, unhurried
+        return leave
 
     async def __aenter__(self) -> _Opened:
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        self.leave()
         if self._handlers:
             # In tasks of their own: whoever has given the build up once may do so again.
             closing = asyncio.gather(*(handler.close() for handler in self._handlers), return_exceptions=True)

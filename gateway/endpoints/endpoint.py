@@ -178,11 +178,13 @@ class Answers(Handler, Protocol):
 class Endpoint:
     """A handler with its identity, counted leases and an orderly end."""
 
-    __slots__ = ("_idle", "_leases", "_retired", "handler", "head", "headers", "identity", "start", "stream",
+    __slots__ = ("_closed", "_idle", "_leases", "_retired", "handler", "head", "headers", "identity", "start", "stream",
                  "takes_bytes", "task", "text")  # fmt: skip
 
-    def __init__(self, identity: Identity, handler: Handler) -> None:
+    def __init__(self, identity: Identity, handler: Handler, closed: Callable[[], object] = lambda: None) -> None:
+        """``closed`` is called when the handler has been."""
         self.identity = identity
+        self._closed = closed
         # Written once here rather than for every answer.
         self.headers = (
             (b"x-served-by", quote(identity.url, safe="/").encode()),
@@ -241,7 +243,10 @@ class Endpoint:
         if self._leases:
             self._idle.clear()
             await self._idle.wait()
-        await self.handler.close()
+        try:
+            await self.handler.close()
+        finally:
+            self._closed()
 
 
 def _starter(handler: Any) -> Callable[[Job], None]:

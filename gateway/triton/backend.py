@@ -12,6 +12,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
+from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 from time import monotonic
@@ -43,6 +44,17 @@ _RETRY_AFTER_S: Final = 5.0
 
 def _nobody(_model: str) -> None:
     """Nobody is to be told."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Place:
+    """Where a model is to be found; see ``Backend.place``."""
+
+    is_cold: bool = False
+    copies: int = 0
+
+
+_EVERYWHERE: Final = (_Place(),)
 
 
 class _Some:
@@ -86,8 +98,7 @@ class TritonBackend:
         wish: Callable[[str], None] = _nobody,
     ) -> None:
         self._away_s, self._cold_s, self._wish = away_s, cold_s, wish
-        self._cold: set[str] = set()
-        self._copies: dict[str, int] = {}
+        self._places: dict[str, list[_Place]] = {}
         self._waiting = 0
         self._wanted = -inf
         self.address = address
@@ -118,15 +129,23 @@ class TritonBackend:
 
     def servers(self, model: str) -> Servers:
         """See ``Backend.servers``."""
-        copies = self._copies.get(model, 0)
+        copies = self._placed(model).copies
         return _Some(self._replicas, copies) if copies else self
 
-    def place(self, model: str, *, is_cold: bool, copies: int) -> None:
+    def place(self, model: str, *, is_cold: bool, copies: int) -> Callable[[], None]:
         """See ``Backend.place``."""
-        if is_cold:
-            self._cold.add(model)
-        if copies:
-            self._copies[model] = copies
+        place = _Place(is_cold, copies)
+        self._places.setdefault(model, []).append(place)
+
+        def leave() -> None:
+            left = [other for other in self._places.pop(model, ()) if other is not place]
+            if left:
+                self._places[model] = left
+
+        return leave
+
+    def _placed(self, model: str) -> _Place:
+        return self._places.get(model, _EVERYWHERE)[-1]
 
     @property
     def replicas(self) -> int:
@@ -226,7 +245,7 @@ class TritonBackend:
         if replicas.is_away:
             self._wanted = monotonic()
         # A call that was lost says nothing about the model: repeats of it have a budget.
-        is_cold = model in self._cold and (replicas.is_away or isinstance(error, ModelNotReady))
+        is_cold = self._placed(model).is_cold and (replicas.is_away or isinstance(error, ModelNotReady))
         # A pool may have been at zero too, and what has started there is not loaded at once.
         seconds = max(self._cold_s if is_cold else 0.0, self._away_s if replicas.is_away else 0.0)
         if not seconds:
@@ -258,12 +277,12 @@ class TritonBackend:
         await self._replicas.survey(model)
         if self._replicas.is_away:
             self._wanted = monotonic()
-        elif model in self._cold and self._replicas.holder(model) is None:
+        elif self._placed(model).is_cold and self._replicas.holder(model) is None:
             self._wish(model)
         # Who does not answer is not waited for: it gets no calls either.
         answered = [replica.held for replica in self._replicas.all if replica.held is not None]
         needed = len(answered)
-        if copies := self._copies.get(model, 0):
+        if copies := self._placed(model).copies:
             needed = min(needed, quorum(copies))  # one that is too small for it, or missing, is not waited for
         return bool(answered) and sum(model in held.ready for held in answered) >= needed
 

@@ -7,7 +7,7 @@ server, or over another transport, within a budget.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -61,9 +61,10 @@ class Backend(Protocol):
         """How many calls and new versions wait for a server because none answers; kept for a minute after the last."""
         ...
 
-    def place(self, model: str, *, is_cold: bool, copies: int) -> None:
-        """Know where ``model`` is to be found: on ``copies`` of the servers, all of them if 0. ``is_cold``: it is
-        unloaded while nobody calls it, so that a call that finds it gone asks for it, and waits.
+    def place(self, model: str, *, is_cold: bool, copies: int) -> Callable[[], None]:
+        """Know where ``model`` is to be found, until what is returned is called: on ``copies`` of the servers, all of
+        them if 0. ``is_cold``: it is unloaded while nobody calls it, so that a call that finds it gone asks for it, and
+        waits. Of several places of one model the newest counts.
         """
         ...
 

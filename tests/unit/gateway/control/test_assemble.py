@@ -23,7 +23,7 @@ from gateway.endpoints.entries import BatchLimits
 from gateway.errors import AnswersDisagree, GatewayError
 from gateway.metrics.observer import Observer
 from gateway.registry.cache import ArtifactCache
-from gateway.spec import Fault, decode
+from gateway.spec import Fault, decode, decode_model, triton_model_name
 from gateway.testing import FakeBackend, FakeRegistry
 from gateway.triton.port import ModelInfo, TensorInfo
 from preprocessing.processor import TextProcessor
@@ -80,6 +80,16 @@ class Hooks:
         return self.started[-1], {"task": "preprocess code"}
 
 
+def assembler_of(registry: FakeRegistry, cache: Path, backend: FakeBackend) -> Assembler:
+    return Assembler(
+        records=ModelRecords(registry), cache=ArtifactCache(cache, registry),
+        backend_for=lambda *_: backend, observer=Observer(), limits=BatchLimits(),
+        word_cache_words=0, response_cache_entries=0, response_cache_bytes=1 << 20, hooks=HookSettings(),
+        ready_timeout=1,
+        send_request=cast("Any", None), threads=cast("Any", Inline()), control=Threads(),
+    )  # fmt: skip
+
+
 def made(folder: Path, answer: object) -> tuple[Assembler, EndpointPlan, Hooks]:
     """An assembler, a plan for a model with code and samples, and its hooks."""
     registry = FakeRegistry()
@@ -95,13 +105,7 @@ def made(folder: Path, answer: object) -> tuple[Assembler, EndpointPlan, Hooks]:
         packed.write(folder / "warmup.json", "warmup.json")
     registry.add_model("m", folder / "m.zip", is_package=True)
     registry.add_endpoint("h", "m", engine="custom")
-    assembler = Assembler(
-        records=ModelRecords(registry), cache=ArtifactCache(folder / "cache", registry),
-        backend_for=lambda *_: FakeBackend(), observer=Observer(), limits=BatchLimits(),
-        word_cache_words=0, response_cache_entries=0, response_cache_bytes=1 << 20, hooks=HookSettings(),
-        ready_timeout=1,
-        send_request=cast("Any", None), threads=cast("Any", Inline()), control=Threads(),
-    )  # fmt: skip
+    assembler = assembler_of(registry, folder / "cache", FakeBackend())
     hooks = Hooks()
     assembler._hooks = cast("Any", hooks)
     plan = compile_spec(decode(registry.task()), default_triton="t:8001").endpoints["h"]
@@ -163,6 +167,30 @@ async def test_the_first_requests_are_told_before_they_are_made(tmp_path: Path) 
 def test_faults_of_endpoints_are_told_by_their_urls() -> None:
     faults = [Fault("endpoint e/1", "no model"), Fault("canary c", "no weights"), Fault("records", "unreadable")]
     assert {"e/1": "no model"} == refused(faults)
+
+
+@pytest.mark.parametrize("is_loaded", [True, False])
+async def test_where_a_model_is_placed_is_forgotten_with_its_version(tmp_path: Path, is_loaded: bool) -> None:
+    """A gateway that sees versions come and go for months keeps nothing of those that failed or were retired."""
+    _, _, hooks = made(tmp_path, {"x": 1})
+    registry, backend = FakeRegistry(), FakeBackend()
+    registry.add_model("m", tmp_path / "m.zip", is_package=True)
+    registry.add_endpoint("t", "m", auxiliary_cfg={"gateway": {"unload_after": "30m", "replicas": "2"}})
+    assembler = assembler_of(registry, tmp_path / "cache-2", backend)
+    assembler._hooks = cast("Any", hooks)
+    spec = decode(registry.task())
+    plan = compile_spec(spec, default_triton="t:8001").endpoints["t"]
+    name = triton_model_name(spec.endpoints["t"], decode_model(registry.model("m")))
+    if is_loaded:
+        backend.add(name, {"x": "int64"}, {"y": "int64"}, lambda inputs: {"y": inputs["x"]})
+        endpoint = await assembler.build(plan, lambda _step: None)
+        assert {name: [(True, 2)]} == backend.placed
+        await endpoint.retire()
+    else:
+        backend.refusals[name] = "not a model"
+        with pytest.raises(GatewayError):
+            await assembler.build(plan, lambda _step: None)
+    assert {} == backend.placed
 
 
 async def test_a_thousand_versions_that_wait_for_triton_do_not_keep_it_busy(tmp_path: Path) -> None:

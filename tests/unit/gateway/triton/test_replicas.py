@@ -466,3 +466,25 @@ async def test_a_model_on_some_of_the_servers_does_not_wait_for_all_of_them() ->
         assert [5, 5, 0, 0] == [one.calls for one in servers]
         assert not await backend.is_ready("other")
         await backend.close()
+
+
+async def test_where_a_model_is_placed_is_known_as_long_as_a_version_says_so() -> None:
+    """Of versions that come and go nothing is kept; two of one model may overlap."""
+    async with tritons("a", "b") as servers:
+        backend = TritonBackend(together(*servers), lookup_every=0, cold_s=0.2)
+        before = backend.place("m", is_cold=False, copies=1)
+        after = backend.place("m", is_cold=True, copies=1)
+        before()
+        assert 1 == backend.servers("m").replicas
+        for one in servers:
+            one.models = set()
+        with pytest.raises(ModelNotReady, match="the model is being loaded"):
+            await call(backend)
+        after()
+        after()
+        assert backend is backend.servers("m")
+        with pytest.raises(ModelNotReady) as caught:
+            await call(backend)
+        assert "being loaded" not in str(caught.value)
+        assert not backend._places
+        await backend.close()
