@@ -24,7 +24,7 @@ from deploy.modelsync.client import IndexEntry, TritonAdmin
 from deploy.modelsync.errors import EndedWhileLoading, verdict_of
 from deploy.modelsync.follow import AutoUpdate, Desired, Follower, Target
 from deploy.modelsync.members import look_up
-from deploy.modelsync.model_folder.build import Builder
+from deploy.modelsync.model_folder.build import Build, Builder
 from deploy.modelsync.plan import Action, Observed, Situation, dispensable, plan
 from deploy.modelsync.pool import DaemonPool
 from deploy.modelsync.repository import ModelRepository, OnDisk
@@ -350,10 +350,13 @@ class ModelSync:
                 self._progress(target, "downloading")
                 folder = self._cache.model(target.record)
                 files = self._builder.build(name, target.endpoint, target.record, folder)
-                self._repository.write(
-                    OnDisk(name, target.wanted.url, target.record.id, target.wanted.recipe, files.instances),
-                    files.config, folder, files.linked, files.texts,
-                )  # fmt: skip
+                marker = OnDisk(name, target.wanted.url, target.record.id, target.wanted.recipe, files.instances)
+                if self._is_alike(marker, files, folder):
+                    self._repository.mark(marker)
+                    if self._is_held(name):
+                        return
+                else:
+                    self._repository.write(marker, files.config, folder, files.linked, files.texts)
             elif action.kind == "load":
                 if target is not None:
                     self._progress(target, "loading")
@@ -365,6 +368,15 @@ class ModelSync:
                 self._wait(lambda: self._is_unloaded(name), f"{name} does not unload: it still answers requests")
             elif action.kind == "remove":
                 self._repository.remove(name)
+
+    def _is_alike(self, marker: OnDisk, files: Build, folder: Path) -> bool:
+        """Whether another release of ours wrote what this one writes: then Triton need not load it again."""
+        disk = self._repository.models().get(marker.name)
+        return (
+            disk is not None and disk.recipe not in ("", marker.recipe)  # the same recipe is written anew for a reason
+            and disk.instances == marker.instances
+            and self._repository.holds(marker.name, files.config, folder, files.linked, files.texts)
+        )  # fmt: skip
 
     def _load(self, name: str) -> None:
         self._triton.index()  # if it is away already, that says nothing about this model

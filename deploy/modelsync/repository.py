@@ -8,9 +8,11 @@ hard links of immutable files, or copies.
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import errno
 import fcntl
+import filecmp
 import functools
 import json
 import logging
@@ -110,7 +112,7 @@ class ModelRepository:
                 for target, origin in files.items():
                     _place(source, source / origin, part / target)
                 for target, text in {
-                    **(texts or {}), "config.pbtxt": config, MARKER: json.dumps(asdict(model), indent=1),
+                    **(texts or {}), "config.pbtxt": config, MARKER: _marker(model),
                 }.items():  # fmt: skip
                     (part / target).parent.mkdir(parents=True, exist_ok=True)
                     (part / target).write_text(text)
@@ -121,6 +123,29 @@ class ModelRepository:
             except BaseException:
                 shutil.rmtree(part, ignore_errors=True)
                 raise
+
+    def holds(self, name: str, config: str, source: Path, files: Mapping[str, str], texts: Mapping[str, str]) -> bool:
+        """Whether ``write`` with the same arguments would change nothing that Triton reads.
+
+        Programs are compared by what they do: comments and docstrings are not that.
+        """
+        root = self._root / name
+        with _told(f"cannot read model {name} in {self._root}"):
+            there = {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
+            if there - {MARKER} != {*files, *texts, "config.pbtxt"}:
+                return False
+            return all(
+                _is_same_text(target, (root / target).read_text(errors="replace"), text)
+                for target, text in {**texts, "config.pbtxt": config}.items()
+            ) and all(
+                (root / target).samefile(source / origin) or filecmp.cmp(root / target, source / origin, shallow=False)
+                for target, origin in files.items()
+            )
+
+    def mark(self, model: OnDisk) -> None:
+        """Let a model that is there say something else of itself. Raises ``RepositoryUnusable``."""
+        with _told(f"cannot write to model {model.name} in {self._root}"):
+            durable.replace(self._root / model.name / MARKER, _marker(model), mode=0o644)
 
     def remove(self, name: str) -> None:
         """Take a model of ours away in one rename, then delete its files."""
@@ -158,6 +183,28 @@ class ModelRepository:
 @functools.cache
 def _say_copied(cache: str, repository: str, reason: str) -> None:
     log.info("models are copied, and need twice the room: no links from %s to %s (%s)", cache, repository, reason)
+
+
+def _marker(model: OnDisk) -> str:
+    return json.dumps(asdict(model), indent=1)
+
+
+def _is_same_text(name: str, old: str, new: str) -> bool:
+    return old == new or (name.endswith(".py") and _meaning(old) == _meaning(new))
+
+
+def _meaning(program: str) -> str:
+    """Return what a program does: its syntax without comments and docstrings; as it stands if it has none."""
+    try:
+        tree = ast.parse(program)
+    except SyntaxError:
+        return program
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and ast.get_docstring(
+            node, clean=False
+        ) is not None:  # fmt: skip
+            node.body = node.body[1:]
+    return ast.dump(tree)
 
 
 def _place(root: Path, origin: Path, target: Path) -> None:
