@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NoReturn
 
+from deploy.admin.serving_task import EndpointSpec, RegistryWriter
 from deploy.history.recorder import recorded
 from deploy.tools import http_client
 from deploy.tools.errors import GatewayError
-from gateway import registry, spec
 
 _LOOK_S: Final = 0.3
 _TASK_S: Final = 3.0
@@ -49,7 +49,7 @@ class Watched:
     path: Path
 
 
-def match(folder: Path, endpoints: Mapping[str, spec.EndpointSpec], known: Mapping[str, Path]) -> dict[str, Watched]:
+def match(folder: Path, endpoints: Mapping[str, EndpointSpec], known: Mapping[str, Path]) -> dict[str, Watched]:
     """Which artifact's source is where: as ``known``, else by equal content, else by name. Keys are artifact names."""
     urls: dict[str, list[str]] = {}
     for url, endpoint in sorted(endpoints.items()):
@@ -99,7 +99,7 @@ class Watcher:
     def __init__(
         self,
         folder: Path,
-        store: registry.RegistryWriter,
+        store: RegistryWriter,
         *,
         gateway: str,
         say: Callable[[str], object],

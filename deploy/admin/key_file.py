@@ -8,27 +8,23 @@ import fcntl
 import json
 import logging
 import os
+import re
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, Literal
 
 from deploy.history import key_file as history
 from deploy.history.recorder import recorded
 from deploy.tools.errors import DeployError
-from gateway.callers import (
-    BadKeys,
-    Key,
-    default_pepper,
-    keys_in,
-    name_of,
-    new_pepper,
-    quotas_of,
-    read_file,
-    read_pepper,
-    records_of,
-)
-from gateway.registry import RegistryWriter
+from gateway import callers, registry
+
+_DURATION: Final = re.compile(r"([0-9]+)\s*(m|h|d|w)$")
+_UNITS: Final = {"m": timedelta(minutes=1), "h": timedelta(hours=1), "d": timedelta(days=1), "w": timedelta(weeks=1)}
+
+Key = callers.Key
 
 _log = logging.getLogger("triton_gateway.callers")
 
@@ -42,7 +38,7 @@ class KeyFileStore:
     def __init__(self, path: Path, pepper: Path | None = None, *, by: str = "") -> None:
         self.path = path
         self._by = by
-        self.pepper_path = pepper or Path(default_pepper(path))
+        self.pepper_path = pepper or Path(callers.default_pepper(path))
 
     def __str__(self) -> str:
         return str(self.path)
@@ -56,25 +52,25 @@ class KeyFileStore:
                         f"the pepper of {self.path} is not at {self.pepper_path}", hint="say where with --pepper-file"
                     )
                 return first_pepper(self.pepper_path)
-            return read_pepper(self.pepper_path.read_bytes())
+            return callers.read_pepper(self.pepper_path.read_bytes())
 
     def keys(self) -> list[Key]:
         """Return the keys, revoked ones too."""
         with _told():
-            return read_file(json.dumps(self._content()).encode())[1]
+            return callers.read_file(json.dumps(self._content()).encode())[1]
 
     @contextlib.contextmanager
     def editing(self) -> Iterator[list[Key]]:
         """Hold the list of keys, which is written when the context ends well."""
         with self._editing() as content:
-            _, keys = read_file(json.dumps(content).encode())
+            _, keys = callers.read_file(json.dumps(content).encode())
             yield keys
             content["keys"] = [key.to_json() for key in keys]
 
     def quotas(self) -> dict[str, Any]:
         """Return the limits of tenants, as they are written."""
         with _told():
-            quotas_of(content := self._content())
+            callers.quotas_of(content := self._content())
             return dict(content.get("quotas", {}))
 
     @contextlib.contextmanager
@@ -83,7 +79,7 @@ class KeyFileStore:
         with self._editing() as content:
             found = content.setdefault("quotas", {})
             yield found
-            quotas_of(content)
+            callers.quotas_of(content)
 
     @contextlib.contextmanager
     def _editing(self) -> Iterator[dict[str, Any]]:
@@ -91,13 +87,13 @@ class KeyFileStore:
             content = self._content()
             before = copy.deepcopy(content)
             secret = self.pepper()
-            if content["keys"] and content.get("pepper", name_of(secret)) != name_of(secret):
+            if content["keys"] and content.get("pepper", callers.name_of(secret)) != callers.name_of(secret):
                 raise DeployError(
                     f"the keys in {self.path} were made with another pepper than {self.pepper_path}",
                     hint="say where it is with --pepper-file",
                 )
             yield content
-            content["pepper"] = name_of(secret)
+            content["pepper"] = callers.name_of(secret)
             _replace(self.path, json.dumps(content, indent=1).encode() + b"\n")
             try:
                 history.add(self.path, before, content, by=self._by)
@@ -107,7 +103,7 @@ class KeyFileStore:
     def _content(self) -> dict[str, Any]:
         if not self.path.exists():
             return {"keys": []}
-        content, _ = read_file(self.path.read_bytes())
+        content, _ = callers.read_file(self.path.read_bytes())
         return {"keys": [], **content}
 
 
@@ -117,8 +113,8 @@ class RegistryKeyStore:
     What is changed is recorded, ``by`` whom.
     """
 
-    def __init__(self, registry: RegistryWriter, pepper: Path, *, by: str = "") -> None:
-        self._registry = registry
+    def __init__(self, store: registry.RegistryWriter, pepper: Path, *, by: str = "") -> None:
+        self._registry = store
         self.pepper_path = pepper
         self._by = by
 
@@ -135,12 +131,12 @@ class RegistryKeyStore:
                         hint="every gateway has it: copy it from TRITON_GATEWAY_PEPPER_FILE",
                     )
                 return first_pepper(self.pepper_path)
-            return read_pepper(self.pepper_path.read_bytes())
+            return callers.read_pepper(self.pepper_path.read_bytes())
 
     def keys(self) -> list[Key]:
         """Return the keys, revoked ones too."""
         with _told():
-            return keys_in(self._registry.ledger.read())
+            return callers.keys_in(self._registry.ledger.read())
 
     @contextlib.contextmanager
     def editing(self) -> Iterator[list[Key]]:
@@ -149,14 +145,76 @@ class RegistryKeyStore:
         before = list(keys)
         yield keys
         with recorded(self._registry):
-            self._registry.ledger.write(records_of(before, keys, self._by))
+            self._registry.ledger.write(callers.records_of(before, keys, self._by))
+
+
+def new_key(
+    store: KeyFileStore | RegistryKeyStore, *, tenant: str, priority: str, endpoints: tuple[str, ...],
+    operations: tuple[str, ...], expires: str, by: str, note: str, now: float,
+) -> tuple[str, Key]:  # fmt: skip
+    """Return a key as it is shown once, and what is kept of it; nothing is stored. ``now`` in Unix seconds.
+
+    No endpoints: all; no operations: to infer, and to read what there is. Raises ``DeployError`` for rights that no key
+    can have.
+    """
+    text, name, kept = _made(store)
+    key = callers.Key(
+        name, kept, tenant, priority, endpoints or callers.ANYTHING,
+        operations or (callers.INFER, callers.METADATA), expires, "", callers.written(now), by, note,
+    )  # fmt: skip
+    try:
+        callers.key_of(key.to_json())
+    except ValueError as error:
+        raise DeployError(f"such a key cannot be made: {str(error).partition(': ')[2]}") from error
+    return text, key
+
+
+def successor(
+    store: KeyFileStore | RegistryKeyStore, old: Key, end: str, *, by: str, now: float
+) -> tuple[str, callers.Key, Key]:
+    """Return a new key with the rights of ``old`` (as it is shown, and what is kept), and ``old`` ending at ``end``."""
+    text, name, kept = _made(store)
+    new = replace(old, id=name, hash=kept, created=callers.written(now), by=by)
+    if not old.expires or callers.seconds(end) < callers.seconds(old.expires):
+        old = replace(old, expires=end)
+    return text, new, old
+
+
+def revoked(key: Key, now: float) -> Key:
+    """Return ``key`` as one that was ended at ``now``, unless it was before."""
+    return key if key.revoked else replace(key, revoked=callers.written(now))
+
+
+def state_of(key: Key, now: float) -> Literal["good", "expired", "revoked"]:
+    """Say what a key is worth at ``now``."""
+    if key.revoked:
+        return "revoked"
+    return "expired" if key.expires and callers.seconds(key.expires) <= now else "good"
+
+
+def time_of(text: str, now: float) -> str:
+    """Return a time that a person gave (``90d``, ``2027-01-31T12:00Z``) as it is kept; nothing for nothing."""
+    if not text:
+        return ""
+    found = _DURATION.match(text.strip())
+    try:
+        return callers.written(
+            now + int(found[1]) * _UNITS[found[2]].total_seconds() if found else callers.seconds(text.strip())
+        )
+    except (ValueError, OverflowError) as error:
+        raise DeployError(f"{text!r} is no time", hint="write 90d, 12h, 2027-01-31 or 2027-01-31T12:00Z") from error
+
+
+def _made(store: KeyFileStore | RegistryKeyStore) -> tuple[str, str, str]:
+    text, name = callers.new_key()
+    return text, name, callers.digest(store.pepper(), text.encode()).hex()
 
 
 @contextlib.contextmanager
 def _told() -> Iterator[None]:
     try:
         yield
-    except BadKeys as error:
+    except callers.BadKeys as error:
         raise DeployError(f"the keys cannot be used: {error}") from error
     except OSError as error:
         raise DeployError(f"{error.filename}: {error.strerror}") from error
@@ -172,9 +230,9 @@ def _locked(path: Path) -> Iterator[None]:
 
 def first_pepper(path: Path) -> bytes:
     """Make a pepper at ``path``, unless somebody else just did; return the one that is there."""
-    with _written(path, new_pepper()) as new, contextlib.suppress(FileExistsError):
+    with _written(path, callers.new_pepper()) as new, contextlib.suppress(FileExistsError):
         path.hardlink_to(new)
-    return read_pepper(path.read_bytes())
+    return callers.read_pepper(path.read_bytes())
 
 
 def _replace(path: Path, content: bytes) -> None:

@@ -23,7 +23,7 @@ from deploy.history.recorder import recorded
 from deploy.rollout import defaults, record
 from deploy.tools import sections
 from deploy.tools.errors import DeployError
-from gateway import decisions, registry, spec, version_numbers
+from gateway import registry, spec, version_numbers
 
 FORMAT: Final = 1
 KINDS: Final = ("endpoints", "auto_update", "canaries", "metrics", "defaults")
@@ -311,7 +311,7 @@ def _decided(
         shares = dict(zip(fields["load_endpoints"], map(float, fields["weights"]), strict=True))
         return [record.decided(task, key, shares, now=now, by=by, why=why)]
     before = record.decision(task, key)
-    return [record.marked(decisions.retired(before), now=now, by=by)] if before is not None else []
+    return [record.retired(before, now=now, by=by)] if before is not None else []
 
 
 def _stock(kind: str, key: str, fields: Mapping[str, Any]) -> dict[str, Any]:

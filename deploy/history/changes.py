@@ -30,6 +30,9 @@ _SLACK_S: Final = 2.0
 _CLOCKS_S: Final = 60.0
 """Clocks of two machines may differ by as much: what is found later is then not told as earlier."""
 
+Record = registry.Record
+Store = registry.RegistryWriter
+"""Where what was changed is recorded."""
 Thing = tuple[str, str]
 """A kind and what of it: ``("weight", "sentiment")``."""
 
@@ -149,8 +152,17 @@ def changed(
     return found
 
 
-def key_facts(keys: Iterable[callers.Key]) -> dict[Thing, Fact]:
-    """Return what keys are: whose, for what, until when; never a key nor its hash."""
+def facts_of_key_file(content: Mapping[str, Any]) -> dict[Thing, Fact]:
+    """Return what a file of keys says: of each key whose, for what, until when (never a key nor its hash), and limits.
+
+    Raises ``callers.BadKeys``.
+    """
+    _, keys = callers.read_file(json.dumps(content).encode())
+    quotas = content.get("quotas")
+    return _key_facts(keys) | _quota_facts(quotas if isinstance(quotas, Mapping) else {})
+
+
+def _key_facts(keys: Iterable[callers.Key]) -> dict[Thing, Fact]:
     found = {}
     for key in keys:
         text = f"{key.tenant} ({key.priority}): {','.join(key.operations)} on {','.join(key.endpoints)}"
@@ -159,8 +171,7 @@ def key_facts(keys: Iterable[callers.Key]) -> dict[Thing, Fact]:
     return found
 
 
-def quota_facts(quotas: Mapping[str, Any]) -> dict[Thing, Fact]:
-    """Return what tenants are limited to."""
+def _quota_facts(quotas: Mapping[str, Any]) -> dict[Thing, Fact]:
     found = {}
     for tenant, limits in quotas.items():
         if not isinstance(limits, Mapping):
@@ -265,7 +276,7 @@ def _keys(task: Mapping[str, Any]) -> dict[Thing, Fact]:
         except ValueError:
             continue  # who uses it is told
         by = str((ends.get(name) or {}).get("by") or "") if key.revoked else str(value.get("changed_by", ""))
-        found |= {thing: Fact(fact.says, by or fact.by) for thing, fact in key_facts([key]).items()}
+        found |= {thing: Fact(fact.says, by or fact.by) for thing, fact in _key_facts([key]).items()}
     return found
 
 

@@ -16,8 +16,7 @@ from typing import Any
 from deploy.history import changes
 from deploy.history.changes import Entry, Known, Thing
 from deploy.history.recorder import BLOCK, KEPT, Told
-from gateway import durable
-from gateway.callers import read_file
+from deploy.tools.folders import replace_file
 
 
 def beside(path: Path) -> Path:
@@ -47,7 +46,7 @@ def add(
     if len(entries) >= KEPT + BLOCK:
         until, dropped = entries[BLOCK - 1].at, dropped + BLOCK
         lines = [{"dropped": dropped, "until": until}, *map(changes.to_json, entries[BLOCK:])]
-        durable.replace(place, "".join(json.dumps(line) + "\n" for line in lines))
+        replace_file(place, "".join(json.dumps(line) + "\n" for line in lines))
         return
     descriptor = os.open(place, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
@@ -69,7 +68,4 @@ def read(path: Path) -> Told:
 
 
 def _says(content: Mapping[str, Any]) -> dict[Thing, str]:
-    quotas = content.get("quotas")
-    _, keys = read_file(json.dumps(content).encode())
-    facts = changes.key_facts(keys) | changes.quota_facts(quotas if isinstance(quotas, Mapping) else {})
-    return {thing: fact.says for thing, fact in facts.items()}
+    return {thing: fact.says for thing, fact in changes.facts_of_key_file(content).items()}

@@ -18,7 +18,6 @@ from typing import Any, Final
 from deploy.history import changes
 from deploy.history.changes import Doing, Entry, Known, Thing
 from deploy.tools.errors import GatewayError
-from gateway.registry import Record, RegistryWriter
 
 _log = logging.getLogger("triton_gateway.history")
 
@@ -42,7 +41,7 @@ class Told:
     dropped_until: float = 0.0
 
 
-def look(store: RegistryWriter, *, clock: Callable[[], float] = time.time) -> None:
+def look(store: changes.Store, *, clock: Callable[[], float] = time.time) -> None:
     """Record what has changed since anybody looked last. Raises the registry's errors.
 
     The first look of all records what there is as it is, without an entry.
@@ -54,9 +53,9 @@ def look(store: RegistryWriter, *, clock: Callable[[], float] = time.time) -> No
         return  # nobody knows what it says
     now = clock()
     known, entries = _known(recorded), _entries(recorded)
-    records: list[Record] = []
+    records: list[changes.Record] = []
     if _BEGUN not in recorded.get("history_begun", {}):
-        records.append(Record("history_begun", _BEGUN, {"at": round(now, 3)}))
+        records.append(changes.Record("history_begun", _BEGUN, {"at": round(now, 3)}))
         first = [Known(*thing, fact.says, "", now) for thing, fact in facts.items() if thing not in known]
         records += [_record_of(one) for one in first]
         known |= {(one.kind, one.subject): one for one in first}
@@ -73,7 +72,7 @@ def look(store: RegistryWriter, *, clock: Callable[[], float] = time.time) -> No
     _drop(store, entries, known)
 
 
-def read(store: RegistryWriter) -> Told:
+def read(store: changes.Store) -> Told:
     """Return what is recorded. Raises the registry's errors."""
     recorded = store.history.read()
     entries = tuple(sorted(_entries(recorded).values(), key=lambda entry: entry.order))
@@ -86,13 +85,13 @@ def read(store: RegistryWriter) -> Told:
 
 
 @contextlib.contextmanager
-def recorded(store: RegistryWriter, *, endpoints: Iterable[str] = (), by: str = "", why: str = "") -> Iterator[None]:
+def recorded(store: changes.Store, *, endpoints: Iterable[str] = (), by: str = "", why: str = "") -> Iterator[None]:
     """Record what is changed within, after what was changed before it.
 
     ``by`` and ``why`` are for changes of these ``endpoints`` by a tool that does not say who uses it. A failure of
     recording is told in the log and stops nothing.
     """
-    marks = [Record("history_doing", url, asdict(Doing(by, why, time.time() + _DOING_S))) for url in endpoints]
+    marks = [changes.Record("history_doing", url, asdict(Doing(by, why, time.time() + _DOING_S))) for url in endpoints]
     with _harmless():
         look(store)
         store.history.write(marks)
@@ -112,7 +111,7 @@ class Observer:
     One thread. Costs nothing while the Task is the same object, and no call of the registry while it says the same.
     """
 
-    def __init__(self, store: RegistryWriter, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, store: changes.Store, *, clock: Callable[[], float] = time.time) -> None:
         self._store = store
         self._clock = clock
         self._task: Mapping[str, Any] | None = None
@@ -146,7 +145,7 @@ def _harmless() -> Iterator[None]:
         _log.warning("this change is not in `triton-gateway history` yet: %s", error.message)
 
 
-def _drop(store: RegistryWriter, entries: Mapping[str, Entry], known: Mapping[Thing, Known]) -> None:
+def _drop(store: changes.Store, entries: Mapping[str, Entry], known: Mapping[Thing, Known]) -> None:
     """Drop the oldest entries in whole blocks, and say how many before they are gone."""
     if len(entries) < KEPT + BLOCK:
         return
@@ -154,7 +153,7 @@ def _drop(store: RegistryWriter, entries: Mapping[str, Entry], known: Mapping[Th
     oldest = [entry.key for entry in ordered[:BLOCK]]
     until = ordered[BLOCK - 1].at
     name = hashlib.sha256(" ".join(oldest).encode()).hexdigest()[:32]
-    store.history.write([Record("history_dropped", name, {"count": BLOCK, "until": until})])
+    store.history.write([changes.Record("history_dropped", name, {"count": BLOCK, "until": until})])
     store.history.remove("history", oldest)
     gone = [_name_of(thing) for thing, one in known.items() if not one.says and one.at <= until]
     store.history.remove("history_now", gone)
@@ -189,8 +188,8 @@ def _doing(recorded: _Records) -> dict[str, Doing]:
     return found
 
 
-def _record_of(known: Known) -> Record:
-    return Record("history_now", _name_of((known.kind, known.subject)), asdict(known))
+def _record_of(known: Known) -> changes.Record:
+    return changes.Record("history_now", _name_of((known.kind, known.subject)), asdict(known))
 
 
 def _name_of(thing: Thing) -> str:

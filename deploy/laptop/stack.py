@@ -30,7 +30,6 @@ from deploy.tools import http_client, ports, process_logs
 from deploy.tools.clearml_serving import ClearMLServing, isolated
 from deploy.tools.errors import DeployError, StateDirUnusable
 from deploy.tritonserver.launcher import ExternalServer, ServerChoice, detect_server
-from gateway import pools
 
 LOOPBACK = "127.0.0.1"
 SERVICE_NAME = "triton-gateway"
@@ -322,7 +321,7 @@ class Stack:
             engine=triton.engine, poll_frequency=self._options.poll_freq,
         )  # fmt: skip
         # Whatever pool an endpoint names: here it is this Triton.
-        env = {"TRITON_GATEWAY_POOL": pools.ANY, **env}
+        env = {"TRITON_GATEWAY_POOL": "*", **env}
         await self._start(ChildSpec("sync", argv, env, has_synced, before_start=forget))
 
     async def _start_gateway(self, address: str, port: int, triton_grpc: str, env: Mapping[str, str]) -> None:
@@ -331,7 +330,7 @@ class Stack:
             "serve", state_dir=self._state.root, host=options.host, port=port, workers=options.workers,
             triton_grpc=triton_grpc, poll_frequency=options.poll_freq,
         )  # fmt: skip
-        env = {"TRITON_GATEWAY_POOLS": f"{pools.ANY}={triton_grpc}", **env}
+        env = {"TRITON_GATEWAY_POOLS": f"*={triton_grpc}", **env}
         # its own limit for draining is 30 s
         await self._start(
             ChildSpec("gateway", argv, env, _http_probe(f"{address}/v2/health/live"), stop_grace=40.0), address

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from deploy.tools.errors import StateDirUnusable
-from gateway import durable
+from deploy.tools.folders import replace_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +170,7 @@ def uses_no_clearml(environ: Mapping[str, str]) -> bool:
 
 def _replace(path: Path, text: str, *, mode: int) -> None:
     try:
-        durable.replace(path, text, mode=mode)
+        replace_file(path, text, mode=mode)
     except OSError as error:
         # what is remembered makes the next start quicker; without a former file there is nothing to go on with
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) or not path.exists():

@@ -13,8 +13,7 @@ import socket
 from collections.abc import Collection
 from typing import Final
 
-from gateway import pools
-from gateway.triton import addresses
+from gateway import pools, triton
 
 SETTLE_S: Final = 10.0
 
@@ -45,9 +44,9 @@ class Members:
 
 def look_up(address: str) -> list[str]:
     """Return the hosts behind ``address`` (a name, or a list); nobody if it cannot be looked up now."""
-    target = addresses.parse_address(address)
+    target = triton.addresses.parse_address(address)
     if target.fixed:
-        return [addresses.http_address(one)[0] for one in target.fixed]
+        return [triton.addresses.http_address(one)[0] for one in target.fixed]
     with contextlib.suppress(OSError):
         return sorted(
             {str(found[4][0]) for found in socket.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)}

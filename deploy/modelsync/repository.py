@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import IO
 
 from deploy.modelsync.errors import RepositoryUnusable
-from gateway import durable
+from deploy.tools import folders
 
 log = logging.getLogger("triton_gateway.sync")
 
@@ -117,8 +117,8 @@ class ModelRepository:
                     (part / target).parent.mkdir(parents=True, exist_ok=True)
                     (part / target).write_text(text)
                 for path in sorted(part.rglob("*"), reverse=True):
-                    durable.sync(path)
-                durable.sync(part)
+                    folders.sync(path)
+                folders.sync(part)
                 return self._swap_in(part, self._root / model.name)
             except BaseException:
                 shutil.rmtree(part, ignore_errors=True)
@@ -145,7 +145,7 @@ class ModelRepository:
     def mark(self, model: OnDisk) -> None:
         """Let a model that is there say something else of itself. Raises ``RepositoryUnusable``."""
         with _told(f"cannot write to model {model.name} in {self._root}"):
-            durable.replace(self._root / model.name / MARKER, _marker(model), mode=0o644)
+            folders.replace_file(self._root / model.name / MARKER, _marker(model), mode=0o644)
 
     def remove(self, name: str) -> None:
         """Take a model of ours away in one rename, then delete its files."""
@@ -155,7 +155,7 @@ class ModelRepository:
                 return
             gone = Path(tempfile.mkdtemp(prefix=f"{name}.{os.getpid()}.old-", dir=self._staging))
             target.rename(gone / name)
-            durable.sync(self._root)
+            folders.sync(self._root)
             shutil.rmtree(gone, ignore_errors=True)
 
     def _swap_in(self, part: Path, target: Path) -> Path:
@@ -166,7 +166,7 @@ class ModelRepository:
             old = Path(tempfile.mkdtemp(prefix=f"{target.name}.{os.getpid()}.old-", dir=self._staging))
             target.rename(old / target.name)
         part.rename(target)
-        durable.sync(self._root)
+        folders.sync(self._root)
         if old is not None:
             shutil.rmtree(old, ignore_errors=True)
         return target

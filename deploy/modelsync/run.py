@@ -22,11 +22,11 @@ from deploy.modelsync.model_folder.layout import Engine
 from deploy.modelsync.plan import Grace
 from deploy.modelsync.reconcile import ModelSync
 from deploy.modelsync.repository import ModelRepository
-from deploy.modelsync.settings import SyncSettings
+from deploy.modelsync.settings import SyncSettings, read_pools
 from deploy.rollout.defaults import DefaultsKeeper
 from deploy.rollout.keeper import WeightsKeeper
 from deploy.tools import ports
-from gateway import logs, pools, registry, settings, triton
+from gateway import logs, registry, settings, triton
 
 
 def run(
@@ -39,7 +39,7 @@ def run(
     shared = settings.Settings(files_rewrite=files_rewrite)  # what gateways and sync have in common
     sync_settings = SyncSettings(
         cache_bytes=shared.cache_bytes, unpacked_bytes=shared.unpacked_bytes, state_dir=state_dir,
-        repository=repository, triton_grpc=triton_grpc, engine=engine, pools=pools.followed(pool),
+        repository=repository, triton_grpc=triton_grpc, engine=engine, pools=read_pools(pool),
         members=pool_members, member=members.myself(pool_member) if pool_members else "", poll_s=poll_s,
         triton_key_file=triton.key.key_file(triton_key_file, state_dir),
         # Gateways look as rarely as we do: what was replaced stays until each of them must have seen it.

@@ -12,6 +12,11 @@ from deploy.modelsync.plan import Grace
 from gateway import pools
 
 
+def read_pools(text: str) -> frozenset[str]:
+    """Read the pools that a Triton belongs to, as they are given on the command line. Raises ``ValueError``."""
+    return pools.followed(text)
+
+
 @dataclass(frozen=True, slots=True)
 class SyncSettings:
     """Everything a model sync needs to know; times in seconds."""
@@ -24,7 +29,7 @@ class SyncSettings:
     """Address of all Tritons of the pool, among which models on some of them are shared out; empty: on all of them."""
     member: str = ""
     """This one's host among them."""
-    pools: frozenset[str] = frozenset({pools.DEFAULT})
+    pools: frozenset[str] = read_pools("")
     """The pools its Triton belongs to: endpoints of others are not loaded; ``*``: of all."""
     triton_key_file: Path | None = None
     """Holds the key of Triton's control APIs, where it was started with one."""

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from gateway import durable
+from deploy.tools.folders import replace_file
 
 log = logging.getLogger("triton_gateway.sync")
 
@@ -83,7 +83,7 @@ class StatusBoard:
         if text == self._published:
             return
         try:
-            durable.replace(self._path, text, mode=0o644)
+            replace_file(self._path, text, mode=0o644)
         except OSError as error:
             log.warning("cannot write %s: %s", self._path, error)
             return

@@ -13,7 +13,6 @@ from typing import Any, Final
 
 from deploy.tools.errors import GatewayError
 from gateway import default_version, registry, spec
-from gateway.default_version import Default
 
 log = logging.getLogger("triton_gateway.sync")
 
@@ -24,7 +23,7 @@ _UNREADABLE: Final = "section "
 
 def chosen(task: Mapping[str, Any], endpoint: str, url: str, *, now: float, by: str, why: str) -> registry.Record:
     """Return the record that the bare name ``endpoint`` means ``url`` from ``now`` (Unix seconds) on."""
-    term = _known(task).get(endpoint, Default()).term
+    term = _of(_known(task), endpoint).term
     return _record(default_version.chosen(endpoint, url, term, now, by, why))
 
 
@@ -61,8 +60,8 @@ class DefaultsKeeper:
             return False  # nobody knows what it says
         known = _known(task)
         records = [
-            _record(default_version.first(endpoint, url, known.get(endpoint, Default()).term, self._wall()))
-            for endpoint, url in _first_added(serving).items() if not known.get(endpoint, Default()).url
+            _record(default_version.first(endpoint, url, _of(known, endpoint).term, self._wall()))
+            for endpoint, url in _first_added(serving).items() if not _of(known, endpoint).url
         ]  # fmt: skip
         there = {one.endpoint for one in serving.endpoints.values()} | serving.monitoring.keys()
         broken = {fault.subject.removeprefix("endpoint ") for fault in serving.faults}
@@ -103,8 +102,12 @@ def _first_added(serving: spec.ServingSpec) -> dict[str, str]:
     return found
 
 
-def _known(task: Mapping[str, Any]) -> dict[str, Default]:
+def _known(task: Mapping[str, Any]) -> dict[str, default_version.Default]:
     return default_version.read(spec.records_of(task, default_version.KIND))
+
+
+def _of(known: Mapping[str, default_version.Default], endpoint: str) -> default_version.Default:
+    return known.get(endpoint) or default_version.Default()
 
 
 def _record(stored: tuple[str, dict[str, Any]]) -> registry.Record:

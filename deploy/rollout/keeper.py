@@ -14,14 +14,12 @@ from typing import Any, Final
 from deploy.rollout import record
 from deploy.rollout.runner import put_right
 from deploy.tools.errors import DeployError, GatewayError
-from gateway import decisions, registry, spec
 
 log = logging.getLogger("triton_gateway.sync")
 
 SETTLED_S: Final = 5.0
 """So long an old copy must be seen: a decision is recorded a moment before its weights are written."""
 _CHANGED: Final = "changed"
-_UNREADABLE: Final = ("section canary", "section endpoints", "section model_monitoring_eps")
 
 
 class WeightsKeeper:
@@ -29,7 +27,7 @@ class WeightsKeeper:
 
     def __init__(
         self,
-        store: registry.RegistryWriter,
+        store: record.Store,
         *,
         clock: Callable[[], float],
         wall: Callable[[], float],
@@ -51,15 +49,14 @@ class WeightsKeeper:
         """Put right what an old copy has undone; True when the Task was changed and has to be read again."""
         if task is self._settled:
             return False
-        made = decisions.read(spec.records_of(task, decisions.DECISION))
-        revisions = {decision.revision for decision in made.values()}
+        revisions = {decision.revision for decision in record.made(task).values()}
         self._written = self._written & revisions if self._has_looked else revisions
         self._has_looked = True
-        says = record.without_decisions(task) if made else None
-        if says is None or any(fault.subject in _UNREADABLE for fault in says.faults):
+        standings = record.standings(task)
+        if not standings:
             return False  # nothing was decided, or nobody knows what the Task says
         try:
-            done = [self._settle(task, decision, says) for decision in made.values()]
+            done = [self._settle(task, *standing) for standing in standings]
         except (GatewayError, DeployError) as error:
             if error.message != self._said:
                 log.warning("the weights that were decided cannot be put right: %s", error.message)
@@ -70,25 +67,23 @@ class WeightsKeeper:
         self._settled = None if self._since else task
         return _CHANGED in done
 
-    def _settle(self, task: Mapping[str, Any], decision: decisions.Decision, says: spec.ServingSpec) -> str:
-        """Return the key of what is being waited for, ``_CHANGED``, or nothing."""
-        marks, endpoint = spec.records_of(task, decisions.MARK), decision.endpoint
-        route = says.canaries.get(endpoint)
-        verdict, found = spec.judged(route, decision, marks, says.endpoints), spec.described_weights(route)
+    def _settle(self, task: Mapping[str, Any], decision: record.Decision, verdict: str, found: str) -> str:
+        """Return a name for what is being waited for, ``_CHANGED``, or nothing."""
+        endpoint = decision.endpoint
         if verdict == "agrees":
             self._written.add(decision.revision)
             return ""
         if verdict == "changed":
-            if decisions.retired(decision) in marks:
+            if record.is_retired(task, decision):
                 return ""
-            self._mark(decisions.retired(decision))
+            self._write(record.retired(decision, now=self._wall(), by=self._me))
             log.info("%s has other weights now: %s", endpoint, found or "no such route")
             return _CHANGED
-        key = decisions.meant(decision, found)
+        key = f"{decision.revision}/{found}"
         if self._clock() - self._since.setdefault(key, self._clock()) < SETTLED_S:
             return key
-        if self._wall() - decision.replaced[found] > decisions.FORGOTTEN_S:
-            self._mark(key)
+        if record.is_forgotten(decision, found, self._wall()):
+            self._write(record.meant(decision, found, now=self._wall(), by=self._me))
             log.info("%s has the weights of before again, which are meant: %s", endpoint, found or "no such route")
             return _CHANGED
         now = self._store.task()
@@ -110,5 +105,5 @@ class WeightsKeeper:
         )  # fmt: skip
         return _CHANGED
 
-    def _mark(self, key: str) -> None:
-        self._store.write({}, [record.marked(key, now=self._wall(), by=self._me)])
+    def _write(self, mark: record.Record) -> None:
+        self._store.write({}, [mark])

@@ -18,7 +18,14 @@ from deploy.tools import sections
 from deploy.tools.errors import DeployError
 from gateway import decisions, registry, spec
 
+Decision = decisions.Decision
+Record = registry.Record
+Store = registry.RegistryWriter
+"""Where rollouts are recorded."""
+
 CANARY: Final = "canary"
+
+_UNREADABLE: Final = ("section canary", "section endpoints", "section model_monitoring_eps")
 
 LEASE_S: Final = 30.0
 ANY_NUMBERS: Final = 1.0
@@ -91,29 +98,76 @@ def decided(
     task: Mapping[str, Any], endpoint: str, shares: Mapping[str, float], *, now: float, by: str, why: str
 ) -> registry.Record:
     """Return the record of a decision about the weights of ``endpoint``, to be written before the weights."""
-    made = decisions.decided(
+    new = decisions.decided(
         endpoint, shares, found_weights(task, endpoint), decision(task, endpoint),
         spec.records_of(task, decisions.MARK), revision=uuid.uuid4().hex, now=now, by=by, why=why,
     )  # fmt: skip
-    return registry.Record("decision", endpoint, made.to_json())
+    return registry.Record("decision", endpoint, new.to_json())
 
 
-def decision(task: Mapping[str, Any], endpoint: str) -> decisions.Decision | None:
+def decision(task: Mapping[str, Any], endpoint: str) -> Decision | None:
     """Return what was decided last about the weights of ``endpoint``."""
-    return decisions.read(spec.records_of(task, decisions.DECISION)).get(endpoint)
+    return made(task).get(endpoint)
 
 
 def verdict(task: Mapping[str, Any], endpoint: str) -> decisions.Verdict:
     """Say whether the Task has the weights that were decided; ``changed`` also where nothing was."""
-    made = decision(task, endpoint)
-    if made is None:
+    last = decision(task, endpoint)
+    if last is None:
         return "changed"
-    return spec.judged(_route(task, endpoint), made, spec.records_of(task, decisions.MARK), spec.decode(task).endpoints)
+    return spec.judged(_route(task, endpoint), last, spec.records_of(task, decisions.MARK), spec.decode(task).endpoints)
 
 
-def marked(key: str, *, now: float, by: str) -> registry.Record:
-    """Return the record that says what is thought of weights (``decisions.meant``, ``decisions.retired``)."""
+def made(task: Mapping[str, Any]) -> dict[str, Decision]:
+    """Return what was decided last about the weights of every endpoint."""
+    return decisions.read(spec.records_of(task, decisions.DECISION))
+
+
+def standings(task: Mapping[str, Any]) -> list[tuple[Decision, decisions.Verdict, str]] | None:
+    """Return each decision, what the weights of the Task itself are to it, and those weights.
+
+    Nothing if nothing was decided; None if nobody knows what the Task says.
+    """
+    known = made(task)
+    if not known:
+        return []
+    says = without_decisions(task)
+    if any(fault.subject in _UNREADABLE for fault in says.faults):
+        return None
+    marks = spec.records_of(task, decisions.MARK)
+    return [
+        (one, spec.judged(route, one, marks, says.endpoints), spec.described_weights(route))
+        for one in known.values() for route in [says.canaries.get(one.endpoint)]
+    ]  # fmt: skip
+
+
+def is_retired(task: Mapping[str, Any], decision: Decision) -> bool:
+    """Say whether it is recorded that somebody has chosen other weights since."""
+    return decisions.retired(decision) in spec.records_of(task, decisions.MARK)
+
+
+def retired(decision: Decision, *, now: float, by: str) -> registry.Record:
+    """Return the record which says that somebody has chosen other weights than were decided."""
+    return _marked(decisions.retired(decision), now, by)
+
+
+def is_forgotten(decision: Decision, found: str, now: float) -> bool:
+    """Say whether ``decision`` replaced the weights ``found`` so long ago that no slow client brings them back."""
+    return now - decision.replaced[found] > decisions.FORGOTTEN_S
+
+
+def meant(decision: Decision, found: str, *, now: float, by: str) -> registry.Record:
+    """Return the record which says that the weights ``found``, though replaced by ``decision``, are somebody's will."""
+    return _marked(decisions.meant(decision, found), now, by)
+
+
+def _marked(key: str, now: float, by: str) -> registry.Record:
     return registry.Record("decision_mark", key, {"at": round(now, 3), "by": by})
+
+
+def endpoints(task: Mapping[str, Any]) -> Mapping[str, spec.EndpointSpec]:
+    """Return what the Task serves, by url."""
+    return spec.decode(task).endpoints
 
 
 def found_weights(task: Mapping[str, Any], endpoint: str) -> str:

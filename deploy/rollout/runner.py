@@ -18,8 +18,7 @@ from deploy.rollout import defaults, record, steps
 from deploy.rollout.record import LEASE_S, Lease
 from deploy.rollout.source import Look, Source, Version, between, missing_instances
 from deploy.rollout.steps import Decision, Rollout, Seen
-from deploy.tools.errors import DeployError, GatewayError
-from gateway import decisions, registry, spec
+from deploy.tools.errors import DeployError, GatewayError, RegistryUnavailable
 
 Statuses = Callable[[], Mapping[str, Mapping[str, Any] | None]]
 """Gateway address → its ``/v1/status``, None where nothing answers."""
@@ -43,7 +42,7 @@ class Runner:
 
     def __init__(
         self,
-        store: registry.RegistryWriter,
+        store: record.Store,
         source: Source,
         statuses: Statuses,
         *,
@@ -108,7 +107,7 @@ class Runner:
         """
         try:
             return self._look()
-        except (registry.RegistryUnavailable, Unwritten) as error:
+        except (RegistryUnavailable, Unwritten) as error:
             return Progress(self._rollout, problem=f"waiting for ClearML: {error.message}")
 
     def _look(self) -> Progress:
@@ -137,7 +136,7 @@ class Runner:
             moved = steps.looked(rollout, seen, now)
             if seen.foreign and (made := record.decision(task, rollout.endpoint)) is not None:
                 # Somebody's will ends the decision: what an old copy brings back afterwards is not put right to it.
-                self._store.write({}, [record.marked(decisions.retired(made), now=now, by=self._me)])
+                self._store.write({}, [record.retired(made, now=now, by=self._me)])
         news = tuple(decision for decision in moved.history if decision not in rollout.history)
         self._rollout = moved
         if news or now - self._saved_at >= LEASE_S / 3:
@@ -148,7 +147,7 @@ class Runner:
         wanted, current = record.shares_of(rollout), record.weights(task, rollout.endpoint)
         if rollout.phase != "paused" and not rollout.is_over and not _equal(wanted, current):
             return Seen(foreign=f"somebody else changed the weights of {rollout.endpoint} to {current}")
-        endpoints = spec.decode(task).endpoints
+        endpoints = record.endpoints(task)
         gone = [url for url in wanted if url not in endpoints]
         if gone:
             return Seen(foreign=f"{', '.join(gone)} is no longer in the serving Task")
@@ -176,15 +175,13 @@ class Runner:
         lease = Lease("" if rollout.is_over else self._me, until)
         try:
             _write(self._store, task, rollout, lease, now=now, by=self._me)
-        except (registry.RegistryUnavailable, Unwritten):
+        except (RegistryUnavailable, Unwritten):
             self._unwritten = record.found_weights(task, rollout.endpoint)
             raise
         self._saved_at = now
 
 
-def write_decided(
-    store: registry.RegistryWriter, changed: Mapping[str, str], records: Sequence[registry.Record]
-) -> None:
+def write_decided(store: record.Store, changed: Mapping[str, str], records: Sequence[record.Record]) -> None:
     """Record, then write the sections of the Task that follow from it.
 
     Raises ``Unwritten`` if only the first was possible, and what ``store`` raises if nothing was.
@@ -203,7 +200,7 @@ def write_decided(
 
 
 def put_right(
-    store: registry.RegistryWriter,
+    store: record.Store,
     task: Mapping[str, Any],
     endpoint: str,
     *,
@@ -220,12 +217,11 @@ def put_right(
         return
     store.write(record.with_weights(task, endpoint, dict(zip(made.urls, made.weights, strict=False))))
     if is_undone:
-        mark = decisions.meant(made, record.found_weights(task, endpoint))
-        store.write({}, [record.marked(mark, now=now, by=by)])
+        store.write({}, [record.meant(made, record.found_weights(task, endpoint), now=now, by=by)])
 
 
 def _write(
-    store: registry.RegistryWriter, task: Mapping[str, Any], rollout: Rollout, lease: Lease, *, now: float, by: str
+    store: record.Store, task: Mapping[str, Any], rollout: Rollout, lease: Lease, *, now: float, by: str
 ) -> None:
     """Store a rollout, and the weights it wants where the Task has others or they were not decided yet."""
     records, changed, wanted = [record.written(rollout, lease)], {}, record.shares_of(rollout)
@@ -237,7 +233,7 @@ def _write(
             last = rollout.history[-1] if rollout.history else None
             why = f"{last.what}: {last.why}" if last is not None else ""
             records.append(record.decided(task, rollout.endpoint, wanted, now=now, by=by, why=why))
-    if rollout.phase == "promoted" and spec.decode(task).endpoints[rollout.canary].endpoint == rollout.endpoint:
+    if rollout.phase == "promoted" and record.endpoints(task)[rollout.canary].endpoint == rollout.endpoint:
         why = f"the rollout to {rollout.canary} was promoted"
         records.append(defaults.chosen(task, rollout.endpoint, rollout.canary, now=now, by=by, why=why))
     records += record.mirroring(task, rollout, by=by)
@@ -252,7 +248,7 @@ def carried_out(rollout: Rollout, task: Mapping[str, Any], now: float) -> Rollou
     return steps.commanded(rollout, waiting.command, waiting.id, now, waiting.who)
 
 
-def act(store: registry.RegistryWriter, endpoint: str, asked: record.Asked, *, me: str,
+def act(store: record.Store, endpoint: str, asked: record.Asked, *, me: str,
         clock: Callable[[], float] = time.time, sleep: Callable[[float], None] = time.sleep,
         timeout_s: float = 20.0) -> Rollout:  # fmt: skip
     """Carry out a person's command: leave it for the runner and wait, or do it here when nobody runs the rollout.

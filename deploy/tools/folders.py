@@ -1,4 +1,4 @@
-"""A folder that is there whole or not at all."""
+"""Files and folders that are there whole or not at all."""
 
 from __future__ import annotations
 
@@ -8,6 +8,11 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+
+from gateway.durable import replace as replace_file
+from gateway.durable import sync
+
+__all__ = ["aside", "replace_file", "sync"]
 
 
 @contextlib.contextmanager

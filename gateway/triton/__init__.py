@@ -5,6 +5,6 @@ a Triton. It must never load or unload a model, know what a task means, or take 
 server's fault.
 """
 
-from gateway.triton import key, verdicts
+from gateway.triton import addresses, key, verdicts
 
-__all__ = ["key", "verdicts"]
+__all__ = ["addresses", "key", "verdicts"]

@@ -22,12 +22,12 @@ from deploy.tools.errors import DeployError
 if TYPE_CHECKING:  # imported where they are used: a Triton that was killed waits for its launcher's imports
     from pydantic_settings import BaseSettings
 
-    from gateway.registry import ClearMLRegistry
+    from deploy.admin.serving_task import Registry
 
 F = TypeVar("F", bound=Callable[..., Any])
 S = TypeVar("S", bound="BaseSettings")
 
-OpenRegistry = Callable[[], "ClearMLRegistry"]
+OpenRegistry = Callable[[], "Registry"]
 """Connects to the registry of the serving Task that is meant; raises its errors."""
 
 PORT = click.IntRange(0, 65535)
@@ -217,14 +217,14 @@ def registry_options(function: F) -> F:
     )  # fmt: skip
     @functools.wraps(function)
     def wrapped(*args: Any, serving_task_id: str, **kwargs: Any) -> Any:
-        def open_registry() -> ClearMLRegistry:
-            from gateway.registry import ClearMLRegistry
+        def open_registry() -> Registry:
+            from deploy.admin.serving_task import connect
 
             nonlocal serving_task_id
             variables = _variables_of_up()
             os.environ.update(variables)
             serving_task_id = serving_task_id or variables.get("CLEARML_SERVING_TASK_ID", "")
-            return ClearMLRegistry(serving_task_id, say=lambda text: click.echo(text, err=True))
+            return connect(serving_task_id, say=lambda text: click.echo(text, err=True))
 
         return function(*args, open_registry=open_registry, **kwargs)
 

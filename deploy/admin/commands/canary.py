@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import click
 from click.core import ParameterSource
 
+from deploy.admin import serving_task
 from deploy.admin.commands import shadow
 from deploy.admin.commands._options import (
     DURATION,
@@ -25,7 +26,6 @@ from deploy.admin.commands._options import (
 )
 from deploy.admin.terminal import Terminal, table
 from deploy.tools.errors import DeployError
-from gateway import preview, spec
 
 if TYPE_CHECKING:
     from deploy.rollout.runner import Progress
@@ -80,7 +80,7 @@ def set_(endpoint: str, weights: tuple[str, ...], open_registry: OpenRegistry) -
         raise DeployError(
             f"a rollout of {endpoint} is {rollout.phase}", hint=f"`triton-gateway canary abort --endpoint {endpoint}`"
         )
-    preview.check_weights(serving, endpoint, shares)
+    serving_task.check_weights(serving, endpoint, shares)
     wanted = dict(shares)
     decision = record.decided(task, endpoint, wanted, now=time.time(), by=who(), why="canary set")
     write_decided(store, record.with_weights(task, endpoint, wanted), [decision])
@@ -265,8 +265,8 @@ class _Chosen:
 
 
 def _fresh(
-    task: Mapping[str, Any], serving: spec.ServingSpec, endpoint: str, to: str, from_: str | None, chosen: _Chosen,
-    statuses: Mapping[str, Mapping[str, Any] | None],
+    task: Mapping[str, Any], serving: serving_task.ServingSpec, endpoint: str, to: str, from_: str | None,
+    chosen: _Chosen, statuses: Mapping[str, Mapping[str, Any] | None],
 ) -> Rollout:  # fmt: skip
     from deploy.rollout.gate import Gate
     from deploy.rollout.labels import LabelTest
@@ -275,9 +275,9 @@ def _fresh(
 
     canary = serving.url_of(endpoint, to)
     stable = serving.url_of(endpoint, from_) if from_ else _stable(serving, task, endpoint, canary)
-    preview.check_weights(serving, endpoint, [(canary, 0.0), (stable, 1.0)])
+    serving_task.check_weights(serving, endpoint, [(canary, 0.0), (stable, 1.0)])
     if chosen.label_shift:
-        preview.check_counted(serving, (canary, stable), chosen.variable)
+        serving_task.check_counted(serving, (canary, stable), chosen.variable)
     one, other = _details(statuses, stable), _details(statuses, canary)
     if not chosen.is_free_of_labels:
         _check_labels(one, other, stable, canary)
@@ -314,7 +314,7 @@ def _check_labels(stable: Mapping[str, Any], canary: Mapping[str, Any], one: str
         )
 
 
-def _stable(serving: spec.ServingSpec, task: Mapping[str, Any], endpoint: str, canary: str) -> str:
+def _stable(serving: serving_task.ServingSpec, task: Mapping[str, Any], endpoint: str, canary: str) -> str:
     from deploy.rollout import record
 
     current = {url: w for url, w in (record.weights(task, endpoint) or {}).items() if url != canary and w > 0}

@@ -4,27 +4,19 @@ from __future__ import annotations
 
 import functools
 import json
-import re
 import time
 from collections.abc import Callable
-from dataclasses import replace
-from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any
 
 import click
 
+from deploy.admin import key_file
 from deploy.admin.commands._options import OpenRegistry, registry_options, who
 from deploy.tools.errors import DeployError
-from gateway.callers import ANYTHING, INFER, METADATA, Key, digest, key_of, new_key, seconds, written
 
-if TYPE_CHECKING:
-    from deploy.admin.key_file import KeyFileStore, RegistryKeyStore
+Store = key_file.KeyFileStore | key_file.RegistryKeyStore
 
-    Store = KeyFileStore | RegistryKeyStore
-
-_DURATION: Final = re.compile(r"([0-9]+)\s*(m|h|d|w)$")
-_UNITS: Final = {"m": timedelta(minutes=1), "h": timedelta(hours=1), "d": timedelta(days=1), "w": timedelta(weeks=1)}
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 
 
@@ -48,17 +40,15 @@ def _store_options(function: Callable[..., Any]) -> Callable[..., Any]:
         *args: Any, path: Path | None, registry: bool, pepper_file: Path | None,
         open_registry: OpenRegistry, **kwargs: Any,
     ) -> Any:  # fmt: skip
-        from deploy.admin.key_file import KeyFileStore, RegistryKeyStore
-
         if registry:
             if pepper_file is None:
                 raise DeployError("keys in the registry need their pepper", hint="name its file with --pepper-file")
-            return function(*args, store=RegistryKeyStore(open_registry(), pepper_file, by=who()), **kwargs)
+            return function(*args, store=key_file.RegistryKeyStore(open_registry(), pepper_file, by=who()), **kwargs)
         if path is None:
             raise DeployError(
                 "nobody says where the keys are", hint="give --file, e.g. --file keys.json, or --registry"
             )
-        return function(*args, store=KeyFileStore(path, pepper_file, by=who()), **kwargs)
+        return function(*args, store=key_file.KeyFileStore(path, pepper_file, by=who()), **kwargs)
 
     return wrapped
 
@@ -107,15 +97,10 @@ def create(
 ) -> int:  # fmt: skip
     """Make a key and print it: the only time it is shown."""
     now = time.time()
-    text, name, kept = _made(store)
-    key = Key(
-        name, kept, tenant, priority, _several(endpoints) or ANYTHING, _several(operations) or (INFER, METADATA),
-        _end_of(expires, now), "", written(now), who(), note,
+    text, key = key_file.new_key(
+        store, tenant=tenant, priority=priority, endpoints=_several(endpoints), operations=_several(operations),
+        expires=key_file.time_of(expires, now), by=who(), note=note, now=now,
     )  # fmt: skip
-    try:
-        key_of(key.to_json())
-    except ValueError as error:
-        raise DeployError(f"such a key cannot be made: {str(error).partition(': ')[2]}") from error
     with store.editing() as keys:
         keys.append(key)
     _show(text, key, store, as_json=as_json)
@@ -130,13 +115,13 @@ def list_(store: Store, as_json: bool) -> int:
     keys = store.keys()
     now = time.time()
     if as_json:
-        rows = [{**key.to_json(), "state": _state(key, now)} for key in keys]
+        rows = [{**key.to_json(), "state": key_file.state_of(key, now)} for key in keys]
         click.echo(json.dumps([{k: v for k, v in row.items() if k != "hash"} for row in rows], indent=1))
         return 0
     for key in keys:
         end = f" until {key.expires}" if key.expires else ""
         click.echo(
-            f"{key.id}  {_state(key, now):8}  {key.tenant} ({key.priority})  {','.join(key.operations)} on "
+            f"{key.id}  {key_file.state_of(key, now):8}  {key.tenant} ({key.priority})  {','.join(key.operations)} on "
             f"{','.join(key.endpoints)}{end}{f'  {key.note}' if key.note else ''}"
         )
     return 0
@@ -150,16 +135,12 @@ def list_(store: Store, as_json: bool) -> int:
 def rotate(store: Store, key_id: str, grace: str, as_json: bool) -> int:
     """Make a new key with the rights of ID, and let ID end after the grace."""
     now = time.time()
-    end = _end_of(grace, now)
-    text, name, kept = _made(store)
+    end = key_file.time_of(grace, now)
     with store.editing() as keys:
         place = _place_of(keys, key_id)
-        old = keys[place]
-        if old.revoked:
+        if keys[place].revoked:
             raise DeployError(f"key {key_id} is revoked", hint="make a new one with `triton-gateway keys create`")
-        new = replace(old, id=name, hash=kept, created=written(now), by=who())
-        if not old.expires or seconds(end) < seconds(old.expires):
-            keys[place] = replace(old, expires=end)
+        text, new, keys[place] = key_file.successor(store, keys[place], end, by=who(), now=now)
         keys.append(new)
     _show(text, new, store, as_json=as_json)
     click.echo(f"{key_id} ends {keys[place].expires}", err=True)
@@ -174,8 +155,7 @@ def revoke(store: Store, key_ids: tuple[str, ...]) -> int:
     with store.editing() as keys:
         for key_id in key_ids:
             place = _place_of(keys, key_id)
-            if not keys[place].revoked:
-                keys[place] = replace(keys[place], revoked=written(time.time()))
+            keys[place] = key_file.revoked(keys[place], time.time())
     click.echo(f"revoked: {', '.join(key_ids)}")
     return 0
 
@@ -200,11 +180,9 @@ def quota(
       triton-gateway keys quota --file keys.json --tenant '*' --tokens-per-minute 100000
       triton-gateway keys quota --file keys.json
     """
-    from deploy.admin.key_file import RegistryKeyStore
-
     given = {"requests_per_minute": requests_per_minute, "tokens_per_minute": tokens_per_minute,
              "concurrent_tokens": concurrent_tokens}  # fmt: skip
-    if isinstance(store, RegistryKeyStore):
+    if isinstance(store, key_file.RegistryKeyStore):
         raise DeployError("quotas are kept in a file", hint="give --file keys.json")
     limits: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     if tenant and not limits and not off:
@@ -222,13 +200,7 @@ def quota(
     return 0
 
 
-def _made(store: Store) -> tuple[str, str, str]:
-    """Return a new key, its id and what is kept of it."""
-    text, name = new_key()
-    return text, name, digest(store.pepper(), text.encode()).hex()
-
-
-def _place_of(keys: list[Key], key_id: str) -> int:
+def _place_of(keys: list[key_file.Key], key_id: str) -> int:
     for place, key in enumerate(keys):
         if key.id == key_id:
             return place
@@ -236,7 +208,7 @@ def _place_of(keys: list[Key], key_id: str) -> int:
     raise DeployError(f"there is no key {key_id}", hint=f"there are {known}: see `triton-gateway keys list`")
 
 
-def _show(text: str, key: Key, store: Store, *, as_json: bool) -> None:
+def _show(text: str, key: key_file.Key, store: Store, *, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"key": text, "id": key.id, "tenant": key.tenant, "expires": key.expires or None}))
         return
@@ -244,21 +216,5 @@ def _show(text: str, key: Key, store: Store, *, as_json: bool) -> None:
     click.echo(f"{key.id} of {key.tenant} is in {store}; this is the only time that the key is shown", err=True)
 
 
-def _state(key: Key, now: float) -> str:
-    if key.revoked:
-        return "revoked"
-    return "expired" if key.expires and seconds(key.expires) <= now else "good"
-
-
 def _several(given: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(part.strip() for one in given for part in one.split(",") if part.strip())
-
-
-def _end_of(text: str, now: float) -> str:
-    if not text:
-        return ""
-    found = _DURATION.match(text.strip())
-    try:
-        return written(now + int(found[1]) * _UNITS[found[2]].total_seconds() if found else seconds(text.strip()))
-    except (ValueError, OverflowError) as error:
-        raise DeployError(f"{text!r} is no time", hint="write 90d, 12h, 2027-01-31 or 2027-01-31T12:00Z") from error

@@ -11,7 +11,6 @@ import click
 
 from deploy.admin.commands._options import OpenRegistry, registry_options
 from deploy.admin.terminal import Terminal
-from deploy.tools.errors import DeployError
 
 
 @click.command(name="lineage")
@@ -29,26 +28,13 @@ def command(url: str, as_json: bool, open_registry: OpenRegistry) -> int:
       triton-gateway lineage sentiment/2
       triton-gateway lineage 3c4acb746d08fdb329a7167f9140fce3
     """
-    from gateway.registry import is_id, lineage_of
+    from deploy.admin.serving_task import lineage
 
     terminal = Terminal(sys.stderr)
     with terminal.waiting("reading the serving Task"):
         registry = open_registry()
-        endpoints = registry.spec().endpoints
-    endpoint = endpoints.get(url.strip("/"))
-    if endpoint is None and not is_id(url):
-        raise DeployError(
-            f"there is no endpoint {url}",
-            hint=f"the serving Task has {', '.join(sorted(endpoints)) or 'none'}; of a version that was removed, name "
-            "the model's id (an answer's header x-model-id)",
-        )
-    if endpoint is not None and not endpoint.model_id:
-        raise DeployError(f"{url} has no model of the registry: it is code only")
-    model_id = url if endpoint is None else str(endpoint.model_id)
-    urls = sorted(one.url for one in endpoints.values() if one.model_id == model_id)
-    url = endpoint.url if endpoint is not None else ""
-    with terminal.waiting(f"reading where model {model_id} comes from"):
-        found = {"url": url, "served_as": urls, **lineage_of(registry, model_id)}
+    with terminal.waiting("reading where the model comes from"):
+        found = lineage(registry, url)
     if as_json:
         click.echo(json.dumps(found, indent=2, ensure_ascii=False))
     else:

@@ -10,9 +10,9 @@ from typing import Any
 import click
 
 from deploy.admin.commands._options import OpenRegistry, gateway_options, registry_options
+from deploy.admin.serving_task import Preview, planned
 from deploy.admin.terminal import Terminal
 from deploy.tools.errors import DeployError
-from gateway.preview import Preview, preview
 
 
 @click.command(name="plan")
@@ -31,12 +31,11 @@ def command(gateway: str, as_json: bool, open_registry: OpenRegistry) -> int:
     from deploy.tools import http_client
 
     with Terminal(sys.stderr).waiting("reading the serving Task and its models"):
-        registry = open_registry()
-        planned = preview(registry, registry.spec())
+        wanted = planned(open_registry())
     answer = http_client.call_gateway(f"{gateway}/v1/status")
     if answer is None or answer.status != 200 or not isinstance(answer.content, dict):
         raise DeployError(f"no gateway answers at {gateway}", hint="name one with --url")
-    found = changes(planned, answer.content)
+    found = changes(wanted, answer.content)
     if as_json:
         click.echo(json.dumps(found, indent=2, ensure_ascii=False))
     else:

@@ -7,13 +7,14 @@ from pathlib import Path
 import click
 
 from deploy.admin.commands._options import CLEARML_DURATION, PORT, stop_on_signal
-from gateway import pools
 
 
 def read_pool(_context: click.Context, _option: click.Parameter, value: str) -> str:
     """Refuse what names no pool."""
+    from deploy.modelsync.settings import read_pools
+
     try:
-        pools.followed(value)
+        read_pools(value)
     except ValueError as error:
         raise click.BadParameter(str(error)) from error
     return value

@@ -6,14 +6,16 @@ import contextlib
 import sys
 import time
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
 from deploy.admin.commands._options import DURATION, OpenRegistry, gateways_options, registry_options
 from deploy.admin.terminal import Terminal
-from deploy.tools.errors import DeployError
-from gateway.registry import RegistryUnavailable, RegistryWriter
+from deploy.tools.errors import DeployError, RegistryUnavailable
+
+if TYPE_CHECKING:
+    from deploy.admin.serving_task import Registry
 
 _LOOKS = 3
 """Times in a row a gateway must say so: each answer comes from one of its workers."""
@@ -87,7 +89,7 @@ def command(gateways: tuple[str, ...], timeout: float, open_registry: OpenRegist
         time.sleep(0.3)
 
 
-def _revision(registry: RegistryWriter) -> str:
+def _revision(registry: Registry) -> str:
     """Return the revision of what the Task says now. Raises ``DeployError`` where gateways cannot read it either."""
     spec = registry.spec()
     for fault in spec.faults:

@@ -26,7 +26,7 @@ from deploy.tools.errors import DeployError, GatewayError, RegistryRefused
 from deploy.tools.extras import requirements
 from deploy.tritonserver.launcher import ExternalServer, PathServer, TritonMissing, Wheel, WheelServer, detect_server
 from gateway import pools
-from gateway.triton import addresses, key
+from gateway import triton as tritons
 
 EXTRAS = {
     "controlplane": "the embedded control plane (`up`, `controlplane`)",
@@ -64,7 +64,7 @@ def check(options: Options, environ: Mapping[str, str]) -> Iterator[Finding]:
     yield from clearml(options.serving_task_id, environ)
     if options.triton_grpc:
         http = environ.get("TRITON_GATEWAY_TRITON_HTTP", "auto")
-        file = key.key_file(options.triton_key_file, options.state_dir)
+        file = tritons.key.key_file(options.triton_key_file, options.state_dir)
         yield from triton(options.triton_grpc, http=http, key_file=file)
     else:
         yield from _tritons_of_up(options.state_dir)
@@ -209,9 +209,9 @@ def port_free(what: str, port: int) -> Finding:
 
 def clearml(task_id: str, environ: Mapping[str, str], connect: Callable[[str], Any] | None = None) -> Iterator[Finding]:
     """Look at the ClearML server, the credentials and the serving Task."""
-    from gateway import preview, registry
+    from deploy.admin import serving_task
 
-    connect = connect or registry.ClearMLRegistry
+    connect = connect or serving_task.connect
     host = environ.get("CLEARML_API_HOST") or environ.get("CLEARML_CONFIG_FILE") or "~/clearml.conf"
     try:
         source = connect(task_id)
@@ -235,7 +235,7 @@ def clearml(task_id: str, environ: Mapping[str, str], connect: Callable[[str], A
         return
     yield Finding("ClearML", "ok", f"answers ({host})")
     try:
-        plan = preview.preview(source, decoded)
+        plan = serving_task.planned(source)
     except GatewayError as error:
         yield Finding("models", "missing", error.message, error.hint)
         return
@@ -290,8 +290,8 @@ def _answers(address: str) -> bool:
     """Whether any Triton of ``address`` answers now."""
     from deploy.modelsync.client import AdminClient
 
-    for part in addresses.parts(address):
-        target = addresses.parse_address(part)
+    for part in tritons.addresses.parts(address):
+        target = tritons.addresses.parse_address(part)
         for grpc in target.fixed or (f"{target.host}:{target.port}",):
             client = AdminClient(grpc)
             try:
@@ -307,7 +307,7 @@ def _tritons_of_up(state_dir: Path) -> Iterator[Finding]:
     known = StateDir.at(state_dir).recall().get("ports", {})
     grpc, http = int(known.get("triton_grpc", 0)), int(known.get("triton_http", 0))
     if grpc and not ports.is_free("127.0.0.1", grpc):
-        yield from triton(f"127.0.0.1:{grpc}", http=str(http), key_file=key.key_file("", state_dir))
+        yield from triton(f"127.0.0.1:{grpc}", http=str(http), key_file=tritons.key.key_file("", state_dir))
 
 
 def triton(address: str, *, http: str = "auto", key_file: Path | None = None) -> Iterator[Finding]:
@@ -332,7 +332,7 @@ def triton(address: str, *, http: str = "auto", key_file: Path | None = None) ->
         yield Finding(f"Triton at {address}", "missing", error.message, error.hint)
     finally:
         client.close()
-    hosts = addresses.http_hosts(grpc, http)
+    hosts = tritons.addresses.http_hosts(grpc, http)
     doors = open_doors(grpc, "{}:{}".format(*hosts[0]) if hosts else "")
     if doors:
         yield Finding(

@@ -21,6 +21,9 @@ SERVED: Final = "model_monitoring_eps"
 FORMER: Final = "triton_gateway_versions"
 """Section in which versions of ours before the records kept the numbers: read once, when they are taken over."""
 
+Store = registry.RegistryWriter
+Rule = spec.MonitoringSpec
+Serving = spec.ServingSpec
 Known = Mapping[str, int]
 """Model id → version number of one endpoint."""
 
@@ -36,6 +39,27 @@ class Update:
     is_contested: bool = False
     """Whether a container of clearml-serving has written its own numbers into the section."""
     notes: tuple[str, ...] = ()
+
+
+def text_of(task: Mapping[str, Any], section: str) -> str:
+    """Return a section of ``task`` as it is written: ``RULES`` or ``SERVED``."""
+    return registry.section_text(task, section)
+
+
+def has_none(task: Mapping[str, Any]) -> bool:
+    """Say whether ``task`` has neither a rule nor anything left of one."""
+    return all(len(text_of(task, section).strip()) <= 2 for section in (RULES, SERVED))
+
+
+def serving(task: Mapping[str, Any]) -> Serving:
+    """Return what ``task`` says, its rules among it."""
+    return spec.decode(task)
+
+
+def served_by(text: str) -> dict[str, str]:
+    """Return which model each url of a ``SERVED`` section has."""
+    found = spec.decode({"configuration": {SERVED: {"value": text}}}).endpoints
+    return {url: str(one.model_id) for url, one in sorted(found.items())}
 
 
 def query_of(rule: spec.MonitoringSpec) -> registry.ModelQuery:

@@ -14,7 +14,6 @@ from typing import Any, Final
 
 from deploy.modelsync.auto_update import rules
 from deploy.tools.errors import GatewayError
-from gateway import registry, spec
 
 log = logging.getLogger("triton_gateway.sync")
 
@@ -34,7 +33,7 @@ class AutoUpdate:
 
     def __init__(
         self,
-        store: registry.RegistryWriter,
+        store: rules.Store,
         *,
         clock: Callable[[], float],
         every_s: float = 5.0,
@@ -58,14 +57,14 @@ class AutoUpdate:
 
     def __call__(self, task: Mapping[str, Any]) -> bool:
         """Bring the versions up to date; True when something was changed and the Task has to be read again."""
-        wanted = registry.section_text(task, rules.RULES)
-        if len(wanted.strip()) <= 2 and len(registry.section_text(task, rules.SERVED).strip()) <= 2:
-            return False  # no rule, nothing left of one
+        if rules.has_none(task):
+            return False
+        wanted = rules.text_of(task, rules.RULES)
         now = self._clock()
         if wanted == self._rules and now < self._due:
             return False
         notes: list[str] = []
-        serving = spec.decode(task)
+        serving = rules.serving(task)
         found = {}
         for endpoint, rule in serving.monitoring.items():
             try:
@@ -77,7 +76,7 @@ class AutoUpdate:
         try:
             for _ in range(_MAX_ROUNDS):
                 update = rules.update(task, found, is_good=self._is_good)
-                if not self._write(update, registry.section_text(task, rules.SERVED)):
+                if not self._write(update, rules.text_of(task, rules.SERVED)):
                     break
                 has_changed = True
                 task = self._store.task()
@@ -88,7 +87,7 @@ class AutoUpdate:
         self._rules, self._due = wanted, now + self._every_s
         return has_changed
 
-    def _models(self, endpoint: str, rule: spec.MonitoringSpec, serving: spec.ServingSpec) -> Sequence[str]:
+    def _models(self, endpoint: str, rule: rules.Rule, serving: rules.Serving) -> Sequence[str]:
         """Return what a rule selects: its newest models, and beyond its limit those that are served and still match."""
         served = {e.model_id for e in serving.endpoints.values() if e.is_auto and e.endpoint == endpoint and e.model_id}
         query = replace(rules.query_of(rule), served=tuple(sorted(served)))
@@ -135,5 +134,4 @@ class AutoUpdate:
 
 
 def _shown(changed: Mapping[str, str]) -> str:
-    auto = spec.decode({"configuration": {rules.SERVED: {"value": changed[rules.SERVED]}}}).endpoints
-    return ", ".join(f"{url}={endpoint.model_id}" for url, endpoint in sorted(auto.items())) or "none"
+    return ", ".join(f"{url}={model}" for url, model in rules.served_by(changed[rules.SERVED]).items()) or "none"
