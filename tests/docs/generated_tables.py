@@ -8,12 +8,18 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterator
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Final
 
+import click
+import yaml
 from pydantic import AliasChoices
 
+from deploy.admin.cli import group
 from gateway import errors
+from gateway.edge import headers
 from gateway.edge.http.addresses import ADDRESSES
 from gateway.errors import STATUS
 from gateway.metrics.catalog import CATALOG
@@ -72,9 +78,62 @@ def addresses_table() -> str:
     return "\n".join([*rows, *(f"| {a.protocol} | `{a.path}` | {a.asks} |" for a in ADDRESSES)])
 
 
+def asked_table() -> str:
+    """Return every header of requests and its meaning."""
+    return _headers("request header", headers.ASKED)
+
+
+def answered_table() -> str:
+    """Return every header of answers and its meaning."""
+    return _headers("response header", headers.ANSWERED)
+
+
+def versions_table() -> str:
+    """Return which versions of everything else fit, and with which of them it is tested: what is pinned."""
+    root = Path(__file__).parents[2]
+    pins = dict(re.findall(r"^([\w-]+)==(\S+)$", (root / "constraints.txt").read_text(), re.M))
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    cli = next(one for one in project["optional-dependencies"]["cli"] if one.startswith("clearml-serving"))
+    image = re.findall(r"^ARG TRITON_IMAGE=(\S+)", (root / "deploy/docker/triton.Dockerfile").read_text(), re.M)[0]
+    chart = yaml.safe_load((root / "k8s/helm/triton-gateway/Chart.yaml").read_text())
+    rows = [
+        ("Python", project["requires-python"], "what `make test` and CI use: 3.11"),
+        ("NVIDIA Triton", "2.x with explicit model control; other frameworks and GPUs: NVIDIA's container",
+         f"the server of `nvidia-pytriton` {pins['nvidia-pytriton']} ([which](triton.md)); the image "
+         f"stands on `{image.rpartition(':')[2]}`, which no GPU here could run"),
+        ("ClearML server", "what the SDK talks to",
+         "recorded exchanges of server 2.3.0, and the embedded one ([how](clearml-compatibility.md))"),
+        ("`clearml` SDK", next(one for one in project["dependencies"] if one.startswith("clearml")), pins["clearml"]),
+        ("`clearml-serving` CLI", cli.replace("==", " ").partition(" ")[2] + ", unmodified", pins["clearml-serving"]),
+        ("Kubernetes", chart["kubeVersion"].replace("-0", ""), "`make cluster`: the oldest and a new one"),
+    ]  # fmt: skip
+    table = ["| part | fits | tested with |", "|---|---|---|"]
+    return "\n".join([*table, *(f"| {' | '.join(row)} |" for row in rows)])
+
+
+def commands_reference() -> str:
+    """Return every command: its line, its help, its arguments, options, variables and defaults."""
+    return "\n\n".join(_described(command, context) for command, context in commands())
+
+
+def commands(
+    command: click.Command = group, context: click.Context | None = None
+) -> Iterator[tuple[click.Command, click.Context]]:
+    """Return every command below ``command`` that does something itself."""
+    context = context or click.Context(command, info_name="triton-gateway", max_content_width=110)
+    if isinstance(command, click.Group):
+        for name in command.list_commands(context):
+            found = command.get_command(context, name)
+            assert found is not None
+            yield from commands(found, click.Context(found, info_name=name, parent=context, max_content_width=110))
+    else:
+        yield command, context
+
+
 PARTS: Final = {
     "variables": variables_table, "settings": settings_table, "metrics": metrics_table, "errors": errors_table,
-    "addresses": addresses_table,
+    "addresses": addresses_table, "asked": asked_table, "answered": answered_table, "commands": commands_reference,
+    "versions": versions_table,
 }  # fmt: skip
 """What a page can ask for with ``<!-- generated: NAME -->`` … ``<!-- end -->``."""
 
@@ -90,3 +149,35 @@ def _tree(error: type[errors.GatewayError]) -> Iterator[type[errors.GatewayError
         # Any other is a module's own, which callers see as the error it is a kind of.
         if sub.kind != error.kind or error is errors.GatewayError:
             yield from _tree(sub)
+
+
+def _headers(title: str, meanings: Mapping[str, str]) -> str:
+    rows = [f"| {title} | meaning |", "|---|---|"]
+    return "\n".join([*rows, *(f"| `{name}` | {meaning} |" for name, meaning in meanings.items())])
+
+
+def _described(command: click.Command, context: click.Context) -> str:
+    told = inspect.cleandoc(command.help or "")
+    text, _, examples = told.partition("\b\nExample")
+    shown = [line.strip() for line in examples.splitlines()[1:] if line.strip()]
+    continued = re.sub(r"\\\n(?:\$ )?", "\\\\\n      ", "\n".join(f"$ {line}" for line in shown))
+    parts = [f"## {context.command_path}", f"`{context.get_usage().removeprefix('Usage: ')}`".replace("\n", " ")]
+    parts += [" ".join(paragraph.replace("\b", "").split()) for paragraph in text.strip().split("\n\n")]
+    parts += [f"```console\n{continued}\n```"] if shown else []
+    rows = [_option(option, context) for option in command.params if isinstance(option, click.Option)]
+    rows = [row for row in rows if row]
+    parts += ["\n".join(["| option | default | meaning |", "|---|---|---|", *rows])] if rows else []
+    return "\n\n".join(" ".join(part.split()) if part.startswith("`triton") else part for part in parts)
+
+
+def _option(option: click.Option, context: click.Context) -> str:
+    """Return the row of an option; nothing for a hidden one."""
+    told = option.get_help_record(context)
+    if told is None or option.hidden:
+        return ""
+    facts = option.get_help_extra(context)
+    names, meaning = told[0].replace("|", "\\|"), " ".join((option.help or "").split())
+    meaning, _, given = meaning.partition("[default: ")
+    variables = ", ".join(f"`{name}`" for name in facts.get("envvars", ()))
+    default = facts.get("default") or given.rstrip("]") or "–"
+    return f"| `{names}` | {default} | {meaning.strip()}{f' Variable: {variables}.' if variables else ''} |"

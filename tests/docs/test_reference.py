@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from gateway.edge import headers
 from gateway.errors import STATUS
 from gateway.metrics.catalog import CATALOG
 from gateway.settings import Settings
 from tests.docs.generated_tables import PARTS, refresh
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
@@ -44,6 +45,16 @@ def test_every_setting_metric_and_error_is_documented() -> None:
         "answers_disagree", "fails_on_requests",
     )]  # fmt: skip
     assert [] == [name for name in wanted if name not in everything]
+
+
+def test_every_header_that_code_names_is_documented_and_the_reverse() -> None:
+    """Names begin with `x-`, or are in the catalogue; OpenAI's end with what they limit."""
+    code = "".join(path.read_text() for path in (ROOT / "gateway").rglob("*.py") if path.name != "headers.py")
+    used = set(re.findall(r'"(x-[a-z-]+?)(?:-%b.*)?"', code)) | set(re.findall(r"(x-ratelimit-[a-z]+)-%b", code))
+    listed = {*headers.ASKED, *headers.ANSWERED}
+    encodings = {"x-gzip"}
+    assert set() == {name for name in used - encodings if not name.startswith("x-ratelimit")} - listed
+    assert set() == {name for name in listed if name not in code}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)

