@@ -26,6 +26,14 @@ _FAILED = re.compile(
 _NEW_SERVICE = re.compile(r"New Serving Service created: id=([0-9a-f]{32})")
 _NEW_MODEL = re.compile(r"new Model ID=([0-9a-f]{32})")
 
+PROGRAM = (
+    "-c",
+    "import runpy, sys; sys.modules['torch'] = None;"
+    " runpy.run_module('clearml_serving', run_name='__main__', alter_sys=True)",
+)
+"""What Python is given to be the tool: ``-m clearml_serving`` as it is in an environment without torch. Where there is
+one it is imported at every start, which takes seconds, and used by no command."""
+
 
 def isolated(environ: Mapping[str, str], *, cache: Path, scratch: Path, config_file: Path | None) -> dict[str, str]:
     """Return an environment in which the SDK writes nothing outside our folders and reads no foreign configuration.
@@ -100,7 +108,7 @@ class ClearMLServing:
             raise MissingPart("clearml-serving is not installed", hint='run `pip install "triton-gateway[cli]"`')
         shown = f"clearml-serving {' '.join(_shown(arguments))}"
         offset = process_logs.log_end(self.log)
-        argv = [sys.executable, "-P", "-m", "clearml_serving", *arguments]
+        argv = [sys.executable, "-P", *PROGRAM, *arguments]
         process = await processes.spawn(argv, env=self.env, log=self.log, death_signal=signal.SIGKILL)
         try:
             async with asyncio.timeout(self.timeout):

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from deploy.controlplane.testing import control_plane
+from deploy.tools.clearml_serving import PROGRAM
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
@@ -29,10 +30,10 @@ class Shell:
         self._environ = environ
         self._folder = folder
 
-    def run(self, module: str, *arguments: str, code: int = 0) -> str:
+    def run(self, *argv: str, code: int = 0) -> str:
         """What a command has printed, which must end with `code`."""
         done = subprocess.run(
-            [sys.executable, "-m", module, *arguments],
+            [sys.executable, *argv],
             capture_output=True, text=True, env=self._environ, cwd=self._folder, timeout=120, check=False,
         )  # fmt: skip
         assert code == done.returncode, done.stdout + done.stderr
@@ -40,11 +41,11 @@ class Shell:
 
     def stock(self, *arguments: str) -> str:
         """The stock CLI."""
-        return self.run("clearml_serving", *arguments)
+        return self.run(*PROGRAM, *arguments)
 
     def ours(self, *arguments: str, code: int = 0) -> str:
         """`triton-gateway`."""
-        return self.run("deploy.admin.cli", *arguments, code=code)
+        return self.run("-m", "deploy.admin.cli", *arguments, code=code)
 
     def service(self, weights: Path) -> str:
         """A new serving Task, beside a model."""

@@ -13,6 +13,7 @@ import pytest
 
 from deploy.controlplane.testing import control_plane
 from deploy.tools import sections
+from deploy.tools.clearml_serving import PROGRAM
 
 pytestmark = pytest.mark.integration
 
@@ -63,7 +64,7 @@ class Client:
         return self.end(self.start(*argv))
 
     def cli(self, *arguments):
-        return self("-m", "clearml_serving", *arguments)
+        return self(*PROGRAM, *arguments)
 
 
 @pytest.fixture(scope="module")

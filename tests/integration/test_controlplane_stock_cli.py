@@ -19,6 +19,7 @@ import pytest
 
 from deploy.controlplane.testing import RunningControlPlane, control_plane
 from deploy.tools import sections
+from deploy.tools.clearml_serving import PROGRAM
 
 pytestmark = pytest.mark.integration
 
@@ -59,7 +60,7 @@ class Cli:
     def __call__(self, *arguments: str, code: int = 0, service: str | None = None) -> Done:
         chosen = ["--id", service] if service else []
         ended = subprocess.run(
-            [sys.executable, "-m", "clearml_serving", *chosen, *arguments],
+            [sys.executable, *PROGRAM, *chosen, *arguments],
             env=self.environment,
             cwd=self.directory,
             stdout=subprocess.PIPE,

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from deploy.controlplane.testing import control_plane
+from deploy.tools.clearml_serving import PROGRAM
 from gateway.errors import RegistryRefused
 from gateway.registry.clearml import ClearMLRegistry
 
@@ -37,7 +38,7 @@ class Client:
 
     def create(self, name: str) -> str:
         """A serving Task of the stock CLI; its id."""
-        found = re.search(r"id=([0-9a-f]{32})", self.run("-m", "clearml_serving", "create", "--name", name).stdout)
+        found = re.search(r"id=([0-9a-f]{32})", self.run(*PROGRAM, "create", "--name", name).stdout)
         assert found
         return found[1]
 
@@ -94,13 +95,13 @@ def test_a_followed_task_is_pinged_and_opened_again_when_the_watchdog_stopped_it
     assert 2 <= len(set(heard)) - 1 <= 3, "a ping in five to six minutes"
 
     registry.call("tasks", "stopped", {"task": task, "status_reason": WATCHDOG, "status_message": WATCHDOG})
-    assert task not in client.run("-m", "clearml_serving", "list").stdout
+    assert task not in client.run(*PROGRAM, "list").stdout
     # A gateway that starts now finds it, with its id and without; both serve it whatever its status.
     assert task == ClearMLRegistry().followed()
     assert task == registry.task()["id"]
     registry.marker()
     assert "in_progress" == registry.task()["status"]
-    assert task in client.run("-m", "clearml_serving", "list").stdout
+    assert task in client.run(*PROGRAM, "list").stdout
 
     registry.call("tasks", "stopped", {"task": task, "status_message": "stopped by Ann"})
     registry.marker()

@@ -29,6 +29,7 @@ import numpy as np
 import pytest
 
 from deploy.controlplane.testing import RunningControlPlane, control_plane
+from deploy.tools.clearml_serving import PROGRAM
 from gateway.metrics.catalog import REQUEST_SECONDS
 from gateway.metrics.exposition import parse
 from tests.waiting import until
@@ -57,7 +58,7 @@ class Service:
     def cli(self, *arguments: str) -> str:
         """Run the stock CLI on the service."""
         done = subprocess.run(
-            [sys.executable, "-m", "clearml_serving", *arguments],
+            [sys.executable, *PROGRAM, *arguments],
             capture_output=True, text=True, env=self.environ, cwd=self.folder, timeout=120, check=True,
         )  # fmt: skip
         return done.stdout

@@ -19,6 +19,7 @@ import pytest
 
 from deploy.controlplane.testing import control_plane
 from deploy.history.recorder import Observer, look, read
+from deploy.tools.clearml_serving import PROGRAM
 from gateway.registry import ClearMLRegistry
 
 pytestmark = pytest.mark.integration
@@ -44,15 +45,15 @@ def served(tmp_path: Path, strict: bool) -> Iterator[Served]:
             "PYTHONPATH": str(Path(__file__).resolve().parents[2]),
         }  # fmt: skip
 
-        def run(module: str, *arguments: str) -> str:
+        def run(*argv: str) -> str:
             ended = subprocess.run(
-                [sys.executable, "-m", module, *arguments], capture_output=True, text=True, env=environ, cwd=tmp_path,
+                [sys.executable, *argv], capture_output=True, text=True, env=environ, cwd=tmp_path,
                 timeout=120, check=False,
             )  # fmt: skip
             assert ended.returncode == 0, ended.stdout + ended.stderr
             return ended.stdout
 
-        created = re.search(r"id=([0-9a-f]{32})", run("clearml_serving", "create", "--name", "history"))
+        created = re.search(r"id=([0-9a-f]{32})", run(*PROGRAM, "create", "--name", "history"))
         assert created
         with pytest.MonkeyPatch.context() as patch:
             for name in environ:
@@ -60,8 +61,8 @@ def served(tmp_path: Path, strict: bool) -> Iterator[Served]:
                     patch.setenv(name, environ[name])
             yield Served(
                 created[1],
-                lambda *arguments: run("clearml_serving", "--id", created[1], *arguments),
-                lambda *arguments: run("deploy.admin.cli", *arguments, "--serving-task-id", created[1]),
+                lambda *arguments: run(*PROGRAM, "--id", created[1], *arguments),
+                lambda *arguments: run("-m", "deploy.admin.cli", *arguments, "--serving-task-id", created[1]),
             )
 
 

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from deploy.controlplane.testing import control_plane
+from deploy.tools.clearml_serving import PROGRAM
 from gateway.errors import RegistryRefused, RegistryUnavailable
 from gateway.registry.clearml import ClearMLRegistry
 from gateway.registry.ledger import SYSTEM_TAG, ClearMLLedger, Kind, Ledger, Record
@@ -47,7 +48,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
         def cli(*arguments: str) -> str:
             return subprocess.run(
-                [sys.executable, "-m", "clearml_serving", *arguments],
+                [sys.executable, *PROGRAM, *arguments],
                 capture_output=True, text=True, env=environ, cwd=tmp_path, timeout=120, check=True,
             ).stdout  # fmt: skip
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from deploy.controlplane.testing import control_plane
+from deploy.tools.clearml_serving import PROGRAM
 
 pytestmark = pytest.mark.integration
 
@@ -48,12 +49,12 @@ def test_a_trained_model_leads_back_to_its_task(tmp_path: Path) -> None:
         found = re.search(r"IDS (\w+) (\w+)", run("-c", TRAIN))
         assert found
         model, task = found.groups()
-        service = re.search(r"id=([0-9a-f]{32})", run("-m", "clearml_serving", "create", "--name", "lineage"))
+        service = re.search(r"id=([0-9a-f]{32})", run(*PROGRAM, "create", "--name", "lineage"))
         assert service
         tensors = [f"--{side}-{what}" for side in ("input", "output") for what in ("size", "name", "type")]
         described = [part for flag, value in zip(tensors, ["4", "x", "float32", "2", "y", "float32"], strict=True)
                      for part in (flag, value)]  # fmt: skip
-        run("-m", "clearml_serving", "--id", service[1], "model", "add", "--engine", "triton", "--endpoint", "e",
+        run(*PROGRAM, "--id", service[1], "model", "add", "--engine", "triton", "--endpoint", "e",
             "--version", "1", "--model-id", model, *described)  # fmt: skip
         command = ["-m", "deploy.admin.cli", "lineage", "e/1", "--serving-task-id", service[1]]
         answer = json.loads(run(*command, "--json"))
@@ -65,7 +66,7 @@ def test_a_trained_model_leads_back_to_its_task(tmp_path: Path) -> None:
         assert ("pipeline", "nightly") == (pipeline["role"], pipeline["name"])
         assert [(task, "training", True)] == [(s["id"], s["name"], s["is_own"]) for s in pipeline["steps"]]
         assert model in run(*command)
-        run("-m", "clearml_serving", "--id", service[1], "model", "remove", "--endpoint", "e/1")
+        run(*PROGRAM, "--id", service[1], "model", "remove", "--endpoint", "e/1")
         retired = run("-m", "deploy.admin.cli", "lineage", model, "--serving-task-id", service[1])
         assert "no version of the serving Task (any more)" in retired
         assert task in retired

@@ -22,6 +22,7 @@ import pytest
 
 from deploy.controlplane.testing import control_plane
 from deploy.tools import ports
+from deploy.tools.clearml_serving import PROGRAM
 from tests.waiting import until
 
 pytestmark = pytest.mark.integration
@@ -50,7 +51,7 @@ class World:
     def stock(self, pattern: str, *arguments: str) -> str:
         """The stock CLI to its end; what ``pattern`` finds in its output."""
         done = subprocess.run(
-            [sys.executable, "-m", "clearml_serving", *arguments], env=self.environment, cwd=self.folder, text=True,
+            [sys.executable, *PROGRAM, *arguments], env=self.environment, cwd=self.folder, text=True,
             capture_output=True, timeout=120, check=True,
         )  # fmt: skip
         found = re.search(pattern, done.stdout)

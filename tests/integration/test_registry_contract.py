@@ -20,6 +20,7 @@ import pytest
 from clearml.config import ConfigWrapper
 
 from deploy.controlplane.testing import control_plane
+from deploy.tools.clearml_serving import PROGRAM
 from gateway.errors import RegistryRefused, RegistryUnavailable
 from gateway.registry.cache import ArtifactCache
 from gateway.registry.clearml import ClearMLRegistry
@@ -89,7 +90,7 @@ def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
         def cli(*arguments: str) -> str:
             done = subprocess.run(
-                [sys.executable, "-m", "clearml_serving", *arguments],
+                [sys.executable, *PROGRAM, *arguments],
                 capture_output=True, text=True, env=environ, cwd=tmp_path, timeout=120, check=True,
             )  # fmt: skip
             return done.stdout

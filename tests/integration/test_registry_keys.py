@@ -17,6 +17,7 @@ import httpx
 import pytest
 
 from deploy.controlplane.testing import control_plane
+from deploy.tools.clearml_serving import PROGRAM
 from tests.waiting import until
 
 pytestmark = pytest.mark.integration
@@ -35,11 +36,11 @@ class Service:
     def __init__(self, folder: Path, environ: dict[str, str]) -> None:
         self._folder, self._environ = folder, environ
         self.pepper = folder / "pepper"
-        created = re.search(r"id=([0-9a-f]{32})", self._run("clearml_serving", "create", "--name", "keys"))
+        created = re.search(r"id=([0-9a-f]{32})", self._run(*PROGRAM, "create", "--name", "keys"))
         assert created
         self.task = created[1]
         (folder / "echo.py").write_text(ECHO)
-        self._run("clearml_serving", "--id", self.task, "model", "add", "--engine", "custom", "--endpoint", "echo",
+        self._run(*PROGRAM, "--id", self.task, "model", "add", "--engine", "custom", "--endpoint", "echo",
                   "--preprocess", str(folder / "echo.py"))  # fmt: skip
         with socket.create_server(("127.0.0.1", 0)) as probe:
             self.port = probe.getsockname()[1]
@@ -47,7 +48,7 @@ class Service:
     def keys(self, *arguments: str) -> str:
         """Run the command in a process of its own, as a person does."""
         return self._run(
-            "deploy.admin.cli", "keys", arguments[0], "--registry", "--pepper-file", str(self.pepper),
+            "-m", "deploy.admin.cli", "keys", arguments[0], "--registry", "--pepper-file", str(self.pepper),
             "--serving-task-id", self.task,
             *arguments[1:],
         ).strip()  # fmt: skip
@@ -74,9 +75,9 @@ class Service:
             return 0, ""
         return answer.status_code, answer.headers.get("x-refused-because", "")
 
-    def _run(self, module: str, *arguments: str) -> str:
+    def _run(self, *argv: str) -> str:
         done = subprocess.run(
-            [sys.executable, "-m", module, *arguments], capture_output=True, text=True, cwd=self._folder,
+            [sys.executable, *argv], capture_output=True, text=True, cwd=self._folder,
             env={**self._environ, "PYTHONPATH": str(ROOT)}, timeout=120, check=False,
         )  # fmt: skip
         assert 0 == done.returncode, done.stderr

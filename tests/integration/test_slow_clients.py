@@ -26,6 +26,7 @@ from deploy.rollout import record
 from deploy.rollout.keeper import SETTLED_S, WeightsKeeper
 from deploy.rollout.record import Lease
 from deploy.rollout.steps import Rollout
+from deploy.tools.clearml_serving import PROGRAM
 from gateway.registry.clearml import ClearMLRegistry
 from gateway.registry.ledger import Record
 from gateway.spec import decode
@@ -95,7 +96,7 @@ class Service:
 
     def _argv(self, *arguments: str) -> list[str]:
         named = ["--id", self.task] if self.task else []
-        return [sys.executable, "-m", "clearml_serving", *named, *arguments]
+        return [sys.executable, *PROGRAM, *named, *arguments]
 
     def stock(self, *arguments: str) -> str:
         """The stock CLI to its end."""

@@ -17,6 +17,7 @@ import pytest
 from deploy.controlplane.testing import control_plane
 from deploy.modelsync.auto_update import AutoUpdate
 from deploy.tools import sections
+from deploy.tools.clearml_serving import PROGRAM
 from gateway.registry.clearml import ClearMLRegistry
 from gateway.spec import decode
 
@@ -72,7 +73,7 @@ class World:
 
     def cli(self, *arguments: str) -> str:
         return subprocess.run(
-            [sys.executable, "-m", "clearml_serving", *arguments], env=self.environment, cwd=self.folder, text=True,
+            [sys.executable, *PROGRAM, *arguments], env=self.environment, cwd=self.folder, text=True,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=120, check=True,
         ).stdout  # fmt: skip
 

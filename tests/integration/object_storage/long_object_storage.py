@@ -20,6 +20,7 @@ import pytest
 
 from deploy.controlplane.testing import control_plane
 from deploy.tools import ports
+from deploy.tools.clearml_serving import PROGRAM
 from tests.cluster import programs
 from tests.waiting import until
 
@@ -120,7 +121,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
             until(lambda: not ports.is_free("127.0.0.1", s3), within=60)
             until(lambda: not ports.is_free("127.0.0.1", admin), within=60)
             environ = server.client_environment(os.environ, folder)
-            task = run([sys.executable, "-m", "clearml_serving", "create", "--name", "store"], environ, folder)
+            task = run([sys.executable, *PROGRAM, "create", "--name", "store"], environ, folder)
             given = Store(
                 folder, f"s3://127.0.0.1:{s3}/bucket", f"s3://127.0.0.1:{proxied}/bucket", f"http://127.0.0.1:{admin}",
                 task.split("id=")[1].split()[0].strip(" ,'\""), "", environ,
