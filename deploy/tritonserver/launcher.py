@@ -417,6 +417,10 @@ class TritonLauncher:
             f"--metrics-port={self._ports.metrics}",
             f"--backend-config=python,shm-region-prefix-name={self._shm_prefix}",
         ]
+        if isinstance(self._server, WheelServer):
+            # Sync writes whole configurations for this server. To ask each model for what is missing, Triton would
+            # start its python process once more at every load, and wait a second for that one's end.
+            command.append("--disable-auto-complete-config")
         if self._backend_dir is not None:
             command.append(f"--backend-directory={self._backend_dir}")
         if self._key:

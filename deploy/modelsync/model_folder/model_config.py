@@ -104,6 +104,8 @@ def build_config(
             hint="export it to ONNX, or use a full Triton (--triton-grpc, or the NGC container)",
         )
     config, has_batch, user_max = _user_config(endpoint)
+    if engine == "python" and kind == "python":
+        _refuse_undeclared(endpoint, config)
     if execution is not None and execution.target == "gpu" and engine == "python":
         raise BadModel(
             "the bundle was made for a Triton with a GPU, the embedded Triton has none",
@@ -143,6 +145,17 @@ def build_config(
             _run_here(config, execution)
         _write_judged(config, judged)
     return str(text_format.MessageToString(config))
+
+
+def _refuse_undeclared(endpoint: EndpointSpec, config: Any) -> None:
+    for side, declared, block in (
+        ("input", endpoint.inputs, config.input), ("output", endpoint.outputs, config.output)
+    ):  # fmt: skip
+        if not declared and not block:
+            raise BadModel(
+                f"the program declares no {side}s, and the embedded Triton does not ask it (auto_complete_config)",
+                hint=f"declare them: --{side}-name, --{side}-type and --{side}-size, or {side} blocks of config.pbtxt",
+            )
 
 
 def build_generation_config(

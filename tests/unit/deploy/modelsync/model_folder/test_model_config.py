@@ -259,3 +259,17 @@ def test_an_unknown_kind_asks_for_the_backend():
     with pytest.raises(SpecFault, match="cannot tell which Triton backend"):
         build(kind="folder", engine="native", signature=None)
     assert "fil" == build(endpoint(pairs={"backend": "fil"}), kind="folder", engine="native", signature=None).backend
+
+
+@pytest.mark.parametrize("missing", ["inputs", "outputs"])
+def test_a_program_of_ones_own_declares_its_tensors_where_the_embedded_server_does_not_ask_it(missing):
+    """A full Triton asks the program (``auto_complete_config``); a block of config.pbtxt is a declaration too."""
+    tensors = {"inputs": [TensorSpec("x", "float32", (-1, 4))], "outputs": [TensorSpec("y", "float32", (-1, 2))]}
+    declared = {side: given for side, given in tensors.items() if side != missing}
+    with pytest.raises(SpecFault, match=f"the program declares no {missing}") as refused:
+        build(endpoint(**declared), kind="python", signature=None)
+    assert f"--{missing.removesuffix('s')}-name" in refused.value.hint
+    block = f'{missing.removesuffix("s")} {{ name: "z" data_type: TYPE_FP32 dims: [ -1, 2 ] }}'
+    assert "python" == build(endpoint(**declared, pbtxt=block), kind="python", signature=None).backend
+    assert "python" == build(endpoint(**tensors), kind="python", signature=None).backend
+    assert "python" == build(endpoint(**declared), kind="python", engine="native", signature=None).backend
