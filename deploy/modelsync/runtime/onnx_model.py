@@ -12,6 +12,8 @@ Runtime), ``pad_to`` (lengths are padded to its multiples), ``max_length`` (up t
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import hashlib
 import importlib
 import json
@@ -58,6 +60,12 @@ _ONNX_TYPES: Mapping[str, Any] = {
     "tensor(float)": np.float32,
     "tensor(double)": np.float64,
 }
+
+NEEDS_NUMPY_1 = "start this Triton with Python 3.11 or 3.12 and 'numpy<2'"
+_USED = b"used_dltensor"
+"""What the capsule of a tensor is called once somebody has taken it over."""
+_rename = ctypes.pythonapi.PyCapsule_SetName
+_rename.argtypes = [ctypes.py_object, ctypes.c_char_p]
 
 
 @dataclass(slots=True)
@@ -333,11 +341,13 @@ class TritonPythonModel:
     def initialize(self, args: Mapping[str, str]) -> None:
         """Load the model; raising here makes the load fail with this message."""
         self._backend = importlib.import_module("triton_python_backend_utils")
-        if int(np.__version__.split(".")[0]) >= 2:
-            raise self._backend.TritonModelException(
-                f"numpy {np.__version__} makes this stub return empty tensors without an error; install 'numpy<2'"
-            )
         config = json.loads(args["model_config"])
+        self._passes_arrays = passes_arrays(self._backend)
+        texts = [t["name"] for t in (*config["input"], *config["output"]) if t["data_type"] == "TYPE_STRING"]
+        if texts and not self._passes_arrays:
+            raise self._backend.TritonModelException(
+                f"{texts[0]} holds texts, which this stub cannot pass with numpy {np.__version__}: {NEEDS_NUMPY_1}"
+            )
         parameters = {k: str(v.get("string_value", "")) for k, v in (config.get("parameters") or {}).items()}
         engine = parameters.get("engine") or "onnxruntime"
         path = Path(args["model_repository"]) / args["model_version"] / "model.onnx"
@@ -368,7 +378,8 @@ class TritonPythonModel:
             answers[index] = backend.InferenceResponse(output_tensors=[], error=error)
 
         def answer(index: int, outputs: dict[str, Any]) -> None:
-            answers[index] = backend.InferenceResponse([backend.Tensor(n, v) for n, v in outputs.items()])
+            make = backend.Tensor if self._passes_arrays else functools.partial(as_tensor, backend)
+            answers[index] = backend.InferenceResponse([make(n, v) for n, v in outputs.items()])
 
         items: list[Item] = []
         for index, request in enumerate(requests):
@@ -376,7 +387,7 @@ class TritonPythonModel:
             for name in self._runner.input_names:
                 tensor = backend.get_input_tensor_by_name(request, name)
                 if tensor is not None:
-                    feeds[name] = tensor.as_numpy()
+                    feeds[name] = tensor.as_numpy() if self._passes_arrays else np.from_dlpack(tensor)
             try:
                 items.append(self._runner.read(index, feeds, request.requested_output_names()))
             except Refused as error:
@@ -387,6 +398,23 @@ class TritonPythonModel:
     def finalize(self) -> None:
         """Release the session's memory."""
         del self._runner
+
+
+def passes_arrays(backend: Any) -> bool:
+    """Say whether the stub and this numpy understand each other's arrays.
+
+    A stub that was built for numpy 1 takes the sizes of numpy 2's elements for 0: it would answer with empty tensors,
+    without an error. Python 3.13 has no numpy 1.
+    """
+    return bool((as_tensor(backend, "probe", np.arange(2)).as_numpy() == [0, 1]).all())
+
+
+def as_tensor(backend: Any, name: str, array: Any) -> Any:
+    """Return a tensor of the stub's that holds ``array`` (no texts), handed over as DLPack, which says all sizes."""
+    capsule = array.__dlpack__()
+    tensor = backend.Tensor.from_dlpack(name, capsule)
+    _rename(capsule, _USED)  # the stub calls it otherwise, and numpy then complains for each
+    return tensor
 
 
 def find_changed(folder: Path, parameters: Mapping[str, str]) -> str:

@@ -46,6 +46,24 @@ def test_no_server_at_all_says_what_to_install():
         choose_server(triton_grpc="", on_path=None, wheel=None, python="3.11")
 
 
+def test_where_pip_would_ask_for_a_numpy_that_python_does_not_have_the_wheel_is_installed_alone():
+    """Python 3.13 has no numpy below 2."""
+    with pytest.raises(TritonMissing, match="pip install --no-deps nvidia-pytriton==") as missing:
+        choose_server(triton_grpc="", on_path=None, wheel=None, python="3.13")
+    assert "triton-gateway[triton]" not in missing.value.line()
+
+
+@pytest.mark.parametrize("system", ["Darwin arm64", "Windows AMD64", "Linux riscv64"])
+def test_where_no_triton_is_made_for_what_runs_there_is_said(system):
+    """The gateway alone does, and containers."""
+    with pytest.raises(TritonMissing) as missing:
+        choose_server(triton_grpc="", on_path=None, wheel=None, python="3.12", system=system)
+    line = missing.value.line()
+    assert f"there is no Triton for {system}, only for Linux x86_64 and Linux aarch64" in line
+    assert "`triton-gateway serve --triton-grpc HOST:8001`" in line
+    assert "pip install" not in line
+
+
 def test_a_python_without_stub_names_those_that_have_one():
     """The wheel brings a python backend for some versions only."""
     with pytest.raises(TritonMissing, match=r"no python backend for Python 3.14 \(it has 3.10, 3.11\)"):

