@@ -388,6 +388,19 @@ def _state() -> Group:
                 "page", hold="2m",
             ),
             Alert(
+                "ModelSyncDown", 'up{job="model-sync"} == 0',
+                "Model sync at {{ $labels.instance }} cannot be scraped",
+                "It has not answered for 5 minutes: its Triton answers for what it has loaded, and nothing new comes.",
+                "ticket", hold="5m",
+            ),
+            Alert(
+                "ModelSyncBehind",
+                by(INSTANCE, f'{catalog.SYNC_MODELS.name}{{state=~"pending|downloading|loading|failed"}}') + " > 0",
+                "Triton at {{ $labels.instance }} lacks models",
+                "For 15 minutes; `triton-gateway status` and /status of model sync say which, and why.",
+                "ticket", hold="15m",
+            ),
+            Alert(
                 # A Triton that nobody scrapes is noticed by the gateways that need it, without any traffic.
                 "GatewayBackendDown", f"{by((*SCOPE, 'backend'), catalog.BACKEND_UP.name, 'max')} == 0",
                 "No gateway reaches Triton at {{ $labels.backend }}",

@@ -154,7 +154,10 @@ class Fleet:
             self._hosts.write_text(f"127.0.0.1 localhost\n{named}")
 
     def start_triton(self, *, in_place_of: str = "") -> Triton:
-        """Start a Triton with its sync, wait until it has every model, then name it. ``in_place_of``: its address."""
+        """Start a Triton with its sync, behind the name from the start, and wait until it has every model.
+
+        ``in_place_of``: its address.
+        """
         number = next(self._numbers)
         name, host = f"triton-{number}", in_place_of or f"127.0.0.{number + 1}"
         folder = self.state / name
@@ -166,21 +169,21 @@ class Fleet:
         argv = ["sync", *paths, "--triton-grpc", grpc, "--engine", "python", "--poll-frequency", "500ms"]
         sync = self._start(f"{name}-sync", argv)
         triton = Triton(name, host, server, sync, folder / "sync-status.json", self._ports)
-        processes.until(triton.is_ready, f"{name} has its models")
         with self._lock:
             self.tritons = [*self.tritons, triton]
             self._name_the_tritons()
+        processes.until(triton.is_ready, f"{name} has its models")
         self._say(f"{name} is ready at {host}")
         return triton
 
     def end_triton(self, triton: Triton) -> None:
-        """End it as a pod ends: off the name, preStop, SIGTERM."""
-        self.tritons = [t for t in self.tritons if t is not triton]
-        self._name_the_tritons()
-        # The name server's answer lives for some seconds; the gateways look every two.
-        time.sleep(_PRE_STOP_S + 2.0 if self.follows_a_name else 0.0)
-        triton.server.end()
+        """End it as a pod ends: model sync at once, preStop, SIGTERM; it has the name until it is gone."""
         triton.sync.end()
+        time.sleep(_PRE_STOP_S)
+        triton.server.end()
+        with self._lock:
+            self.tritons = [t for t in self.tritons if t is not triton]
+            self._name_the_tritons()
         self._say(f"{triton.name} has ended")
 
     def start_gateway(self, **settings: str) -> Gateway:

@@ -1,17 +1,27 @@
-"""Whether model sync is alive and its Triton may get calls: small HTTP answers for probes of containers and pods.
+"""Whether model sync is alive and its Triton is filled: small HTTP answers for probes of containers and pods.
 
-``/livez`` depends on nothing outside the process; ``/readyz`` keeps a Triton out of the gateways' sight until it holds
-what the serving Task wants. ``Readiness`` is the rule and does no I/O; ``serve`` is the listener. Called by
+``/livez`` depends on nothing outside the process; ``/readyz`` keeps a rollout from ending the pods before until the
+new Triton holds what the serving Task wants. Who gets calls is not decided here: gateways call a Triton for what it
+has. ``/metrics`` says what is lacking. ``Readiness`` is the rule; ``serve`` is the listener. Called by
 ``triton-gateway sync --health-port``.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
+import logging
 import threading
 from collections.abc import Callable, Mapping
+from datetime import datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
+
+from gateway import durable
+from gateway.metrics import catalog
+
+log = logging.getLogger("triton_gateway.sync")
 
 _HELD = frozenset({"ready", "leaving", "cold"})
 _STUCK_S = 120.0
@@ -24,11 +34,18 @@ class Readiness:
     was restarted) makes it unready, not what was added: gateways wait for that themselves. A model that is refused
     holds nobody up: it would be refused everywhere, and take the healthy models of all pods with it. One that could not
     be fetched does: the pods before this one hold it, and must not be replaced by empty ones.
+
+    ``path`` keeps what was loaded over a restart of model sync, which changes nothing in its Triton.
     """
 
-    def __init__(self) -> None:
-        self._is_filled = False
+    def __init__(self, path: Path | None = None) -> None:
+        self._path = path
         self._held: set[str] = set()
+        self._is_filled = False
+        with contextlib.suppress(OSError, ValueError):
+            if path is not None:
+                self._held = set(json.loads(path.read_text())["held"])
+                self._is_filled = True
         self._lock = threading.Lock()
 
     def reasons(self, status: Mapping[str, Any]) -> list[str]:
@@ -41,7 +58,8 @@ class Readiness:
         reasons: dict[str, str] = {}
         for model in status["models"]:
             is_refused = model["state"] == "failed" and model["is_final"]
-            states.setdefault(model["endpoint"], set()).add("refused" if is_refused else model["state"])
+            state = "ready" if model.get("is_loaded") else model["state"]
+            states.setdefault(model["endpoint"], set()).add("refused" if is_refused else state)
             if model["state"] == "failed":
                 reasons[model["endpoint"]] = model["reason"]
         with self._lock:
@@ -49,8 +67,11 @@ class Readiness:
                 url for url, found in states.items()
                 if not found & _HELD and "refused" not in found and (not self._is_filled or url in self._held)
             ]  # fmt: skip
+            before = self._is_filled, self._held
             self._is_filled = self._is_filled or not waiting
             self._held = (self._held | {url for url, found in states.items() if found & _HELD}) & states.keys()
+            if self._is_filled and before != (self._is_filled, self._held):
+                self._save()
         if waiting and (refusal := status["triton"].get("error")):
             return [refusal]  # it wants another key, for instance: none of them can be loaded
         return [
@@ -59,24 +80,55 @@ class Readiness:
             for url in sorted(waiting)
         ]  # fmt: skip
 
+    def _save(self) -> None:
+        if self._path is None:
+            return
+        try:
+            durable.replace(self._path, json.dumps({"held": sorted(self._held)}))
+        except OSError as error:  # a restart of model sync waits for everything then, as a new pod does
+            log.warning("cannot write %s: %s", self._path, error)
+
+
+def exposition(status: Mapping[str, Any]) -> str:
+    """Write what ``ModelSync.status()`` says as Prometheus reads it."""
+    counts = dict.fromkeys(catalog.SYNC_STATES, 0)
+    for model in status["models"]:
+        counts[model["state"]] += 1
+    contact = status["registry"]["last_contact"]
+    at = int(datetime.fromisoformat(contact).timestamp()) if contact else 0
+    families = (
+        (catalog.SYNC_MODELS, {f'{{state="{state}"}}': count for state, count in counts.items()}),
+        (catalog.SYNC_TRITON, {"": int(status["triton"]["answers"])}),
+        (catalog.SYNC_LAST_CONTACT, {"": at}),
+    )  # fmt: skip
+    return "".join(
+        f"# HELP {metric.name} {metric.help}\n# TYPE {metric.name} {metric.type}\n"
+        + "".join(f"{metric.name}{labels} {value}\n" for labels, value in values.items())
+        for metric, values in families
+    )
+
 
 def serve(
     port: int, status: Callable[[], Mapping[str, Any]], last_round: Callable[[], float], clock: Callable[[], float],
     *, host: str = "0.0.0.0",  # noqa: S104 - the kubelet asks from outside the pod
+    filled: Path | None = None,
 ) -> ThreadingHTTPServer:  # fmt: skip
-    """Answer ``/livez``, ``/readyz`` and ``/status`` on ``port`` (0: a free one) in threads of their own.
+    """Answer ``/livez``, ``/readyz``, ``/status`` and ``/metrics`` on ``port`` (0: a free one) in threads of their own.
 
-    ``last_round()`` is when the loop last finished a round, in ``clock()`` seconds. Raises ``OSError`` when the port is
-    taken. The caller shuts the returned server down.
+    ``last_round()`` is when the loop last finished a round, in ``clock()`` seconds; ``filled`` is ``Readiness``'s file.
+    Raises ``OSError`` when the port is taken. The caller shuts the returned server down.
     """
-    readiness = Readiness()
+    readiness = Readiness(filled)
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            code, body = self._answer()
-            content = json.dumps(body).encode()
+            if self.path == "/metrics":
+                code, kind, content = 200, "text/plain; version=0.0.4; charset=utf-8", exposition(status()).encode()
+            else:
+                code, body = self._answer()
+                kind, content = "application/json", json.dumps(body).encode()
             self.send_response(code)
-            self.send_header("content-type", "application/json")
+            self.send_header("content-type", kind)
             self.send_header("content-length", str(len(content)))
             self.end_headers()
             self.wfile.write(content)
@@ -90,7 +142,7 @@ def serve(
                 return (503 if reasons else 200), {"ready": not reasons, "reasons": reasons}
             if self.path == "/status":
                 return 200, status()
-            return 404, {"error": "ask /livez, /readyz or /status"}
+            return 404, {"error": "ask /livez, /readyz, /status or /metrics"}
 
         def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name it overrides
             """Keep probes out of the log."""

@@ -92,6 +92,8 @@ class ModelSync:
         self._retries: dict[str, Retry] = {}
         self._dispensable_since: dict[str, float] = {}
         self._ready_since: dict[str, float] = {}
+        self._loaded: frozenset[str] = frozenset()
+        """Models that Triton can run now."""
         self._cold: dict[str, object] = {}
         """Models that were unloaded because nobody called them, with what was wished of them until then."""
         self._board = StatusBoard(settings.status_path, wall)
@@ -196,7 +198,8 @@ class ModelSync:
                 "last_contact": iso(self._last_contact) if self._last_contact else None,
                 "error": self._registry_error,
             },
-            "models": self._board.models(),
+            # Triton has it, though perhaps as it was written before.
+            "models": [{**model, "is_loaded": model["name"] in self._loaded} for model in self._board.models()],
         }  # fmt: skip
 
     # --- registry -----------------------------------------------------------------------------------------------
@@ -257,6 +260,7 @@ class ModelSync:
         ready = {name for name, entry in index.items() if entry.state == "ready" and name not in self._jobs}
         self._ready_since = {name: self._ready_since.get(name, now) for name in ready}
         damaged = self._damaged(on_disk, index)
+        self._loaded = frozenset(name for name, entry in index.items() if entry.state == "ready") - damaged
         seen: dict[str, Observed] = {}
         for name in set(on_disk) | set(desired.targets):
             disk, entry, last = on_disk.get(name), index.get(name), called.get(name, 0.0)

@@ -60,7 +60,13 @@ def run(
         def answer(sync: ModelSync) -> None:
             auto_update.follow(sync.loaded)
             if health_port is not None:
-                server = health.serve(health_port, sync.status, lambda: sync.last_round, time.monotonic)
+                server = health.serve(
+                    health_port,
+                    sync.status,
+                    lambda: sync.last_round,
+                    time.monotonic,
+                    filled=state_dir / "sync-filled.json",
+                )
                 stack.callback(server.shutdown)
 
         if health_port:

@@ -257,6 +257,19 @@ MODEL_INFO: Final = Metric(
 )  # fmt: skip
 BUILD_INFO: Final = Metric("gateway_build_info", "gauge", "Always 1; the label tells the version.", ("version",))
 
+SYNC_STATES: Final = ("pending", "downloading", "loading", "ready", "failed", "leaving", "cold")
+SYNC_MODELS: Final = Metric(
+    "model_sync_models", "gauge", f"Endpoints' models of the Triton beside it, by state: {', '.join(SYNC_STATES)}.",
+    ("state",),
+)  # fmt: skip
+SYNC_TRITON: Final = Metric("model_sync_triton_answers", "gauge", "1 while the Triton beside it answers.")
+SYNC_LAST_CONTACT: Final = Metric(
+    "model_sync_registry_last_contact_timestamp_seconds", "gauge",
+    "Unix time of the last answer of the ClearML API; 0: none yet.",
+)  # fmt: skip
+OF_MODEL_SYNC: Final = (SYNC_MODELS, SYNC_TRITON, SYNC_LAST_CONTACT)
+"""What model sync says of itself, on the port of its probes."""
+
 CATALOG: Final = (
     REQUESTS, FALLBACKS, REQUEST_SECONDS, FAILURE_SECONDS,
     STAGE_SECONDS, IN_FLIGHT, CPU_WAIT, ROWS, TOKENS, UNKNOWN_TOKENS, TRUNCATED,

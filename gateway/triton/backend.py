@@ -118,6 +118,7 @@ class TritonBackend:
             lookup=lookup,
             lookup_every=lookup_every,
             key=self._key,
+            is_partial=lambda model: self._placed(model) is not _EVERYWHERE[0],
         )
 
     @property
@@ -134,6 +135,8 @@ class TritonBackend:
 
     def place(self, model: str, *, is_cold: bool, copies: int) -> Callable[[], None]:
         """See ``Backend.place``."""
+        if not is_cold and not copies:
+            return lambda: None
         place = _Place(is_cold, copies)
         self._places.setdefault(model, []).append(place)
 
@@ -279,12 +282,13 @@ class TritonBackend:
             self._wanted = monotonic()
         elif self._placed(model).is_cold and self._replicas.holder(model) is None:
             self._wish(model)
-        # Who does not answer is not waited for: it gets no calls either.
-        answered = [replica.held for replica in self._replicas.all if replica.held is not None]
-        needed = len(answered)
+        have = [one for one in self._replicas.all if one.held is not None and model in one.held.ready]
         if copies := self._placed(model).copies:
-            needed = min(needed, quorum(copies))  # one that is too small for it, or missing, is not waited for
-        return bool(answered) and sum(model in held.ready for held in answered) >= needed
+            # One that is too small for it, or missing, is not waited for.
+            answer = sum(one.held is not None for one in self._replicas.all)
+            return bool(have) and len(have) >= min(answer, quorum(copies))
+        awaited = (one for one in self._replicas.all if self._replicas.is_awaited(one, model))
+        return bool(have) and all(one in have for one in awaited)
 
     async def why_not_ready(self, model: str) -> str:
         """See ``Backend.why_not_ready``."""

@@ -99,8 +99,8 @@ class Backend(Protocol):
         ...
 
     async def is_ready(self, model: str) -> bool:
-        """True when ``model`` can be called now: on every server that answers, of one that is placed on some of them on
-        half of those; False when none does; never raises.
+        """True when ``model`` can be called now: on every server that answers and is not being filled, of one that is
+        placed on some of them on half of those; False when none does; never raises.
         """
         ...
 

@@ -149,7 +149,8 @@ class Replica:
     """One Triton: its transports, and what the calls to it have shown."""
 
     __slots__ = (
-        "address", "grpc", "held", "http", "in_flight", "is_unhealthy", "missing", "retry_s", "silent_since",
+        "address", "grpc", "held", "http", "in_flight", "is_filled", "is_unhealthy", "lacking", "missing", "retry_s",
+        "silent_since",
         "survey_due", "survey_s", "tending",
     )  # fmt: skip
 
@@ -164,6 +165,10 @@ class Replica:
         """Models it did not have the last time."""
         self.held: Held | None = None
         """What it said last that it holds; None when it did not answer."""
+        self.is_filled = False
+        """It has had, since it answers, everything that the others have: it is not being filled any more."""
+        self.lacking: frozenset[str] = frozenset()
+        """What others hold and it does not, beside models that are not meant for all of them."""
         self.survey_due, self.survey_s = 0.0, 0.0
         self.silent_since = 0.0
         """Since when it owes an answer and has sent none, in ``monotonic`` seconds; 0 when it owes none."""
@@ -196,7 +201,7 @@ class Replicas:
 
     ``key`` returns that of Triton's control APIs, empty if it is not known. ``http`` as ``http_hosts`` takes it.
     ``stamp`` returns what, when it changes, asks for new connections (the certificates); raises ``OSError``. ``lookup``
-    is used every ``lookup_every`` seconds at most.
+    is used every ``lookup_every`` seconds at most. ``is_partial(model)`` says whether a model is not meant for all.
     """
 
     def __init__(
@@ -209,8 +214,10 @@ class Replicas:
         lookup: Lookup,
         lookup_every: float,
         key: Callable[[], str],
+        is_partial: Callable[[str], bool],
     ) -> None:
         self._key = key
+        self._is_partial = is_partial
         self._survey_s = min(_SURVEY_S, lookup_every)
         self._surveying = asyncio.Lock()
         self.all: list[Replica] = []
@@ -359,7 +366,10 @@ class Replicas:
         self.callers(model)
         async with self._surveying:
             now = monotonic()
-            await asyncio.gather(*(self._survey(replica) for replica in self.all if now >= replica.survey_due))
+            due = [replica for replica in self.all if now >= replica.survey_due]
+            changed = await asyncio.gather(*map(self._survey, due))
+            if any(changed) or (due and not all(replica.is_filled for replica in self.all)):
+                self._compare()
 
     def hurry(self) -> None:
         """Ask every server at once what it holds, and as often as at first: a caller waits for that."""
@@ -372,7 +382,24 @@ class Replicas:
         held = [r for r in self.all if not r.is_unhealthy and r.held is not None and model in r.held.ready]
         return self.pick(model) if held else None
 
-    async def _survey(self, replica: Replica) -> None:
+    def is_awaited(self, replica: Replica, model: str) -> bool:
+        """Whether who waits until ``model`` is everywhere waits for this server: not if it is away, and not while it is
+        being filled, which takes as long as all models take. It gets calls for what it has meanwhile.
+        """
+        if replica.held is None:
+            return False
+        return replica.is_filled or replica.lacking <= {model}
+
+    def _compare(self) -> None:
+        held = [replica.held.ready for replica in self.all if replica.held is not None]
+        everything = frozenset(model for model in frozenset().union(*held) if not self._is_partial(model))
+        for replica in self.all:
+            if replica.held is not None:
+                replica.lacking = everything - replica.held.ready
+                replica.is_filled = replica.is_filled or not replica.lacking
+
+    async def _survey(self, replica: Replica) -> bool:
+        """Ask it what it holds; True if that has changed."""
         held = await replica.grpc.holds(self._key())
         has_changed = replica.held is None or held is None or held.ready != replica.held.ready
         replica.held = held
@@ -381,11 +408,13 @@ class Replicas:
         replica.survey_due = monotonic() + replica.survey_s
         if held is not None:
             replica.missing = self._callers.keys() - held.ready
+        return has_changed
 
     def _judge(self, replica: Replica, *, is_live: bool) -> None:
         if replica.is_unhealthy == is_live:
             _log.info("Triton at %s %s", replica.address, "gets calls" if is_live else "does not answer")
         replica.is_unhealthy = not is_live
+        replica.is_filled = replica.is_filled and is_live
         self._count()
 
     def _count(self) -> None:

@@ -364,12 +364,20 @@ def test_outages_that_no_request_tells_of_fire(evaluate: Evaluate) -> None:
             'gateway_backend_up{backend="u:8001",instance="i"}': "1 0x60",
             'gateway_backend_up{backend="u:8001",instance="j"}': "1x60",
             'gateway_backend_up{backend="gone:8001",instance="i"}': f"0 {NAN}",
+            'up{job="model-sync",instance="s"}': "1 0x60", 'up{job="model-sync",instance="well"}': "1x60",
+            'model_sync_models{state="failed",instance="behind"}': "1x60",
+            'model_sync_models{state="ready",instance="well"}': "3x60",
+            'model_sync_models{state="loading",instance="well"}': "1x5 0x60",
         },
         promql_expr_test=[
             {"expr": 'count by (backend) (ALERTS{alertname="GatewayBackendDown",alertstate="firing"})',
              "eval_time": "10m", "exp_samples": [{"labels": '{backend="t:8001"}', "value": 1}]},
             count_of('ALERTS{alertname="TritonDown",alertstate="firing",instance="t"}', "10m"),
             count_of('ALERTS{alertname="GatewayAbsent",alertstate="firing"}', "20m"),
+            {"expr": 'count by (alertname, instance) (ALERTS{alertname=~"ModelSync.*",alertstate="firing"})',
+             "eval_time": "30m", "exp_samples": [
+                 {"labels": '{alertname="ModelSyncBehind",instance="behind"}', "value": 1},
+                 {"labels": '{alertname="ModelSyncDown",instance="s"}', "value": 1}]},
         ],
     )  # fmt: skip
 

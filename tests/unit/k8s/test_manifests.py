@@ -207,12 +207,38 @@ def test_gateways_and_sync_are_told_where_triton_is(plain: Objects) -> None:
             assert "127.0.0.1:8001" == address
 
 
+def test_a_model_sync_that_ends_again_and_again_takes_no_triton_from_the_gateways(plain: Objects) -> None:
+    """A pod is ready if all of its containers are: behind the name are all pods, and gateways call what answers.
+
+    By the same name model syncs find each other, those that start included.
+    """
+    for each in of(plain, "Service"):
+        is_triton = each["metadata"]["labels"].get("app.kubernetes.io/component") == "triton"
+        assert is_triton == each["spec"].get("publishNotReadyAddresses", False), each["metadata"]["name"]
+    services = {each["metadata"]["name"] for each in of(plain, "Service")}
+    for name, container in containers(plain):
+        if name.endswith("/sync") and name.split("/")[0] in services:
+            assert f"dns:///{name.split('/')[0]}:8001" == environment(container)["TRITON_GATEWAY_POOL_MEMBERS"]
+
+
 def test_jobs_are_called_what_rules_and_boards_call_them(objects: Objects) -> None:
     """`up{job="triton-gateway"}`: the name is set, not left to the operator."""
     for each in of(objects, "ServiceMonitor"):
         for endpoint in each["spec"]["endpoints"]:
             relabelled = {r.get("targetLabel"): r.get("replacement") for r in endpoint["relabelings"]}
             assert each["metadata"]["name"] == relabelled["job"]
+
+
+def test_what_model_sync_lacks_is_scraped(plain: Objects) -> None:
+    """Its Triton goes on without it, so that no probe says that nothing new is loaded."""
+    services = {each["metadata"]["name"] for each in of(plain, "Service")}
+    monitors = {each["metadata"]["name"] for each in of(plain, "ServiceMonitor")}
+    if monitors:
+        assert ("triton" in services) == ("model-sync" in monitors)
+    for each in of(plain, "NetworkPolicy"):
+        if each["metadata"]["name"] == "triton" and "triton" in services:
+            everybody = [rule for rule in each["spec"]["ingress"] if "from" not in rule]
+            assert {"metrics", "health"} == {port["port"] for rule in everybody for port in rule["ports"]}
 
 
 def test_volumes_that_are_mounted_exist(objects: Objects) -> None:

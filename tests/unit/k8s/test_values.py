@@ -294,11 +294,12 @@ def test_pods_can_be_scraped_themselves(helm: Render) -> None:
     """For a Prometheus that selects PodMonitors only."""
     objects = helm(monitoring__kind='"PodMonitor"')
     assert "ServiceMonitor" not in {each["kind"] for each in objects}
-    ports = {"triton-gateway": "http", "triton": "metrics"}
-    for name, port in ports.items():
+    ports = {"triton-gateway": ("triton-gateway", "http"), "triton": ("triton", "metrics"),
+             "model-sync": ("triton", "health")}  # fmt: skip
+    for name, (of, port) in ports.items():
         spec = named(objects, "PodMonitor", name)["spec"]
         assert [port] == [endpoint["port"] for endpoint in spec["podMetricsEndpoints"]]
-        labels = pod(objects, name)["metadata"]["labels"]
+        labels = pod(objects, of)["metadata"]["labels"]
         assert spec["selector"]["matchLabels"].items() <= labels.items()
 
 

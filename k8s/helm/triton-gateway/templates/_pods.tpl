@@ -183,7 +183,7 @@ containers:
       {{- end }}
       - {name: metrics, containerPort: 8002, protocol: TCP}
     startupProbe: {{ include "probe" (list $ "/v2/health/live" $http 2 2 150) | nindent 6 }}
-    # the server; whether it holds the models is what sync's readiness says, and the pod is ready when both are
+    # the server; whether it is filled is what sync's readiness says, and a rollout goes on when both are
     readinessProbe: {{ include "probe" (list $ "/v2/health/ready" $http 3 2 2) | nindent 6 }}
     livenessProbe: {{ include "probe" (list $ "/v2/health/live" $http 10 5 3) | nindent 6 }}
     lifecycle:
@@ -240,6 +240,10 @@ env:
   {{- if ne $pool.name "default" }}
   - {name: TRITON_GATEWAY_POOL, value: {{ $pool.name }}} # endpoints of other pools are not loaded
   {{- end }}
+  {{- if eq (index . 1) "127.0.0.1:8001" | and (not $.Values.kserve.enabled) }}
+  # who of the pool holds a model that is on some of them only (gateway.replicas)
+  - {name: TRITON_GATEWAY_POOL_MEMBERS, value: "dns:///{{ include "name" (list $ "triton" $pool.name) }}:8001"}
+  {{- end }}
   - {name: TRITON_GATEWAY_MODEL_REPOSITORY, value: /models}
   - {name: TRITON_GATEWAY_SYNC_HEALTH_PORT, value: "8081"}
   - {name: TRITON_GATEWAY_POLL_FREQUENCY, value: {{ $.Values.gateway.pollFrequency }}}
@@ -252,7 +256,7 @@ env:
 ports:
   - {name: health, containerPort: 8081, protocol: TCP}
 startupProbe: {{ include "probe" (list $ "/livez" $health 2 2 60) | nindent 2 }}
-# the Triton it fills holds every model that is wanted: before that, no gateway may see this pod
+# the Triton it fills holds every model that is wanted: before that, no pod before this one may end
 readinessProbe: {{ include "probe" (list $ "/readyz" $health 3 2 2) | nindent 2 }}
 livenessProbe: {{ include "probe" (list $ "/livez" $health 20 5 3) | nindent 2 }}
 resources: {{ include "resources" (list $ $.Values.sync.resources $pool.modelsSize) | nindent 2 }}

@@ -6,11 +6,13 @@ import json
 import time
 import urllib.error
 import urllib.request
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from deploy.modelsync.health import Readiness, serve
+from deploy.modelsync.health import Readiness, exposition, serve
+from gateway.metrics.exposition import parse
 
 
 def status(*models: tuple[str, str, *tuple[bool, ...]], answers: bool = True, revision: str = "r1") -> dict[str, Any]:
@@ -126,3 +128,59 @@ def test_probes_answer_over_http(path: str, last_round: float, code: int) -> Non
         server.shutdown()
         server.server_close()
     assert code == found
+
+
+def test_a_model_sync_that_starts_again_takes_nothing_out_that_its_triton_still_holds(tmp_path: Path) -> None:
+    """It may end again and again: Triton serves on. What is new, refused or away counts as little as before its end."""
+    before = Readiness(tmp_path / "filled.json")
+    assert [] == before.reasons(status(("a", "ready"), ("b", "ready")))
+    assert [] == before.reasons(status(("a", "ready"), ("b", "ready"), ("new", "failed")))
+    after = Readiness(tmp_path / "filled.json")
+    assert [] == after.reasons(status(("a", "ready"), ("b", "ready"), ("new", "failed")))
+    assert ["waiting for b to be loaded"] == after.reasons(status(("a", "ready"), ("b", "loading"), ("new", "failed")))
+    (tmp_path / "filled.json").write_text("{")
+    assert ["waiting for new, which could not be fetched: away"] == Readiness(tmp_path / "filled.json").reasons(
+        status(("a", "ready"), ("new", "failed"))
+    )
+    unwritable = Readiness(tmp_path / "filled.json" / "below")
+    assert [] == unwritable.reasons(status(("a", "ready")))
+
+
+def test_what_triton_has_loaded_is_held_whatever_model_sync_does_about_it() -> None:
+    """Written anew by another release, or not fetched for that: the model that is loaded answers meanwhile."""
+    rule = Readiness()
+    for state in ("failed", "downloading", "loading"):
+        found = status(("a", state))
+        found["models"][0]["is_loaded"] = True
+        assert [] == rule.reasons(found)
+
+
+def test_what_model_sync_lacks_is_a_metric() -> None:
+    """Of a Triton that serves on, the alert and not the readiness says that nothing new comes."""
+    found = status(("a", "ready"), ("b", "failed"), ("c", "failed", True), ("d", "cold"))
+    found["registry"] = {"last_contact": "2026-11-23T02:00:00+00:00", "error": "away"}
+    text = exposition(found)
+    for line in (
+        'model_sync_models{state="ready"} 1', 'model_sync_models{state="failed"} 2',
+        'model_sync_models{state="cold"} 1', 'model_sync_models{state="pending"} 0', "model_sync_triton_answers 1",
+        "model_sync_registry_last_contact_timestamp_seconds 1795399200",
+    ):  # fmt: skip
+        assert line in text.splitlines()
+    assert {"model_sync_models", "model_sync_triton_answers", "model_sync_registry_last_contact_timestamp_seconds"} == {
+        name for name, _, _ in parse(text)
+    }
+    found["registry"]["last_contact"] = None
+    assert "last_contact_timestamp_seconds 0" in exposition(found)
+
+
+def test_metrics_are_served_beside_the_probes() -> None:
+    """On the same port: Prometheus asks where the kubelet does."""
+    found = {**status(("a", "ready")), "registry": {"last_contact": None, "error": ""}}
+    server = serve(0, lambda: found, time.monotonic, time.monotonic, host="127.0.0.1")
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{server.server_address[1]}/metrics", timeout=5) as reply:
+            assert reply.headers["content-type"].startswith("text/plain")
+            assert b'model_sync_models{state="ready"} 1' in reply.read()
+    finally:
+        server.shutdown()
+        server.server_close()

@@ -357,6 +357,21 @@ def test_what_another_release_writes_alike_is_loaded_where_triton_does_not_have_
     assert [("load", name_of(world, "a"))] == world.triton.calls
 
 
+def test_what_another_release_cannot_fetch_is_loaded_all_the_same(world, monkeypatch):
+    """It says that it failed, and that Triton has the model: the pod stays ready."""
+    world.registry.add("a", "m1")
+    world.rounds()
+    world.sync.close()
+    monkeypatch.setattr(build, "FORMAT", 99)
+    world.cache.errors["m1"] = RegistryUnavailable("the file store does not answer")
+    world.start()
+    assert "failed" == world.rounds()["a"][0]
+    assert [] == Readiness().reasons(world.sync.status())
+    world.triton.restart()
+    world.rounds(1)
+    assert Readiness().reasons(world.sync.status())
+
+
 def test_a_failed_model_is_retried_with_growing_delays_and_recovers(world):
     """2 s, 4 s, 8 s …; the repair is found without anybody's help."""
     world.registry.add("a", "m1")

@@ -488,3 +488,51 @@ async def test_where_a_model_is_placed_is_known_as_long_as_a_version_says_so() -
         assert "being loaded" not in str(caught.value)
         assert not backend._places
         await backend.close()
+
+
+async def test_a_triton_that_is_still_being_filled_keeps_no_version_waiting() -> None:
+    """It is behind the name from its start. It gets calls for what it has, and is waited for once it has had all."""
+    async with tritons("a", "b") as (a, b):
+        known = [(f"127.0.0.1:{a.port}",)]
+
+        async def lookup(_host: str, _port: int) -> tuple[str, ...]:
+            return known[0]
+
+        a.models, b.models = {"m", "n", "o", "few"}, {"m"}
+        backend = TritonBackend("dns:///t:8001", lookup=lookup, lookup_every=0)
+        backend.place("few", is_cold=False, copies=1)
+        assert await backend.is_ready("m")
+        known[0] = (f"127.0.0.1:{a.port}", f"127.0.0.1:{b.port}")
+        async with asyncio.timeout(20):
+            while not (await backend.is_live() and backend.replicas == 2):
+                await asyncio.sleep(0.01)
+        assert await backend.is_ready("n")
+        for _ in range(6):
+            await call(backend, "n")
+        assert (6, 0) == (a.calls, b.calls)
+
+        b.models = {"m", "n", "o"}
+        async with asyncio.timeout(20):
+            while backend._replicas.all[1].held is None or "n" not in backend._replicas.all[1].held.ready:
+                await backend.is_ready("n")
+                await asyncio.sleep(0.01)
+        a.models = {"m", "n", "o", "few", "new"}
+        async with asyncio.timeout(20):
+            while backend._replicas.all[0].held is None or "new" not in backend._replicas.all[0].held.ready:
+                assert not await backend.is_ready("new")
+                await asyncio.sleep(0.01)
+        assert not await backend.is_ready("new")
+        b.models = {"m", "n", "o", "new"}
+        async with asyncio.timeout(20):
+            while not await backend.is_ready("new"):
+                await asyncio.sleep(0.01)
+        await backend.close()
+
+
+async def test_tritons_that_are_all_being_filled_are_all_waited_for() -> None:
+    """A first start: nobody has anything that another one lacks for long."""
+    async with tritons("a", "b") as (a, b):
+        a.models, b.models = {"m", "n"}, {"n", "o"}
+        backend = TritonBackend(together(a, b), lookup_every=0)
+        assert [False, True, False] == [await backend.is_ready(model) for model in ("m", "n", "o")]
+        await backend.close()
