@@ -12,10 +12,7 @@ from tests.cluster import programs
 from tests.cluster.control_plane import Cluster, started
 from tests.cluster.nodes import Played
 
-DEFECTS: dict[str, str] = {
-    f"test_an_upgrade_and_the_way_back[dev-{way}]": "kustomize's images change the Job setup, but not its name"
-    for way in ("client", "server")
-}
+DEFECTS: dict[str, str] = {}
 """Known defects by test, its parameters without the Kubernetes (``test_name[gpu-client]``): it has to fail, and why.
 
 A test that passes although it is in here fails: its line is taken out with what mends the defect.

@@ -144,7 +144,7 @@ class Install:
 
     def generations(self) -> dict[str, int]:
         """Return how often the wishes of every object of ours were changed."""
-        kinds = "deployments,services,networkpolicies,poddisruptionbudgets,horizontalpodautoscalers,jobs,replicasets"
+        kinds = "deployments,services,networkpolicies,poddisruptionbudgets,horizontalpodautoscalers,replicasets"
         items = self.cluster.get(kinds, "--namespace", self.namespace)["items"]
         return {f"{one['kind']}/{one['metadata']['name']}": one["metadata"].get("generation", 0) for one in items}
 

