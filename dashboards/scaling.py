@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from dashboards.promql import INSTANCE, POOL, SCOPE, VERSION, Group, Record, by, on, rate
+from dashboards.promql import FAILED_OUTCOMES, INSTANCE, POOL, SCOPE, VERSION, Group, Record, by, on, rate
 from gateway.metrics import catalog
 
 WORK: Final = "instance:gateway_work:mean1m"
@@ -48,7 +48,11 @@ BEST: Final = "job:triton_rows_per_replica:max1m"
 EFFICIENCY: Final = "job:triton_rows_per_busy_second:rate1m"
 """Rows Triton computes in a second of computing: grows as its batches fill."""
 SERVING: Final = "job:triton_replicas_serving:count"
-"""Tritons that have computed for a minute and longer: what the rates of the last minute are of."""
+"""Tritons that have computed for a minute and longer, if there are any: what the rates of the last minute are of."""
+STEADY: Final = "job:triton_replicas_steady:count"
+"""The same, and nothing if there are none."""
+BACK: Final = "job:triton_replicas_back:count"
+"""Tritons that compute again after requests failed while none did: the rates of the last minute say nothing of now."""
 CALL: Final = "endpoint_version:gateway_infer_seconds:mean1m"
 """How long a call to Triton takes, of versions with enough answers in the window to say."""
 WANTED_BY_WAITING: Final = "job:triton_replicas_wanted:waiting"
@@ -156,6 +160,7 @@ def _tritons() -> list[Record]:
     batches = by(VERSION, rate(f"{catalog.BATCH_ROWS.name}_count", _WINDOW))
     pools = by((*VERSION, "pool"), _of_pool(f"{catalog.MODEL_INFO.name} == 1"), "max")
     calls = by(VERSION, _stage("count", "infer"))
+    failed = f'rate({catalog.REQUESTS.name}{{outcome=~"{FAILED_OUTCOMES}"}}[{_WINDOW}] offset {_WINDOW})'
 
     def seconds(stage: str) -> str:
         return by(POOL, f"{by(VERSION, _stage('sum', stage))}\n  * {on(VERSION, group='pool')} {RUNS_ON}")
@@ -176,11 +181,9 @@ def _tritons() -> list[Record]:
         ),
         Record(CALL, f"{by(VERSION, _stage('sum', 'infer'))}\n  / ({calls} > {_LEAST_ANSWERS / 60:.3g})"),
         Record(INFER_P95, infer_p95()),
-        Record(
-            SERVING,
-            f"({by(POOL, f'{ROWS_EACH} > 0 and {ROWS_EACH} offset {_WINDOW} > 0', 'count')}\n"
-            f"  or {by(POOL, f'{ROWS_EACH} > 0', 'count')}) * {UNSEEN}",
-        ),
+        Record(STEADY, f"{by(POOL, f'{ROWS_EACH} > 0 and {ROWS_EACH} offset {_WINDOW} > 0', 'count')} * {UNSEEN}"),
+        Record(SERVING, f"{STEADY} or {by(POOL, f'{ROWS_EACH} > 0', 'count')} * {UNSEEN}"),
+        Record(BACK, f"{SERVING} unless {STEADY}\n  and {on(SCOPE)} {by(SCOPE, failed)} > 0"),
     ]
 
 
@@ -203,10 +206,13 @@ def _wanted() -> list[Record]:
         Record(
             WANTED_BY_QUEUE,
             f"clamp_max({busy} / {LOAD_TARGET:g}\n  * ({needed} > {SERVING} or {SERVING})\n  / {SERVING}, "
-            f"{MOST_GROWTH:g}) * {SERVING}\nor {none}",
+            f"{MOST_GROWTH:g}) * {SERVING}\n  unless {BACK}\nor {BACK}\nor {none}",
         ),
         # One step at a time: how many replicas would bring a p95 down is not to be had from it.
-        Record(WANTED_BY_P95, f"clamp_max({by(POOL, over, 'max')}, {1 / LOAD_TARGET:.4g}) * {SERVING}\nor {none}"),
+        Record(
+            WANTED_BY_P95,
+            f"clamp_max({by(POOL, over, 'max')}, {1 / LOAD_TARGET:.4g}) * {SERVING}\n  unless {BACK}\nor {none}",
+        ),
         # It keeps replicas, it never asks for more: before the first peak nobody knows what a full batch is worth.
         # Targets that cannot be scraped count: they are there, and losing sight of one must not take one away.
         Record(WANTED_BY_LOAD, f"({least}) < {tritons}\nor {tritons} and {least} > 0\nor {none}"),

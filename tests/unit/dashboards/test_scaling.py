@@ -25,6 +25,15 @@ def grows(per_second: float, *, since: int = 0, until: int = STEPS, then: float 
     return (f"_x{since} " if since else "") + before + after
 
 
+def phases(*parts: tuple[float, int]) -> str:
+    """A counter's samples: growth per second, and for how many samples."""
+    said, at = ["0"], 0.0
+    for per_second, samples in parts:
+        said.append(f"{at + per_second * 15!r}+{per_second * 15!r}x{samples - 1}")
+        at += per_second * 15 * samples
+    return " ".join(said)
+
+
 def gateway(
     pod: str = "g-0", namespace: str = "a", *, rate: float = 100.0, refused: float = 0.0, work: float = 1.0,
     queue_s: float = 0.0, infer_s: float = 0.01, in_flight: int = 4, more: str = "",
@@ -202,6 +211,41 @@ def test_what_is_asked_for_does_not_grow_while_new_replicas_start(evaluate: Eval
     )  # fmt: skip
 
 
+def test_the_end_of_a_stall_asks_for_no_more_than_there_were(evaluate: Evaluate) -> None:
+    """Five Tritons, far from full, stop for three minutes and come back: what was refused meanwhile is over.
+
+    The rates of the first minute are still of a time in which none worked, and what waited has waited long.
+    """
+    before, stalled, drained, after = 40, 12, 1, 30
+    ends = before + stalled
+
+    def of(usual: float, meanwhile: float = 0.0, at_its_end: float | None = None) -> str:
+        end = usual if at_its_end is None else at_its_end
+        return phases((usual, before), (meanwhile, stalled), (end, drained), (usual, after))
+
+    rate, waits = 4_000.0, 0.002
+    series = gateway(rate=rate, queue_s=waits)
+    for name in series:
+        if name.startswith("gateway_requests_total"):
+            series[name] = of(0.0, rate) if "overloaded" in name else of(rate)
+        elif "_sum{" in name and 'stage="queue"' in name:
+            series[name] = of(rate * waits, 0.0, 20_000.0 / 15)  # 4,000 requests that waited five seconds
+        elif 'stage="queue",le=' in name:
+            usual = rate if 'le="0.01"' not in name or waits <= 0.01 else 0.0
+            series[name] = of(usual, 0.0, rate if 'le="10.0"' in name or "Inf" in name else rate * 14 / 15)
+        elif "_total" in name or "_sum{" in name or "_count{" in name or "_bucket{" in name:
+            series[name] = of(float(series[name].partition("+")[2].partition("x")[0]) / 15)
+    for pod in range(5):
+        one = triton(f"t-{pod}", rows=rate / 5, busy=0.58, waits=0.1)
+        series |= {k: v if k.startswith("up{") else of(float(v.partition("+")[2].partition("x")[0]) / 15)
+                   for k, v in one.items()}  # fmt: skip
+    evaluate(series, interval="15s", promql_expr_test=[
+        {"expr": f"{name} <= bool 5", "eval_time": f"{(ends + samples) * 15}s",
+         "exp_samples": [{"labels": '{namespace="a",release="r",pool="default"}', "value": 1}]}
+        for name in (scaling.WANTED_BY_QUEUE, scaling.WANTED_BY_P95) for samples in range(1, 16)
+    ])  # fmt: skip
+
+
 def test_waiting_in_the_gateways_counts_as_waiting_inside_triton_does(evaluate: Evaluate) -> None:
     """A gateway that keeps Triton's queue short hides no load: the same ratio, wherever requests wait."""
     inside = gateway(infer_s=0.03, queue_s=0.0) | triton(busy=0.5, waits=1.0)
@@ -270,3 +314,31 @@ def test_what_triton_refuses_is_no_work_of_the_gateways(evaluate: Evaluate) -> N
     evaluate(
         both, interval="15s", promql_expr_test=[*says(scaling.WORK_TOTAL, a=1.0), *says(scaling.HOLD_TOTAL, a=2.0)]
     )
+
+
+def test_a_full_triton_makes_no_gateway_look_weaker(evaluate: Evaluate) -> None:
+    """Four gateways of 960/s that 9,200 come to become fifteen; Triton then takes a third of it, and refuses the rest.
+
+    What a gateway can do is what the busiest did in the last minutes, not what Triton lets through now.
+    """
+    full, pods = 40, 15
+    came, does, passed = 9_200.0, 960.0, 3_000.0
+    series: dict[str, str] = {}
+    for number in range(pods):
+        one = gateway(f"g-{number}")
+        old = number < 4
+        for name in one:
+            ok, refused = 'outcome="ok"' in name, 'outcome="overloaded"' in name
+            first = does if ok else came / 4 - does if refused else 60.0 if "cpu_wait" in name else 0.0
+            then = passed / pods if ok else (came - passed) / pods if refused else 0.5 if "cpu_wait" in name else 0.0
+            if name.startswith(("gateway_requests_total", "gateway_cpu_wait")):
+                one[name] = phases((first, full), (then, 30)) if old else f"_x{full} {phases((then, 30))}"
+            elif not name.startswith(("up{", "gateway_model_info")):
+                one[name] = phases((0.0, full + 30))
+        series |= one
+    most = 1.1 * pods * scaling.WORK_TARGET
+    evaluate(series, interval="15s", promql_expr_test=[
+        {"expr": f"{scaling.WORK_TOTAL} <= bool {most}", "eval_time": f"{(full + samples) * 15}s",
+         "exp_samples": [{"labels": '{namespace="a",release="r"}', "value": 1}]}
+        for samples in range(10)
+    ])  # fmt: skip
