@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from typing import Any
 
 import hypothesis
 import pytest
@@ -20,6 +21,9 @@ hypothesis.settings.load_profile("untimed")
 # tests that need none; nobody closes those. Set to None, asking is an error, which both expect.
 asyncio.set_event_loop(None)
 
+_AS_ONE_FILE = ("tests/integration/forms/",)
+"""Folders that one process runs whole: what their files share takes longest to start."""
+
 _LONGEST_FIRST = ("e2e", "integration", "contract", "unit", "docs")
 
 
@@ -34,6 +38,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return _LONGEST_FIRST.index(part) if part in _LONGEST_FIRST else len(_LONGEST_FIRST)
 
     items.sort(key=place)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """``--dist loadfile``, with some folders as if they were one file."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class Files(LoadFileScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            file: str = super()._split_scope(nodeid)
+            return next((folder for folder in _AS_ONE_FILE if file.startswith(folder)), file)
+
+    return Files(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 @pytest.fixture(params=["kind", "strict"])

@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from deploy.tools.clearml_serving import PROGRAM
+
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 ROOT = Path(__file__).parents[2]
@@ -58,8 +60,11 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("CLEARML_", "TRAINS_", "TRITON_GATEWAY_", "XDG_"))}
     environ = {
         **kept, "HOME": str(folder), "PYTHONPATH": str(ROOT), "COLUMNS": "200", "NO_PROXY": "*",
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1",
+        "PATH": f"{folder}:{Path(sys.executable).parent}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1",
     }  # fmt: skip
+    tool = folder / "clearml-serving"
+    tool.write_text(f"#!{sys.executable}\n{PROGRAM[1]}\n")
+    tool.chmod(0o755)
     out = folder / "out"
     with out.open("w") as log:
         up = subprocess.Popen(
