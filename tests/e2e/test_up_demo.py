@@ -6,6 +6,7 @@ start. Each leaves it serving.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -183,14 +184,19 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
 
 
 @pytest.fixture(scope="module")
-def stock_cli(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`clearml-serving` from a virtual environment that holds nothing else."""
-    folder = tmp_path_factory.mktemp("stock") / "venv"
-    subprocess.run([sys.executable, "-m", "venv", folder], check=True, capture_output=True)
-    subprocess.run(
-        [folder / "bin" / "pip", "install", "--quiet", "clearml-serving==1.3.5", "-c", ROOT / "constraints.txt"],
-        check=True, capture_output=True,
-    )  # fmt: skip
+def stock_cli() -> Path:
+    """`clearml-serving` from a virtual environment that holds nothing else; kept inside ours for the next run."""
+    pins = ROOT / "constraints.txt"
+    folder = Path(sys.prefix) / "stock-cli" / hashlib.sha256(pins.read_bytes()).hexdigest()[:12]
+    installed = folder / "installed"
+    if not installed.exists():
+        shutil.rmtree(folder.parent, ignore_errors=True)
+        subprocess.run([sys.executable, "-m", "venv", folder], check=True, capture_output=True)
+        subprocess.run(
+            [folder / "bin" / "pip", "install", "--quiet", "clearml-serving==1.3.5", "-c", pins],
+            check=True, capture_output=True,
+        )  # fmt: skip
+        installed.touch()
     return folder / "bin" / "clearml-serving"
 
 
