@@ -27,7 +27,7 @@ NO_PROMETHEUS := == NOT RUN: the tests of rules and boards. prometheus and promt
 NO_BROWSER := == NOT RUN: the page in a browser. chromium is not on PATH (Debian: apt install chromium)
 
 .DEFAULT_GOAL := help
-.PHONY: clients cluster help models up test lint ordinary unit bench site images containers policies clean
+.PHONY: clients cluster help models up test lint ordinary unit bench site release images containers policies clean
 .DELETE_ON_ERROR:
 
 help: ## show this
@@ -85,6 +85,9 @@ bench: $(VENV)/.dev ## measure the gateway and its peers in one run (ARGS="--qui
 site: $(VENV)/.dev ## make the documentation site in build/site; without a network
 	@$(BIN)/python -m sphinx -q -n -W --keep-going -d build/site.read -c docs . build/site
 	@echo "build/site/index.html"
+
+release: $(VENV)/.dev ## wheel, sdist, chart, site and images of one version into dist/, seen to agree and to install
+	@$(BIN)/python -m deploy.docker.release $(ARGS)
 
 images: ## build the images of deploy/docker (ENGINE=docker; podman works too; IMAGES=bundles: the one with torch)
 	@for target in $(IMAGES); do \

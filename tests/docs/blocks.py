@@ -57,7 +57,7 @@ class Command:
     @property
     def words(self) -> list[str]:
         """Its words, without comment and variables in front."""
-        return shlex.split(_ASSIGNMENT.sub("", self.line), comments=True)
+        return shlex.split(_ASSIGNMENT.sub("", re.sub(r"\$\([^)]*\)", "value", self.line)), comments=True)
 
     def agrees(self, printed: str) -> bool:
         """Whether what was printed is what is shown: `…` is anything, a figure is any figure."""

@@ -14,7 +14,7 @@ UNTESTED: Final = {
     "benchmarks/shared/triton_models": "programs that only Triton's own Python can import",
     "deploy/controlplane/api": "each call is tested through the server, as tests/unit/deploy/controlplane names them",
     "deploy/bundles/pack": "what a bundle is made of and says: tests/integration/optimize, on real ones",
-    "deploy/docker": "what images are built with: tests/unit/k8s/test_images.py",
+    "deploy/docker": "what images and releases are made with: tests/unit/k8s/test_images.py, test_release.py",
 }
 """Folders of code without a folder of unit tests, and why."""
 

@@ -45,7 +45,7 @@ def command(gateways: tuple[str, ...], timeout: float, open_registry: OpenRegist
 
     \b
     Example:
-      clearml-serving model add … && triton-gateway wait --gateway http://gateway-1:8080 --gateway http://gateway-2:8080
+      triton-gateway wait --gateway http://gateway-1:8080 --gateway http://gateway-2:8080
     """
     from deploy.tools import http_client
 

@@ -1,0 +1,341 @@
+"""Every block of code in README and docs can be typed: each is read by the program it is for.
+
+``READ`` and ``CONTENT`` say which reader that is. Nothing is started but `helm` and `kubectl`, which need no cluster
+for it; ``tests/e2e/long_pages.py`` then types what can be typed. An excused block says why, in the line before it.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+import click
+import pytest
+import yaml
+
+from benchmarks.__main__ import questions
+from deploy.admin import state_file
+from deploy.admin.cli import group
+from gateway import samples
+from gateway.callers import keys
+from gateway.dataplane.routing.table import RoutingTable
+from gateway.edge.http.addresses import Addresses
+from gateway.hocon import parse as hocon
+from gateway.metrics import drift
+from gateway.settings import Settings
+from k8s import tools
+from tests.docs.blocks import ROOT, Block, Command, blocks
+
+ALL: Final = list(blocks())
+EXCUSED: Final = [block for block in ALL if block.why]
+TYPED: Final = [block for block in ALL if block.kind == "console" and not block.why]
+WRITTEN: Final = [block for block in ALL if block.kind not in ("console", "text") and not block.why]
+ON_SHELL: Final = {"export", "source", "for", "openssl", "chmod", "cp", "sed"}
+"""Whose line the shell reads; the long test types it."""
+
+
+def at(block: Block) -> str:
+    """A test's name."""
+    return str(block).replace("/", "-")
+
+
+def _ours(words: list[str], _page: Path) -> None:
+    """`triton-gateway`: the command line itself reads it, down to types and choices; nothing is run."""
+    command: click.Command = group
+    context = click.Context(group, info_name="triton-gateway")
+    left = words[1:]
+    while isinstance(command, click.Group):
+        assert left, "no command is named"
+        found = command.get_command(context, left[0])
+        assert found is not None, f"there is no {left[0]}"
+        command, left = found, left[1:]
+        context = click.Context(command, info_name=command.name, parent=context)
+    if "--help" not in left:
+        _parse(command, left)
+
+
+def _parse(command: click.Command, words: list[str]) -> None:
+    # Files that a page names are on its reader's machine.
+    kept = [(one.type, one.type.exists) for one in command.params if isinstance(one.type, click.Path)]
+    for kind, _ in kept:
+        kind.exists = False
+    try:
+        command.make_context(command.name, list(words)).close()
+    except click.MissingParameter as error:
+        if error.param is None or not error.param.envvar:
+            pytest.fail(error.format_message())
+    except click.ClickException as error:
+        pytest.fail(error.format_message())
+    finally:
+        for kind, exists in kept:
+            kind.exists = exists
+
+
+def _curl(words: list[str], _page: Path) -> None:
+    """An address that the gateway has, and a body that is JSON."""
+    (url,) = [word for word in words if re.match(r"(http://)?(localhost|127\.0\.0\.1|gateway)[:/]", word)]
+    path = "/" + url.removeprefix("http://").partition("/")[2]
+    bodies = [words[n + 1] for n, word in enumerate(words) if word in ("-d", "--data")]
+    for body in bodies:
+        json.loads(body)
+    if bodies:
+        assert Addresses(RoutingTable(), prefix=f"/{Settings().serve_path}/").at(path) is not None, path
+    else:
+        assert path.startswith(("/v1/", "/v2", "/readyz", "/livez", "/metrics", "/openapi.json", "/info")), path
+
+
+def _make(words: list[str], _page: Path) -> None:
+    """A target of the Makefile."""
+    for target in [word for word in words[1:] if "=" not in word]:
+        assert re.search(rf"^{target}:.*##", (ROOT / "Makefile").read_text(), re.M), target
+
+
+def _pip(words: list[str], _page: Path) -> None:
+    """An extra of ours, or a package that is pinned."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    for word in words[2:]:
+        name, _, extra = word.rstrip("]").partition("[")
+        if name == project["name"]:
+            assert set(filter(None, extra.split(","))) <= set(project["optional-dependencies"]), word
+        else:
+            assert word in (ROOT / "constraints.txt").read_text().split(), word
+
+
+def _python(words: list[str], _page: Path) -> None:
+    """`python -m benchmarks`: a question, and options that its file has."""
+    assert ["-m", "benchmarks"] == words[1:3]
+    named = words[3:4] if words[3:] and not words[3].startswith("-") else ["cost-beside-peers"]
+    assert named[0] in {*(one.name for one in questions()), "pages"}
+    source = "".join(
+        path.read_text()
+        for path in (
+            ROOT / "benchmarks/questions" / f"{named[0].replace('-', '_')}.py",
+            *(ROOT / "benchmarks/shared").glob("*.py"),
+            *(ROOT / "benchmarks/peers").glob("*.py"),
+        )
+        if path.exists()
+    )
+    assert [] == [word for word in words[3:] if word.startswith("--") and f'"{word}"' not in source]
+
+
+def _helm(words: list[str], page: Path) -> None:
+    """The chart renders with what the page sets."""
+    assert words[1] in ("install", "upgrade", "template"), words
+    _run("helm", ["template", *words[2:]], page)
+
+
+def _kubectl(words: list[str], page: Path) -> None:
+    """`apply -k` renders, `create` makes its object; of other verbs the flags are read. No cluster is asked."""
+    rest = [word for n, word in enumerate(words[1:]) if word not in ("-n",) and (n == 0 or words[n] != "-n")]
+    if rest[:2] == ["apply", "-k"]:
+        _run("kubectl", ["kustomize", rest[2]], page)
+    elif rest[0] == "create":
+        _run("kubectl", [*rest, "--dry-run=client", "-o", "name"], page)
+    else:
+        _run("kubectl", [*words[1:], "--help"], page)
+
+
+def _docker(words: list[str], _page: Path) -> None:
+    """Profiles and services of docker-compose.yml."""
+    assert "compose" == words[1]
+    services = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
+    profiles = {name for service in services.values() for name in service.get("profiles", ())}
+    assert {words[n + 1] for n, word in enumerate(words) if word == "--profile"} <= profiles
+    if "exec" in words:
+        assert words[words.index("exec") + 1] in services
+
+
+def _tritonserver(words: list[str], _page: Path) -> None:
+    """The options of our own image's start."""
+    start = (ROOT / "deploy/docker/triton-entrypoint.sh").read_text()
+    assert [] == [word for word in words[1:] if word.partition("=")[0] not in start]
+
+
+def _run(program: str, arguments: list[str], folder: Path) -> None:
+    done = subprocess.run(
+        [str(tools.unpacked(program)), *arguments], cwd=folder, capture_output=True, text=True, check=False,
+        env={"KUBECONFIG": "/dev/null", "HOME": str(folder), "PATH": ""},
+    )  # fmt: skip
+    assert 0 == done.returncode, done.stderr
+
+
+READ: Final[Mapping[str, Callable[[list[str], Path], None]]] = {
+    "triton-gateway": _ours, "curl": _curl, "make": _make, "pip": _pip, "python": _python, "helm": _helm,
+    "kubectl": _kubectl, "docker": _docker, "tritonserver": _tritonserver,
+}  # fmt: skip
+"""Program → what reads its lines; the stock tool's are read together, by its own parser."""
+
+
+@pytest.fixture
+def page(tmp_path: Path) -> Path:
+    """A folder as a reader of the Kubernetes pages has it: the checkout, an overlay, files that a Secret is made of."""
+    (tmp_path / "k8s").symlink_to(ROOT / "k8s")
+    overlay = next(block for block in ALL if block.page == "docs/deploy-kubernetes.md" and block.kind == "yaml")
+    (tmp_path / "triton-gateway").symlink_to(ROOT)
+    folder = tmp_path / "my-overlay"
+    folder.mkdir()
+    (folder / "kustomization.yaml").write_text(overlay.text)
+    for name in ("keys.json", "keys.json.pepper", "clearml.conf"):
+        (tmp_path / name).write_text("{}")
+    return tmp_path
+
+
+def _read_line(command: Command, page: Path) -> None:
+    subprocess.run(["bash", "-n", "-c", command.line], check=True, capture_output=True)
+    words = command.words
+    if words[0] not in ON_SHELL and words[0] != "clearml-serving":
+        words = words[: next((n for n, word in enumerate(words) if word in ("|", "&&", ">")), len(words))]
+        assert words[0] in READ, f"nothing reads {words[0]}: add it to READ, or say why the block is not run"
+        READ[words[0]](words, page)
+
+
+@pytest.mark.parametrize("block", TYPED, ids=at)
+def test_every_line_that_is_typed_is_one_its_program_takes(block: Block, page: Path) -> None:
+    """Each command of the block, and the shell takes them all."""
+    assert block.commands(), f"{block} shows nothing to type: call it text"
+    for command in block.commands():
+        _read_line(command, page)
+
+
+_STOCK: Final = """
+import argparse, json, sys
+class Taken(Exception): pass
+own = argparse.ArgumentParser.parse_args
+def take(self, *_, **__): raise Taken(self)
+from clearml_serving.__main__ import cli  # the SDK puts a reader of its own in place
+argparse.ArgumentParser.parse_args = take
+try: cli()
+except Taken as taken: parser = taken.args[0]
+argparse.ArgumentParser.parse_args = own
+for words in json.load(sys.stdin):
+    try: parser.parse_args(words)
+    except SystemExit as end:
+        if end.code: print("refused:", words)
+"""
+
+
+def test_every_line_of_the_stock_tool_is_one_it_takes() -> None:
+    """Its own parser reads all of them, in one process."""
+    lines = [
+        command.words[1:]
+        for block in TYPED for command in block.commands() if command.words[0] == "clearml-serving"
+    ]  # fmt: skip
+    assert lines
+    done = subprocess.run(
+        [sys.executable, "-c", _STOCK], input=json.dumps(lines), capture_output=True, text=True, check=True, timeout=240
+    )
+    assert "refused" not in done.stdout, done.stdout + done.stderr
+
+
+def _overlay(text: str, page: Path) -> None:
+    """Rendered by the test of its `kubectl apply -k`."""
+    (page / "my-overlay" / "kustomization.yaml").write_text(text)
+    _run("kubectl", ["kustomize", "my-overlay"], page)
+
+
+def _values(text: str, page: Path) -> None:
+    """The chart takes them."""
+    (page / "values.yaml").write_text(text)
+    _run("helm", ["template", "page", str(ROOT / "k8s/helm/triton-gateway"), "--values", "values.yaml"], page)
+
+
+def _kserve(text: str, _page: Path) -> None:
+    """Containers of ours begin with a command that our command line takes."""
+    spec = yaml.safe_load(text)["spec"]
+    containers = [one for part in spec.values() for one in part["containers"]]
+    ours = [one for one in containers if not one["image"].startswith("triton-gateway-triton")]
+    for one in ours:
+        _ours([*one.get("command", ["triton-gateway"]), *map(str, one["args"])], ROOT)
+    assert {"kserve-container", "model-sync"} == {one["name"] for one in ours}
+
+
+def _replacements(text: str, page: Path) -> None:
+    """Kustomize takes them beside the autoscalers."""
+    (page / "my-overlay" / "kustomization.yaml").write_text("resources: [../k8s/autoscaling]\n" + text)
+    _run("kubectl", ["kustomize", "my-overlay"], page)
+
+
+def _state(text: str, _page: Path) -> None:
+    """`apply` reads it."""
+    assert state_file.parsed(text, "serving.yaml")["endpoints"]
+
+
+def _access(text: str, _page: Path) -> None:
+    """`TRITON_GATEWAY_KEYS_FILE` reads it."""
+    assert keys.read_file(text.encode())[0]["certificates"]
+
+
+def _settings(text: str, _page: Path) -> None:
+    """Variables that exist, with values of their kind."""
+    pairs = dict(line.partition(" #")[0].strip().removeprefix("export ").split("=", 1) for line in text.splitlines())
+    ours = {
+        name.removeprefix("TRITON_GATEWAY_").lower(): value for name, value in pairs.items() if "CLEARML" not in name
+    }
+    assert set(ours) <= set(Settings.model_fields)
+    Settings(**ours)
+
+
+def _dockerfile(text: str, _page: Path) -> None:
+    """hadolint reads it."""
+    program = shutil.which("hadolint", path=str(Path(sys.executable).parent))
+    assert program
+    argv = [program, "--config", str(ROOT / ".hadolint.yaml"), "-"]
+    done = subprocess.run(argv, input=text, capture_output=True, text=True, check=False)
+    assert 0 == done.returncode, done.stdout
+
+
+def _json(text: str, _page: Path) -> None:
+    json.loads(text)
+
+
+CONTENT: Final[Mapping[tuple[str, str], Callable[[str, Path], object]]] = {
+    ("docs/access.md", "json"): _access,
+    ("docs/access.md", "sh"): _settings,
+    ("docs/canary.md", "json"): lambda text, _: samples.parse(json.loads(text)),
+    ("docs/clearml-compatibility.md", "sh"): _settings,
+    ("docs/deploy-compose.md", "dockerfile"): _dockerfile,
+    ("docs/deploy-kubernetes.md", "yaml"): _overlay,
+    ("docs/drift.md", "json"): lambda text, _: drift.decode(text),
+    ("docs/http-api.md", "yaml"): _kserve,
+    ("docs/http-api.md", "json"): _json,
+    ("docs/scaling.md", "yaml"): _replacements,
+    ("docs/state-as-a-file.md", "yaml"): _state,
+    ("docs/storage.md", "yaml"): _values,
+    ("docs/storage.md", "conf"): lambda text, _: hocon(text),
+    ("docs/tasks.md", "json"): _json,
+    ("docs/tasks.md", "json answer"): _json,
+    ("docs/triton.md", "json"): _json,
+}
+"""Page and kind → what reads its blocks. Requests and answers of docs/tasks.md: also test_preprocessing_pages.py."""
+
+
+@pytest.mark.parametrize("block", WRITTEN, ids=at)
+def test_every_file_that_is_shown_is_one_its_reader_takes(block: Block, page: Path) -> None:
+    """Python compiles; shell lines are read as typed ones; everything else by the reader of the product."""
+    if block.kind == "python":
+        compile(ast.parse(block.text), str(block), "exec")
+    elif block.kind == "sh" and (block.page, block.kind) not in CONTENT:
+        for line in block.text.splitlines():
+            _read_line(Command(line, ""), page)
+    else:
+        CONTENT[block.page, block.kind](block.text, page)
+
+
+def test_pictures_hold_nothing_to_type() -> None:
+    """`text` is no way out for a command."""
+    assert [] == [str(block) for block in ALL if block.kind == "text" and re.search(r"^\$ ", block.text, re.M)]
+
+
+def test_at_most_a_tenth_is_excused_and_each_says_why() -> None:
+    """Those that no program here can read."""
+    code = [block for block in ALL if block.kind != "text"]
+    assert [] == [str(block) for block in EXCUSED if len(block.why.split()) < 4]
+    assert len(EXCUSED) <= len(code) / 10, [f"{block}: {block.why}" for block in EXCUSED]

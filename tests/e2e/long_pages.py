@@ -1,0 +1,190 @@
+"""What README and docs tell to type is typed: page by page, beside one `triton-gateway up --demo`, and what comes is
+compared with what is shown (`…` is anything, a figure any figure).
+
+Part of `make clients`. What no machine alone can do (a cluster, minutes of traffic, a server that stays in front) is
+listed in ``UNTYPED`` with the reason; those lines are read by their programs in tests/docs/test_blocks.py.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.docs import picture
+from tests.docs.blocks import ROOT, Block, blocks
+from tests.e2e.test_up_demo import Up, clean_environment
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]
+
+UNTYPED: Final = {
+    r"^(kubectl|helm)": "needs a cluster: make cluster",
+    r"docker compose": "needs an engine: make containers",
+    r"^tritonserver|^openssl|^chmod": "NVIDIA's container",
+    r"^(make|pip) ": "installs, or starts what runs here already",
+    r"^python -m benchmarks": "minutes to hours, on a machine without other work",
+    r"triton-gateway (up|serve|sync|controlplane|optimize|bench|clearml-log)\b": "stays in front, or takes minutes",
+    r"hook watch|canary run|drift (capture|report)|doctor --kube|dashboards push": "takes traffic, or another server",
+    r"canary pause": "needs a rollout that runs",
+    r"gateway-\d:8080|gateway:8080|prometheus:9090": "somebody's servers",
+    r"--registry|TRITON_GATEWAY_KEYS_FILE|tgk_": "a gateway that knows its callers: tests/unit/gateway/edge",
+    r"--deploy\b|distilbert/": "needs a network, or torch",
+    r"serve/(demo|my-model)\b": "of the compose stack",
+    r"\$ID\b|bundle/|export/model.onnx": "a model of the reader's",
+    r"clearml-serving .*(--endpoint length|canary --endpoint sentiment)": "the models of that page are the reader's",
+}
+"""Lines that are not typed, and why."""
+
+ELSEWHERE: Final = {
+    "docs/commands.md": "the examples of `--help`",
+    "docs/http-api.md": "tests/integration/forms/test_conformance.py types it",
+}
+"""Pages whose lines other tests have."""
+
+FILES: Final = {
+    "docs/preprocess-class.md": {
+        "preprocess.py": (
+            "class Preprocess:\n"
+            '    """A share."""\n'
+            "    def process(self, body, state, collect_custom_statistics_fn=None):\n"
+            '        if body["n"] < 0:\n'
+            '            raise ValueError("n must not be negative")\n'
+            '        collect_custom_statistics_fn({"n": body["n"]})\n'
+            '        return {"share": 1 / body["n"]}\n'
+        )
+    },
+}
+"""What a page presumes beside the models."""
+
+STATE: Final = """
+version: 1
+endpoints:
+  faq/1: {engine_type: custom, version: "1", code: {preprocess.py: &code "CODE"}}
+  faq/2: {engine_type: custom, version: "2", code: {preprocess.py: *code}}
+""".replace("CODE", r"class Preprocess:\n    def process(self, data): return data\n")
+
+
+@dataclass
+class Reader:
+    """Somebody with the pages open, beside a running `up`."""
+
+    up: Up
+    folder: Path
+
+    def place(self, page: str) -> Path:
+        """The folder a page is followed in; made once."""
+        place = self.folder / re.sub(r"\W", "-", page)
+        if not place.exists():
+            place.mkdir()
+            (place / ".triton-gateway").symlink_to(self.up.state)
+            (place / "deploy").symlink_to(ROOT / "deploy")
+            if page != "docs/tutorial.md":  # which makes them
+                shutil.copytree(picture.MODEL, place / "my-model")
+                shutil.copytree(picture.MODEL, place / "my-model-2")
+                shutil.copytree(picture.MODEL, place / "my-classifier-1")
+                config = place / "my-model-2" / "config.json"
+                config.write_text(config.read_text().replace("{", f'{{"of": "{place.name}-2",', 1))
+                for name in ("my-model", "my-classifier-1"):
+                    config = place / name / "config.json"
+                    config.write_text(config.read_text().replace("{", f'{{"of": "{place.name}-{name}",', 1))
+            for name, text in FILES.get(page, {}).items():
+                (place / name).write_text(text)
+        return place
+
+    def types(self, page: str, line: str) -> tuple[int, str]:
+        """Type a line; returns the exit code and what was printed."""
+        port = self.up.gateway.rpartition(":")[2]
+        line = re.sub(r"(localhost|127\.0\.0\.1):8080", rf"127.0.0.1:{port}", line)
+        environ = clean_environment(self.up.home) | self.up.exported()
+        environ["PATH"] = f"{Path(sys.executable).parent}:{environ['PATH']}"
+        done = subprocess.run(
+            ["bash", "-c", line], cwd=self.place(page), env=environ, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, text=True, timeout=600,
+        )  # fmt: skip
+        return done.returncode, done.stdout
+
+
+@pytest.fixture(scope="module")
+def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
+    """`up --demo`, with a classifier in two versions and two endpoints of code."""
+    folder = tmp_path_factory.mktemp("pages")
+    up = Up(folder, "--demo")
+    try:
+        up.wait_ready()
+        found = Reader(up, folder)
+        place = found.place("before")
+        (place / "state.yaml").write_text(STATE)
+        for line in (
+            "triton-gateway apply -f state.yaml",
+            "triton-gateway deploy ./my-model --endpoint sentiment/1",
+            "triton-gateway deploy ./my-model-2 --endpoint sentiment/2",
+        ):
+            code, printed = found.types("before", line)
+            assert 0 == code, f"{line}\n{printed}"
+        yield found
+    finally:
+        up.stop()
+
+
+TYPED: Final = [
+    block for block in blocks() if block.kind == "console" and not block.why and block.page not in ELSEWHERE
+]
+
+
+def untyped(line: str) -> str:
+    """Why a line is not typed; empty if it is."""
+    return next((why for pattern, why in UNTYPED.items() if re.search(pattern, line)), "")
+
+
+@pytest.mark.parametrize("block", TYPED, ids=lambda block: str(block).replace("/", "-"))
+def test_what_a_page_says_to_type_does_what_it_shows(reader: Reader, block: Block) -> None:
+    """Line after line, in the page's own folder. A line whose answer is shown may end with any code."""
+    for command in block.commands():
+        if untyped(command.line):
+            continue
+        code, printed = reader.types(block.page, command.line)
+        assert command.agrees(printed), f"{command.line}\n{printed}\nis not\n{command.shown}"
+        assert 0 == code or command.shown.strip(), f"{command.line}\n{printed}"
+
+
+@pytest.mark.parametrize(
+    "block", [b for b in blocks() if b.page == "docs/hugging-face.md" and b.kind == "python"], ids=str
+)
+def test_clients_of_the_page_work_as_printed(reader: Reader, block: Block) -> None:
+    """Hugging Face's client and OpenAI's."""
+    (reader.place(block.page) / "client.py").write_text(
+        block.text.replace("localhost:8080", f"127.0.0.1:{reader.up.gateway.rpartition(':')[2]}")
+    )
+    code, printed = reader.types(block.page, "python client.py")
+    assert 0 == code, printed
+    assert printed.strip()
+
+
+def test_most_lines_are_typed() -> None:
+    """And every reason is one of a line that exists."""
+    lines = [command.line for block in TYPED for command in block.commands()]
+    assert [] == [pattern for pattern in UNTYPED if not any(re.search(pattern, line) for line in lines)]
+    assert sum(not untyped(line) for line in lines) >= len(lines) / 3
+
+
+def test_picture_of_the_readme_shows_what_a_run_prints(tmp_path: Path) -> None:
+    """Line by line; figures and ids differ."""
+    shutil.copytree(picture.MODEL, tmp_path / "my-model")
+    up = Up(tmp_path, "--model", "./my-model")
+    try:
+        up.wait_ready()
+        now = picture.shown(up.printed())
+    finally:
+        up.stop()
+
+    def without_figures(lines: list[str]) -> list[str]:
+        return sorted(re.sub(r"[0-9a-f]{4}…|[\d.]+", "#", line).replace(" ", "") for line in lines)
+
+    assert without_figures(picture.lines_of(picture.PICTURE.read_text())) == without_figures(now)
