@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
-import importlib
+import importlib.util
 import math
 import os
 import shutil
@@ -28,6 +27,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
+from gateway import locks
 from gateway.settings import NUMBERS_FOLDER, SUPERVISOR, Settings, trace_protocol
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def _held_folder(root: Path) -> Iterator[Path]:
         raise PermissionError(errno.EPERM, "the folder belongs to somebody else")
     for lock in root.glob("run-*.lock"):
         with contextlib.suppress(BlockingIOError), lock.open("a") as held:
-            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            locks.lock(held, waits=False)
             shutil.rmtree(lock.with_suffix(""), ignore_errors=True)
             lock.unlink(missing_ok=True)
     if shutil.disk_usage(root).free < _METRICS_BYTES:
@@ -123,7 +123,7 @@ def _held_folder(root: Path) -> Iterator[Path]:
     mine = folder.with_name(f"{folder.name}.lock")
     try:
         with mine.open("a") as held:
-            fcntl.flock(held, fcntl.LOCK_EX)
+            locks.lock(held)
             yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -178,6 +178,8 @@ def _reserve(host: str, port: int) -> socket.socket:
         probe.listen(1)
     holder = socket.socket(family, socket.SOCK_STREAM)
     try:
+        if not hasattr(socket, "SO_REUSEPORT"):
+            raise OSError(errno.ENOTSUP, "gRPC needs ports that are shared, which this system does not have")
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         holder.bind((host, port))
     except OSError:
@@ -211,7 +213,7 @@ def _serve(settings: Settings, listeners: list[socket.socket]) -> int:
         "gateway.app:create_app",
         factory=True,
         workers=settings.workers,
-        loop="uvloop",
+        loop="uvloop" if _has("uvloop") else "asyncio",
         http=http_protocol(fast_path=settings.fast_path),
         ws="none",
         lifespan="on",
@@ -249,6 +251,13 @@ def _serve(settings: Settings, listeners: list[socket.socket]) -> int:
         settings.workers,
         drain=settings.drain_delay + settings.drain_timeout,
     ).run()
+
+
+def _has(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ValueError:  # it is known not to be there
+        return False
 
 
 class _Sharing:

@@ -19,19 +19,23 @@ from collections.abc import Sequence
 _PR_SET_PDEATHSIG = 1
 
 
-def end_with_parent(parent: int, number: int = signal.SIGKILL) -> None:
+_ENDS = getattr(signal, "SIGKILL", signal.SIGTERM)
+"""Windows knows one way to end a process."""
+
+
+def end_with_parent(parent: int, number: int = _ENDS) -> None:
     """Have the kernel send this process signal ``number`` when the thread that started it is gone.
 
     ``parent`` is the process id of that thread's process; if it is gone already, the signal is sent at once. On other
     systems than Linux only the latter.
     """
-    with contextlib.suppress(OSError, AttributeError):
+    with contextlib.suppress(OSError, AttributeError, TypeError):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
     if os.getppid() != parent:
         os.kill(os.getpid(), number)
 
 
-def ending_with_parent(argv: Sequence[str], number: int = signal.SIGKILL) -> list[str]:
+def ending_with_parent(argv: Sequence[str], number: int = _ENDS) -> list[str]:
     """Return the command line that runs ``argv`` as a child of this process which gets ``number`` when we are gone.
 
     The process id is that of ``argv``'s program; it has to be started from a thread that lives as long as it does.

@@ -6,6 +6,7 @@ reads it, so that a few threads that once read a megabyte each hold half a gigab
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import time
 from typing import Any, Final
@@ -20,7 +21,9 @@ class _Allocator:
     """glibc's; of others there is nothing to ask."""
 
     def __init__(self) -> None:
-        self._trim: Any = getattr(ctypes.CDLL(None), "malloc_trim", None)
+        self._trim: Any = None
+        with contextlib.suppress(TypeError):  # Windows has no library without a name
+            self._trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
         self._at = 0.0
 
     def trim(self) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import fcntl
 import json
 import logging
 import os
@@ -19,6 +18,7 @@ from typing import Any, Final, Literal
 from deploy.history import key_file as history
 from deploy.history.recorder import recorded
 from deploy.tools.errors import DeployError
+from deploy.tools.folders import hold
 from gateway import callers, registry
 
 _DURATION: Final = re.compile(r"([0-9]+)\s*(m|h|d|w)$")
@@ -224,7 +224,7 @@ def _told() -> Iterator[None]:
 def _locked(path: Path) -> Iterator[None]:
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.with_name(f"{path.name}.lock").open("a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        hold(lock)
         yield
 
 

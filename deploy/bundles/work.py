@@ -7,7 +7,6 @@ answers for its own.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import os
 import shutil
@@ -15,6 +14,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
+
+from deploy.tools.folders import hold
 
 _PREFIX: Final = ".work-"
 _LOCK: Final = "lock"
@@ -31,7 +32,7 @@ def work_folder(output: Path) -> Iterator[Path]:
     place = Path(tempfile.mkdtemp(dir=output, prefix=_PREFIX))
     try:
         with (place / _LOCK).open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            hold(lock)
             work = place / "run"
             work.mkdir()
             yield work
@@ -56,5 +57,5 @@ def file_hash(path: Path) -> str:
 def _remove_leftovers(output: Path) -> None:
     for place in output.glob(f"{_PREFIX}*"):
         with contextlib.suppress(OSError), (place / _LOCK).open("a") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            hold(lock, waits=False)
             shutil.rmtree(place, ignore_errors=True)

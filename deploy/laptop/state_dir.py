@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import json
 import os
 import shlex
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from deploy.tools.errors import StateDirUnusable
-from deploy.tools.folders import replace_file
+from deploy.tools.folders import hold, replace_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +118,7 @@ class StateDir:
         """
         with (self.root / "up.lock").open("a+") as lock:
             try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                hold(lock, waits=False)
             except BlockingIOError as error:
                 lock.seek(0)
                 holder = lock.read().strip()

@@ -11,8 +11,9 @@ from pathlib import Path
 
 from gateway.durable import replace as replace_file
 from gateway.durable import sync
+from gateway.locks import lock as hold
 
-__all__ = ["aside", "replace_file", "sync"]
+__all__ = ["aside", "hold", "replace_file", "sync"]
 
 
 @contextlib.contextmanager

@@ -8,7 +8,6 @@ packages, and shared by every endpoint with the same requirements. Everything he
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import importlib.metadata
 import os
@@ -23,6 +22,7 @@ from typing import Final
 
 from packaging.requirements import InvalidRequirement, Requirement
 
+from gateway import locks
 from gateway.errors import SpecFault
 
 FILE: Final = "requirements.txt"
@@ -76,7 +76,7 @@ def install(requirements: Path, root: Path) -> Path:
         return packages
     root.mkdir(parents=True, exist_ok=True)
     with (root / f"{key}.lock").open("a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        locks.lock(lock)
         if done.is_file():  # another process was faster
             return packages
         shutil.rmtree(place, ignore_errors=True)

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import platform
 import signal
 import socket
 import subprocess
@@ -24,7 +25,7 @@ import preprocessing
 from gateway.errors import DeadlineExceeded, HookFailed
 from gateway.hooks.answers import HeldState, Outcome, hook_failed, read_outcomes, read_times, text, whole
 from gateway.hooks.values import Buffer, total
-from gateway.hooks.wire import LARGE, MAX_INLINE, FrameReader, from_memory, pack, to_memory
+from gateway.hooks.wire import CAN_SEND_MEMORY, LARGE, MAX_INLINE, FrameReader, from_memory, pack, to_memory
 from preprocessing.user_code import STAGES
 
 _log = logging.getLogger("triton_gateway.hooks")
@@ -169,6 +170,11 @@ class HookProcess(asyncio.Protocol):
 
     async def start(self, program: Program, *, threads: int, memory: int, timeout: float) -> Loaded:
         """Start it and wait until it has loaded; returns what it says about the code. Raises ``HookFailed``."""
+        if not CAN_SEND_MEMORY:
+            raise HookFailed(
+                f"its Python code cannot be run: processes of hooks need Linux, this is {platform.system()}",
+                hint="run the gateway in a container",
+            )
         ours, theirs = socket.socketpair()
         self._side, side = socket.socketpair()
         self._side.setblocking(False)

@@ -7,7 +7,6 @@ those of ``values.py``; answers are JSON. Imported by both sides; knows neither.
 
 from __future__ import annotations
 
-import fcntl
 import mmap
 import os
 import struct
@@ -29,7 +28,14 @@ MAX_MEMORY: Final = 1 << 30
 _MAX_HEAD: Final = 16 << 20
 MAX_INLINE: Final = 64 << 20
 _MAX_VECTORS: Final = 512
-_SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
+try:
+    import fcntl
+
+    _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
+except (ModuleNotFoundError, AttributeError):  # not Linux
+    _SEALS = 0
+CAN_SEND_MEMORY: Final = _SEALS != 0 and hasattr(os, "memfd_create")
+"""Whether a large value can go to another process as memory that never changes again."""
 JSON_OPTIONS: Final = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
 
 

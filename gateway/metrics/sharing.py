@@ -13,7 +13,7 @@ adds their numbers into one file and deletes theirs, so that the folder stays sm
 from __future__ import annotations
 
 import contextlib
-import fcntl
+import errno
 import os
 import struct
 import time
@@ -25,6 +25,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
+from gateway import locks
 from gateway.errors import InternalError
 from gateway.metrics.accumulator import Floats, Series, Snapshot
 from gateway.metrics.catalog import IN_FLIGHT
@@ -184,7 +185,7 @@ def fold(folder: Path, is_alive: Callable[[str], bool] | None = None) -> None:
     alive = is_alive or _is_running
     with (folder / "fold.lock").open("a") as lock:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            locks.lock(lock, waits=False)
         except BlockingIOError:
             return  # somebody else does it
         left = [p for p in folder.iterdir() if p.suffix in _OF_PROCESSES and p.stem != _ENDED and not alive(p.stem)]
@@ -340,8 +341,23 @@ def _answers(path: Path) -> int:
 
 def _process(pid: int | str) -> tuple[str, str]:
     """Return a process's state and when it started (clock ticks since the boot). Raises ``OSError``."""
-    state, *rest = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    try:
+        state, *rest = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except FileNotFoundError:
+        if Path("/proc/self").exists():
+            raise
+        return _asked(os.getpid() if pid == "self" else int(pid))
     return state, rest[18]
+
+
+def _asked(pid: int) -> tuple[str, str]:
+    import psutil
+
+    try:
+        process = psutil.Process(pid)
+        return "Z" if process.status() == psutil.STATUS_ZOMBIE else "S", f"{process.create_time() * 100:.0f}"
+    except psutil.Error as error:
+        raise ProcessLookupError(errno.ESRCH, str(error)) from error
 
 
 def this_process() -> str:

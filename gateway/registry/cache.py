@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import hashlib
 import json
 import logging
@@ -23,7 +22,7 @@ from types import MappingProxyType
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from gateway import durable
+from gateway import durable, locks
 from gateway.errors import ArtifactCorrupt, ContentChanged, RegistryUnavailable, SpecFault
 from gateway.pace import Pace
 from gateway.registry import parts, sweep
@@ -457,5 +456,5 @@ def _sha256(path: Path) -> str:
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
     with path.open("a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        locks.lock(file)
         yield

@@ -20,7 +20,6 @@ Nothing here reads or writes bytes; ``protocol.GatewayProtocol`` puts connection
 from __future__ import annotations
 
 import asyncio
-import resource
 from collections.abc import Callable, Collection
 from typing import Any, Final, Protocol
 
@@ -194,6 +193,10 @@ class Connections:
 
 def room_for_connections(ports: int) -> int:
     """Return how many connections each port of this process may hold, by the files it may open (``ulimit -n``)."""
+    try:
+        import resource
+    except ModuleNotFoundError:  # Windows, which counts sockets otherwise
+        return _MAX_OPEN
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if files == resource.RLIM_INFINITY:
         return _MAX_OPEN

@@ -1,0 +1,39 @@
+"""Locks of files between processes; the kernel lets go when a process ends, however it ends.
+
+Public: ``deploy`` may import it.
+"""
+
+from __future__ import annotations
+
+from typing import IO, Any
+
+try:
+    import fcntl
+except ModuleNotFoundError:  # Windows
+    import msvcrt
+
+
+def lock(file: IO[Any], *, waits: bool = True) -> None:
+    """Hold ``file``, which is open, for this process until it is closed.
+
+    Waits for another holder; raises ``BlockingIOError`` instead where it does not ``wait``.
+    """
+    try:
+        flock, how = fcntl.flock, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB)
+    except NameError:
+        _lock_on_windows(file, waits=waits)
+        return
+    flock(file, how)
+
+
+def _lock_on_windows(file: IO[Any], *, waits: bool) -> None:
+    while True:
+        try:
+            file.seek(0)
+            # one byte, which need not be there; the call gives up after ten seconds
+            msvcrt.locking(file.fileno(), msvcrt.LK_LOCK if waits else msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
+        except OSError as error:
+            if waits:
+                continue
+            raise BlockingIOError(error.errno, error.strerror) from error
+        return

@@ -1,0 +1,138 @@
+"""Locks of files, and systems that lack what Linux has: the gateway is imported, started and asked without it."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from gateway import locks
+from tests.waiting import until
+
+ROOT = Path(__file__).parents[3]
+
+THIRD_PARTIES = "import asyncio, clearml, ctypes, fastapi, grpc, multiprocessing, numpy, os, psutil, pydantic, requests"
+"""Whose code is not looked at: it is imported before anything is taken away."""
+
+MACOS = f"""
+{THIRD_PARTIES}, fcntl, io, sys, tritonclient.grpc, uvicorn
+for name in [name for name in dir(fcntl) if "SEAL" in name]:
+    delattr(fcntl, name)
+del os.memfd_create
+library = ctypes.CDLL(None)
+class Library:
+    def __getattr__(self, name):
+        if name in ("prctl", "malloc_trim", "mallopt"):
+            raise AttributeError(name)
+        return getattr(library, name)
+ctypes.CDLL = lambda name, **kwargs: Library()
+opened = io.open
+def without_proc(path, *args, **kwargs):
+    if str(path).startswith("/proc"):
+        raise FileNotFoundError(2, "No such file", str(path))
+    return opened(path, *args, **kwargs)
+io.open = without_proc
+"""
+
+WINDOWS = f"""
+{THIRD_PARTIES}, importlib.metadata, signal, socket, sys, tempfile, tritonclient.grpc, types, uvicorn
+for name in ("fcntl", "resource", "uvloop", "pwd", "grp", "termios", "uvicorn.loops.uvloop"):
+    sys.modules[name] = None
+msvcrt = types.ModuleType("msvcrt")
+msvcrt.LK_LOCK, msvcrt.LK_NBLCK = 1, 2
+msvcrt.locking = lambda *given: None
+sys.modules["msvcrt"] = msvcrt
+for name in ("SIGHUP", "SIGKILL", "SIGUSR1", "SIGUSR2", "SIGQUIT", "pthread_sigmask", "SIG_BLOCK", "SIG_UNBLOCK",
+             "SIG_SETMASK"):
+    delattr(signal, name)
+for name in ("getuid", "geteuid", "fork", "memfd_create", "writev", "killpg", "getpgid", "fchmod", "sched_getaffinity"):
+    delattr(os, name)
+del socket.SO_REUSEPORT
+def no_library(name, **kwargs):
+    raise TypeError("a name is needed")
+ctypes.CDLL = no_library
+open_file = os.open
+def no_folders(path, *args, **kwargs):
+    if os.path.isdir(path):
+        raise PermissionError(13, "Permission denied", str(path))
+    return open_file(path, *args, **kwargs)
+os.open = no_folders
+del os.O_DIRECTORY
+"""
+
+SYSTEMS = pytest.mark.parametrize("lacking", [MACOS, WINDOWS], ids=["macOS", "Windows"])
+
+
+@SYSTEMS
+def test_every_module_of_the_gateway_is_imported_without_what_only_linux_has(lacking: str) -> None:
+    """But the processes of hooks and the parent of several workers, which say so when they are asked for."""
+    modules = [
+        ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        for folder in ("gateway", "preprocessing") for path in sorted((ROOT / folder).rglob("*.py"))
+        if path.name not in ("__init__.py", "__main__.py", "child.py", "testing.py") and "testing" not in path.parts
+    ]  # fmt: skip
+    modules += ["gateway.__main__", "deploy.admin.commands.serve", "deploy.laptop.state_dir", "deploy.admin.key_file"]
+    code = f"{lacking}\nimport importlib\nfor name in {modules}:\n    importlib.import_module(name)\nprint('all')"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False, cwd=ROOT
+    )
+    assert ("all\n", "") == (done.stdout, done.stderr)
+
+
+@SYSTEMS
+def test_the_gateway_starts_and_answers_there(lacking: str, tmp_path: Path) -> None:
+    """One worker, against a Triton and a registry elsewhere; neither is up."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    arguments = ["serve", "--port", str(port), "--triton-grpc", "127.0.0.1:1", "--state-dir", str(tmp_path)]
+    code = f"{lacking}\nfrom deploy.admin.cli import main\nsys.argv = ['triton-gateway', *{arguments}]\nmain()"
+    env = {
+        **os.environ, "CLEARML_API_HOST": "http://127.0.0.1:1", "CLEARML_API_ACCESS_KEY": "key", "HOME": str(tmp_path),
+        "CLEARML_API_SECRET_KEY": "secret", "CLEARML_SERVING_TASK_ID": "0" * 32,
+    }  # fmt: skip
+    with (tmp_path / "log").open("wb") as log:
+        running = subprocess.Popen([sys.executable, "-c", code], stdout=log, stderr=log, env=env, cwd=ROOT)
+    try:
+
+        def lives() -> bool:
+            assert running.poll() is None, (tmp_path / "log").read_text()
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}/v2/health/live", timeout=5) as reply:
+                    return bool(reply.status == 200)
+            except OSError:
+                return False
+
+        until(lives)
+    finally:
+        running.terminate()
+        running.wait(30)
+    assert "Traceback" not in (tmp_path / "log").read_text()
+
+
+def test_what_only_some_systems_have_is_imported_in_one_place() -> None:
+    """Locks of files; and limits of processes, within the functions that ask for them."""
+    found = {
+        str(path.relative_to(ROOT))
+        for folder in ("gateway", "preprocessing", "deploy/admin", "deploy/laptop", "deploy/bundles", "deploy/tools")
+        for path in (ROOT / folder).rglob("*.py")
+        if re.search(r"^(?:import|from) (?:fcntl|resource|pwd|grp|termios|uvloop)\b", path.read_text(), re.M)
+    }
+    assert {"gateway/hooks/child.py"} == found
+
+
+def test_a_lock_is_held_until_its_file_is_closed(tmp_path: Path) -> None:
+    """And who does not wait is told."""
+    path = tmp_path / "lock"
+    with path.open("a") as first:
+        locks.lock(first)
+        with path.open("a") as second, pytest.raises(BlockingIOError):
+            locks.lock(second, waits=False)
+    with path.open("a") as third:
+        locks.lock(third, waits=False)
