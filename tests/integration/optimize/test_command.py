@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import numpy as np
 import onnxruntime
 import pytest
 
+from deploy.admin.cli import main
 from deploy.bundles.export.original import Original
 from deploy.bundles.pack import manifest
 from deploy.bundles.work import work_folder
@@ -28,6 +29,8 @@ from preprocessing.processor import TextProcessor
 from . import tiny
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+
+Optimize = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +60,22 @@ def optimize(
         cwd=place, env={**environment, "PYTHONPATH": str(Path(__file__).parents[3])}, text=True, capture_output=True,
         check=False, timeout=300,
     )  # fmt: skip
+
+
+@pytest.fixture
+def optimize_here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Optimize:
+    """The same in this process, which has loaded torch: for what is said and made, not for how a process lives."""
+    for name in os.environ:
+        if name.startswith(("CLEARML_", "TRITON_GATEWAY_")):
+            monkeypatch.delenv(name)
+
+    def run(place: Path, *arguments: str, model: str = "model") -> subprocess.CompletedProcess[str]:
+        monkeypatch.chdir(place)
+        capsys.readouterr()
+        code = main(["optimize", model, "--quick", "--output", "out", *arguments])
+        return subprocess.CompletedProcess(arguments, code, *capsys.readouterr())
+
+    return run
 
 
 async def test_a_model_becomes_a_registered_and_served_bundle(server: RunningControlPlane, place: Path) -> None:
@@ -114,12 +133,12 @@ async def test_a_model_becomes_a_registered_and_served_bundle(server: RunningCon
     assert found["files"] == manifest.hashes(place / asked.stdout.splitlines()[-1])
 
 
-def test_two_models_without_tokenizer_json_become_two_bundles(tmp_path: Path) -> None:
+def test_two_models_without_tokenizer_json_become_two_bundles(tmp_path: Path, optimize_here: Optimize) -> None:
     """In one output, one after the other: each answers as its own original, and nothing of a run stays behind."""
     bundles = []
     for number, name in enumerate(("first", "second")):
         tiny.without_tokenizer_json(tiny.make("Bert", tmp_path / name, seed=number))
-        done = optimize(tmp_path, dict(os.environ), "--candidate", "ort-fp32", "--json", model=name)
+        done = optimize_here(tmp_path, "--candidate", "ort-fp32", "--json", model=name)
         assert done.returncode == 0, done.stderr
         bundles.append(Path(json.loads(done.stdout)["bundle"]))
     for name, bundle in zip(("first", "second"), bundles, strict=True):
@@ -154,20 +173,20 @@ def test_nothing_of_an_interrupted_run_stays_behind(tmp_path: Path) -> None:
     assert not list((tmp_path / "out").iterdir())
 
 
-def test_what_is_beyond_tolerance_is_not_made_and_says_so(place: Path) -> None:
+def test_what_is_beyond_tolerance_is_not_made_and_says_so(place: Path, optimize_here: Optimize) -> None:
     """Exit code 1, the reason, the way out; no bundle appears."""
-    done = optimize(place, dict(os.environ), "--samples", "texts.txt", "--candidate", "openvino-fp32", "--name", "no",
-                    "--tolerance", "mean_cosine=2")  # fmt: skip
+    done = optimize_here(place, "--samples", "texts.txt", "--candidate", "openvino-fp32", "--name", "no",
+                         "--tolerance", "mean_cosine=2")  # fmt: skip
     assert done.returncode == 1
     assert "no candidate is within tolerance (openvino-fp32: mean cosine" in done.stderr
     assert '--accept "REASON"' in done.stderr
     assert not list((place / "out").glob("no-*"))
 
 
-def test_accept_records_its_reason(place: Path) -> None:
+def test_accept_records_its_reason(place: Path, optimize_here: Optimize) -> None:
     """In the manifest and in the report."""
-    done = optimize(place, dict(os.environ), "--samples", "texts.txt", "--candidate", "openvino-fp32", "--name", "yes",
-                    "--tolerance", "mean_cosine=2", "--accept", "only a test", "--json")  # fmt: skip
+    done = optimize_here(place, "--samples", "texts.txt", "--candidate", "openvino-fp32", "--name", "yes",
+                         "--tolerance", "mean_cosine=2", "--accept", "only a test", "--json")  # fmt: skip
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert "only a test" == found["accepted"]
@@ -185,10 +204,11 @@ def test_accept_records_its_reason(place: Path) -> None:
         (["--task", "dancing"], "dancing is not supported"),
     ],
 )
-def test_a_wrong_command_line_is_refused_at_once(place: Path, arguments: list[str], says: str) -> None:
+def test_a_wrong_command_line_is_refused_at_once(
+    place: Path, optimize_here: Optimize, arguments: list[str], says: str
+) -> None:
     """One line, before anything heavy."""
-    clean = {k: v for k, v in os.environ.items() if not k.startswith(("CLEARML_", "TRITON_GATEWAY_"))}
-    done = optimize(place, clean, *arguments)
+    done = optimize_here(place, *arguments)
     assert done.returncode == 1
     assert says in done.stderr
     assert "Traceback" not in done.stderr

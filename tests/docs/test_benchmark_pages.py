@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from benchmarks import pages
+from benchmarks.questions import lengths_of_hf_infinity as infinity
 from benchmarks.questions.signals_of_autoscaling import PAGE, signals_table
 from benchmarks.shared.results import saved
 
@@ -21,3 +22,15 @@ def test_the_page_of_scaling_shows_the_saved_run() -> None:
     """Its table."""
     found, page = saved("autoscale"), PAGE.read_text()
     assert f"<!-- signals -->\n{signals_table(found['runs'])}\n<!-- /signals -->" in page
+
+
+def test_what_is_published_passed_the_gate() -> None:
+    """Nothing was accepted beyond the tolerance, and every length stands beside a pipeline that gets lists."""
+    if (found := saved("infinity")) is None:
+        assert "No run is saved." in pages.MODELS.read_text()
+        return
+    assert "" == found["accepted"]
+    assert [] == found["judged"][found["chosen"]["candidate"]]
+    for measured in found["lengths"].values():
+        assert len(measured["rounds"]) >= infinity.ROUNDS
+        assert all(set(r["pipeline"]) > {"1"} for r in measured["rounds"])
