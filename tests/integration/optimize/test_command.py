@@ -58,7 +58,7 @@ def optimize(
     return subprocess.run(
         [sys.executable, "-P", "-m", "deploy.admin.cli", "optimize", model, "--quick", "--output", "out", *arguments],
         cwd=place, env={**environment, "PYTHONPATH": str(Path(__file__).parents[3])}, text=True, capture_output=True,
-        check=False, timeout=300,
+        check=False, timeout=500,
     )  # fmt: skip
 
 

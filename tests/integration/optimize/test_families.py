@@ -24,7 +24,7 @@ from preprocessing.processor import TextProcessor
 
 from . import families, tiny
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 TEXTS = (
     "The parcel arrived two days late and the box was torn open.",

@@ -40,7 +40,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 generators = importlib.import_module("tiny_generators")
 served_bundles = importlib.import_module("served_bundles")
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 TEMPLATE = (
     "{% for message in messages %}<{{ message.role }}>{{ message.content }}\n{% endfor %}"
@@ -314,7 +314,7 @@ def optimize(place: Path, environment: dict[str, str], *arguments: str) -> subpr
     return subprocess.run(
         [sys.executable, "-P", "-m", "deploy.admin.cli", "optimize", *arguments, "--quick", "--output", "out"],
         cwd=place, env={**environment, "PYTHONPATH": str(ROOT)}, text=True, capture_output=True, check=False,
-        timeout=200,
+        timeout=500,
     )  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from deploy.bundles.export.original import quietly
 
 from .conftest import Case
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 Bundle = Callable[[Case, Path], Path]
 

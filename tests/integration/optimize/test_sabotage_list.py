@@ -12,7 +12,7 @@ from . import hostile, sabotage, tiny
 from .conftest import Case
 from .test_sabotage import exported
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 SHOWN = ("negated from 127 tokens", "batches above 8", "a weight × 1.05", "only batches of 29", "one number × 1.05",
          "a rare token forgotten", "odd batches reversed", "not a number for one token",
