@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from dashboards import rules, scaling
+from dashboards import levels, rules, scaling
 from dashboards.panels import Board, Panel, Query, Section, Variable, render
 from dashboards.promql import FAILED_OUTCOMES, VERSION, by, on
 from gateway.metrics import catalog
@@ -500,6 +500,19 @@ BOARDS: Final = (OVERVIEW, LATENCY, CANARY, DRIFT, CAPACITY, TRITON)
 """Every board."""
 
 
+def _with_notes(board: Board) -> Board:
+    """Let panels that need every detail say so, and how to have it, where they would be empty."""
+    return replace(board, sections=tuple(
+        replace(section, panels=tuple(
+            replace(panel, description=f"{panel.description} {levels.NOTE}.", if_empty=levels.NOTE)
+            if any(levels.needs_detail(query.expr) for query in panel.queries) else panel
+            for panel in section.panels
+        )) for section in board.sections
+    ))  # fmt: skip
+
+
 def files() -> dict[str, str]:
     """Return the boards' JSON by file name."""
-    return {f"{board.uid.removeprefix('triton-gateway-')}.json": render(board, ANNOTATIONS) for board in BOARDS}
+    return {
+        f"{board.uid.removeprefix('triton-gateway-')}.json": render(_with_notes(board), ANNOTATIONS) for board in BOARDS
+    }

@@ -65,6 +65,8 @@ class Panel:
     thresholds: tuple[tuple[float, str], ...] = ()
     least: float | None = 0.0
     most: float | None = None
+    if_empty: str = ""
+    """Shown instead of "no data"."""
     links: tuple[tuple[str, str], ...] = ()
     """(title, address) of every value: where a click leads; ``${__data.fields.LABEL}`` is the row's label."""
 
@@ -172,6 +174,8 @@ def _panel(panel: Panel) -> Any:
         made = made.min(panel.least)
     if panel.most is not None:
         made = made.max(panel.most)
+    if panel.if_empty:
+        made = made.no_value(panel.if_empty)
     steps = [Threshold(value=None, color="green"), *(Threshold(value=v, color=c) for v, c in panel.thresholds)]
     made = made.thresholds(dashboard.ThresholdsConfig().mode(ThresholdsMode.ABSOLUTE).steps(steps))
     if panel.links:

@@ -118,7 +118,9 @@ def infer_p95(matchers: str = "", window: str = _WINDOW) -> str:
     stage = ",".join(filter(None, (matchers, 'stage="infer"')))
     buckets = by((*SCOPE, "le"), rate(f"{catalog.STAGE_SECONDS.name}_bucket", window, stage))
     calls = by(SCOPE, rate(f"{catalog.STAGE_SECONDS.name}_count", window, stage))
-    return f"histogram_quantile(0.95, {buckets}) and ({calls} > 0)\n  or 0 * {calls}"
+    # Buckets are shown by gateways with every detail alone: nothing is not zero.
+    shown = by(SCOPE, rate(f"{catalog.STAGE_SECONDS.name}_bucket", window, f'{stage},le="{OBJECTIVE_S}"'))
+    return f"histogram_quantile(0.95, {buckets}) and ({calls} > 0) and {shown} >= 0\n  or 0 * {shown}"
 
 
 def group() -> Group:

@@ -127,7 +127,7 @@ class Gateway:
         self._is_whole_process = is_whole_process
         self._tritons = Tritons(make_backend)
         self.observer = Observer(failures=FAILURES)
-        self.publisher = Publisher(self.observer, numbers_folder)
+        self.publisher = Publisher(self.observer, numbers_folder, is_full=settings.metrics_detail == "full")
         self.health = Health(numbers_folder / "has-been-ready" if numbers_folder is not None else None)
         self.table = RoutingTable()
         self._prefix = f"/{settings.serve_path.strip('/')}/"

@@ -435,6 +435,12 @@ class Settings(BaseSettings):
         description="Share of the requests whose declared variables are counted (scaled, so that rates stay right), "
         "if neither `metrics add --log-freq` nor the serving Task says it.",
     )  # fmt: skip
+    metrics_detail: str = Field(
+        "brief", pattern="^(brief|full)$", validation_alias=_names("metrics_detail"),
+        description="What `/metrics` shows: `brief`, about 30 series per version, or `full`, about 250: all buckets, "
+        "all stages, batches' tokens, the word cache and built-in variables. `/metrics?detail=full` shows all at any "
+        "setting ([levels of detail](metrics.md#levels-of-detail)).",
+    )  # fmt: skip
     reference_dir: str = Field(
         "", validation_alias=_names("reference_dir"),
         description="Folder of reference distributions (`ENDPOINT.json`, `ENDPOINT/VERSION.json`) that go before those "

@@ -158,6 +158,6 @@ async def _series(gateway: Gateway) -> int:
         for _ in range(5):
             await client.post("/serve/e1/1", json={"text": "good"})
         await asyncio.sleep(2)
-        text = (await client.get("/metrics")).text
+        text = (await client.get("/metrics?detail=full")).text
     lines = [line for line in text.splitlines() if re.search(r'endpoint="e1"', line) and 'version="1"' in line]
     return len(lines)

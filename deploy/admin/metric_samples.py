@@ -33,7 +33,7 @@ class Sample:
 
 def from_gateway(url: str) -> list[Sample]:
     """Return what the gateway at ``url`` has counted since it started. Raises ``DeployError``."""
-    text = get(f"{url.rstrip('/')}/metrics", os.environ.get(KEY, ""))
+    text = get(f"{url.rstrip('/')}/metrics?detail=full", os.environ.get(KEY, ""))
     try:
         families = text_string_to_metric_families(text.decode())
         return [Sample(one.name, one.labels, one.value) for family in families for one in family.samples]

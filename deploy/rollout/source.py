@@ -75,7 +75,7 @@ class GatewaySource:
         """See ``Source.look``."""
         found, missing = {}, []
         for gateway in self._gateways:
-            text = self._fetch(f"{gateway.rstrip('/')}/metrics")
+            text = self._fetch(f"{gateway.rstrip('/')}/metrics?detail=full")
             if text is None:
                 missing.append(gateway)
             else:

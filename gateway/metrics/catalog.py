@@ -5,9 +5,13 @@ Public: ``deploy`` may import it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
+_LATENCY_BRIEF: Final = (0.005, 0.02, 0.05, 0.1, 0.25, 1.0, 5.0)
+_STAGES_BRIEF: Final = {"queue": (0.05, 0.1, 0.15, 0.25, 1.0, 10.0), "infer": ()}
+"""Autoscalers of Tritons ask what nearly all requests wait, and what they compute on average."""
 LATENCY_BUCKETS: Final = (
     0.0005, 0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5,
     5.0, 10.0,
@@ -27,13 +31,23 @@ TOKEN_BUCKETS: Final = (8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One metric family; ``labels`` are fixed, ``buckets`` only for histograms."""
+    """One metric family; ``labels`` are fixed, ``buckets`` only for histograms.
+
+    What is counted is the same at every level of detail (``TRITON_GATEWAY_METRICS_DETAIL``): ``is_detail`` and
+    ``brief`` say what the level ``brief`` leaves out.
+    """
 
     name: str
     type: Literal["counter", "gauge", "histogram"]
     help: str
     labels: tuple[str, ...] = ()
     buckets: tuple[float, ...] = ()
+    is_detail: bool = False
+    """Shown at the level ``full`` only."""
+    brief: tuple[float, ...] | Mapping[str, tuple[float, ...]] | None = None
+    """The buckets that ``brief`` shows, some of ``buckets``; none: sum and count alone. By values of the last label, if
+    only these are shown. None: all of them.
+    """
 
 
 _SERVED: Final = ("endpoint", "version", "route")
@@ -46,11 +60,12 @@ REQUESTS: Final = Metric(
 REQUEST_SECONDS: Final = Metric(
     "gateway_request_duration_seconds", "histogram",
     "From the first byte of the body read to the answer ready, successful requests only.", _SERVED, LATENCY_BUCKETS,
+    brief=_LATENCY_BRIEF,
 )  # fmt: skip
 FAILURE_SECONDS: Final = Metric(
     "gateway_request_failure_duration_seconds", "histogram",
     "The same of requests that did not end well, by outcome: what a refusal, a timeout or a disconnect took.",
-    (*_SERVED, "outcome"), LATENCY_BUCKETS,
+    (*_SERVED, "outcome"), LATENCY_BUCKETS, is_detail=True,
 )  # fmt: skip
 FALLBACKS: Final = Metric(
     "gateway_canary_fallbacks_total", "counter",
@@ -61,7 +76,7 @@ FALLBACKS: Final = Metric(
 STAGE_SECONDS: Final = Metric(
     "gateway_stage_duration_seconds", "histogram",
     "Time of one stage of a successful request: prepare (parse, tokenize, hook), queue, infer (Triton), finish.",
-    (*_SERVED, "stage"), LATENCY_BUCKETS,
+    (*_SERVED, "stage"), LATENCY_BUCKETS, brief=_STAGES_BRIEF,
 )  # fmt: skip
 IN_FLIGHT: Final = Metric("gateway_requests_in_flight", "gauge", "Requests being worked on now.")
 CPU_WAIT: Final = Metric(
@@ -70,26 +85,29 @@ CPU_WAIT: Final = Metric(
     "the requests that began meanwhile. Its rate is how many wait at a time; waiting for Triton is not in it.",
 )  # fmt: skip
 ROWS: Final = Metric(
-    "gateway_request_rows", "histogram", "Texts (or hook calls) in one request.", ("endpoint", "version"), ROW_BUCKETS
-)
+    "gateway_request_rows", "histogram", "Texts (or hook calls) in one request.", ("endpoint", "version"), ROW_BUCKETS,
+    is_detail=True,
+)  # fmt: skip
 TOKENS: Final = Metric("gateway_tokens_total", "counter", "Tokens sent to the model.", ("endpoint", "version"))
 UNKNOWN_TOKENS: Final = Metric(
-    "gateway_unknown_tokens_total", "counter", "Tokens the vocabulary does not know.", ("endpoint", "version")
-)
+    "gateway_unknown_tokens_total", "counter", "Tokens the vocabulary does not know.", ("endpoint", "version"),
+    is_detail=True,
+)  # fmt: skip
 TRUNCATED: Final = Metric(
-    "gateway_truncated_texts_total", "counter", "Texts cut at the model's maximum length.", ("endpoint", "version")
-)
+    "gateway_truncated_texts_total", "counter", "Texts cut at the model's maximum length.", ("endpoint", "version"),
+    is_detail=True,
+)  # fmt: skip
 BATCH_ROWS: Final = Metric(
-    "gateway_batch_rows", "histogram", "Rows in one call to Triton.", ("endpoint", "version"), ROW_BUCKETS
-)
+    "gateway_batch_rows", "histogram", "Rows in one call to Triton.", ("endpoint", "version"), ROW_BUCKETS, brief=(),
+)  # fmt: skip
 BATCH_TOKENS: Final = Metric(
     "gateway_batch_padded_tokens", "histogram", "Padded tokens (longest × rows) in one call to Triton.",
-    ("endpoint", "version"), TOKEN_BUCKETS,
+    ("endpoint", "version"), TOKEN_BUCKETS, is_detail=True,
 )  # fmt: skip
 BATCH_REAL_TOKENS: Final = Metric(
     "gateway_batch_tokens_total", "counter",
     "Tokens in calls to Triton without padding; 1 − rate(this) / rate(gateway_batch_padded_tokens_sum) is the waste.",
-    ("endpoint", "version"),
+    ("endpoint", "version"), is_detail=True,
 )  # fmt: skip
 CACHE: Final = Metric(
     "gateway_cache_requests_total", "counter",
@@ -98,7 +116,7 @@ CACHE: Final = Metric(
 WORD_CACHE: Final = Metric(
     "gateway_word_cache_texts_total", "counter",
     "Texts tokenized, by result: hit (every word was known) or miss (the tokenizer library was asked).",
-    ("endpoint", "version", "result"),
+    ("endpoint", "version", "result"), is_detail=True,
 )  # fmt: skip
 ENDED_CONNECTIONS: Final = Metric(
     "gateway_ended_connections_total", "counter",
@@ -193,11 +211,11 @@ SHADOWS: Final = Metric(
 SHADOW_DIFFERENCE: Final = Metric(
     "gateway_shadow_difference", "histogram",
     "How far the numbers of a mirrored answer are from the answer that was given, at most: absolute, above 1 relative.",
-    ("endpoint", "version"), DIFFERENCE_BUCKETS,
+    ("endpoint", "version"), DIFFERENCE_BUCKETS, is_detail=True,
 )  # fmt: skip
 SHADOW_SECONDS: Final = Metric(
     "gateway_shadow_duration_seconds", "histogram", "Time a mirrored request took, successful ones only.",
-    ("endpoint", "version"), LATENCY_BUCKETS,
+    ("endpoint", "version"), LATENCY_BUCKETS, is_detail=True,
 )  # fmt: skip
 RECONCILES: Final = Metric(
     "gateway_reconcile_total", "counter",
@@ -267,6 +285,8 @@ SYNC_LAST_CONTACT: Final = Metric(
     "model_sync_registry_last_contact_timestamp_seconds", "gauge",
     "Unix time of the last answer of the ClearML API; 0: none yet.",
 )  # fmt: skip
+OF_VARIABLES: Final = (VARIABLE_SCALAR, VARIABLE_ENUM, VARIABLE_IGNORED)
+"""Of the built-in variables, ``brief`` shows those that the endpoint declares (`metrics add`)."""
 OF_MODEL_SYNC: Final = (SYNC_MODELS, SYNC_TRITON, SYNC_LAST_CONTACT)
 """What model sync says of itself, on the port of its probes."""
 

@@ -152,6 +152,8 @@ class Watch:
         self._chance = chance
         self._watched: dict[str, _Watched] = {}
         self._known: dict[str, tuple[tuple[Served, Declared | None], _Watched]] = {}
+        self.declared: frozenset[tuple[str, str, str]] = frozenset()
+        """Endpoint, version and name of every variable that is declared."""
         self._inputs: object = None
         self._references: set[tuple[str, ...]] = set()
         self._has_complained = False
@@ -185,6 +187,10 @@ class Watch:
         for labels in self._references - references:
             self._numbers.gauge(catalog.DRIFT_REFERENCE, *labels).set(math.nan)
         self._references = references
+        self.declared = frozenset(
+            (version.endpoint, version.version, variable.name)
+            for (version, of), _ in self._known.values() if of is not None for variable in of.variables
+        )  # fmt: skip
 
     def answered(self, url: str, traces: Sequence[Trace]) -> None:
         """Look at requests that one version has answered."""

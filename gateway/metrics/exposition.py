@@ -6,7 +6,8 @@ page of megabytes never keeps the interpreter from the requests for long.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import cache, partial
 from itertools import accumulate, chain
 from typing import Final
@@ -20,11 +21,16 @@ from prometheus_client.samples import Exemplar, Sample
 from prometheus_client.utils import floatToGoString
 
 from gateway.metrics.accumulator import Floats, Series, Snapshot
-from gateway.metrics.catalog import CATALOG, REQUEST_SECONDS
+from gateway.metrics.catalog import CATALOG, OF_VARIABLES, REQUEST_SECONDS
 from gateway.metrics.exemplars import Key, Seen
+from gateway.metrics.variables import BUILT_IN
 from gateway.pace import unhurried
 
 _METRICS: Final = {metric.name: metric for metric in CATALOG}
+_OF_VARIABLES: Final = frozenset(metric.name for metric in OF_VARIABLES)
+
+Declared = Collection[tuple[str, str, str]]
+"""Endpoint, version and name of the variables that somebody asked for."""
 
 
 def render(snapshot: Snapshot) -> bytes:
@@ -53,8 +59,13 @@ class Numbers(Collector):
         exemplars: Mapping[Key, Seen] | None = None,
         others: Collector | None = None,
         pause: Callable[[], None] = unhurried,
+        brief: Declared | None = None,
     ) -> None:
-        """``exemplars`` are put on the buckets of the requests' latencies."""
+        """``exemplars`` are put on the buckets of the requests' latencies.
+
+        ``brief``: show little of each version, and of its built-in variables these. None: show everything.
+        """
+        self._brief = brief
         self._snapshot = snapshot
         self._exemplars = exemplars or {}
         self._others = others
@@ -66,16 +77,32 @@ class Numbers(Collector):
         histograms: dict[str, list[tuple[Series, Floats]]] = {metric.name: [] for metric in CATALOG}
         for series, value in chain(self._snapshot.counted(), self._snapshot.shown()):
             self._pause()
-            single[series.metric].append((series, value))
+            if self._shows(series):
+                single[series.metric].append((series, value))
         for series, numbers in self._snapshot.distributed():
             self._pause()
-            histograms[series.metric].append((series, numbers))
+            if self._shows(series):
+                histograms[series.metric].append((series, numbers))
         for metric in CATALOG:
-            family = Family(metric.name.removesuffix("_total"), metric.help, metric.type)
+            if self._brief is not None and metric.is_detail:
+                continue
+            # A histogram without buckets is no histogram in OpenMetrics.
+            kind = "summary" if self._brief is not None and metric.brief == () else metric.type
+            family = Family(metric.name.removesuffix("_total"), metric.help, kind)
             family.samples = _Samples(partial(self._samples, single[metric.name], histograms[metric.name]))
             yield family
         if self._others is not None:
             yield from self._others.collect()
+
+    def _shows(self, series: Series) -> bool:
+        if self._brief is None:
+            return True
+        metric, labels = _METRICS[series.metric], series.labels
+        if metric.is_detail or (isinstance(metric.brief, Mapping) and labels[-1] not in metric.brief):
+            return False
+        if series.metric in _OF_VARIABLES and labels[2] in BUILT_IN:
+            return labels[:3] in self._brief
+        return True
 
     def _samples(
         self, single: Iterable[tuple[Series, float]], histograms: Iterable[tuple[Series, Floats]]
@@ -91,13 +118,24 @@ class Numbers(Collector):
         *counts, total = numbers
         of_requests = name == REQUEST_SECONDS.name
         last = 0.0
-        for bound, last in zip(_bounds(series.bounds), accumulate(counts), strict=True):
-            self._pause()
-            seen = self._exemplars.get((*series.labels, bound)) if of_requests else None
-            exemplar = Exemplar({"trace_id": seen[0]}, seen[1], seen[2]) if seen else None
-            yield Sample(f"{name}_bucket", {**labels, "le": bound}, last, None, exemplar)
+        kept = _METRICS[name].brief if self._brief is not None else None
+        if isinstance(kept, Mapping):
+            kept = (*kept[series.labels[-1]], math.inf)
+        if kept != ():
+            seen: Seen | None = None
+            for edge, bound, last in zip(
+                (*series.bounds, math.inf), _bounds(series.bounds), accumulate(counts), strict=True
+            ):
+                self._pause()
+                if of_requests:
+                    seen = self._exemplars.get((*series.labels, bound)) or seen
+                if kept is not None and edge not in kept and edge != math.inf:
+                    continue
+                exemplar = Exemplar({"trace_id": seen[0]}, seen[1], seen[2]) if seen else None
+                seen = None
+                yield Sample(f"{name}_bucket", {**labels, "le": bound}, last, None, exemplar)
         self._pause()
-        yield Sample(f"{name}_count", labels, last)
+        yield Sample(f"{name}_count", labels, sum(counts))
         if series.bounds[0] >= 0:  # Prometheus takes a sum that can fall for a restart
             self._pause()
             yield Sample(f"{name}_sum", labels, total)

@@ -43,8 +43,10 @@ class Publisher:
     """
 
     def __init__(
-        self, observer: Observer, folder: Path | None = None, *, new_pace: Callable[[], Callable[[], None]] = Pace
-    ) -> None:
+        self, observer: Observer, folder: Path | None = None, *, new_pace: Callable[[], Callable[[], None]] = Pace,
+        is_full: bool = False,
+    ) -> None:  # fmt: skip
+        self._is_full = is_full
         self._observer = observer
         self._folder = folder
         self._new_pace = new_pace
@@ -72,14 +74,17 @@ class Publisher:
         for pool in (self._reader, self._writer):
             pool.shutdown(wait=False)
 
-    async def metrics(self, accept: str) -> tuple[bytes, str]:
+    async def metrics(self, accept: str, is_full: bool | None = None) -> tuple[bytes, str]:
         """Return the text of ``/metrics`` in the form that ``accept`` asks for, and its content type.
 
-        Raises ``InternalError`` if the folder of the workers is gone.
+        ``is_full``: another level of detail than the one that was set. Raises ``InternalError`` if the folder of the
+        workers is gone.
         """
         await self._ask_others()
         own = self._observer.snapshot()  # which counts what waits, exemplars included
-        return await self._read(partial(self._respond, accept, self._observer.exemplars.seen()), own)
+        shows_all = self._is_full if is_full is None else is_full
+        brief = None if shows_all else self._observer.watch.declared
+        return await self._read(partial(self._respond, accept, self._observer.exemplars.seen(), brief), own)
 
     async def statistics(self) -> list[dict[str, Any]]:
         """Return the statistics of the Open Inference Protocol; see ``statistics``. Raises as ``metrics``."""
@@ -91,11 +96,12 @@ class Publisher:
         return await self._read(self._last_minute)
 
     def _respond(
-        self, accept: str, seen: dict[exemplars.Key, exemplars.Seen], snapshot: Snapshot, pause: Callable[[], None]
-    ) -> tuple[bytes, str]:
+        self, accept: str, seen: dict[exemplars.Key, exemplars.Seen], brief: exposition.Declared | None,
+        snapshot: Snapshot, pause: Callable[[], None],
+    ) -> tuple[bytes, str]:  # fmt: skip
         if self._folder is not None:
             seen = exemplars.gathered(self._folder, seen)
-        return exposition.respond(accept, exposition.Numbers(snapshot, seen, self._process, pause))
+        return exposition.respond(accept, exposition.Numbers(snapshot, seen, self._process, pause, brief))
 
     def _last_minute(self, snapshot: Snapshot, pause: Callable[[], None]) -> dict[str, Any]:
         now = time.monotonic()

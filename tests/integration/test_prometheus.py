@@ -153,7 +153,9 @@ def running(tmp_path_factory: pytest.TempPathFactory, embedded_triton: Any) -> I
         embedded_triton.serve(bundle, name=name)
     port = free_port()
     gateway = Gateway(
-        Settings(state_dir=folder / "state", poll_frequency="1s", triton_grpc=embedded_triton.grpc), registry=registry,
+        Settings(
+            state_dir=folder / "state", poll_frequency="1s", metrics_detail="full", triton_grpc=embedded_triton.grpc
+        ), registry=registry,
         make_backend=lambda address, compression: TritonBackend(address, compression=compression, options=()),
     )  # fmt: skip
     server = uvicorn.Server(uvicorn.Config(gateway, port=port, log_config=None, ws="none"))

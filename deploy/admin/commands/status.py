@@ -53,7 +53,9 @@ def command(gateway: str, as_json: bool) -> int:
         for line in describe(gateway, answer.content, sync):
             click.echo(line)
         if answer.content.get("shadows"):
-            for line in shadow.describe(answer.content, http_client.fetch_from_gateway(f"{gateway}/metrics")):
+            for line in shadow.describe(
+                answer.content, http_client.fetch_from_gateway(f"{gateway}/metrics?detail=full")
+            ):
                 click.echo(line)
     return 0 if all_is_well(answer.content, sync) else 3
 

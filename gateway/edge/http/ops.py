@@ -63,7 +63,7 @@ def build_ops(
     health: Health,
     status: Status,
     last_minute: Callable[[], Awaitable[dict[str, Any]]],
-    metrics: Callable[[str], Awaitable[tuple[bytes, str]]],
+    metrics: Callable[[str, bool | None], Awaitable[tuple[bytes, str]]],
     lineage: Callable[[str], Awaitable[dict[str, Any] | None]],
     serve_prefix: str,
     served: Callable[[], object],
@@ -134,8 +134,16 @@ def build_ops(
 
     @app.get("/metrics", tags=["operations"], response_class=Response)
     async def prometheus(request: Request) -> Response:
-        """Return the metrics in Prometheus' text format, or as OpenMetrics (with exemplars) if that is asked for."""
-        content, media_type = await metrics(request.headers.get("accept", ""))
+        """Return the metrics in Prometheus' text format, or as OpenMetrics (with exemplars) if that is asked for.
+
+        `?detail=full` shows all of them, `?detail=brief` about 30 series per version.
+        """
+        detail = request.query_params.get("detail")
+        if detail not in (None, "brief", "full"):
+            return _refusal(422, "detail is brief or full", "input_refused")
+        content, media_type = await metrics(
+            request.headers.get("accept", ""), None if detail is None else detail == "full"
+        )
         return Response(content, headers={"content-type": media_type})
 
     @app.get("/v1/status", tags=["operations"])

@@ -44,7 +44,7 @@ class World(FakeRegistry):
             self.counters[gateway][key] = self.counters[gateway].get(key, 0) + count
 
     def fetch(self, url):
-        gateway = url.removesuffix("/metrics")
+        gateway = url.removesuffix("/metrics?detail=full")
         if gateway in self.down:
             return None
         return "".join(f"{key} {value}\n" for key, value in self.counters[gateway].items())

@@ -50,7 +50,7 @@ def served() -> Iterator[tuple[Gateway, str]]:
     """A gateway and its address."""
     gateway = Gateway()
 
-    with site(lambda asked: (200 if asked.path == "/metrics" else 404, gateway.page)) as address:
+    with site(lambda asked: (200 if asked.path == "/metrics?detail=full" else 404, gateway.page)) as address:
         yield gateway, address
 
 

@@ -1,0 +1,50 @@
+"""Which expressions have data only if gateways show everything (``TRITON_GATEWAY_METRICS_DETAIL=full``).
+
+Rules, alerts and autoscalers do without: a test holds them against this. Panels that do not say how to switch it on.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from dashboards import rules
+from gateway.metrics import catalog
+
+NOTE: Final = "Shown with TRITON_GATEWAY_METRICS_DETAIL=full"
+
+_FULL_ONLY: Final = {
+    f"{metric.name}{part}"
+    for metric in catalog.CATALOG
+    if metric.is_detail
+    for part in ("", "_bucket", "_sum", "_count")
+} | {f"{metric.name}_bucket" for metric in catalog.CATALOG if metric.brief == ()}
+_BUILT_IN: Final = {
+    f"{metric.name}{part}" for metric in catalog.OF_VARIABLES for part in ("", "_bucket", "_sum", "_count")
+}
+_VALUE: Final = re.compile(r'(\w+)="(\w+)"')
+
+
+def _reads_detail(expr: str) -> bool:
+    names = set(re.findall(r"[a-zA-Z_:][\w:]*", expr))
+    if names & _FULL_ONLY:
+        return True
+    chosen = dict(_VALUE.findall(expr))
+    for metric in catalog.CATALOG:
+        if isinstance(metric.brief, Mapping) and any(name.startswith(metric.name) for name in names):
+            value = chosen.get(metric.labels[-1])
+            buckets = metric.brief.get(value, None) if value else ()
+            if buckets is None or (not buckets and f"{metric.name}_bucket" in names):
+                return True
+    return False
+
+
+RECORDS: Final = frozenset(rule.name for rule in rules.records() if _reads_detail(rule.expr))
+"""Recorded for whoever shows everything; boards alone read them."""
+
+
+def needs_detail(expr: str) -> bool:
+    """Whether an expression has no data, or none of built-in variables, at the level ``brief``."""
+    names = set(re.findall(r"[a-zA-Z_:][\w:]*", expr))
+    return _reads_detail(expr) or bool(names & (_BUILT_IN | RECORDS))

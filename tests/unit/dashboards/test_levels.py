@@ -1,0 +1,54 @@
+"""What works at the level of detail that is the default: rules, alerts, autoscalers; panels that do not say why."""
+
+# ruff: noqa: D103 - a test's name states its rule
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from dashboards import boards, levels, rules, scaling
+
+
+def test_alerts_and_autoscalers_work_at_any_level() -> None:
+    """What needs more is recorded for boards."""
+    assert {"endpoint_version:gateway_batch_padding:ratio_rate5m", scaling.INFER_P95} == levels.RECORDS
+    for rule in (*rules.records(), *rules.alerts()):
+        named = set(re.findall(r"[a-zA-Z_:][\w:]*", rule.expr))
+        assert not named & levels.RECORDS, rule.name
+        assert rule.name in levels.RECORDS or not levels.needs_detail(rule.expr), rule.name
+
+
+@pytest.mark.parametrize(
+    ("expr", "needs"),
+    [
+        ("rate(gateway_requests_total[5m])", False),
+        ("rate(gateway_request_rows_sum[5m])", True),
+        ("rate(gateway_batch_rows_sum[5m])", False),
+        ("rate(gateway_batch_rows_bucket[5m])", True),
+        ('rate(gateway_stage_duration_seconds_sum{stage="queue"}[5m])', False),
+        ('rate(gateway_stage_duration_seconds_sum{stage="finish"}[5m])', True),
+        ('rate(gateway_stage_duration_seconds_bucket{stage="queue"}[5m])', False),
+        ('rate(gateway_stage_duration_seconds_bucket{stage="infer"}[5m])', True),
+        ('rate(gateway_stage_duration_seconds_sum{stage=~"queue|infer"}[5m])', False),
+        ("rate(gateway_variable_enum_total[5m])", True),
+        ("endpoint_version:gateway_batch_padding:ratio_rate5m", True),
+    ],
+)
+def test_an_expression_that_needs_every_detail_is_known(expr: str, needs: bool) -> None:
+    assert needs == levels.needs_detail(expr)
+
+
+def test_panels_that_would_be_empty_say_how_to_fill_them() -> None:
+    """In what is imported to Grafana; and most panels need nothing."""
+    noted = 0
+    for name, text in boards.files().items():
+        for panel in json.loads(text)["panels"]:
+            needs = any(levels.needs_detail(target["expr"]) for target in panel.get("targets", []))
+            said = panel.get("fieldConfig", {}).get("defaults", {}).get("noValue", "")
+            assert (levels.NOTE if needs else "") == said, (name, panel["title"])
+            assert needs == (levels.NOTE in panel.get("description", "")), (name, panel["title"])
+            noted += needs
+    assert 0 < noted < 35

@@ -1,0 +1,121 @@
+"""How many series a version has at each level of detail, family by family, and that nothing is counted less."""
+
+# ruff: noqa: D103 - a test's name states its rule
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from itertools import pairwise
+
+import pytest
+
+from dashboards import rules
+from gateway.edge.http.problems import FAILURES
+from gateway.metrics import catalog
+from gateway.metrics.accumulator import Accumulator
+from gateway.metrics.custom import Served
+from gateway.metrics.exposition import Declared, Numbers, parse, respond
+from gateway.metrics.observer import Observer
+from gateway.spec import MetricSpec, MetricVariable
+from gateway.trace import Trace
+
+MOST = 38
+"""Series of a version that answers, per gateway, at the level that is the default (docs/metrics.md says what for)."""
+
+
+def observer(*variables: MetricVariable) -> Observer:
+    """What a gateway has counted of one text version that has answered, batches and words included."""
+    found = Observer(failures=FAILURES, later=lambda call: call())
+    spec = MetricSpec("e/1", None, variables)
+    found.watch.configure(
+        {"e/1": Served("e", "1", is_text=True, labels=("GOOD", "BAD"))}, {"e/1": spec} if variables else {}, 1.0
+    )
+    found.expect([("e", "1", "stable")])
+    found.models({("e", "1", "m", "name", "", "default")})
+    found.endpoint_states({("e", "1"): True})
+    for _ in range(3):
+        trace = Trace("r")
+        trace.endpoint, trace.version, trace.route, trace.outcome, trace.url = "e", "1", "stable", "ok", "e/1"
+        trace.total_ns, trace.queue_ns, trace.infer_ns, trace.rows = 7_000_000, 1_000_000, 4_000_000, 1
+        trace.answer = {"label": "GOOD", "score": 0.9}
+        found.started()
+        found.finished(trace)
+    found.batched("e", "1", 2, 32, 20)
+    found.words("e", "1", 3, 1)
+    return found
+
+
+def shown(counted: Observer, brief: Declared | None) -> Counter[str]:
+    """Number of samples of each family of the version."""
+    text = respond("", Numbers(counted.snapshot(), brief=brief))[0].decode()
+    found: Counter[str] = Counter()
+    for name, labels, _ in parse(text):
+        if labels.get("endpoint") == "e":
+            family = next(m.name for m in catalog.CATALOG if name == m.name or name.rsplit("_", 1)[0] == m.name)
+            found[family] += 1
+    return found
+
+
+def test_a_version_that_answers_has_few_series() -> None:
+    """A text version on one route: what rules, alerts, autoscalers and objectives ask for by version."""
+    found = shown(observer(), frozenset())
+    assert {
+        "gateway_requests_total": 1 + len(FAILURES), "gateway_request_duration_seconds": 10,
+        "gateway_stage_duration_seconds": 9 + 3, "gateway_tokens_total": 1, "gateway_batch_rows": 2,
+        "gateway_endpoint_ready": 1, "gateway_model_info": 1,
+    } == found  # fmt: skip
+    assert MOST >= found.total()
+
+
+def test_full_detail_is_everything_that_is_counted() -> None:
+    found = shown(observer(), None)
+    assert {"gateway_stage_duration_seconds": 92, "gateway_request_duration_seconds": 23} == {
+        name: found[name] for name in ("gateway_stage_duration_seconds", "gateway_request_duration_seconds")
+    }
+    assert 200 < found.total()
+
+
+def test_variables_that_somebody_has_declared_are_always_shown() -> None:
+    """Built-in ones too, if they are declared."""
+    counted = observer(MetricVariable("top_score", "scalar", ("0", "0.5", "1")), MetricVariable("mine", "value", ()))
+    found = shown(counted, counted.watch.declared)
+    assert 6 == found["gateway_variable_scalar"]
+    assert 6 + 2 * 18 + 13 == shown(counted, None)["gateway_variable_scalar"]
+
+
+def test_the_buckets_of_the_brief_level_add_up_to_those_of_the_full_one() -> None:
+    """A bucket counts everything below its bound, so that leaving some out changes none of the others."""
+    numbers = Accumulator()
+    seconds = numbers.distribution(catalog.REQUEST_SECONDS, "e", "1", "stable")
+    for value in (0.0004, 0.004, 0.03, 0.2, 0.7, 3, 60):
+        seconds.observe(value)
+
+    def buckets(brief: Declared | None) -> dict[str, float]:
+        text = respond("", Numbers(numbers.snapshot(), brief=brief))[0].decode()
+        return {labels["le"]: value for name, labels, value in parse(text) if name.endswith("_bucket")}
+
+    brief, full = buckets(frozenset()), buckets(None)
+    assert 8 == len(brief)
+    assert brief.items() <= full.items()
+    assert all(low <= high for low, high in pairwise(brief.values()))
+
+
+def test_what_the_brief_level_shows_is_some_of_what_is_counted() -> None:
+    for metric in catalog.CATALOG:
+        shown = metric.brief.values() if isinstance(metric.brief, Mapping) else [metric.brief or ()]
+        assert all(set(buckets) <= set(metric.buckets) for buckets in shown), metric.name
+    assert rules.LATENCY_S in (catalog.REQUEST_SECONDS.brief or ())
+
+
+@pytest.mark.parametrize("accept", ["", "application/openmetrics-text"])
+@pytest.mark.parametrize("brief", [None, frozenset()])
+def test_either_level_is_an_exposition(accept: str, brief: Declared | None) -> None:
+    from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
+    from prometheus_client.parser import text_string_to_metric_families as plain
+
+    text = respond(accept, Numbers(observer().snapshot(), brief=brief))[0].decode()
+    families = list((openmetrics if accept else plain)(text))
+    kinds = {family.name: family.type for family in families}
+    assert ("summary" if brief is not None else "histogram") == kinds["gateway_batch_rows"]
+    assert "histogram" == kinds["gateway_request_duration_seconds"]
