@@ -193,7 +193,8 @@ class MetricSpec:
 class ShadowSpec:
     """``percent`` of the requests of ``endpoint`` (a name, or one version's url) are answered by the url ``to`` too.
 
-    Answers agree when they say the same and their numbers differ by ``tolerance`` at most.
+    Answers agree when they say the same and their numbers differ by ``tolerance`` at most; from a tolerance of 1 on,
+    embeddings agree when they place the same texts near each other.
     """
 
     endpoint: str

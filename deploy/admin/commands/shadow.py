@@ -23,7 +23,8 @@ _COUNT = re.compile(r"^gateway_shadow_requests_total\{(?P<labels>[^}]*)\}\s+(?P<
 @click.option("--percent", type=float, help="The share of requests, above 0 and up to 100.")
 @click.option(
     "--tolerance", type=float, default=0.1, show_default=True,
-    help="How far numbers of agreeing answers may be apart: absolute, above 1 relative. Text and labels must be equal.",
+    help="How far numbers of agreeing answers may be apart: absolute, above 1 relative. Text and labels must be equal. "
+    "1: embeddings are compared by which texts they place near each other.",
 )  # fmt: skip
 @click.option("--off", is_flag=True, help="Mirror nothing more.")
 @registry_options

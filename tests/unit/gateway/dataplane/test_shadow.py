@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,7 @@ from gateway.dataplane.shadow import compare
 from gateway.endpoints.endpoint import in_task
 from gateway.errors import ModelFailed
 from gateway.registry.ledger import Record
+from tests.integration.text_bundles import text_bundle
 from tests.unit.gateway.conftest import classify
 
 BODY = {"text": "good film"}
@@ -275,3 +278,52 @@ def test_answers_are_compared_in_words_and_in_numbers(one: Any, other: Any, expe
     """What is said must be the same; how far numbers are apart is a number."""
     same, off = compare(one, other)
     assert (expected[0], pytest.approx(expected[1])) == (same, off)
+
+
+async def embeddings(stack: Any, tmp_path: Path, turned: bool) -> dict[str, Any]:
+    """Mirror 60 texts between two embedding models: the second turns the first one's space, or takes other texts."""
+    stack.gateway._mirror._late = stack.gateway._mirror._stale = math.inf
+    rng = np.random.default_rng(3)
+    places = rng.normal(size=(2**15, 24)).astype(np.float32)
+    turn, _ = np.linalg.qr(rng.normal(size=(24, 24)))
+
+    def placed(shift: int) -> Callable[..., Any]:
+        def run(inputs: dict[str, Any]) -> dict[str, Any]:
+            rows = [hash((tuple(row.tolist()), shift)) % len(places) for row in inputs["input_ids"]]
+            found = places[rows]
+            return {"sentence_embedding": (found @ turn).astype(np.float32) if shift or turned else found}
+
+        return run
+
+    for version, shift in (("1", 0), ("2", 0 if turned else 1)):
+        bundle = text_bundle(tmp_path / version)
+        config = json.loads((bundle / "config.json").read_text()) | {"architectures": ["BertModel"], "hidden_size": 24}
+        (bundle / "config.json").write_text(json.dumps(config))
+        (bundle / "warmup.json").unlink()
+        stack.add_package(f"m{version}", bundle)
+        stack.registry.add_endpoint("e", f"m{version}", version=version)
+        stack.backend.add(
+            stack.triton_name(f"e/{version}"), {"input_ids": "int64", "attention_mask": "int64"},
+            {"sentence_embedding": "float32"}, placed(shift),
+        )  # fmt: skip
+    await stack.served("e/1", "e/2")
+    shadow(stack, tolerance=1.0)
+    await stack.until(lambda: is_on(stack))
+    for number in range(60):  # texts of six words, each "good" or "bad"
+        text = " ".join(("good", "bad")[number >> place & 1] for place in range(6))
+        assert 200 == (await stack.client.post("/serve/e/1", json={"text": text})).status_code
+        await stack.until(lambda: not stack.gateway._mirror._tasks)
+    return dict(seen(stack)["e"])
+
+
+async def test_embeddings_agree_if_they_place_the_same_texts_together(stack: Any, tmp_path: Path) -> None:
+    """With a tolerance from 1 on numbers do not count: a space that is turned is as good."""
+    found = await embeddings(stack, tmp_path, turned=True)
+    assert found["agreed"] >= 25
+    assert (0, 0) == (found["differed"], found["failed"])
+
+
+async def test_embeddings_of_other_texts_differ(stack: Any, tmp_path: Path) -> None:
+    """The same model given other texts: its numbers are within a tolerance of 1 all the same."""
+    found = await embeddings(stack, tmp_path, turned=False)
+    assert found["differed"] > 4 * found["agreed"] > 0 or found["agreed"] == 0 < found["differed"]
