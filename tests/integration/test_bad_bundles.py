@@ -31,7 +31,7 @@ text_bundles = importlib.import_module("text_bundles")
 Api, code_bundle, packed = text_bundles.Api, text_bundles.code_bundle, text_bundles.packed
 text_bundle, text_model = text_bundles.text_bundle, text_bundles.text_model
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(280)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
 
 class HalfServer(BaseHTTPRequestHandler):
