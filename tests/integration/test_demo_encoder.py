@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import pytest
+import torch
 from safetensors.numpy import load_file
+from transformers import AutoModel, BertConfig, BertModel
 
 from deploy.laptop.demo.bert_graph import build
 from deploy.laptop.demo.encoder import (
@@ -66,29 +68,18 @@ def session(made: tuple[Path, Report]) -> onnxruntime.InferenceSession:
     return onnxruntime.InferenceSession(Path(made[1].folder) / "model.onnx")
 
 
+def answers(model: Any, given: dict[str, np.ndarray]) -> np.ndarray:
+    """A model of transformers', pooled and normalised by code that shares nothing with the graph's."""
+    with torch.no_grad():
+        hidden = model(**{name: torch.from_numpy(value) for name, value in given.items()}).last_hidden_state.numpy()
+    rows = [row[mask == 1].mean(0) for row, mask in zip(hidden, given["attention_mask"], strict=True)]
+    return np.stack([row / np.linalg.norm(row) for row in rows])
+
+
 @pytest.fixture(scope="module")
-def reference() -> Any:
-    """The original in PyTorch, pooled and normalised by code that shares nothing with the graph's."""
-    code = """
-import sys, numpy, torch
-from transformers import AutoModel
-model = AutoModel.from_pretrained(sys.argv[1], dtype=torch.float32).eval()
-given = numpy.load(sys.argv[2])
-with torch.no_grad():
-    hidden = model(**{k: torch.from_numpy(given[k]) for k in given.files}).last_hidden_state.numpy()
-rows = [row[mask == 1].mean(0) for row, mask in zip(hidden, given["attention_mask"])]
-numpy.save(sys.argv[3], numpy.stack([row / numpy.linalg.norm(row) for row in rows]))
-"""
-
-    def run(tensors: dict[str, np.ndarray], folder: Path) -> np.ndarray:
-        np.savez(folder / "in.npz", **tensors)
-        source = locate_packaged_model(PACKAGE)
-        subprocess.run(
-            [sys.executable, "-c", code, source, folder / "in.npz", folder / "out.npy"], check=True, capture_output=True
-        )
-        return np.load(folder / "out.npy")
-
-    return run
+def original() -> Any:
+    """The same weights in PyTorch."""
+    return AutoModel.from_pretrained(locate_packaged_model(PACKAGE), dtype=torch.float32).eval()
 
 
 def tensors(batch: int, sequence: int) -> dict[str, np.ndarray]:
@@ -104,13 +95,13 @@ def tensors(batch: int, sequence: int) -> dict[str, np.ndarray]:
 
 @pytest.mark.parametrize(("batch", "sequence"), [(1, 1), (1, 5), (4, 9), (7, 33), (2, 256)])
 def test_graph_answers_as_pytorch_does(
-    session: onnxruntime.InferenceSession, reference: Any, tmp_path: Path, batch: int, sequence: int
+    session: onnxruntime.InferenceSession, original: Any, batch: int, sequence: int
 ) -> None:
     """Any batch and length, padded or not, within 1e-4 of the same weights in PyTorch."""
     given = tensors(batch, sequence)
     (actual,) = session.run(["sentence_embedding"], given)
     assert (batch, 384) == actual.shape
-    np.testing.assert_allclose(actual, reference(given, tmp_path), atol=1e-4)
+    np.testing.assert_allclose(actual, answers(original, given), atol=1e-4)
 
 
 def test_padding_does_not_change_an_answer(session: onnxruntime.InferenceSession) -> None:
@@ -153,29 +144,18 @@ def test_no_torch_is_needed(tmp_path: Path) -> None:
 
 def test_a_bert_of_other_sizes_answers_as_pytorch_does(tmp_path: Path) -> None:
     """Nothing in the graph is MiniLM's own: layers, heads, widths and epsilon are config.json's."""
-    code = """
-import sys, numpy, torch
-from transformers import BertConfig, BertModel
-torch.manual_seed(0)
-config = BertConfig(vocab_size=90, hidden_size=24, num_hidden_layers=3, num_attention_heads=4, intermediate_size=40,
-                    max_position_embeddings=32, type_vocab_size=3, layer_norm_eps=1e-5, initializer_range=0.5)
-model = BertModel(config).eval()
-model.save_pretrained(sys.argv[1])
-given = numpy.load(sys.argv[2])
-with torch.no_grad():
-    hidden = model(**{k: torch.from_numpy(given[k]) for k in given.files}).last_hidden_state.numpy()
-rows = [row[mask == 1].mean(0) for row, mask in zip(hidden, given["attention_mask"])]
-numpy.save(sys.argv[3], numpy.stack([row / numpy.linalg.norm(row) for row in rows]))
-"""
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=90, hidden_size=24, num_hidden_layers=3, num_attention_heads=4, intermediate_size=40,
+        max_position_embeddings=32, type_vocab_size=3, layer_norm_eps=1e-5, initializer_range=0.5,
+    )  # fmt: skip
+    original = BertModel(config).eval()
+    original.save_pretrained(tmp_path)
     given = {name: value % 90 if name == "input_ids" else value for name, value in tensors(5, 32).items()}
     given["token_type_ids"][:, 3:] = 2
-    np.savez(tmp_path / "in.npz", **given)
-    places = [tmp_path / name for name in ("model", "in.npz", "out.npy")]
-    subprocess.run([sys.executable, "-c", code, *places], check=True, capture_output=True)
-    config = json.loads((places[0] / "config.json").read_text())
-    model = build(config, load_file(places[0] / "model.safetensors"))
+    model = build(json.loads((tmp_path / "config.json").read_text()), load_file(tmp_path / "model.safetensors"))
     (actual,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, given)
-    np.testing.assert_allclose(actual, np.load(places[2]), atol=1e-4)
+    np.testing.assert_allclose(actual, answers(original, given), atol=1e-4)
 
 
 def test_changed_source_is_another_bundle(tmp_path: Path) -> None:
