@@ -1,9 +1,9 @@
-"""How much memory, disk and CPU does one more endpoint take: in a gateway, in model sync, in Triton?
+"""How much memory and disk does one more endpoint take: in a gateway, in model sync, in Triton?
 
 Real processes: a gateway of one worker, the embedded Triton with model sync, the embedded control plane. Versions of
 all-MiniLM-L6-v2 (the demo's encoder) are added one after the other, each a model of its own with its own file; memory
 (RSS of each process and its children) and disk (the state folders) are read before the first, after the first and after
-the last. Then distinct words are sent, to see what the tokenizer's word cache takes for each.
+the last.
 """
 
 from __future__ import annotations
@@ -39,7 +39,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Measure, or write the table of what was saved."""
     size = parser(__name__, __doc__, saves="results/endpoint.json")
     size.add_argument("--endpoints", type=int, default=1, help="how many are added after the first")
-    size.add_argument("--words", type=int, default=20_000, help="distinct words that are sent")
     size.add_argument(
         "--write-docs", action="store_true", help="write the table of docs/sizing.md from the saved result"
     )
@@ -47,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if given.write_docs:
         put(PAGE, "endpoint", endpoint_table(saved("endpoint")))
         return 0
-    found = _measure(given.endpoints, given.words)
+    found = _measure(given.endpoints)
     sys.stdout.write(json.dumps(found) + "\n")
     if given.save:
         save("endpoint", found)
@@ -69,7 +68,7 @@ def endpoint_table(found: dict[str, Any]) -> str:
     return table(rows, align=["---", "---:", "---:", "---:"])
 
 
-def _measure(more: int, words: int) -> dict[str, Any]:
+def _measure(more: int) -> dict[str, Any]:
     say = narrator()
     state = Path(tempfile.mkdtemp(prefix="size-"))
     bundle = _bundle(state)
@@ -96,11 +95,6 @@ def _measure(more: int, words: int) -> dict[str, Any]:
             say(f"{folder.name} is served")
             if number in (0, more):
                 seen.append(_read(parts))
-        before = _memory(parts["gateway"][0])
-        for start in range(0, words, 500):
-            texts = [" ".join(f"w{n}x" for n in range(at, at + 50)) for at in range(start, start + 500, 50)]
-            _ask(f"{stack.url}/serve/minilm-0", texts)
-        grown = (_memory(parts["gateway"][0]) - before) / words
     finally:
         stack.stop()
         shutil.rmtree(state, ignore_errors=True)
@@ -109,7 +103,6 @@ def _measure(more: int, words: int) -> dict[str, Any]:
         "model": "all-MiniLM-L6-v2", **sizes, "endpoints": 1 + more,
         "memory_mb": {name: _steps([one[name][0] for one in (none, first, last)], more) for name in parts},
         "disk_mb": {n: _steps([one[n][1] for one in (none, first, last)], more) for n in ("gateway", "triton")},
-        "bytes_per_word": round(grown),
     }  # fmt: skip
 
 

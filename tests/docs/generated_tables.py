@@ -97,7 +97,8 @@ def versions_table() -> str:
     image = re.findall(r"^ARG TRITON_IMAGE=(\S+)", (root / "deploy/docker/triton.Dockerfile").read_text(), re.M)[0]
     chart = yaml.safe_load((root / "k8s/helm/triton-gateway/Chart.yaml").read_text())
     rows = [
-        ("Python", project["requires-python"], "what `make test` and CI use: 3.11"),
+        ("Python", project["requires-python"],
+         "3.11, 3.12 and 3.13, each with its numpy ([decision 0054](decisions/0054-pythons-and-their-numpy.md))"),
         ("NVIDIA Triton", "2.x with explicit model control; other frameworks and GPUs: NVIDIA's container",
          f"the server of `nvidia-pytriton` {pins['nvidia-pytriton']} ([which](triton.md)); the image "
          f"stands on `{image.rpartition(':')[2]}`, which no GPU here could run"),

@@ -11,7 +11,8 @@ from typing import Any, Final
 import pytest
 
 from benchmarks.autoscale.sizing import gateway_micros
-from benchmarks.shared.results import RESULTS
+from benchmarks.questions import size_of_an_endpoint
+from benchmarks.shared.results import RESULTS, saved
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -40,6 +41,7 @@ CLAIMS: Final[dict[tuple[str, str], Callable[[], str]]] = {
         f"{_median('GPU-like, 256 connections: throughput / ensemble (tokenizers)'):.1f}"
     ),
     ("docs/sizing.md", "has {} µs per request on one core"): lambda: f"{gateway_micros():.0f}",
+    ("docs/sizing.md", "for weights of {} MB"): lambda: f"{saved('endpoint')['weights_mb']:.0f}",
 }
 """Page and words around a figure → what the saved result says."""
 
@@ -49,6 +51,12 @@ def test_figures_in_prose_are_those_of_the_saved_results(page: str, words: str) 
     """Word for word, wherever lines break."""
     text = " ".join((ROOT / page).read_text().split())
     assert words.format(CLAIMS[page, words]()) in text
+
+
+def test_table_of_sizing_shows_the_saved_run() -> None:
+    """`python -m benchmarks size-of-an-endpoint --write-docs` writes it."""
+    shown = (DOCS / "sizing.md").read_text()
+    assert f"<!-- endpoint -->\n{size_of_an_endpoint.endpoint_table(saved('endpoint'))}\n<!-- /endpoint -->" in shown
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

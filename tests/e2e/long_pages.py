@@ -36,6 +36,7 @@ UNTYPED: Final = {
     r"gateway-\d:8080|gateway:8080|prometheus:9090": "somebody's servers",
     r"--registry|TRITON_GATEWAY_KEYS_FILE|tgk_": "a gateway that knows its callers: tests/unit/gateway/edge",
     r"--deploy\b|distilbert/": "needs a network, or torch",
+    r"auto-update": "goes on with every model that is published: tests/integration/test_auto_update.py",
     r"serve/(demo|my-model)\b": "of the compose stack",
     r"\$ID\b|bundle/|export/model.onnx": "a model of the reader's",
     r"clearml-serving .*(--endpoint length|canary --endpoint sentiment)": "the models of that page are the reader's",
@@ -44,7 +45,7 @@ UNTYPED: Final = {
 
 ELSEWHERE: Final = {
     "docs/commands.md": "the examples of `--help`",
-    "docs/http-api.md": "tests/integration/forms/test_conformance.py types it",
+    "docs/http-api.md": "every form has clients of its own in tests/integration/forms",
 }
 """Pages whose lines other tests have."""
 
@@ -77,6 +78,8 @@ class Reader:
 
     up: Up
     folder: Path
+    key: str = "abcd2345"
+    """The id of the key that was made last; the pages call it so."""
 
     def place(self, page: str) -> Path:
         """The folder a page is followed in; made once."""
@@ -101,14 +104,16 @@ class Reader:
     def types(self, page: str, line: str) -> tuple[int, str]:
         """Type a line; returns the exit code and what was printed."""
         port = self.up.gateway.rpartition(":")[2]
-        line = re.sub(r"(localhost|127\.0\.0\.1):8080", rf"127.0.0.1:{port}", line)
+        line = re.sub(r"(localhost|127\.0\.0\.1):8080", rf"127.0.0.1:{port}", line.replace("abcd2345", self.key))
         environ = clean_environment(self.up.home) | self.up.exported()
         environ["PATH"] = f"{Path(sys.executable).parent}:{environ['PATH']}"
         done = subprocess.run(
             ["bash", "-c", line], cwd=self.place(page), env=environ, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT, text=True, timeout=600,
         )  # fmt: skip
-        return done.returncode, done.stdout
+        made = re.search(r"tgk_([a-z0-9]+)_", done.stdout)
+        self.key = made[1] if made else self.key
+        return done.returncode, done.stdout.replace(self.key, "abcd2345").replace("\r", "")
 
 
 @pytest.fixture(scope="module")
