@@ -35,6 +35,7 @@ from gateway import errors, registry, spec, triton
 
 log = logging.getLogger("triton_gateway.sync")
 
+_BLIND_ROUNDS = 5
 _AWAY_S = 0.2
 """How often a Triton that does not answer is looked at: it may be back, and empty."""
 
@@ -67,6 +68,7 @@ class ModelSync:
         self._settings = settings
         self._stubs = stubs
         self._sees_stubs = False
+        self._rounds_blind = 0
         self._short_of_stubs: set[str] = set()
         self._cache = cache
         self._triton = triton
@@ -192,7 +194,7 @@ class ModelSync:
             "pools": sorted(self._settings.pools),
             "triton": {
                 "address": self._settings.triton_grpc, "answers": self._triton_answers or self._is_refused,
-                "error": self._triton_error,
+                "error": self._triton_error, "sees_processes": self._rounds_blind < _BLIND_ROUNDS,
             },
             "registry": {
                 "last_contact": iso(self._last_contact) if self._last_contact else None,
@@ -291,6 +293,12 @@ class ModelSync:
             if name in index and index[name].state == "ready" and name not in self._jobs
             and running.get(name, 0) < model.instances
         } if self._sees_stubs else set()  # fmt: skip
+        runs = any(on_disk[n].instances and e.state == "ready" for n, e in index.items() if n in on_disk)
+        self._rounds_blind = self._rounds_blind + 1 if runs and not self._sees_stubs else 0
+        if self._rounds_blind == _BLIND_ROUNDS:
+            log.warning("the python backend's processes cannot be seen from here: one that dies is not noticed, and "
+                        "its model fails every request; let both containers share a process namespace "
+                        "(shareProcessNamespace of a pod)")  # fmt: skip
         both, self._short_of_stubs = short & self._short_of_stubs, short
         return both
 

@@ -217,7 +217,8 @@ class TritonLauncher:
 
     A thread of its own starts and watches the child: the kernel's parent-death signal follows the thread that forked.
     ``on_restart`` is called after every restart, once the server is live again and empty: its models must be loaded
-    anew. With a ``key`` only its holder may load models; without one anybody who reaches the ports may.
+    anew. A start that has not come to life after ``restart_s`` is ended, and made again. With a ``key`` only its
+    holder may load models; without one anybody who reaches the ports may.
     """
 
     def __init__(
@@ -234,6 +235,7 @@ class TritonLauncher:
         exit_timeout_s: float = 10.0,
         backoff_s: tuple[float, float] = (1.0, 30.0),
         healthy_s: float = 60.0,
+        restart_s: float = 120.0,
     ) -> None:
         self._server = server
         self._state = state_dir
@@ -246,6 +248,7 @@ class TritonLauncher:
         self._exit_timeout = exit_timeout_s
         self._backoff = backoff_s
         self._healthy = healthy_s
+        self._restart_s = restart_s
         self._ports: Ports | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._thread: threading.Thread | None = None
@@ -348,6 +351,8 @@ class TritonLauncher:
                     self._tell_restart()
                 was_live = True
                 self._watch(process)
+            elif process.poll() is None and not self._stopping.is_set():
+                log.warning("Triton hangs at its start: not live within %.0f s", self._restart_s)
             self._live.clear()
             code = self._end(process)
             if self._stopping.is_set():
@@ -388,7 +393,8 @@ class TritonLauncher:
         return process
 
     def _await_live(self, process: subprocess.Popen[bytes]) -> bool:
-        while process.poll() is None and not self._stopping.is_set():
+        until = time.monotonic() + self._restart_s
+        while process.poll() is None and not self._stopping.is_set() and time.monotonic() < until:
             if _is_live(self.addresses.http):
                 return True
             self._stopping.wait(0.05)

@@ -748,3 +748,16 @@ def test_a_model_on_some_of_the_tritons_is_loaded_where_it_belongs(world):
     states = [state for state, _ in world.rounds(12).values()]
     assert (len(ours) + 1, 12 - len(ours)) == (states.count("ready"), states.count("leaving"))
     assert ours | {"all"} == set(world.rounds(400))
+
+
+def test_a_model_sync_that_cannot_see_the_python_backends_processes_says_so(world, caplog):
+    """Once, and in its status: in a container of its own it would never notice one that died."""
+    world.registry.add("a", "m1")
+    world.rounds(12)
+    assert [1, False] == [
+        caplog.text.count("cannot be seen from here"),
+        world.sync.status()["triton"]["sees_processes"],
+    ]
+    world.stubs = {name_of(world, "a"): 1}
+    world.rounds(1)
+    assert world.sync.status()["triton"]["sees_processes"]

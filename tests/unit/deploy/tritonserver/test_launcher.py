@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import socket
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +17,7 @@ from deploy.tritonserver.launcher import (
     ExternalServer,
     PathServer,
     Ports,
+    TritonLauncher,
     TritonMissing,
     Wheel,
     WheelServer,
@@ -21,6 +25,7 @@ from deploy.tritonserver.launcher import (
     choose_server,
     trace_arguments,
 )
+from tests.waiting import until
 
 WHEEL = Wheel(Path("s"), Path("p"), Path("l"), Path("site"), Path("stub"), ("3.10", "3.11"))
 ON_PATH = Path("/opt/tritonserver/bin/tritonserver")
@@ -100,3 +105,42 @@ def test_triton_joins_traces_that_leave_over_http() -> None:
         {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4318", "OTEL_EXPORTER_OTLP_PROTOCOL": "http/json"},
     ):  # fmt: skip
         assert () == trace_arguments(environ)
+
+
+HANGS_AT_ITS_SECOND_START = """#!{python} -IS
+import socket, sys, time
+with open("starts", "a+") as file:
+    file.write("x")
+    file.seek(0)
+    start = len(file.read())
+if start == 2:
+    time.sleep(600)
+port = next(int(a.partition("=")[2]) for a in sys.argv if a.startswith("--http-port="))
+server = socket.create_server(("127.0.0.1", port))
+while True:
+    connection, _ = server.accept()
+    connection.recv(4096)
+    connection.sendall(b"HTTP/1.1 200 OK\\r\\ncontent-length: 0\\r\\nconnection: close\\r\\n\\r\\n")
+    connection.close()
+"""
+
+
+def test_a_start_that_hangs_is_ended_and_tried_again(tmp_path: Path) -> None:
+    """A GPU's driver, a file system: a server that never comes up must not be waited for for ever."""
+    program = tmp_path / "tritonserver"
+    program.write_text(HANGS_AT_ITS_SECOND_START.format(python=sys.executable))
+    program.chmod(0o755)
+    state = tmp_path / "state"
+    launcher = TritonLauncher(
+        PathServer(program), state_dir=state, repository=state / "models", backoff_s=(0.05, 0.1), restart_s=3.0
+    )
+    launcher.start()
+    try:
+        first = launcher.pid
+        assert first is not None
+        os.kill(first, signal.SIGKILL)
+        until(lambda: launcher.restarts >= 1 and launcher.is_live)
+        assert 3 <= len((state / "starts").read_text())
+        assert first != launcher.pid
+    finally:
+        launcher.stop()
