@@ -20,7 +20,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import IO
 
@@ -42,6 +42,9 @@ class OnDisk:
     recipe: str
     instances: int = 0
     """Processes that run it on a python backend; 0 when nobody can say."""
+
+
+_FIELDS = frozenset(field.name for field in fields(OnDisk))
 
 
 class ModelRepository:
@@ -91,8 +94,10 @@ class ModelRepository:
         with _told(f"cannot read the model repository {self._root}"):
             for marker in self._root.glob(f"*/{MARKER}"):
                 try:
-                    model = OnDisk(**json.loads(marker.read_text()))
-                except (ValueError, TypeError):
+                    said = json.loads(marker.read_text())
+                    # A newer version of ours may say more; a folder that nobody knew would never be removed.
+                    model = OnDisk(**{key: value for key, value in said.items() if key in _FIELDS})
+                except (ValueError, TypeError, AttributeError):
                     continue  # not readable as ours: it will be written again if it is wanted
                 if model.name == marker.parent.name:
                     found[model.name] = model
