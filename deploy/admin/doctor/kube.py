@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from deploy.admin.doctor import scaling
+from deploy.admin.doctor import scaling, vulnerabilities
 from deploy.admin.doctor.finding import Finding
 from deploy.admin.doctor.kubectl import Kubectl, last_line, unseen
 from deploy.modelsync.doors import REMEDY
@@ -40,6 +40,10 @@ _CRDS: Final = {
     "keda": ("scaledobjects.keda.sh",),
     "kserve": ("inferenceservices.serving.kserve.io",),
 }
+_VERSION: Final = (
+    "import json, urllib.request as web;print(json.load(web.urlopen('http://127.0.0.1:8000/v2', timeout=3))['version'])"
+)
+"""What says a Triton's version beside it, in whatever image of model sync."""
 _BAD_WAITS: Final = ("ErrImage", "ImagePull", "InvalidImage", "CreateContainer", "CrashLoop", "RunContainer")
 
 
@@ -115,7 +119,7 @@ def _triton_secret(kubectl: Kubectl) -> Finding:
 
 
 def _doors(kubectl: Kubectl, deployments: Sequence[str]) -> Iterator[Finding]:
-    """Try, from model sync's container, whether its Triton loads models for anybody."""
+    """Try, from model sync's container, whether its Triton loads models for anybody; and how old that Triton is."""
     triton = next((name for name in deployments if name == "triton" or name.endswith("-triton")), "")
     sync = next((name for name in deployments if name == "sync" or name.endswith("-sync")), "")
     if triton:
@@ -132,11 +136,15 @@ def _doors(kubectl: Kubectl, deployments: Sequence[str]) -> Iterator[Finding]:
     if found.code != 0:
         why = f"could not be tried: {last_line(found.err)}"
         yield Finding("who may load models", "note", why, "it takes the right to pods/exec and a Triton that answers")
-    elif found.out.strip():
+        return
+    if found.out.strip():
         doors = " or ".join(line for line in found.out.splitlines() if line)
         yield Finding("who may load models", "missing", f"whoever reaches {doors}, and so runs code there", REMEDY)
     else:
         yield Finding("who may load models", "ok", "only who has Triton's key")
+    if triton:
+        said = kubectl("exec", where[0], "--container=sync", "--", "python", "-c", _VERSION)
+        yield vulnerabilities.look(said.out.strip(), where[0], has_key=not found.out.strip())
 
 
 def _crd(kubectl: Kubectl, name: str) -> Finding:

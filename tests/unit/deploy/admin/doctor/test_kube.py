@@ -51,6 +51,19 @@ def test_a_triton_that_anybody_may_load_into_is_missing_its_key(kubectl: Any) ->
     assert ("missing", "has no key named `key`") == found(other)["secret triton-key"]
 
 
+def test_what_is_known_of_a_deployed_tritons_version_is_told(kubectl: Any) -> None:
+    """Asked beside it; one that says no version is a note, and no finding of a healthy cluster is in its way."""
+    says = "exec deployment/triton --container=sync -- python -c"
+    subject = "known vulnerabilities of deployment/triton"
+    assert "ok" == found(kubectl())[subject][0]
+    state, detail = found(kubectl(**{says: (0, "2.59.0", "")}))[subject]
+    assert "note" == state
+    assert "2.59.0 (25.06)" in detail
+    assert "CVE-2025-23310" in detail
+    assert "note" == found(kubectl(**{says: (1, "", "refused")}))[subject][0]
+    assert subject not in found(kubectl(exec=(1, "", "pods exec is forbidden")))
+
+
 def test_values_of_secrets_are_never_asked_for(kubectl: Any, tmp_path: Path) -> None:
     """Only the names of the keys leave the cluster."""
     assert ("missing", "has no CLEARML_API_SECRET_KEY") == found(kubectl(get_secret=(0, KEYS[0], "")))[
