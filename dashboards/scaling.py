@@ -16,10 +16,12 @@ from gateway.metrics import catalog
 
 WORK: Final = "instance:gateway_work:mean1m"
 """Requests in the hands of one gateway's own CPU: prepared, finished or waiting for it; not those in Triton's."""
+ANSWERED_BEST: Final = "job:gateway_answered_per_replica:max1m"
+"""Requests per second that the busiest gateway answered: over some minutes, what one can do."""
 WORK_DUE: Final = "instance:gateway_work_due:mean1m"
-"""What a full gateway's share of what comes in is worth, in the same unit."""
+"""What comes to a gateway, over what one can do, in the same unit: a full one's worth for each of it."""
 WORK_ASKED: Final = "instance:gateway_work_asked:mean1m"
-"""The same, as far as it is a reason for more gateways: a backlog is no larger than what comes in over what is done."""
+"""``WORK``, as far as it is a reason for more gateways: a backlog asks for what comes in, not for what has piled up."""
 WORK_TOTAL: Final = "job:gateway_work:total1m"
 """``WORK_ASKED`` of all gateways of a deployment; one that cannot be scraped any more has what the others have."""
 HOLD_EACH: Final = "instance:gateway_hold:ratio"
@@ -79,6 +81,8 @@ PATIENCE: Final = 2.0
 _LEAST_ANSWERS: Final = 10
 """Answers in the window below which an endpoint's p95 says nothing."""
 _WINDOW: Final = "1m"
+_PROVEN: Final = "5m"
+"""For how long what a gateway has done says what it can do; as long as a change of texts is CPU's to see."""
 _EACH: Final = (*INSTANCE, "pod")
 _TURNED_AWAY: Final = "overloaded|deadline_exceeded"
 
@@ -132,13 +136,14 @@ def _gateways() -> list[Record]:
     requests = catalog.REQUESTS.name
     turned_away, answered = f'outcome=~"{_TURNED_AWAY}"', f'outcome!~"{_TURNED_AWAY}"'
     came, done = by(_EACH, rate(requests, _WINDOW)), by(_EACH, rate(requests, _WINDOW, answered))
-    # The busiest one shows what one can do.
-    share = f"{came}\n  / {on(SCOPE, group='')} ({by(SCOPE, done, 'max')} > 0)"
+    # What the busiest did in some minutes: while Triton is full, or stands still, gateways answer less than they could.
+    share = f"{came}\n  / {on(SCOPE, group='')} (max_over_time({ANSWERED_BEST}[{_PROVEN}]) > 0)"
     full = f"{WORK_TARGET / CPU_TARGET:.4g}"
     served = by(SCOPE, rate(requests, _WINDOW, answered))
     return [
         Record(WORK, gateway_work(_EACH)),
-        Record(WORK_DUE, f"{full} * clamp({share}, 1, {MOST_GROWTH:g})\nor 0 * {WORK} + {full}"),
+        Record(ANSWERED_BEST, by(SCOPE, done, "max")),
+        Record(WORK_DUE, f"{full} * clamp_max({share}, {MOST_GROWTH:g})\nor 0 * {WORK} + {full}"),
         Record(WORK_ASKED, f"{WORK} < {WORK_DUE} or {WORK_DUE} and {WORK}"),
         Record(GATEWAYS_UNSEEN, _unseen("triton-gateway", SCOPE)),
         Record(WORK_TOTAL, f"{by(SCOPE, WORK_ASKED)} * {GATEWAYS_UNSEEN}"),

@@ -19,8 +19,9 @@ _LABELS: Final = {"service": "", "container": ""}
 """Labels that our ServiceMonitors leave beside namespace, pod, job, release and pool."""
 
 _CPU: Final = {
-    "containerQuery": "sum by (<<.GroupBy>>) (rate(container_cpu_usage_seconds_total{<<.LabelMatchers>>}[1m]))",
-    "nodeQuery": "sum by (<<.GroupBy>>) (rate(node_cpu_seconds_total{<<.LabelMatchers>>}[1m]))",
+    # two or three samples, as a metrics-server's numbers are of its last two
+    "containerQuery": "sum by (<<.GroupBy>>) (rate(container_cpu_usage_seconds_total{<<.LabelMatchers>>}[45s]))",
+    "nodeQuery": "sum by (<<.GroupBy>>) (rate(node_cpu_seconds_total{<<.LabelMatchers>>}[45s]))",
     "containerLabel": "container",
     "resources": {
         "overrides": {
@@ -72,7 +73,7 @@ def start_adapter(cluster: Cluster, prometheus: str, rules: Mapping[str, Any], *
     ``external``: it answers ``external.metrics.k8s.io``, which has one owner: KEDA otherwise.
     """
     path = programs.paths("prometheus-adapter")["prometheus-adapter"]
-    resources = {"cpu": _CPU, "memory": _MEMORY, "window": "1m"}
+    resources = {"cpu": _CPU, "memory": _MEMORY, "window": "45s"}
     config = cluster.folder / "adapter.yaml"
     config.write_text(yaml.safe_dump({**rules, "resourceRules": resources}))
     certificate, key = cluster.authority.sign("adapter", "adapter")

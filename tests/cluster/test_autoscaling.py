@@ -117,6 +117,12 @@ def test_a_stalled_gpu_takes_no_gateway_and_never_doubles_them(seen: Seen) -> No
     assert max(asked) < 2 * 4
 
 
+def test_the_end_of_a_stall_asks_for_no_further_triton(seen: Seen) -> None:
+    """They are as many as the load needs; what was refused and has waited meanwhile is over."""
+    stall = seen.trials["stall"]
+    assert max(stall.asked["triton"]) <= stall.scenario.tritons
+
+
 def test_a_lost_target_takes_nothing_away(seen: Seen) -> None:
     """Pods that cannot be scraped still serve."""
     lost = seen.trials["lost target"]

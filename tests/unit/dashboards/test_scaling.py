@@ -316,27 +316,28 @@ def test_what_triton_refuses_is_no_work_of_the_gateways(evaluate: Evaluate) -> N
     )
 
 
-def test_a_full_triton_makes_no_gateway_look_weaker(evaluate: Evaluate) -> None:
-    """Four gateways of 960/s that 9,200 come to become fifteen; Triton then takes a third of it, and refuses the rest.
+def test_a_backlog_that_is_over_asks_for_no_more_than_comes_in(evaluate: Evaluate) -> None:
+    """Seven full gateways become sixteen, which have room; Triton then takes a third, and the rest is refused.
 
-    What a gateway can do is what the busiest did in the last minutes, not what Triton lets through now.
+    For a minute what waited is still in the rates; and what a gateway can do is what the busiest did in the last
+    minutes, not what Triton lets through now.
     """
-    full, pods = 40, 15
+    full, pods, due = 40, 16, 15
     came, does, passed = 9_200.0, 960.0, 3_000.0
     series: dict[str, str] = {}
     for number in range(pods):
         one = gateway(f"g-{number}")
-        old = number < 4
+        old = number < 7
         for name in one:
             ok, refused = 'outcome="ok"' in name, 'outcome="overloaded"' in name
-            first = does if ok else came / 4 - does if refused else 60.0 if "cpu_wait" in name else 0.0
+            first = does if ok else 0.0 if refused else 4_000.0 if "cpu_wait" in name else 0.0
             then = passed / pods if ok else (came - passed) / pods if refused else 0.5 if "cpu_wait" in name else 0.0
             if name.startswith(("gateway_requests_total", "gateway_cpu_wait")):
                 one[name] = phases((first, full), (then, 30)) if old else f"_x{full} {phases((then, 30))}"
             elif not name.startswith(("up{", "gateway_model_info")):
                 one[name] = phases((0.0, full + 30))
         series |= one
-    most = 1.1 * pods * scaling.WORK_TARGET
+    most = 1.1 * due * scaling.WORK_TARGET
     evaluate(series, interval="15s", promql_expr_test=[
         {"expr": f"{scaling.WORK_TOTAL} <= bool {most}", "eval_time": f"{(full + samples) * 15}s",
          "exp_samples": [{"labels": '{namespace="a",release="r"}', "value": 1}]}
