@@ -81,6 +81,7 @@ PATIENCE: Final = 2.0
 _LEAST_ANSWERS: Final = 10
 """Answers in the window below which an endpoint's p95 says nothing."""
 _WINDOW: Final = "1m"
+_NOW: Final = "30s"
 _PROVEN: Final = "5m"
 """For how long what a gateway has done says what it can do; as long as a change of texts is CPU's to see."""
 _EACH: Final = (*INSTANCE, "pod")
@@ -135,7 +136,8 @@ def group() -> Group:
 def _gateways() -> list[Record]:
     requests = catalog.REQUESTS.name
     turned_away, answered = f'outcome=~"{_TURNED_AWAY}"', f'outcome!~"{_TURNED_AWAY}"'
-    came, done = by(_EACH, rate(requests, _WINDOW)), by(_EACH, rate(requests, _WINDOW, answered))
+    # Of two samples: what comes now, to a gateway that began half a minute ago, too; without two a full one's worth.
+    came, done = by(_EACH, rate(requests, _NOW)), by(_EACH, rate(requests, _WINDOW, answered))
     # What the busiest did in some minutes: while Triton is full, or stands still, gateways answer less than they could.
     share = f"{came}\n  / {on(SCOPE, group='')} (max_over_time({ANSWERED_BEST}[{_PROVEN}]) > 0)"
     full = f"{WORK_TARGET / CPU_TARGET:.4g}"

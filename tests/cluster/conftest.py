@@ -29,8 +29,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    """A running one, by its parameter newest or oldest, with custom resource definitions; pods are ready soon."""
-    kubernetes = {"newest": "kubernetes", "oldest": "kubernetes-oldest"}[request.param]
+    """A running one, newest unless its parameter is oldest, with custom resource definitions; pods are ready soon."""
+    kubernetes = {"newest": "kubernetes", "oldest": "kubernetes-oldest"}[getattr(request, "param", "newest")]
     with tempfile.TemporaryDirectory(prefix="cluster-", ignore_cleanup_errors=True) as folder:
         played = Played(gateway_ready=1, triton_ready=2, gone=1)
         with started(Path(folder), kubernetes=kubernetes, played=played) as running:
