@@ -17,6 +17,8 @@ LOG := $(VENV)/install.log
 # tests/conftest.py, the longest first. One process more than two cores, as some tests wait.
 JOBS   ?= 3
 SHARED := -n $(JOBS) --dist loadfile --no-loadscope-reorder --durations=20 --durations-min=1
+# Each control plane's tests together, as their marks say.
+GROUPED := -n $(JOBS) --dist loadgroup --durations=20 --durations-min=1 -o timeout=1800
 # The tests start some thousand processes: each would compile all modules anew.
 export PYTHONDONTWRITEBYTECODE :=
 ENGINE ?= docker
@@ -27,7 +29,7 @@ NO_PROMETHEUS := == NOT RUN: the tests of rules and boards. prometheus and promt
 NO_BROWSER := == NOT RUN: the page in a browser. chromium is not on PATH (Debian: apt install chromium)
 
 .DEFAULT_GOAL := help
-.PHONY: clients cluster help models up test lint ordinary unit bench site release images containers policies clean
+.PHONY: clients cluster installs help models up test lint ordinary unit bench site release images containers policies clean
 .DELETE_ON_ERROR:
 
 help: ## show this
@@ -48,7 +50,7 @@ test: lint ## run every check and test; CI adds ordinary and clients
 	if ! command -v chromium >/dev/null; then \
 	    marks="$${marks:+$$marks and }not browser"; said="$$said$${said:+; }$(NO_BROWSER)"; fi; \
 	$(BIN)/python -m pytest $(SHARED) -m "$$marks" $(ARGS) && { [ -z "$$said" ] || echo "$$said"; }
-	@[ -n "$(ARGS)" ] || echo "== not run here: make ordinary (the gateway without its fast path) and make clients, which CI runs; make cluster"
+	@[ -n "$(ARGS)" ] || echo "== not run here: make ordinary (the gateway without its fast path), make clients and make installs, which CI runs; make cluster"
 
 lint: $(VENV)/.dev ## check style, types and the import rules
 	@echo "== ruff check"
@@ -74,7 +76,10 @@ clients: $(VENV)/.dev ## other people's clients in environments of their own, an
 
 cluster: $(VENV)/.dev ## install and scale on a real Kubernetes, whose programs Go builds once (half an hour, then minutes)
 	@$(BIN)/python -m tests.cluster.programs >/dev/null
-	@$(BIN)/python -m pytest $(SHARED) tests/cluster -o timeout=1800 $(ARGS)
+	@$(BIN)/python -m pytest $(GROUPED) tests/cluster $(ARGS)
+
+installs: $(VENV)/.dev ## the part of it without autoscalers: every overlay and values file
+	@$(BIN)/python -m pytest $(GROUPED) tests/cluster/test_installs.py $(ARGS)
 
 models: $(VENV)/.dev ## export, judge and serve every architecture and task through the real Triton (minutes)
 	@ALL_MODELS=1 $(BIN)/python -m pytest tests/integration/optimize tests/integration/optimize/long_folders.py $(ARGS)

@@ -53,8 +53,9 @@ MODULES: Final = {
 }
 """By folder of ``programs/``; the last two are for tests of object storage (``tests/integration/object_storage``)."""
 
-CLUSTER: Final = ("etcd", "kubernetes", "kubernetes-oldest", "kwok", "prometheus-adapter", "keda")
-"""What ``make cluster`` runs."""
+INSTALLS: Final = ("etcd", "kubernetes", "kubernetes-oldest", "kwok")
+CLUSTER: Final = (*INSTALLS, "prometheus-adapter", "keda")
+"""What ``make installs`` and ``make cluster`` run."""
 
 RESOURCES: Final = {
     "keda": ("github.com/kedacore/keda/v2@v2.20.2", "config/crd/bases", ("*_*",)),
@@ -250,6 +251,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Build programs and print where they are, or pin other versions."""
     parser = argparse.ArgumentParser(prog="python -m tests.cluster.programs", description=__doc__)
     parser.add_argument("name", nargs="*", help=f"{', '.join(MODULES)}; those of make cluster if none is named")
+    parser.add_argument("--installs", action="store_true", help="those of `make installs`: all but autoscalers")
     parser.add_argument(
         "--pin", action="append", default=[], metavar="NAME=VERSION", help="write its go.mod and go.sum"
     )
@@ -262,7 +264,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 0
         for name in () if options.name else RESOURCES:
             definitions(name)
-        names = options.name or CLUSTER
+        names = options.name or (INSTALLS if options.installs else CLUSTER)
         paths(*names)
         for name in names:
             for program, path in paths(name).items():

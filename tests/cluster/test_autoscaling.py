@@ -17,6 +17,7 @@ from benchmarks.autoscale.played import Trial
 from benchmarks.autoscale.sizing import measured
 from benchmarks.autoscale.trials import Stage, scenarios, stage
 
+pytestmark = pytest.mark.xdist_group("autoscaling")
 SCENARIOS: Final = ("step", "stall", "lost target", "idle")
 TIERS: Final = ("triton-gateway", "triton")
 AWAY_S: Final = 120.0

@@ -35,7 +35,8 @@ CASES: Final = [
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run every test of this file for each Kubernetes and form."""
-    metafunc.parametrize(("cluster", "install"), CASES, ids=["-".join(each) for each in CASES], indirect=True)
+    cases = [pytest.param(*each, id="-".join(each), marks=pytest.mark.xdist_group(each[0])) for each in CASES]
+    metafunc.parametrize(("cluster", "install"), cases, indirect=True)
 
 
 @pytest.fixture(scope="module")

@@ -26,6 +26,7 @@ from tests.cluster.autoscalers import shipped_rules, start_adapter, start_keda, 
 from tests.cluster.control_plane import Cluster
 from tests.sites import Asked, site
 
+pytestmark = pytest.mark.xdist_group("metrics")
 RATE: Final = 5_000.0
 """Requests, one row each, that come to the full deployment in a second."""
 DOES: Final = {"triton-gateway": 960.0, "triton": 1_430.0}
