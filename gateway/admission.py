@@ -14,6 +14,40 @@ from gateway.trace import BATCH, DEFAULT
 
 SHARE: Final = 8
 """An endpoint may hold so many times what is free, beside others."""
+CEILINGS: Final = (17 / 16, 1.0, 0.5)
+"""What each class of priority may fill of a limit, by rank."""
+
+
+PRESSED_S: Final = 5.0
+"""So long after the last refusal for want of room limits of work hold."""
+
+
+class Pressure:
+    """Whether limits of work hold (``endpoints.limit``), and which. ``rule``: ``auto``, while somebody is refused;
+    ``always``; ``off``; or seconds of work that one server may have in hand, always.
+    """
+
+    __slots__ = ("_until", "fixed", "is_on", "may_change")
+
+    def __init__(self, rule: str | float = "off") -> None:
+        self.fixed = rule if isinstance(rule, float) else 0.0
+        self.may_change = rule == "auto"
+        self.is_on = rule not in ("auto", "off")
+        self._until = 0.0
+
+    def press(self, now: float) -> None:
+        """Take note that somebody was refused for want of room."""
+        if self.may_change:
+            self.is_on = True
+            self._until = now + PRESSED_S
+
+    def look(self, now: float) -> None:
+        """Let limits of work go when nobody was refused for a while."""
+        if self.may_change and now >= self._until:
+            self.is_on = False
+
+
+NO_PRESSURE: Final = Pressure()
 
 
 class Permit:
@@ -63,19 +97,38 @@ class Permits:
     left for one that asked for nothing yet. Nobody is counted among those who want something, and nothing is reserved.
     """
 
-    __slots__ = ("ceilings", "easy", "held_bytes", "in_flight", "max_bytes", "max_requests", "retry_after")
+    __slots__ = (
+        "_easy", "ceilings", "easy", "held_bytes", "in_flight", "max_bytes", "max_requests", "pressure", "retry_after",
+    )  # fmt: skip
 
-    def __init__(self, max_requests: int, max_bytes: int) -> None:
+    def __init__(self, max_requests: int, max_bytes: int, pressure: Pressure = NO_PRESSURE) -> None:
         self.max_requests = max_requests
         self.max_bytes = max_bytes
         self.ceilings = (max_requests + max_requests // 16, max_requests, (max_requests + 1) // 2)
         """Requests in flight at most, by rank of their class."""
-        self.easy = tuple(ceiling * SHARE // (SHARE + 1) for ceiling in self.ceilings)
-        """Below so many nobody is refused, and no endpoint can have its share."""
+        self._easy = tuple(ceiling * SHARE // (SHARE + 1) for ceiling in self.ceilings)
+        self.easy = self._easy
+        """Below so many nobody is refused, no endpoint can have its share, and no limit of work holds."""
+        self.pressure = pressure
+        self._set_easy()
         self.in_flight = 0
         self.held_bytes = 0
         self.retry_after: Callable[[], float] = lambda: 1.0
         """Seconds after which who is refused may ask again."""
+
+    def press(self, now: float) -> None:
+        """Take note that somebody was refused for want of room."""
+        self.pressure.press(now)
+        self._set_easy()
+
+    def look(self, now: float) -> bool:
+        """Return whether limits of work hold."""
+        self.pressure.look(now)
+        self._set_easy()
+        return self.pressure.is_on
+
+    def _set_easy(self) -> None:
+        self.easy = (0, 0, 0) if self.pressure.is_on else self._easy
 
     def room(self) -> int:
         """Return how many requests of no special class would be let in now."""
@@ -98,6 +151,11 @@ class Permits:
         """Return the refusal of a request whose endpoint has its share."""
         return self._refusal(f"this gateway works on as many requests of {path} as others leave room for",
                              "endpoint_full")  # fmt: skip
+
+    def work_is_full(self, path: str, rank: int) -> Overloaded:
+        """Return the refusal of a request whose endpoint has as much work in hand as its servers need."""
+        batch = " of class batch" if rank == BATCH else ""
+        return self._refusal(f"{path} has as much work{batch} in hand as keeps its model busy", "work_full")
 
     def _refusal(self, message: str, because: str) -> Overloaded:
         return Overloaded(message, because=because, hint="try again", retry_after=self.retry_after())

@@ -29,7 +29,7 @@ import orjson
 from fastapi import FastAPI
 
 from gateway import logs, pools
-from gateway.admission import Permits
+from gateway.admission import Permits, Pressure
 from gateway.callers.access import Access
 from gateway.callers.following import Following as FollowingCallers
 from gateway.callers.siblings import follow_siblings
@@ -132,7 +132,9 @@ class Gateway:
         self.table = RoutingTable()
         self._prefix = f"/{settings.serve_path.strip('/')}/"
         self._spans = spans
-        self.permits = Permits(settings.max_in_flight, settings.max_bytes_in_flight)
+        self.permits = Permits(
+            settings.max_in_flight, settings.max_bytes_in_flight, Pressure(settings.work_limit_rule)
+        )  # fmt: skip
         self.plane = DataPlane(
             self.table, self.permits, self.observer, self.health, timeout=settings.request_timeout, spans=spans,
             access_log=settings.access_log,
@@ -243,7 +245,12 @@ class Gateway:
             ),
             backend_for=self._tritons.get,
             observer=self.observer,
-            limits=BatchLimits(settings.max_batch_rows, settings.max_batch_tokens, settings.max_batches_in_flight),
+            limits=BatchLimits(
+                settings.max_batch_rows,
+                settings.max_batch_tokens,
+                settings.max_batches_in_flight,
+                self.permits.pressure,
+            ),
             word_cache_words=settings.word_cache_words,
             response_cache_entries=settings.response_cache_entries,
             response_cache_bytes=settings.response_cache_bytes,

@@ -231,10 +231,15 @@ class BackendUnavailable(Unavailable):
 
 
 class DeadlineExceeded(GatewayError):
-    """The answer was not ready within the request's time."""
+    """The answer was not ready within the request's time, or could not have been."""
 
     kind = "deadline_exceeded"
     retryable = True
+
+    def __init__(self, message: str, *, because: str = "", hint: str = "", retry_after: float | None = None) -> None:
+        """``because``: why it is told before the time is over."""
+        super().__init__(message, hint=hint, retry_after=retry_after)
+        self.because = because
 
 
 class BackendRefused(GatewayError):

@@ -78,11 +78,19 @@ SHARES = frozenset({"metric_log_frequency"})
 """Fields that are plain numbers, not durations."""
 
 
+def _work_limit(value: object) -> str:
+    rule = str(value).strip()
+    if rule not in ("auto", "always", "off") and not parse_duration(rule):
+        raise ValueError("a limit of no work lets nobody in: write auto, always, off or a time such as 200ms")
+    return rule
+
+
 def _pools(value: object) -> str:
     pools.addresses(str(value))
     return str(value)
 
 
+WorkRule = Annotated[str, BeforeValidator(_work_limit)]
 Pools = Annotated[str, BeforeValidator(_pools)]
 Seconds = Annotated[float, BeforeValidator(_seconds)]
 Bytes = Annotated[int, BeforeValidator(parse_size)]
@@ -346,6 +354,13 @@ class Settings(BaseSettings):
         1024, gt=0, validation_alias=_names("max_in_flight"),
         description="Requests one worker holds at a time; more are answered 429 with Retry-After.",
     )  # fmt: skip
+    work_limit: WorkRule = Field(
+        "auto", validation_alias=_names("work_limit"),
+        description="How much work an endpoint version may have in hand, waiting and in calls to Triton, by what calls "
+        "have cost. `auto`: as much as keeps its model busy, found out from what is observed, while the worker has to "
+        "refuse requests and for five seconds after; `always`: from the start; a time such as `200ms`: what one "
+        "Triton does in that time, always; `off`: no limit but `max_in_flight`.",
+    )  # fmt: skip
     max_bytes_in_flight: Bytes = Field(
         128 << 20, gt=0, validation_alias=_names("max_bytes_in_flight"),
         description="Bytes of request bodies, e.g. `128M`, that one worker holds at a time; what would exceed them is "
@@ -501,6 +516,12 @@ class Settings(BaseSettings):
                 value = f"{value}s"
             found[f"TRITON_GATEWAY_{name.upper()}"] = str(value)
         return found
+
+    @property
+    def work_limit_rule(self) -> str | float:
+        """The word that ``work_limit`` is, or its seconds."""
+        rule = self.work_limit
+        return rule if rule in ("auto", "always", "off") else parse_duration(rule)
 
     def pinned(self) -> tuple[str, ...]:
         """Return ``pinned_endpoints`` as paths without slashes around them."""

@@ -22,6 +22,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from gateway.admission import Pressure
 from gateway.endpoints.batcher import Batcher
 from gateway.endpoints.entries import BatchLimits, Entry
 
@@ -31,6 +32,8 @@ CALL_S: Final = 200e-6
 """CPU of the gateway for one call: make its tensors, write, read."""
 WIRE_S: Final = 200e-6
 """From the decision to send a call until the server has it, and as long back."""
+REFUSAL_S: Final = 15e-6
+"""CPU of the gateway for a refusal."""
 _CLIENT_S: Final = 100e-6
 """From an answer until the next request of its connection is here."""
 MAX_ROWS: Final = 64
@@ -237,5 +240,75 @@ def load(
         has_ended = True
         await batcher.close()
         return cell
+
+    return simulate(main)  # type: ignore[no-any-return]
+
+
+@dataclass(slots=True)
+class Flow:
+    """What came of requests that arrive whether others were answered or not: times in seconds, per second counts."""
+
+    answers: float
+    refusals: float
+    seconds: list[float] = field(repr=False)
+    limits: list[float] = field(repr=False)
+    """The limit of work, ten times a second."""
+
+    def percentile(self, percent: float) -> float:
+        """Return so far a percentile of the answers' times."""
+        ordered = sorted(self.seconds)
+        return ordered[min(int(len(ordered) * percent / 100), len(ordered) - 1)]
+
+
+def flow(
+    price: Price, lengths: Lengths, rate: float, *, seconds: float = 10.0, warm: float = 5.0, seed: int = 1,
+    change: Callable[[float, Server], float] | None = None
+) -> Flow:  # fmt: skip
+    """Run ``rate`` arrivals per second, at random, against a batcher whose limit of work holds from the start.
+
+    ``change(time, server)`` returns the rate from now on, ten times a second.
+    """
+
+    async def main(loop: SimulatedLoop) -> Flow:
+        chance = random.Random(seed)
+        server = Server(loop, price, chance)
+        batcher: Batcher[Row] = Batcher(
+            server,
+            limits=BatchLimits(max_rows=MAX_ROWS, max_in_flight=max(2, price.at_once), pressure=Pressure("always")),
+            on_batch=lambda *_: None, clock=loop.time,
+        )  # fmt: skip
+        found = Flow(0.0, 0.0, [], [])
+        until = warm + seconds
+        now_rate, due = rate, 0.0
+
+        def arrive() -> None:
+            nonlocal due
+            sent = due  # however late it is looked at
+            if sent >= until:
+                return
+            due += chance.expovariate(now_rate)
+            loop.call_at(due, arrive)
+            if batcher.is_full():
+                loop.work(REFUSAL_S)
+                found.refusals += sent >= warm
+                return
+            loop.work(REQUEST_S / 2)
+
+            def answered(_entry: Entry[Row], _outputs: object, error: Exception | None) -> None:
+                loop.work(REQUEST_S / 2)
+                if error is None and warm <= loop.time() < until:
+                    found.seconds.append(loop.time() - sent)
+
+            batcher.begin([Row(lengths(chance))], loop.time() + 60, answered)
+
+        loop.call_soon(arrive)
+        while loop.time() < until:
+            await asyncio.sleep(0.1)
+            found.limits.append(batcher.limit.seconds)
+            if change is not None:
+                now_rate = change(loop.time(), server)
+        found.answers, found.refusals = len(found.seconds) / seconds, found.refusals / seconds
+        await batcher.close()
+        return found
 
     return simulate(main)  # type: ignore[no-any-return]

@@ -196,7 +196,7 @@ class Assembler:
                 progress("waiting for Triton to load the model")
                 info = await self._ready(backend, triton_name, progress)
                 outputs = tuple(t.name for t in spec.outputs) or tuple(t.name for t in info.outputs)
-                call = TritonCall(backend, triton_name, info.inputs, outputs, info)
+                call = TritonCall(backend, triton_name, info.inputs, outputs, info, self._limits.pressure)
             progress("loading and warming up")
             made = await self._made(spec, bundle, code_path, call, info, opened)
             validating()

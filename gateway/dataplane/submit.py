@@ -15,7 +15,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from gateway.admission import SHARE, Permit, Permits
@@ -24,7 +24,7 @@ from gateway.dataplane.deadlines import Deadlines
 from gateway.dataplane.inflight import ENDED, Done, InFlight, Send
 from gateway.dataplane.routing.table import RoutingTable
 from gateway.endpoints.endpoint import Endpoint
-from gateway.errors import OF_CALLERS, Draining, GatewayError, Overloaded, Unavailable
+from gateway.errors import OF_CALLERS, DeadlineExceeded, Draining, GatewayError, Overloaded, Unavailable
 from gateway.health import Health
 from gateway.metrics.observer import Observer
 from gateway.trace import CLASSES, DEFAULT, TRACEPARENT, Trace
@@ -33,6 +33,8 @@ _log = logging.getLogger("triton_gateway.request")
 
 _TELL_EVERY_S: Final = 1.0
 _PINNED: Final = "pinned"
+_PRESSES: Final = frozenset({"gateway_full", "batch_full", "endpoint_full", "work_full"})
+"""Refusals after which limits of work hold: more is asked for than fits."""
 _TIMES: Final = ("total", "prepare", "queue", "infer", "finish")
 
 Listener = Callable[[Trace], None]
@@ -106,35 +108,48 @@ class DataPlane:
         return self.permits.take(size, rank)
 
     def require_room(self, path: str, rank: int) -> None:
-        """Raise ``Overloaded`` if what is at ``path`` has its share of this process."""
-        if self._has_share(path, rank):
+        """Raise ``Overloaded`` if what is at ``path`` has its share of this process, or as much work as it needs."""
+        if self._is_full_at(path, rank):
             raise self.refusal(path, rank)
 
     def is_full(self, path: str | None, rank: int) -> bool:
         """Return whether a request would be refused now for want of room, and for nothing else."""
         permits, health = self.permits, self._health
         return (
-            (permits.in_flight >= permits.ceilings[rank] or (path is not None and self._has_share(path, rank)))
+            (permits.in_flight >= permits.ceilings[rank] or (path is not None and self._is_full_at(path, rank)))
             and health.first_sync_done and not health.is_draining
         )  # fmt: skip
 
-    def _has_share(self, path: str, rank: int) -> bool:
-        snapshot, permits = self._table.current, self.permits
+    def _is_full_at(self, path: str, rank: int) -> bool:
+        permits = self.permits
+        return self._has_share(path, rank) or (
+            (permits.pressure.is_on and permits.look(time.monotonic()))
+            and all(endpoint.has_work_enough(rank) for endpoint in self._at(path)) and bool(self._at(path))
+        )  # fmt: skip
+
+    def _at(self, path: str) -> Sequence[Endpoint]:
+        """Return what may answer ``path``."""
+        snapshot = self._table.current
+        path = snapshot.defaults.get(path, path)
         endpoint = snapshot.endpoints.get(path)
         if endpoint is not None:
-            used, own = endpoint.leases, 1
-        else:
-            canary = snapshot.canaries.get(path)
-            if canary is None:
-                return False
-            found = [snapshot.endpoints[url] for url in canary.urls if url in snapshot.endpoints]
-            used, own = sum(one.leases for one in found), len(found)
-        return used >= SHARE * (permits.ceilings[rank] - permits.in_flight) and len(snapshot.endpoints) > own
+            return (endpoint,)
+        canary = snapshot.canaries.get(path)
+        return () if canary is None else [snapshot.endpoints[u] for u in canary.urls if u in snapshot.endpoints]
+
+    def _has_share(self, path: str, rank: int) -> bool:
+        found, permits = self._at(path), self.permits
+        return (
+            sum(one.leases for one in found) >= SHARE * (permits.ceilings[rank] - permits.in_flight)
+            and bool(found) and len(self._table.current.endpoints) > len(found)
+        )  # fmt: skip
 
     def refusal(self, path: str | None, rank: int) -> Overloaded:
         """Return the refusal that ``is_full`` tells of."""
         permits = self.permits
-        return permits.full(rank) if path is None or permits.is_full(rank) else permits.share_is_full(path)
+        if path is None or permits.is_full(rank):
+            return permits.full(rank)
+        return permits.share_is_full(path) if self._has_share(path, rank) else permits.work_is_full(path, rank)
 
     def refused(self, error: Overloaded, rank: int) -> None:
         """Count a request that was refused for want of room before anything was made of it."""
@@ -224,6 +239,8 @@ class DataPlane:
             if self._access_log:
                 _write_log(trace)
         elif trace.error is not None or self._access_log:
+            if isinstance(trace.error, DeadlineExceeded) and trace.error.because:
+                self._observer.overloaded(trace.error.because, CLASSES[trace.lane.rank])
             _write_log(trace)
 
     def _count_refusal(self, error: Overloaded, rank: int) -> None:
@@ -231,6 +248,8 @@ class DataPlane:
         self._observer.overloaded(error.because or "backend", CLASSES[rank])
         self._refused += 1
         now = time.monotonic()
+        if error.because in _PRESSES:
+            self.permits.press(now)
         if now >= self._tell_at:
             self._tell_at = now + _TELL_EVERY_S
             _log.info(

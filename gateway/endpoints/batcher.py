@@ -30,11 +30,21 @@ from functools import partial
 from time import perf_counter
 from typing import Any, Final, Generic, Literal, Protocol
 
+from gateway.admission import CEILINGS
 from gateway.endpoints.entries import BatchLimits, Entry, OnDone, R, cut, merge, n_tokens, split
+from gateway.endpoints.limit import WorkLimit
 from gateway.endpoints.order import Order
 from gateway.endpoints.prices import Prices
-from gateway.errors import BackendGarbage, BackendRefused, DeadlineExceeded, HookFailed, ModelNotReady
-from gateway.trace import EVERYBODY, TRACEPARENT, Lane
+from gateway.errors import (
+    BackendGarbage,
+    BackendRefused,
+    DeadlineExceeded,
+    GatewayError,
+    HookFailed,
+    ModelNotReady,
+    Overloaded,
+)
+from gateway.trace import DEFAULT, EVERYBODY, TRACEPARENT, Lane
 from preprocessing.collate import split_rows
 
 ROW_FAULTS: Final = (BackendRefused, HookFailed)
@@ -51,6 +61,12 @@ _LEARN_EVERY_S: Final = 5e-3
 _TRIED_EVERY: Final = 16
 _TRIED_FROM: Final = 8
 """While all calls are alike, every sixteenth is half of one, from so many entries on: what does a smaller one cost?"""
+_KNOWN: Final = 16
+"""Calls after which prices are good enough to turn somebody away by."""
+_SURELY: Final = 0.8
+"""Prices are wrong by some per cent: who is turned away could not have been answered even if all went better."""
+_NEAR_S: Final = 0.1
+_FRESH_S: Final = 1.0
 _PARALLEL: Final = 1 / 3
 """A server with a smaller share of ``queueing`` takes several calls at a time: a second one need not wait."""
 
@@ -139,10 +155,13 @@ class Batcher(Generic[R]):
         self._calls: dict[UnderWay, None] = {}
         """Calls under way, oldest first."""
         self._rows_in_flight = 0
+        self._padded_in_flight = 0
         self._crowd = 0.0
         """How many rows were here together lately, waiting and in calls."""
         self._is_flush_scheduled = False
         self._max_calls = 0
+        self._near = -math.inf
+        """Loop time; of what has more time than until then, it need not be asked whether that suffices."""
         self._leave_at: float | None = None
         """When a call may leave that would stand behind another one; None: not looked at since calls changed."""
         self._turn = 0
@@ -153,8 +172,36 @@ class Batcher(Generic[R]):
         self._timer: asyncio.TimerHandle | None = None
         # The quickest of the last calls: what no call has beaten lately, this one will not beat either.
         self._recent: deque[float] = deque(maxlen=16)
+        self._fresh_until = -math.inf
         self.prices = Prices()
         """What calls of this batcher cost, learned from them."""
+        self.limit = WorkLimit(self.prices, limits)
+        """How much work should be in hand at most."""
+
+    @property
+    def work(self) -> float:
+        """The work in hand, waiting and in calls: seconds of one server's time."""
+        return self.limit.work(self._waiting_rows + self._rows_in_flight, self._waiting_tokens + self._padded_in_flight)
+
+    @property
+    def most_work(self) -> float:
+        """As much work should be in hand at most; infinite while that is not known."""
+        fixed = self._limits.pressure.fixed
+        return fixed * self._servers.replicas if fixed else self.limit.seconds
+
+    def is_full(self, rank: int = DEFAULT) -> bool:
+        """Return whether limits of work hold and as much of a class is in hand as may be."""
+        return self._limits.pressure.is_on and self.work >= self.most_work * CEILINGS[rank]
+
+    def refusal(self, entry: Entry[R]) -> GatewayError | None:
+        """Return why an entry cannot be taken in now: no room for its work, or no time for it."""
+        if self.is_full(entry.lane.rank):
+            return Overloaded("as much work is in hand as keeps the model busy", because="work_full", hint="try again")
+        if entry.deadline < self._near and self._is_hopeless(
+            entry, self._waiting_rows, self._waiting_tokens, self._loop.time()
+        ):
+            return _hopeless()
+        return None
 
     @property
     def waiting_rows(self) -> int:
@@ -176,8 +223,12 @@ class Batcher(Generic[R]):
             future: asyncio.Future[Any] = self._loop.create_future()
             futures.append(future)
             mine = rows if len(groups) == 1 else [rows[i] for i in group]
-            entries.append(self.begin(mine, deadline, partial(_tell, future), count=count, kind=kind, lane=lane))
+            entry = Entry(mine, deadline, partial(_tell, future), self._size, count, kind)
+            entry.lane = lane
+            entries.append(entry)
         try:
+            for entry in entries:
+                self.add(entry)
             parts = [await futures[0]] if len(groups) == 1 else await asyncio.gather(*futures)
         except BaseException:
             for entry in entries:
@@ -203,7 +254,8 @@ class Batcher(Generic[R]):
         ``deadline`` (loop time).
 
         What ``submit`` does for a coroutine, for a caller that has none. ``abandon`` takes it back. One row may be
-        ``count`` rows to the server; entries of another ``kind`` do not share a call. ``lane``: see ``order``.
+        ``count`` rows to the server; entries of another ``kind`` do not share a call. ``lane``: see ``order``. Raises
+        as ``add`` does.
         """
         entry = Entry(rows, deadline, on_done, self._size, count, kind)
         entry.lane = lane
@@ -211,7 +263,9 @@ class Batcher(Generic[R]):
         return entry
 
     def add(self, entry: Entry[R]) -> None:
-        """Queue an entry; see ``begin``."""
+        """Queue an entry; see ``begin``. Raises ``Overloaded``, or ``DeadlineExceeded`` if its time cannot suffice."""
+        if (self._limits.pressure.is_on or entry.deadline < self._near) and (refusal := self.refusal(entry)):
+            raise refusal
         entry.submitted = self._clock()
         if not self._waiting:
             self._lane, self._is_mixed = entry.lane, False
@@ -290,6 +344,48 @@ class Batcher(Generic[R]):
                 entry.end(None, _too_late())
                 self._vacate(entry, call)
 
+    # --- entries that cannot end in time ------------------------------------------------------------------------------
+
+    def _is_hopeless(self, entry: Entry[R], rows: int, tokens: int, now: float) -> bool:
+        """Return whether an entry's time is over before it can be answered, if so much leaves before it."""
+        # What leaves at once is always tried: prices that nothing can correct any more would turn everybody away.
+        return (
+            bool(self._calls)
+            and self.prices.calls >= _KNOWN
+            and entry.deadline < now + _SURELY * self._expect(rows + entry.count, tokens + entry.tokens)
+        )
+
+    def _expect(self, rows: int, tokens: int) -> float:
+        """Return the seconds until so much would be answered that leaves next, at best: as if nothing were padded."""
+        prices, limits, servers = self.prices, self._limits, self._servers.replicas
+        at_once = servers * (limits.max_in_flight if prices.queueing < _PARALLEL else 1)
+        lead = 0.0
+        if len(self._calls) >= at_once:
+            lead = max(min(call.ends(prices) for call in self._calls) - self._clock(), 0.0)
+        calls = max(rows / limits.max_rows, tokens / limits.max_padded_tokens, 1.0)
+        return lead + (prices.call * calls + prices.row * rows + prices.token * tokens) / min(at_once, calls)
+
+    def _drop_hopeless(self) -> None:
+        """End what waits and cannot be answered in time any more, so that the others can be."""
+        now = self._loop.time()
+        rows = tokens = 0
+        kept: list[Entry[R]] = []
+        dropped: list[Entry[R]] = []
+        waiting = sorted(self._waiting, key=_rank) if self._is_mixed else self._waiting
+        for entry in waiting:
+            if self._is_hopeless(entry, rows, tokens, now):
+                dropped.append(entry)
+                self._waiting_rows -= entry.count
+                self._waiting_tokens -= entry.tokens
+            else:
+                rows, tokens = rows + entry.count, tokens + entry.tokens
+                kept.append(entry)
+        if dropped:
+            gone = set(map(id, dropped))
+            self._waiting = [entry for entry in self._waiting if id(entry) not in gone]
+            for entry in dropped:
+                entry.end(None, _hopeless())
+
     # --- calls --------------------------------------------------------------------------------------------------------
 
     def _may_leave(self) -> bool:
@@ -330,6 +426,9 @@ class Batcher(Generic[R]):
     def _flush(self) -> None:
         self._is_flush_scheduled = False
         self._max_calls = self._limits.max_in_flight * self._servers.replicas
+        self._near = self._loop.time() + 4 * self._expect(self._waiting_rows, self._waiting_tokens) + _NEAR_S
+        if self._due < self._near and self._waiting:
+            self._drop_hopeless()
         while len(self._calls) < self._max_calls:
             if self._halves:
                 self._start(self._halves.popleft())
@@ -361,7 +460,8 @@ class Batcher(Generic[R]):
     def _start(self, batch: list[Entry[R]]) -> None:
         started = self._clock()
         now = self._loop.time()
-        quickest = min(self._recent, default=0.0)
+        # What was learned long ago turns nobody away: that would be for ever, if nobody else asks.
+        quickest = min(self._recent, default=0.0) if started < self._fresh_until else 0.0
         live = []
         for entry in batch:
             if entry.is_over:
@@ -388,6 +488,7 @@ class Batcher(Generic[R]):
             front.follower = call
         self._calls[call] = None
         self._rows_in_flight += count
+        self._padded_in_flight += call.padded
         more = self._waiting_rows + self._rows_in_flight - self._crowd
         self._crowd += more if more > 0 else more / 32
         for entry in live:
@@ -413,7 +514,9 @@ class Batcher(Generic[R]):
         """Share out the outputs of a call, halve it, or fail its entries: each of them is ended or queued again."""
         now = self._clock()
         del self._calls[call]
+        held = self._waiting_rows + self._rows_in_flight, self._waiting_tokens + self._padded_in_flight
         self._rows_in_flight -= call.rows
+        self._padded_in_flight -= call.padded
         call.task = None
         if call.front is not None:
             # It came back before the one that it was thought to stand behind.
@@ -432,6 +535,7 @@ class Batcher(Generic[R]):
                     if len(outputs) != len(call.entries):
                         raise BackendGarbage(f"{len(outputs)} outputs came back for {len(call.entries)} entries")
                     self._learn(call, now)
+                    self.limit.ended(now, call.rows, call.padded, *held)
                 except Exception as odd:  # noqa: BLE001 - whatever it is, it belongs to the entries
                     error = odd
             elif isinstance(error, ROW_FAULTS):
@@ -453,6 +557,7 @@ class Batcher(Generic[R]):
     def _learn(self, call: UnderWay, now: float) -> None:
         took = now - call.started
         self._recent.append(took)
+        self._fresh_until = now + _FRESH_S
         if now < self._learn_at and self.prices.calls > _LEARNED:
             return
         self._learn_at = now + _LEARN_EVERY_S
@@ -487,6 +592,17 @@ async def _closed(_rows: object, _timeout: float) -> Any:
 
 def _replaced() -> ModelNotReady:
     return ModelNotReady("this version was just replaced", retry_after=0)
+
+
+def _hopeless() -> DeadlineExceeded:
+    return DeadlineExceeded(
+        "the request's time is over before its turn comes: as much is in front of it", because="deadline_unreachable",
+        hint="try again later, or raise x-request-timeout-ms",
+    )  # fmt: skip
+
+
+def _rank(entry: Entry[Any]) -> int:
+    return entry.lane.rank
 
 
 def _too_late() -> DeadlineExceeded:

@@ -33,7 +33,7 @@ from preprocessing.errors import (
 from preprocessing.types import Prepared
 
 if TYPE_CHECKING:
-    from gateway.endpoints.prices import Prices
+    from gateway.endpoints.batcher import Batcher
     from gateway.endpoints.text import TextHandler
     from preprocessing.processor import TextProcessor
 
@@ -179,7 +179,7 @@ class Endpoint:
     """A handler with its identity, counted leases and an orderly end."""
 
     __slots__ = ("_closed", "_idle", "_leases", "_retired", "handler", "head", "headers", "identity", "start", "stream",
-                 "takes_bytes", "task", "text")  # fmt: skip
+                 "takes_bytes", "task", "text", "work")  # fmt: skip
 
     def __init__(self, identity: Identity, handler: Handler, closed: Callable[[], object] = lambda: None) -> None:
         """``closed`` is called when the handler has been."""
@@ -201,6 +201,8 @@ class Endpoint:
         """Begin to answer a job; see ``Starts.start``."""
         self.stream: Streams | None = getattr(handler, "stream", None)
         """How to answer piece by piece, if the handler can (text generation)."""
+        self.work: Batcher[Any] | None = getattr(self.text or handler, "work", None)
+        """Where requests wait for calls to the model; None if each has a call of its own."""
         self._leases = 0
         self._retired = False
         self._idle = asyncio.Event()
@@ -216,10 +218,14 @@ class Endpoint:
         """How many requests hold it open: those it works on."""
         return self._leases
 
+    def has_work_enough(self, rank: int) -> bool:
+        """Return whether one more request of a class would be refused for the work that is in hand."""
+        return self.work is not None and self.work.is_full(rank)
+
     @property
     def prices(self) -> dict[str, float] | None:
         """What calls to its model have cost lately, for people; None if none were made or none are shared."""
-        prices: Prices | None = getattr(self.text or self.handler, "prices", None)
+        prices = None if self.work is None else self.work.prices
         return prices.report() if prices is not None and prices.calls else None
 
     @property

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Protocol, TypeVa
 import numpy as np
 from numpy.typing import NDArray
 
+from gateway.admission import NO_PRESSURE, Pressure
 from gateway.endpoints.prices import Prices
 from gateway.trace import EVERYBODY, TRACEPARENT
 
@@ -46,6 +47,7 @@ class BatchLimits:
     max_rows: int = 32
     max_padded_tokens: int = 16_384
     max_in_flight: int = 2
+    pressure: Pressure = NO_PRESSURE
 
 
 OnDone = Callable[["Entry[Any]", Any, Exception | None], None]

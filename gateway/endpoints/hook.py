@@ -12,14 +12,13 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from time import perf_counter_ns
-from typing import Final
+from typing import Any, Final
 
 import orjson
 
 from gateway.endpoints.batcher import Batcher
 from gateway.endpoints.endpoint import note, translate
 from gateway.endpoints.entries import BatchLimits
-from gateway.endpoints.prices import Prices
 from gateway.endpoints.stacking import StackedCalls
 from gateway.endpoints.tensors import TritonCall
 from gateway.hooks.executor import Executor, Work
@@ -78,7 +77,9 @@ class HookHandler:
         }  # fmt: skip
         self._stacked: StackedCalls | None = None
         if self.call is not None and model_rows:
-            self._stacked = StackedCalls(self.call.backend, self.call.model, max_rows=model_rows)
+            self._stacked = StackedCalls(
+                self.call.backend, self.call.model, max_rows=model_rows, pressure=self.call.pressure
+            )
         self._next_body_at = 0.0
         self.last_body: bytes | None = None
         """A body that was answered lately: what the next version of this code is tried with."""
@@ -112,9 +113,11 @@ class HookHandler:
         return work.data
 
     @property
-    def prices(self) -> Prices | None:
-        """What calls to the model behind the code cost, if it has a batch dimension; a token is an element here."""
-        return self._stacked.prices if self._stacked is not None else None
+    def work(self) -> Batcher[Any] | None:
+        """Where requests wait for the model behind the code, if it has a batch dimension, or else for the code if it
+        takes several at once; a token is an element here.
+        """
+        return self._stacked.work if self._stacked is not None else next(iter(self._batchers.values()), None)
 
     async def close(self) -> None:
         """See ``Handler.close``."""
@@ -130,7 +133,9 @@ class HookHandler:
         if batcher is None:
             await self._executor.run(stages, [work], is_answer=stages != _BEFORE)
         else:
-            _, queued, _ = await batcher.submit([work], work.deadline, kind=self._executor.holder(work))
+            _, queued, _ = await batcher.submit(
+                [work], work.deadline, kind=self._executor.holder(work), lane=work.trace.lane
+            )
             work.trace.queue_ns += queued
         if work.error is not None:
             raise work.error
@@ -153,7 +158,7 @@ class HookHandler:
     async def _infer(self, call: TritonCall, work: Work) -> None:
         tensors, trace = call.tensors(work.data), work.trace
         if self._stacked is not None:
-            outputs, queued, inferred = await self._stacked.infer(tensors, call.outputs, work.deadline)
+            outputs, queued, inferred = await self._stacked.infer(tensors, call.outputs, work.deadline, lane=trace.lane)
             trace.queue_ns += queued
         else:
             started = perf_counter_ns()

@@ -12,10 +12,11 @@ from typing import Final
 
 import numpy as np
 
+from gateway.admission import NO_PRESSURE, Pressure
 from gateway.endpoints.batcher import Batcher
 from gateway.endpoints.entries import BatchLimits, Outputs
-from gateway.endpoints.prices import Prices
 from gateway.errors import BackendGarbage
+from gateway.trace import EVERYBODY, Lane
 from gateway.triton.port import Backend, Tensors
 from preprocessing.collate import split_rows
 from preprocessing.errors import InvalidOutput
@@ -38,30 +39,25 @@ class _Item:
 class StackedCalls:
     """Calls one model, with up to ``max_rows`` rows at a time. Belongs to one event loop."""
 
-    def __init__(self, backend: Backend, model: str, *, max_rows: int) -> None:
+    def __init__(self, backend: Backend, model: str, *, max_rows: int, pressure: Pressure = NO_PRESSURE) -> None:
         self._backend = backend
         self._model = model
-        self._batcher: Batcher[_Item] = Batcher(
+        self.work: Batcher[_Item] = Batcher(
             self._run,
-            limits=BatchLimits(max_rows, _MAX_ELEMENTS),
+            limits=BatchLimits(max_rows, _MAX_ELEMENTS, pressure=pressure),
             on_batch=_uncounted,
             servers=backend.servers(model),
             size=_elements,
             share=_shares,
         )
 
-    @property
-    def prices(self) -> Prices:
-        """What calls cost; a token is an element here."""
-        return self._batcher.prices
-
     async def infer(
-        self, inputs: Tensors, outputs: Sequence[str], deadline: float, *, request_id: str = ""
+        self, inputs: Tensors, outputs: Sequence[str], deadline: float, *, lane: Lane = EVERYBODY, request_id: str = ""
     ) -> tuple[Outputs, int, int]:
         """Return the model's outputs for ``inputs``, and the nanoseconds spent waiting and inferring.
 
-        ``deadline`` is in loop time; ``request_id`` goes to Triton with a call that nobody shares. Raises as
-        ``Backend.infer`` does.
+        ``deadline`` is in loop time; ``lane`` as ``Batcher.begin`` takes it; ``request_id`` goes to Triton with a call
+        that nobody shares. Raises as ``Backend.infer`` and ``Batcher.add`` do.
         """
         names = tuple(outputs)
         arrays = inputs.values()
@@ -69,14 +65,14 @@ class StackedCalls:
         if not rows or any(len(array) != rows for array in arrays):
             # Not rows of a batch: the model may know what to do with it.
             item = _Item(inputs, names, 1, sum(array.size for array in arrays), request_id)
-            return await self._batcher.submit([item], deadline, count=1, kind=id(item))
+            return await self.work.submit([item], deadline, count=1, kind=id(item), lane=lane)
         item = _Item(inputs, names, rows, sum(array.size for array in arrays) // rows, request_id)
         kind: Hashable = (names, *((name, array.dtype, array.shape[1:]) for name, array in inputs.items()))
-        return await self._batcher.submit([item], deadline, count=rows, kind=kind)
+        return await self.work.submit([item], deadline, count=rows, kind=kind, lane=lane)
 
     async def close(self) -> None:
         """Refuse what is waiting and let running calls end."""
-        await self._batcher.close()
+        await self.work.close()
 
     async def _run(self, items: Sequence[_Item], timeout: float) -> Outputs:
         first = items[0]

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gateway.admission import NO_PRESSURE, Pressure
+from gateway.endpoints.batcher import Batcher
 from gateway.endpoints.endpoint import Job, in_task
-from gateway.endpoints.prices import Prices
 from gateway.endpoints.stacking import StackedCalls
 from gateway.errors import HookFailed, InputRefused
 from gateway.triton.port import Backend, ModelInfo, TensorInfo
@@ -55,6 +56,7 @@ class TritonCall:
     outputs: tuple[str, ...]
     info: ModelInfo | None = None
     """The loaded model as Triton describes it, where that is known."""
+    pressure: Pressure = NO_PRESSURE
 
     def tensors(self, data: object) -> dict[str, NDArray[Any]]:
         """Make the model's inputs of what a hook returned. Raises ``HookFailed`` or ``InputRefused``.
@@ -98,12 +100,12 @@ class TensorHandler:
     def __init__(self, call: TritonCall) -> None:
         self.call = call
         rows = call.info.max_batch_size if call.info is not None else 0
-        self._stacked = StackedCalls(call.backend, call.model, max_rows=rows) if rows else None
+        self._stacked = StackedCalls(call.backend, call.model, max_rows=rows, pressure=call.pressure) if rows else None
 
     @property
-    def prices(self) -> Prices | None:
-        """What calls cost, if the model has a batch dimension; a token is an element here."""
-        return self._stacked.prices if self._stacked is not None else None
+    def work(self) -> Batcher[Any] | None:
+        """Where requests wait for calls, if the model has a batch dimension; a token is an element here."""
+        return self._stacked.work if self._stacked is not None else None
 
     def start(self, job: Job) -> None:
         """See ``Starts.start``."""
@@ -131,7 +133,7 @@ class TensorHandler:
         trace = job.trace
         trace.rows = _rows(raw)
         job.outputs, trace.queue_ns, trace.infer_ns = await stacked.infer(
-            raw.inputs, raw.outputs, job.deadline, request_id=raw.request_id
+            raw.inputs, raw.outputs, job.deadline, lane=trace.lane, request_id=raw.request_id
         )
         return job.outputs
 

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from gateway.endpoints.batcher import Batcher
 from gateway.endpoints.endpoint import Job, Lookup, in_task, note, offload, translate
 from gateway.endpoints.entries import BatchLimits, Entry, Outputs
-from gateway.endpoints.prices import Prices
 from gateway.endpoints.tensors import RawTensors, infer_raw
 from gateway.errors import BackendRefused, ModelFailed, SpecFault
 from gateway.triton.port import Backend
@@ -47,18 +46,13 @@ class TextHandler:
         self.backend = backend
         self.model = model
         self._threads = threads
-        self._batcher: Batcher[Encoded] = Batcher(
+        self.work: Batcher[Encoded] = Batcher(
             self._run,
             limits=limits,
             on_batch=on_batch,
             padding_side=processor.config.padding_side,
             servers=backend.servers(model),
         )
-
-    @property
-    def prices(self) -> Prices:
-        """What calls of this version cost, learned from them."""
-        return self._batcher.prices
 
     @property
     def text(self) -> TextHandler:
@@ -99,7 +93,7 @@ class TextHandler:
         trace = job.trace
         note(trace, prepared)
         trace.prepare_ns = perf_counter_ns() - started
-        batcher, rows = self._batcher, prepared.rows
+        batcher, rows = self.work, prepared.rows
         if len(rows) == 1 or batcher.fits(rows):
             entry = _Asked(rows, job.deadline)
             entry.handler, entry.job, entry.prepared, entry.lane = self, job, prepared, trace.lane
@@ -112,7 +106,7 @@ class TextHandler:
     async def _in_several_calls(self, job: Job, prepared: Prepared) -> object:
         trace = job.trace
         try:
-            job.outputs, trace.queue_ns, trace.infer_ns = await self._batcher.submit(
+            job.outputs, trace.queue_ns, trace.infer_ns = await self.work.submit(
                 prepared.rows, job.deadline, lane=trace.lane
             )
         except BackendRefused as error:
@@ -123,7 +117,7 @@ class TextHandler:
 
     def leave(self, entry: Entry[Encoded]) -> None:
         """Forget what nobody waits for any more."""
-        self._batcher.abandon(entry)
+        self.work.abandon(entry)
 
     def finish(self, job: Job, prepared: Prepared) -> None:
         """Answer a job that has the model's outputs; what takes milliseconds to decode, in a thread."""
@@ -168,7 +162,7 @@ class TextHandler:
 
     async def close(self) -> None:
         """See ``Handler.close``."""
-        await self._batcher.close()
+        await self.work.close()
 
     async def _run(self, rows: Sequence[Encoded], timeout: float) -> dict[str, NDArray[Any]]:
         processor = self.processor

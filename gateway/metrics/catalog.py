@@ -127,8 +127,9 @@ ENDED_CONNECTIONS: Final = Metric(
 )  # fmt: skip
 REFUSED: Final = Metric(
     "gateway_refused_requests_total", "counter",
-    "Requests refused for want of room, by why (gateway_full, endpoint_full, batch_full, bytes_full, backend) and "
-    "class of priority. In gateway_requests_total they are overloaded.",
+    "Requests refused for want of room or time, by why (gateway_full, endpoint_full, batch_full, work_full, "
+    "bytes_full, backend, deadline_unreachable) and class of priority. In gateway_requests_total they are overloaded, "
+    "those for want of time deadline_exceeded.",
     ("reason", "priority"),
 )  # fmt: skip
 REFUSED_CALLERS: Final = Metric(

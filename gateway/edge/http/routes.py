@@ -129,11 +129,13 @@ class InferRoute:
                 raise
             except Exception as error:  # noqa: BLE001 - the edge: every failure becomes an answer
                 flight = plane.refuse(trace, error, refuse)
-                if isinstance(error, Overloaded):
-                    rest(scope, partial(plane.is_full, path, trace.lane.rank))
             else:
                 call.refuse = refuse
                 flight = await plane.ask(call, trace, pieces, lambda flight: Departure(receive, flight).stop)
+            if flight.error is not None and permit is not None:
+                permit.release()  # what it has sent is of no use any more, however long its refusal takes to be read
+            if isinstance(flight.error, Overloaded):
+                rest(scope, partial(plane.is_full, path, trace.lane.rank))
             if not isinstance(flight.error, ClientGone):
                 await (pieces.end(flight) if pieces.has_begun else send_reply(scope, send, *reply_of(flight)))
                 await taken(scope)
@@ -311,7 +313,7 @@ class FastPath:
         call.refuse = refuse
         if call.timeout > plane.timeout:
             call.timeout = plane.timeout
-        flight = plane.submit(call, partial(_write, pending), trace)
+        flight = plane.submit(call, partial(_write, pending, plane, call.path), trace)
         if flight.state is not ENDED:
             pending.give_up = flight.cancel
         return True
@@ -324,12 +326,14 @@ def _refusal(refuse: Refuse, error: Overloaded) -> tuple[bytes, bytes]:
     return checked(status, [*headers, (b"x-request-id", _ITS_ID), length], content)
 
 
-def _write(pending: PendingReply, flight: InFlight) -> None:
+def _write(pending: PendingReply, plane: DataPlane, path: str, flight: InFlight) -> None:
     content, endpoint = flight.reply, flight.endpoint
     try:
         if type(content) is bytes and endpoint is not None:
             pending.send(head_of(flight.trace, endpoint.head, len(content)), content)
         else:
+            if isinstance(flight.error, Overloaded):
+                pending.rest(partial(plane.is_full, path, flight.trace.lane.rank))
             pending.reply(*reply_of(flight))
     except BaseException:
         pending.abort()

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from concurrent.futures import Executor, Future
 from functools import partial
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import pytest
 
-from gateway.admission import Permits
+from gateway.admission import PRESSED_S, Permits, Pressure
 from gateway.call import Ask
 from gateway.dataplane.inflight import ENDED, InFlight
 from gateway.dataplane.routing.canary import Weighted
@@ -31,7 +31,7 @@ from gateway.errors import (
 )
 from gateway.health import Health
 from gateway.metrics.observer import Observer
-from gateway.trace import Trace
+from gateway.trace import DEFAULT, Trace
 from tests.unit.gateway.dataplane.flights import Counted, Echo, Obedient
 
 
@@ -315,3 +315,31 @@ async def test_listeners_come_and_go() -> None:
     made.submit(Ask("e", {}))
     made.job("e").answered(2)
     assert (1, 2) == (len(heard), len(made.ended))
+
+
+async def test_limits_of_work_hold_while_requests_are_refused_and_for_some_seconds_after(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Waiting callers are nobody's harm until more is asked for than fits: from then on work is limited, and no
+    request goes past it unseen.
+    """
+    made = Plane("e", max_requests=2)
+    made.permits.pressure = pressure = Pressure("auto")
+    batcher: Any = SimpleNamespace(is_full=lambda _rank: pressure.is_on)
+    made.endpoints["e"].work = batcher
+    now = 100.0
+    monkeypatch.setattr("gateway.dataplane.submit.time.monotonic", lambda: now)
+    easy = made.permits.easy
+    assert not made.plane.is_full("e", DEFAULT)
+    with made.plane.permit(), made.plane.permit():
+        assert made.plane.is_full("e", DEFAULT)
+        made.plane.refused(made.plane.refusal("e", DEFAULT), DEFAULT)
+    assert made.permits.easy == (0, 0, 0)
+    assert made.plane.is_full("e", DEFAULT)
+    with pytest.raises(Overloaded) as refused:
+        made.plane.require_room("e", DEFAULT)
+    assert refused.value.because == "work_full"
+    assert not made.plane.is_full("another", DEFAULT)
+    now += PRESSED_S
+    assert not made.plane.is_full("e", DEFAULT)
+    assert made.permits.easy == easy

@@ -400,12 +400,12 @@ async def test_a_second_call_leaves_when_everybody_is_here_who_was_lately() -> N
     calls.gate.set()
     await asyncio.gather(*first)
     calls.gate.clear()
-    running = asyncio.create_task(ask(batcher, 4))
+    running = asyncio.create_task(ask(batcher, 4, timeout=600))
     await asyncio.sleep(0.01)
-    more = [asyncio.create_task(ask(batcher, 5))]
+    more = [asyncio.create_task(ask(batcher, 5, timeout=600))]
     await asyncio.sleep(0.01)
     assert [[1, 2, 3], [4]] == calls.batches
-    more.append(asyncio.create_task(ask(batcher, 6)))
+    more.append(asyncio.create_task(ask(batcher, 6, timeout=600)))
     await asyncio.sleep(0.01)
     assert [[1, 2, 3], [4], [5, 6]] == calls.batches
     calls.gate.set()

@@ -349,3 +349,29 @@ async def test_a_class_is_asked_for_by_name(serve: Serve) -> None:
         assert (429, "gateway_full") == (status, headers["x-refused-because"])
         text = (await port.stack.client.get("/metrics")).text
         assert 'gateway_refused_requests_total{priority="batch",reason="gateway_full"} 1.0' in text
+
+
+async def test_who_comes_when_there_is_work_enough_is_refused_before_its_body(make_stack: Callable[..., Any]) -> None:
+    """By the work in hand, on either path; what is refused holds no byte, and the others are answered."""
+    for fast_path in (True, False):
+        stack = make_stack(fast_path=fast_path, work_limit="0.1ms")
+        stack.registry.endpoints = {}
+        stack.deploy("e")
+        async with stack.gateway.running(), stack.client, serving(stack) as port:
+            await stack.served("e")
+            stack.backend.hold = asyncio.Event()
+            flood = [await port.connect() for _ in range(20)]
+            for wire in flood:
+                wire.send(post())
+            status, headers, _ = await flood[-1].answer()
+            assert (429, "work_full") == (status, headers["x-refused-because"])
+            permits = stack.gateway.permits
+            await stack.until(lambda: permits.in_flight < 19)  # noqa: B023 - of this round
+            held = permits.held_bytes
+            late = await port.connect()
+            late.send(post(b"x" * 100_000)[:-99_000])
+            status, headers, _ = await late.answer()
+            assert (429, "work_full") == (status, headers["x-refused-because"])
+            assert held == permits.held_bytes
+            stack.backend.hold.set()
+            assert 200 == (await flood[0].answer())[0]

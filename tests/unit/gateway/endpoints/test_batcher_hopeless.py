@@ -1,0 +1,136 @@
+"""Whose deadline cannot be met any more is told at once, by what calls have cost; in simulated time."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Any
+
+import pytest
+
+from benchmarks.shared.simulated import Price, Row, Server, SimulatedLoop, simulate
+from gateway.admission import Pressure
+from gateway.endpoints.batcher import Batcher
+from gateway.endpoints.entries import BatchLimits, Entry
+from gateway.errors import DeadlineExceeded, Overloaded
+from gateway.trace import BATCH, CRITICAL, DEFAULT, Lane
+
+PRICE = Price("a tenth of a second each", 0.1, 1e-4, 0.0, noise=0.0)
+ROWS = 4
+
+
+class Stack:
+    """A batcher over a server of ``PRICE`` whose calls have ``ROWS`` rows; what became of whom, and when."""
+
+    def __init__(self, loop: SimulatedLoop, pressure: Pressure | None = None) -> None:
+        self.loop = loop
+        limits = BatchLimits(max_rows=ROWS, pressure=pressure or Pressure("off"))
+        self.server = Server(loop, PRICE, random.Random(1))
+        self.batcher: Batcher[Row] = Batcher(self.server, limits=limits, on_batch=lambda *_: None, clock=loop.time)
+        self.ended: dict[str, tuple[float, Exception | None]] = {}
+        self.began = 0.0
+        self.refused: list[str] = []
+
+    def ask(self, name: str, within: float = 60.0, rank: int = DEFAULT) -> None:
+        """Ask once; a refusal is an end as well."""
+
+        def told(_entry: Entry[Row], _outputs: Any, error: Exception | None) -> None:
+            self.ended[name] = self.loop.time(), error
+
+        try:
+            self.batcher.begin([Row(4)], self.loop.time() + within, told, lane=Lane(rank, ""))
+        except (DeadlineExceeded, Overloaded) as error:
+            self.ended[name] = self.loop.time(), error
+
+    async def learn(self) -> None:
+        """Let it make so many calls that their price is known."""
+        for number in range(40):
+            self.ask(f"learned {number}")
+            await asyncio.sleep(0.15)
+
+    def because(self, name: str) -> str:
+        """Why it was not answered."""
+        error = self.ended[name][1]
+        assert isinstance(error, DeadlineExceeded | Overloaded)
+        return error.because
+
+
+def test_who_comes_behind_too_much_is_told_at_once() -> None:
+    """Ten calls are in front of it, a second of work: half a second will not do, two will."""
+
+    async def story(loop: SimulatedLoop) -> Stack:
+        stack = Stack(loop)
+        await stack.learn()
+        for number in range(10 * ROWS):
+            stack.ask(f"crowd {number}")
+        await asyncio.sleep(0.01)
+        stack.began = loop.time()
+        stack.ask("short", within=0.5)
+        stack.ask("long", within=2.0)
+        await asyncio.sleep(5)
+        await stack.batcher.close()
+        return stack
+
+    stack = simulate(story)
+    assert stack.because("short") == "deadline_unreachable"
+    assert stack.ended["short"][0] == stack.began
+    assert stack.ended["long"][1] is None
+
+
+def test_who_waits_is_dropped_when_hope_is_gone_and_those_behind_gain() -> None:
+    """Calls get three times slower: whoever cannot be served any more leaves before the deadline, unserved."""
+
+    async def story(loop: SimulatedLoop) -> Stack:
+        stack = Stack(loop)
+        await stack.learn()
+        for number in range(8 * ROWS):
+            stack.ask(f"crowd {number}", within=1.2)
+        stack.server.price = Price("slower", 0.3, 1e-4, 0.0, noise=0.0)
+        stack.began = loop.time()
+        await asyncio.sleep(5)
+        await stack.batcher.close()
+        return stack
+
+    stack = simulate(story)
+    told = [(at - stack.began, error) for name, (at, error) in stack.ended.items() if name.startswith("crowd")]
+    early = [at for at, error in told if isinstance(error, DeadlineExceeded) and error.because]
+    assert max(early) < 1.2
+    assert len(early) >= ROWS
+    assert [error for _, error in told].count(None) >= 2 * ROWS
+
+
+def test_what_finds_nothing_in_front_is_tried_whatever_prices_say() -> None:
+    """Else a server that was slow once would turn everybody away for ever."""
+
+    async def story(loop: SimulatedLoop) -> Stack:
+        stack = Stack(loop)
+        stack.server.price = Price("stuck", 60.0, 0.0, 0.0, noise=0.0)
+        for number in range(20):
+            stack.ask(f"patient {number}", within=600.0)
+            await asyncio.sleep(70)
+        stack.server.price = PRICE
+        for number in range(3):
+            stack.ask(f"short {number}", within=0.5)
+            await asyncio.sleep(1.5)
+        await stack.batcher.close()
+        return stack
+
+    stack = simulate(story)
+    assert [stack.ended[f"short {number}"][1] for number in range(3)] == [None] * 3
+
+
+@pytest.mark.parametrize(("rank", "most"), [(CRITICAL, 17), (DEFAULT, 16), (BATCH, 8)])
+def test_classes_fill_what_is_theirs_of_a_fixed_limit(rank: int, most: int) -> None:
+    """A limit in time: what one server does in it. Batch work gets half of it, critical work a sixteenth more."""
+
+    async def story(loop: SimulatedLoop) -> Stack:
+        stack = Stack(loop, Pressure(15.5 * PRICE.seconds(ROWS, 4) / ROWS))
+        stack.batcher.limit.per_row, stack.batcher.limit.per_token = PRICE.seconds(ROWS, 4) / ROWS, 0.0
+        for number in range(40):
+            stack.ask(str(number), rank=rank)
+        stack.refused = [name for name in stack.ended if stack.because(name) == "work_full"]
+        await stack.batcher.close()
+        return stack
+
+    stack = simulate(story)
+    assert len(stack.refused) == 40 - most

@@ -1,0 +1,138 @@
+"""The controller of the limit of work in simulated time: alone against an ideal server, then under the real batcher."""
+
+from __future__ import annotations
+
+import random
+from math import inf
+
+import pytest
+
+from benchmarks.shared.simulated import MIXES, Flow, Price, flow
+from gateway.endpoints.entries import BatchLimits
+from gateway.endpoints.limit import WorkLimit
+from gateway.endpoints.prices import Prices
+
+CALL_S, ROW_S, TOKENS = 22e-3, 0.5e-3, 16
+LIMITS = BatchLimits(max_rows=64)
+FULL_S = CALL_S + 64 * ROW_S
+GPU = Price("gpu", CALL_S, ROW_S, 0.0)
+CAPACITY = 64 / FULL_S
+
+
+class Server:
+    """Servers that take one call after the other each; as many callers as are let in keep them busy."""
+
+    def __init__(self, seed: int = 1) -> None:
+        self.prices = Prices()
+        self.limit = WorkLimit(self.prices, LIMITS)
+        self.now = 1.0
+        self.servers = 1
+        self.slower = 1.0
+        self._chance = random.Random(seed)
+
+    def learn(self) -> None:
+        """Make calls of all sizes, as a gateway does before it is flooded."""
+        for number in range(64):
+            rows = 8 + number % 57
+            self.prices.learn(rows, rows * TOKENS, 0.0, self._took(rows))
+
+    def run(self, calls: int, *, wanted: int = 1024) -> float:
+        """Make so many calls with ``wanted`` callers; return the answers per second of the second half."""
+        began, rows_before, answered = 0.0, 0, 0
+        for number in range(calls):
+            if number == calls // 2:
+                began, rows_before = self.now, answered
+            room = wanted if self.limit.seconds == inf else int(self.limit.seconds / self.limit.work(1, TOKENS))
+            held = min(wanted, max(room, 1))
+            rows = max(min(held // (2 * self.servers), 64), 1)
+            took = self._took(rows)
+            self.now += took / self.servers
+            answered += rows
+            self.prices.learn(rows, rows * TOKENS, 0.0, took)
+            self.limit.ended(self.now, rows, rows * TOKENS, held, held * TOKENS)
+        return (answered - rows_before) / (self.now - began)
+
+    def _took(self, rows: int) -> float:
+        return self.slower * (CALL_S + ROW_S * rows) * max(self._chance.gauss(1.0, 0.05), 0.5)
+
+
+@pytest.fixture
+def server() -> Server:
+    """One server whose prices are known."""
+    found = Server()
+    found.learn()
+    return found
+
+
+def test_it_settles_where_more_work_brings_no_more_answers(server: Server) -> None:
+    """Two full calls are enough, whatever the callers want: hardly an answer less, and nobody waits for longer."""
+    assert server.run(600) >= 0.94 * CAPACITY
+    assert 1.7 * FULL_S < server.limit.seconds < 4 * FULL_S
+
+
+def test_it_does_not_drift(server: Server) -> None:
+    """After ten minutes of overload it is where it was."""
+    for _ in range(6):
+        server.run(2_000)
+        assert 1.7 * FULL_S < server.limit.seconds < 4 * FULL_S
+    assert server.now > 600
+
+
+def test_what_is_not_used_up_says_nothing(server: Server) -> None:
+    """At night the limit stays what it was by day."""
+    server.run(600)
+    server.run(12, wanted=20)  # the period that had begun
+    limit = server.limit.seconds
+    server.run(600, wanted=20)
+    assert limit == server.limit.seconds
+
+
+def test_without_much_work_there_is_no_limit(server: Server) -> None:
+    """Nothing is known of what would be too much."""
+    server.run(600, wanted=20)
+    assert server.limit.seconds == inf
+
+
+def test_more_servers_get_more_work(server: Server) -> None:
+    """Found out by itself: what the limit passes grows with what comes of it."""
+    server.run(600)
+    before = server.limit.seconds
+    server.servers = 3
+    assert server.run(1200) >= 0.85 * 3 * CAPACITY
+    assert server.limit.seconds > 2 * before
+
+
+def test_a_server_that_gets_three_times_slower_gets_no_longer_queue(server: Server) -> None:
+    """The same number of rows, which take three times as long: the time of two calls is what it was in calls."""
+    server.run(600)
+    server.slower = 3.0
+    server.run(900)
+    assert server.limit.seconds < 4 * 3 * FULL_S
+
+
+def test_small_calls_that_are_all_alike_do_not_hold_it_down() -> None:
+    """If all that was ever seen are calls of one row, nobody knows what larger ones cost: they are tried."""
+    server = Server()
+    server.limit.seconds = 2 * CALL_S
+    for _ in range(2000):
+        server.run(2)
+    assert server.run(200) >= 0.85 * CAPACITY
+
+
+@pytest.fixture(scope="module")
+def calm() -> Flow:
+    """What requests take at four fifths of the capacity."""
+    return flow(GPU, MIXES["short"], 0.8 * CAPACITY, seconds=3.0, warm=3.0)
+
+
+@pytest.mark.parametrize("times", [1.3, 4.0])
+def test_under_the_batcher_goodput_stays_and_answers_stay_quick(calm: Flow, times: float) -> None:
+    """Arrivals at random that do not wait for answers."""
+    found = flow(GPU, MIXES["short"], times * CAPACITY, seconds=3.0, warm=4.0)
+    assert found.answers >= 0.95 * CAPACITY
+    assert found.percentile(99) <= 1.5 * calm.percentile(99)
+
+
+def test_texts_of_all_lengths_do_not_upset_it() -> None:
+    """On a GPU a row costs what it costs, however long it is padded: work is what the prices say, not tokens."""
+    assert flow(GPU, MIXES["mixed"], 2 * CAPACITY, seconds=3.0, warm=4.0).answers >= 0.94 * CAPACITY
