@@ -478,6 +478,14 @@ def _state() -> Group:
                 hold="2m",
             ),
             Alert(
+                "GatewayDeadlinesUnreachable",
+                by(INSTANCE, rate(catalog.REFUSED.name, "5m", 'reason="deadline_unreachable"'))
+                + f"\n  / {by(INSTANCE, rate(_REQUESTS, '5m'))} > 0.01",
+                "{{ $labels.instance }} turns requests away for want of time",
+                "{{ $value | humanizePercentage }} of its requests come with less time than what is in front of them "
+                "takes.", "ticket", hold="5m",
+            ),
+            Alert(
                 "GatewayQueueing",
                 f"{_stage('queue')}\n  > {_stage('infer')}",
                 "Requests of {{ $labels.endpoint }} wait longer for Triton than it computes",

@@ -56,6 +56,7 @@ from gateway.edge.http.models import ModelRoutes
 from gateway.edge.http.ops import build_ops, product_version
 from gateway.edge.http.problems import FAILURES
 from gateway.edge.http.routes import FastPath, InferRoute, Limits
+from gateway.endpoints.endpoint import Endpoint
 from gateway.endpoints.entries import BatchLimits
 from gateway.errors import EndpointNotFound, GatewayError, VersionNotFound
 from gateway.health import Health
@@ -84,6 +85,7 @@ _SAMPLE_S: Final = 0.05
 _LINEAGE_S: Final = 60.0
 _SHADOW_S: Final = 10.0
 _MODELS_S: Final = 5.0
+_WORK_S: Final = 1.0
 _END_S: Final = 5.0
 _SWITCH_S: Final = 0.0005
 
@@ -308,6 +310,7 @@ class Gateway:
         rpc: RpcServer | None = None
         waits = asyncio.create_task(self._sample_waits())
         models = asyncio.create_task(self._publish_models())
+        work = asyncio.create_task(self._publish_work())
         try:
             await self._settle(reconciler)
             rpc = self._rpc = await self._start_rpc()
@@ -330,6 +333,7 @@ class Gateway:
             publishing.cancel()
             waits.cancel()
             models.cancel()
+            work.cancel()
             self.publisher.close()
             await self._tritons.close()
             threads.shutdown(wait=False, cancel_futures=True)
@@ -431,6 +435,21 @@ class Gateway:
                 loop.call_soon_threadsafe(begin)
 
         signal.signal(signal.SIGTERM, terminated)
+
+    async def _publish_work(self) -> None:
+        """Tell the metrics who has how much work in hand; of who has none, and had none, there is no news."""
+        busy: dict[str, Endpoint] = {}
+        while True:
+            await asyncio.sleep(_WORK_S)
+            endpoints = self.table.current.endpoints
+            now = {url: one for url, one in endpoints.items() if one.work is not None and not one.work.is_idle}
+            for one in {**busy, **now}.values():
+                if one.work is not None:
+                    identity = one.identity
+                    self.observer.work(
+                        identity.endpoint, identity.version, one.work.work, one.work.holds, one.work.queued()
+                    )
+            busy = now
 
     async def _publish_models(self) -> None:
         """Tell the metrics which model each version is, with its page in ClearML if there is one."""

@@ -24,7 +24,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Hashable, Iterator, Sequence
 from functools import partial
 from time import perf_counter
@@ -44,7 +44,7 @@ from gateway.errors import (
     ModelNotReady,
     Overloaded,
 )
-from gateway.trace import DEFAULT, EVERYBODY, TRACEPARENT, Lane
+from gateway.trace import CLASSES, DEFAULT, EVERYBODY, TRACEPARENT, Lane
 from preprocessing.collate import split_rows
 
 ROW_FAULTS: Final = (BackendRefused, HookFailed)
@@ -202,6 +202,22 @@ class Batcher(Generic[R]):
         ):
             return _hopeless()
         return None
+
+    @property
+    def holds(self) -> float:
+        """The limit of work that holds now; NaN if there is none."""
+        most = self.most_work if self._limits.pressure.is_on else math.inf
+        return math.nan if most == math.inf else most
+
+    def queued(self) -> dict[str, int]:
+        """Return how many entries wait, by class of priority."""
+        counts = Counter(entry.lane.rank for entry in self._waiting)
+        return {name: counts[rank] for rank, name in enumerate(CLASSES)}
+
+    @property
+    def is_idle(self) -> bool:
+        """True if nothing waits and no call is under way."""
+        return not self._waiting and not self._calls
 
     @property
     def waiting_rows(self) -> int:

@@ -132,6 +132,22 @@ REFUSED: Final = Metric(
     "those for want of time deadline_exceeded.",
     ("reason", "priority"),
 )  # fmt: skip
+_AT: Final = ("endpoint", "version")
+WORK: Final = Metric(
+    "gateway_work_seconds", "gauge",
+    "Work in hand, waiting and in calls: what one idle Triton would need for it, by what calls have cost. Once a "
+    "second.",
+    _AT, is_detail=True,
+)  # fmt: skip
+WORK_LIMIT: Final = Metric(
+    "gateway_work_limit_seconds", "gauge",
+    "How much work an endpoint version may have in hand; NaN while no limit holds, or none is known.", _AT,
+    is_detail=True,
+)  # fmt: skip
+QUEUED: Final = Metric(
+    "gateway_queued_requests", "gauge", "Requests that wait for a call to Triton, by class of priority. Once a second.",
+    (*_AT, "priority"), is_detail=True,
+)  # fmt: skip
 REFUSED_CALLERS: Final = Metric(
     "gateway_refused_callers_total", "counter",
     "Requests refused for who asked, by why: no_credentials, unknown_key, unknown_certificate, expired, revoked, "
@@ -294,7 +310,8 @@ OF_MODEL_SYNC: Final = (SYNC_MODELS, SYNC_TRITON, SYNC_LAST_CONTACT)
 CATALOG: Final = (
     REQUESTS, FALLBACKS, REQUEST_SECONDS, FAILURE_SECONDS,
     STAGE_SECONDS, IN_FLIGHT, CPU_WAIT, ROWS, TOKENS, UNKNOWN_TOKENS, TRUNCATED,
-    BATCH_ROWS, BATCH_TOKENS, BATCH_REAL_TOKENS, CACHE, WORD_CACHE, ENDED_CONNECTIONS, REFUSED,
+    BATCH_ROWS, BATCH_TOKENS, BATCH_REAL_TOKENS, CACHE, WORD_CACHE, ENDED_CONNECTIONS, REFUSED, WORK,
+    WORK_LIMIT, QUEUED,
     REFUSED_CALLERS, CALLERS_SOURCE, OVER_QUOTA, TENANT_REQUESTS, TENANT_TOKENS_IN, TENANT_TOKENS_OUT,
     VARIABLE_SCALAR, VARIABLE_ENUM, VARIABLE_VALUE, VARIABLE_COUNTER, VARIABLE_IGNORED,
     DRIFT_OBSERVATIONS, DRIFT_REFERENCE, DRIFT_REFERENCE_SIZE, DRIFT_CHI2,

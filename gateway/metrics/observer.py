@@ -278,6 +278,14 @@ class Observer:
         self._numbers.count(catalog.REFUSED, reason, priority).value += 1
 
     @_harmless
+    def work(self, endpoint: str, version: str, seconds: float, limit: float, queued: Mapping[str, int]) -> None:
+        """Publish the work that a version has in hand, its limit (NaN: none), and who waits, by class of priority."""
+        self._numbers.gauge(catalog.WORK, endpoint, version).set(seconds)
+        self._numbers.gauge(catalog.WORK_LIMIT, endpoint, version).set(limit)
+        for priority, count in queued.items():
+            self._numbers.gauge(catalog.QUEUED, endpoint, version, priority).set(count)
+
+    @_harmless
     def ended_connection(self, reason: str) -> None:
         """Count a connection that was ended though its client would have kept it."""
         self._numbers.count(catalog.ENDED_CONNECTIONS, reason).value += 1

@@ -49,6 +49,7 @@ KNOWN_EMPTY = {
     ("Gateway · overview", "Alerts"): "nothing need be firing",
     ("Gateway · overview", "Ended connections"): "every client is a good one",
     ("Gateway · capacity", "Refused, by reason"): "there is room for everybody",
+    ("Gateway · capacity", "Limit of work"): "no limit holds: nobody is refused",
     ("Gateway · overview", "Refused callers"): "this gateway asks nobody who they are",
     ("Gateway · overview", "Tenants"): "nobody is known by name here",
     ("Gateway · overview", "Tokens in by tenant"): "nobody is known by name here",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from typing import Any
 
@@ -134,3 +135,23 @@ def test_classes_fill_what_is_theirs_of_a_fixed_limit(rank: int, most: int) -> N
 
     stack = simulate(story)
     assert len(stack.refused) == 40 - most
+
+
+def test_the_work_in_hand_and_who_waits_are_known() -> None:
+    """What the boards show: nothing when idle, a limit only while one holds."""
+
+    async def story(loop: SimulatedLoop) -> Stack:
+        stack = Stack(loop)
+        assert stack.batcher.is_idle
+        for rank in (DEFAULT, BATCH, BATCH):
+            stack.ask(str(rank), rank=rank)
+        assert not stack.batcher.is_idle
+        assert stack.batcher.queued() == {"critical": 0, "default": 1, "batch": 2}
+        assert stack.batcher.work == pytest.approx(stack.batcher.limit.work(3, 12))
+        assert math.isnan(stack.batcher.holds)
+        await stack.batcher.close()
+        limited = Stack(loop, Pressure(0.25))
+        assert limited.batcher.holds == 0.25
+        return stack
+
+    simulate(story)
