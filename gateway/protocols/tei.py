@@ -367,9 +367,12 @@ def _task(snapshot: Snapshot, name: str) -> str | None:
 
 
 def only(snapshot: Snapshot, route: str) -> str:
-    """Return the path of the one thing that is served. Raises ``EndpointNotFound`` if there are several, or none."""
+    """Return the path of the one thing that is served: the versions of an endpoint are one, whose bare name has a
+    recorded default. Raises ``EndpointNotFound`` if there are several, or none.
+    """
     left = {url for url in snapshot.endpoints if not any(url in c.urls for c in snapshot.canaries.values())}
-    found = sorted({*left, *snapshot.canaries})
+    bare = {url: url.rpartition("/")[0] for url in left}
+    found = sorted({*snapshot.canaries, *(bare[url] if bare[url] in snapshot.defaults else url for url in left)})
     if len(found) == 1:
         return found[0]
     if not found:

@@ -10,7 +10,9 @@ import pytest
 from tokenizers import Tokenizer
 
 from benchmarks.shared.words import SPECIAL, text_bundle
-from gateway.protocols.tei import ROUTES
+from gateway.dataplane.routing.snapshot import Snapshot
+from gateway.errors import EndpointNotFound
+from gateway.protocols.tei import ROUTES, only
 
 GOOD, BAD, FILM = 4, 5, 6
 """Ids of words; 2 and 3 are put around a text."""
@@ -274,6 +276,29 @@ async def test_bare_routes_ask_the_only_thing_that_is_served(stack: Any) -> None
     reply = await stack.client.post("/embed", json={"inputs": "good"})
     assert (404, True) == (reply.status_code, "labels, more" in reply.json()["error"])
     assert 404 == (await stack.client.get("/info")).status_code
+
+
+@pytest.mark.parametrize(
+    ("urls", "defaults", "expected"),
+    [
+        (["faq/1", "faq/2"], {"faq": "faq/1"}, "faq"),
+        (["faq/2"], {"faq": "faq/1"}, "faq"),  # whose default is not there: as its bare name
+        (["faq/1"], {}, "faq/1"),
+        (["faq"], {}, "faq"),
+        (["faq/1", "faq/2"], {}, ""),
+        (["faq/1", "faq/2", "reviews/1"], {"faq": "faq/1"}, ""),
+    ],
+)
+def test_versions_behind_one_recorded_default_are_one_thing(
+    urls: list[str], defaults: dict[str, str], expected: str
+) -> None:
+    """A bare route asks what the endpoint's bare name means."""
+    snapshot = Snapshot(endpoints=dict.fromkeys(urls, Any), defaults=defaults)
+    if expected:
+        assert expected == only(snapshot, "/embed")
+    else:
+        with pytest.raises(EndpointNotFound, match="serves one thing"):
+            only(snapshot, "/embed")
 
 
 async def test_bare_routes_ask_the_first_that_a_setting_names_for_their_task(make_stack: Any) -> None:
