@@ -29,7 +29,7 @@ NO_PROMETHEUS := == NOT RUN: the tests of rules and boards. prometheus and promt
 NO_BROWSER := == NOT RUN: the page in a browser. chromium is not on PATH (Debian: apt install chromium)
 
 .DEFAULT_GOAL := help
-.PHONY: clients cluster installs help models up test lint ordinary unit bench site release images containers policies clean
+.PHONY: clients cluster installs help models pythons up test lint ordinary unit bench site release images containers policies clean
 .DELETE_ON_ERROR:
 
 help: ## show this
@@ -80,6 +80,9 @@ cluster: $(VENV)/.dev ## install and scale on a real Kubernetes, whose programs 
 
 installs: $(VENV)/.dev ## the part of it without autoscalers: every overlay and values file
 	@$(BIN)/python -m pytest $(GROUPED) tests/cluster/test_installs.py $(ARGS)
+
+pythons: $(VENV)/.dev ## install the wheel and start `up` on every Python from 3.11 to 3.13 that is here (minutes)
+	@.ci/pythons $(ARGS)
 
 models: $(VENV)/.dev ## export, judge and serve every architecture and task through the real Triton (minutes)
 	@ALL_MODELS=1 $(BIN)/python -m pytest tests/integration/optimize tests/integration/optimize/long_folders.py $(ARGS)

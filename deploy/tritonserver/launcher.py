@@ -45,6 +45,11 @@ WHEEL = "nvidia-pytriton==0.7.0"
 WITHOUT_NUMPY_1 = (3, 13)
 _SYSTEMS = ("Linux x86_64", "Linux aarch64")
 """What the wheel is made for."""
+ELSEWHERE = (
+    "start all in containers (docker compose up), or the gateway alone against a Triton elsewhere: "
+    "`triton-gateway serve --triton-grpc HOST:8001`"
+)
+"""What to do on a machine that no Triton is made for."""
 
 LOG_LIMIT = 20 * 1024 * 1024
 _SHM = Path("/dev/shm")  # noqa: S108 - where the python backend keeps its regions; the names are unique per start
@@ -136,8 +141,7 @@ def choose_server(
     if wheel is None and system not in _SYSTEMS:
         raise TritonMissing(
             f"there is no Triton for {system}, only for {' and '.join(_SYSTEMS)}",
-            hint="start all in containers (docker compose up), or the gateway alone against a Triton elsewhere: "
-            "`triton-gateway serve --triton-grpc HOST:8001`",
+            hint=ELSEWHERE,
         )
     if wheel is None:
         alone = tuple(map(int, python.split("."))) >= WITHOUT_NUMPY_1

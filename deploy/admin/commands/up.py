@@ -119,12 +119,16 @@ def command(
       triton-gateway up --watch ./hooks
       triton-gateway up --port 9000 --workers 2 --state-dir /var/lib/triton-gateway
     """
+    from deploy.tools.errors import DeployError
+    from deploy.tritonserver import launcher
+
+    if launcher.this_system().startswith("Windows"):
+        raise DeployError("`up` does not run on Windows", hint=launcher.ELSEWHERE)
     # after --help was answered: these import grpc and the control plane
     from deploy.admin.commands import serve
     from deploy.bundles.given import recognise
     from deploy.laptop.stack import UpOptions, run
     from deploy.laptop.state_dir import StateDir
-    from deploy.tools.errors import DeployError
 
     serve.refuse_strangers(given["host"])
     given["poll_freq"] = f"{given['poll_freq']:g}s"

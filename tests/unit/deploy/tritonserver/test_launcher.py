@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from deploy.tools.errors import PortTaken
+from deploy.admin.commands import up
+from deploy.tools.errors import DeployError, PortTaken
+from deploy.tritonserver import launcher
 from deploy.tritonserver.launcher import (
     ExternalServer,
     PathServer,
@@ -67,6 +69,14 @@ def test_where_no_triton_is_made_for_what_runs_there_is_said(system):
     assert f"there is no Triton for {system}, only for Linux x86_64 and Linux aarch64" in line
     assert "`triton-gateway serve --triton-grpc HOST:8001`" in line
     assert "pip install" not in line
+
+
+def test_up_says_on_windows_what_runs_there(monkeypatch):
+    """Before it imports what Windows does not have."""
+    monkeypatch.setattr(launcher, "this_system", lambda: "Windows AMD64")
+    with pytest.raises(DeployError, match="does not run on Windows") as refused:
+        up.command.main(["--demo"], standalone_mode=False)
+    assert "docker compose up" in refused.value.line()
 
 
 def test_a_python_without_stub_names_those_that_have_one():
