@@ -36,6 +36,7 @@ print("SECTIONS " + json.dumps({n: i["value"] for n, i in store.task()["configur
 # What clearml-serving's own Triton side reads.
 STOCK_READER = """
 import json, sys
+sys.modules["torch"] = None  # imported where there is one, for seconds, and not used
 from clearml_serving.serving.model_request_processor import ModelRequestProcessor
 found = ModelRequestProcessor(task_id=sys.argv[1]).get_synced_endpoints()
 print("STOCK " + json.dumps({k: [e.model_id, e.version, e.engine_type, e.input_name] for k, e in found.items()}))

@@ -29,6 +29,7 @@ TENSORS = ["--input-size", "4", "--input-name", "x", "--input-type", "float32",
 # The container without its HTTP server: its own Task as `setup_task` names it, its own synchronisation thread.
 CONTAINER = """
 import json, sys, time
+sys.modules["torch"] = None  # imported where there is one, for seconds, and not used here
 from clearml import Task
 from clearml_serving.serving.model_request_processor import ModelRequestProcessor
 service = Task.get_task(task_id=sys.argv[1])
