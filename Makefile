@@ -17,7 +17,7 @@ LOG := $(VENV)/install.log
 # tests/conftest.py, the longest first. One process more than two cores, as some tests wait.
 JOBS   ?= 3
 SHARED := -n $(JOBS) --dist loadfile --no-loadscope-reorder --durations=20 --durations-min=1
-# Each control plane's tests together, as their marks say.
+# What shares a control plane together, as marks say.
 GROUPED := -n $(JOBS) --dist loadgroup --durations=20 --durations-min=1 -o timeout=1800
 # The tests start some thousand processes: each would compile all modules anew.
 export PYTHONDONTWRITEBYTECODE :=

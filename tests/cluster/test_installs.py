@@ -34,8 +34,15 @@ CASES: Final = [
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run every test of this file for each Kubernetes and form."""
-    cases = [pytest.param(*each, id="-".join(each), marks=pytest.mark.xdist_group(each[0])) for each in CASES]
+    """Run every test of this file for each Kubernetes and form, in two processes of as many forms."""
+    halves = {True: "newest-client, oldest", False: "newest-server, newest-helm"}
+    cases = [
+        pytest.param(
+            kubernetes, form, id=f"{kubernetes}-{form}",
+            marks=pytest.mark.xdist_group(halves[kubernetes == "oldest" or form.endswith("-client")]),
+        )
+        for kubernetes, form in CASES
+    ]  # fmt: skip
     metafunc.parametrize(("cluster", "install"), cases, indirect=True)
 
 
