@@ -177,7 +177,7 @@ def test_a_bad_version_never_costs_the_one_before_it(stack: Small, tmp_path: Pat
     bodies = {name: {"text": "good film"} for name in good}
 
     api.endpoints(good)
-    stack.until(lambda s: set(good) == {e["url"] for e in s["endpoints"]}, "the good versions being served")
+    stack.until(lambda s: set(good) == {e["url"] for e in s["endpoints"]}, "the good versions being served", within=300)
 
     def served() -> dict[str, str]:
         with httpx.Client(timeout=30) as client:
@@ -206,7 +206,9 @@ def test_a_bad_version_never_costs_the_one_before_it(stack: Small, tmp_path: Pat
 
     # Whoever restarts finds the versions before, and the same reasons.
     stack.restart_gateway()
-    stack.until(lambda s: set(good) == {e["url"] for e in s["endpoints"]}, "the versions before being served again")
+    stack.until(
+        lambda s: set(good) == {e["url"] for e in s["endpoints"]}, "the versions before being served again", within=300
+    )
     assert expected | {"disk-full": served()["disk-full"]} == served()
     if os.environ.get("TRITON_GATEWAY_LONG_TESTS"):
         stack.restart_triton()
