@@ -29,7 +29,7 @@ NO_PROMETHEUS := == NOT RUN: the tests of rules and boards. prometheus and promt
 NO_BROWSER := == NOT RUN: the page in a browser. chromium is not on PATH (Debian: apt install chromium)
 
 .DEFAULT_GOAL := help
-.PHONY: clients cluster installs help models pythons up test lint ordinary unit bench site release images containers policies clean
+.PHONY: clients cluster installs help models pythons up test lint ordinary unit bench site release pages images containers policies clean
 .DELETE_ON_ERROR:
 
 help: ## show this
@@ -70,9 +70,12 @@ ordinary: $(VENV)/.dev ## run the gateway's unit tests, and its process, once mo
 unit: $(VENV)/.dev ## run the unit tests only, in seconds
 	@$(BIN)/python -m pytest tests/unit $(ARGS)
 
-clients: $(VENV)/.dev ## other people's clients in environments of their own, and models in a real S3 store (minutes)
+clients: $(VENV)/.dev ## other people's clients, models in a real S3 store, a release that installs (minutes)
 	@$(BIN)/python -m pytest tests/integration/forms/long_clients.py tests/integration/long_state_file.py \
-	    tests/integration/object_storage/long_object_storage.py $(ARGS)
+	    tests/integration/object_storage/long_object_storage.py tests/integration/long_release.py $(ARGS)
+
+pages: $(VENV)/.dev ## type what README and docs say to type, beside one `up` (minutes)
+	@$(BIN)/python -m pytest tests/e2e/long_pages.py $(ARGS)
 
 cluster: $(VENV)/.dev ## install and scale on a real Kubernetes, whose programs Go builds once (half an hour, then minutes)
 	@$(BIN)/python -m tests.cluster.programs >/dev/null

@@ -1,7 +1,7 @@
 """What README and docs tell to type is typed: page by page, beside one `triton-gateway up --demo`, and what comes is
 compared with what is shown (`…` is anything, a figure any figure).
 
-Part of `make clients`. What no machine alone can do (a cluster, minutes of traffic, a server that stays in front) is
+`make pages` runs it. What no machine alone can do (a cluster, minutes of traffic, a server that stays in front) is
 listed in ``UNTYPED`` with the reason; those lines are read by their programs in tests/docs/test_blocks.py.
 """
 
