@@ -14,7 +14,7 @@ from dashboards.panels import Board, Panel, Query, Section, Variable, render
 from dashboards.promql import FAILED_OUTCOMES, VERSION, by, on
 from gateway.metrics import catalog
 from gateway.metrics.catalog import Metric
-from gateway.metrics.drift import MISSING, OTHER, PER_BIN, PSI_ALERT, SHIFT_ALERT
+from gateway.metrics.drift import ALARM_DAYS, MISSING, OTHER
 from gateway.trace import CANARY as CANARY_ROUTE
 from gateway.trace import FALLBACK as FALLBACK_ROUTE
 
@@ -300,12 +300,6 @@ _ONE_ENDPOINT: Final = replace(ENDPOINT, one=True)
 _ONE_VERSION: Final = replace(VERSION_PICK, one=True)
 
 
-def _judged(window: str) -> str:
-    """The PSI of variables with enough values: below that it says nothing, and stands above every threshold."""
-    enough = f"{_recorded(rules.drift_n(window))} >= {PER_BIN} * {_recorded(rules.REFERENCE_BINS)}"
-    return f"{_recorded(rules.psi(window))} and {enough}"
-
-
 def _bin_in_order(expr: str) -> str:
     """One series per bin, with a label ``order`` that sorts as text does: numbers padded with zeros, then the rest."""
     ordered = f'label_replace({by(("bin",), expr, "avg")}, "order", "b$1", "bin", "(.*)")'
@@ -317,9 +311,8 @@ def _bin_in_order(expr: str) -> str:
     return ordered
 
 
-def _moved(name: str, what: str) -> Query:
-    labels = ("endpoint", "version", "variable", *(("bin",) if what == "shift" else ()), "window")
-    return Query(f"sort_desc(max by ({', '.join(labels)}) ({name}))")
+def _table(name: str, *more: str) -> Query:
+    return Query(f"sort_desc(max by ({', '.join(('endpoint', 'version', 'variable', *more))}) ({name}))")
 
 
 DRIFT: Final = Board(
@@ -327,30 +320,33 @@ DRIFT: Final = Board(
     (_ONE_ENDPOINT, _ONE_VERSION, VARIABLE_PICK),
     (
         Section("What has drifted, of all endpoints", (
-            Panel("Variables", "PSI of what the alert lists, the largest first; empty when nothing has drifted.",
-                  (_moved(rules.FOUND_PSI, "psi"),), "table", width=12, height=6),
-            Panel("Categories", "How far each listed category's share has moved.",
-                  (_moved(rules.FOUND_SHIFT, "shift"),), "table", "percentunit", width=12, height=6),
+            Panel("Variables", "What the alert lists, the surest first; empty when nothing has drifted.",
+                  (_table(rules.FOUND),), "table", "suffix: days", width=12, height=6),
+            Panel("Categories", "How far the shares of their bins have moved, beyond noise.",
+                  (_table(rules.FOUND_SHIFT, "bin"),), "table", "percentunit", width=12, height=6),
         )),
-        Section("Distance to the reference", (
-            *(Panel(f"PSI over {window}", "Of each variable with enough values, and the highest noise of as many "
-                    f"requests. Above both the noise and {PSI_ALERT} is drift.",
-                    (Query(_judged(window), "{{variable}}"),
-                     Query(f"max({_recorded(rules.psi_bound(window))} and {_recorded(rules.drift_n(window))} "
-                           f">= {PER_BIN} * {_recorded(rules.REFERENCE_BINS)})", "noise")),
-                    thresholds=((PSI_ALERT, _RED),))
+        Section("How sure it is", (
+            Panel("Evidence of the endpoint", "Chance alone gives as much at most once in so many days; at the red "
+                  "line the alert fires.",
+                  (Query(f'{rules.EVIDENCE}{{endpoint=~"$endpoint"}}', "{{endpoint}}"),
+                   Query(f"max({rules.ALARM})", "alarm")),
+                  unit="suffix: days", thresholds=((ALARM_DAYS, _RED),)),
+            _lines("Evidence by variable", "The endpoint's is their mean over all versions.",
+                   _recorded(rules.VARIABLE_EVIDENCE), "{{variable}}", "suffix: days"),
+            _lines("Smallest visible change", "How far a share of one half must move to be found within a day at "
+                   "today's traffic, with this reference.",
+                   f"avg by (variable) ({catalog.DRIFT_VISIBLE.name}{{{_PICK}}} >= 0)", "{{variable}}", "percentunit",
+                   most=1.0),
+            _lines("Began", "How long ago what the evidence is of began, about; of what has alarmed or nearly so.",
+                   f"time() - min by (variable) ({catalog.DRIFT_SINCE.name}{{{_PICK}}} > 0)", "{{variable}}", "s"),
+            _lines("Values seen in 1h", "Of each variable.", _recorded(rules.drift_n("1h")), "{{variable}}"),
+        )),
+        Section("How far it is", (
+            *(Panel(f"PSI over {window}", "Of each variable, and the highest noise of as many requests. It says how "
+                    "far; whether it is more than chance the evidence says.",
+                    (Query(_recorded(rules.psi(window)), "{{variable}}"),
+                     Query(f"max({_recorded(rules.psi_bound(window))})", "noise")))
               for window in rules.DRIFT_WINDOWS),
-            *(_lines(f"Values seen in {window}", "Of the values needed for a verdict; nothing is said below 100 %.",
-                     f"{_recorded(rules.drift_n(window))} / ({PER_BIN} * {_recorded(rules.REFERENCE_BINS)})",
-                     "{{variable}}", "percentunit") for window in rules.DRIFT_WINDOWS),
-            Panel("Smallest visible PSI", "What the chosen variable's PSI must exceed to be called drift, given how "
-                  "many values were seen; no line: too few to judge.",
-                  tuple(Query(f"{rules.visible_psi(window)}{{{_VAR}}}", f"over {window}")
-                        for window in rules.DRIFT_WINDOWS)),
-            Panel("Smallest visible change of a share", "How far a category of the chosen variable must move to be "
-                  "called drift, given how many values were seen; no line: too few to judge.",
-                  tuple(Query(f"{rules.visible_shift(window)}{{{_VAR}}}", f"over {window}")
-                        for window in rules.DRIFT_WINDOWS), unit="percentunit"),
             _lines("Jensen–Shannon over 1h", "0 (equal) to 0.69.", _recorded(rules.drift_js("1h")), "{{variable}}",
                    most=0.7),
             _lines("New over 1h", "Share of categories the reference does not have.",
@@ -364,8 +360,7 @@ DRIFT: Final = Board(
                    Query(_bin_in_order(f"{rules.REFERENCE}{{{_VAR}}}"))),
                   "bars", "percentunit", 12),
             _lines("Moved categories over 1h", "The chosen variable: difference of each share to the reference.",
-                   f"{rules.drift_shift('1h')}{{{_VAR}}}", "{{bin}}", "percentunit", width=12, least=None,
-                   thresholds=((SHIFT_ALERT, _RED),)),
+                   f"{rules.drift_shift('1h')}{{{_VAR}}}", "{{bin}}", "percentunit", width=12, least=None),
             Panel("Values over time", "Histogram of the chosen scalar variable, built in or declared.",
                   _heat(catalog.VARIABLE_SCALAR, _VAR), "heatmap", "short", 12),
             _lines("Categories over time", "Values per second of the chosen enum variable.",

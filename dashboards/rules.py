@@ -6,7 +6,6 @@ Data: ``RULES`` maps file names to groups; ``python -m dashboards`` writes them,
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
 from dashboards import scaling
@@ -27,7 +26,7 @@ from dashboards.promql import (
     rule_file,
 )
 from gateway.metrics import catalog
-from gateway.metrics.drift import MISSING, OTHER, PER_BIN, PSI_ALERT, SHIFT_ALERT, SHIFT_SIGMAS, SMOOTHING
+from gateway.metrics.drift import MISSING, OTHER, SHIFT_SIGMAS, SMOOTHING
 
 RUNBOOK: Final = "docs/runbook.md"
 
@@ -118,25 +117,22 @@ def drift_special(bin_name: str, window: str) -> str:
     return f"endpoint_version_variable:gateway_drift_{bin_name}:ratio{window}"
 
 
-def visible_psi(window: str) -> str:
-    """Return the name of the recorded PSI above which there is drift, given how many values were seen."""
-    return f"endpoint_version_variable:gateway_drift_visible:psi{window}"
-
-
-def visible_shift(window: str) -> str:
-    """Return the name of the recorded change of a category's share above which there is drift, given as many."""
-    return f"endpoint_version_variable:gateway_drift_visible:shift{window}"
-
-
 def budget_left(what: str) -> str:
     """Return the name of the recorded share of the error budget that is left: of ``failed`` or ``slow`` requests."""
     return f"endpoint:{_GATEWAY}_{what}_budget:left{SLO_WINDOWS[-1]}"
 
 
-FOUND_PSI: Final = "endpoint_version_variable:gateway_drift_found:psi"
-"""The PSI of every variable that has drifted, by ``window``: what the alert fires on."""
+EVIDENCE: Final = "endpoint:gateway_drift_evidence:days"
+"""What alarms: chance alone gives an endpoint as much evidence at most once in so many days."""
+VARIABLE_EVIDENCE: Final = "endpoint_version_variable:gateway_drift_evidence:days"
+ALARM: Final = "gateway:gateway_drift_alarm:days"
+"""The evidence from which an endpoint has drifted."""
+FOUND: Final = "endpoint_version_variable:gateway_drift_found:days"
+"""The evidence of every variable that is a cause of its endpoint's alarm."""
 FOUND_SHIFT: Final = "endpoint_version_variable_bin:gateway_drift_found:shift"
-"""How far each category has moved whose share alone is reason enough, by ``window``."""
+"""How far the shares of those variables' bins have moved, by more than noise."""
+_SHOWN: Final = "1h"
+"""The window of what an alert's text says of bins."""
 REFERENCE: Final = "endpoint_version_variable_bin:gateway_drift_reference:ratio"
 REFERENCE_BINS: Final = "endpoint_version_variable:gateway_drift_reference:bins"
 REFERENCE_SIZE: Final = "endpoint_version_variable:gateway_drift_reference:observations"
@@ -259,37 +255,33 @@ def _drift() -> Group:
             )
             for bin_name in (OTHER, MISSING)
         ]
-    enough = {window: f"{drift_n(window)} >= {PER_BIN} * {REFERENCE_BINS}" for window in DRIFT_WINDOWS}
-    for window in DRIFT_WINDOWS:
-        categories = f'{on} {REFERENCE}{{bin="{OTHER}"}}'
-        noise = by(VARIABLE, drift_shift_noise(window), "max")
-        rules += [
-            Record(visible_psi(window), f"clamp_min({psi_bound(window)}, {PSI_ALERT})\nand {enough[window]}"),
-            Record(visible_shift(window), f"clamp_min({noise}, {SHIFT_ALERT})\nand {enough[window]}\nand {categories}"),
-        ]
+    days = f"{catalog.DRIFT_EVIDENCE.name} >= 0"
+    every = f"on ({', '.join(SCOPE)}) group_left ()"
+    shift, bins = drift_shift(_SHOWN), "version, variable, bin"
     rules += [
+        # The same mean as the page's: over versions, variables and gateways, each of which bets on its own traffic.
+        Record(EVIDENCE, by(ENDPOINT, days, "avg")),
+        Record(VARIABLE_EVIDENCE, by((*VERSION, "variable"), days, "avg")),
+        Record(ALARM, by(SCOPE, catalog.DRIFT_ALARM.name, "max")),
         Record(
-            FOUND_PSI,
-            _by_window(lambda window: f"({psi(window)} > {PSI_ALERT}\n  and {psi(window)} > {psi_bound(window)}\n"
-                       f"  and {enough[window]})"),
+            FOUND,
+            f"{VARIABLE_EVIDENCE} >= {every} {ALARM}\n"
+            f"and on ({', '.join(ENDPOINT)}) ({EVIDENCE} >= {every} {ALARM})",
         ),
         Record(
             FOUND_SHIFT,
-            _by_window(
-                lambda window: f"({drift_shift(window)}\n  and abs({drift_shift(window)}) > {SHIFT_ALERT}\n"
-                f"  and abs({drift_shift(window)}) > {drift_shift_noise(window)}\n  and {on} {enough[window]}\n"
-                f'  and {on} {REFERENCE}{{bin="{OTHER}"}})'
-            ),
+            f"{shift}\nand abs({shift}) > {drift_shift_noise(_SHOWN)}\n"
+            f"and on ({', '.join((*VERSION, 'variable'))}) {FOUND}",
         ),
-        # One cause moves many bins of many variables in every window: one alert says all of it.
+        # One cause moves many bins of many variables: one alert says all of it.
         Alert(
             "GatewayDrift",
-            by(ENDPOINT, by((*VERSION, "variable"), f"{FOUND_PSI} or {FOUND_SHIFT}", "count"), "count"),
+            f"{EVIDENCE} >= {every} {ALARM}",
             "What {{ $labels.endpoint }} gets or answers has drifted",
-            '{{ $value }} variable{{ if ne $value 1.0 }}s{{ end }} differ{{ if eq $value 1.0 }}s{{ end }} from '
-            '{{ if eq $value 1.0 }}its{{ else }}their{{ end }} reference by more than chance. '
-            + _told("PSI", f"max by (version, variable) ({FOUND_PSI}", "{{ .Labels.variable }}", "%.2f")
-            + _told("Shares", f"100 * avg by (version, variable, bin) ({FOUND_SHIFT}",
+            'Chance alone gives as much evidence once in {{ $value | printf `%.0f` }} days. '
+            + _told("Variables, in days", f"max by (version, variable) ({FOUND}{_ITS})", "{{ .Labels.variable }}",
+                    "%.0f")
+            + _told("Grown most", f"topk(5, 100 * avg by ({bins}) ({FOUND_SHIFT}{_ITS} > 0))",
                     "{{ .Labels.variable }} {{ .Labels.bin }}", "%+.1f points"),
             "ticket",
         ),
@@ -297,18 +289,14 @@ def _drift() -> Group:
     return Group("gateway-drift", rules, interval="30s")
 
 
-def _by_window(expr: Callable[[str], str]) -> str:
-    """Return the expression of every window together, told apart by a label."""
-    return "\nor\n".join(
-        f'label_replace({expr(window)}, "window", "{window}", "", "")' for window in DRIFT_WINDOWS
-    )  # fmt: skip
+_ITS: Final = "{its}"
 
 
 def _told(title: str, query: str, name: str, form: str) -> str:
-    """Return the part of an alert's text that lists an endpoint's series of ``query`` (an aggregation left open)."""
+    """Return the part of an alert's text that lists an endpoint's series of ``query`` (``_ITS``: of that endpoint)."""
     its = ",".join(f"{label}=%q" for label in ENDPOINT)
     names = " ".join(f"$labels.{label}" for label in ENDPOINT)
-    series = f"(query (printf `sort_desc({query}{{{its}}}))` {names}))"
+    series = f"(query (printf `sort_desc({query.replace(_ITS, f'{{{its}}}')})` {names}))"
     return (
         f"{{{{ with {series} }}}}{title}: {{{{ range $i, $_ := . }}}}"
         f"{{{{ if $i }}}}; {{{{ end }}}}{name} of version {{{{ .Labels.version }}}}: "

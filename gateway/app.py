@@ -60,6 +60,7 @@ from gateway.endpoints.endpoint import Endpoint
 from gateway.endpoints.entries import BatchLimits
 from gateway.errors import EndpointNotFound, GatewayError, VersionNotFound
 from gateway.health import Health
+from gateway.metrics.judge import Judge
 from gateway.metrics.observer import Observer
 from gateway.metrics.publisher import Publisher
 from gateway.metrics.references import References
@@ -129,7 +130,10 @@ class Gateway:
         self._is_whole_process = is_whole_process
         self._tritons = Tritons(make_backend)
         self.observer = Observer(failures=FAILURES)
-        self.publisher = Publisher(self.observer, numbers_folder, is_full=settings.metrics_detail == "full")
+        self.publisher = Publisher(
+            self.observer, numbers_folder, is_full=settings.metrics_detail == "full",
+            judge=Judge(settings.state_dir / "drift", settings.drift_alarm_days),
+        )  # fmt: skip
         self.health = Health(numbers_folder / "has-been-ready" if numbers_folder is not None else None)
         self.table = RoutingTable()
         self._prefix = f"/{settings.serve_path.strip('/')}/"

@@ -461,6 +461,11 @@ class Settings(BaseSettings):
         description="Folder of reference distributions (`ENDPOINT.json`, `ENDPOINT/VERSION.json`) that go before those "
         "in model folders; empty: `references` in the state folder.",
     )  # fmt: skip
+    drift_alarm_days: float = Field(
+        30.0, gt=0, validation_alias=_names("drift_alarm_days"),
+        description="How seldom chance alone may alarm drift, per endpoint and over all its variables together: "
+        "once in so many days at most. More days: fewer false alarms, and more texts until a change is found.",
+    )  # fmt: skip
     pinned_endpoints: str = Field(
         "", validation_alias=_names("pinned_endpoints"),
         description="Comma separated paths (`name`, `name/version`) without which this process is not ready: "

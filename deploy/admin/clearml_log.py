@@ -55,6 +55,8 @@ def compare(status: Status | None, before: Status | None) -> Round:
         if variable["psi"] is not None:
             series = " ".join((variable["endpoint"], variable["version"], variable["variable"]))
             scalars += [("drift, PSI", series, variable["psi"]), ("drift, noise", series, variable["noise"])]
+            if variable["days"] is not None:
+                scalars.append(("drift, evidence in days", series, variable["days"]))
     left_out = len(scalars) - MOST_SCALARS
     lines = _changes(_facts(status), _facts(before) if before is not None else {})
     if left_out > 0:

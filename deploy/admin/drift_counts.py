@@ -26,6 +26,9 @@ _COUNTERS = (
     catalog.DRIFT_OBSERVATIONS.name,
 )
 _GAUGES = (catalog.DRIFT_REFERENCE.name, catalog.DRIFT_REFERENCE_SIZE.name)
+_STANDINGS = (
+    catalog.DRIFT_EVIDENCE.name, catalog.DRIFT_VISIBLE.name, catalog.DRIFT_SINCE.name, catalog.DRIFT_ALARM.name
+)  # fmt: skip
 
 
 def from_prometheus(url: str, window: str) -> list[Sample]:
@@ -35,6 +38,8 @@ def from_prometheus(url: str, window: str) -> list[Sample]:
         found += _query(url, name, f"sum without (instance, pod, job) (increase({name}[{window}]))")
     for name in _GAUGES:
         found += _query(url, name, f"max without (instance, pod, job) ({name})")
+    for name in _STANDINGS:  # each gateway has its own evidence; together it is the mean, as the alert has it
+        found += _query(url, name, f"avg without (instance, pod, job) ({name} >= 0)")
     return found
 
 
@@ -95,7 +100,10 @@ def verdicts(samples: Iterable[Sample]) -> Verdicts:
     counts: dict[tuple[Key, str], dict[str, float]] = defaultdict(dict)
     ratios: dict[tuple[Key, str], dict[str, float]] = defaultdict(dict)
     sizes: dict[tuple[Key, str], float] = {}
+    stand: dict[str, dict[Key, float]] = {name: {} for name in _STANDINGS}
     for sample in samples:
+        if sample.name in stand:
+            stand[sample.name][sample.key] = sample.value
         # What was counted for a reference that has been replaced is of no use for the one in use.
         key = (sample.key, sample.labels.get("reference", ""))
         if sample.name == catalog.DRIFT_OBSERVATIONS.name:
@@ -104,10 +112,12 @@ def verdicts(samples: Iterable[Sample]) -> Verdicts:
             ratios[key][sample.labels["bin"]] = sample.value
         elif sample.name == catalog.DRIFT_REFERENCE_SIZE.name:
             sizes[key] = sample.value
+    days, visible, since, alarm = stand.values()
+    standings = drift.standings(days, visible, since, next(iter(alarm.values()), drift.ALARM_DAYS))
     return [
         drift.Verdict(
             *key[0], tuple(shares), tuple(shares.values()), tuple(counts[key].get(name, 0.0) for name in shares),
-            sizes.get(key, math.inf),
+            sizes.get(key, math.inf), standings.get(key[0], drift.Standing()),
         )
         for key in sorted(ratios)
         if (shares := dict(sorted(ratios[key].items(), key=lambda item: _order(item[0]))))

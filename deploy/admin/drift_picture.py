@@ -34,7 +34,7 @@ def draw(found: Verdicts, path: Path) -> None:
             axis.yaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
             axis.set_title(f"{verdict.endpoint} {verdict.version} · {verdict.variable}", loc="left")
             axis.set_title(verdict.state, loc="right", color=_COLOURS[verdict.state])
-            numbers = f"PSI {verdict.psi:.3f}, noise {verdict.bound:.3f}, n {verdict.n:.0f}" if verdict.n else "n 0"
+            numbers = f"PSI {verdict.psi:.3f}, n {verdict.n:.0f}" if verdict.n else "n 0"
             axis.set_xlabel(numbers)
         axes.flat[0].legend(frameon=False, loc="upper right")
         figure.savefig(path, dpi=120)

@@ -219,6 +219,22 @@ DRIFT_CHI2: Final = Metric(
     "gateway_drift_chi2_q99", "gauge",
     "99 % quantile of chi-square with as many degrees of freedom as the reference has bins, less one.", _REFERENCE,
 )  # fmt: skip
+DRIFT_EVIDENCE: Final = Metric(
+    "gateway_drift_evidence_days", "gauge",
+    "How strong the evidence of drift is: chance alone gives as much at most once in so many days. An endpoint's is "
+    "the mean over its versions, variables and gateways.", _VARIABLE,
+)  # fmt: skip
+DRIFT_VISIBLE: Final = Metric(
+    "gateway_drift_visible_ratio", "gauge",
+    "How far a share of one half must move to be found within a day at today's traffic.", _VARIABLE,
+)  # fmt: skip
+DRIFT_SINCE: Final = Metric(
+    "gateway_drift_since_timestamp_seconds", "gauge",
+    "About when (Unix time) what the evidence is of began; of variables that have alarmed or nearly so.", _VARIABLE,
+)  # fmt: skip
+DRIFT_ALARM: Final = Metric(
+    "gateway_drift_alarm_days", "gauge", "The evidence from which an endpoint has drifted, in days."
+)
 SHADOWS: Final = Metric(
     "gateway_shadow_requests_total", "counter",
     "Requests drawn for a shadow, by the version they were mirrored to and outcome: agreed, differed, failed, dropped. "
@@ -315,6 +331,7 @@ CATALOG: Final = (
     REFUSED_CALLERS, CALLERS_SOURCE, OVER_QUOTA, TENANT_REQUESTS, TENANT_TOKENS_IN, TENANT_TOKENS_OUT,
     VARIABLE_SCALAR, VARIABLE_ENUM, VARIABLE_VALUE, VARIABLE_COUNTER, VARIABLE_IGNORED,
     DRIFT_OBSERVATIONS, DRIFT_REFERENCE, DRIFT_REFERENCE_SIZE, DRIFT_CHI2,
+    DRIFT_EVIDENCE, DRIFT_VISIBLE, DRIFT_SINCE, DRIFT_ALARM,
     SHADOWS, SHADOW_DIFFERENCE, SHADOW_SECONDS,
     RECONCILES, BUILDS, CONFIGURATION_FAULTS, ENDPOINT_READY, LAST_CONTACT, POLL, BACKEND_UP, POOL_WAITING,
     MODEL_INFO, BUILD_INFO,

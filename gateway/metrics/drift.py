@@ -4,9 +4,10 @@ Pure: values in, values out. ``custom`` counts observations into these bins, the
 compute the same PSI in Prometheus on sums over every worker, ``triton-gateway drift`` prints it; a test holds the rules
 to this file.
 
-Noise: two samples of one distribution (``n`` and ``m`` values in ``B`` bins) have a PSI of about
-``(B−1)·(1/n + 1/m)``; divided by ``1/n + 1/m`` it is distributed like chi-square with ``B−1`` degrees of freedom. So a
-PSI says something only above ``noise_bound``, and only with ``enough`` observations per bin.
+Distances say how far something has moved; whether it has moved at all, and whether anybody is told, is decided by
+``evidence`` alone. Two samples of one distribution (``n`` and ``m`` values in ``B`` bins) have a PSI of about
+``(B−1)·(1/n + 1/m)``; divided by ``1/n + 1/m`` it is distributed like chi-square with ``B−1`` degrees of freedom, which
+``noise_bound`` shows beside it.
 
 Public: ``deploy`` may import it.
 """
@@ -19,7 +20,7 @@ import math
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from typing import Any, Final, Literal
 
@@ -36,12 +37,12 @@ OTHER: Final = "other"
 MISSING: Final = "missing"
 """The bin of requests in which the variable was not there or not usable."""
 
-PSI_ALERT: Final = 0.1
-SHIFT_ALERT: Final = 0.05
-"""How far one category's share may move. PSI is blind to it: from 50 % to 60 % is a PSI of 0.04."""
+ALARM_DAYS: Final = 30.0
+"""How seldom chance alone may alarm an endpoint, if nobody says otherwise."""
+VISIBLE: Final = 0.25
+"""A variable is not judged before a change this large of a share of one half could be seen."""
 SHIFT_SIGMAS: Final = 3.29
-"""Deviations of noise a share must have moved by: 99.9 %."""
-PER_BIN: Final = 50
+"""Deviations of noise a share must have moved by to be told: 99.9 %."""
 SMOOTHING: Final = 0.5
 """Added to every bin's count, so that an empty bin has a finite distance."""
 
@@ -198,6 +199,7 @@ class Verdict:
     """The reference's share of each bin."""
     counts: tuple[float, ...]
     reference_size: float
+    standing: Standing = field(default_factory=lambda: Standing())
 
     @property
     def n(self) -> float:
@@ -224,22 +226,29 @@ class Verdict:
 
     @property
     def state(self) -> State:
-        """``drift``: what the alerts fire on. ``moved``: more than chance explains, too little to alert."""
-        if not enough(len(self.bins), self.n):
-            return "too few"
-        if self.shifted or self.psi > max(PSI_ALERT, self.bound):
-            return "drift"
-        return "moved" if self.psi > self.bound else "steady"
+        """See ``Standing``."""
+        return self.standing.state
 
     @property
-    def shifted(self) -> tuple[str, ...]:
-        """The categories whose share has moved by more than five points and more than noise; none of a scalar."""
-        if OTHER not in self.bins:
+    def moved(self) -> tuple[tuple[str, float], ...]:
+        """The bins whose share differs by more than noise, the furthest first, with how far (shares)."""
+        if not self.n:
             return ()
         p, q = np.asarray(self.reference), shares(self.counts)
-        moved = np.abs(q - p)
         noise = SHIFT_SIGMAS * np.sqrt(p * (1 - p) * (1 / self.n + 1 / self.reference_size))
-        return tuple(name for name, far in zip(self.bins, (moved > SHIFT_ALERT) & (moved > noise), strict=True) if far)
+        far = [(name, float(by)) for name, by, least in zip(self.bins, q - p, noise, strict=True) if abs(by) > least]
+        return tuple(sorted(far, key=lambda one: -abs(one[1])))
+
+    def described(self) -> dict[str, Any]:
+        """Return it as plain values, for programs; None: not known."""
+        standing = {name: _known(value) for name, value in asdict(self.standing).items()}
+        return {
+            "endpoint": self.endpoint, "version": self.version, "variable": self.variable, "bins": self.bins,
+            "reference": self.reference, "counts": self.counts, "reference_size": _known(self.reference_size),
+            "state": self.state, **standing, "n": self.n, "psi": self.psi if self.n else None,
+            "noise": self.bound if self.n else None, "jensen_shannon": self.jensen_shannon if self.n else None,
+            "moved": dict(self.moved),
+        }  # fmt: skip
 
     def share_of(self, bin_name: str) -> float:
         """The share of the values seen that fell into one bin."""
@@ -247,14 +256,58 @@ class Verdict:
         return found / self.n if self.n else 0.0
 
 
+def _known(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How sure it is that a variable has drifted, as its gateway judges (``evidence``) and the alert has it.
+
+    ``days``: chance alone gives evidence as strong as this at most once in so many days; ``endpoint_days``: the same of
+    the whole endpoint, which is what alarms. ``visible`` and ``since``: see ``evidence.Judged``. NaN: not judged.
+    """
+
+    days: float = math.nan
+    endpoint_days: float = math.nan
+    visible: float = math.nan
+    since: float = math.nan
+    alarm_days: float = ALARM_DAYS
+
+    @property
+    def state(self) -> State:
+        """``drift``: the endpoint's alarm is on, and this is one of its causes. ``moved``: alone it would alarm."""
+        if self.days >= self.alarm_days:
+            return "drift" if self.endpoint_days >= self.alarm_days else "moved"
+        return "steady" if self.visible <= VISIBLE else "too few"
+
+
+def standings(
+    days: Mapping[tuple[str, str, str], float],
+    visible: Mapping[tuple[str, str, str], float],
+    since: Mapping[tuple[str, str, str], float],
+    alarm_days: float,
+) -> dict[tuple[str, str, str], Standing]:
+    """Return how variables stand, given the gauges of all of them by endpoint, version and variable.
+
+    An endpoint's evidence is the mean of that of all its versions' variables, as the alert has it.
+    """
+    of: dict[str, list[float]] = {}
+    for (endpoint, _, _), value in days.items():
+        if not math.isnan(value):
+            of.setdefault(endpoint, []).append(value)
+    whole = {endpoint: math.fsum(values) / len(values) for endpoint, values in of.items()}
+    return {
+        key: Standing(
+            value, whole.get(key[0], math.nan), visible.get(key, math.nan), since.get(key, math.nan), alarm_days
+        )
+        for key, value in days.items()
+    }
+
+
 def noise_bound(bins: int, n: float, m: float) -> float:
     """Return the PSI that 99 of 100 pairs of samples (``n`` and ``m``) of one distribution stay below."""
     return chi2_quantile(0.99, bins - 1) * (1 / n + 1 / m) if n > 0 and m > 0 else math.inf
-
-
-def enough(bins: int, n: float) -> bool:
-    """Say whether ``n`` observations are enough to judge: 50 for every bin."""
-    return n >= PER_BIN * bins
 
 
 def chi2_quantile(probability: float, degrees: int) -> float:

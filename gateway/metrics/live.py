@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
 
-from gateway.metrics import catalog
+from gateway.metrics import catalog, drift
 from gateway.metrics.accumulator import Floats, Snapshot
 from gateway.metrics.drift import Verdict
 from gateway.pace import unhurried
@@ -24,14 +24,17 @@ from gateway.trace import CANARY, FALLBACK
 STEP_S: Final = 5.0
 WINDOW_S: Final = 60.0
 DRIFT_WINDOWS: Final = {"5m": 300.0, "1h": 3600.0, "1d": 86400.0}
-"""What drift is judged over, in seconds: the windows of the alert."""
+"""What bins are shown over, in seconds: the windows of the recording rules."""
 _DRIFT_STEPS: Final = 60
 """How many moments of each window are remembered."""
-_RANKS: Final = ("too few", "steady", "moved", "drift")
+_FAIR: Final = 50
+"""Values per bin that make a fair picture of a distribution."""
 _HISTORY: Final = 60
 """Steps of the rate's history: five minutes."""
 
 Numbers = dict[tuple[str, ...], tuple[float, ...]]
+_Gauge = dict[tuple[str, str, str], float]
+"""A number per endpoint, version and variable."""
 Pause = Callable[[], None]
 """Called between small pieces of work: everything here runs in a thread beside the requests."""
 
@@ -68,7 +71,7 @@ class Live:
         self._failures = frozenset(failures)
         self._seen: deque[tuple[float, Numbers]] = deque()
         self._history: deque[dict[tuple[str, ...], float]] = deque(maxlen=_HISTORY)
-        self._bins = _Bins()
+        self._bins = BinCounts()
         self._bins_seen: dict[str, deque[tuple[float, Floats]]] = {window: deque() for window in DRIFT_WINDOWS}
 
     def sample(self, now: float, snapshot: Snapshot, pause: Pause = unhurried) -> None:
@@ -143,39 +146,48 @@ class Live:
         return [asdict(row) for row in sorted(found, key=lambda row: (row.endpoint, row.version, row.route))]
 
     def drift(self, snapshot: Snapshot, pause: Pause = unhurried) -> list[dict[str, Any]]:
-        """Return how each variable that has a reference stands, over the ``window`` that says most.
+        """Return how each variable that has a reference stands (``drift.Standing``), and its bins over a ``window``.
 
-        That is the longest of those with the worst verdict, as the alert fires if one of them does. Only what was
-        counted for the reference in use: labels name it.
+        That is the shortest one with a fair picture. Only what was counted for the reference in use: labels name it.
         """
         counts = self._bins.of(snapshot)
-        grown = {window: counts - _padded(seen[0][1], counts) for window, seen in self._bins_seen.items() if seen}
+        grown = {
+            window: counts - (_padded(seen[0][1], counts) if seen else counts)
+            for window, seen in self._bins_seen.items()
+        }
         references: dict[tuple[str, ...], dict[str, float]] = {}
         sizes: dict[tuple[str, ...], float] = {}
+        days, visible, since, alarm_days = _Gauge(), _Gauge(), _Gauge(), drift.ALARM_DAYS
+        by_name = {
+            catalog.DRIFT_EVIDENCE.name: days, catalog.DRIFT_VISIBLE.name: visible, catalog.DRIFT_SINCE.name: since
+        }  # fmt: skip
         for (name, labels, _), value in snapshot.shown():
             if name == catalog.DRIFT_REFERENCE.name and value > 0:  # NaN if the reference is gone
                 references.setdefault(labels[:4], {})[labels[4]] = value
             elif name == catalog.DRIFT_REFERENCE_SIZE.name:
                 sizes[labels] = value
+            elif name in by_name:
+                endpoint, version, variable = labels
+                by_name[name][endpoint, version, variable] = value
+            elif name == catalog.DRIFT_ALARM.name and value > 0:
+                alarm_days = value
+        standings = drift.standings(days, visible, since, alarm_days)
         found = []
         for key, ratios in sorted(references.items()):
-            at = [self._bins.at.get((*key, name)) for name in ratios]
-            verdicts = []
-            for window, more in (grown or {"5m": counts * 0}).items():
-                pause()
-                seen = tuple(0.0 if i is None else float(more[i]) for i in at)
-                size = sizes.get(key, math.inf)
-                verdict = Verdict(key[0], key[1], key[2], tuple(ratios), tuple(ratios.values()), seen, size)
-                verdicts.append((_RANKS.index(verdict.state), DRIFT_WINDOWS[window], window, verdict))
-            *_, window, verdict = max(verdicts, key=lambda one: one[:2])
-            found.append({
-                **asdict(verdict), "window": window, "n": verdict.n, "psi": verdict.psi if verdict.n else None,
-                "noise": verdict.bound if verdict.n else None, "state": verdict.state,
-            })  # fmt: skip
+            pause()
+            seen_in = {name: self._bins.numbers(key, ratios, more) for name, more in grown.items()}
+            fair = [name for name, seen in seen_in.items() if seen.sum() >= _FAIR * len(ratios)]
+            window = fair[0] if fair else next(reversed(seen_in))
+            endpoint, version, variable, _ = key
+            verdict = Verdict(
+                endpoint, version, variable, tuple(ratios), tuple(ratios.values()), (*seen_in[window].tolist(),),
+                sizes.get(key, math.inf), standings.get((endpoint, version, variable), drift.Standing()),
+            )  # fmt: skip
+            found.append({**verdict.described(), "window": window})
         return found
 
 
-class _Bins:
+class BinCounts:
     """Where the counts of drift bins are among all counters, which only ever grow."""
 
     def __init__(self) -> None:
@@ -192,6 +204,11 @@ class _Bins:
                 self._positions.append(position)
         self._read = len(snapshot.counters)
         return snapshot.counts[np.array(self._positions, dtype=np.intp)]
+
+    def numbers(self, key: tuple[str, ...], names: Iterable[str], counts: Floats) -> Floats:
+        """Return those of ``counts`` (see ``of``) that are of one variable and reference, bin by bin; 0 of no bin."""
+        at = [self.at.get((*key, name)) for name in names]
+        return np.array([0.0 if i is None else counts[i] for i in at])
 
 
 def _padded(counts: Floats, like: Floats) -> Floats:

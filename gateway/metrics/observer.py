@@ -26,6 +26,7 @@ import numpy as np
 from gateway.metrics import catalog
 from gateway.metrics.accumulator import Accumulator, Count, Distribution, Snapshot
 from gateway.metrics.custom import Watch
+from gateway.metrics.evidence import Judged
 from gateway.metrics.exemplars import Exemplars
 from gateway.trace import CANARY, Trace
 
@@ -98,6 +99,7 @@ class Observer:
         self._used: dict[tuple[str, str], tuple[Count, ...]] = {}
         self._aside = 0
         self._complain_at = 0.0
+        self._drifts: set[tuple[str, ...]] = set()
 
     def started(self) -> None:
         """Count a request in."""
@@ -242,6 +244,21 @@ class Observer:
         self.settle()
         self._numbers.gauge(catalog.IN_FLIGHT).value = self._in_flight
         return self._numbers.snapshot()
+
+    @_harmless
+    def drifts(self, found: Mapping[tuple[str, ...], Judged], alarm_days: float) -> None:
+        """Publish how strong the evidence of drift is, by endpoint, version, variable and reference."""
+        numbers, told = self._numbers, {key[:3] for key in found}
+        numbers.gauge(catalog.DRIFT_ALARM).set(alarm_days)
+        for gone in self._drifts - told:
+            for metric in (catalog.DRIFT_EVIDENCE, catalog.DRIFT_VISIBLE):
+                numbers.gauge(metric, *gone).set(math.nan)
+        for key, judged in found.items():
+            numbers.gauge(catalog.DRIFT_EVIDENCE, *key[:3]).set(judged.days)
+            numbers.gauge(catalog.DRIFT_VISIBLE, *key[:3]).set(judged.visible)
+            if judged.days >= 1:
+                numbers.gauge(catalog.DRIFT_SINCE, *key[:3]).set(judged.since)
+        self._drifts = told
 
     @_harmless
     def reconciled(self, outcome: str) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -18,6 +18,8 @@ from typing import Any, Final, TypeVar
 
 from gateway.metrics import exemplars, exposition, sharing, statistics
 from gateway.metrics.accumulator import Snapshot
+from gateway.metrics.evidence import Judged
+from gateway.metrics.judge import Judge, Key
 from gateway.metrics.live import STEP_S, Live
 from gateway.metrics.observer import Observer
 from gateway.pace import Pace
@@ -44,13 +46,14 @@ class Publisher:
 
     def __init__(
         self, observer: Observer, folder: Path | None = None, *, new_pace: Callable[[], Callable[[], None]] = Pace,
-        is_full: bool = False,
+        is_full: bool = False, judge: Judge | None = None,
     ) -> None:  # fmt: skip
         self._is_full = is_full
         self._observer = observer
         self._folder = folder
         self._new_pace = new_pace
         self._live = Live(observer.failures)
+        self._judge = judge or Judge()
         self._workers = sharing.Workers(folder) if folder is not None else None
         self._share = sharing.Share(folder) if folder is not None else None
         # With several workers these would be one worker's.
@@ -71,6 +74,8 @@ class Publisher:
             if self._share is not None:
                 numbers, seen = self._observer.snapshot(), self._observer.exemplars.seen()
                 self._writer.submit(self._write, numbers, seen, 0).result(_LAST_S)
+            # In the thread that judges: what it is doing it finishes.
+            self._reader.submit(self._judge.close).result(_LAST_S)
         for pool in (self._reader, self._writer):
             pool.shutdown(wait=False)
 
@@ -164,8 +169,14 @@ class Publisher:
         except Exception:  # noqa: BLE001 - as in `_write`; the numbers are all there, in more files
             self._observer.complain()
 
+    def _look(self, snapshot: Snapshot, pause: Callable[[], None]) -> Mapping[Key, Judged] | None:
+        self._live.sample(time.monotonic(), snapshot, pause)
+        return self._judge.look(time.time(), snapshot, pause)
+
     async def _sample(self) -> None:
         while True:
             with contextlib.suppress(Exception):  # a page without its newest step; `/metrics` says what is wrong
-                await self._read(lambda snapshot, pause: self._live.sample(time.monotonic(), snapshot, pause))
+                found = await self._read(self._look)
+                if found is not None:
+                    self._observer.drifts(found, self._judge.alarm_days)
             await asyncio.sleep(STEP_S)

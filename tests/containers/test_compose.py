@@ -39,6 +39,7 @@ KNOWN_EMPTY = {
     ("Gateway · canary", "Fallbacks"): "no version of the seed model fails",
     ("Gateway · drift", "Variables"): "it lists what has drifted, which nothing need have",
     ("Gateway · drift", "Categories"): "as above",
+    ("Gateway · drift", "Began"): "as above",
     ("Gateway · drift", "Counters"): "the stock CLI has no flag to declare one",
     ("Gateway · overview", "Ended connections"): "every client is a good one",
     ("Gateway · capacity", "Refused, by reason"): "there is room for everybody",

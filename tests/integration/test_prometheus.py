@@ -48,6 +48,9 @@ KNOWN_EMPTY = {
     ("Gateway · Triton", "GPU memory"): "no GPU here",
     ("Gateway · overview", "Alerts"): "nothing need be firing",
     ("Gateway · overview", "Ended connections"): "every client is a good one",
+    ("Gateway · drift", "Began"): "nothing need have drifted",
+    ("Gateway · drift", "Variables"): "as above",
+    ("Gateway · drift", "Categories"): "as above",
     ("Gateway · capacity", "Refused, by reason"): "there is room for everybody",
     ("Gateway · capacity", "Limit of work"): "no limit holds: nobody is refused",
     ("Gateway · overview", "Refused callers"): "this gateway asks nobody who they are",
@@ -222,7 +225,7 @@ def test_drift_report_reads_any_prometheus(running: Running, tmp_path: Path) -> 
     assert picture.read_bytes().startswith(b"\x89PNG")
     labels = ("endpoint", "version", "variable")
     for name, told, tolerance in (
-        (rules.psi("5m"), "psi", 0.05), (rules.drift_n("5m"), "n", 0.1), (rules.psi_bound("5m"), "noise_bound", 0.1),
+        (rules.psi("5m"), "psi", 0.05), (rules.drift_n("5m"), "n", 0.1), (rules.psi_bound("5m"), "noise", 0.1),
         (rules.drift_js("5m"), "jensen_shannon", 0.05),
     ):  # fmt: skip
         recorded = {tuple(s["metric"][label] for label in labels): float(s["value"][1]) for s in running.query(name)}
@@ -231,6 +234,24 @@ def test_drift_report_reads_any_prometheus(running: Running, tmp_path: Path) -> 
             value = recorded[key]
             # The window has moved by a second or two between the rule and the report.
             assert found[key][told] == pytest.approx(value, rel=tolerance, abs=0.01), (name, key)
+
+
+def test_page_board_and_alert_show_one_evidence(running: Running) -> None:
+    """What the gateway judges is what Prometheus records of the endpoint; the page reads the same gauges."""
+
+    def status() -> Any:
+        return httpx.get(f"{running.gateway}/v1/status", trust_env=False, timeout=20).json()
+
+    def both() -> bool:
+        shown = {(one["endpoint"], one["endpoint_days"]) for one in status()["drift"]}
+        recorded = {(s["metric"]["endpoint"], float(s["value"][1])) for s in running.query(rules.EVIDENCE)}
+        told = {endpoint: days for endpoint, days in shown if days is not None}
+        return bool(told) and all(
+            any(name == endpoint and days == pytest.approx(value, rel=0.2, abs=0.01) for name, value in recorded)
+            for endpoint, days in told.items()
+        )
+
+    until(both, within=60)
 
 
 def test_prometheus_keeps_the_trace_ids_of_latency_buckets(running: Running) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from deploy.tools.errors import DeployError
 from gateway.metrics import drift
 
 _BAR = 40
+_MOST_DAYS = 10_000.0
 
 
 def _sources(command: Any) -> Any:
@@ -129,10 +131,12 @@ def report(
     gateway: str, prometheus: str | None, window: str, endpoint: str | None, model_version: str | None, plot: bool,
     picture: Path | None, as_json: bool,
 ) -> int:  # fmt: skip
-    """Say of every variable that has a reference how far it is from it, and whether that is more than noise.
+    """Say of every variable that has a reference whether it has drifted, how sure that is, since when and what moved.
 
-    States: `drift` (an alert fires on it), `moved` (more than chance explains, too little to alert), `steady`, and
-    `too few` (not enough values to tell). The exit code is 3 when something has drifted, else 0.
+    EVIDENCE: chance alone gives as much at most once in so many days; the alert compares an endpoint's mean with
+    TRITON_GATEWAY_DRIFT_ALARM_DAYS. VISIBLE: how far a share of one half must move to be found within a day. States:
+    `drift` (its endpoint alarms because of it), `moved` (alone it would alarm), `steady`, and `too few` (not enough
+    values to tell). The exit code is 3 when something has drifted, else 0.
 
     \b
     Examples:
@@ -154,18 +158,17 @@ def report(
             hint=f"there are references of {known}; `triton-gateway drift capture` makes one",
         )
     if as_json:
-        click.echo(json.dumps([_described(v) for v in found], indent=2, ensure_ascii=False))
+        click.echo(json.dumps([v.described() for v in found], indent=2, ensure_ascii=False))
     elif not found:
         click.echo("no variable has a reference; `triton-gateway drift capture` makes one", err=True)
     else:
-        unusual = (drift.OTHER, drift.MISSING)
         rows = [
-            [v.endpoint, v.version or "-", v.variable, f"{v.n:.0f}", f"{v.psi:.4f}", f"{v.bound:.4f}",
-             f"{v.jensen_shannon:.4f}", *(f"{v.share_of(name):.1%}" for name in unusual),
-             f"{v.state}{' (' + ', '.join(v.shifted) + ')' if v.state == 'drift' and v.shifted else ''}"]
+            [v.endpoint, v.version or "-", v.variable, f"{v.n:.0f}", _days(v.standing.days), _since(v),
+             _visible(v.standing.visible), f"{v.psi:.4f}" if v.n else "-",
+             ", ".join(f"{name} {by:+.1%}" for name, by in v.moved[:3]) or "-", v.state]
             for v in found
         ]  # fmt: skip
-        head = ["ENDPOINT", "VERSION", "VARIABLE", "N", "PSI", "NOISE", "JS", "NEW", "MISSING", "STATE"]
+        head = ["ENDPOINT", "VERSION", "VARIABLE", "N", "EVIDENCE", "SINCE", "VISIBLE", "PSI", "MOVED", "STATE"]
         for line in table(head, rows):
             click.echo(line)
         for verdict in found if plot else ():
@@ -177,6 +180,22 @@ def report(
             raise DeployError(f"{picture} cannot be written: {error}") from error
         click.echo(f"drawn into {picture}", err=True)
     return 3 if any(v.state == "drift" for v in found) else 0
+
+
+def _days(days: float) -> str:
+    if math.isnan(days):
+        return "-"
+    return f"{days:.0f} days" if days < _MOST_DAYS else f"> {_MOST_DAYS:.0f} days"
+
+
+def _since(verdict: drift.Verdict) -> str:
+    if verdict.state not in ("drift", "moved") or math.isnan(verdict.standing.since):
+        return "-"
+    return datetime.fromtimestamp(verdict.standing.since, UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def _visible(share: float) -> str:
+    return "-" if math.isnan(share) else f"{share:.1%}"
 
 
 def _drawer() -> Callable[[drift_counts.Verdicts, Path], None]:
@@ -194,15 +213,6 @@ def _drawer() -> Callable[[drift_counts.Verdicts, Path], None]:
 
 def _read(gateway: str, prometheus: str | None, window: str) -> list[Sample]:
     return drift_counts.from_prometheus(prometheus, window) if prometheus else from_gateway(gateway)
-
-
-def _described(verdict: drift.Verdict) -> dict[str, Any]:
-    bound = verdict.bound
-    return {
-        **asdict(verdict), "n": verdict.n, "psi": verdict.psi, "noise_bound": bound if verdict.n else None,
-        "jensen_shannon": verdict.jensen_shannon, "shifted": list(verdict.shifted) if verdict.n else [],
-        "state": verdict.state,
-    }  # fmt: skip
 
 
 def _drawn(verdict: drift.Verdict) -> list[str]:

@@ -15,6 +15,7 @@ import hashlib
 import html
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from itertools import groupby
 from typing import Any, Final
 from urllib.parse import quote
@@ -98,7 +99,9 @@ POLICY: Final = (
 )
 """The page's Content-Security-Policy: whatever names say, nothing but the page's own script runs."""
 
-_SAID: Final = {"moved": "moved, little"}
+_MOST_DAYS: Final = 10_000
+
+_SAID: Final = {"moved": "moved, no alarm"}
 """What a variable's state is called here, if not by its own name."""
 
 _FAILED: Final = (0.001, 0.01)
@@ -407,14 +410,25 @@ def _histogram(variable: Values) -> str:
         )
     state = {"drift": "bad", "moved": "wait", "steady": "ok"}.get(variable["state"], "dim")
     psi = "–" if variable["psi"] is None else f"{variable['psi']:.3f}"
-    noise = "–" if variable["noise"] is None else f"{variable['noise']:.3f}"
     return (
         f"<div class=drift><p><code>{_e(variable['variable'])}</code> "
         f"<span class={state}>{_e(_SAID.get(str(variable['state']), str(variable['state'])))}</span></p>"
         f"<svg width=272 height=80 role=img aria-label='{_e(variable['variable'])}: now over the reference'>"
-        f"{''.join(drawn)}</svg><p class=dim>over {_e(variable['window'])}: "
-        f"PSI {psi} · noise {noise} · n {n:,.0f}</p></div>"
+        f"{''.join(drawn)}</svg><p class=dim>{_evidence(variable)}</p>"
+        f"<p class=dim>over {_e(variable['window'])}: PSI {psi} · n {n:,.0f}</p></div>"
     )
+
+
+def _evidence(variable: Values) -> str:
+    """How sure it is, against what alarms, and what could be seen."""
+    days, visible = variable["days"], variable["visible"]
+    if days is None:
+        return "not judged: no text yet, or a reference too small"
+    shown = f"{days:,.0f}" if days < _MOST_DAYS else f"more than {_MOST_DAYS:,}"
+    told = f"by chance once in {shown} days (alarm: {variable['alarm_days']:g} for the endpoint)"
+    if variable["state"] in ("drift", "moved") and variable["since"] is not None:
+        told += f" · since {datetime.fromtimestamp(variable['since'], UTC):%Y-%m-%d %H:%M} UTC"
+    return told + (f" · visible within a day: {visible:.1%}" if visible is not None else "")
 
 
 def _versions(routes: Sequence[Values]) -> list[tuple[str, Values]]:

@@ -82,8 +82,7 @@ UNITS = {"reqps", "ops", "s", "µs", "short", "percentunit", "bytes"}
 THRESHOLDS = {
     ("overview", "Failures"), ("overview", "p99"), ("overview", "Latency"), ("overview", "Error budget burn"),
     ("overview", "Age of the last contact with ClearML"), ("latency", "Within the objective"),
-    ("triton", "Queue over compute"), ("drift", "Moved categories over 1h"),
-    *(("drift", f"PSI over {window}") for window in rules.DRIFT_WINDOWS),
+    ("triton", "Queue over compute"), ("drift", "Evidence of the endpoint"),
 }  # fmt: skip
 """Panels that show what an alert reads: they draw where it begins to matter."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 import subprocess
 from collections.abc import Callable
@@ -120,32 +119,19 @@ def test_drift_rules_compute_what_numpy_computes_of_the_raw_values(evaluate: Eva
     )
 
 
-@pytest.mark.prometheus
-def test_traffic_like_the_reference_fires_nothing(evaluate: Evaluate) -> None:
-    """Ten windows of real samples, none of them an alert; too little traffic neither, whatever it looks like."""
-    rng = np.random.default_rng(2)
-    for n in (100, 700, 10_000):
-        bins = scalar_bins(rng.normal(size=5_000))
-        counts = drift.count(bins, rng.normal(size=n).tolist())
-        evaluate(variable_series(bins, counts), alert_rule_test=[silent("GatewayDrift", "20m")])
-    few = drift.count(bins, [99.0] * 500)
-    evaluate(variable_series(bins, few), alert_rule_test=[silent("GatewayDrift", "5m")])
+def evidence(*, endpoint: str = "e", version: str = "1", **days: str) -> dict[str, str]:
+    """What two gateways with a budget of 30 days say of an endpoint's variables, and what alarms."""
+    of = f'endpoint="{endpoint}",version="{version}"'
+    return {"gateway_drift_alarm_days": "30x100"} | {
+        f'gateway_drift_evidence_days{{{of},variable="{name}",instance="{instance}"}}': values
+        for name, values in days.items()
+        for instance in range(2)
+    }
 
 
 def silent(name: str, at: str) -> dict[str, Any]:
     """A check that an alert does not fire."""
     return {"alertname": name, "eval_time": at, "exp_alerts": []}
-
-
-@pytest.mark.prometheus
-def test_shift_of_half_a_deviation_fires_in_its_first_window(evaluate: Evaluate) -> None:
-    """As soon as n is 50 per bin."""
-    rng = np.random.default_rng(4)
-    bins = scalar_bins(rng.normal(size=5_000))
-    counts = drift.count(bins, rng.normal(0.5, 1, size=drift.PER_BIN * len(bins.names) + 5).tolist())
-    verdict = Verdict("e", "1", "x", bins.names, bins.ratios(), tuple(counts), bins.total)
-    assert "drift" == verdict.state
-    evaluate(variable_series(bins, counts), promql_expr_test=[count_of('ALERTS{alertname="GatewayDrift"}', "6m")])
 
 
 def count_of(selector: str, at: str, at_least: int = 1) -> dict[str, Any]:
@@ -157,22 +143,20 @@ def count_of(selector: str, at: str, at_least: int = 1) -> dict[str, Any]:
 
 
 @pytest.mark.prometheus
-def test_label_that_moves_by_ten_points_fires(evaluate: Evaluate) -> None:
-    """From half to 60 %: PSI is 0.04, the share of one category sees it; scalars have no share of their own."""
+def test_evidence_above_the_budget_fires_and_nothing_else_does(evaluate: Evaluate) -> None:
+    """The mean over variables, versions and gateways, as the page has it; what is judged no more (NaN) is left out."""
+    fires = count_of('ALERTS{alertname="GatewayDrift",endpoint="e"}', "6m")
+    evaluate(evidence(a="100x100", b="0x100"), promql_expr_test=[fires, equals(rules.EVIDENCE, 50.0)])
+    evaluate(evidence(a="100x100", b=NAN), promql_expr_test=[fires])
+    evaluate(evidence(a="50x100", b="0x100"), alert_rule_test=[silent("GatewayDrift", "6m")])
     bins = enum_bins({"A": 2_500, "B": 2_500})
     evaluate(
-        variable_series(bins, [900, 600, 0, 0]),
-        promql_expr_test=[
-            count_of('ALERTS{alertname="GatewayDrift",endpoint="e"}', "6m"),
-            count_of(f'{rules.FOUND_SHIFT}{{bin="A",window="5m"}} > 0', "6m"),
-            count_of(f'{rules.FOUND_SHIFT}{{bin="B",window="5m"}} < 0', "6m"),
-            {"expr": f"count({rules.FOUND_PSI})", "eval_time": "6m", "exp_samples": []},
-        ],
+        variable_series(bins, [900, 100, 0, 0]) | evidence(x="2x100"), alert_rule_test=[silent("GatewayDrift", "6m")]
     )
-    scalar = scalar_bins(np.random.default_rng(1).normal(size=5_000))
-    counts = np.array(scalar.counts)
-    counts[0] += 400
-    evaluate(variable_series(scalar, counts), alert_rule_test=[silent("GatewayDrift", "6m")])
+    both = evidence(a="50x100") | evidence(a="10x100", version="2")
+    evaluate(both, promql_expr_test=[fires, equals(rules.EVIDENCE, 30.0)])
+    for endpoint, standing in drift.standings({("e", "1", "a"): 50.0, ("e", "2", "a"): 10.0}, {}, {}, 30.0).items():
+        assert ("drift" if endpoint[1] == "1" else "too few", 30.0) == (standing.state, standing.endpoint_days)
 
 
 @pytest.mark.prometheus
@@ -183,7 +167,8 @@ def test_one_cause_is_one_alert_that_says_what_moved(evaluate: Evaluate) -> None
     moved = drift.count(lengths, rng.normal(2, 1, size=5_000).tolist())
     evaluate(
         variable_series(lengths, moved, "token_length")
-        | variable_series(labels, [4_500, 500, 0, 0], "predicted_label"),
+        | variable_series(labels, [4_500, 500, 0, 0], "predicted_label")
+        | evidence(token_length="9000x100", predicted_label="1000x100", truncated="2x100"),
         promql_expr_test=[{
             "expr": 'count by (endpoint) (ALERTS{alertname="GatewayDrift"})', "eval_time": "70m",
             "exp_samples": [{"labels": '{endpoint="e"}', "value": 1}],
@@ -194,9 +179,10 @@ def test_one_cause_is_one_alert_that_says_what_moved(evaluate: Evaluate) -> None
                 "exp_labels": {"severity": "ticket", "endpoint": "e"},
                 "exp_annotations": {
                     "summary": "What e gets or answers has drifted",
-                    "description": "2 variables differ from their reference by more than chance. PSI: "
-                    "token_length of version 1: 3.22; predicted_label of version 1: 0.88. Shares: predicted_label "
-                    "NEGATIVE of version 1: +40.0 points; predicted_label POSITIVE of version 1: -40.0 points. ",
+                    "description": "Chance alone gives as much evidence once in 3334 days. Variables, in days: "
+                    "token_length of version 1: 9000; predicted_label of version 1: 1000. "
+                    "Grown most: token_length +Inf of version 1: +65.7 points; predicted_label NEGATIVE of version 1: "
+                    "+40.0 points; token_length 1.30889 of version 1: +1.6 points. ",
                     "runbook": "docs/runbook.md#gatewaydrift",
                     "runbook_url": "docs/runbook.md#gatewaydrift",
                 },
@@ -270,23 +256,6 @@ def test_what_is_left_of_the_error_budget_is_recorded(evaluate: Evaluate) -> Non
     left = 'endpoint:gateway_requests_failed_budget:left3d{endpoint="e"}'
     evaluate(requests(ok="0+9995x200", internal="0+5x200"), promql_expr_test=[equals(left, 0.5)])
     evaluate(requests(ok="0+998x200", internal="0+2x200"), promql_expr_test=[equals(left, -1.0)])
-
-
-@pytest.mark.prometheus
-def test_smallest_visible_change_follows_from_how_many_values_were_seen(evaluate: Evaluate) -> None:
-    """Few values: their noise; many: the threshold of the alert; too few for a verdict: nothing."""
-    bins = enum_bins({"cat": 5000, "dog": 5000})
-    name = "endpoint_version_variable:gateway_drift_visible"
-    for n, is_noise in ((400, True), (40_000, False)):
-        verdict = Verdict("e", "1", "x", bins.names, bins.ratios(), (n / 2, n / 2, 0.0, 0.0), bins.total)
-        noise = drift.SHIFT_SIGMAS * math.sqrt(0.25 * (1 / n + 1 / bins.total))
-        assert (noise > drift.SHIFT_ALERT) == is_noise
-        evaluate(variable_series(bins, verdict.counts), promql_expr_test=[
-            equals(f"{name}:psi5m", max(drift.PSI_ALERT, verdict.bound)),
-            equals(f"{name}:shift5m", max(drift.SHIFT_ALERT, noise), 1e-4),
-        ])  # fmt: skip
-    nothing = {"expr": f"count({name}:shift5m)", "eval_time": "60m", "exp_samples": []}
-    evaluate(variable_series(bins, (20, 20, 0, 0)), promql_expr_test=[nothing])
 
 
 @pytest.mark.prometheus

@@ -12,7 +12,7 @@ from gateway.errors import RegistryUnavailable
 
 ROW = {"endpoint": "e", "version": "1", "route": "direct", "rate": 2.0, "share": 1.0, "failed": 0.0, "p50": 0.01,
        "p95": 0.02, "p99": None, "rows_per_call": 3.0, "history": []}  # fmt: skip
-DRIFT = {"endpoint": "e", "version": "1", "variable": "x", "psi": 0.2, "noise": 0.05, "state": "drift"}
+DRIFT = {"endpoint": "e", "version": "1", "variable": "x", "psi": 0.2, "noise": 0.05, "days": None, "state": "drift"}
 
 
 def status(**parts: Any) -> dict[str, Any]:

@@ -65,7 +65,7 @@ def read(text: bytes) -> dict[str, float]:
     found = {}
     for family in text_string_to_metric_families(text.decode()):
         for sample in family.samples:
-            if sample.name.startswith(("gateway_variable_", "gateway_drift_")):
+            if "variable" in sample.labels:
                 rest = [v for k, v in sorted(sample.labels.items()) if k not in ("endpoint", "version", "variable")]
                 key = ",".join([sample.labels["variable"], *rest])
                 found[f"{sample.name.removeprefix('gateway_').removeprefix('variable_')}{{{key}}}"] = sample.value

@@ -9,6 +9,7 @@ from typing import Any
 
 from gateway.metrics import drift
 from gateway.metrics.custom import Served
+from gateway.metrics.evidence import Judged
 from gateway.metrics.live import Live
 from gateway.metrics.observer import Observer
 from gateway.metrics.sharing import Share, Workers
@@ -112,7 +113,9 @@ def test_drift_of_the_last_hour_is_told_by_variable() -> None:
         trace.url, trace.body, trace.total_ns = "e/1", {"animal": "cat" if i % 10 else "dog"}, 1
         observer.started()
         observer.finished(trace)
+    observer.drifts({("e", "1", "animal", "r"): Judged(1_000.0, 0.05, 7.0)}, 30.0)
     (found,) = live.drift(observer.snapshot())
+    assert (1_000.0, 0.05, 7.0, 30.0) == tuple(found[k] for k in ("days", "visible", "since", "alarm_days"))
     assert ("e", "1", "animal", "drift", 400) == tuple(
         found[k] for k in ("endpoint", "version", "variable", "state", "n")
     )
@@ -120,7 +123,7 @@ def test_drift_of_the_last_hour_is_told_by_variable() -> None:
     assert found["psi"] > found["noise"]
 
 
-def test_drift_is_judged_over_the_windows_of_the_alert() -> None:
+def test_bins_are_shown_over_the_shortest_window_with_enough_values() -> None:
     """What the last minutes say is not diluted by the hour before, and a quiet variable is judged over a day."""
     observer, live = Observer(later=lambda drain: None), Live(FAILURES)
     declared = {
@@ -138,9 +141,9 @@ def test_drift_is_judged_over_the_windows_of_the_alert() -> None:
             observer.finished(trace)
         observer.settle()
 
-    def judged() -> dict[str, tuple[str, str, float]]:
+    def shown() -> dict[str, tuple[str, float]]:
         found = live.drift(observer.snapshot())
-        return {one["endpoint"]: (one["state"], one["window"], one["n"]) for one in found}
+        return {one["endpoint"]: (one["window"], one["n"]) for one in found}
 
     for minute in range(24 * 60):
         live.sample(minute * 60.0, observer.snapshot())
@@ -148,14 +151,12 @@ def test_drift_is_judged_over_the_windows_of_the_alert() -> None:
             see("busy/1", 100, 100)
         if minute % 60 == 30:
             see("quiet/1", 6, 6)
-    assert "steady" == judged()["busy"][0]
-    assert ("steady", "1d") == judged()["quiet"][:2]
+    assert "5m" == shown()["busy"][0]
+    assert "1d" == shown()["quiet"][0]
     for second in range(0, 300, 5):
         live.sample(24 * 3600.0 + second, observer.snapshot())
         see("busy/1", 12, 6)
-    assert ("drift", "5m") == judged()["busy"][:2]
-    assert 18 * 60 <= judged()["busy"][2] <= 18 * 60 + 200
-    assert ("steady", "1d") == judged()["quiet"][:2]
+    assert ("5m", True) == (shown()["busy"][0], 18 * 60 <= shown()["busy"][1] <= 18 * 60 + 200)
 
 
 def test_a_new_reference_starts_its_own_counts() -> None:
@@ -176,11 +177,11 @@ def test_a_new_reference_starts_its_own_counts() -> None:
     accept(cat=500, dog=500)
     live.sample(0.0, observer.snapshot())
     see(900, 100)
-    assert ["drift"] == [found["state"] for found in live.drift(observer.snapshot())]
+    assert [1000] == [found["n"] for found in live.drift(observer.snapshot())]
     accept(cat=900, dog=100)
     see(900, 100)
     (found,) = live.drift(observer.snapshot())
-    assert ("steady", 1000) == (found["state"], found["n"])
+    assert (900, 1000) == (found["counts"][0], found["n"])
 
 
 def test_requests_that_fell_back_are_failures_of_the_canary() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from deploy.tools.errors import DeployError
 from gateway.metrics import drift, exposition, variables
 from gateway.metrics.custom import Served
 from gateway.metrics.drift import Bins
+from gateway.metrics.judge import Judge
 from gateway.metrics.observer import Observer
 from gateway.spec import MetricSpec, MetricVariable
 from gateway.trace import Trace
@@ -27,6 +29,7 @@ class Gateway:
 
     def __init__(self) -> None:
         self.observer = Observer(later=lambda drain: None)
+        self.judge, self.now = Judge(), 0.0
         self.page = b""
 
     def watch(self, references: dict[str, Bins]) -> None:
@@ -42,6 +45,8 @@ class Gateway:
             trace.url, trace.body = "e/1", {"x": float(x), "a": str(a)}
             self.observer.started()
             self.observer.finished(trace)
+        self.now += 600
+        self.observer.drifts(self.judge.look(self.now, self.observer.snapshot()) or {}, 30.0)
         self.page = exposition.render(self.observer.snapshot())
 
 
@@ -73,15 +78,19 @@ def test_captured_reference_is_silent_on_like_traffic_and_reports_a_shift(
     assert {"x", "a"} == set(references)
     assert 3000 == references["x"].total
     gateway.watch(references)
+    gateway.see([], [])
     gateway.see(rng.normal(size=1000), rng.choice(["cat", "dog"], size=1000))
     steady = run("report", "--url", url, "--plot")
     assert (0, 2) == (steady.return_value, steady.output.count("  steady"))
-    gateway.see(rng.normal(0.8, 1, size=3000), rng.choice(["cat", "eel"], size=3000))
+    for _ in range(2):
+        gateway.see(rng.normal(0.8, 1, size=1500), rng.choice(["cat", "eel"], size=1500))
+    shown = run("report", "--url", url)
+    assert re.search(r"\d+ days +1970-01-01", shown.output)
     moved = run("report", "--url", url, "--json")
     assert 3 == moved.return_value
     found = {item["variable"]: item for item in json.loads(moved.output)}
     assert ("drift", "drift", 4000) == (found["x"]["state"], found["a"]["state"], found["x"]["n"])
-    assert {"dog", "other"} <= set(found["a"]["shifted"])
+    assert {"dog", "other"} <= set(found["a"]["moved"])
 
 
 def test_report_is_drawn_into_a_picture(served: tuple[Gateway, str], tmp_path: Path) -> None:

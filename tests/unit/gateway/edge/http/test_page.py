@@ -34,7 +34,8 @@ STATUS: dict[str, Any] = {
          "p50": 0.1, "p95": None, "p99": None, "rows_per_call": None, "history": [0.0, 1.0]}
     ] * 2,
     "drift": [{"endpoint": EVIL, "version": EVIL, "variable": EVIL, "bins": [EVIL, "missing"], "counts": [3, 0],
-               "reference": [0.5, 0.5], "window": EVIL, "n": 3, "psi": 0.1, "noise": 0.2, "state": EVIL}],
+               "reference": [0.5, 0.5], "window": EVIL, "n": 3, "psi": 0.1, "noise": 0.2, "state": EVIL,
+               "days": 2.0, "alarm_days": 30.0, "visible": 0.1, "since": 7.0}],
 }  # fmt: skip
 
 
@@ -88,7 +89,8 @@ def endpoint(name: str, *, failed: float = 0.0, refused: float = 0.0, drifts: st
                "history": [1.0, 2.0]}  # fmt: skip
     drift = {"endpoint": name, "version": "1", "variable": "length", "bins": ["1", "missing"], "counts": [3000, 0],
              "reference": [0.5, 0.5], "window": "1h", "n": 3000, "psi": 0.1, "noise": 0.2,
-             "state": drifts or "steady"}  # fmt: skip
+             "state": drifts or "steady", "days": 40.0 if drifts else 0.2, "alarm_days": 30.0, "visible": 0.08,
+             "since": 1_700_000_000.0}  # fmt: skip
     pending = [{"url": f"{name}/2", "state": "failed", "reason": broken}] if broken else []
     return served, counted, drift, pending
 

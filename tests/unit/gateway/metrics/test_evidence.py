@@ -1,0 +1,153 @@
+"""One budget of false alarms: like traffic spends less than it, changes are found about as soon as they can be."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from gateway.metrics import drift, evidence
+from gateway.metrics.accumulator import Floats
+from gateway.metrics.evidence import Purse, Variable
+
+LABEL = np.array([0.5, 0.5, 0.0, 0.0])
+UNKNOWN = np.array([0.9, 0.04, 0.03, 0.02, 0.01, 0.0])
+LENGTH = np.array([*[0.1] * 10, 0.0])
+KINDS = {"label": (LABEL, False), "unknown": (UNKNOWN, True), "length": (LENGTH, True)}
+SIZE = 5_000
+MINUTE = 1 / 1440
+
+
+class Endpoint:
+    """Variables of one endpoint, each with a reference that was sampled."""
+
+    def __init__(self, rng: np.random.Generator, *, size: int = SIZE, alarm_days: float = drift.ALARM_DAYS) -> None:
+        self.rng, self.alarm_days, self.now = rng, alarm_days, 0.0
+        self.variables = {
+            name: Variable(
+                drift.shares(rng.multinomial(size, share).astype(float)), size, ordered=ordered, alarm_days=alarm_days
+            )
+            for name, (share, ordered) in KINDS.items()
+        }
+
+    def step(self, texts: int, days: float = MINUTE, **changed: Floats) -> float:
+        """Some texts come; return the endpoint's evidence."""
+        self.now += days * evidence.DAY_S
+        found = [
+            variable.step(self.rng.multinomial(texts, changed.get(name, KINDS[name][0])).astype(float), days, self.now)
+            for name, variable in self.variables.items()
+        ]
+        return sum(judged.days for judged in found) / len(found)
+
+
+@pytest.mark.parametrize(("rate", "size", "steps"), [(10, 5_000, 800), (300, 5_000, 800), (10_000, 1_000, 800)])
+def test_stationary_traffic_spends_no_more_than_the_budget(rate: int, size: int, steps: int) -> None:
+    """Forty endpoints together, at three rates: false alarms at most as often as the budget says (of two hours)."""
+    rng, alarm_days, endpoints = np.random.default_rng(3), 2 / 24, 40
+    purses = {}
+    for name, (share, ordered) in KINDS.items():
+        references = [drift.shares(row.astype(float)) for row in rng.multinomial(size, share, size=endpoints)]
+        expected = [evidence.bets(p, size, ordered=ordered) for p in references]
+        most = max(map(len, expected))
+        gains, weights = np.zeros((endpoints, most, len(share))), np.zeros((endpoints, most))
+        for i, (p, q) in enumerate(zip(references, expected, strict=True)):
+            gains[i, : len(q)], weights[i, : len(q)] = np.log(q / p), 1 / len(q) / len(KINDS)
+        purses[name] = (share, gains, weights, Purse.new(endpoints, most))
+    alarms, was_on = 0, np.zeros(endpoints, dtype=bool)
+    for _ in range(steps):
+        owned = np.zeros(endpoints)
+        for share, gains, weights, purse in purses.values():
+            counts = rng.multinomial(rate, share, size=endpoints).astype(float)
+            grown = np.matmul(gains, counts[:, :, None])[:, :, 0]
+            owned += (purse.step(grown, float(rate), MINUTE, size, math.log(1_000 * alarm_days)) * weights).sum(axis=1)
+        is_on = owned >= alarm_days
+        alarms += int((is_on & ~was_on).sum())
+        was_on = is_on
+    assert alarms <= endpoints * steps * MINUTE / alarm_days
+
+
+@pytest.mark.parametrize(
+    ("changed", "most"),
+    [
+        ({"label": np.array([0.6, 0.4, 0.0, 0.0])}, 1_700),
+        ({"label": np.array([0.9, 0.1, 0.0, 0.0])}, 100),
+        ({"unknown": np.array([0.8, 0.08, 0.06, 0.04, 0.02, 0.0])}, 900),
+        ({"length": np.array([0.04, 0.05, 0.06, 0.07, 0.08, 0.1, 0.11, 0.13, 0.16, 0.2, 0.0])}, 500),
+    ],
+)
+def test_changes_are_found_within_a_few_texts(changed: dict[str, Floats], most: int) -> None:
+    """After two quiet hours at ten texts a minute: four of five runs have found it."""
+    needed = []
+    for seed in range(5):
+        endpoint = Endpoint(np.random.default_rng(seed))
+        for _ in range(120):
+            assert endpoint.step(10) < endpoint.alarm_days
+        texts = 0
+        while endpoint.step(10, **changed) < endpoint.alarm_days:
+            texts += 10
+        needed.append(texts)
+    assert sorted(needed)[-2] <= most
+
+
+def test_the_time_when_it_began_is_told() -> None:
+    """About: the bet that wins began when, or soon before, the change did."""
+    endpoint = Endpoint(np.random.default_rng(1))
+    for _ in range(600):
+        endpoint.step(100)
+    began = endpoint.now
+    for _ in range(60):
+        endpoint.step(100, label=np.array([0.7, 0.3, 0.0, 0.0]))
+    judged = endpoint.variables["label"].step(np.array([70.0, 30, 0, 0]), MINUTE, endpoint.now + 60)
+    assert abs(judged.since - began) < 20 * 60
+
+
+def test_an_alarm_ends_when_the_traffic_is_as_it_was() -> None:
+    """However long it lasted: no bet owns much more than what alarms."""
+    endpoint = Endpoint(np.random.default_rng(2))
+    for _ in range(2_000):
+        endpoint.step(100, label=np.array([0.9, 0.1, 0.0, 0.0]))
+    assert endpoint.step(100, label=np.array([0.9, 0.1, 0.0, 0.0])) >= endpoint.alarm_days
+    for _ in range(60):
+        found = endpoint.step(100)
+    assert found < endpoint.alarm_days
+
+
+def test_idle_time_is_no_evidence() -> None:
+    """A month without a text, then an ordinary one."""
+    variable = Variable(drift.shares([2_500, 2_500, 0, 0]), 5_000, ordered=False, alarm_days=30.0)
+    for _ in range(5):
+        assert variable.step(np.array([1.0, 0, 0, 0]), 30.0, 0.0).days <= 3.0
+
+
+def test_fewer_texts_widen_what_can_be_seen() -> None:
+    """And a reference bounds it, however many come."""
+
+    def seen(texts: int, size: int) -> float:
+        p = drift.shares([size / 2, size / 2, 0, 0])
+        variable = Variable(p, size, ordered=False, alarm_days=30.0)
+        return variable.step(np.array([texts / 2, texts / 2, 0, 0]), 1.0, 0.0).visible
+
+    assert 0.5 < seen(10, 5_000)
+    assert seen(300, 20_000) > 2 * seen(100_000, 20_000)
+    assert seen(1_000_000, 1_000) > seen(1_000_000, 100_000)
+
+
+def test_a_reference_that_is_too_small_is_not_bet_against() -> None:
+    """Of twenty values nothing can be learned that would not be chance."""
+    assert not Variable(drift.shares([10, 10, 0, 0]), 20, ordered=False, alarm_days=30.0).is_judged
+
+
+def test_what_is_known_survives_a_restart() -> None:
+    """The same evidence after the next texts; of other bets nothing is taken."""
+    one, other = (Endpoint(np.random.default_rng(7)) for _ in range(2))
+    for endpoint in (one, other):
+        for _ in range(50):
+            endpoint.step(10)
+    label = one.variables["label"]
+    fresh = Endpoint(np.random.default_rng(7)).variables["label"]
+    fresh.restore(label.to_json())
+    counts = np.array([9.0, 1, 0, 0])
+    assert other.variables["label"].step(counts, MINUTE, 5.0) == fresh.step(counts, MINUTE, 5.0)
+    with pytest.raises(ValueError, match="other bets"):
+        one.variables["length"].restore(label.to_json())

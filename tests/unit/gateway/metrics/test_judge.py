@@ -1,0 +1,140 @@
+"""Evidence of drift out of the counters of all workers: one judge, nothing lost over a restart."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from gateway.metrics import catalog, drift, judge
+from gateway.metrics.accumulator import Accumulator, Snapshot
+from gateway.metrics.drift import Bins
+from gateway.metrics.evidence import Judged
+from gateway.metrics.judge import Judge
+from gateway.metrics.observer import Observer
+
+BINS = drift.enum_bins({"cat": 2_500, "dog": 2_500})
+
+
+class Counted:
+    """The counters of one endpoint's variable."""
+
+    def __init__(self, bins: Bins = BINS) -> None:
+        self.numbers = Accumulator()
+        self.refer(bins)
+
+    def refer(self, bins: Bins) -> None:
+        """Hold what comes against this reference."""
+        self.key = ("e", "1", "animal", bins.id)
+        for name, ratio in zip(bins.names, bins.ratios(), strict=True):
+            self.numbers.gauge(catalog.DRIFT_REFERENCE, *self.key, name).set(ratio)
+            self.numbers.count(catalog.DRIFT_OBSERVATIONS, *self.key, name)
+        self.numbers.gauge(catalog.DRIFT_REFERENCE_SIZE, *self.key).set(bins.total)
+
+    def see(self, cats: int, dogs: int) -> Snapshot:
+        """Count some more."""
+        for name, times in (("cat", cats), ("dog", dogs)):
+            self.numbers.count(catalog.DRIFT_OBSERVATIONS, *self.key, name).value += times
+        return self.numbers.snapshot()
+
+
+def days(found: object) -> float:
+    """The evidence of the only variable."""
+    assert isinstance(found, dict)
+    (judged,) = found.values()
+    assert isinstance(judged, Judged)
+    return judged.days
+
+
+def test_a_change_becomes_evidence_and_like_traffic_does_not() -> None:
+    """By variable and reference."""
+    counted, judged = Counted(), Judge()
+    judged.look(0.0, counted.see(0, 0))
+    for minute in range(1, 200):
+        assert days(judged.look(60.0 * minute, counted.see(5, 5))) < 1
+    for minute in range(200, 300):
+        found = judged.look(60.0 * minute, counted.see(9, 1))
+    assert days(found) > drift.ALARM_DAYS
+
+
+def test_what_was_counted_before_the_first_look_is_not_news() -> None:
+    """A judge that begins does not know when it came."""
+    counted, judged = Counted(), Judge()
+    assert 0 == days(judged.look(0.0, counted.see(9_000, 1_000)))
+    assert 0 == days(judged.look(60.0, counted.see(0, 0)))
+
+
+def test_a_new_reference_begins_anew_and_a_gone_one_is_forgotten() -> None:
+    """Evidence against the one before says nothing of the new one."""
+    counted, judged = Counted(), Judge()
+    judged.look(0.0, counted.see(0, 0))
+    for minute in range(1, 60):
+        found = judged.look(60.0 * minute, counted.see(90, 10))
+    assert days(found) > drift.ALARM_DAYS
+    for name in BINS.names:
+        counted.numbers.gauge(catalog.DRIFT_REFERENCE, *counted.key, name).set(math.nan)
+    counted.refer(drift.enum_bins({"cat": 4_500, "dog": 500}))
+    for minute in range(60, 120):
+        found = judged.look(60.0 * minute, counted.see(90, 10))
+    assert days(found) < 1
+
+
+def test_one_of_several_workers_judges_and_another_goes_on(tmp_path: Path) -> None:
+    """The second has no say until the first ends; then it knows what the first knew."""
+    counted, first, second = Counted(), Judge(tmp_path), Judge(tmp_path)
+    first.look(0.0, counted.see(0, 0))
+    for minute in range(1, 60):
+        found = first.look(60.0 * minute, counted.see(90, 10))
+        assert second.look(60.0 * minute, counted.see(0, 0)) is None
+    first.close()
+    again = second.look(3_600.0, counted.see(0, 0))
+    assert days(found) == days(again)
+    assert days(second.look(3_660.0, counted.see(90, 10))) > drift.ALARM_DAYS
+    second.close()
+
+
+@pytest.mark.parametrize("content", [b"{", b'[9, ["e"], 1, 2]\n', b'[1, "x"]\n', b"\xff\n"])
+def test_a_file_that_cannot_be_used_is_no_reason_to_fail(tmp_path: Path, content: bytes) -> None:
+    """It begins anew, and says so."""
+    (tmp_path / judge.FILE).write_bytes(content)
+    counted, judged = Counted(), Judge(tmp_path)
+    assert 0 == days(judged.look(0.0, counted.see(0, 0)))
+    judged.close()
+
+
+def test_a_folder_that_cannot_be_written_is_no_reason_to_fail(tmp_path: Path) -> None:
+    """It judges, and forgets at its end."""
+    (tmp_path / "file").write_text("")
+    counted, judged = Counted(), Judge(tmp_path / "file" / "folder")
+    assert 0 == days(judged.look(0.0, counted.see(0, 0)))
+    judged.close()
+
+
+def test_versions_that_are_not_served_yet_keep_what_is_known_of_them(tmp_path: Path) -> None:
+    """After a restart a version may take minutes to load."""
+    counted, first = Counted(), Judge(tmp_path)
+    first.look(0.0, counted.see(0, 0))
+    for minute in range(1, 60):
+        found = first.look(60.0 * minute, counted.see(90, 10))
+    first.close()
+    second = Judge(tmp_path)
+    second.look(3_600.0, Accumulator().snapshot())
+    second.close()
+    third = Judge(tmp_path)
+    third.look(3_700.0, Accumulator().snapshot())
+    assert days(found) == days(third.look(3_800.0, Counted().see(0, 0)))
+    third.close()
+
+
+def test_evidence_is_published_and_taken_back() -> None:
+    """What is judged no more has no number; `since` is told of what is worth telling."""
+    observer = Observer()
+    strong, weak = ("e", "1", "animal", "r"), ("e", "1", "length", "r")
+    observer.drifts({strong: Judged(40.0, 0.1, 7.0), weak: Judged(0.1, 0.1, 7.0)}, 30.0)
+    observer.drifts({weak: Judged(0.1, 0.1, 7.0)}, 30.0)
+    shown = {(series.metric, series.labels): value for series, value in observer.snapshot().shown()}
+    assert math.isnan(shown[catalog.DRIFT_EVIDENCE.name, strong[:3]])
+    assert 0.1 == shown[catalog.DRIFT_EVIDENCE.name, weak[:3]]
+    assert (catalog.DRIFT_SINCE.name, weak[:3]) not in shown
+    assert 30.0 == shown[catalog.DRIFT_ALARM.name, ()]
