@@ -27,14 +27,14 @@ from gateway.endpoints.endpoint import Endpoint
 from gateway.errors import OF_CALLERS, DeadlineExceeded, Draining, GatewayError, Overloaded, Unavailable
 from gateway.health import Health
 from gateway.metrics.observer import Observer
-from gateway.trace import CLASSES, DEFAULT, TRACEPARENT, Trace
+from gateway.trace import BATCH, CLASSES, DEFAULT, TRACEPARENT, Trace
 
 _log = logging.getLogger("triton_gateway.request")
 
 _TELL_EVERY_S: Final = 1.0
 _PINNED: Final = "pinned"
-_PRESSES: Final = frozenset({"gateway_full", "batch_full", "endpoint_full", "work_full"})
-"""Refusals after which limits of work hold: more is asked for than fits."""
+_PRESSES: Final = frozenset({"gateway_full", "endpoint_full", "work_full"})
+"""Refusals after which limits of work hold, unless of batch work: that has its own half, and ends there."""
 _TIMES: Final = ("total", "prepare", "queue", "infer", "finish")
 
 Listener = Callable[[Trace], None]
@@ -248,7 +248,7 @@ class DataPlane:
         self._observer.overloaded(error.because or "backend", CLASSES[rank])
         self._refused += 1
         now = time.monotonic()
-        if error.because in _PRESSES:
+        if error.because in _PRESSES and rank != BATCH:
             self.permits.press(now)
         if now >= self._tell_at:
             self._tell_at = now + _TELL_EVERY_S

@@ -67,6 +67,7 @@ _SURELY: Final = 0.8
 """Prices are wrong by some per cent: who is turned away could not have been answered even if all went better."""
 _NEAR_S: Final = 0.1
 _FRESH_S: Final = 1.0
+"""So long after the last call its time says what the next one takes at least."""
 _PARALLEL: Final = 1 / 3
 """A server with a smaller share of ``queueing`` takes several calls at a time: a second one need not wait."""
 
@@ -243,8 +244,9 @@ class Batcher(Generic[R]):
             entry.lane = lane
             entries.append(entry)
         try:
-            for entry in entries:
-                self.add(entry)
+            self.add(entries[0])
+            for entry in entries[1:]:
+                self._queue(entry)  # a request comes in as a whole, however much of the limit it takes
             parts = [await futures[0]] if len(groups) == 1 else await asyncio.gather(*futures)
         except BaseException:
             for entry in entries:
@@ -282,6 +284,9 @@ class Batcher(Generic[R]):
         """Queue an entry; see ``begin``. Raises ``Overloaded``, or ``DeadlineExceeded`` if its time cannot suffice."""
         if (self._limits.pressure.is_on or entry.deadline < self._near) and (refusal := self.refusal(entry)):
             raise refusal
+        self._queue(entry)
+
+    def _queue(self, entry: Entry[R]) -> None:
         entry.submitted = self._clock()
         if not self._waiting:
             self._lane, self._is_mixed = entry.lane, False

@@ -114,10 +114,8 @@ class HookHandler:
 
     @property
     def work(self) -> Batcher[Any] | None:
-        """Where requests wait for the model behind the code, if it has a batch dimension, or else for the code if it
-        takes several at once; a token is an element here.
-        """
-        return self._stacked.work if self._stacked is not None else next(iter(self._batchers.values()), None)
+        """Where requests wait for the model behind the code, if it takes rows; a token is an element here."""
+        return self._stacked.work if self._stacked is not None else None
 
     async def close(self) -> None:
         """See ``Handler.close``."""

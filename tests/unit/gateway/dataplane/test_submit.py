@@ -31,7 +31,7 @@ from gateway.errors import (
 )
 from gateway.health import Health
 from gateway.metrics.observer import Observer
-from gateway.trace import DEFAULT, Trace
+from gateway.trace import BATCH, DEFAULT, Trace
 from tests.unit.gateway.dataplane.flights import Counted, Echo, Obedient
 
 
@@ -330,6 +330,7 @@ async def test_limits_of_work_hold_while_requests_are_refused_and_for_some_secon
     now = 100.0
     monkeypatch.setattr("gateway.dataplane.submit.time.monotonic", lambda: now)
     easy = made.permits.easy
+    made.plane.refused(made.permits.full(BATCH), BATCH)  # batch work comes to its half every night
     assert not made.plane.is_full("e", DEFAULT)
     with made.plane.permit(), made.plane.permit():
         assert made.plane.is_full("e", DEFAULT)

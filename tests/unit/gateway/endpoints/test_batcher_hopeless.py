@@ -155,3 +155,20 @@ def test_the_work_in_hand_and_who_waits_are_known() -> None:
         return stack
 
     simulate(story)
+
+
+def test_a_request_of_more_than_the_limit_comes_in_as_a_whole_or_not_at_all() -> None:
+    """Its rows need three calls, and there is room for one: it is let in while there is any, and never in part."""
+
+    async def story(loop: SimulatedLoop) -> None:
+        stack = Stack(loop, Pressure(PRICE.seconds(ROWS, 4)))
+        stack.batcher.limit.per_row, stack.batcher.limit.per_token = PRICE.seconds(ROWS, 4) / ROWS, 0.0
+        rows = [Row(4)] * 3 * ROWS
+        first = asyncio.create_task(stack.batcher.submit(rows, loop.time() + 60))
+        await asyncio.sleep(0.05)
+        with pytest.raises(Overloaded):
+            await stack.batcher.submit(rows, loop.time() + 60)
+        outputs, _, _ = await first
+        assert len(outputs["y"]) == 3 * ROWS
+
+    simulate(story)
