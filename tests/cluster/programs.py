@@ -84,8 +84,8 @@ class CannotBuild(RuntimeError):
 def paths(*names: str) -> dict[str, Path]:
     """Return the paths of all programs of folders of ``programs/``, built if needed.
 
-    Modules of the next folder are downloaded while one is built: each is half of the time from nothing. Raises
-    CannotBuild if Go is missing, or a module cannot be downloaded or built.
+    Modules of the next folder are downloaded while one is built. Raises CannotBuild if Go is missing, or a module
+    cannot be downloaded or built.
     """
     ahead = ThreadPoolExecutor(1)
     try:
