@@ -506,6 +506,7 @@ class Replicas:
                 _log.info("certificates for Triton at %s have changed: connecting anew", self._address)
                 known, is_beside_others = {}, False
             elif [*known] == addresses:
+                self._count()  # of a name that nobody is behind yet, all are away
                 return
             for target, http in addresses:
                 replica = known.pop((target, http), None)

@@ -1,0 +1,155 @@
+"""Pools on real Tritons with the real model sync: who holds what, what is unloaded comes back, and nobody at first."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from deploy.modelsync.model_folder.model_config import Tuning
+from deploy.modelsync.plan import Grace
+from deploy.modelsync.reconcile import ModelSync
+from deploy.modelsync.run import run_sync
+from deploy.modelsync.settings import SyncSettings
+from deploy.tritonserver.launcher import TritonLauncher, detect_server
+from gateway import pools
+from gateway.control.wishes import Wishes
+from gateway.errors import BackendUnavailable, ModelNotReady
+from gateway.triton.backend import TritonBackend
+from tests.integration.test_triton_sync import FolderRegistry
+from tests.waiting import soon, until
+
+pytestmark = pytest.mark.integration
+
+HOSTS = ("127.0.0.1", "127.0.0.2")
+ROW = {"input_ids": np.array([[1, 2, 3]], np.int64), "attention_mask": np.ones((1, 3), np.int64)}
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory, make_token_model: Callable[..., Path]) -> Iterator[Any]:
+    """Two Tritons of the pool ``default``, the first one of ``a10`` too, with one serving Task."""
+    folder = tmp_path_factory.mktemp("pools")
+    registry = FolderRegistry(folder)
+    for url, options in {
+        "both": {}, "some": {"replicas": "1"}, "only": {"pool": "a10"}, "cold": {"unload_after": "10s"},
+    }.items():  # fmt: skip
+        path = make_token_model(folder / "uploads" / url / "net.onnx")
+        registry.add(url, path, **({"auxiliary_cfg": {"gateway": options}} if options else {}))
+    launchers = [
+        TritonLauncher(detect_server(), state_dir=folder / host, repository=folder / host / "models", host=host)
+        for host in HOSTS
+    ]
+    addresses = [launcher.start().grpc for launcher in launchers]
+    syncs: dict[str, ModelSync] = {}
+    stop, threads = threading.Event(), []
+    for host, address, of in zip(HOSTS, addresses, ({"default", "a10"}, {"default"}), strict=True):
+        settings = SyncSettings(
+            folder / host, folder / host / "models", address, engine="python", poll_s=0.2, records_s=0.2,
+            retry_first_s=0.2, grace=Grace(settle_s=1.0, idle_s=0.0), tuning=Tuning(instances=1),
+            pools=frozenset(of), members=",".join(addresses), member=host,
+        )  # fmt: skip
+        started = {"started": lambda sync, host=host: syncs.__setitem__(host, sync)}
+        threads.append(threading.Thread(target=run_sync, args=(settings, registry, stop), kwargs=started))
+        threads[-1].start()
+    try:
+        yield SimpleNamespace(registry=registry, addresses=addresses, syncs=syncs)
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join(60)
+        for launcher in launchers:
+            launcher.stop()
+
+
+def states(pair: Any, host: str) -> dict[str, tuple[str, str]]:
+    """Endpoint → state and name of its model, as the sync of one Triton says."""
+    if host not in pair.syncs:
+        return {}
+    return {m["endpoint"]: (m["state"], m["name"]) for m in pair.syncs[host].status()["models"]}
+
+
+def held(pair: Any) -> dict[str, set[str]]:
+    """Endpoint → hosts that hold it, or have held it until nobody asked."""
+    found: dict[str, set[str]] = {}
+    for host in HOSTS:
+        for url, (state, _) in states(pair, host).items():
+            if state in ("ready", "cold"):
+                found.setdefault(url, set()).add(host)
+    return found
+
+
+async def ask(backend: TritonBackend, model: str, timeout: float = 60.0) -> float:
+    """The sum of the ids, as the model has it."""
+    answer = await backend.infer(model, ROW, ["logits"], timeout=timeout)
+    return float(answer["logits"].item())
+
+
+def test_each_triton_holds_what_its_pools_and_its_place_among_the_members_say(pair: Any) -> None:
+    """All of the pool; one of two, by the name alone; those of the pool that an endpoint names."""
+    until(lambda: {"both", "some", "only", "cold"} <= held(pair).keys() and len(held(pair)["both"]) == 2)
+    some = next(name for url, (_, name) in (*states(pair, HOSTS[0]).items(), *states(pair, HOSTS[1]).items())
+                if url == "some")  # fmt: skip
+    until(lambda: len(held(pair)["cold"]) == 2)
+    assert {
+        "both": set(HOSTS), "cold": set(HOSTS), "some": set(pools.holders(some, HOSTS, 1)), "only": {HOSTS[0]},
+    } == held(pair)  # fmt: skip
+
+
+async def test_calls_find_who_holds_a_model_and_one_that_was_unloaded_comes_back(pair: Any) -> None:
+    """One address of both, as behind a name; the request for what is cold waits until a Triton has loaded it."""
+    await soon(lambda: len(held(pair).get("cold", ())) == 2, within=120)
+    names = {url: name for host in HOSTS for url, (_, name) in states(pair, host).items() if name}
+    wishes = Wishes(pair.registry.ledger)
+    backend = TritonBackend("ipv4:" + ",".join(pair.addresses), cold_s=45, wish=wishes.make)
+    try:
+        for url, copies in (("some", 1), ("both", 0)):
+            backend.place(names[url], is_cold=False, copies=copies)
+            await soon_ready(backend, names[url])
+            assert [6.0] * 4 == [await ask(backend, names[url]) for _ in range(4)]
+        await soon(lambda: {"cold"} == {states(pair, host).get("cold", ("",))[0] for host in HOSTS}, within=120)
+        with pytest.raises(ModelNotReady):
+            await ask(backend, names["cold"])  # of nobody that is known to be unloaded
+        leave = backend.place(names["cold"], is_cold=True, copies=0)
+        assert 6.0 == await ask(backend, names["cold"])
+        leave()
+    finally:
+        await backend.close()
+
+
+async def test_a_pool_without_any_triton_is_waited_for_within_bounds_and_counted(pair: Any) -> None:
+    """Its requests are what wakes it: they are counted, and answered by the first Triton that is there."""
+    await soon(lambda: "both" in held(pair), within=120)
+    name = next(name for url, (_, name) in states(pair, HOSTS[0]).items() if url == "both")
+    behind: list[str] = []
+
+    async def lookup(_host: str, _port: int) -> tuple[str, ...]:
+        return tuple(behind)
+
+    impatient = TritonBackend("dns:///pool:8001", lookup=lookup, lookup_every=0.1, away_s=0.3)
+    patient = TritonBackend("dns:///pool:8001", lookup=lookup, lookup_every=0.1, away_s=60)
+    try:
+        with pytest.raises(BackendUnavailable, match="a Triton is being started") as caught:
+            await ask(impatient, name)
+        assert caught.value.retry_after
+        assert 1 == impatient.waiting
+        calls = [asyncio.create_task(ask(patient, name)) for _ in range(3)]
+        await soon(lambda: patient.waiting == 3)
+        behind.append(pair.addresses[0])
+        assert [6.0] * 3 == await asyncio.gather(*calls)
+        assert 0 == patient.waiting
+    finally:
+        await impatient.close()
+        await patient.close()
+
+
+async def soon_ready(backend: TritonBackend, model: str) -> None:
+    """Wait until a version of it could be served."""
+    async with asyncio.timeout(60):
+        while not await backend.is_ready(model):
+            await asyncio.sleep(0.1)
