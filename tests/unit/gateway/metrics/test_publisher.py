@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from gateway.errors import InternalError
-from gateway.metrics import exposition
+from gateway.metrics import drift, exposition, judge
+from gateway.metrics.custom import Served
+from gateway.metrics.judge import Judge
 from gateway.metrics.observer import Observer
 from gateway.metrics.publisher import Publisher
 from gateway.metrics.sharing import Share
@@ -132,3 +134,24 @@ async def test_a_disk_that_hangs_does_not_keep_a_worker_from_ending(
     publisher.close()
     assert [] == written
     goes_on.set()
+
+
+async def test_what_is_judged_is_published_where_the_page_and_prometheus_read_it(tmp_path: Path) -> None:
+    """One number: the gauge of `/metrics` is what the page's drift says; it is remembered when the publisher ends."""
+    observer = Observer(failures=FAILURES)
+    bins = drift.enum_bins({"cat": 2_500, "dog": 2_500})
+    observer.watch.configure({"e/1": Served("e", "1", True, ("cat", "dog"), {"predicted_label": bins})}, {}, 1.0)
+    publisher = Publisher(observer, judge=Judge(tmp_path, 7.0))
+    running = asyncio.create_task(publisher.run())
+    try:
+        async with asyncio.timeout(60):
+            while b'gateway_drift_evidence_days{endpoint="e"' not in (await publisher.metrics(""))[0]:
+                await asyncio.sleep(0.01)
+        (told,) = (await publisher.last_minute())["drift"]
+        assert (0.0, 0.0, 7.0, "too few") == tuple(
+            told[name] for name in ("days", "endpoint_days", "alarm_days", "state")
+        )
+    finally:
+        running.cancel()
+        publisher.close()
+    assert (tmp_path / judge.FILE).exists()
