@@ -31,7 +31,7 @@ def shown(printed: str) -> list[str]:
     lines = [_ID.sub(r"\1…", line.rstrip()) for line in printed.splitlines()]
     end = next(number for number, line in enumerate(lines) if line.startswith('{"'))
     # What is shown while one waits depends on how long that is; Prometheus is started if it is installed.
-    kept = [line for line in lines[: end + 1] if line and not re.search(r"prometheus|^\[.*…$", line)]
+    kept = [line for line in lines[: end + 1] if line and not re.search(r"prometheus|^\[.* …$", line)]
     return [f"$ {COMMAND}", *(line if len(line) <= WIDTH else f"{line[: WIDTH - 2]} …" for line in kept)]
 
 
