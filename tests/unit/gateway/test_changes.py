@@ -201,3 +201,28 @@ async def test_many_new_endpoints_are_told_of_once_when_they_have_settled(
     assert [] == settled
     stack.deploy("one")
     await stack.until(lambda: [5] == settled)
+
+
+async def test_a_change_touches_only_what_it_is_about(stack: Any) -> None:
+    """One of many versions: it alone is built, and Triton is asked for its tensors, once."""
+    stack.add_text_model("m1")
+    stack.add_text_model("m2")
+    urls = [f"e{number}/{version}" for number in range(6) for version in (1, 2)]
+    for url in urls:
+        name, _, version = url.partition("/")
+        stack.deploy(name, version=version)
+    await stack.served(*urls)
+    described: list[str] = []
+    describe = stack.backend.describe
+
+    async def counted(model: str) -> Any:
+        described.append(model)
+        return await describe(model)
+
+    stack.backend.describe = counted
+    before = dict(stack.gateway.table.current.endpoints)
+    stack.deploy("e3", "m2", version="2")
+    await stack.until(lambda: stack.gateway.table.current.endpoints["e3/2"] is not before["e3/2"])
+    after = stack.gateway.table.current.endpoints
+    assert ["e3/2"] == [url for url in urls if after[url] is not before[url]]
+    assert [after["e3/2"].identity.triton_name] == described
