@@ -74,7 +74,7 @@ SUPERVISOR = "TRITON_GATEWAY_SUPERVISOR_PID"
 NUMBERS_FOLDER = "TRITON_GATEWAY_NUMBERS_FOLDER"
 """No setting: told to workers, the folder in which they share what they count."""
 
-SHARES = frozenset({"metric_log_frequency"})
+SHARES = frozenset({"metric_log_frequency", "drift_alarm_days"})
 """Fields that are plain numbers, not durations."""
 
 
