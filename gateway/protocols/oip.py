@@ -295,7 +295,7 @@ class InferCall(Call):
     def _text_body(self, fields: Sequence[str], task: str) -> dict[str, Any]:
         body: dict[str, Any] = {name: _texts(name, array) for name, array in self.request.inputs.items()}
         if "text" in fields:
-            if task == _CLASSIFICATION and len(body) == 1 and len(body["text"]) == 1:
+            if task == _CLASSIFICATION and body.keys() == {"text"} and len(body["text"]) == 1:
                 body = {"text": body["text"][0]}  # its answer has the same numbers, and costs less alone
         else:  # one question, one query: a list of them only if several were sent
             body = {

@@ -11,7 +11,7 @@ from typing import Any
 import grpc
 import pytest
 import trustme
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2 as pb
 
@@ -169,6 +169,7 @@ async def test_no_message_is_an_internal_error(caller: Caller) -> None:
 
     @settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
     @given(st.lists(tensors, max_size=3), st.lists(st.binary(max_size=12), max_size=3), st.text(max_size=3))
+    @example([("text_pair", "BYTES", [0], [], [])], [], "")  # a second text, and none that it belongs to
     def messages(inputs: Any, raw: Any, model: str) -> None:
         request = pb.ModelInferRequest(model_name=model or "e")
         for name, datatype, shape, numbers, items in inputs:
