@@ -16,7 +16,9 @@ from deploy.admin.metric_samples import Key, Sample, get
 from deploy.tools.errors import DeployError
 from gateway.metrics import catalog, drift
 
-Verdicts = Sequence[drift.Verdict]
+Verdict = drift.Verdict
+Verdicts = Sequence[Verdict]
+encode = drift.encode
 """How variables stand, one after the other as they are shown."""
 
 _COUNTERS = (

@@ -18,7 +18,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from gateway import durable
+from deploy.tools.folders import replace_file
 from gateway.metrics import catalog
 
 log = logging.getLogger("triton_gateway.sync")
@@ -84,7 +84,7 @@ class Readiness:
         if self._path is None:
             return
         try:
-            durable.replace(self._path, json.dumps({"held": sorted(self._held)}))
+            replace_file(self._path, json.dumps({"held": sorted(self._held)}))
         except OSError as error:  # a restart of model sync waits for everything then, as a new pod does
             log.warning("cannot write %s: %s", self._path, error)
 

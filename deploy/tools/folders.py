@@ -9,11 +9,11 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from gateway.durable import replace as replace_file
-from gateway.durable import sync
-from gateway.locks import lock as hold
+from gateway import durable, locks
 
-__all__ = ["aside", "hold", "replace_file", "sync"]
+hold = locks.lock
+replace_file = durable.replace
+sync = durable.sync
 
 
 @contextlib.contextmanager

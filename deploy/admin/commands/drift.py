@@ -18,7 +18,6 @@ from deploy.admin.commands._options import DURATION, chosen_state_dir, gateway_o
 from deploy.admin.metric_samples import Sample, from_gateway
 from deploy.admin.terminal import Terminal, table
 from deploy.tools.errors import DeployError
-from gateway.metrics import drift
 
 _BAR = 40
 _MOST_DAYS = 10_000.0
@@ -82,7 +81,9 @@ def capture(
             f"{_url(endpoint, model_version)} has at most {most:.0f} observations of a variable, {least} are asked for",
             hint="send more traffic, wait longer, or lower --least",
         )
-    text = drift.encode(enough, endpoint=endpoint, version=model_version, source=prometheus or "a gateway's /metrics")
+    text = drift_counts.encode(
+        enough, endpoint=endpoint, version=model_version, source=prometheus or "a gateway's /metrics"
+    )
     path = output or chosen_state_dir().root / "references" / f"{_url(endpoint, model_version)}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f".{path.name}.new")
@@ -188,7 +189,7 @@ def _days(days: float) -> str:
     return f"{days:.0f} days" if days < _MOST_DAYS else f"> {_MOST_DAYS:.0f} days"
 
 
-def _since(verdict: drift.Verdict) -> str:
+def _since(verdict: drift_counts.Verdict) -> str:
     if verdict.state not in ("drift", "moved") or math.isnan(verdict.standing.since):
         return "-"
     return datetime.fromtimestamp(verdict.standing.since, UTC).strftime("%Y-%m-%d %H:%M UTC")
@@ -215,7 +216,7 @@ def _read(gateway: str, prometheus: str | None, window: str) -> list[Sample]:
     return drift_counts.from_prometheus(prometheus, window) if prometheus else from_gateway(gateway)
 
 
-def _drawn(verdict: drift.Verdict) -> list[str]:
+def _drawn(verdict: drift_counts.Verdict) -> list[str]:
     lines = ["", f"{verdict.endpoint} {verdict.version} {verdict.variable} ({verdict.state}): # now, . reference"]
     width = max(len(name) for name in verdict.bins)
     now = [count / verdict.n if verdict.n else 0.0 for count in verdict.counts]
