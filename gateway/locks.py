@@ -5,6 +5,9 @@ Public: ``deploy`` may import it.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
 from typing import IO, Any
 
 try:
@@ -16,7 +19,7 @@ except ModuleNotFoundError:  # Windows
 def lock(file: IO[Any], *, waits: bool = True) -> None:
     """Hold ``file``, which is open, for this process until it is closed.
 
-    Waits for another holder; raises ``BlockingIOError`` instead where it does not ``wait``.
+    Waits for another holder; raises ``BlockingIOError`` instead if ``waits`` is false.
     """
     try:
         flock, how = fcntl.flock, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB)
@@ -24,6 +27,14 @@ def lock(file: IO[Any], *, waits: bool = True) -> None:
         _lock_on_windows(file, waits=waits)
         return
     flock(file, how)
+
+
+@contextlib.contextmanager
+def held(path: Path) -> Iterator[None]:
+    """Hold the file at ``path``, which is made if it is not there, while the block runs; waits for another holder."""
+    with path.open("a") as file:
+        lock(file)
+        yield
 
 
 def _lock_on_windows(file: IO[Any], *, waits: bool) -> None:

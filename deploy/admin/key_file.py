@@ -18,7 +18,7 @@ from typing import Any, Final, Literal
 from deploy.history import key_file as history
 from deploy.history.recorder import recorded
 from deploy.tools.errors import DeployError
-from deploy.tools.folders import hold
+from deploy.tools.folders import held
 from gateway import callers, registry
 
 _DURATION: Final = re.compile(r"([0-9]+)\s*(m|h|d|w)$")
@@ -83,7 +83,9 @@ class KeyFileStore:
 
     @contextlib.contextmanager
     def _editing(self) -> Iterator[dict[str, Any]]:
-        with _told(), _locked(self.path):
+        with _told():
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+        with _told(), held(self.path.with_name(f"{self.path.name}.lock")):
             content = self._content()
             before = copy.deepcopy(content)
             secret = self.pepper()
@@ -218,14 +220,6 @@ def _told() -> Iterator[None]:
         raise DeployError(f"the keys cannot be used: {error}") from error
     except OSError as error:
         raise DeployError(f"{error.filename}: {error.strerror}") from error
-
-
-@contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.with_name(f"{path.name}.lock").open("a") as lock:
-        hold(lock)
-        yield
 
 
 def first_pepper(path: Path) -> bytes:

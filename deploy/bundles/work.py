@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from deploy.tools.folders import hold
+from deploy.tools.folders import held, hold
 
 _PREFIX: Final = ".work-"
 _LOCK: Final = "lock"
@@ -31,8 +31,7 @@ def work_folder(output: Path) -> Iterator[Path]:
     _remove_leftovers(output)
     place = Path(tempfile.mkdtemp(dir=output, prefix=_PREFIX))
     try:
-        with (place / _LOCK).open("w") as lock:
-            hold(lock)
+        with held(place / _LOCK):
             work = place / "run"
             work.mkdir()
             yield work

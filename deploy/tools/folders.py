@@ -12,6 +12,7 @@ from pathlib import Path
 from gateway import durable, locks
 
 hold = locks.lock
+held = locks.held
 replace_file = durable.replace
 sync = durable.sync
 

@@ -75,8 +75,7 @@ def install(requirements: Path, root: Path) -> Path:
     if done.is_file():
         return packages
     root.mkdir(parents=True, exist_ok=True)
-    with (root / f"{key}.lock").open("a") as lock:
-        locks.lock(lock)
+    with locks.held(root / f"{key}.lock"):
         if done.is_file():  # another process was faster
             return packages
         shutil.rmtree(place, ignore_errors=True)

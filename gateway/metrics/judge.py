@@ -17,10 +17,10 @@ import numpy as np
 import orjson
 
 from gateway import locks
-from gateway.metrics import catalog, evidence
+from gateway.metrics import evidence
 from gateway.metrics.accumulator import Floats, Snapshot
 from gateway.metrics.drift import ALARM_DAYS, OTHER
-from gateway.metrics.live import BinCounts
+from gateway.metrics.live import BinCounts, references
 from gateway.pace import unhurried
 
 FILE: Final = "drift-evidence.jsonl"
@@ -61,14 +61,14 @@ class Judge:
         """Judge what was counted since the last look; ``now`` is Unix time. None if another worker does it."""
         if not self._may():
             return None
-        references = _references(snapshot, pause)
+        followable = {key: of for key, of in references(snapshot, pause).items() if math.isfinite(of[1])}
         every = self._bins.of(snapshot)
         if not self._has_begun:
             self._stored = self._read()
-        for gone in self._known.keys() - references.keys():
+        for gone in self._known.keys() - followable.keys():
             del self._known[gone]
         found = {}
-        for key, (ratios, size) in references.items():
+        for key, (ratios, size) in followable.items():
             pause()
             counts = self._bins.numbers(key, ratios, every)
             followed = self._known.get(key)
@@ -181,16 +181,3 @@ class _Followed:
 
 def _line(key: Key, at: float, stored: Any) -> bytes:
     return orjson.dumps((_FORMAT, key, at, stored)) + b"\n"
-
-
-def _references(snapshot: Snapshot, pause: Callable[[], None]) -> dict[Key, tuple[dict[str, float], float]]:
-    """Return each reference's shares by bin, in order, and of how many values it was made."""
-    ratios: dict[Key, dict[str, float]] = {}
-    sizes: dict[Key, float] = {}
-    for (name, labels, _), value in snapshot.shown():
-        pause()
-        if name == catalog.DRIFT_REFERENCE.name and value > 0:  # NaN if the reference is gone
-            ratios.setdefault(labels[:4], {})[labels[4]] = value
-        elif name == catalog.DRIFT_REFERENCE_SIZE.name:
-            sizes[labels] = value
-    return {key: (shares, sizes[key]) for key, shares in ratios.items() if key in sizes}

@@ -155,25 +155,19 @@ class Live:
             window: counts - (_padded(seen[0][1], counts) if seen else counts)
             for window, seen in self._bins_seen.items()
         }
-        references: dict[tuple[str, ...], dict[str, float]] = {}
-        sizes: dict[tuple[str, ...], float] = {}
         days, visible, since, alarm_days = _Gauge(), _Gauge(), _Gauge(), drift.ALARM_DAYS
         by_name = {
             catalog.DRIFT_EVIDENCE.name: days, catalog.DRIFT_VISIBLE.name: visible, catalog.DRIFT_SINCE.name: since
         }  # fmt: skip
         for (name, labels, _), value in snapshot.shown():
-            if name == catalog.DRIFT_REFERENCE.name and value > 0:  # NaN if the reference is gone
-                references.setdefault(labels[:4], {})[labels[4]] = value
-            elif name == catalog.DRIFT_REFERENCE_SIZE.name:
-                sizes[labels] = value
-            elif name in by_name:
+            if name in by_name:
                 endpoint, version, variable = labels
                 by_name[name][endpoint, version, variable] = value
             elif name == catalog.DRIFT_ALARM.name and value > 0:
                 alarm_days = value
         standings = drift.standings(days, visible, since, alarm_days)
         found = []
-        for key, ratios in sorted(references.items()):
+        for key, (ratios, size) in sorted(references(snapshot, pause).items()):
             pause()
             seen_in = {name: self._bins.numbers(key, ratios, more) for name, more in grown.items()}
             fair = [name for name, seen in seen_in.items() if seen.sum() >= _FAIR * len(ratios)]
@@ -181,7 +175,7 @@ class Live:
             endpoint, version, variable, _ = key
             verdict = Verdict(
                 endpoint, version, variable, tuple(ratios), tuple(ratios.values()), (*seen_in[window].tolist(),),
-                sizes.get(key, math.inf), standings.get((endpoint, version, variable), drift.Standing()),
+                size, standings.get((endpoint, version, variable), drift.Standing()),
             )  # fmt: skip
             found.append({**verdict.described(), "window": window})
         return found
@@ -209,6 +203,22 @@ class BinCounts:
         """Return those of ``counts`` (see ``of``) that are of one variable and reference, bin by bin; 0 of no bin."""
         at = [self.at.get((*key, name)) for name in names]
         return np.array([0.0 if i is None else counts[i] for i in at])
+
+
+def references(snapshot: Snapshot, pause: Pause) -> dict[tuple[str, ...], tuple[dict[str, float], float]]:
+    """Return each reference's shares by bin, in order, and of how many values it was made; infinite if nobody said.
+
+    By endpoint, version, variable and reference.
+    """
+    ratios: dict[tuple[str, ...], dict[str, float]] = {}
+    sizes: dict[tuple[str, ...], float] = {}
+    for (name, labels, _), value in snapshot.shown():
+        pause()
+        if name == catalog.DRIFT_REFERENCE.name and value > 0:  # NaN if the reference is gone
+            ratios.setdefault(labels[:4], {})[labels[4]] = value
+        elif name == catalog.DRIFT_REFERENCE_SIZE.name:
+            sizes[labels] = value
+    return {key: (shares, sizes.get(key, math.inf)) for key, shares in ratios.items()}
 
 
 def _padded(counts: Floats, like: Floats) -> Floats:

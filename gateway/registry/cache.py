@@ -277,7 +277,7 @@ class ArtifactCache:
             return
         try:
             entry.parent.mkdir(parents=True, exist_ok=True)
-            with _locked(entry.parent / f"{entry.name}.lock"):
+            with locks.held(entry.parent / f"{entry.name}.lock"):
                 yield not _is_usable(entry, check)  # another process may have been faster
         except OSError as error:
             raise RegistryUnavailable(
@@ -451,10 +451,3 @@ def _sha256(path: Path) -> str:
         while chunk := file.read(_CHUNK):
             digest.update(chunk)
     return digest.hexdigest()
-
-
-@contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    with path.open("a") as file:
-        locks.lock(file)
-        yield
