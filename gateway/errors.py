@@ -113,7 +113,7 @@ class MalformedBody(RequestError):
 
 
 class PayloadTooLarge(RequestError):
-    """The body, or what it unpacks to, is larger than the configured limit."""
+    """The body, or what it unpacks to, is larger than the configured limit, or has too many values."""
 
     kind = "payload_too_large"
 

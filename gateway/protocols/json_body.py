@@ -7,7 +7,7 @@ from typing import Any, Final
 import orjson
 
 from gateway.call import Reply
-from gateway.errors import HookFailed, MalformedBody, UnsupportedMedia
+from gateway.errors import HookFailed, MalformedBody, PayloadTooLarge, UnsupportedMedia
 from gateway.hooks.answers import HookResponse
 from gateway.hooks.wire import json_form
 
@@ -16,6 +16,11 @@ _ROOM: Final = 24
 """Levels that an answer may put around what it repeats."""
 _MAX_DEPTH: Final = 254 - _ROOM
 """orjson writes 254 levels and reads 1,024."""
+MAX_WEIGHT: Final = 1_000_000
+"""Of a body: a comma weighs 1, a bracket or brace that opens 10, about as long as each takes. Without it 16 MiB of
+``[[]],`` hold the loop, and with it every other request, for two seconds; what may be read, for some 50 ms. A thread
+would not help: the parser holds the interpreter's lock."""
+_CONTAINER: Final = 10
 _BINARY: Final = (b"content-type", b"application/octet-stream")
 _OPTIONS: Final = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
 
@@ -42,11 +47,18 @@ def decode(raw: bytes, content_type: bytes, *, takes_bytes: bool) -> object:
 
 
 def loads(raw: bytes) -> Any:
-    """Return JSON's values. Raises ``orjson.JSONDecodeError``, and ``MalformedBody`` for values that are nested deeper
-    than what can be written again: what reads them, or answers with them, would fail.
+    """Return JSON's values. Raises ``orjson.JSONDecodeError``, ``PayloadTooLarge`` if they weigh more than ``MAX_WEIGHT``,
+    and ``MalformedBody`` if they are nested deeper than what can be written again: who answers with them would fail.
     """
+    containers = raw.count(b"[") + raw.count(b"{") if len(raw) > _MAX_DEPTH else 0
+    if len(raw) * _CONTAINER > MAX_WEIGHT and containers * _CONTAINER + raw.count(b",") > MAX_WEIGHT:
+        raise PayloadTooLarge(
+            f"the JSON has too many values: at most {MAX_WEIGHT:,} are read, where a list or object counts as "
+            f"{_CONTAINER}; commas and brackets in texts count, too",
+            hint="send several requests, or tensors as binary data (Open Inference Protocol, over HTTP or gRPC)",
+        )
     value = orjson.loads(raw)
-    if len(raw) > _MAX_DEPTH and raw.count(b"[") + raw.count(b"{") > _MAX_DEPTH:
+    if containers > _MAX_DEPTH:
         try:
             orjson.dumps(_deeper(value, _ROOM))
         except TypeError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import AsyncIterator
 from typing import Any
@@ -13,6 +14,7 @@ from tritonclient.grpc import service_pb2 as pb
 
 from gateway.edge.grpc.server import SERVICE, RpcServer
 from gateway.errors import BackendRefused, GatewayError
+from gateway.protocols.json_body import MAX_WEIGHT, loads
 from gateway.protocols.tei import ROUTES
 from gateway.protocols.tensors import from_json
 
@@ -285,6 +287,24 @@ async def test_bodies_nested_too_deep_are_refused_by_name(served: Any, path: str
     """Whoever answers with them could not write them."""
     reply = await served.client.post(path, content=b"[" * depth + b"]" * depth)
     assert (400, True) == (reply.status_code, "nested too deep" in reply.text)
+
+
+@pytest.mark.parametrize(
+    "path", ["/serve/h", "/serve/e", "/v1/models/h:predict", "/v2/models/h/infer", "/v1/embeddings"]
+)
+@pytest.mark.parametrize("values", ["{},", "[[]],", "1,", '"",', '{"a":1},'])
+async def test_bodies_of_more_values_than_are_read_at_once_are_refused(served: Any, path: str, values: str) -> None:
+    """Parsing holds the loop; what it takes must not grow with what one caller sends."""
+    weight = values.count(",") + 10 * (values.count("[") + values.count("{"))
+    content = "[" + values * (MAX_WEIGHT // weight + 1) + "0]"
+    reply = await served.client.post(path, content=content.encode())
+    assert (413, True) == (reply.status_code, "too many values" in reply.text)
+
+
+@pytest.mark.parametrize("body", [[0.5] * 900_000, [[1] * 10] * 45_000, ["a, b"] * 400_000, "a [text], " * 80_000])
+def test_as_many_values_as_a_body_of_the_usual_size_has_are_read(body: Any) -> None:
+    """Numbers with all their digits fill a body before they are too many."""
+    assert body == loads(json.dumps(body).encode())
 
 
 @pytest.mark.parametrize("path", ["/serve/h", "/v1/models/h:predict"])
