@@ -47,8 +47,8 @@ def decode(raw: bytes, content_type: bytes, *, takes_bytes: bool) -> object:
 
 
 def loads(raw: bytes) -> Any:
-    """Return JSON's values. Raises ``orjson.JSONDecodeError``, ``PayloadTooLarge`` if they weigh more than ``MAX_WEIGHT``,
-    and ``MalformedBody`` if they are nested deeper than what can be written again: who answers with them would fail.
+    """Return JSON's values. Raises ``orjson.JSONDecodeError``, ``PayloadTooLarge`` if they weigh more than
+    ``MAX_WEIGHT``, ``MalformedBody`` if they are nested deeper than what can be written again.
     """
     containers = raw.count(b"[") + raw.count(b"{") if len(raw) > _MAX_DEPTH else 0
     if len(raw) * _CONTAINER > MAX_WEIGHT and containers * _CONTAINER + raw.count(b",") > MAX_WEIGHT:
