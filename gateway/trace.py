@@ -39,8 +39,18 @@ def parse_traceparent(header: bytes) -> str:
     return text if _TRACEPARENT.fullmatch(text) and not text.startswith("ff") else ""
 
 
+class HasTexts(Protocol):
+    """What a trace remembers of a parsed text request."""
+
+    texts: Sequence[str] | Sequence[tuple[str, str]]
+
+
 class HasResults(Protocol):
     """What a trace remembers of a prepared text request."""
+
+    @property
+    def request(self) -> HasTexts:
+        """What was encoded."""
 
     unaltered: Sequence[Mapping[str, Any]] | None
     """The results as they would be without the request's parameters; None if no parameter changed them."""

@@ -19,10 +19,14 @@ from gateway.metrics.drift import Bins
 from gateway.metrics.observer import Observer
 from gateway.spec import MetricSpec, MetricVariable
 from gateway.trace import Trace
+from preprocessing.types import ParsedRequest, Prepared
 
 TAKES = "10 seconds"
 SAVES = ""
 _BATCH, _BATCHES, _ROUNDS, _PER_SETTLING = 16, 600, 9, 10
+
+
+_TEXT = "The weather was fine yesterday, and we went to the lake that your sister told us about."
 
 
 class _Row:
@@ -35,7 +39,8 @@ def _trace() -> Trace:
     trace.rows, trace.tokens, trace.encoded = 1, 17, [_Row()]
     trace.total_ns, trace.prepare_ns, trace.queue_ns = 2_000_000, 100_000, 10_000
     trace.infer_ns, trace.finish_ns = 1_800_000, 20_000
-    trace.body = {"text": "hello"}
+    trace.body = {"text": _TEXT}
+    trace.prepared = Prepared([], ParsedRequest([_TEXT], is_batch=False))
     trace.answer = {"label": "GOOD", "score": 0.83, "scores": {"GOOD": 0.83, "BAD": 0.17}}
     return trace
 
@@ -46,7 +51,9 @@ def _references() -> dict[str, Bins]:
     return {
         "token_length": drift.scalar_bins(rng.integers(10, 30, 2000).astype(float)), "top_score": scores,
         "entropy": drift.scalar_bins(rng.uniform(0, 1, 2000)), "score": scores,
-        "predicted_label": drift.enum_bins({"GOOD": 60, "BAD": 40}),
+        "predicted_label": drift.enum_bins({"GOOD": 60, "BAD": 40}), "script": drift.enum_bins({"latin": 100}),
+        "language": drift.enum_bins({"en": 95, "none": 5}), "duplicate": drift.enum_bins({"false": 90, "true": 10}),
+        "letter_case": drift.enum_bins({"mixed": 90, "lower": 10}),
     }  # fmt: skip
 
 

@@ -14,7 +14,7 @@ import contextlib
 import logging
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final, Literal, cast
@@ -22,7 +22,7 @@ from typing import Any, Final, Literal, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from gateway.metrics import catalog, variables
+from gateway.metrics import catalog, texts, variables
 from gateway.metrics.accumulator import Accumulator, Count, Distribution, Gauge
 from gateway.metrics.drift import MISSING, OTHER, Bins, chi2_quantile
 from gateway.spec import MetricSpec, MetricVariable
@@ -51,9 +51,12 @@ _ANSWER_BOUNDS: Final[Mapping[str, tuple[float, ...]]] = {
     variables.SCORE: catalog.RATIO_BUCKETS,
     variables.ENTROPY: catalog.RATIO_BUCKETS,
 }
+_LOOKS: Final[Mapping[str, Collection[str]]] = {
+    variables.SCRIPT: texts.SCRIPT_NAMES, variables.LANGUAGE: texts.LANGUAGES, variables.CASE: texts.CASES,
+    variables.DUPLICATE: texts.BOOLEANS,
+}  # fmt: skip
 _PLAIN: Final = frozenset({str, float, int, bool})
 """Types of values that are one value, as they are."""
-_BOOLEANS: Final = ("false", "true")
 
 Reason = Literal["missing", "wrong_type", "not_finite", "negative"]
 
@@ -174,7 +177,7 @@ class Watch:
             source = (version, declared_for(url, specs, default_frequency))
             former = known.get(url)
             if former is None or former[0] != source:
-                former = source, _Watched(*source, _Numbers(self._numbers, version))
+                former = source, _Watched(*source, _Numbers(self._numbers, version), self._chance)
             self._known[url] = former
             watched = former[1]
             if watched.is_needed:
@@ -391,12 +394,16 @@ class _Sum(_Number):
 
 
 class _Enum(_Variable):
-    __slots__ = ("_known", "_other", "_pending")
+    __slots__ = ("_expected", "_known", "_pending")
 
-    def __init__(self, name: str, numbers: _Numbers, bins: Bins | None, values: Sequence[str]) -> None:
+    def __init__(
+        self, name: str, numbers: _Numbers, bins: Bins | None, values: Sequence[str], expected: Collection[str] = ()
+    ) -> None:
+        """``expected``: only these have a number of their own, and that once they have come."""
         super().__init__(name, numbers, bins if bins is not None and bins.kind == "enum" else None)
-        self._known = {value: numbers.count(catalog.VARIABLE_ENUM, name, value) for value in values}
-        self._other = numbers.count(catalog.VARIABLE_ENUM, name, OTHER)
+        self._expected = expected
+        begins_with = () if expected else (*values, OTHER)
+        self._known = {value: numbers.count(catalog.VARIABLE_ENUM, name, value) for value in begins_with}
         self._pending: list[str] = []
         numbers.pending.append(self.carry)
 
@@ -416,9 +423,17 @@ class _Enum(_Variable):
         return True
 
     def take(self, category: str, weight: float = 1.0) -> None:
-        self._known.get(category, self._other).value += weight
+        self._count(category).value += weight
         if self._drift is not None:
             self._drift.category(category)
+
+    def _count(self, category: str) -> Count:
+        found = self._known.get(category)
+        if found is None and category not in self._expected:
+            category, found = OTHER, self._known.get(OTHER)
+        if found is None:
+            found = self._known[category] = self._numbers.count(catalog.VARIABLE_ENUM, self.name, category)
+        return found
 
     def take_all(self, categories: Iterable[str]) -> None:
         """Count many categories once each."""
@@ -430,7 +445,7 @@ class _Enum(_Variable):
         """Count what is pending."""
         pending, self._pending = self._pending, []
         for category, times in Counter(pending).items():
-            self._known.get(category, self._other).value += times
+            self._count(category).value += times
             if self._drift is not None:
                 self._drift.category(category, times)
 
@@ -439,7 +454,7 @@ def _category(value: object) -> str | None:
     if isinstance(value, str):
         return value
     if isinstance(value, bool):
-        return _BOOLEANS[value]
+        return texts.BOOLEANS[value]
     if isinstance(value, int | float):
         return f"{value:g}" if -1e15 < value < 1e15 else OTHER
     return None
@@ -448,7 +463,9 @@ def _category(value: object) -> str | None:
 class _Watched:
     """Everything that is watched of one served version."""
 
-    def __init__(self, served: Served, declared: Declared | None, numbers: _Numbers) -> None:
+    def __init__(
+        self, served: Served, declared: Declared | None, numbers: _Numbers, chance: Callable[[], float]
+    ) -> None:
         self._numbers = numbers
         reference = served.reference
         variables = declared.variables if declared is not None else ()
@@ -456,7 +473,7 @@ class _Watched:
         self._declared = [(_split(v.name), _declared(v, numbers, reference.get(v.name))) for v in variables]
         own = {v.name for v in variables}
         # A declared variable of the same name takes the built-in one's place.
-        self._text = _Text(served, numbers, own) if served.is_text else None
+        self._text = _Text(served, numbers, own, chance) if served.is_text else None
         self.fault: Exception | None = None
         self.is_needed = bool(self._declared) or self._text is not None
 
@@ -516,36 +533,44 @@ def _declared(variable: MetricVariable, numbers: _Numbers, bins: Bins | None) ->
 class _Text:
     """The built-in variables of a text task: every text of every answered request."""
 
-    __slots__ = ("_entropy", "_has_labels", "_label", "_log_labels", "_n_labels", "_score", "_scores", "_tokens",
-                 "_truncated", "_unknown")  # fmt: skip
+    __slots__ = ("_entropy", "_has_labels", "_label", "_log_labels", "_looks", "_n_labels", "_score", "_scores",
+                 "_tokens", "_truncated", "_unknown")  # fmt: skip
 
-    def __init__(self, served: Served, numbers: _Numbers, taken: set[str]) -> None:
+    def __init__(self, served: Served, numbers: _Numbers, taken: set[str], chance: Callable[[], float]) -> None:
         reference = served.reference
 
         def scalar(name: str, bounds: Mapping[str, tuple[float, ...]]) -> _Scalar | None:
             return None if name in taken else _Scalar(name, numbers, reference.get(name), bounds[name])
 
-        def enum(name: str, values: Sequence[str]) -> _Enum | None:
-            return None if name in taken else _Enum(name, numbers, reference.get(name), values)
+        def enum(name: str, values: Sequence[str], expected: Collection[str] = ()) -> _Enum | None:
+            return None if name in taken else _Enum(name, numbers, reference.get(name), values, expected)
 
         self._scores: list[float] = []
         """Of all labels, result after result, of those whose entropy is not counted yet."""
         numbers.pending.append(self.carry)
         labels = [label[:MAX_LABEL_CHARS] for label in served.labels[:MAX_BUCKETS]]
         self._tokens, self._unknown = scalar(variables.TOKENS, _TEXT_BOUNDS), scalar(variables.UNKNOWN, _TEXT_BOUNDS)
-        self._truncated = enum(variables.TRUNCATED, _BOOLEANS)
+        self._truncated = enum(variables.TRUNCATED, texts.BOOLEANS)
         self._has_labels = bool(labels)
         self._n_labels = len(served.labels)
         self._log_labels = math.log(self._n_labels) if self._n_labels > 1 else 0.0
         self._label = enum(variables.LABEL, labels) if labels else None
         self._score = scalar(variables.SCORE, _ANSWER_BOUNDS) if labels else None
         self._entropy = scalar(variables.ENTROPY, _ANSWER_BOUNDS) if self._log_labels else None
+        looked = {name: enum(name, (), expected) for name, expected in _LOOKS.items()}
+        self._looks = texts.Looks(
+            {name: found.take_all for name, found in looked.items() if found is not None},
+            texts.Sample(texts.MOST_A_SECOND, chance),
+        )
 
     def look(self, traces: Sequence[Trace]) -> None:
         """Count the texts and the results of requests; an answer out of the response cache has no texts."""
         rows = [row for trace in traces if trace.encoded for row in trace.encoded]
         if rows:
             self._see_texts(rows)
+        asked = [trace.prepared.request for trace in traces if trace.prepared is not None]
+        if asked:  # a request of token ids has empty texts
+            self._looks.see([text for request in asked for text in request.texts if text])
         if not self._has_labels:
             return
         results: list[Mapping[str, Any]] = []
@@ -567,7 +592,8 @@ class _Text:
                     self._see(self._see_results, [result])
 
     def carry(self) -> None:
-        """Count the entropies that are pending."""
+        """Count the texts and the entropies that are pending."""
+        self._looks.carry()
         scores, self._scores = self._scores, []
         if not scores or self._entropy is None:
             return
@@ -600,7 +626,7 @@ class _Text:
         if self._unknown is not None:
             self._unknown.take_all([row.n_unknown / row.n_tokens if row.n_tokens else 0.0 for row in rows])
         if self._truncated is not None:
-            self._truncated.take_all([_BOOLEANS[row.truncated] for row in rows])
+            self._truncated.take_all([texts.BOOLEANS[row.truncated] for row in rows])
 
     def _see_entities(self, entities: Iterable[Mapping[str, Any]]) -> None:
         """Of tokens, too, what counts is what they belong to."""

@@ -11,6 +11,10 @@ from typing import Final
 TOKENS: Final = "token_length"
 UNKNOWN: Final = "unknown_token_ratio"
 TRUNCATED: Final = "truncated"
+SCRIPT: Final = "script"
+LANGUAGE: Final = "language"
+CASE: Final = "letter_case"
+DUPLICATE: Final = "duplicate"
 LABEL: Final = "predicted_label"
 SCORE: Final = "top_score"
 ENTROPY: Final = "entropy"
@@ -18,6 +22,10 @@ BUILT_IN: Final[Mapping[str, str]] = {
     TOKENS: "tokens of a text, special tokens included",
     UNKNOWN: "share of a text's tokens that the vocabulary does not know",
     TRUNCATED: "whether a text was cut at the model's maximum length (`true`, `false`)",
+    SCRIPT: "the script that most letters of a text are in (`latin`, `cyrillic`, …; `none`: no letters)",
+    LANGUAGE: "the language whose function words a text has most of (`en`, `de`, …; `none`: of no language known)",
+    CASE: "its letters: `lower`, `upper`, `title` (Every Word), `mixed`, or `none` where there is no case",
+    DUPLICATE: "whether the same text was among the last few hundred (`true`, `false`)",
     LABEL: "the label with the highest score",
     SCORE: "that label's score",
     ENTROPY: "entropy of all labels' scores, as a share of the highest possible (1: the model does not know at all)",

@@ -67,7 +67,8 @@ def errors_table() -> str:
 
 def variables_table() -> str:
     """Return every built-in variable of text tasks: name, kind, meaning."""
-    kinds = {name: "enum" if name in ("truncated", "predicted_label") else "scalar" for name in BUILT_IN}
+    enums = ("truncated", "script", "language", "letter_case", "duplicate", "predicted_label")
+    kinds = {name: "enum" if name in enums else "scalar" for name in BUILT_IN}
     rows = ["| variable | kind | meaning |", "|---|---|---|"]
     return "\n".join([*rows, *(f"| `{name}` | {kinds[name]} | {meaning} |" for name, meaning in BUILT_IN.items())])
 

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gateway.metrics import drift, variables
+from gateway.metrics import drift, texts, variables
 from preprocessing.types import Prepared
 
 Distributions = Mapping[str, drift.Bins]
@@ -28,6 +28,13 @@ def distributions(
         variables.UNKNOWN: drift.scalar_bins([row.n_unknown / row.n_tokens for row in rows]),
         variables.TRUNCATED: drift.enum_bins(Counter(str(bool(row.truncated)).lower() for row in rows)),
     }
+    beginnings = [texts.beginning(text) for request in prepared for text in request.request.texts]
+    scripts = texts.scripts(beginnings)
+    found[variables.SCRIPT] = drift.enum_bins(Counter(scripts))
+    found[variables.LANGUAGE] = drift.enum_bins(
+        Counter(texts.language(texts.words(*one), one[1]) for one in zip(beginnings, scripts, strict=True))
+    )
+    found[variables.CASE] = drift.enum_bins(Counter(map(texts.letter_case, beginnings)))
     labelled = [answer for answer in answers if "label" in answer and "score" in answer]
     if labelled:
         found[variables.LABEL] = drift.enum_bins(Counter(str(answer["label"]) for answer in labelled))

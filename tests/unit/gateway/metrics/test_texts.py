@@ -1,0 +1,192 @@
+"""What texts look like: each variable on ordinary and odd texts, and how many of them are looked at."""
+
+# ruff: noqa: D103 - a test's name states its rule
+
+from __future__ import annotations
+
+import itertools
+import random
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.metrics import texts, variables
+from gateway.metrics.texts import CASES, LANGUAGES, SCRIPT_NAMES, Looks, Recent, Sample, Text
+
+SENTENCES = {
+    "The weather was fine and we went to the lake.": ("latin", "en"),
+    "Das Wetter war schön, und wir sind zum See gegangen.": ("latin", "de"),
+    "Il faisait beau et nous sommes allés au bord du lac.": ("latin", "fr"),
+    "Hacía buen tiempo y fuimos a la orilla del lago con los niños.": ("latin", "es"),
+    "O tempo estava bom e nós não fomos ao lago com as crianças.": ("latin", "pt"),
+    "Il tempo era bello e siamo andati al lago con gli amici.": ("latin", "it"),
+    "Het weer was mooi en wij zijn naar het meer gegaan.": ("latin", "nl"),
+    "Vädret var fint och vi gick till sjön för att bada.": ("latin", "sv"),
+    "Pogoda była ładna i nie było już śniegu, ale jest zimno.": ("latin", "pl"),
+    "Hava güzel değil ama göle gitmek için çok geç.": ("latin", "tr"),
+    "Погода была хорошая, и мы пошли на озеро, чтобы купаться.": ("cyrillic", "ru"),
+    "Погода була гарна, і ми пішли до озера, щоб купатися.": ("cyrillic", "uk"),
+    "كان الطقس جميلا في البحيرة التي ذهبنا إلى شاطئها": ("arabic", "ar"),
+    "मौसम अच्छा है और हम झील के पास हैं": ("devanagari", "hi"),
+    "Ο καιρός ήταν καλός και πήγαμε στη λίμνη.": ("greek", "el"),
+    "天气很好，我们去了湖边。": ("han", "zh"),
+    "天気が良かったので湖に行きました。": ("kana", "ja"),
+    "날씨가 좋아서 호수에 갔다.": ("hangul", "ko"),
+    "อากาศดีเราจึงไปทะเลสาบ": ("thai", "th"),
+    "Zxq vrrk": ("latin", "none"),
+    "12:30, 4 €": ("none", "none"),
+    "😀👍🏽": ("none", "none"),
+    "": ("none", "none"),
+    "привет from Moscow, как дела у вас": ("cyrillic", "ru"),
+    "ok 😀": ("latin", "none"),
+}
+
+
+def look(text: str) -> tuple[str, str]:
+    """Script and language of one text."""
+    script = texts.scripts([text])[0]
+    return script, texts.language(texts.words(text, script), script)
+
+
+@pytest.mark.parametrize("text", SENTENCES)
+def test_script_and_language_of_a_sentence(text: str) -> None:
+    assert SENTENCES[text] == look(text)
+
+
+def test_a_text_looks_the_same_alone_and_among_others() -> None:
+    """Emoji take two places in the encoding that scripts are found in; they must not move their neighbours' letters."""
+    listed = list(SENTENCES)
+    assert [texts.scripts([text])[0] for text in listed] == texts.scripts(listed)
+
+
+@given(st.lists(st.text(max_size=300), max_size=8))
+def test_whatever_the_text_it_has_one_of_the_values(listed: list[str]) -> None:
+    """Lone surrogates, marks and control characters included."""
+    beginnings = [texts.beginning(text) for text in listed]
+    scripts = texts.scripts(beginnings)
+    assert scripts == [texts.scripts([text])[0] for text in beginnings]
+    for text, script in zip(beginnings, scripts, strict=True):
+        assert script in SCRIPT_NAMES
+        assert texts.language(texts.words(text, script), script) in LANGUAGES
+        assert texts.letter_case(text) in CASES
+
+
+@pytest.mark.parametrize(
+    ("text", "case"),
+    [
+        ("all small, with 3 things", "lower"), ("ALL LARGE", "upper"), ("Every Word Of It", "title"),
+        ("The usual sentence.", "mixed"), ("iPhone", "mixed"), ("A", "upper"), ("", "none"), ("12 €", "none"),
+        ("天气很好", "none"), ("ПРИВЕТ", "upper"), ("straße", "lower"), ("😀", "none"),
+    ],
+)  # fmt: skip
+def test_letter_case(text: str, case: str) -> None:
+    assert case == texts.letter_case(text)
+
+
+def test_words_are_small_letters_without_punctuation_and_every_digit_is_a_0() -> None:
+    assert {"don", "t", "pay", "0", "000", "euros"} == texts.words("Don't pay 1,500 (EUROS)!")
+    assert {"straße", "in", "köln"} == texts.words("Straße „in“ KÖLN…")
+    assert texts.words("the fine weather") == texts.words("The FINE, weather;")
+
+
+def test_words_of_scripts_without_spaces_are_pairs_of_letters() -> None:
+    assert {"天气", "气很", "很好", "我们"} == texts.words("天气很好，我们", "han")
+    assert {"好"} == texts.words("好", "han")
+
+
+def test_of_a_very_long_text_the_beginning_is_looked_at() -> None:
+    assert texts.MOST_CHARS == len(texts.beginning("x" * 10_000_000))
+    assert texts.MOST_CHARS + 1 == len(texts.beginning(("x" * 1_000_000, "y" * 1_000_000)))
+    assert "question answer" == texts.beginning(("question", "answer"))
+
+
+def test_a_text_is_a_duplicate_while_few_others_came_in_between() -> None:
+    recent = Recent()
+    assert [] == recent.see(f"warm up {i}" for i in range(1024))
+    assert [False, True, False, True] == recent.see(["new", "new", ("new", "pair"), ("new", "pair")])
+    recent.see(f"other {i}" for i in range(10_000))
+    assert [False] == recent.see(["new"])
+
+
+def test_long_texts_are_the_same_if_beginning_and_length_are() -> None:
+    recent = Recent()
+    recent.see(f"warm up {i}" for i in range(1024))
+    long = "y" * 100_000
+    assert [False, True, False] == recent.see([long, "y" * 100_000, long + "y"])
+
+
+def test_a_share_of_repeated_texts_is_found_alike_by_one_worker_and_by_several() -> None:
+    """Of traffic with popular texts, a worker that sees a quarter of it finds the same share of duplicates."""
+    random_ = random.Random(0)
+    popular = [f"popular {i}" for i in range(40)]
+    traffic = [random_.choice(popular) if random_.random() < 0.3 else f"{i}" for i in range(40_000)]
+    workers = [Recent() for _ in range(4)]
+    whole = Recent().see(traffic)
+    parts = [seen for i, worker in enumerate(workers) for seen in worker.see(traffic[i::4])]
+    assert abs(sum(whole) / len(whole) - sum(parts) / len(parts)) < 0.02
+    assert 0.2 < sum(whole) / len(whole) < 0.3
+
+
+def test_all_texts_are_looked_at_while_few_come_and_a_share_by_chance_when_many_do() -> None:
+    now = itertools.count().__next__
+    chance = random.Random(1).random
+    few = Sample(200, chance, lambda: now() / 10)
+    assert 100 == sum(len(few.of(["x"])) for _ in range(100))
+    clock = iter([0.0, 0.0, 1.0, 2.0])
+    many = Sample(200, chance, lambda: next(clock))
+    assert 2000 == len(many.of(["x"] * 2000))
+    assert 150 < len(many.of(["x"] * 2000)) < 250
+    assert 150 < len(many.of(["x"] * 2000)) < 250
+
+
+class Counted:
+    """What `Looks` counts."""
+
+    def __init__(self, names: Sequence[str] = (variables.SCRIPT, variables.LANGUAGE, variables.CASE)) -> None:
+        self.found: dict[str, Counter[str]] = {name: Counter() for name in names}
+        takes: dict[str, texts.Take] = {name: counter.update for name, counter in self.found.items()}
+        self.looks = Looks(takes, Sample(1e9, random.random))
+
+    def see(self, seen: Sequence[Text]) -> dict[str, Counter[str]]:
+        """Count these, whole."""
+        self.looks.see(seen)
+        self.looks.carry()
+        return self.found
+
+
+@given(st.lists(st.text(max_size=60), max_size=200), st.integers(1, 4))
+def test_what_workers_count_adds_up_to_what_one_would_have_counted(listed: list[str], number: int) -> None:
+    whole = Counted().see(listed)
+    parts = [Counted().see(listed[i::number]) for i in range(number)]
+    assert whole == {name: sum((part[name] for part in parts), Counter()) for name in whole}
+
+
+def test_only_what_is_asked_for_is_counted() -> None:
+    """A declared variable takes a built-in one's place."""
+    assert {"letter_case": Counter({"lower": 1})} == Counted([variables.CASE]).see(["small"])
+    assert {} == Counted([]).see(["small"])
+
+
+def test_pairs_are_looked_at_as_one_text() -> None:
+    found = Counted().see([("Wo ist das Haus", "Das ist nicht weit"), ("", "")])
+    assert ({"latin": 1, "none": 1}, {"de": 1, "none": 1}) == (found[variables.SCRIPT], found[variables.LANGUAGE])
+
+
+def test_a_python_that_hashes_otherwise_counts_the_same() -> None:
+    """Sets of words are gone through in an order of their own in each process: ties must not follow it."""
+    code = (
+        "from gateway.metrics import texts\n"
+        "print([texts.language(texts.words(t), 'latin') for t in ('de la', 'en de', 'men vi', 'da du', 'der de')])"
+    )
+    runs = {
+        subprocess.run(
+            [sys.executable, "-c", code], env={"PYTHONHASHSEED": seed}, check=True, capture_output=True, text=True
+        ).stdout
+        for seed in ("1", "2", "3")
+    }
+    assert 1 == len(runs)
