@@ -231,6 +231,14 @@ def test_arguments_of_triton_are_added_to_its_images_own(helm: Render) -> None:
         assert "args" not in pod(helm(values), "triton")["spec"]["containers"][0]
 
 
+def test_arguments_of_model_sync_are_added_wherever_it_runs(helm: Render) -> None:
+    """Beside a Triton of ours, and alone beside one that is not."""
+    for values, name in (("gpu", "triton"), ("sync", "sync")):
+        template = pod(helm(values, sync__extraArgs='["--poll-frequency=10s"]'), name)
+        [container] = [one for one in template["spec"]["containers"] if one["name"] == "sync"]
+        assert ["sync", "--poll-frequency=10s"] == container["args"]
+
+
 def test_what_is_taken_for_a_number_is_quoted(helm: Render) -> None:
     """Of sixteen hexadecimal digits some are a number, and the API refuses an annotation that is one."""
     for each in helm(arguments=["--set-string", "clearml.servingTaskId=1"]):

@@ -231,7 +231,7 @@ volumes:
 {{- $health := ternary 8081 "health" $.Values.kserve.enabled -}}
 name: sync
 {{ include "image" (list $ $.Values.images.sync) }}
-args: [sync]
+args: {{ concat (list "sync") $.Values.sync.extraArgs | toJson }}
 envFrom:
   {{- include "settings" (list $) | nindent 2 }}
 env:
