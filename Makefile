@@ -88,7 +88,7 @@ pythons: $(VENV)/.dev ## install the wheel and start `up` on every Python from 3
 	@.ci/pythons $(ARGS)
 
 models: $(VENV)/.dev ## export, judge and serve every architecture and task through the real Triton (minutes)
-	@ALL_MODELS=1 $(BIN)/python -m pytest tests/integration/optimize tests/integration/optimize/long_folders.py $(ARGS)
+	@ALL_MODELS=1 $(BIN)/python -m pytest -v tests/integration/optimize tests/integration/optimize/long_folders.py $(ARGS)
 
 bench: $(VENV)/.dev ## measure the gateway and its peers in one run (ARGS="--quick": ten minutes)
 	@$(BIN)/python -m benchmarks $(ARGS)

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from safetensors.torch import load_file
 
 from deploy.laptop.demo.encoder import locate_packaged_model
 from tests.e2e.test_up_demo import Up, command
@@ -25,7 +26,9 @@ from tests.e2e.test_up_demo import Up, command
 from . import tiny
 
 TEXT = "the hotel was good and the train was late"
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
+WITHIN_S = 1500
+"""One command: half a minute of CPU, also beside other heavy work."""
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(WITHIN_S + 300)]
 
 
 def classifier(name: str, seed: int) -> Callable[[Path], Path]:
@@ -46,6 +49,9 @@ def changed(place: Path, **how: Any) -> Path:
     if how.pop("half", False):
         model = model.half()
     model.save_pretrained(place, **how)
+    (shard, *others) = sorted(place.glob("*.safetensors"))
+    assert bool(others) == ("max_shard_size" in how)
+    assert {model.dtype} == {one.dtype for one in load_file(shard).values()}
     return place
 
 
@@ -134,7 +140,7 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
 def deploy(up: Up, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """One command."""
     argv = [*command(), "deploy", str(folder), "--state-dir", str(up.state), *arguments]
-    return subprocess.run(argv, capture_output=True, text=True, timeout=600, check=False, env=dict(os.environ))
+    return subprocess.run(argv, capture_output=True, text=True, timeout=WITHIN_S, check=False, env=dict(os.environ))
 
 
 def ask(up: Up, endpoint: str) -> Any:
@@ -190,7 +196,7 @@ def test_ctrl_c_at_any_step_leaves_nothing_half_registered(up: Up, tmp_path: Pat
                 running.send_signal(signal.SIGINT)
                 break
         rest = running.stderr.read()
-        code = running.wait(timeout=200)
+        code = running.wait(timeout=WITHIN_S)
     assert 130 == code, rest
     assert "Traceback" not in rest
     models, endpoints = registered(up)
