@@ -14,30 +14,44 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from deploy.bundles.model_files import TOKENIZERS
 from deploy.tools.errors import DeployError
 from gateway import manifest, registry
 from preprocessing.config import ARCHITECTURE_TASKS, EMBEDDINGS, FEATURES, RANKING, ZERO_SHOT, TaskConfig
 from preprocessing.errors import PreprocessingError
 from preprocessing.heads import HEADS
 
-Kind = Literal["transformers", "bundle", "onnx", "torchscript", "sklearn"]
+Kind = Literal["transformers", "bundle", "onnx", "torchscript", "sklearn", "xgboost", "lightgbm"]
+
+IN_PYTHON: Final[Mapping[str, str]] = {"sklearn": "scikitlearn", "xgboost": "xgboost", "lightgbm": "lightgbm"}
+"""Kinds that a hook process runs, not Triton, and what ``clearml-serving`` calls their framework."""
 
 _WEIGHTS: Final = ("*.safetensors", "pytorch_model*.bin", "*.bin", "pytorch_model*.pt")
+_FOREIGN: Final[Mapping[str, str]] = {"tf_model*.h5": "from_tf", "flax_model*.msgpack": "from_flax"}
+"""Weights that transformers 4 reads and PyTorch does not, and the argument that says so."""
 _PICKLES: Final = (".pkl", ".pickle", ".joblib")
+_PYTHON_FILES: Final[Mapping[str, Kind]] = {
+    **dict.fromkeys(_PICKLES, "sklearn"), ".ubj": "xgboost", ".xgb": "xgboost", ".lgb": "lightgbm",
+}  # fmt: skip
+_ARCHIVES: Final = (".zip", ".tar", ".gz", ".tgz", ".bz2", ".xz", ".7z", ".rar")
+_POINTER: Final = b"version https://git-lfs"
+_MOST_POINTER_BYTES: Final = 1024
 _PLAIN: Final = (*dict.fromkeys(ARCHITECTURE_TASKS.values()), RANKING, ZERO_SHOT, EMBEDDINGS, FEATURES)
 
+_BY_TF2ONNX: Final = "make it an ONNX file (`python -m tf2onnx.convert {} --output model.onnx`) and give that"
 _ELSEWHERE: Final[Mapping[str, tuple[str, str]]] = {
     ".gguf": ("is a GGUF file, which only llama.cpp runs", "give the folder of the original Hugging Face model"),
     ".ggml": ("is a GGML file, which only llama.cpp runs", "give the folder of the original Hugging Face model"),
-    ".h5": ("is a Keras file", "export it to ONNX (tf2onnx) and give the .onnx file"),
-    ".keras": ("is a Keras file", "export it to ONNX (tf2onnx) and give the .onnx file"),
-    ".tflite": ("is a TensorFlow Lite file", "export the original to ONNX (tf2onnx) and give the .onnx file"),
-    ".pb": ("is a TensorFlow graph", "with a full Triton: `clearml-serving model upload --framework tensorflow`; "
-            "else export it to ONNX (tf2onnx) and give the .onnx file"),
+    ".h5": ("is a Keras file", _BY_TF2ONNX.format("--keras FILE")),
+    ".keras": ("is a Keras file", _BY_TF2ONNX.format("--keras FILE")),
+    ".tflite": ("is a TensorFlow Lite file", _BY_TF2ONNX.format("--tflite FILE")),
+    ".pb": ("is a TensorFlow SavedModel", _BY_TF2ONNX.format("--saved-model FOLDER") + "; a full Triton takes it as it "
+            "is: `clearml-serving model upload --framework tensorflow`"),
     ".plan": ("is a TensorRT engine", "a full Triton on that GPU serves it: `clearml-serving model upload --framework "
               "tensorrt`, then `model add`"),
     ".safetensors": ("holds weights alone", "give the folder with its config.json and tokenizer"),
     ".mlmodel": ("is a Core ML file", "export the original to ONNX and give the .onnx file"),
+    **dict.fromkeys(_ARCHIVES, ("is an archive", "unpack it, and give the folder")),
 }  # fmt: skip
 
 
@@ -68,6 +82,7 @@ def recognise(given: str, *, task: str = "auto", tokenizer: Path | None = None) 
     if not path.exists():
         return _named(given, task)
     path = path.absolute()
+    _refuse_pointers(given, path)
     name = re.sub(r"[^A-Za-z0-9_-]+", "-", path.stem if path.is_file() else path.name).strip("-") or "model"
     if path.is_file():
         return _file(given, name, path, tokenizer, task)
@@ -81,7 +96,9 @@ def recognise(given: str, *, task: str = "auto", tokenizer: Path | None = None) 
             hint="merge it (`merge_and_unload()` of peft), save_pretrained the result, and give that folder",
         )
     if (path / "config.json").is_file() and any(True for pattern in _WEIGHTS for _ in path.glob(pattern)):
-        return Given("transformers", given, name, path, config=_config(path, task), task=task)
+        config = _config(path, task)
+        _refuse_incomplete(given, path)
+        return Given("transformers", given, name, path, config=config, task=task)
     graphs = [file for file in files if file.suffix == ".onnx"]
     if graphs:
         chosen = next((g for g in graphs if g.relative_to(path).as_posix() in ("model.onnx", "onnx/model.onnx")), None)
@@ -89,15 +106,73 @@ def recognise(given: str, *, task: str = "auto", tokenizer: Path | None = None) 
             listed = ", ".join(file.relative_to(path).as_posix() for file in graphs[:5])
             raise DeployError(f"{given} holds {len(graphs)} graphs ({listed})", hint="give the one to serve")
         return _onnx(given, name, path, chosen or graphs[0], tokenizer or path, task)
-    single = [file for file in files if file.suffix in (*_PICKLES, ".pt", ".pth", *_ELSEWHERE)]
-    if len(single) == 1 or any(file.suffix in _ELSEWHERE for file in single):
-        return _file(given, name, next((f for f in single if f.suffix in _ELSEWHERE), single[0]), tokenizer, task)
-    what = "has a config.json and no weights" if (path / "config.json").is_file() else "holds no model"
+    known = {*_PYTHON_FILES, ".pt", ".pth", *_ELSEWHERE} - {*_ARCHIVES}
+    below = sorted({file.parent for file in files if file.name == "config.json" and file.parent != path})
+    single = [file for file in files if file.suffix in known and file.parent not in below]
+    elsewhere = [file for file in single if file.suffix in _ELSEWHERE]
+    if (path / "config.json").is_file():
+        raise _without_weights(given, path)
+    if not elsewhere and len(single) == 1:
+        return _file(given, name, single[0], tokenizer, task)
+    if below:
+        listed = ", ".join(one.relative_to(path).as_posix() for one in below[:5])
+        raise DeployError(f"{given} is no model, but holds some ({listed})", hint=f"give one: {below[-1]}")
+    if elsewhere:
+        return _file(given, name, elsewhere[0], tokenizer, task)
     raise DeployError(
-        f"{given} {what} that can be served",
+        f"{given} holds no model that can be served",
         hint="give the folder of a Hugging Face or sentence-transformers model (config.json, weights, tokenizer), an "
-        "ONNX file with its tokenizer's folder, a bundle of `triton-gateway optimize`, or a TorchScript (.pt) or "
-        "scikit-learn (.joblib, .pkl) file",
+        "ONNX file with its tokenizer's folder, a bundle of `triton-gateway optimize`, or a TorchScript (.pt), "
+        "scikit-learn (.joblib, .pkl), XGBoost (.ubj) or LightGBM (.lgb) file",
+    )
+
+
+def _refuse_pointers(given: str, path: Path) -> None:
+    """Raise for files of a clone that was made without git-lfs: three lines of text each, in place of the content."""
+    files = [path] if path.is_file() else [file for file in sorted(path.iterdir()) if file.is_file()]
+    for file in files:
+        if file.stat().st_size <= _MOST_POINTER_BYTES and file.read_bytes().startswith(_POINTER):
+            raise DeployError(
+                f"{file.name} of {given} is a pointer of git-lfs, not the file itself",
+                hint=f"`git lfs install && git -C {file.parent} lfs pull` fetches it",
+            )
+
+
+def _refuse_incomplete(given: str, path: Path) -> None:
+    """Raise for a Hugging Face folder that lacks what an export reads."""
+    for index in sorted(path.glob("*.index.json")):
+        named = _json(index).get("weight_map")
+        shards = {*map(str, named.values())} if isinstance(named, dict) else set()
+        lacking = sorted(shard for shard in shards if not (path / shard).is_file())
+        if lacking and not (path / index.name.removesuffix(".index.json")).is_file():
+            raise DeployError(
+                f"{given} is not complete: {index.name} names {len(lacking)} files that are not there "
+                f"({', '.join(lacking[:3])})",
+                hint="copy or download them into it",
+            )
+    if not any((path / file).is_file() for file in TOKENIZERS):
+        raise DeployError(
+            f"{given} has no tokenizer ({', '.join(TOKENIZERS[:3])} or a SentencePiece model)",
+            hint=f"save it there: AutoTokenizer.from_pretrained(…).save_pretrained({str(path)!r})",
+        )
+
+
+def _without_weights(given: str, path: Path) -> DeployError:
+    """Return what is said of a folder with a config.json and no weights of PyTorch."""
+    argument = next((argument for pattern, argument in _FOREIGN.items() if any(path.glob(pattern))), "")
+    if argument:
+        return DeployError(
+            f"{given} has no weights of PyTorch, which an export reads",
+            hint=f"with transformers 4: AutoModel….from_pretrained({str(path)!r}, {argument}=True)"
+            f".save_pretrained({str(path)!r}), with the class that config.json names",
+        )
+    other = next((file for file in sorted(path.iterdir()) if file.suffix in _ELSEWHERE), None)
+    if other is not None:
+        what, remedy = _ELSEWHERE[other.suffix]
+        return DeployError(f"{other.name} {what}", hint=remedy)
+    return DeployError(
+        f"{given} has a config.json and no weights",
+        hint="copy or download model.safetensors (or pytorch_model.bin) into it",
     )
 
 
@@ -114,8 +189,9 @@ def _file(given: str, name: str, file: Path, tokenizer: Path | None, task: str) 
     if file.suffix == ".onnx":
         beside = file.parent if (file.parent / "tokenizer.json").is_file() else None
         return _onnx(given, name, file.parent, file, tokenizer or beside, task)
-    if file.suffix in _PICKLES:
-        return Given("sklearn", given, name, file, file)
+    kind = _python_kind(file)
+    if kind:
+        return Given(kind, given, name, file, file)
     if file.suffix in (".pt", ".pth") and _is_torchscript(file):
         return Given("torchscript", given, name, file, file)
     if file.suffix in (".pt", ".pth", ".bin", ".ckpt"):
@@ -123,10 +199,24 @@ def _file(given: str, name: str, file: Path, tokenizer: Path | None, task: str) 
             f"{file.name} is a PyTorch checkpoint: weights without the program that uses them",
             hint="give the folder that save_pretrained writes, or save it with torch.jit.script(model).save(…)",
         )
-    what, remedy = _ELSEWHERE.get(
-        file.suffix, ("is no model that is known here", "give a model's folder, or a .onnx, .pt, .joblib or .pkl file")
+    unknown = (
+        "is no model that is known here",
+        "give a model's folder, or a .onnx, .pt, .joblib, .pkl, .ubj or .lgb file",
     )
-    raise DeployError(f"{file.name} {what}", hint=remedy)
+    what, remedy = _ELSEWHERE.get(file.suffix, unknown)
+    raise DeployError(f"{file.name} {what}", hint=remedy.replace("FOLDER", str(file.parent)).replace("FILE", str(file)))
+
+
+def _python_kind(file: Path) -> Kind | None:
+    """Return what runs the file in Python, by its name or by how XGBoost and LightGBM begin theirs; None if nothing."""
+    if file.suffix not in (".json", ".txt", ".model", ".bst"):
+        packed = file.suffix in _ARCHIVES and file.suffixes[-2:-1]
+        return _PYTHON_FILES.get(packed[0] if packed else file.suffix)
+    with file.open("rb") as stream:
+        head = stream.read(64)
+    if head.startswith(b"tree\n"):
+        return "lightgbm"
+    return "xgboost" if head.startswith((b'{"learner"', b"{L\x00\x00\x00\x00\x00\x00\x07learner")) else None
 
 
 def _onnx(given: str, name: str, path: Path, file: Path, texts: Path | None, task: str) -> Given:
@@ -161,7 +251,8 @@ def _config(folder: Path, task: str) -> TaskConfig:
     except PreprocessingError as error:
         hint = error.hint or ""
         if task == "auto" and "task" in error.message:
-            hint = f"say it: --task with one of {', '.join(_PLAIN)}"
+            hint = f"if it reads text, say what it does: --task with one of {', '.join(_PLAIN)}; a model of images or "
+            hint += "sound is served as an ONNX file of tensors"
         raise DeployError(f"{folder.name}: {error.message}", hint=hint) from error
 
 

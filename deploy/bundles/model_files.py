@@ -22,6 +22,10 @@ KEPT: Final = (
 )
 """What a bundle takes over besides the modules' own folders."""
 
+PIECES: Final = ("sentencepiece.bpe.model", "spm.model", "spiece.model", "tokenizer.model", "sentencepiece.model")
+TOKENIZERS: Final = ("tokenizer.json", "vocab.txt", "vocab.json", *PIECES)
+"""What a folder has at least one of, if it has a tokenizer."""
+
 
 def digest(path: Path, *, made_by: str = "") -> str:
     """Return the hash of every file a model is made of; ``path`` is its folder, or its only file.

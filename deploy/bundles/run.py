@@ -8,9 +8,8 @@ name when it is complete.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib import util
-from typing import Final
 
+from deploy.bundles import needed
 from deploy.bundles.export import candidates, custom_code
 from deploy.bundles.export.candidates import Candidate
 from deploy.bundles.export.source import find_source
@@ -21,23 +20,13 @@ from deploy.bundles.register import fetch_source, is_registered
 from deploy.bundles.texts import TextRun
 from deploy.bundles.work import work_folder
 from deploy.modelsync.model_folder import execution
-from deploy.tools.errors import DeployError, MissingPart
+from deploy.tools.errors import DeployError
 from preprocessing.config import GENERATION
-
-NEEDED: Final = ("torch", "transformers", "onnx", "onnxscript", "onnxruntime", "matplotlib")
-_OF_OPENVINO: Final = ("openvino", "nncf")
 
 
 def optimize(options: Options, say: Say, progress: Say) -> Outcome:
     """Make the bundle. ``say`` gets lasting lines, ``progress`` what is going on. Raises ``DeployError``."""
-    needed = NEEDED if options.candidate.startswith("ort-") else (*NEEDED, *_OF_OPENVINO)
-    missing = [package for package in needed if util.find_spec(package) is None]
-    if missing:
-        raise MissingPart(
-            f"exporting a model needs {', '.join(missing)}",
-            hint='run `pip install "triton-gateway[bundles]"`; with PIP_EXTRA_INDEX_URL naming the CPU index of '
-            "pytorch.org/get-started, torch comes without 4.6 GB of CUDA",
-        )
+    needed.require(openvino=not options.candidate.startswith("ort-"))
     check(options)
     with custom_code.trusted(options.trusts_code), work_folder(options.output) as work:
         fetched = None

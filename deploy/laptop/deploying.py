@@ -2,8 +2,8 @@
 
 Everything that changes the registry is the stock ``clearml-serving`` (an export is registered by ``optimize``, in a
 process of its own), and every step is told as the line that a person could have typed. In this order: what can fail is
-tried before anything is registered, and the endpoint is added last. Ctrl-C at any step takes back what this run has
-registered.
+tried before anything is registered, and the endpoint is added last. Ctrl-C before that takes back what this run has
+registered; so does a refusal for good afterwards.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ import os
 import shlex
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from deploy.bundles import pooled, ready, serving
-from deploy.bundles.given import Given
+from deploy.bundles.given import IN_PYTHON, Given
 from deploy.bundles.model_files import digest
 from deploy.history.recorder import recorded
 from deploy.laptop import first_answer
@@ -36,6 +37,9 @@ _DEFAULT_S: Final = 20.0
 """Model sync records the first version of an endpoint within a poll or two."""
 SENTENCE: Final = "A man is playing the guitar on stage."
 _SHOWN: Final = 4
+_NAMELESS: Final = "Anonymous model "
+"""How the SDK calls a model for the moment between making it and naming it."""
+_NAMED_WITHIN_S: Final = 3.0
 _LEAST_NAME: Final = 3
 """Characters that a ClearML server wants of a model's name."""
 
@@ -93,6 +97,7 @@ class Deployment:
         """Deploy, and return the url that serves it. Raises ``DeployError`` and the registry's errors."""
         wanted, screen = self._wanted, self._screen
         wanted.output.mkdir(parents=True, exist_ok=True)
+        self._live("asking ClearML what is served")
         serving_spec = self._store.spec()
         tag = self._tag()
         there = self._served_already(serving_spec, tag)
@@ -102,7 +107,7 @@ class Deployment:
             return there
         version = next_version(serving_spec, wanted.endpoint, wanted.version)
         url = spec.normalize_url(wanted.endpoint, version)
-        known = {*self._tagged(tag), *self._drafts()}
+        known = {*self._tagged(tag), *self._drafts(), *self._nameless()}
         try:
             made = self._made(tag)
             arguments = named(made.arguments, wanted.endpoint, version, made.model_id)
@@ -114,7 +119,13 @@ class Deployment:
             with _uninterrupted():
                 self._take_back(url, tag, known)
             raise
-        self._show(url, made.model_id, is_first=not _versions(serving_spec, wanted.endpoint))
+        try:
+            self._show(url, made.model_id, is_first=not _versions(serving_spec, wanted.endpoint))
+        except first_answer.Refused as error:
+            # else the first version, which a bare name means, would be one that nobody can serve
+            with _uninterrupted():
+                self._take_back(url, tag, known)
+            raise DeployError(error.message, hint="what was registered of it is taken back") from error
         return url
 
     def plan(self) -> list[str]:
@@ -185,14 +196,9 @@ class Deployment:
     def _described(self, given: Given) -> tuple[Sequence[Tensor], Sequence[Tensor], Sequence[str]]:
         """Return inputs, outputs and ``--aux-config`` pairs of a model that is ready."""
         task = [f"gateway.task={given.task}"] if given.task != "auto" else []
-        if given.kind == "sklearn":
+        if given.kind in IN_PYTHON:
             return (), (), []
         if given.kind == "torchscript":
-            if not self._wanted.inputs or not self._wanted.outputs:
-                raise DeployError(
-                    f"{given.given} is TorchScript, which does not say its tensors",
-                    hint="name them, batch included: --input INPUT__0:float32:-1,4 --output OUTPUT__0:float32:-1,2",
-                )
             return self._wanted.inputs, self._wanted.outputs, []
         if given.file is None:
             return (), (), task
@@ -206,15 +212,16 @@ class Deployment:
 
     def _upload(self, path: str, tag: str) -> list[str]:
         wanted = self._wanted
-        framework = {"sklearn": "scikitlearn", "torchscript": "torchscript"}.get(wanted.given.kind, "onnx")
+        framework = {**IN_PYTHON, "torchscript": "torchscript"}.get(wanted.given.kind, "onnx")
         return ["model", "upload", "--name", wanted.name, "--project", wanted.project, "--tags", tag,
                 "--path", path, "--framework", framework, "--publish"]  # fmt: skip
 
     def _arguments(
         self, model_id: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor], pairs: Sequence[str]
     ) -> list[str]:
-        if self._wanted.given.kind == "sklearn":
-            return ["model", "add", "--engine", "sklearn", "--endpoint", "ENDPOINT", "--model-id", model_id]
+        kind = self._wanted.given.kind
+        if kind in IN_PYTHON:
+            return ["model", "add", "--engine", kind, "--endpoint", "ENDPOINT", "--model-id", model_id]
         return serving.endpoint_arguments("ENDPOINT", model_id, inputs, outputs, pairs)
 
     # --- the registry -------------------------------------------------------------------------------------------
@@ -247,12 +254,22 @@ class Deployment:
             if one.get("name") == self._wanted.name and str(one.get("uri")).endswith(spec.BROKEN_UPLOADS)
         ]  # fmt: skip
 
+    def _nameless(self) -> set[str]:
+        """Return the ids of models that somebody's SDK is about to name, or was, when it was ended."""
+        asked = {"name": f"^{_NAMELESS}", "only_fields": ["id", "uri"]}
+        models = self._store.call("models", "get_all", asked)["models"]
+        return {str(one["id"]) for one in models if str(one.get("uri")).endswith(spec.BROKEN_UPLOADS)}
+
     def _take_back(self, url: str, tag: str, known: set[str]) -> None:
         """Take away what this run has registered, the endpoint first: nothing half done stays."""
         try:
             endpoints = self._store.spec().endpoints
             others = {one.model_id for other, one in endpoints.items() if other != url}
             models = {*self._tagged(tag), *self._drafts()} - known - others
+            nameless = self._nameless() - known
+            if nameless:  # or somebody else's, which gets its name now
+                time.sleep(_NAMED_WITHIN_S)
+                models |= nameless & self._nameless()
             there = endpoints.get(url)
             if there is not None and there.model_id in models:
                 asyncio.run(self._cli.run("--id", self._task_id, "model", "remove", "--endpoint", url))
@@ -286,7 +303,7 @@ class Deployment:
         example = details.get("example")
         screen.say(f"{url} is served ({details.get('task', details.get('engine', 'model'))})")
         if example is None:
-            rows = "[[…]]" if wanted.given.kind == "sklearn" else "…"
+            rows = "[[…]]" if wanted.given.kind in IN_PYTHON else "…"
             self._tell(f"  {curl(wanted.gateway, name, rows)}  # what the model takes: docs/http-api.md")
         else:
             body = single(example, str(details.get("task")))

@@ -15,12 +15,16 @@ Live = Callable[[str], None]
 _ASK_AGAIN_S: Final = 0.3
 
 
+class Refused(DeployError):
+    """The endpoint will never be served as it is, whatever is waited for."""
+
+
 async def served(
     gateway: str, url: str, model_id: str, sync_status: Path, *, live: Live, timeout_s: float = 180.0
 ) -> Mapping[str, Any]:
     """Wait until ``gateway`` serves the endpoint ``url`` with this model (empty: any), and return what it says of it.
 
-    Raises ``DeployError`` at once for what is refused for good, and when ``timeout_s`` was not enough.
+    Raises ``Refused`` at once for what is refused for good, and ``DeployError`` when ``timeout_s`` was not enough.
     """
     clock = asyncio.get_running_loop().time
     deadline = clock() + timeout_s
@@ -38,7 +42,7 @@ async def served(
                 return {**endpoint, "defaults": status.get("defaults", {}), "canaries": status.get("canaries", {})}
         for pending in status.get("pending", []):
             if pending.get("url") == url and (pending.get("state") == "refused" or pending.get("is_final")):
-                raise DeployError(
+                raise Refused(
                     f"{url} is not served: {pending.get('reason')}",
                     hint=f"`clearml-serving model remove --endpoint {url}` takes it away again",
                 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from deploy.admin.commands._options import (
     who,
 )
 from deploy.admin.terminal import Terminal
+from deploy.laptop.state_dir import uses_no_clearml
 from deploy.tools.clearml_serving import Tensor
 from deploy.tools.errors import DeployError
 
@@ -50,10 +52,10 @@ def command(
     """Serve MODEL: export it, prove its answers, register it, add the endpoint, wait, and ask it something.
 
     MODEL is the folder of a Hugging Face or sentence-transformers model, a name of the hub, an ONNX file (with its
-    tokenizer beside it), a bundle of `optimize`, the id of a ClearML model, a TorchScript or a scikit-learn file. An
-    export needs torch (`pip install "triton-gateway[bundles]"`), the others do not. Everything that changes the
-    registry is shown as the `clearml-serving` command that a person could have typed. Ctrl-C takes back what was
-    registered.
+    tokenizer beside it), a bundle of `optimize`, the id of a ClearML model, a TorchScript, scikit-learn, XGBoost or
+    LightGBM file. An export needs torch (`pip install "triton-gateway[bundles]"`), the others do not. Everything that
+    changes the registry is shown as the `clearml-serving` command that a person could have typed. Ctrl-C takes back
+    what was registered.
 
     \b
     Examples:
@@ -62,15 +64,29 @@ def command(
       triton-gateway deploy ./export/model.onnx --tokenizer ./my-model --endpoint faq/2
       triton-gateway deploy ./my-model --dry-run
     """
+    from deploy.bundles import needed
     from deploy.bundles.given import recognise
     from deploy.laptop.deploying import Deployment, Wanted, registered_name
 
     given = recognise(model, task=task, tokenizer=tokenizer)
+    if given.kind == "torchscript" and not (inputs and outputs):
+        raise DeployError(
+            f"{model} is TorchScript, which does not say its tensors",
+            hint="name them, batch included: --input INPUT__0:float32:-1,4 --output OUTPUT__0:float32:-1,2",
+        )
     wanted_name, _, version = (endpoint.strip("/") or given.name).partition("/")
     if "/" in version:
         raise DeployError(f"--endpoint {endpoint} has more than a name and a version", hint="for instance faq/2")
-    store = open_registry()
+    if not dry_run:
+        needed.check(given, tries_all=tries_all)
     state = chosen_state_dir()
+    if not state.env_file.exists() and uses_no_clearml(os.environ):
+        raise DeployError(
+            "no ClearML server is named, and no `up` was started in this folder",
+            hint=f"`triton-gateway up --model {shlex.quote(model)}` starts everything here and serves it; or set "
+            "CLEARML_API_HOST and its keys",
+        )
+    store = open_registry()
     home = state.root / "bundles" if state.env_file.exists() else Path("optimized").absolute()
     wanted = Wanted(
         given, wanted_name, version, (bundles or home).absolute(), gateway, state.sync_status, project,

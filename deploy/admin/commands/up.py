@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -126,6 +127,7 @@ def command(
         raise DeployError("`up` does not run on Windows", hint=launcher.ELSEWHERE)
     # after --help was answered: these import grpc and the control plane
     from deploy.admin.commands import serve
+    from deploy.bundles import needed
     from deploy.bundles.given import recognise
     from deploy.laptop.stack import UpOptions, run
     from deploy.laptop.state_dir import StateDir
@@ -138,7 +140,14 @@ def command(
             hint="name it with --model-repository",
         )
     if model:
-        recognise(model, task=task)  # what cannot be served is said before anything starts
+        found = recognise(model, task=task)  # what cannot be served is said before anything starts
+        if found.kind == "torchscript":
+            raise DeployError(
+                f"{model} is TorchScript, which does not say its tensors",
+                hint=f"start `triton-gateway up`, then `triton-gateway deploy {shlex.quote(model)} --input "
+                "NAME:TYPE:SIZES --output NAME:TYPE:SIZES`",
+            )
+        needed.check(found, is_served_here=True)
     asked = [model, "--task", task, *(["--endpoint", endpoint] if endpoint else [])]
     asked += ["--trust-remote-code"] if trusts_code else []
     options = UpOptions(

@@ -11,16 +11,15 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from deploy.bundles import hub
 from deploy.bundles.export import custom_code, tokens
 from deploy.bundles.export.tokens import Reads
-from deploy.bundles.model_files import digest, kept_files
-from deploy.tools.errors import DeployError, ExportFailed, MissingPart
+from deploy.bundles.model_files import TOKENIZERS, digest, kept_files
+from deploy.tools.errors import DeployError, ExportFailed
 from preprocessing.config import EMBEDDINGS, TaskConfig
 from preprocessing.errors import PreprocessingError
 from preprocessing.heads import head_for
 
-_WANTED = ("*.json", "*.txt", "*.model", "*.safetensors", "*.bin", "*.py", "*.jinja")
-_IGNORED = ("onnx/*", "openvino/*", "*.onnx", "*.h5", "*.msgpack", "*.ot")
 _WEIGHTS = ("*.safetensors", "*.bin", "*.pt")
 
 
@@ -68,7 +67,9 @@ def find_source(
     """
     folder = fetched or Path(given).expanduser()
     if not folder.is_dir():
-        folder = _from_hub(given)
+        if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", given):
+            raise DeployError(f"there is no folder {given}", hint="give a Hugging Face model's folder, or a hub name")
+        folder = hub.fetch(given)
     folder = origin = folder.resolve()
     if not (folder / "config.json").is_file():
         raise ExportFailed(
@@ -77,8 +78,8 @@ def find_source(
     custom_code.check(folder)
     if not any(True for pattern in _WEIGHTS for _ in folder.glob(pattern)):
         raise ExportFailed(f"{folder} holds no weights", hint=f"expected one of {', '.join(_WEIGHTS)}")
-    if not any((folder / name).is_file() for name in tokens.FILES):
-        raise ExportFailed(f"{folder} has no tokenizer", hint=f"expected one of {', '.join(tokens.FILES)}")
+    if not any((folder / name).is_file() for name in TOKENIZERS):
+        raise ExportFailed(f"{folder} has no tokenizer", hint=f"expected one of {', '.join(TOKENIZERS)}")
     try:
         chosen = None if task == "auto" else {"task": task}
         head_for(TaskConfig.from_folder(folder, chosen))
@@ -95,23 +96,3 @@ def find_source(
         )
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", given.rstrip("/").rsplit("/", 1)[-1]).strip("-.") or "model"
     return Source(folder, origin, given, name, config, digest(origin), (note,) if note else ())
-
-
-def _from_hub(name: str) -> Path:
-    if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name):
-        raise DeployError(f"there is no folder {name}", hint="give the folder of a Hugging Face model, or a hub name")
-    try:
-        from huggingface_hub import snapshot_download
-    except ModuleNotFoundError as error:
-        raise MissingPart(
-            f"there is no folder {name}, and hub names need huggingface_hub",
-            hint='run `pip install "triton-gateway[bundles]"`',
-        ) from error
-    try:
-        return Path(snapshot_download(name, allow_patterns=list(_WANTED), ignore_patterns=list(_IGNORED)))
-    except Exception as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
-        raise DeployError(
-            f"{name} is neither a folder nor a model the hub gives: {reason}",
-            hint="check the name and the network (HF_HUB_OFFLINE, HF_TOKEN), or give a folder",
-        ) from error

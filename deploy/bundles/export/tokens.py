@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from deploy.bundles.export import custom_code
+from deploy.bundles.model_files import PIECES
 from deploy.tools.errors import ExportFailed, MissingPart
 from deploy.tools.sentences import SENTENCES
 
@@ -25,10 +26,6 @@ Reads = Literal["transformers", "file"]
 
 Tokenize = Callable[..., list[int]]
 """One text, or the two of a pair → its ids, special tokens included."""
-
-PIECES: Final = ("sentencepiece.bpe.model", "spm.model", "spiece.model", "tokenizer.model", "sentencepiece.model")
-FILES: Final = ("tokenizer.json", "vocab.txt", "vocab.json", *PIECES)
-"""What a folder has at least one of, if it has a tokenizer."""
 
 _ODD: Final = (
     "½ cup of ﬁne flour, please…",

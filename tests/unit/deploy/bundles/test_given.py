@@ -32,8 +32,8 @@ def folder(place: Path, files: Mapping[str, Any]) -> Path:
          "text-classification"),
         ({"config.json": BERT, "model-00001-of-00002.safetensors": "w", "vocab.txt": "a"}, "", "transformers",
          "text-classification"),
-        ({"config.json": {"architectures": ["BertModel"]}, "modules.json": [], "pytorch_model.bin": "w"}, "",
-         "transformers", "sentence-embeddings"),
+        ({"config.json": {"architectures": ["BertModel"]}, "modules.json": [], "pytorch_model.bin": "w",
+          "vocab.txt": "a"}, "", "transformers", "sentence-embeddings"),
         ({"config.json": BERT, "onnx/model.onnx": "g", "tokenizer.json": {}}, "", "onnx", "text-classification"),
         ({"config.json": BERT, "model.onnx": "g", "tokenizer.json": {}}, "model.onnx", "onnx", "text-classification"),
         ({"config.json": BERT, "model.onnx": "g", "tokenizer.json": {}, "manifest.json": {"chosen": {}}}, "", "bundle",
@@ -41,6 +41,10 @@ def folder(place: Path, files: Mapping[str, Any]) -> Path:
         ({"model.onnx": "g"}, "model.onnx", "onnx", ""),
         ({"clf.joblib": "p"}, "clf.joblib", "sklearn", ""),
         ({"clf.pkl": "p"}, "", "sklearn", ""),
+        ({"clf.pkl.gz": "p"}, "clf.pkl.gz", "sklearn", ""),
+        ({"trees.ubj": "p"}, "", "xgboost", ""),
+        ({"trees.json": '{"learner":{}}'}, "trees.json", "xgboost", ""),
+        ({"trees.txt": "tree\nversion=v4\n"}, "trees.txt", "lightgbm", ""),
     ],
 )  # fmt: skip
 def test_what_can_be_served_is_recognised(
@@ -79,6 +83,22 @@ def test_torchscript_is_told_from_a_checkpoint(tmp_path: Path) -> None:
         ({"config.json": {"architectures": ["AForMaskedLM", "AForTokenClassification"]}, "model.safetensors": "w"}, "",
          ["several architectures", "--task fill-mask or --task token-classification"]),
         ({"notes.docx": "x"}, "notes.docx", ["no model that is known"]),
+        ({"notes.json": {}}, "notes.json", ["no model that is known"]),
+        ({"model.tar.gz": "x"}, "model.tar.gz", ["archive", "unpack it"]),
+        ({"saved_model.pb": "x", "variables/variables.index": "x"}, "", ["SavedModel", "tf2onnx", "my-model --output"]),
+        ({"config.json": BERT, "tf_model.h5": "x"}, "", ["no weights of PyTorch", "from_tf=True"]),
+        ({"config.json": BERT, "flax_model.msgpack": "x"}, "", ["no weights of PyTorch", "from_flax=True"]),
+        ({"config.json": BERT, "tokenizer.json": {}}, "", ["no weights", "model.safetensors"]),
+        ({"config.json": BERT, "llama.Q4.gguf": "x"}, "", ["llama.cpp", "original"]),
+        ({"config.json": BERT, "model.safetensors": "w"}, "", ["no tokenizer", "save_pretrained"]),
+        ({"config.json": BERT, "tokenizer.json": {}, "model.safetensors": "version https://git-lfs.github.com/spec/v1"},
+         "", ["pointer of git-lfs", "lfs pull"]),
+        ({"config.json": BERT, "tokenizer.json": {}, "model-00001-of-00002.safetensors": "w",
+          "model.safetensors.index.json": {"weight_map": {"a": "model-00001-of-00002.safetensors",
+                                                          "b": "model-00002-of-00002.safetensors"}}},
+         "", ["not complete", "1 files", "model-00002-of-00002.safetensors"]),
+        ({"checkpoint-5/config.json": BERT, "checkpoint-5/model.safetensors": "w"}, "",
+         ["checkpoint-5", "give one: ", "my-model/checkpoint-5"]),
     ],
 )  # fmt: skip
 def test_what_cannot_be_served_is_refused_with_what_to_do(
@@ -105,7 +125,8 @@ def test_hub_names_and_tasks(tmp_path: Path) -> None:
     assert ("transformers", "tiny") == (recognise("someone/tiny").kind, recognise("someone/tiny").name)
     with pytest.raises(DeployError, match="no task sentiment"):
         recognise(str(tmp_path), task="sentiment")
-    chosen = folder(tmp_path / "m", {"config.json": {"architectures": ["Odd"]}, "model.safetensors": "w"})
+    chosen = folder(tmp_path / "m", {"config.json": {"architectures": ["Odd"]}, "model.safetensors": "w",
+                                      "tokenizer.json": {}})  # fmt: skip
     config = recognise(str(chosen), task="fill-mask").config
     assert config is not None
     assert "fill-mask" == config.task

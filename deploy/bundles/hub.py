@@ -1,0 +1,66 @@
+"""Models that are named as the hub names them: fetched, or refused in a sentence that says how to do without a network.
+
+``check`` is asked before anything is started, ``fetch`` when the export begins.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from deploy.tools.errors import DeployError, MissingPart
+
+_WANTED: Final = ("*.json", "*.txt", "*.model", "*.safetensors", "*.bin", "*.py", "*.jinja")
+_IGNORED: Final = ("onnx/*", "openvino/*", "*.onnx", "*.h5", "*.msgpack", "*.ot")
+_ANSWERS_WITHIN_S: Final = 10.0
+_HIDDEN: Final = (401, 403, 404)
+"""What the hub answers for a model that is not there, or not for everybody."""
+
+
+def check(name: str) -> None:
+    """Raise ``DeployError`` if the model is neither in the local cache nor given by the hub."""
+    try:
+        from huggingface_hub import HfApi, snapshot_download
+    except ModuleNotFoundError as error:
+        raise _without_package(name) from error
+    try:
+        snapshot_download(name, local_files_only=True)
+    except Exception:  # noqa: BLE001 - whatever the cache lacks, the hub is asked
+        try:
+            HfApi().model_info(name, timeout=_ANSWERS_WITHIN_S)
+        except Exception as error:
+            raise refusal(name, error) from error
+
+
+def fetch(name: str) -> Path:
+    """Return the folder of the model, from the hub or the local cache. Raises ``DeployError``."""
+    try:
+        from huggingface_hub import snapshot_download
+    except ModuleNotFoundError as error:
+        raise _without_package(name) from error
+    try:
+        return Path(snapshot_download(name, allow_patterns=list(_WANTED), ignore_patterns=list(_IGNORED)))
+    except Exception as error:
+        raise refusal(name, error) from error
+
+
+def refusal(name: str, error: Exception) -> DeployError:
+    """Return the sentence for what the hub's client raised."""
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    if status in _HIDDEN:
+        return DeployError(
+            f"there is no folder {name} here, and the hub gives no model of that name ({status})",
+            hint="check the name; HF_TOKEN opens what is private or gated",
+        )
+    reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+    return DeployError(
+        f"there is no folder {name} here, and the hub cannot be reached ({reason})",
+        hint=f"give a model's folder; `hf download {name} --local-dir my-model` makes one where there is a network",
+    )
+
+
+def _without_package(name: str) -> MissingPart:
+    return MissingPart(
+        f"there is no folder {name}, and hub names need huggingface_hub",
+        hint='run `pip install "triton-gateway[bundles]"`',
+    )

@@ -1,0 +1,47 @@
+"""What an export needs, looked for before a stack is started or a model is fetched: packages, and the hub for names.
+
+Called by ``deploy`` and ``up --model`` first, and by ``optimize``. Imports none of the packages.
+"""
+
+from __future__ import annotations
+
+from importlib import util
+from typing import Final
+
+from deploy.bundles import hub
+from deploy.bundles.given import IN_PYTHON, Given
+from deploy.tools.errors import MissingPart
+from gateway import registry
+
+PACKAGES: Final = ("torch", "transformers", "onnx", "onnxscript", "onnxruntime", "matplotlib")
+_OF_OPENVINO: Final = ("openvino", "nncf")
+
+
+def check(given: Given, *, tries_all: bool = False, is_served_here: bool = False) -> None:
+    """Raise ``DeployError`` if ``given`` has to be exported and that cannot begin here, or if what runs it is lacking.
+
+    ``is_served_here``: by a gateway in this very environment.
+    """
+    if is_served_here and given.kind in IN_PYTHON and util.find_spec(given.kind) is None:
+        raise MissingPart(
+            f"{given.given} is run by {given.kind}, which is not installed",
+            hint='run `pip install "triton-gateway[engines]"`',
+        )
+    if given.kind != "transformers":
+        return
+    require(openvino=tries_all)
+    if given.path is None and not registry.is_id(given.given):
+        hub.check(given.given)
+
+
+def require(*, openvino: bool) -> None:
+    """Raise ``MissingPart`` if a package of the export is not installed."""
+    wanted = (*PACKAGES, *_OF_OPENVINO) if openvino else PACKAGES
+    missing = [package for package in wanted if util.find_spec(package) is None]
+    if missing:
+        raise MissingPart(
+            f"exporting a model needs {', '.join(missing)}",
+            hint='run `pip install "triton-gateway[bundles]"`. On Linux that brings torch with 4.6 GB of CUDA; the CPU '
+            "wheel alone comes with `--extra-index-url` and the address that pytorch.org/get-started shows for CPU. A "
+            "model that is an ONNX file already needs no torch",
+        )

@@ -1,0 +1,144 @@
+"""Ctrl-C in `deploy` while ClearML does what was asked: nothing half-registered stays, not even a draft without a name.
+
+Between the command and the embedded control plane stands a proxy that lets one call through, interrupts the command and
+never answers, so each run is ended in exactly that moment. What is exported is interrupted by `make models`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deploy.controlplane.testing import RunningControlPlane, control_plane
+from deploy.tools.clearml_serving import PROGRAM
+from tests.e2e.test_deploy import WORDS
+from tests.e2e.test_up_demo import command
+from tests.integration.optimize.tiny import IS_ALL
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+
+STAGES = {
+    "models.create": "made, without a name",
+    "models.edit": "named",
+    "files": "uploaded",
+    "models.set_ready": "published",
+    "tasks.edit": "the endpoint is being added",
+}
+FEW = ("models.create", "files", "tasks.edit")
+"""The stages of every run of the suite; `make models` does all of them."""
+
+
+class Proxy:
+    """Passes calls on; the first one called ``stage`` is passed on too, told to ``reached``, and never answered."""
+
+    def __init__(self, target: str) -> None:
+        self.stage = ""
+        self.reached: Callable[[], object] = lambda: None
+        self.over = threading.Event()
+        proxy = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def pass_on(self) -> None:
+                length = int(self.headers.get("content-length") or 0)
+                body = self.rfile.read(length) if length else None
+                headers = {k: v for k, v in self.headers.items() if k.lower() not in ("host", "connection")}
+                request = urllib.request.Request(f"{target}{self.path}", body, headers, method=self.command)
+                try:
+                    answer: Any = urllib.request.urlopen(request, timeout=30)
+                except urllib.error.HTTPError as error:
+                    answer = error
+                with answer:
+                    content = answer.read()
+                if self.path.rpartition("/")[2] == proxy.stage:
+                    proxy.stage = ""
+                    proxy.reached()
+                    proxy.over.wait()
+                    return
+                self.send_response(answer.status)
+                self.send_header("content-type", answer.headers["content-type"])
+                self.send_header("content-length", str(len(content)))
+                self.end_headers()
+                self.wfile.write(content)
+
+            do_GET = do_POST = do_PUT = pass_on  # noqa: N815 - http.server's names
+
+            def log_message(self, *_: object) -> None: ...
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    def close(self) -> None:
+        self.over.set()
+        self.server.shutdown()
+        self.server.server_close()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningControlPlane]:
+    """The embedded control plane."""
+    with control_plane(tmp_path_factory.mktemp("controlplane")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def proxy(server: RunningControlPlane) -> Iterator[Proxy]:
+    """What stands before it."""
+    running = Proxy(server.url)
+    yield running
+    running.close()
+
+
+@pytest.fixture(scope="module")
+def environment(server: RunningControlPlane, proxy: Proxy, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Of a user whose ClearML server is behind the proxy, with a serving Task."""
+    home = tmp_path_factory.mktemp("home")
+    env = replace(server, url=proxy.url).client_environment(os.environ, home)
+    create = [sys.executable, *PROGRAM, "create", "--name", "serving"]
+    made = subprocess.run(create, env=env, capture_output=True, text=True, timeout=120, check=True)
+    return {**env, "CLEARML_SERVING_TASK_ID": made.stdout.partition("created: id=")[2].split()[0]}
+
+
+def registered(server: RunningControlPlane, task_id: str) -> tuple[list[Any], Any]:
+    """Every model, drafts too, and the endpoints."""
+    models = server.call("models.get_all", only_fields=["id", "name", "uri"])["models"]
+    sections = server.call("tasks.get_by_id", task=task_id)["task"].get("configuration", {})
+    return models, json.loads(sections.get("endpoints", {}).get("value") or "{}")
+
+
+@pytest.mark.parametrize("stage", STAGES if IS_ALL else FEW)
+def test_ctrl_c_leaves_nothing_of_a_model_that_was_not_added(
+    server: RunningControlPlane, proxy: Proxy, environment: dict[str, str], tmp_path: Path, stage: str
+) -> None:
+    """Whatever ClearML has just done, it is taken back and said in a line."""
+    argv = [*command(), "deploy", str(WORDS), "--endpoint", "words", "--url", "http://127.0.0.1:9"]
+    seen: list[tuple[list[Any], Any]] = []
+    task_id = environment["CLEARML_SERVING_TASK_ID"]
+    before = registered(server, task_id)
+    with subprocess.Popen(argv, env=environment, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as running:
+
+        def interrupt() -> None:
+            seen.append(registered(server, task_id))
+            running.send_signal(signal.SIGINT)
+
+        proxy.stage, proxy.reached = stage, interrupt
+        _, said = running.communicate(timeout=240)
+    assert 130 == running.returncode, said
+    assert "Traceback" not in said
+    assert [before] != seen, f"nothing was {STAGES[stage]}"
+    assert "taken back: " in said
+    assert before == registered(server, task_id), said
