@@ -17,7 +17,7 @@ import heapq
 import random
 import selectors
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
@@ -25,6 +25,7 @@ import numpy as np
 from gateway.admission import Pressure
 from gateway.endpoints.batcher import Batcher
 from gateway.endpoints.entries import BatchLimits, Entry
+from gateway.triton import choice
 
 REQUEST_S: Final = 90e-6
 """CPU of the gateway for one request, half of it before the call (parse, tokenize), half after it (finish, write)."""
@@ -51,6 +52,12 @@ class Price:
     noise: float = 0.05
     at_once: int = 1
     """Calls that it works on at the same time."""
+    pauses: tuple[float, float] = (0.0, 0.0)
+    """Every so many seconds it does nothing for so many."""
+
+    def slower(self, times: float) -> Price:
+        """Return the price at a server that takes so many times as long."""
+        return replace(self, call=self.call * times, row=self.row * times, token=self.token * times)
 
     def seconds(self, rows: int, longest: int) -> float:
         """Return the time of a call without noise."""
@@ -173,10 +180,84 @@ class Server:
         self._loop.work(CALL_S)
         noise = max(self._chance.gauss(1.0, self.price.noise), 0.5)
         begin = max(self._loop.time() + WIRE_S, heapq.heappop(self._free_at))
-        end = begin + self.price.seconds(len(rows), longest) * noise
+        end = self._after(begin, self.price.seconds(len(rows), longest) * noise)
         heapq.heappush(self._free_at, end)
         await asyncio.sleep(end + WIRE_S - self._loop.time())
         return {"y": np.zeros(len(rows))}
+
+    def _after(self, begin: float, seconds: float) -> float:
+        """Return when it has worked for so long."""
+        every, paused = self.price.pauses
+        if not every:
+            return begin + seconds
+        end = begin + seconds
+        pause = begin - begin % every  # it pauses at the start of every interval
+        while pause < end:
+            if pause + paused > begin:
+                end += pause + paused - max(pause, begin)
+            pause += every
+        return end
+
+
+class Several:
+    """Servers of which each call goes to one, as the product chooses it; ``is_plain``: to the one with the fewest."""
+
+    def __init__(self, loop: SimulatedLoop, servers: Sequence[Server], *, is_plain: bool = False) -> None:
+        self._loop = loop
+        self._paces = choice.Paces()
+        self._known = [_Known(server) for server in servers]
+        self._is_plain = is_plain
+        self._turn = 0
+        self._probes: set[asyncio.Task[Any]] = set()
+
+    @property
+    def calls(self) -> list[tuple[int, int]]:
+        """The calls of all of them."""
+        return [call for known in self._known for call in known.server.calls]
+
+    @property
+    def replicas(self) -> int:
+        """How many share the calls."""
+        return max(sum(not known.is_outlier for known in self._known), 1)
+
+    @property
+    def spare(self) -> float:
+        """See ``choice.spare``."""
+        return choice.spare(self._known)
+
+    async def __call__(self, rows: Sequence[Row], timeout: float) -> dict[str, Any]:
+        """Serve a call."""
+        call = self._call(rows)
+        if (outlier := choice.probed(self._known, "m", self._loop.time())) is not None:
+            task = self._loop.create_task(self._probe(outlier, rows, timeout))
+            self._probes.add(task)
+            task.add_done_callback(self._probes.discard)
+        self._turn += 1
+        seconds = 0.0 if self._is_plain else call.seconds
+        known = choice.choose(self._known, "m", self._turn, (), seconds=seconds, now=self._loop.time())
+        assert known is not None
+        return await self._send(known, call, rows, timeout, is_probe=False)
+
+    def _call(self, rows: Sequence[Row]) -> choice.Call:
+        return self._paces.call("m", len(rows), len(rows) * max(row.n_tokens for row in rows))
+
+    async def _probe(self, known: _Known, rows: Sequence[Row], timeout: float) -> None:
+        await self._send(known, self._call(rows), rows, timeout, is_probe=True)
+
+    async def _send(
+        self, known: _Known, call: choice.Call, rows: Sequence[Row], timeout: float, *, is_probe: bool
+    ) -> dict[str, Any]:
+        self._paces.begin(known, call, self._loop.time())
+        found = await known.server(rows, timeout)
+        servers = [] if self._is_plain else self._known
+        self._paces.end(known, call, self._loop.time(), servers, was_answered=True, is_probe=is_probe)
+        return found
+
+
+class _Known(choice.Server):
+    def __init__(self, server: Server) -> None:
+        super().__init__()
+        self.server = server
 
 
 @dataclass(slots=True)
@@ -262,20 +343,22 @@ class Flow:
 
 def flow(
     price: Price, lengths: Lengths, rate: float, *, seconds: float = 10.0, warm: float = 5.0, seed: int = 1,
-    change: Callable[[float, Server], float] | None = None
+    change: Callable[[float, Server], float] | None = None, others: Sequence[Price] = (), is_plain: bool = False,
 ) -> Flow:  # fmt: skip
     """Run ``rate`` arrivals per second, at random, against a batcher whose limit of work holds from the start.
 
-    ``change(time, server)`` returns the rate from now on, ten times a second.
+    ``change(time, server)`` returns the rate from now on, ten times a second. ``others`` are the prices of further
+    servers, of which each call goes to one (``is_plain``: to the one with the fewest calls).
     """
 
     async def main(loop: SimulatedLoop) -> Flow:
         chance = random.Random(seed)
         server = Server(loop, price, chance)
+        several = Several(loop, [server, *(Server(loop, one, chance) for one in others)], is_plain=is_plain)
         batcher: Batcher[Row] = Batcher(
-            server,
+            several if others else server,
             limits=BatchLimits(max_rows=MAX_ROWS, max_in_flight=max(2, price.at_once), pressure=Pressure("always")),
-            on_batch=lambda *_: None, clock=loop.time,
+            on_batch=lambda *_: None, clock=loop.time, servers=several,
         )  # fmt: skip
         found = Flow(0.0, 0.0, [], [])
         until = warm + seconds

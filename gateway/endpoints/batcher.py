@@ -28,13 +28,12 @@ from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Hashable, Iterator, Sequence
 from functools import partial
 from time import perf_counter
-from typing import Any, Final, Generic, Literal, Protocol
+from typing import Any, Final, Generic, Literal
 
 from gateway.admission import CEILINGS
 from gateway.endpoints.entries import BatchLimits, Entry, OnDone, R, cut, merge, n_tokens, split
 from gateway.endpoints.limit import WorkLimit
 from gateway.endpoints.order import Order
-from gateway.endpoints.prices import Prices
 from gateway.errors import (
     BackendGarbage,
     BackendRefused,
@@ -44,7 +43,9 @@ from gateway.errors import (
     ModelNotReady,
     Overloaded,
 )
+from gateway.prices import Prices
 from gateway.trace import CLASSES, DEFAULT, EVERYBODY, TRACEPARENT, Lane
+from gateway.triton.port import Servers
 from preprocessing.collate import split_rows
 
 ROW_FAULTS: Final = (BackendRefused, HookFailed)
@@ -72,16 +73,7 @@ _PARALLEL: Final = 1 / 3
 """A server with a smaller share of ``queueing`` takes several calls at a time: a second one need not wait."""
 
 
-class Servers(Protocol):
-    """What the batcher must know of the backend."""
-
-    @property
-    def replicas(self) -> int:
-        """How many servers share the calls now; at least 1."""
-        ...
-
-
-class _One:
+class _One(Servers):
     @property
     def replicas(self) -> int:
         return 1
@@ -155,6 +147,8 @@ class Batcher(Generic[R]):
         """Halves of calls that failed: each is the next call."""
         self._calls: dict[UnderWay, None] = {}
         """Calls under way, oldest first."""
+        self._aside: dict[UnderWay, None] = {}
+        """Those at servers that are too slow to share the calls: no other stands behind them."""
         self._rows_in_flight = 0
         self._padded_in_flight = 0
         self._crowd = 0.0
@@ -192,7 +186,15 @@ class Batcher(Generic[R]):
 
     def is_full(self, rank: int = DEFAULT) -> bool:
         """Return whether limits of work hold and as much of a class is in hand as may be."""
-        return self._limits.pressure.is_on and self.work >= self.most_work * CEILINGS[rank]
+        if not self._is_at(CEILINGS[rank]):
+            return False
+        if self._servers.spare == math.inf or not self._waiting:
+            return True
+        self._flush_soon()  # a server that is too slow to share the calls takes what waits, rather than be refused
+        return False
+
+    def _is_at(self, share: float) -> bool:
+        return self._limits.pressure.is_on and self.work >= self.most_work * share
 
     def refusal(self, entry: Entry[R]) -> GatewayError | None:
         """Return why an entry cannot be taken in now: no room for its work, or no time for it."""
@@ -218,7 +220,7 @@ class Batcher(Generic[R]):
     @property
     def is_idle(self) -> bool:
         """True if nothing waits and no call is under way."""
-        return not self._waiting and not self._calls
+        return not self._waiting and not self._calls and not self._aside
 
     @property
     def waiting_rows(self) -> int:
@@ -300,10 +302,14 @@ class Batcher(Generic[R]):
         if not self._is_flush_scheduled:
             calls = len(self._calls)
             if not calls or (calls < self._max_calls and self._may_leave()):
-                self._is_flush_scheduled = True
-                self._loop.call_soon(self._flush)
+                self._flush_soon()
             elif self._alarm is None and calls < self._max_calls:
                 self._set_alarm()
+
+    def _flush_soon(self) -> None:
+        if not self._is_flush_scheduled:
+            self._is_flush_scheduled = True
+            self._loop.call_soon(self._flush)
 
     def abandon(self, entry: Entry[R]) -> None:
         """Forget an entry nobody waits for: its place is free at once; a call that served no other is cancelled."""
@@ -319,7 +325,7 @@ class Batcher(Generic[R]):
         self._halves.clear()
         for entry in waiting:
             entry.end(None, _replaced())
-        while tasks := [call.task for call in self._calls if call.task is not None]:
+        while tasks := [call.task for call in (*self._calls, *self._aside) if call.task is not None]:
             await asyncio.wait(tasks)
         for timer in (self._alarm, self._timer):
             if timer is not None:
@@ -342,7 +348,7 @@ class Batcher(Generic[R]):
         yield from self._waiting
         for half in self._halves:
             yield from half
-        for call in self._calls:
+        for call in (*self._calls, *self._aside):
             yield from call.entries
 
     def _watch(self, deadline: float) -> None:
@@ -424,6 +430,15 @@ class Batcher(Generic[R]):
             return True  # everybody is here who was lately
         return self._clock() >= self._behind()
 
+    def _is_for_a_spare(self) -> bool:
+        """Whether a server that is too slow to share the calls gets one: if so much waits that it is done with it
+        before the others are, or somebody would have to be refused.
+        """
+        if self._servers.spare == math.inf:
+            return False
+        rows = self._waiting_rows + self._rows_in_flight
+        return self._is_at(1.0) or rows >= self._limits.max_rows * self._servers.replicas * self._servers.spare
+
     def _behind(self) -> float:
         """Return when a call may leave that stands behind another: shortly before that is expected to end."""
         if self._leave_at is None:
@@ -457,6 +472,8 @@ class Batcher(Generic[R]):
                 self._start(self._take())
             else:
                 break
+        while self._waiting and self._is_for_a_spare():
+            self._start(self._take(), self._aside)
         if self._waiting or self._alarm is not None:
             self._set_alarm()
 
@@ -478,7 +495,7 @@ class Batcher(Generic[R]):
             self._waiting_tokens -= sum(entry.tokens for entry in batch)
         return batch
 
-    def _start(self, batch: list[Entry[R]]) -> None:
+    def _start(self, batch: list[Entry[R]], calls: dict[UnderWay, None] | None = None) -> None:
         started = self._clock()
         now = self._loop.time()
         # What was learned long ago turns nobody away: that would be for ever, if nobody else asks.
@@ -504,10 +521,12 @@ class Batcher(Generic[R]):
             # A call serves entries with different deadlines: it runs to the latest, each entry ends at its own.
             latest = max(e.deadline for e in live)
         call = UnderWay(live, count, count * longest, started)
-        if self._calls and len(self._calls) >= self._servers.replicas:
-            front = call.front = self._last()
-            front.follower = call
-        self._calls[call] = None
+        if calls is None:
+            calls = self._calls
+            if calls and len(calls) >= self._servers.replicas:
+                front = call.front = self._last()
+                front.follower = call
+        calls[call] = None
         self._rows_in_flight += count
         self._padded_in_flight += call.padded
         more = self._waiting_rows + self._rows_in_flight - self._crowd
@@ -534,7 +553,8 @@ class Batcher(Generic[R]):
     def _returned(self, call: UnderWay, task: asyncio.Task[Any]) -> None:
         """Share out the outputs of a call, halve it, or fail its entries: each of them is ended or queued again."""
         now = self._clock()
-        del self._calls[call]
+        is_aside = call in self._aside
+        del (self._aside if is_aside else self._calls)[call]
         held = self._waiting_rows + self._rows_in_flight, self._waiting_tokens + self._padded_in_flight
         self._rows_in_flight -= call.rows
         self._padded_in_flight -= call.padded
@@ -555,7 +575,8 @@ class Batcher(Generic[R]):
                     outputs = self._share(task.result(), [entry.count for entry in call.entries])
                     if len(outputs) != len(call.entries):
                         raise BackendGarbage(f"{len(outputs)} outputs came back for {len(call.entries)} entries")
-                    self._learn(call, now)
+                    if not is_aside:
+                        self._learn(call, now)
                     self.limit.ended(now, call.rows, call.padded, *held)
                 except Exception as odd:  # noqa: BLE001 - whatever it is, it belongs to the entries
                     error = odd

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gateway.admission import NO_PRESSURE, Pressure
-from gateway.endpoints.prices import Prices
+from gateway.prices import Prices
 from gateway.trace import EVERYBODY, TRACEPARENT
 
 if TYPE_CHECKING:

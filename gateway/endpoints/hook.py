@@ -23,6 +23,7 @@ from gateway.endpoints.stacking import StackedCalls
 from gateway.endpoints.tensors import TritonCall
 from gateway.hooks.executor import Executor, Work
 from gateway.trace import Trace
+from gateway.triton.port import Servers
 from preprocessing.errors import PreprocessingError
 from preprocessing.processor import TextProcessor
 from preprocessing.user_code import STAGES, Stage
@@ -34,7 +35,7 @@ _BODY_EVERY_S: Final = 10.0
 _MAX_BODY_BYTES: Final = 256 << 10
 
 
-class _Places:
+class _Places(Servers):
     """What the executor's processes or threads are to a batcher: servers with one call at a time."""
 
     def __init__(self, executor: Executor) -> None:

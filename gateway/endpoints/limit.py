@@ -22,7 +22,7 @@ from math import inf, log
 from typing import Final
 
 from gateway.endpoints.entries import BatchLimits
-from gateway.endpoints.prices import Prices
+from gateway.prices import Prices
 
 TARGET: Final = 2.25
 """Floors that work may spend here: a call in front, its own, and what spreads arrivals out."""

@@ -13,7 +13,7 @@ from heapq import heapify, heappop, heapreplace
 from typing import Final
 
 from gateway.endpoints.entries import BatchLimits, Entry, R, cut
-from gateway.endpoints.prices import Prices
+from gateway.prices import Prices
 from gateway.trace import Lane
 
 _MAX_TENANTS: Final = 1000

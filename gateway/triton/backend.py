@@ -24,6 +24,7 @@ from gateway.errors import BackendUnavailable, DeadlineExceeded, GatewayError, M
 from gateway.pools import quorum
 from gateway.trace import TRACEPARENT
 from gateway.triton.addresses import HttpAddress, Lookup, parse_address, parts, resolve
+from gateway.triton.choice import Call
 from gateway.triton.errors import TransportError
 from gateway.triton.grpc import GrpcTransport, TritonTls
 from gateway.triton.http import HttpTransport
@@ -57,7 +58,7 @@ class _Place:
 _EVERYWHERE: Final = (_Place(),)
 
 
-class _Some:
+class _Some(Servers):
     """The servers that a model is placed on, of those there are."""
 
     __slots__ = ("_copies", "_replicas")
@@ -69,6 +70,10 @@ class _Some:
     @property
     def replicas(self) -> int:
         return min(self._replicas.count, self._copies)
+
+    @property
+    def spare(self) -> float:
+        return self._replicas.spare
 
 
 class TritonBackend:
@@ -101,6 +106,7 @@ class TritonBackend:
         self._places: dict[str, list[_Place]] = {}
         self._waiting = 0
         self._wanted = -inf
+        self._probes: set[asyncio.Task[None]] = set()
         self.address = address
         self._key_file = key_file
         tls = tls or (TritonTls() if any(parse_address(part).is_secure for part in parts(address)) else None)
@@ -155,6 +161,11 @@ class TritonBackend:
         """See ``Backend.replicas``."""
         return self._replicas.count
 
+    @property
+    def spare(self) -> float:
+        """See ``Backend.spare``."""
+        return self._replicas.spare
+
     async def infer(
         self, model: str, inputs: Tensors, outputs: Sequence[str], *, timeout: float, request_id: str = ""
     ) -> dict[str, NDArray[Any]]:
@@ -164,12 +175,16 @@ class TritonBackend:
         callers = replicas.callers(model)
         began = callers.asked
         left = timeout
-        replica = replicas.pick(model) or await self._found(model, left)
+        if replicas.has_outliers:
+            self._probe(model, inputs, outputs, timeout)
+        call = replicas.call(model, inputs)
+        replica = replicas.pick(model, call=call) or await self._found(model, left)
         tried: dict[Replica, bool] = {}
         while True:
             over_http = replica.http.is_open and not callers.leave
             transport = replica.http if over_http else replica.grpc
-            replicas.begin(replica)
+            was_answered = False
+            replicas.begin(replica, call)
             try:
                 found = await transport.infer(
                     model, inputs, outputs, timeout=left, request_id=request_id, parent=parent
@@ -184,11 +199,12 @@ class TritonBackend:
                 raise
             else:
                 now = monotonic()
+                was_answered = True
                 callers.ended(now - began, has_left=False)
                 replica.answered(now)
                 return found
             finally:
-                replica.in_flight -= 1
+                replicas.end(replica, call, was_answered=was_answered)
             left = began + timeout - monotonic()
             try:
                 replica = replicas.failed(replica, model, why, tried, over_http=over_http)
@@ -196,6 +212,30 @@ class TritonBackend:
                 replica = await self._awaited(model, error, left)
                 tried.clear()
                 left = began + timeout - monotonic()
+
+    def _probe(self, model: str, inputs: Tensors, outputs: Sequence[str], timeout: float) -> None:
+        """Send a copy of a call to a Triton that was too slow, if it is time to look whether it still is."""
+        begun = self._replicas.begin_probe(model, inputs)
+        if begun is not None:
+            task = asyncio.create_task(self._ask_outlier(*begun, inputs, outputs, timeout))
+            self._probes.add(task)
+            task.add_done_callback(self._probes.discard)
+
+    async def _ask_outlier(
+        self, replica: Replica, call: Call, inputs: Tensors, outputs: Sequence[str], timeout: float
+    ) -> None:
+        over_http, was_answered = replica.http.is_open, False
+        transport = replica.http if over_http else replica.grpc
+        try:
+            await transport.infer(call.model, inputs, outputs, timeout=timeout, request_id="", parent="")
+            was_answered = True
+        except TransportError:
+            self._replicas.lose(replica, over_http=over_http)
+        except GatewayError as error:
+            _log.debug("a probe of Triton at %s failed: %s", replica.address, error)
+        finally:
+            replica.answered(monotonic())
+            self._replicas.end(replica, call, was_answered=was_answered, is_probe=True)
 
     async def stream(
         self, model: str, inputs: Tensors, outputs: Sequence[str], *, timeout: float, request_id: str = ""
@@ -208,7 +248,7 @@ class TritonBackend:
         tried: dict[Replica, bool] = {}
         while True:
             has_begun = False
-            replicas.begin(replica)
+            replicas.begin(replica, None)
             try:
                 responses = replica.grpc.stream(
                     model, inputs, outputs, timeout=until - monotonic(), request_id=request_id, parent=parent
@@ -223,7 +263,7 @@ class TritonBackend:
             else:
                 return
             finally:
-                replica.in_flight -= 1
+                replicas.end(replica, None, was_answered=False)
             if has_begun:
                 if isinstance(why, TransportError):
                     replicas.lose(replica, over_http=False)
@@ -342,4 +382,6 @@ class TritonBackend:
 
     async def close(self) -> None:
         """See ``Backend.close``."""
+        for probe in self._probes:
+            probe.cancel()
         await self._replicas.close()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Any, Protocol
 
 from numpy.typing import NDArray
@@ -43,14 +44,14 @@ class Servers(Protocol):
         """How many servers share the calls now; at least 1."""
         ...
 
-
-class Backend(Protocol):
-    """One inference server (or several replicas behind one address)."""
-
     @property
-    def replicas(self) -> int:
-        """How many servers share the calls now; at least 1."""
-        ...
+    def spare(self) -> float:
+        """How many times as long as theirs a call takes at one that is too slow to share, and idle; else infinite."""
+        return inf
+
+
+class Backend(Servers, Protocol):
+    """One inference server (or several replicas behind one address)."""
 
     def servers(self, model: str) -> Servers:
         """Return who shares the calls of ``model``: these servers, or as many as it was placed on."""

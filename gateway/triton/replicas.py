@@ -32,9 +32,11 @@ from gateway.triton.addresses import (
     parse_address,
     parts,
 )
+from gateway.triton.choice import Call, Paces, Server, choose, probed, spare
 from gateway.triton.errors import TransportError
 from gateway.triton.grpc import GrpcTransport, Held
 from gateway.triton.http import HttpTransport
+from gateway.triton.port import Tensors
 
 _log = logging.getLogger("triton_gateway.triton")
 
@@ -64,30 +66,6 @@ _REPEATS_PER_CALL: Final = 0.1
 _MEMORY: Final = 1 / 32
 _GRPC_COSTS_S: Final = 0.00025
 """What a call costs more over gRPC than over HTTP, here and in Triton (``benchmarks cost-of-calling-triton``)."""
-
-
-def choose(replicas: Sequence[Replica], model: str, start: int, tried: Collection[Replica]) -> Replica | None:
-    """Return the replica for the next call: one that answers and has the model, with the fewest calls; else any.
-
-    Pure. Equally good ones take turns as ``start`` grows. None when every one is in ``tried``.
-    """
-    # Turns are taken among the good ones: passing over a bad one in line would give its neighbour twice the calls.
-    left = [r for r in replicas if not r.is_unhealthy and model not in r.missing and r not in tried]
-    if not left:
-        left = [r for r in replicas if r not in tried]
-        if not left:
-            return None
-        best_of = min((r.is_unhealthy, model in r.missing) for r in left)
-        left = [r for r in left if (r.is_unhealthy, model in r.missing) == best_of]
-    count = len(left)
-    best = left[start % count]
-    for number in range(1, count):
-        if not best.in_flight:
-            break
-        other = left[(start + number) % count]
-        if other.in_flight < best.in_flight:
-            best = other
-    return best
 
 
 class RepeatBudget:
@@ -145,24 +123,19 @@ class Callers:
         self.leave = self._leaving * self._seconds > _GRPC_COSTS_S
 
 
-class Replica:
+class Replica(Server):
     """One Triton: its transports, and what the calls to it have shown."""
 
     __slots__ = (
-        "address", "grpc", "held", "http", "in_flight", "is_filled", "is_unhealthy", "lacking", "missing", "retry_s",
-        "silent_since",
-        "survey_due", "survey_s", "tending",
+        "address", "grpc", "held", "http", "is_filled", "lacking", "retry_s", "silent_since", "survey_due", "survey_s",
+        "tending",
     )  # fmt: skip
 
     def __init__(self, address: str, grpc: GrpcTransport, http: HttpTransport) -> None:
+        super().__init__()
         self.address = address
         self.grpc = grpc
         self.http = http
-        self.in_flight = 0
-        self.is_unhealthy = False
-        """One of its transports has failed, and it has not answered a question since."""
-        self.missing: set[str] = set()
-        """Models it did not have the last time."""
         self.held: Held | None = None
         """What it said last that it holds; None when it did not answer."""
         self.is_filled = False
@@ -222,10 +195,12 @@ class Replicas:
         self._surveying = asyncio.Lock()
         self.all: list[Replica] = []
         self.count = 1
-        """How many are healthy; at least 1."""
+        """How many are healthy and as fast as the others; at least 1."""
+        self.has_outliers = False
         self.is_away = False
         """None of them answers."""
         self._budget = RepeatBudget()
+        self._paces = Paces()
         self._problem = ""
         """Why the replicas are not known, or not as they are now."""
         self._address = address
@@ -257,12 +232,26 @@ class Replicas:
         found.asked = monotonic()
         return found
 
-    def pick(self, model: str, tried: Collection[Replica] = ()) -> Replica | None:
+    @property
+    def spare(self) -> float:
+        """See ``choice.spare``."""
+        return spare(self.all) if self.has_outliers else inf
+
+    def call(self, model: str, inputs: Tensors) -> Call | None:
+        """Return what a call of ``model`` is to the choice; None if there is none, and for a call of many answers."""
+        if len(self.all) < 2:
+            return None
+        first = next(iter(inputs.values()), None)
+        return self._paces.call(model, len(first) if first is not None and first.ndim else 1,
+                                first.size if first is not None else 1)  # fmt: skip
+
+    def pick(self, model: str, tried: Collection[Replica] = (), call: Call | None = None) -> Replica | None:
         """Return the replica for an attempt; None when there is none beside those that were ``tried``."""
         if len(self.all) == 1 and not tried:
             return self.all[0]
         self._turn += 1
-        return choose(self.all, model, self._turn, tried)
+        seconds = 0.0 if call is None else call.seconds
+        return choose(self.all, model, self._turn, tried, seconds=seconds, now=monotonic())
 
     async def find(self, model: str) -> Replica:
         """As ``pick``, after a look at the name. Raises ``BackendUnavailable``."""
@@ -274,12 +263,33 @@ class Replicas:
             )
         return replica
 
-    def begin(self, replica: Replica) -> None:
-        """Count a call that begins; ``replica.in_flight`` is counted down by who makes it."""
-        replica.in_flight += 1
+    def begin(self, replica: Replica, call: Call | None) -> None:
+        """Count a call that begins."""
+        now = monotonic()
+        self._paces.begin(replica, call, now)
         if not replica.silent_since and len(self.all) > 1:
-            replica.silent_since = monotonic()
+            replica.silent_since = now
             self._tend(replica)
+
+    def end(self, replica: Replica, call: Call | None, *, was_answered: bool, is_probe: bool = False) -> None:
+        """Count a call that has ended; ``was_answered``: with what was asked for."""
+        now = monotonic()
+        if self._paces.end(replica, call, now, self.all, was_answered=was_answered, is_probe=is_probe):
+            self._count()
+            if replica.is_outlier:
+                _log.warning("Triton at %s takes %.1f times as long as the others: it gets calls only when they have "
+                             "more than enough", replica.address, replica.pace)  # fmt: skip
+            else:
+                _log.info("Triton at %s is about as fast as the others again", replica.address)
+
+    def begin_probe(self, model: str, inputs: Tensors) -> tuple[Replica, Call] | None:
+        """Return an outlier that is to get a copy of a call now, and the call, which has begun; None if none is."""
+        outlier = probed(self.all, model, monotonic())
+        call = None if outlier is None else self.call(model, inputs)
+        if outlier is None or call is None:
+            return None
+        self.begin(outlier, call)
+        return outlier, call
 
     def failed(
         self, replica: Replica, model: str, error: GatewayError, tried: dict[Replica, bool], *, over_http: bool
@@ -418,8 +428,9 @@ class Replicas:
         self._count()
 
     def _count(self) -> None:
-        healthy = sum(not replica.is_unhealthy for replica in self.all)
-        self.count, self.is_away = max(1, healthy), not healthy
+        healthy = [replica for replica in self.all if not replica.is_unhealthy]
+        self.has_outliers = any(replica.is_outlier for replica in healthy)
+        self.count, self.is_away = max(1, sum(not replica.is_outlier for replica in healthy)), not healthy
 
     def _say_transports(self) -> None:
         names = sorted(replica.http.name for replica in self.all if replica.http.is_open)
@@ -434,6 +445,7 @@ class Replicas:
         # Versions that were replaced are on no new replica: nobody need look for them.
         forgotten = monotonic() - _FORGET_S
         self._callers = {model: callers for model, callers in self._callers.items() if callers.asked > forgotten}
+        self._paces.forget(self._callers)
         replicas = self.all
         for replica in replicas:
             replica.missing &= self._callers.keys()

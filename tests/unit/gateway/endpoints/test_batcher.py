@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from gateway.endpoints.batcher import Batcher
 from gateway.endpoints.entries import BatchLimits, Entry, cut, merge, split
-from gateway.endpoints.prices import Prices
 from gateway.errors import (
     BackendGarbage,
     BackendRefused,
@@ -24,6 +23,7 @@ from gateway.errors import (
     HookFailed,
     ModelNotReady,
 )
+from gateway.prices import Prices
 
 
 @dataclass

@@ -10,7 +10,7 @@ import pytest
 from benchmarks.shared.simulated import MIXES, Flow, Price, flow
 from gateway.endpoints.entries import BatchLimits
 from gateway.endpoints.limit import WorkLimit
-from gateway.endpoints.prices import Prices
+from gateway.prices import Prices
 
 CALL_S, ROW_S, TOKENS = 22e-3, 0.5e-3, 16
 LIMITS = BatchLimits(max_rows=64)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from gateway.endpoints.entries import BatchLimits, Entry
 from gateway.endpoints.order import Order
-from gateway.endpoints.prices import Prices
+from gateway.prices import Prices
 from gateway.trace import BATCH, CRITICAL, DEFAULT, Lane
 
 LIMITS = BatchLimits(max_rows=8, max_padded_tokens=4096)

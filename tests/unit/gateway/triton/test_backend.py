@@ -335,3 +335,45 @@ async def test_a_question_on_a_connection_that_is_closed_meanwhile_has_no_answer
         assert await transport.is_live() is False
         assert await transport.holds("") is None
         server.stops.set()
+
+
+async def test_replica_that_is_slow_gets_copies_of_calls_until_it_is_as_fast_as_the_others() -> None:
+    """No caller waits for it meanwhile; what it says to a copy is nobody's answer."""
+    async with serving(3) as (backend, (a, b, c)):
+        quick = b.http.answer
+
+        async def slowly(head: bytes, body: bytes) -> bytes | None:
+            await asyncio.sleep(0.05)
+            return await quick(head, body)
+
+        b.http.answer = slowly
+        while backend.replicas == 3:
+            await asyncio.gather(*(call(backend) for _ in range(3)))
+        slow = backend._replicas.all[1]
+        assert (2, True) == (backend.replicas, slow.is_outlier)
+        assert backend.spare == slow.pace
+        slow.probe_at = math.inf
+        before = [len(one.http.calls) for one in (a, b, c)]
+        for _ in range(10):
+            await call(backend)
+        assert [5, 0, 5] == [len(one.http.calls) - had for one, had in zip((a, b, c), before, strict=True)]
+        b.http.answer = quick
+        probes = len(b.http.calls)
+        while backend.replicas == 2:
+            slow.probe_at = 0.0
+            await call(backend)
+        assert 0 < len(b.http.calls) - probes < 10
+        assert math.inf == backend.spare
+
+
+async def test_probe_that_fails_is_nobodys_error() -> None:
+    """The copy went to a server that hangs up: that one is out, the call was answered by another."""
+    async with serving(3) as (backend, (_, b, _c)):
+        slow = backend._replicas.all[1]
+        slow.is_outlier = True
+        backend._replicas._count()
+        b.http.answer = hang_up
+        await call(backend)
+        while not slow.is_unhealthy:
+            await asyncio.sleep(0.01)
+        assert 2 == backend.replicas

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import grpc
 import numpy as np
 import pytest
 import trustme
-from hypothesis import given
-from hypothesis import strategies as st
 
 from gateway.errors import BackendUnavailable, ModelNotReady
 from gateway.triton import replicas
 from gateway.triton.addresses import Target, parse_address
 from gateway.triton.backend import TritonBackend
 from gateway.triton.grpc import TritonTls
-from gateway.triton.replicas import RepeatBudget, choose
+from gateway.triton.replicas import RepeatBudget
 
 from .servers import GrpcServer, together, tritons
 
@@ -47,38 +43,6 @@ INPUT = {"x": np.zeros((1, 1), np.int64)}
 def test_addresses_are_read_as_grpc_and_clearml_write_them(address: str, expected: Target) -> None:
     """A name is looked up by us, everything fixed is called as it stands."""
     assert expected == parse_address(address)
-
-
-@dataclass(eq=False)
-class One:
-    """What `choose` looks at."""
-
-    in_flight: int = 0
-    is_unhealthy: bool = False
-    missing: set[str] = field(default_factory=set)
-
-
-@given(st.integers(1, 7), st.integers(1, 50))
-def test_idle_replicas_take_exact_turns(count: int, rounds: int) -> None:
-    """Every one gets the same number of calls."""
-    replicas = [One() for _ in range(count)]
-    chosen = Counter(replicas.index(choose(replicas, "m", turn, ()) or One()) for turn in range(count * rounds))
-    assert {rounds} == set(chosen.values())
-
-
-@given(st.lists(st.tuples(st.booleans(), st.booleans(), st.integers(0, 3)), min_size=1, max_size=6), st.integers(0, 9))
-def test_the_choice_is_never_worse_than_another(facts: list[tuple[bool, bool, int]], turn: int) -> None:
-    """Who answers goes first, then who has the model, then who is least busy; nobody is chosen twice for one call."""
-    replicas = [One(busy, out, {"m"} if lacks else set()) for out, lacks, busy in facts]
-
-    def rank(one: One) -> tuple[bool, bool, int]:
-        return one.is_unhealthy, "m" in one.missing, one.in_flight
-
-    tried: list[One] = []
-    while (one := choose(replicas, "m", turn, tried)) is not None:
-        assert rank(one) == min(rank(other) for other in replicas if other not in tried)
-        tried.append(one)
-    assert len(replicas) == len(tried)
 
 
 def test_repeats_are_a_bounded_share_of_the_calls() -> None:

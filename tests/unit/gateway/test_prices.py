@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.endpoints.prices import Prices
+from gateway.prices import Prices
 
 
 @dataclass
