@@ -6,7 +6,8 @@ Refusing early costs microseconds; queueing without a bound costs every caller i
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from math import inf
 from typing import Final
 
 from gateway.errors import Overloaded
@@ -25,25 +26,50 @@ PRESSED_S: Final = 5.0
 class Pressure:
     """Whether limits of work hold (``endpoints.limit``), and which. ``rule``: ``auto``, while somebody is refused;
     ``always``; ``off``; or seconds of work that one server may have in hand, always.
+
+    A process has one, and each endpoint version one ``below`` it, which is on only while somebody is refused for what
+    this version has in hand. That of the process is on while one below it is.
     """
 
-    __slots__ = ("_until", "fixed", "is_on", "may_change")
+    __slots__ = ("_above", "_below", "fixed", "is_on", "may_change", "until")
 
-    def __init__(self, rule: str | float = "off") -> None:
+    def __init__(self, rule: str | float = "off", above: Pressure | None = None) -> None:
         self.fixed = rule if isinstance(rule, float) else 0.0
         self.may_change = rule == "auto"
         self.is_on = rule not in ("auto", "off")
-        self._until = 0.0
+        self.until = inf
+        """When it goes, unless it is pressed again."""
+        self._above = above
+        self._below: list[Pressure] = []
+        """Those that are on."""
+
+    def below(self) -> Pressure:
+        """Return the pressure of one endpoint version, by the same rule."""
+        return Pressure(self.fixed or ("auto" if self.may_change else "always" if self.is_on else "off"), self)
 
     def press(self, now: float) -> None:
         """Take note that somebody was refused for want of room."""
         if self.may_change:
+            if self._above is not None:
+                self._above.lift(self, now)
             self.is_on = True
-            self._until = now + PRESSED_S
+            self.until = now + PRESSED_S
+
+    def lift(self, below: Pressure, now: float) -> None:
+        """Be on as long as what is below."""
+        if not below.is_on:
+            self._below.append(below)
+        self.press(now)
 
     def look(self, now: float) -> None:
-        """Let limits of work go when nobody was refused for a while."""
-        if self.may_change and now >= self._until:
+        """Let limits of work go where nobody was refused for a while."""
+        if not self.may_change:
+            return
+        if self._below and now >= min([one.until for one in self._below]):
+            for one in self._below:
+                one.look(now)
+            self._below = [one for one in self._below if one.is_on]
+        if now >= self.until:
             self.is_on = False
 
 
@@ -116,16 +142,17 @@ class Permits:
         self.retry_after: Callable[[], float] = lambda: 1.0
         """Seconds after which who is refused may ask again."""
 
-    def press(self, now: float) -> None:
-        """Take note that somebody was refused for want of room."""
-        self.pressure.press(now)
-        self._set_easy()
-
     def look(self, now: float) -> bool:
         """Return whether limits of work hold."""
         self.pressure.look(now)
         self._set_easy()
         return self.pressure.is_on
+
+    def press(self, who: Iterable[Pressure], now: float) -> None:
+        """Let the limits of work of those hold for a while: somebody was refused for what they have in hand."""
+        for one in who:
+            one.press(now)
+        self._set_easy()
 
     def _set_easy(self) -> None:
         self.easy = (0, 0, 0) if self.pressure.is_on else self._easy

@@ -17,6 +17,7 @@ from types import MappingProxyType
 from typing import Any, ClassVar, Final
 
 from gateway import manifest, samples
+from gateway.admission import Pressure
 from gateway.control import validate
 from gateway.control.compile import EndpointPlan, Plan
 from gateway.control.hooks import HookBuilder, HookParts, HookSettings
@@ -196,7 +197,7 @@ class Assembler:
                 progress("waiting for Triton to load the model")
                 info = await self._ready(backend, triton_name, progress)
                 outputs = tuple(t.name for t in spec.outputs) or tuple(t.name for t in info.outputs)
-                call = TritonCall(backend, triton_name, info.inputs, outputs, info, self._limits.pressure)
+                call = TritonCall(backend, triton_name, info.inputs, outputs, info, self._limits.pressure.below())
             progress("loading and warming up")
             made = await self._made(spec, bundle, code_path, call, info, opened)
             validating()
@@ -330,13 +331,13 @@ class Assembler:
         self, processor: TextProcessor, call: TritonCall, info: ModelInfo, on_batch: Callable[[int, int, int], None]
     ) -> TextHandler:
         return TextHandler(
-            processor, call.backend, call.model, limits=self._limits_for(info, processor.config),
+            processor, call.backend, call.model, limits=self._limits_for(info, processor.config, call.pressure),
             on_batch=on_batch, threads=self._threads,
         )  # fmt: skip
 
-    def _limits_for(self, info: ModelInfo, config: TaskConfig) -> BatchLimits:
+    def _limits_for(self, info: ModelInfo, config: TaskConfig, pressure: Pressure) -> BatchLimits:
         # Triton refuses calls of more rows than the model's max_batch_size.
-        limits, most = self._limits, info.max_batch_size
+        limits, most = replace(self._limits, pressure=pressure), info.max_batch_size
         if most > 0:
             limits = replace(limits, max_rows=min(limits.max_rows, most))
         if config.task == FILL_MASK and config.vocab_size is not None:

@@ -33,8 +33,8 @@ _log = logging.getLogger("triton_gateway.request")
 
 _TELL_EVERY_S: Final = 1.0
 _PINNED: Final = "pinned"
-_PRESSES: Final = frozenset({"gateway_full", "endpoint_full", "work_full"})
-"""Refusals after which limits of work hold, unless of batch work: that has its own half, and ends there."""
+_PRESS_EVERY_S: Final = 0.1
+"""While this process is full it is looked so often at who fills it."""
 _TIMES: Final = ("total", "prepare", "queue", "infer", "finish")
 
 Listener = Callable[[Trace], None]
@@ -79,6 +79,7 @@ class DataPlane:
         self._access_log = access_log
         self._deadlines = Deadlines()
         self._refused = 0
+        self._press_at = 0.0
         self._tell_at = 0.0
         self.is_quiet = spans is None and not access_log
         """Whether a request that is refused at once leaves nothing but a number."""
@@ -149,6 +150,8 @@ class DataPlane:
         permits = self.permits
         if path is None or permits.is_full(rank):
             return permits.full(rank)
+        if rank != BATCH:  # it has its own half, and ends there
+            permits.press((one for endpoint in self._at(path) for one in endpoint.pressure), time.monotonic())
         return permits.share_is_full(path) if self._has_share(path, rank) else permits.work_is_full(path, rank)
 
     def refused(self, error: Overloaded, rank: int) -> None:
@@ -248,8 +251,9 @@ class DataPlane:
         self._observer.overloaded(error.because or "backend", CLASSES[rank])
         self._refused += 1
         now = time.monotonic()
-        if error.because in _PRESSES and rank != BATCH:
-            self.permits.press(now)
+        if error.because == "gateway_full" and now >= self._press_at and rank != BATCH:
+            self._press_at = now + _PRESS_EVERY_S
+            self.permits.press((one for endpoint in self._filling() for one in endpoint.pressure), now)
         if now >= self._tell_at:
             self._tell_at = now + _TELL_EVERY_S
             _log.info(
@@ -257,6 +261,12 @@ class DataPlane:
                 extra={"code": Overloaded.kind, "refused": self._refused, "in_flight": self.permits.in_flight},
             )  # fmt: skip
             self._refused = 0
+
+    def _filling(self) -> list[Endpoint]:
+        """Return who fills this process: who has an eighth of what is in flight, or most of it if nobody has that."""
+        endpoints = self._table.current.endpoints.values()
+        least = min(self.permits.in_flight / SHARE, max((one.leases for one in endpoints), default=0))
+        return [one for one in endpoints if one.leases >= least]
 
     def fell_back(self, trace: Trace, error: GatewayError, stable: Endpoint) -> None:
         """See ``Ledger.fell_back``."""

@@ -30,7 +30,7 @@ from functools import partial
 from time import perf_counter
 from typing import Any, Final, Generic, Literal
 
-from gateway.admission import CEILINGS
+from gateway.admission import CEILINGS, Pressure
 from gateway.endpoints.entries import BatchLimits, Entry, OnDone, R, cut, merge, n_tokens, split
 from gateway.endpoints.limit import WorkLimit
 from gateway.endpoints.order import Order
@@ -44,7 +44,7 @@ from gateway.errors import (
     Overloaded,
 )
 from gateway.prices import Prices
-from gateway.trace import CLASSES, DEFAULT, EVERYBODY, TRACEPARENT, Lane
+from gateway.trace import BATCH, CLASSES, DEFAULT, EVERYBODY, TRACEPARENT, Lane
 from gateway.triton.port import Servers
 from preprocessing.collate import split_rows
 
@@ -184,6 +184,11 @@ class Batcher(Generic[R]):
         fixed = self._limits.pressure.fixed
         return fixed * self._servers.replicas if fixed else self.limit.seconds
 
+    @property
+    def pressure(self) -> Pressure:
+        """Whether its limit of work holds."""
+        return self._limits.pressure
+
     def is_full(self, rank: int = DEFAULT) -> bool:
         """Return whether limits of work hold and as much of a class is in hand as may be."""
         if not self._is_at(CEILINGS[rank]):
@@ -199,6 +204,8 @@ class Batcher(Generic[R]):
     def refusal(self, entry: Entry[R]) -> GatewayError | None:
         """Return why an entry cannot be taken in now: no room for its work, or no time for it."""
         if self.is_full(entry.lane.rank):
+            if entry.lane.rank != BATCH:
+                self._limits.pressure.press(self._loop.time())
             return Overloaded("as much work is in hand as keeps the model busy", because="work_full", hint="try again")
         if entry.deadline < self._near and self._is_hopeless(
             entry, self._waiting_rows, self._waiting_tokens, self._loop.time()

@@ -19,6 +19,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from urllib.parse import quote
 
+from gateway.admission import Pressure
 from gateway.errors import BackendGarbage, GatewayError, HookFailed, InputRefused, InternalError
 from gateway.metrics.drift import Bins
 from gateway.trace import Trace
@@ -221,6 +222,11 @@ class Endpoint:
     def has_work_enough(self, rank: int) -> bool:
         """Return whether one more request of a class would be refused for the work that is in hand."""
         return self.work is not None and self.work.is_full(rank)
+
+    @property
+    def pressure(self) -> tuple[Pressure, ...]:
+        """Whether its limit of work holds, if it has one."""
+        return () if self.work is None else (self.work.pressure,)
 
     @property
     def prices(self) -> dict[str, float] | None:
